@@ -5,6 +5,14 @@
 A payload is bytes until a signature over it has verified: ``verify`` returns ``VerifiedPayload``,
 and only that type is parsed by the rest of the project. Envelopes are canonical JSON with strict
 base64, so that no byte of an envelope file can change without being noticed.
+
+A pair of keys (`identity.keys`) signs twice in one envelope. It counts as one signer, by the
+classical key's id: the companion alone counts for nothing, a companion's signature that is there
+must verify, and where `verify` is told that both must hold, one without the other is refused
+(ST-IDEN-024).
+
+A keyless signer (`identity.keyless`) makes a Sigstore bundle around an envelope instead, in
+canonical JSON too; `identity.trust` verifies it.
 """
 
 import base64
@@ -17,7 +25,7 @@ import msgspec
 
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, UsageError
-from securetrain.identity.keys import PublicKey, Signer
+from securetrain.identity.keys import EnvelopeSigner, PairSigner, PublicKey, Signer
 
 ENVELOPE_LIMIT: Final = 64 << 20
 MAX_SIGNATURES: Final = 64
@@ -46,6 +54,10 @@ class VerifiedPayload:
     data: bytes
     payload_type: str
     key_ids: frozenset[str]
+    paired: frozenset[str] = frozenset()
+    """Those of them whose companions have signed too."""
+    identities: frozenset[str] = frozenset()
+    """The name that a keyless signer's certificate carries, in full; a template is never here."""
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
@@ -69,18 +81,57 @@ def payload_of(message: bytes, payload_type: str) -> bytes:
     return payload
 
 
-def sign(payload: bytes, payload_type: str, keys: Sequence[Signer]) -> bytes:
-    """An envelope's canonical bytes, signed by every key in `keys`."""
+def sign(
+    payload: bytes,
+    payload_type: str,
+    keys: Sequence[Signer],
+    *,
+    classical: bool = False,
+    keyless: bool = False,
+) -> bytes:
+    """An envelope's canonical bytes, signed by every key in `keys`.
+
+    Args:
+        payload: what is signed.
+        payload_type: its type.
+        keys: the signers; a keyless one signs alone.
+        classical: leave companions out: for what exists once for each rank or node.
+        keyless: take a keyless signer: for what a trust root's identities are asked about.
+
+    Raises:
+        UsageError: ST-USAG-001 for a keyless signer beside others, or where none is taken.
+    """
+    if any(isinstance(key, EnvelopeSigner) for key in keys):
+        if not keyless:
+            raise UsageError(
+                "ST-USAG-001",
+                "whoever reads this asks for the signature of a key, not of an identity",
+                fix="give a key file, a pkcs11: URI or a key of a cloud's key service",
+            )
+        (key, *others) = keys
+        if others or not isinstance(key, EnvelopeSigner):
+            raise UsageError(
+                "ST-USAG-001",
+                "a keyless signature stands alone in its bundle",
+                fix="sign with one identity, or with keys",
+            )
+        return key.sign_envelope(payload, payload_type)
     message = pae(payload_type, payload)
     envelope = Envelope(
         payload=base64.b64encode(payload).decode(),
         payloadType=payload_type,
-        signatures=[
-            Signature(keyid=key.key_id, sig=base64.b64encode(key.sign(message)).decode())
-            for key in keys
-        ],
+        signatures=[one for key in keys for one in _signatures(key, message, classical=classical)],
     )
     return canonical.encode(envelope)
+
+
+def _signatures(key: Signer, message: bytes, *, classical: bool = False) -> list[Signature]:
+    made = (
+        key.sign_all(message)
+        if isinstance(key, PairSigner) and not classical
+        else ((key.key_id, key.sign(message)),)
+    )
+    return [Signature(key_id, base64.b64encode(data).decode()) for key_id, data in made]
 
 
 def verify(
@@ -90,6 +141,7 @@ def verify(
     *,
     threshold: int = 1,
     revoked: Collection[str] = (),
+    both: bool = False,
     where: str = "",
 ) -> VerifiedPayload:
     """Check an envelope against the keys that may sign it.
@@ -102,25 +154,36 @@ def verify(
         keys: the keys that may sign, by key id.
         threshold: how many of them must have.
         revoked: ids of keys that count no more; they only make the refusal say so.
+        both: count a key only together with its companion.
         where: for the refusal.
 
     Raises:
         IdentityError: ST-IDEN-004 malformed or another payload type, ST-IDEN-002 a signature does
-            not verify, ST-IDEN-015 too few without a revoked key, ST-IDEN-003 no signature is by a
-            known key, ST-IDEN-009 below threshold.
+            not verify, ST-IDEN-024 a companion's is missing, ST-IDEN-015 too few without a revoked
+            key, ST-IDEN-003 no signature is by a known key, ST-IDEN-009 below threshold.
     """
     envelope = _parse(data, payload_type, where)
     payload = _unbase64(envelope.payload, where)
     message = pae(payload_type, payload)
-    good: set[str] = set()
+    known = {**keys, **{k.companion.key_id: k.companion for k in keys.values() if k.companion}}
+    verified: set[str] = set()
     for signature in envelope.signatures:
-        key = keys.get(signature.keyid)
+        key = known.get(signature.keyid)
         if key is not None:
             try:
                 key.verify(_unbase64(signature.sig, where), message)
             except IdentityError as error:
                 raise IdentityError(error.code, error.what, where, error.fix) from error
-            good.add(signature.keyid)
+            verified.add(signature.keyid)
+    signed = verified & keys.keys()
+    paired = {i for i in signed if (c := keys[i].companion) is not None and c.key_id in verified}
+    good = paired if both else signed
+    if both and len(good) < threshold <= len(signed):
+        raise IdentityError(
+            "ST-IDEN-024",
+            f"key {min(signed - paired)[:16]} has signed, and its ML-DSA companion has not",
+            where,
+        )
     if len(good) < threshold:
         _refuse_revoked(envelope, revoked, where)
     if not good:
@@ -134,7 +197,7 @@ def verify(
         raise IdentityError(
             "ST-IDEN-009", f"{len(good)} valid signatures, {threshold} needed", where
         )
-    return VerifiedPayload(payload, payload_type, frozenset(good))
+    return VerifiedPayload(payload, payload_type, frozenset(good), frozenset(paired))
 
 
 def add_signatures(data: bytes, payload_type: str, keys: Sequence[Signer]) -> bytes:
@@ -144,12 +207,19 @@ def add_signatures(data: bytes, payload_type: str, keys: Sequence[Signer]) -> by
 
     Raises:
         IdentityError: ST-IDEN-004 malformed, or another payload type.
+        UsageError: ST-USAG-001 for a keyless signer.
     """
     envelope = _parse(data, payload_type, "")
     message = pae(payload_type, _unbase64(envelope.payload, ""))
     signed = {signature.keyid: signature for signature in envelope.signatures}
     for key in keys:
-        signed[key.key_id] = Signature(key.key_id, base64.b64encode(key.sign(message)).decode())
+        if isinstance(key, EnvelopeSigner):
+            raise UsageError(
+                "ST-USAG-001",
+                "a keyless signature stands alone in its bundle",
+                fix="add the signature of a key",
+            )
+        signed |= {one.keyid: one for one in _signatures(key, message)}
     return canonical.encode(msgspec.structs.replace(envelope, signatures=list(signed.values())))
 
 

@@ -25,15 +25,18 @@ import msgspec
 
 from securetrain.core.errors import IdentityError
 from securetrain.identity import dsse
+from securetrain.identity.keyless import Identity
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.trust import (
     PAYLOAD_TYPE,
     Authority,
     Revoked,
     RoleKeys,
+    Signatures,
     TrustDocument,
     TrustRole,
     TrustRoot,
+    companion_table,
     key_table,
 )
 
@@ -60,6 +63,7 @@ def next_root(trusted: TrustRoot, data: bytes, where: str = "") -> TrustRoot:
             PAYLOAD_TYPE,
             trusted.keys_for(root),
             threshold=trusted.threshold(root),
+            both=trusted.signatures(root) is Signatures.BOTH,
             where=where,
         )
     except IdentityError as error:
@@ -86,6 +90,11 @@ class Change:
     """Revoking a root key also removes it from the root role."""
     log_origin: str | None = None
     add_authorities: Sequence[Authority] = ()
+    add_identities: Mapping[TrustRole, Sequence[Identity]] = field(default_factory=dict)
+    """Identities that a role gets."""
+    sigstore: Mapping[str, bytes] = field(default_factory=dict)
+    """Trusted roots of Sigstore instances, by the names that identities have for them."""
+    signatures: Mapping[TrustRole, Signatures] = field(default_factory=dict)
 
 
 def amended(document: TrustDocument, change: Change) -> TrustDocument:
@@ -96,15 +105,26 @@ def amended(document: TrustDocument, change: Change) -> TrustDocument:
     """
     lost = {entry.key_id for entry in change.revoke}
     for ids in ([*lost], *change.remove.values()):
-        if strangers := set(ids) - document.keys.keys():
+        if strangers := set(ids) - document.keys.keys() - document.identities.keys():
             raise _refused(f"there is no key {min(strangers)[:16]}", "")
     roles = {
         role: _amended_role(role, document.roles.get(role), change, lost)
-        for role in [*document.roles, *(r for r in change.add if r not in document.roles)]
+        for role in dict.fromkeys([*document.roles, *change.add, *change.add_identities])
     }
-    keys = {**document.keys, **key_table([k for keys in change.add.values() for k in keys])}
+    added = [key for keys in change.add.values() for key in keys]
+    keys = {**document.keys, **key_table(added)}
+    companions = {**document.companions, **companion_table(added)}
     used = {key_id for role in roles.values() for key_id in role.keys} | lost
     used |= {entry.key_id for entry in document.revoked}
+    companions = {key: other for key, other in companions.items() if key in used}
+    used |= set(companions.values())
+    new = (one for identities in change.add_identities.values() for one in identities)
+    identities = {**document.identities, **{one.id: one for one in new}}
+    identities = {name: one for name, one in identities.items() if name in used}
+    sigstore = document.sigstore | {
+        name: base64.b64encode(data).decode() for name, data in change.sigstore.items()
+    }
+    instances = {one.instance for one in identities.values()}
     revoked = {entry.key_id: entry for entry in [*document.revoked, *change.revoke]}
     return msgspec.structs.replace(
         document,
@@ -116,6 +136,9 @@ def amended(document: TrustDocument, change: Change) -> TrustDocument:
         revoked=list(revoked.values()),
         log_origin=document.log_origin if change.log_origin is None else change.log_origin,
         authorities=[*document.authorities, *change.add_authorities],
+        companions=companions,
+        identities=identities,
+        sigstore={name: data for name, data in sigstore.items() if name in instances},
     )
 
 
@@ -127,7 +150,12 @@ def _amended_role(
         gone |= lost
     ids = [key_id for key_id in (old.keys if old else []) if key_id not in gone]
     ids += [key.key_id for key in change.add.get(role, ()) if key.key_id not in ids]
-    return RoleKeys(ids, change.thresholds.get(role, old.threshold if old else 1))
+    ids += [one.id for one in change.add_identities.get(role, ()) if one.id not in ids]
+    return RoleKeys(
+        ids,
+        change.thresholds.get(role, old.threshold if old else 1),
+        change.signatures.get(role, old.signatures if old else Signatures.CLASSICAL),
+    )
 
 
 def missing_signatures(
@@ -137,23 +165,32 @@ def missing_signatures(
 
     Only signatures that verify are counted; what else may be wrong is for `next_root`.
     """
-    own = {
-        key_id: PublicKey.from_spki(base64.b64decode(document.keys[key_id]))
-        for key_id in document.roles[TrustRole.ROOT].keys
-    }
-    needs = {"its own root keys": (own, document.roles[TrustRole.ROOT].threshold)}
+    role = TrustRole.ROOT
+    entry = document.roles[role]
+    own = {key_id: _own_key(document, key_id) for key_id in entry.keys}
+    needs = {"its own root keys": (own, entry.threshold, entry.signatures)}
     if trusted is not None:
-        root = TrustRole.ROOT
         name = f"the root keys of version {trusted.version}"
-        needs[name] = (trusted.keys_for(root), trusted.threshold(root))
-    return {name: max(0, count - _count(data, keys)) for name, (keys, count) in needs.items()}
+        needs[name] = (trusted.keys_for(role), trusted.threshold(role), trusted.signatures(role))
+    return {
+        name: max(0, count - _count(data, keys, signatures))
+        for name, (keys, count, signatures) in needs.items()
+    }
 
 
-def _count(data: bytes, keys: Mapping[str, PublicKey]) -> int:
+def _own_key(document: TrustDocument, key_id: str) -> PublicKey:
+    key = PublicKey.from_spki(base64.b64decode(document.keys[key_id]))
+    companion = document.companions.get(key_id)
+    if companion is None:
+        return key
+    return key.with_companion(PublicKey.from_spki(base64.b64decode(document.keys[companion])))
+
+
+def _count(data: bytes, keys: Mapping[str, PublicKey], signatures: Signatures) -> int:
     good = 0
     for key_id, key in keys.items():
         try:
-            dsse.verify(data, PAYLOAD_TYPE, {key_id: key})
+            dsse.verify(data, PAYLOAD_TYPE, {key_id: key}, both=signatures is Signatures.BOTH)
         except IdentityError:
             continue
         good += 1

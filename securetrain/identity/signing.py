@@ -7,8 +7,9 @@ worker may say it (`launch.signing_service`). Rules of the frames, both ways:
 
 1. a frame is one letter (`Ask` or `Reply`), a length of four bytes, big-endian, and so many bytes;
 2. the length is checked against the limit of the letter before anything is allocated;
-3. a body is canonical JSON of a closed schema, except that of `RANK`, `CHECKPOINT` and `HEAD`: the
-   message that a key would sign, which the launcher reads as strictly as a verifier does;
+3. a body is canonical JSON of a closed schema, except that of `RANK`, `WORD`, `CHECKPOINT` and
+   `HEAD`: the message that a key would sign, which the launcher reads as strictly as a verifier
+   does;
 4. one question at a time on a connection, one reply to each. A refusal leaves the connection open
    unless the frame itself was malformed.
 
@@ -57,6 +58,8 @@ class Ask(StrEnum):
     """Sign for this rank's own file of a checkpoint."""
     CHECKPOINT = "C"
     """Sign a checkpoint's statement; rank 0 only."""
+    WORD = "W"
+    """Sign this rank's word in a dispute about a reduction."""
     HEAD = "D"
     """Sign the head of the run; rank 0 only."""
     EVENT = "E"
@@ -67,6 +70,7 @@ LIMITS: Final = {
     Ask.HELLO: 256,
     Ask.RANK: 16 << 10,
     Ask.CHECKPOINT: 48 << 20,
+    Ask.WORD: 2 << 10,
     Ask.HEAD: 16 << 10,
     Ask.EVENT: 32 << 10,
 }
@@ -94,6 +98,8 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     world_size: int
     checkpoint_key: str = ""
     """SPKI in base64 of the key that signs statements and heads; empty when this is not rank 0."""
+    checkpoint_companion: str = ""
+    """The same of its ML-DSA companion; empty when it has none."""
     rank_key: str = ""
     """The same of the key for this rank's files; empty when nobody has certified one."""
     rank_certificate: str = ""
@@ -107,6 +113,8 @@ class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     keyid: str
     sig: str
+    companion: str = ""
+    """The signature of the key's companion."""
 
 
 class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -178,19 +186,23 @@ class SigningSocket:
             self._welcome = self._reply(Ask.HELLO, said, Welcome)
         return self._welcome
 
-    def sign(self, ask: Ask, message: bytes, public: PublicKey) -> bytes:
-        """Have a message signed.
+    def sign(self, ask: Ask, message: bytes, public: PublicKey) -> tuple[tuple[str, bytes], ...]:
+        """Have a message signed, by the key and its companion where it has one.
 
         Raises:
             RuntimeRefusal: ST-RUNT-030 to 035.
         """
         said = self._reply(ask, message, Signed)
+        made = []
         try:
-            signature = base64.b64decode(said.sig, validate=True)
-            public.verify(signature, message)
+            for key, text in ((public, said.sig), (public.companion, said.companion)):
+                if key is not None:
+                    signature = base64.b64decode(text, validate=True)
+                    key.verify(signature, message)
+                    made.append((key.key_id, signature))
         except (binascii.Error, SecureTrainError) as error:
             raise self._unreachable(f"its signature does not verify: {error}") from error
-        return signature
+        return tuple(made)
 
     def write(self, event: bytes) -> None:
         """Have an event written (canonical JSON of `ledger.wire.Event`).
@@ -276,13 +288,16 @@ class LauncherKey:
     public: PublicKey
 
     @classmethod
-    def of(cls, to: SigningSocket, ask: Ask, spki: str) -> "LauncherKey":
+    def of(cls, to: SigningSocket, ask: Ask, spki: str, companion: str = "") -> "LauncherKey":
         """The key of which the launcher has told.
 
         Raises:
-            IdentityError: ST-IDEN-001.
+            IdentityError: ST-IDEN-001, ST-IDEN-025.
         """
-        return cls(to, ask, PublicKey.from_spki(base64.b64decode(spki)))
+        key = PublicKey.from_spki(base64.b64decode(spki))
+        if companion:
+            key = key.with_companion(PublicKey.from_spki(base64.b64decode(companion)))
+        return cls(to, ask, key)
 
     @property
     def key_id(self) -> str:
@@ -291,6 +306,14 @@ class LauncherKey:
 
     def sign(self, data: bytes) -> bytes:
         """Have the launcher sign `data`.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035.
+        """
+        return self.sign_all(data)[0][1]
+
+    def sign_all(self, data: bytes) -> tuple[tuple[str, bytes], ...]:
+        """See `keys.PairSigner`.
 
         Raises:
             RuntimeRefusal: ST-RUNT-030 to 035.

@@ -6,8 +6,8 @@ The chain, the certificate's own log, the transparency log and the times are sig
 judge. What is ours is whom to trust, in order:
 
 1. a bundle is at most 32 MiB; the package is imported only when one is verified;
-2. the trusted root is a file that a person names, or the one that the package carries for the
-   public instance. Nothing is fetched, ever;
+2. the trusted root is a file that a person names, bytes that a trust root carries, or the one that
+   the package carries for the public instance. Nothing is fetched, ever;
 3. the identity is one name and one issuer, both given, both compared whole. The certificate carries
    exactly that one name; where it names its issuer in both the old and the new extension, both are
    it. There is no way to ask for "anybody";
@@ -90,7 +90,7 @@ def verify_dsse(
     bundle: bytes,
     payload_type: str,
     policy: KeylessPolicy,
-    trusted_root: Path | None = None,
+    trusted_root: Path | bytes | None = None,
     where: str = "",
 ) -> Keyless:
     """Verify a bundle around a DSSE envelope.
@@ -99,7 +99,8 @@ def verify_dsse(
         bundle: the bundle's JSON.
         payload_type: the only one that is accepted.
         policy: who must have signed.
-        trusted_root: the instance's trusted root; None for the public one, as the package has it.
+        trusted_root: the instance's trusted root, or its file; None for the public one, as the
+            package has it.
         where: for the refusal.
 
     Raises:
@@ -130,7 +131,7 @@ def verify_bytes(
     bundle: bytes,
     data: bytes,
     policy: KeylessPolicy,
-    trusted_root: Path | None = None,
+    trusted_root: Path | bytes | None = None,
     where: str = "",
 ) -> str:
     """Verify a bundle around a signature over bytes; returns the id of the certificate's key.
@@ -149,13 +150,39 @@ def verify_bytes(
         raise _unverified(error, where) from error
 
 
-def _prepare(bundle: bytes, trusted_root: Path | None, where: str) -> tuple[Any, Any]:
-    """A verifier that fetches nothing, and the bundle, of which nothing is verified yet."""
-    if len(bundle) > BUNDLE_LIMIT:
-        raise _malformed(f"{len(bundle)} bytes, the limit is {BUNDLE_LIMIT}", where)
+def claimed_name(bundle: bytes, where: str = "") -> str:
+    """The one name of a bundle's certificate, before anything was verified.
+
+    Raises:
+        IdentityError: ST-IDEN-020 malformed, ST-IDEN-022 not exactly one name.
+        UsageError: ST-USAG-004 without the extra.
+    """
+    certificate = _parsed(bundle, where).signing_certificate
     try:
-        from sigstore.models import Bundle, TrustedRoot  # noqa: PLC0415 - an extra
-        from sigstore.verify import Verifier  # noqa: PLC0415 - an extra
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (x509.ExtensionNotFound, ValueError) as error:
+        raise _malformed(f"the certificate carries no name: {error}", where) from error
+    names = [str(name.value) for name in found.value]
+    if len(names) != 1:
+        raise IdentityError(
+            "ST-IDEN-022", f"the certificate carries {len(names)} names, not one", where
+        )
+    return names[0]
+
+
+def public_root() -> bytes:
+    """The public instance's trusted root, as the installed package carries it.
+
+    Raises:
+        UsageError: ST-USAG-004 without the extra.
+    """
+    _need("")
+    return read_file(_public_root(), TRUSTED_ROOT_LIMIT)
+
+
+def _need(where: str) -> None:
+    try:
+        import sigstore.models  # noqa: F401, PLC0415 - an extra
     except ImportError as error:
         raise UsageError(
             "ST-USAG-004",
@@ -163,19 +190,42 @@ def _prepare(bundle: bytes, trusted_root: Path | None, where: str) -> tuple[Any,
             where,
             install_hint("sigstore"),
         ) from error
-    path = trusted_root or _public_root()
-    read_file(path, TRUSTED_ROOT_LIMIT)
+
+
+def _prepare(bundle: bytes, trusted_root: Path | bytes | None, where: str) -> tuple[Any, Any]:
+    """A verifier that fetches nothing, and the bundle, of which nothing is verified yet."""
+    _check_size(bundle, where)
+    _need(where)
+    from sigstore.models import TrustedRoot  # noqa: PLC0415 - an extra
+    from sigstore.verify import Verifier  # noqa: PLC0415 - an extra
+    from sigstore_models.trustroot import v1  # noqa: PLC0415 - an extra
+
+    path = _public_root() if trusted_root is None else trusted_root
+    data = path if isinstance(path, bytes) else read_file(path, TRUSTED_ROOT_LIMIT)
     try:
-        verifier = Verifier(trusted_root=TrustedRoot.from_file(str(path)))
+        verifier = Verifier(trusted_root=TrustedRoot(v1.TrustedRoot.from_json(data)))
     except Exception as error:  # sigstore and what it uses raise many types; all are refusals
         raise IdentityError(
             "ST-IDEN-021",
             f"the trusted root cannot be used: {type(error).__name__} {error}"[:500],
-            str(path),
+            where if isinstance(path, bytes) else str(path),
             "give the trusted_root.json of the Sigstore instance",
         ) from error
+    return verifier, _parsed(bundle, where)
+
+
+def _check_size(bundle: bytes, where: str) -> None:
+    if len(bundle) > BUNDLE_LIMIT:
+        raise _malformed(f"{len(bundle)} bytes, the limit is {BUNDLE_LIMIT}", where)
+
+
+def _parsed(bundle: bytes, where: str) -> Any:
+    _check_size(bundle, where)
+    _need(where)
+    from sigstore.models import Bundle  # noqa: PLC0415 - an extra
+
     try:
-        return verifier, Bundle.from_json(bundle)
+        return Bundle.from_json(bundle)
     except Exception as error:  # sigstore and what it uses raise many types; all are refusals
         raise _malformed(f"{type(error).__name__} {error}"[:500], where) from error
 

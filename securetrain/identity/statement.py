@@ -52,7 +52,7 @@ def sign(
         "predicateType": predicate_type,
         "predicate": msgspec.to_builtins(predicate),
     }
-    return dsse.sign(canonical.dumps(frame), dsse.IN_TOTO, [key])
+    return dsse.sign(canonical.dumps(frame), dsse.IN_TOTO, [key], keyless=True)
 
 
 def parse(

@@ -9,8 +9,10 @@ person (``--trust``) and takes its bytes as the pin; how it changes is `identity
 A reader checks, in order:
 
 1. an envelope of bounded size in canonical form, and a document of the closed schema;
-2. every key is stored under its own id, every role names keys that are there, none of them twice,
-   and a threshold that they can reach;
+2. every key is stored under its own id, every role names keys or identities that are there, none
+   of them twice, and a threshold that they can reach; a companion is the ML-DSA-65 key of one
+   classical key and stands in no role of its own, and a role that asks for both signatures names
+   only keys that have one;
 3. no key of the root role is revoked, and a revocation that spares what was logged says which log
    by naming its origin;
 4. signed by the threshold of its own root keys;
@@ -18,11 +20,11 @@ A reader checks, in order:
 
 A key that was revoked counts for nothing, but for what is proven to have been logged at an index
 below the revocation's ``valid_before``. How many must sign is said by the threshold and never
-lowered by a revocation.
+lowered by a revocation. Revoking an identity, or a companion, works like revoking a key.
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -35,8 +37,9 @@ from msgspec import Meta
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, UsageError, reason
 from securetrain.core.files import read_file
-from securetrain.identity import dsse
-from securetrain.identity.keys import PublicKey, Signer
+from securetrain.identity import dsse, keyless
+from securetrain.identity.keyless import Identity
+from securetrain.identity.keys import KeyKind, PublicKey, Signer
 from securetrain.identity.spiffe import Role
 
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.trust-root+json"
@@ -59,9 +62,9 @@ class TrustRole(StrEnum):
     OPERATOR = "operator"
     """Signs what overrules a refusal: waivers of rollback and quarantine."""
     LOG = "log"
-    """Signs the checkpoints of the transparency log; Ed25519."""
+    """Signs the checkpoints of the transparency log; Ed25519, or a pair with ML-DSA-44."""
     WITNESS = "witness"
-    """Cosigns them; Ed25519. The threshold is the quorum."""
+    """Cosigns them; Ed25519 or ML-DSA-44. The threshold is the quorum."""
     CI = "ci"
     """Signs what a pipeline says: scans, reviews, verification summaries."""
     NODE = "node"
@@ -74,11 +77,22 @@ class TrustRole(StrEnum):
     LEDGER_WORKER = "ledger-worker"
 
 
+class Signatures(StrEnum):
+    """The signatures of a pair of keys that must hold."""
+
+    CLASSICAL = "classical"
+    """That of the classical key; a companion's is checked where it is there."""
+    BOTH = "both"
+    """That of the classical key and that of its ML-DSA companion."""
+
+
 class RoleKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The keys of one role and how many of them must sign."""
+    """The keys and identities of one role and how many of them must sign."""
 
     keys: list[str]
+    """Ids, of `TrustDocument.keys` or `TrustDocument.identities`."""
     threshold: int = 1
+    signatures: Signatures = Signatures.CLASSICAL
 
 
 class Revoked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -117,6 +131,28 @@ class TrustDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_origin: Annotated[str, Meta(max_length=255)] = ""
     """The origin line of the one log that counts; empty when none does."""
     authorities: Annotated[list[Authority], Meta(max_length=64)] = []
+    companions: Annotated[dict[str, str], Meta(max_length=MAX_KEYS)] = {}
+    """Id of a classical key to that of its ML-DSA companion; both are in `keys`."""
+    identities: Annotated[dict[str, Identity], Meta(max_length=64)] = {}
+    """People and pipelines who sign without keys of their own, by `Identity.id`."""
+    sigstore: Annotated[dict[str, str], Meta(max_length=4)] = {}
+    """Name of a Sigstore instance to its trusted root (base64), which identities name."""
+
+
+KEYED: Final = frozenset(
+    {
+        TrustRole.ROOT,
+        TrustRole.LOG,
+        TrustRole.WITNESS,
+        TrustRole.NODE,
+        TrustRole.LEDGER,
+        TrustRole.LEDGER_COORDINATOR,
+        TrustRole.LEDGER_LAUNCHER,
+        TrustRole.LEDGER_RANK,
+        TrustRole.LEDGER_WORKER,
+    }
+)
+"""Roles of keys alone: what they sign is no envelope, or must outlive every Sigstore instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +182,24 @@ class TrustRoot:
         """
         entry = self.document.roles.get(role)
         revoked = self.revoked
+        found = {}
+        for key_id in entry.keys if entry is not None else []:
+            key = self.keys.get(key_id)
+            if key is None:
+                continue  # an identity
+            ids = [key_id] if key.companion is None else [key_id, key.companion.key_id]
+            if all(one not in revoked or _spares(revoked[one], logged) for one in ids):
+                found[key_id] = key
+        return found
+
+    def identities_for(self, role: TrustRole) -> dict[str, Identity]:
+        """The identities that may sign for `role` without a key of their own."""
+        entry = self.document.roles.get(role)
+        known = self.document.identities
         return {
-            key_id: self.keys[key_id]
-            for key_id in (entry.keys if entry is not None else [])
-            if key_id not in revoked or _spares(revoked[key_id], logged)
+            name: known[name]
+            for name in (entry.keys if entry is not None else [])
+            if name in known and name not in self.revoked
         }
 
     def threshold(self, role: TrustRole) -> int:
@@ -165,7 +215,12 @@ class TrustRoot:
         where: str = "",
         logged: int | None = None,
     ) -> dsse.VerifiedPayload:
-        """Verify an envelope against the keys of `role`; see `dsse.verify` and `keys_for`."""
+        """Verify an envelope, or a keyless bundle, against the keys or identities of `role`.
+
+        See `dsse.verify`, `keyless.verify` and `keys_for`.
+        """
+        if keyless.is_bundle(envelope):
+            return self._verify_keyless(envelope, payload_type, role, where)
         keys = self.keys_for(role, logged)
         return dsse.verify(
             envelope,
@@ -173,6 +228,38 @@ class TrustRoot:
             keys,
             threshold=self.threshold(role),
             revoked=self.revoked.keys() - keys.keys(),
+            both=self.signatures(role) is Signatures.BOTH,
+            where=where,
+        )
+
+    def signatures(self, role: TrustRole) -> Signatures:
+        """The signatures of a pair that must hold for `role`."""
+        entry = self.document.roles.get(role)
+        return Signatures.CLASSICAL if entry is None else entry.signatures
+
+    def _verify_keyless(
+        self, bundle: bytes, payload_type: str, role: TrustRole, where: str
+    ) -> dsse.VerifiedPayload:
+        if self.threshold(role) > 1:
+            raise IdentityError(
+                "ST-IDEN-009",
+                f"one keyless signature, {self.threshold(role)} of the role {role} are needed",
+                where,
+            )
+        if self.signatures(role) is Signatures.BOTH:
+            raise IdentityError(
+                "ST-IDEN-024", f"a keyless signature is classical, and {role} asks for both", where
+            )
+        roots = {
+            name: base64.b64decode(data, validate=True)
+            for name, data in self.document.sigstore.items()
+        }
+        return keyless.verify(
+            bundle,
+            payload_type,
+            self.identities_for(role),
+            roots,
+            revoked={n: i for n, i in self.document.identities.items() if n in self.revoked},
             where=where,
         )
 
@@ -209,9 +296,16 @@ class TrustRoot:
                 PAYLOAD_TYPE,
                 {key_id: keys[key_id] for key_id in root.keys},
                 threshold=root.threshold,
+                both=root.signatures is Signatures.BOTH,
                 where=where,
             )
-        except (UsageError, IdentityError, ValueError, KeyError) as error:
+        except IdentityError as error:
+            if error.code == "ST-IDEN-025":
+                raise
+            raise _refused(
+                f"malformed or not signed by its own root keys: {reason(error)}", where
+            ) from error
+        except (UsageError, ValueError, KeyError) as error:
             raise _refused(
                 f"malformed or not signed by its own root keys: {reason(error)}", where
             ) from error
@@ -247,15 +341,34 @@ def sign_root(
     created: datetime,
     expires: datetime,
     version: int = 1,
+    *,
+    both: Collection[TrustRole] = (),
 ) -> bytes:
-    """Make a trust root file's bytes with one root key and a threshold of one for every role."""
+    """Make a trust root file's bytes with one root key and a threshold of one for every role.
+
+    Args:
+        roles: the keys of each role but ``root``.
+        root_key: signs the root.
+        created: from when on it is good.
+        expires: until when.
+        version: its number.
+        both: roles of pairs alone, for which both signatures of a pair must hold.
+    """
     named = {
-        TrustRole.ROOT: RoleKeys([root_key.key_id]),
-        **{role: RoleKeys([key.key_id for key in keys]) for role, keys in roles.items()},
+        role: RoleKeys(
+            [key.key_id for key in keys],
+            signatures=Signatures.BOTH if role in both else Signatures.CLASSICAL,
+        )
+        for role, keys in {TrustRole.ROOT: [root_key.public], **roles}.items()
     }
     keys = [root_key.public, *(key for keys in roles.values() for key in keys)]
     document = TrustDocument(
-        version=version, created=created, expires=expires, keys=key_table(keys), roles=named
+        version=version,
+        created=created,
+        expires=expires,
+        keys=key_table(keys),
+        roles=named,
+        companions=companion_table(keys),
     )
     return sign_document(document, [root_key])
 
@@ -266,8 +379,14 @@ def sign_document(document: TrustDocument, keys: Sequence[Signer]) -> bytes:
 
 
 def key_table(keys: Sequence[PublicKey]) -> dict[str, str]:
-    """Keys as a document holds them."""
-    return {key.key_id: base64.b64encode(key.spki).decode() for key in keys}
+    """Keys, and their companions, as a document holds them."""
+    whole = [one for key in keys for one in (key, key.companion) if one is not None]
+    return {key.key_id: base64.b64encode(key.spki).decode() for key in whole}
+
+
+def companion_table(keys: Sequence[PublicKey]) -> dict[str, str]:
+    """The pairs among keys, as a document holds them."""
+    return {key.key_id: key.companion.key_id for key in keys if key.companion is not None}
 
 
 def _spares(entry: Revoked, logged: int | None) -> bool:
@@ -281,12 +400,54 @@ def _keys(document: TrustDocument) -> dict[str, PublicKey]:
         if key.key_id != key_id:
             raise ValueError(f"key {key_id[:16]} is stored under another key's id")
         keys[key_id] = key
+    _pair(document, keys)
+    _check_identities(document)
+    known = keys.keys() | document.identities.keys()
     for name, role in document.roles.items():
         if len(set(role.keys)) != len(role.keys) or not 1 <= role.threshold <= len(role.keys):
             raise ValueError(f"role {name}: threshold {role.threshold} of {len(role.keys)} keys")
-        if missing := set(role.keys) - keys.keys():
+        if lone := set(role.keys) & set(document.companions.values()):
+            raise ValueError(f"role {name}: key {min(lone)[:16]} is a companion, no signer")
+        if missing := set(role.keys) - known:
             raise ValueError(f"role {name}: key {min(missing)[:16]} is not there")
+        _check_kinds(name, role, keys)
     return keys
+
+
+def _pair(document: TrustDocument, keys: dict[str, PublicKey]) -> None:
+    """Give keys their companions."""
+    if len(set(document.companions.values())) != len(document.companions):
+        raise ValueError("one companion of two keys")
+    for key_id, companion in document.companions.items():
+        keys[key_id] = keys[key_id].with_companion(keys[companion])
+
+
+def _check_kinds(name: TrustRole, role: RoleKeys, keys: Mapping[str, PublicKey]) -> None:
+    for key_id in role.keys:
+        key = keys.get(key_id)
+        if key is None:
+            if name in KEYED:
+                raise ValueError(f"role {name}: an identity cannot sign for it")
+            if role.signatures is Signatures.BOTH:
+                raise ValueError(f"role {name}: an identity signs classically, not with both")
+            continue
+        if not key.kind.is_classical and not (
+            name is TrustRole.WITNESS and key.kind is KeyKind.ML_DSA_44
+        ):
+            raise ValueError(f"role {name}: key {key_id[:16]} is {key.kind}, which stands alone")
+        if role.signatures is Signatures.BOTH and key.companion is None:
+            raise ValueError(f"role {name}: key {key_id[:16]} has no companion to sign with both")
+
+
+def _check_identities(document: TrustDocument) -> None:
+    for name, identity in document.identities.items():
+        if identity.id != name:
+            raise ValueError(f"identity {name[:16]} is stored under another id")
+        identity.check()
+        if identity.instance not in document.sigstore:
+            raise ValueError(f"the Sigstore instance {identity.instance!r} is not there")
+    for data in document.sigstore.values():
+        base64.b64decode(data, validate=True)
 
 
 def _check_revocations(document: TrustDocument) -> None:

@@ -9,8 +9,12 @@ Rules:
    editing or reordering lines breaks the chain;
 3. several processes of a node may append: the file is locked while one reads the last line and
    writes the next; refusals and closing entries are fsynced;
-4. a ledger that was closed ends with a ``close`` entry, so that cutting lines off its end shows;
-5. verifying needs only the file and the public keys (the trust root's role ``ledger``).
+4. a death in the middle of a line leaves a part of it. Whoever appends next holds the lock, so that
+   nobody is still writing it: the part is cut off, and the next entry says so. A whole line that is
+   no entry is no work of a death, and nothing is appended to it. What `DURABLE` names is on the
+   disk before a caller goes on, and so is everything before it;
+5. a ledger that was closed ends with a ``close`` entry, so that cutting lines off its end shows;
+6. verifying needs only the file and the public keys (the trust root's role ``ledger``).
 """
 
 import base64
@@ -28,11 +32,25 @@ from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, os_error, reason
 from securetrain.core.vocabulary import Decision
 from securetrain.identity.keys import PublicKey, Signer
+from securetrain.ledger import events
 from securetrain.ledger.events import Closed, LedgerEvent, encode_event
 from securetrain.ledger.wire import Body, Entry, Event
 
 LINE_LIMIT: Final = 64 << 10
 GENESIS: Final = "0" * 64
+DURABLE: Final = frozenset(
+    kind.NAME
+    for kind in (
+        events.CheckpointSigned,
+        events.CheckpointSeen,
+        events.CheckpointRecovered,
+        events.CheckpointRemoved,
+        events.RolledBack,
+        events.RestartPoint,
+        Closed,
+    )
+)
+"""Events by which a run finds its way after a death; refusals are durable, too."""
 Clock: TypeAlias = Callable[[], datetime]
 
 
@@ -61,18 +79,28 @@ class Ledger:
             )
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)
-                seq, prev = _tail(fd, str(self.path))
-                body = Body(seq=seq, prev=prev, time=self.clock(), writer=self.writer, event=event)
-                signature = self.key.sign(canonical.encode(body))
-                entry = Entry(body, self.key.key_id, base64.b64encode(signature).decode())
-                line = canonical.encode(entry) + b"\n"
-                _write_whole(fd, line)
-                if event.decision is Decision.REFUSE or event.event == Closed.NAME:
+                if cut := _cut_unfinished(fd, str(self.path)):
+                    digest = hashlib.sha256(cut).hexdigest()
+                    self._append(
+                        fd,
+                        encode_event(
+                            events.LedgerMended(subject="last line", bytes=len(cut), digest=digest)
+                        ),
+                    )
+                self._append(fd, event)
+                if event.decision is Decision.REFUSE or event.event in DURABLE:
                     os.fsync(fd)
             finally:
                 os.close(fd)
         except OSError as error:
             raise os_error(error, str(self.path)) from error
+
+    def _append(self, fd: int, event: Event) -> None:
+        seq, prev = _tail(fd, str(self.path))
+        body = Body(seq=seq, prev=prev, time=self.clock(), writer=self.writer, event=event)
+        signature = self.key.sign(canonical.encode(body))
+        entry = Entry(body, self.key.key_id, base64.b64encode(signature).decode())
+        _write_whole(fd, canonical.encode(entry) + b"\n")
 
     def write(self, said: LedgerEvent) -> None:
         """Sign and append one typed event; see `append`."""
@@ -159,15 +187,30 @@ def _write_whole(fd: int, line: bytes) -> None:
         raise
 
 
-def _tail(fd: int, where: str) -> tuple[int, str]:
-    """The next sequence number and the hash of the last line."""
+def _cut_unfinished(fd: int, where: str) -> bytes:
+    """Cut off the part of a line that a death has left (rule 4); returns it."""
     size = os.fstat(fd).st_size
+    block = _end(fd, size)
+    rest = block[block.rfind(b"\n") + 1 :]
+    if rest:
+        if len(rest) > LINE_LIMIT:
+            raise IntegrityError("ST-LEDG-004", "the last line is incomplete", where)
+        if len(rest) < size:
+            _tail(fd, where, size - len(rest))  # nothing is cut where the line before is no entry
+        os.ftruncate(fd, size - len(rest))
+    return rest
+
+
+def _end(fd: int, size: int) -> bytes:
+    start = max(0, size - LINE_LIMIT - 1)
+    return os.pread(fd, size - start, start)
+
+
+def _tail(fd: int, where: str, size: int | None = None) -> tuple[int, str]:
+    """The next sequence number and the hash of the last line, of the first `size` bytes."""
+    size = os.fstat(fd).st_size if size is None else size
     if size == 0:
         return 0, GENESIS
-    start = max(0, size - LINE_LIMIT - 1)
-    block = os.pread(fd, size - start, start)
-    if not block.endswith(b"\n"):
-        raise IntegrityError("ST-LEDG-004", "the last line is incomplete", where)
-    last = block[:-1].rsplit(b"\n", 1)[-1]
+    last = _end(fd, size)[:-1].rsplit(b"\n", 1)[-1]
     entry = canonical.decode(last, Entry, limit=LINE_LIMIT, where=where)
     return entry.body.seq + 1, hashlib.sha256(last).hexdigest()

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""A Sigstore instance of our own: a CA, a certificate log and a transparency log of one entry.
+"""A Sigstore instance of our own: a CA, a certificate log, a transparency log of one entry, and a
+timestamp authority. `sigstore_services` puts servers before it.
 
 It makes bundles that a stock verifier accepts under its trusted root, so that nothing of the public
 instance is needed to test with, and what it does wrong can be chosen.
@@ -12,7 +13,7 @@ import json
 import struct
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import rfc8785
 from cryptography import x509
@@ -49,6 +50,12 @@ def ecdsa(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
     return key.sign(data, ec.ECDSA(hashes.SHA256()))
 
 
+class HasPublic(Protocol):
+    """A key, or what stands for one whose private half is elsewhere."""
+
+    def public_key(self) -> ec.EllipticCurvePublicKey: ...
+
+
 @dataclass
 class Instance:
     """The instance's keys."""
@@ -56,6 +63,7 @@ class Instance:
     ca_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
     ct_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
     log_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
+    stamp_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
 
     def __post_init__(self) -> None:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "private CA")])
@@ -73,6 +81,44 @@ class Instance:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .sign(self.ca_key, hashes.SHA256())
         )
+        self.stampers = self._stampers()
+
+    def _stampers(self) -> list[x509.Certificate]:
+        """The timestamp authority's certificate, and the root above it."""
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "private TSA root")])
+        leaf = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "private TSA")])
+        above = self.ca_key.public_key()
+
+        def begun(subject: x509.Name, number: int) -> x509.CertificateBuilder:
+            return (
+                x509.CertificateBuilder()
+                .subject_name(subject)
+                .issuer_name(name)
+                .serial_number(number)
+                .not_valid_before(BEGINS)
+                .not_valid_after(BEGINS + timedelta(days=3650))
+                .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(above), False)
+            )
+
+        key = self.stamp_key.public_key()
+        stamping = (
+            begun(leaf, 11)
+            .public_key(key)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(ca=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.TIME_STAMPING]), True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .sign(self.ca_key, hashes.SHA256())
+        )
+        root = (
+            begun(name, 10)
+            .public_key(above)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(ca=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(above), critical=False)
+            .sign(self.ca_key, hashes.SHA256())
+        )
+        return [stamping, root]
 
     def trusted_root(self) -> bytes:
         def log(key: ec.EllipticCurvePrivateKey) -> dict[str, Any]:
@@ -98,18 +144,106 @@ class Instance:
             "tlogs": [log(self.log_key)],
             "certificateAuthorities": [authority],
             "ctlogs": [log(self.ct_key)],
-            "timestampAuthorities": [],
+            "timestampAuthorities": [
+                {
+                    "subject": {"organization": "private", "commonName": "private TSA"},
+                    "uri": "https://tsa.example",
+                    "certChain": {
+                        "certificates": [{"rawBytes": b64(_der(one))} for one in self.stampers]
+                    },
+                    "validFor": {"start": "2026-01-01T00:00:00Z"},
+                }
+            ],
         }
         return json.dumps(document).encode()
 
+    def stamp(self, request: bytes, at: datetime) -> bytes:
+        """Answer a timestamp request (RFC 3161)."""
+        from asn1crypto import algos, cms, core, tsp
+        from asn1crypto import x509 as asn1_x509
+
+        asked = tsp.TimeStampReq.load(request)
+        info = tsp.TSTInfo(
+            {
+                "version": "v1",
+                "policy": "1.2.3.4.1",
+                "message_imprint": asked["message_imprint"],
+                "serial_number": 7,
+                "gen_time": at.replace(microsecond=0),
+                "nonce": asked["nonce"],
+            }
+        )
+        leaf = _der(self.stampers[0])
+        content = info.dump()
+        attributes = cms.CMSAttributes(
+            [
+                {"type": "content_type", "values": ["tst_info"]},
+                {"type": "message_digest", "values": [hashlib.sha256(content).digest()]},
+                {
+                    "type": "signing_certificate_v2",
+                    "values": [{"certs": [{"cert_hash": hashlib.sha256(leaf).digest()}]}],
+                },
+            ]
+        )
+        parsed = asn1_x509.Certificate.load(leaf)
+        digest = algos.DigestAlgorithm({"algorithm": "sha256"})
+        signer = cms.SignerInfo(
+            {
+                "version": "v1",
+                "sid": cms.SignerIdentifier(
+                    "issuer_and_serial_number",
+                    {"issuer": parsed.issuer, "serial_number": parsed.serial_number},
+                ),
+                "digest_algorithm": digest,
+                "signed_attrs": attributes,
+                "signature_algorithm": {"algorithm": "sha256_ecdsa"},
+                "signature": ecdsa(self.stamp_key, attributes.untag().dump()),
+            }
+        )
+        signed = cms.SignedData(
+            {
+                "version": "v3",
+                "digest_algorithms": [digest],
+                "encap_content_info": {
+                    "content_type": "tst_info",
+                    "content": core.ParsableOctetString(content),
+                },
+                "certificates": [parsed],
+                "signer_infos": [signer],
+            }
+        )
+        answer: bytes = tsp.TimeStampResp(
+            {
+                "status": {"status": "granted"},
+                "time_stamp_token": {"content_type": "signed_data", "content": signed},
+            }
+        ).dump()
+        return answer
+
+    def record(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer a request for an entry (Rekor's second API): the log holds nothing else."""
+        asked = request["hashedRekordRequestV002"]
+        spec = {
+            "data": {"algorithm": "SHA2_256", "digest": asked["digest"]},
+            "signature": asked["signature"],
+        }
+        body = rfc8785.dumps(
+            {"apiVersion": "0.0.2", "kind": "hashedrekord", "spec": {"hashedRekordV002": spec}}
+        )
+        entry = self._entry(body)
+        entry["kindVersion"] = {"kind": "hashedrekord", "version": "0.0.2"}
+        del entry["inclusionPromise"], entry["integratedTime"]
+        return entry
+
     def certificate(
         self,
-        key: ec.EllipticCurvePrivateKey,
+        key: HasPublic,
         names: list[x509.GeneralName] | None = None,
         issuer: str = ISSUER,
         newer_issuer: str | None = None,
+        at: datetime = SIGNED,
     ) -> x509.Certificate:
-        """A leaf of ten minutes around `SIGNED`, with the certificate log's promise in it."""
+        """A leaf of ten minutes around a time, with the certificate log's promise in it."""
         newer = issuer if newer_issuer is None else newer_issuer
         builder = (
             x509.CertificateBuilder()
@@ -117,8 +251,8 @@ class Instance:
             .issuer_name(self.ca.subject)
             .public_key(key.public_key())
             .serial_number(2)
-            .not_valid_before(SIGNED - timedelta(minutes=5))
-            .not_valid_after(SIGNED + timedelta(minutes=5))
+            .not_valid_before(at - timedelta(minutes=5))
+            .not_valid_after(at + timedelta(minutes=5))
             .add_extension(_usage(ca=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
@@ -133,16 +267,16 @@ class Instance:
             .add_extension(_other(f"{_OID}.8", b"\x0c%c" % len(newer) + newer.encode()), False)
         )
         tbs = builder.sign(self.ca_key, hashes.SHA256()).tbs_certificate_bytes
-        promise = self._promise(tbs)
+        promise = self._promise(tbs, at)
         length = bytes([len(promise)] if len(promise) < 128 else [0x81, len(promise)])
         value = b"\x04" + length + promise
         return builder.add_extension(_other("1.3.6.1.4.1.11129.2.4.2", value), False).sign(
             self.ca_key, hashes.SHA256()
         )
 
-    def _promise(self, tbs: bytes) -> bytes:
+    def _promise(self, tbs: bytes, at: datetime) -> bytes:
         """A list of one signed certificate timestamp (RFC 6962, section 3.2)."""
-        time = int(SIGNED.timestamp() * 1000)
+        time = int(at.timestamp() * 1000)
         issuer = hashlib.sha256(spki(self.ca_key)).digest()
         signed = struct.pack("!BBQH", 0, 0, time, 1) + issuer
         signed += len(tbs).to_bytes(3, "big") + tbs + b"\x00\x00"

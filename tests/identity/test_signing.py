@@ -14,7 +14,8 @@ from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.identity import signing
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.signing import LIMITS, Ask, SigningSocket, Welcome
+from securetrain.identity.signing import LIMITS, Ask, LauncherKey, SigningSocket, Welcome
+from securetrain.launch import signing_service
 
 WELCOME = Welcome(run_id="job-1", rank=3, world_size=4)
 GOOD = signing.frame(signing.Reply.DONE, canonical.encode(WELCOME))
@@ -97,6 +98,37 @@ def test_a_signature_that_is_not_the_launchers(tmp_path):
         client.sign(Ask.RANK, b"m", key.public)
     client.close()
     assert caught.value.code == "ST-RUNT-035"
+
+
+def test_a_launcher_signs_with_a_pair(tmp_path):
+    """Workers have no key; what they have signed outlives the curve too, or is refused."""
+    pair, other = PrivateKey.generate_pair(), PrivateKey.generate_pair()
+    assert pair.companion is not None
+    assert other.companion is not None
+
+    def reply(companion):
+        said = {"keyid": pair.key_id, "sig": base64.b64encode(pair.sign(b"m")).decode()}
+        if companion is not None:
+            said["companion"] = base64.b64encode(companion.sign(b"m")).decode()
+        return signing.frame(signing.Reply.DONE, canonical.dumps(said))
+
+    spki = [base64.b64encode(one.public.spki).decode() for one in (pair, pair.companion)]
+    with answering(tmp_path / "s", reply(pair.companion)) as client:
+        made = dict(LauncherKey.of(client, Ask.HEAD, *spki).sign_all(b"m"))
+    assert made.keys() == {pair.key_id, pair.companion.key_id}
+    pair.public.verify(made[pair.key_id], b"m")
+    pair.companion.public.verify(made[pair.companion.key_id], b"m")
+    client.close()
+    for number, wrong in enumerate((None, other.companion)):
+        with answering(tmp_path / f"s{number}", reply(wrong)) as client:
+            key = LauncherKey.of(client, Ask.HEAD, *spki)
+            with pytest.raises(RuntimeRefusal) as caught:
+                key.sign(b"m")
+        client.close()
+        assert caught.value.code == "ST-RUNT-035"
+    whole = signing_service._signed(pair, b"m", whole=True)
+    assert signing_service._signed(pair, b"m").companion == ""
+    pair.companion.public.verify(base64.b64decode(whole.companion), b"m")
 
 
 def test_a_connection_that_was_idle_is_made_again(tmp_path):

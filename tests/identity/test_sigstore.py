@@ -15,9 +15,11 @@ import pytest
 from cryptography import x509
 
 from securetrain.core.errors import IdentityError, UsageError
+from securetrain.identity import sigstore
 from securetrain.identity.sigstore import (
     BUNDLE_LIMIT,
     KeylessPolicy,
+    _utf8,
     verify_bytes,
     verify_dsse,
 )
@@ -199,7 +201,9 @@ def test_a_bundle_that_is_too_large():
     refused("ST-IDEN-020", b" " * (BUNDLE_LIMIT + 1), None)
 
 
-@pytest.mark.parametrize(("identity", "issuer"), [("", ISSUER), (SPIFFE, ""), ("a\nb", ISSUER)])
+@pytest.mark.parametrize(
+    ("identity", "issuer"), [("", ISSUER), (SPIFFE, ""), ("a\nb", ISSUER), ("a" * 2049, ISSUER)]
+)
 def test_nobody_and_anybody_cannot_be_asked_for(identity, issuer):
     with pytest.raises(UsageError, match="ST-USAG-001"):
         KeylessPolicy(identity=identity, issuer=issuer)
@@ -210,3 +214,36 @@ def test_without_the_package(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match=r"pip install '\.\[sigstore\]'"):
         verify_dsse(b"{}", KIND, POLICY)
+
+
+def test_the_refusal_of_a_signer_of_bytes_is_told_with_the_place(monkeypatch):
+    """Whose certificate it is, is judged within the library: what it raises there must come out."""
+
+    class Refusing:
+        def verify_artifact(self, *_: object) -> None:
+            raise IdentityError("ST-IDEN-022", "somebody else")
+
+    monkeypatch.setattr(sigstore, "_prepare", lambda *_: (Refusing(), None))
+    with pytest.raises(IdentityError) as error:
+        verify_bytes(b"{}", PAYLOAD, POLICY, None, "model.sig")
+    assert (error.value.code, error.value.where) == ("ST-IDEN-022", "model.sig")
+
+
+@pytest.mark.parametrize(
+    ("der", "text"),
+    [
+        (b"\x0c\x03abc", b"abc"),
+        (b"\x0c\x02abc", b""),
+        (b"\x0c\x05abc", b""),
+        (b"\x13\x03abc", b""),
+        (b"\x0c", b""),
+        (b"", b""),
+        (b"\x0c\x80" + b"a" * 128, b""),
+        (b"\x0c\x81\x80" + b"a" * 128, b"a" * 128),
+        (b"\x0c\x81\x81" + b"a" * 128, b""),
+        (b"\x0c\x82\x80" + b"a" * 128, b""),
+    ],
+)
+def test_an_issuer_is_one_text_of_exactly_its_length(der, text):
+    extension = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.8"), der)
+    assert _utf8(extension) == text

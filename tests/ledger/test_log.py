@@ -3,6 +3,7 @@
 """The ledger against an attacker who can write the file but has no key of the run."""
 
 import base64
+import hashlib
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securetrain.core import canonical
-from securetrain.core.errors import AdmissionError, IntegrityError, UsageError
+from securetrain.core.errors import AdmissionError, IntegrityError, SecureTrainError, UsageError
 from securetrain.core.vocabulary import Boundary, Decision, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.ledger import (
@@ -218,11 +219,44 @@ def test_no_byte_of_a_line_can_change(position, flip):
 # Writing.
 
 
+@pytest.mark.parametrize("kept", [1, 100, -1])
+def test_what_a_death_left_of_a_line_is_cut_off_and_said(lines, path, kept):
+    part = lines[-1][:kept]
+    path.write_bytes(b"".join(lines[:-1]) + part)
+    make(path).write(events.NodeLeft())
+    data = path.read_bytes()
+    assert data.startswith(b"".join(lines[:-1]))
+    found = verify_ledger(data, KEYS).entries[len(lines) - 1 :]
+    said = events.LedgerMended(
+        subject="last line", bytes=len(part), digest=hashlib.sha256(part).hexdigest()
+    )
+    assert [entry.body.event for entry in found] == [
+        events.encode_event(said),
+        events.encode_event(events.NodeLeft()),
+    ]
+
+
+def test_a_death_in_the_first_line_leaves_an_empty_ledger(lines, path):
+    path.write_bytes(lines[0][:50])
+    make(path).write(events.NodeLeft())
+    assert [e.body.event.event for e in verify_ledger(path.read_bytes(), KEYS).entries] == [
+        "ledger-mended",
+        "node-left",
+    ]
+
+
 def test_nothing_is_appended_to_a_damaged_file(lines, path):
-    path.write_bytes(b"".join(lines)[:-1])
-    with pytest.raises(IntegrityError, match="ST-LEDG-004"):
-        make(path).write(events.NodeLeft())
-    assert path.read_bytes() == b"".join(lines)[:-1]
+    """A whole line that is no entry, before a part of one too, and more than any line's part."""
+    whole = b"".join(lines)
+    for data in (
+        whole + b"{}\n",
+        whole + b"{}\n" + lines[0][:50],
+        whole + b"\0" * (LINE_LIMIT + 1),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(SecureTrainError, match=r"ST-LEDG-004|ST-USAG-008"):
+            make(path).write(events.NodeLeft())
+        assert path.read_bytes() == data
 
 
 def test_a_link_is_not_followed(tmp_path, path):
@@ -243,6 +277,24 @@ def test_refusals_and_the_end_are_on_the_disk_before_the_call_returns(monkeypatc
     assert len(synced) == 1
     ledger.close()
     assert len(synced) == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        events.CheckpointSigned(step=1, digest=""),
+        events.CheckpointSeen(step=1, digest=""),
+        events.CheckpointRecovered(step=1, digest=""),
+        events.CheckpointRemoved(step=1, digest=""),
+        events.RolledBack(to=1, ranks="", evidence=""),
+        events.RestartPoint(step=1, digest=""),
+    ],
+)
+def test_what_a_run_finds_its_way_by_is_on_the_disk_too(monkeypatch, path, said):
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    make(path).write(said)
+    assert len(synced) == 1
 
 
 def test_a_full_disk_is_one_clear_error(monkeypatch, path):

@@ -7,7 +7,8 @@ A checkpoint is a signed note: origin, size and root hash. A reader checks, in o
 1. it is a note (`log.note`) with exactly three lines of the exact form: extension lines are
    refused, since nobody audits them;
 2. the origin is the one that the policy names, so that an index means one thing;
-3. enough keys of the log signed it under the origin's name, and no line of such a key fails;
+3. enough keys of the log signed it under the origin's name, and no line of such a key fails; where
+   both signatures of a pair are asked for, the companion's line is there too (ST-IDEN-024);
 4. enough different witnesses cosigned it: the quorum counts keys, not lines or names, and none of
    the log's own. A cosignature from the future is refused.
 
@@ -24,7 +25,7 @@ from typing import Final
 from securetrain.core.errors import IdentityError
 from securetrain.identity.keys import PublicKey, Signer
 from securetrain.identity.log import merkle, note
-from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.identity.trust import Signatures, TrustRole, TrustRoot
 
 CLOCK_SKEW: Final = timedelta(minutes=5)
 _SIZE: Final = re.compile(r"0|[1-9][0-9]{0,15}")
@@ -53,6 +54,8 @@ class LogPolicy:
     """The log's keys, by key id."""
     threshold: int = 1
     """How many of them must have signed."""
+    both: bool = False
+    """Whether each must have with its companion too."""
     witnesses: Mapping[str, PublicKey] = field(default_factory=dict)
     quorum: int = 0
     """How many different witnesses must have cosigned."""
@@ -77,6 +80,7 @@ class LogPolicy:
             origin=trust.document.log_origin,
             keys=keys,
             threshold=trust.threshold(TrustRole.LOG),
+            both=trust.signatures(TrustRole.LOG) is Signatures.BOTH,
             witnesses=witnesses,
             quorum=trust.threshold(TrustRole.WITNESS),
             max_age=max_age,
@@ -102,8 +106,8 @@ class SignedCheckpoint:
 
 def sign(checkpoint: Checkpoint, key: Signer) -> note.Note:
     """The log's own signature, under its origin's name."""
-    line = note.sign(checkpoint.text, checkpoint.origin, key)
-    return note.Note(checkpoint.text, (line,))
+    lines = note.sign_lines(checkpoint.text, checkpoint.origin, key)
+    return note.Note(checkpoint.text, lines)
 
 
 def parse_text(text: str, where: str = "") -> Checkpoint:
@@ -130,7 +134,7 @@ def open_signed(data: bytes, policy: LogPolicy, where: str = "") -> tuple[Checkp
     """A checkpoint that the log signed: steps 1 to 3, which are what a witness begins with.
 
     Raises:
-        IdentityError: ST-IDEN-040.
+        IdentityError: ST-IDEN-040, ST-IDEN-024.
     """
     signed = note.parse(data, where)
     found = parse_text(signed.text, where)
@@ -141,6 +145,13 @@ def open_signed(data: bytes, policy: LogPolicy, where: str = "") -> tuple[Checkp
     if len(by) < policy.threshold or not by:
         raise note.bad(
             f"signed by {len(by)} of the {len(keys)} keys of {origin}, {policy.threshold} needed",
+            where,
+        )
+    whole = [key for key in by if note.signed_by_companion(signed, key, origin, where)]
+    if policy.both and len(whole) < policy.threshold:
+        raise IdentityError(
+            "ST-IDEN-024",
+            f"{origin} signed it with {len(whole)} pairs of keys, {policy.threshold} needed",
             where,
         )
     return found, signed

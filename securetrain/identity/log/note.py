@@ -4,15 +4,17 @@
 
 A note is a text and signature lines that each name a key. A reader checks, in order:
 
-1. at most 64 KiB of UTF-8 without control characters but newline, ending in a newline; the text and
-   the signatures are separated by the last empty line;
+1. at most 256 KiB of UTF-8 without control characters but newline, ending in a newline; the text
+   and the signatures are separated by the last empty line;
 2. 1 to 64 signature lines of the exact form, with names that hold neither spaces nor ``+``, and
    strict base64 of at least five bytes;
 3. a line counts for a key when both its name and key id are the key's; then it must verify, and one
    that does not refuses the whole note. Lines of unknown keys are passed over, and never counted.
 
-Only Ed25519 is spoken: type 1 for notes, type 4 for cosignatures, whose message begins with a
-domain separator and a time.
+Notes are signed with Ed25519 (type 1). Cosignatures are Ed25519's (type 4), whose message begins
+with a domain separator and a time, or ML-DSA-44's (type 6), whose message also holds the cosigner's
+name, and of the checkpoint its origin, size and root hash. A log whose key is a pair writes a line
+of type 6 under its own name beside that of type 1, of time 0: it says nothing of other trees.
 """
 
 import base64
@@ -24,21 +26,23 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from securetrain.core.errors import IdentityError
-from securetrain.identity.keys import PublicKey, Signer
+from securetrain.identity.keys import KeyKind, PairSigner, PublicKey, Signer
 
-LIMIT: Final = 64 << 10
+LIMIT: Final = 256 << 10
 MAX_SIGNATURES: Final = 64
 MAX_TIME: Final = (1 << 53) - 1
 
 _DASH: Final = "\u2014 "
 _NOTE: Final = b"\x01"
-_COSIGNATURE: Final = b"\x04"
+_COSIGNATURES: Final = {KeyKind.ED25519: b"\x04", KeyKind.ML_DSA_44: b"\x06"}
+_SIGNATURE_SIZES: Final = {KeyKind.ED25519: 64, KeyKind.ML_DSA_44: 2420}
 _ID_SIZE: Final = 4
-_SIGNATURE_SIZE: Final = 64
 _TIME: Final = struct.Struct(">Q")
+_RANGE: Final = struct.Struct(">QQ")
+_ROOT_SIZE: Final = 32
+_SUBTREE: Final = b"subtree/v1\n\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,23 @@ def sign(text: str, name: str, key: Signer) -> Line:
     return Line(name, key_id(name, key.public), key.sign(text.encode()))
 
 
+def sign_lines(text: str, name: str, key: Signer) -> tuple[Line, ...]:
+    """The lines of a log under its checkpoint: of its key, and of the companion where it has one.
+
+    Raises:
+        IdentityError: ST-IDEN-040 for a bad name or text, or a key of another kind.
+    """
+    line = sign(text, name, key)
+    companion = key.public.companion
+    if companion is None:
+        return (line,)
+    if not isinstance(key, PairSigner):
+        raise bad(f"key {key.key_id[:16]} cannot sign with its companion")
+    message = _cosigned(text, name, companion, 0)
+    signature = dict(key.sign_all(message))[companion.key_id]
+    return (line, Line(name, cosigner_id(name, companion), _TIME.pack(0) + signature))
+
+
 def cosign(text: str, name: str, key: Signer, time: int) -> Line:
     """A cosignature over a checkpoint's text, made at `time` (POSIX seconds).
 
@@ -145,7 +166,7 @@ def cosign(text: str, name: str, key: Signer, time: int) -> Line:
     _check_name(name)
     if not 0 < time <= MAX_TIME:
         raise bad(f"time {time}")
-    signature = key.sign(_cosigned(text, time))
+    signature = key.sign(_cosigned(text, name, key.public, time))
     return Line(name, cosigner_id(name, key.public), _TIME.pack(time) + signature)
 
 
@@ -168,18 +189,36 @@ def cosigned_by(note: Note, key: PublicKey, where: str = "") -> int | None:
     Raises:
         IdentityError: ST-IDEN-040 when a line says so and does not verify.
     """
-    times = []
+    times = [time for _, time in _cosignatures(note, key, 1, where)]
+    return max(times, default=None)
+
+
+def signed_by_companion(note: Note, key: PublicKey, name: str, where: str = "") -> bool:
+    """Return whether a log's key has its companion's line too, under this name.
+
+    Raises:
+        IdentityError: ST-IDEN-040 when a line says so and does not verify.
+    """
+    if key.companion is None:
+        return False
+    return any(by == name for by, _ in _cosignatures(note, key.companion, 0, where))
+
+
+def _cosignatures(note: Note, key: PublicKey, least: int, where: str) -> list[tuple[str, int]]:
+    """Names and times of a key's cosignatures, from a time on."""
+    found = []
     for line in note.lines:
         if line.id != cosigner_id(line.name, key):
             continue
-        if len(line.signature) != _TIME.size + _SIGNATURE_SIZE:
+        if len(line.signature) != _TIME.size + _SIGNATURE_SIZES[key.kind]:
             raise bad(f"a cosignature of {len(line.signature)} bytes by {line.name}", where)
         (time,) = _TIME.unpack(line.signature[: _TIME.size])
-        if not 0 < time <= MAX_TIME:
+        if not least <= time <= MAX_TIME:
             raise bad(f"a cosignature of time {time} by {line.name}", where)
-        _verify(key, line.signature[_TIME.size :], _cosigned(note.text, time), line.name, where)
-        times.append(time)
-    return max(times, default=None)
+        message = _cosigned(note.text, line.name, key, time)
+        _verify(key, line.signature[_TIME.size :], message, line.name, where)
+        found.append((line.name, time))
+    return found
 
 
 def key_id(name: str, key: PublicKey) -> bytes:
@@ -189,24 +228,26 @@ def key_id(name: str, key: PublicKey) -> bytes:
 
 def cosigner_id(name: str, key: PublicKey) -> bytes:
     """The id of a key that cosigns checkpoints under a name."""
-    return _id(name, _COSIGNATURE, key)
+    return _id(name, _cosignature(key), key)
 
 
 def vkey(name: str, key: PublicKey, *, cosigner: bool = False) -> str:
     """The verifier key as other tools write it: ``name+id+type and key``."""
-    kind = _COSIGNATURE if cosigner else _NOTE
-    tail = base64.b64encode(kind + raw_public(key)).decode()
+    kind = _cosignature(key) if cosigner else _NOTE
+    tail = base64.b64encode(kind + raw_public(key, kind)).decode()
     return f"{name}+{_id(name, kind, key).hex()}+{tail}"
 
 
-def raw_public(key: PublicKey) -> bytes:
-    """The 32 bytes of an Ed25519 key.
+def raw_public(key: PublicKey, kind: bytes = _NOTE) -> bytes:
+    """The bytes of a key that signs lines of a type: 32 of Ed25519, 1312 of ML-DSA-44.
 
     Raises:
         IdentityError: ST-IDEN-040 for another kind of key.
     """
-    if not isinstance(key.native, Ed25519PublicKey):
-        raise bad(f"key {key.key_id[:16]} is {key.kind}; logs and witnesses use Ed25519")
+    if key.kind is not KeyKind.ED25519 and kind != _COSIGNATURES.get(key.kind):
+        raise bad(
+            f"key {key.key_id[:16]} is {key.kind}; logs use Ed25519, witnesses that or ML-DSA-44"
+        )
     return key.native.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
 
 
@@ -231,11 +272,28 @@ def bad(what: str, where: str = "") -> IdentityError:
 
 
 def _id(name: str, kind: bytes, key: PublicKey) -> bytes:
-    return hashlib.sha256(name.encode() + b"\n" + kind + raw_public(key)).digest()[:_ID_SIZE]
+    raw = raw_public(key, kind)
+    return hashlib.sha256(name.encode() + b"\n" + kind + raw).digest()[:_ID_SIZE]
 
 
-def _cosigned(text: str, time: int) -> bytes:
-    return f"cosignature/v1\ntime {time}\n{text}".encode()
+def _cosignature(key: PublicKey) -> bytes:
+    """The type of a key's cosignatures; for `raw_public` to refuse where it has none."""
+    return _COSIGNATURES.get(key.kind, _COSIGNATURES[KeyKind.ED25519])
+
+
+def _cosigned(text: str, name: str, key: PublicKey, time: int) -> bytes:
+    """The message of a cosignature."""
+    if key.kind is KeyKind.ED25519:
+        return f"cosignature/v1\ntime {time}\n{text}".encode()
+    lines = text.split("\n")
+    if len(lines) < 4 or not lines[1].isascii() or not lines[1].isdigit():
+        raise bad("not a checkpoint, which is what ML-DSA-44 cosigns")
+    origin, size, root = lines[0].encode(), int(lines[1]), unbase64(lines[2])
+    names = [name.encode(), origin]
+    if len(root) != _ROOT_SIZE or size > MAX_TIME or not all(0 < len(n) < 256 for n in names):
+        raise bad("not a checkpoint whose origin, size and root hash ML-DSA-44 can cosign")
+    by, of = (bytes([len(one)]) + one for one in names)
+    return _SUBTREE + by + _TIME.pack(time) + of + _RANGE.pack(0, size) + root
 
 
 def _check_name(name: str) -> None:

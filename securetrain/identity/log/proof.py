@@ -24,7 +24,7 @@ from securetrain.identity.log import merkle, note
 from securetrain.identity.log.checkpoint import LogPolicy, SignedCheckpoint, open_checkpoint
 from securetrain.identity.log.entry import entry_of
 
-LIMIT: Final = 128 << 10
+LIMIT: Final = 320 << 10
 SUFFIX: Final = ".tlog-proof"
 _HEADER: Final = "c2sp.org/tlog-proof@v1"
 _INDEX: Final = re.compile(r"index (0|[1-9][0-9]{0,15})")

@@ -5,7 +5,7 @@
 The exchange is that of https://c2sp.org/tlog-witness (``add-checkpoint``), whatever carries it. For
 each log that it is configured with, in order:
 
-1. the request is at most 96 KiB: an old size, at most 63 hashes, and a checkpoint that the log's
+1. the request is at most 288 KiB: an old size, at most 63 hashes, and a checkpoint that the log's
    key signed;
 2. the old size is the one that was cosigned last, or 0 the first time; a witness that is told of
    another one answers with its own (`Witness.seen`) and cosigns nothing;
@@ -47,7 +47,7 @@ from securetrain.identity.log.checkpoint import (
 from securetrain.identity.log.proof import parse_hashes
 from securetrain.identity.log.store import Log
 
-REQUEST_LIMIT: Final = 96 << 10
+REQUEST_LIMIT: Final = 288 << 10
 MAX_HASHES: Final = 63
 _MAX_KEPT: Final = 16
 _OLD: Final = re.compile(r"old (0|[1-9][0-9]{0,15})")

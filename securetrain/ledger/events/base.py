@@ -24,6 +24,8 @@ from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import Boundary, Decision, NetworkProfile, degraded_label
 from securetrain.ledger.wire import Event
 
+UNWATCHED: Final = "unwatched"
+"""The verdict of a checkpoint whose gradients nobody judged."""
 WHAT_LIMIT: Final = 500
 """Characters of a refusal's message; what an attacker sends is cut."""
 

@@ -25,6 +25,37 @@ class CoordinatorStarted(Observed, frozen=True, kw_only=True):
     """The policy's digest."""
 
 
+@event("fleet-state-opened", Boundary.NODE, _COORDINATOR)
+class FleetStateOpened(Observed, frozen=True, kw_only=True):
+    """The memory of nodes that outlives jobs, in the folder of the subject, was opened.
+
+    The version never goes back: a smaller one in a later run is a state that was put back.
+    """
+
+    version: int
+    """Rises with every change; 0 when nothing was ever barred or accepted here."""
+    barred: int
+    """Nodes, TPMs and devices that are let in no more."""
+
+
+@event("reference-values-ending", Boundary.NODE, _COORDINATOR)
+class ReferenceValuesEnding(Observed, frozen=True, kw_only=True):
+    """The reference values end soon, and then no node is let in and no lease renewed."""
+
+    days: int
+    """Within so many: 14, then 2."""
+
+
+@event("reference-values-read", Boundary.NODE, _COORDINATOR)
+class ReferenceValuesRead(Observed, frozen=True, kw_only=True):
+    """The reference values were signed again, and nodes are judged by the new edition now."""
+
+
+@event("reference-values-not-read", Boundary.NODE, _COORDINATOR)
+class ReferenceValuesNotRead(PlainRefused, frozen=True, kw_only=True):
+    """A new edition of the reference values is not good; the last one stands until it ends."""
+
+
 @event("enrolment-opened", Boundary.IDENTITY, _COORDINATOR)
 class EnrollmentOpened(Observed, frozen=True, kw_only=True):
     """Machines may enroll at an address."""

@@ -50,6 +50,15 @@ class Closed(Observed, frozen=True, kw_only=True):
     """Nothing follows: a shorter file shows as cut."""
 
 
+@event("ledger-mended", Boundary.IDENTITY, *WriterRole)
+class LedgerMended(Observed, frozen=True, kw_only=True):
+    """A line that a death had left unfinished was cut off; whoever wrote next says so."""
+
+    bytes: int
+    digest: str
+    """SHA-256 of what was cut off."""
+
+
 @event("entry-point-refused", Boundary.SUPPLY_CHAIN, _LAUNCHER)
 class EntryPointRefused(PlainRefused, frozen=True, kw_only=True):
     """A package would have run code in the launcher."""

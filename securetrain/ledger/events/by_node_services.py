@@ -4,6 +4,7 @@
 
 from securetrain.core.vocabulary import Boundary
 from securetrain.ledger.events.base import (
+    UNWATCHED,
     Allowed,
     Observed,
     PlainRefused,
@@ -32,6 +33,21 @@ class CheckpointQuarantined(Refused, frozen=True, kw_only=True):
     step: int
     digest: str
     node: str = ""
+
+
+@event("checkpoint-recovered", Boundary.CHECKPOINT, _LAUNCHER)
+class CheckpointRecovered(Allowed, frozen=True, kw_only=True):
+    """A checkpoint that was whole and signed when the run died, before it was entered."""
+
+    step: int
+    digest: str
+    verdict: str = ""
+    """What the guard says of the gradients."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """UNWATCHED."""
+        return (UNWATCHED,) if self.verdict == UNWATCHED else ()
 
 
 @event("node-distrusted", Boundary.NODE, _LAUNCHER)

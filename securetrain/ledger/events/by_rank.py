@@ -2,15 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events of the built-in trainer: inputs, gradients, checkpoints."""
 
-from typing import Final
-
 import msgspec
 
 from securetrain.core.vocabulary import Boundary
-from securetrain.ledger.events.base import Allowed, Observed, PlainRefused, WriterRole, event
+from securetrain.ledger.events.base import (
+    UNWATCHED,
+    Allowed,
+    Observed,
+    PlainRefused,
+    WriterRole,
+    event,
+)
 
-UNWATCHED: Final = "unwatched"
-"""The verdict of a checkpoint whose gradients nobody judged."""
 _RANK = WriterRole.RANK
 
 
@@ -47,6 +50,24 @@ class TensorGroupSpansMachines(Observed, frozen=True, kw_only=True):
     """Ranks that share matrices do not share a machine."""
 
     machines: int
+
+
+@event("mesh-checked", Boundary.FABRIC, _RANK)
+class MeshChecked(Allowed, frozen=True, kw_only=True):
+    """A small copy of the model computes on the mesh what one process computes."""
+
+    steps: int
+    loss: float
+    """The largest relative difference of the losses."""
+    norm: float
+    """The same of gradient norms."""
+    left_out: str = ""
+    """Settings of the job that were not compared."""
+
+
+@event("mesh-refused", Boundary.FABRIC, _RANK)
+class MeshRefused(PlainRefused, frozen=True, kw_only=True):
+    """A small copy of the model computes something else on the mesh."""
 
 
 @event("weights-loaded", Boundary.CHECKPOINT, _RANK)
@@ -93,9 +114,11 @@ class CheckpointSeen(Observed, frozen=True, kw_only=True):
     digest: str
 
 
-@event("checkpoint-removed", Boundary.CHECKPOINT, _RANK)
+@event("checkpoint-removed", Boundary.CHECKPOINT, _RANK, WriterRole.LAUNCHER)
 class CheckpointRemoved(Observed, frozen=True, kw_only=True):
-    """An old checkpoint is gone, because the job keeps only so many."""
+    """An old checkpoint is gone, because the job keeps only so many. A launcher finishes a removal
+    that a death has interrupted.
+    """
 
     step: int
     digest: str
@@ -121,6 +144,22 @@ class RankExcluded(Observed, frozen=True, kw_only=True):
     evidence: str
     effect: str
     """Out of this step's result too, or the step was dropped."""
+
+
+@event("reduction-disputed", Boundary.GRADIENTS, _RANK)
+class ReductionDisputed(Observed, frozen=True, kw_only=True):
+    """The first rank of a node has kept the signed words of a disputed reduction, or could not."""
+
+    digest: str
+    """SHA-256 of the file in ``disputes``, which has this name."""
+    pairs: str
+    """Ranks that contradict each other, a blank between two pairs; no word against either."""
+    named: str
+    """Ranks whose own words contradict each other."""
+    unsigned: str
+    """Ranks that did not sign all their words."""
+    lost: str = ""
+    """The reason why the file is not there; empty where it is."""
 
 
 @event("rank-readmitted", Boundary.GRADIENTS, _RANK)

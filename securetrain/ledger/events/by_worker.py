@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events of the shim in a worker."""
 
-from securetrain.core.vocabulary import NOT_WATCHED, Boundary
+from securetrain.core.vocabulary import NOT_SIGNED, NOT_WATCHED, Boundary
 from securetrain.ledger.events.base import Allowed, Observed, PlainRefused, WriterRole, event
 
 _WORKER = WriterRole.WORKER
@@ -60,3 +60,29 @@ class GradientsNotWatched(Observed, frozen=True, kw_only=True):
 @event("unwatched-step-refused", Boundary.GRADIENTS, _WORKER)
 class UnwatchedStepRefused(PlainRefused, frozen=True, kw_only=True):
     """The same, where the policy requires that gradients are watched."""
+
+
+@event("checkpoints-not-signed", Boundary.CHECKPOINT, _WORKER, WriterRole.LAUNCHER)
+class CheckpointsNotSigned(Observed, frozen=True, kw_only=True):
+    """The script has saved what nobody signed; said at a worker's first such save, and counted at
+    the end of the run.
+    """
+
+    ways: str
+    """The functions that were called."""
+    place: str = ""
+    """Where the first was saved."""
+    saves: int = 0
+    """Those of the whole run, at its end."""
+    fields: str = ""
+    """The fields of the policy that are not enforced on them."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The honest labels that it carries."""
+        return (NOT_SIGNED,)
+
+
+@event("unsigned-save-refused", Boundary.CHECKPOINT, _WORKER)
+class UnsignedSaveRefused(PlainRefused, frozen=True, kw_only=True):
+    """The same, where the policy requires that all of it is enforced: nothing was written."""

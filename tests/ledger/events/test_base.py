@@ -26,7 +26,7 @@ from securetrain.core.vocabulary import (
     degraded_label,
 )
 from securetrain.ledger import Event, events
-from securetrain.ledger.events.by_rank import UNWATCHED
+from securetrain.ledger.events.base import UNWATCHED
 from securetrain.network.profile import label
 
 ROOT = Path(__file__).resolve().parents[3]
