@@ -42,7 +42,9 @@ from .node_evidence import report_data as report_data
 from .node_evidence import signed_message as signed_message
 from .reader import Reader as Reader
 from .reference import FILE_LIMIT as FILE_LIMIT
+from .reference import GROUP_PATTERN as GROUP_PATTERN
 from .reference import EnrolledNode as EnrolledNode
+from .reference import ImageGroup as ImageGroup
 from .reference import ReferenceValues as ReferenceValues
 from .reference import SignedReferenceValues as SignedReferenceValues
 from .reference import open_reference_values as open_reference_values
@@ -65,3 +67,4 @@ from .tiers import check_tier as check_tier
 from .tokens import unbundle as unbundle
 from .tpm_appraiser import BOOT_PCRS as BOOT_PCRS
 from .tpm_appraiser import QUOTED as QUOTED
+from .tpm_appraiser import check_activation as check_activation

@@ -63,15 +63,16 @@ class NodeAppraiser:
         self._tpm = TpmAppraiser(
             policy.tpm,
             tpm=values.tpm,
-            boot=values.boot,
+            boots={name: values.group(name).boot for name in ("", *values.groups)},
             ima=values.ima,
             documents=documents,
             inventory=self._ek_names,
+            group=self._group_of,
+            unproven=frozenset(values.unproven),
         )
         self._tee = TeeAppraiser(
             snp=values.snp,
             tdx=values.tdx,
-            tdx_boot=values.tdx_boot,
             tcb_statuses=policy.tee.tcb_statuses,
             secure_boot=policy.tpm.secure_boot,
             collateral=collateral,
@@ -83,6 +84,11 @@ class NodeAppraiser:
     def reference_values(self) -> str:
         """SHA-256 (hex) of the reference values."""
         return self._reference.digest
+
+    @property
+    def ends(self) -> datetime:
+        """The end of the reference values."""
+        return self._reference.values.expires
 
     def open(self, keys: AttestationKeys, node: str, now: datetime) -> Opening:
         """Look at a TPM's keys; see `TpmAppraiser.open`."""
@@ -120,7 +126,8 @@ class NodeAppraiser:
         enrolled = self._reference.values.nodes.get(case.node)
         if evidence.tee is not None:
             chips = enrolled.chips if enrolled is not None else ()
-            parts.append(self._tee.appraise(evidence.tee, case, chips))
+            group = self._reference.values.group(self._group_of(case.node))
+            parts.append(self._tee.appraise(evidence.tee, case, chips, group.tdx_boot))
         if evidence.devices:
             devices = enrolled.devices if enrolled is not None else ()
             parts += self._gpu.appraise(evidence.devices, case, devices)
@@ -166,6 +173,10 @@ class NodeAppraiser:
                 f"node {case.node}: node.gpu.confidential",
                 "switch confidential computing on, and let the node send its GPUs' reports",
             )
+
+    def _group_of(self, node: str) -> str:
+        entry = self._reference.values.nodes.get(node)
+        return "" if entry is None else entry.group
 
     def _ek_names(self, node: str) -> tuple[str, ...] | None:
         entry = self._reference.values.nodes.get(node)

@@ -10,7 +10,9 @@ Rules:
    that needs it is refused (ST-ATTS-009);
 3. what a section does not list is not accepted: an empty section accepts nothing;
 4. a node is who its TPM is: the inventory maps the names of endorsement keys, chips and devices to
-   the one node that may present them.
+   the one node that may present them;
+5. a node has exactly one image group, and boots what was learned for that group, never what another
+   one boots. `boot` and `tdx_boot` are of the group without a name.
 """
 
 import base64
@@ -18,7 +20,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -38,6 +40,11 @@ from securetrain.identity.keys import PrivateKey, PublicKey
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.reference-values+json"
 FILE_LIMIT: Final = 64 << 20
 MAX_NODES: Final = 100_000
+GROUP_PATTERN: Final = r"\A([a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?)?\Z"
+"""Of an image group's name, as in `gpu-h100-2026.11`; empty for the group without a name."""
+
+
+GroupName: TypeAlias = Annotated[str, Meta(pattern=GROUP_PATTERN)]
 
 
 class EnrolledNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,6 +56,15 @@ class EnrolledNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """SEV-SNP chip ids or TDX PPIDs, hex; empty leaves the chip open."""
     devices: tuple[str, ...] = ()
     """PDIs of its GPUs and switches, hex; empty leaves them open."""
+    group: GroupName = ""
+    """Its image group."""
+
+
+class ImageGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The boots of the nodes that run one image."""
+
+    boot: BootReference = BootReference()
+    tdx_boot: BootReference = BootReference()
 
 
 class ReferenceValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -69,6 +85,26 @@ class ReferenceValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """What a TDX guest measures when it boots: as `boot`, with SHA-384 digests and RTMRs."""
     gpu: GpuReference = GpuReference()
     tokens: TokenReference = TokenReference()
+    groups: dict[GroupName, ImageGroup] = {}
+    """Image groups that have a name."""
+    unproven: dict[GroupName, tuple[str, ...]] = {}
+    """By image group: nodes whose boot was learned although no TPM had proven it (`--unproven`)."""
+
+    def group(self, name: str) -> ImageGroup:
+        """The boots of an image group.
+
+        Raises:
+            AttestationError: ST-ATTS-009 for one that is not there.
+        """
+        if not name:
+            return ImageGroup(boot=self.boot, tdx_boot=self.tdx_boot)
+        if name not in self.groups:
+            raise unusable(
+                f"there is no image group {name!r}",
+                "groups",
+                "learn a boot for it: securetrain attest enroll --group NAME --learn-boot",
+            )
+        return self.groups[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +163,13 @@ def open_reference_values(
         raise unusable(
             f"{len(values.nodes)} nodes, the limit is {MAX_NODES}", where, "split the fleet"
         )
+    for name, node in values.nodes.items():
+        if node.group and node.group not in values.groups:
+            raise unusable(
+                f"it is of the image group {node.group!r}, which has no boots",
+                f"{where}: nodes.{name}.group",
+                "learn a boot for it: securetrain attest enroll --group NAME --learn-boot",
+            )
     return SignedReferenceValues(
         values=values,
         digest=hashlib.sha256(payload.data).hexdigest(),

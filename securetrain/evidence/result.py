@@ -131,7 +131,7 @@ class AttestationResult(
     def sign(self, key: PrivateKey) -> str:
         """The EAR as a JWT, signed by the coordinator's P-256 key."""
         headers = {"typ": _TYPE, "kid": key.key_id}
-        return jwt.encode(self.claims(), key.native, algorithm=_ALGORITHM, headers=headers)
+        return jwt.encode(self.claims(), key.curve, algorithm=_ALGORITHM, headers=headers)
 
 
 def verify_result(token: str, key: PublicKey, now: datetime | None = None) -> AttestationResult:
@@ -156,7 +156,7 @@ def verify_result(token: str, key: PublicKey, now: datetime | None = None) -> At
             raise refused("its header is not that of a result of this coordinator")
         claims = jwt.decode(
             token,
-            key.native,
+            key.curve,
             algorithms=[_ALGORITHM],
             options={"verify_exp": False, "verify_iat": False, "verify_nbf": False},
         )

@@ -42,7 +42,6 @@ class TeeAppraiser:
 
     snp: SnpReference
     tdx: TdxReference
-    tdx_boot: BootReference
     tcb_statuses: Collection[str]
     secure_boot: bool
     collateral: Collateral
@@ -52,13 +51,16 @@ class TeeAppraiser:
     """The same of Intel's."""
     _memory: Memory = field(default_factory=Memory)
 
-    def appraise(self, evidence: TeeEvidence, case: Case, chips: tuple[str, ...]) -> Part:
+    def appraise(
+        self, evidence: TeeEvidence, case: Case, chips: tuple[str, ...], tdx_boot: BootReference
+    ) -> Part:
         """Judge one report.
 
         Args:
             evidence: what the node sent.
             case: this exchange.
             chips: ids that are enrolled for the node; empty leaves the chip open.
+            tdx_boot: what a TDX guest of the node's image group measures when it boots.
 
         Raises:
             AttestationError: ST-ATTS-012 and 013, ST-ATTS-2xx, 4xx, 5xx and 7xx.
@@ -67,7 +69,7 @@ class TeeAppraiser:
             case TeeKind.SEV_SNP:
                 part = self._snp(evidence, case)
             case TeeKind.TDX:
-                part = self._tdx(evidence, case)
+                part = self._tdx(evidence, case, tdx_boot)
         chip = str(part.submodule.claims["chip"])
         if chips and chip not in chips:
             raise AttestationError(
@@ -110,7 +112,7 @@ class TeeAppraiser:
             identities=(f"chip:{chip}",) if chip else (),
         )
 
-    def _tdx(self, evidence: TeeEvidence, case: Case) -> Part:
+    def _tdx(self, evidence: TeeEvidence, case: Case, tdx_boot: BootReference) -> Part:
         platform = claimed_platform(evidence.report)
 
         def get(kind: CollateralKind, name: str) -> bytes:
@@ -133,7 +135,7 @@ class TeeAppraiser:
             root=self.intel_root,
             memory=self._memory,
         )
-        boot = self._boot(evidence, state)
+        boot = self._boot(evidence, state, tdx_boot)
         return Part(
             name=TeeKind.TDX.value,
             tier=NodeTier.TEE,
@@ -151,11 +153,11 @@ class TeeAppraiser:
             identities=(f"chip:{state.ppid}",),
         )
 
-    def _boot(self, evidence: TeeEvidence, state: TdxState) -> bool:
+    def _boot(self, evidence: TeeEvidence, state: TdxState, reference: BootReference) -> bool:
         """Tell whether Secure Boot is known to have been on."""
         if evidence.event_log:
             found = appraise_ccel(
-                evidence.event_log, state.rtmrs, self.tdx_boot, secure_boot=self.secure_boot
+                evidence.event_log, state.rtmrs, reference, secure_boot=self.secure_boot
             )
             return found.secure_boot
         open_registers = [n for n in MEASURED_BY_LOADER if str(n) not in self.tdx.rtmrs]

@@ -10,8 +10,8 @@ Rules, in order:
    challenge's credential (ST-ATTS-016);
 3. the quote covers PCR 0 to 10 and is of this exchange; its clock goes on from the last one, and
    during a lease the machine was not restarted;
-4. the boot is what the reference values say. During a lease PCR 0 to 9 do not change, so that the
-   log need not be sent again (ST-ATTS-008);
+4. the boot is what the reference values say of the node's image group. During a lease PCR 0 to 9 do
+   not change, so that the log need not be sent again (ST-ATTS-008);
 5. the kernel's measurement list replays into the quoted PCR 10, begins with this boot, and goes on
    from where the last appraisal ended.
 
@@ -20,7 +20,7 @@ A TPM that stands for nothing (`test-only`) affirms nothing, whatever it has mea
 
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from operator import itemgetter
 from typing import Final, Protocol
@@ -29,7 +29,7 @@ import msgspec
 
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.case import Case, Lease, Opening, Part, Remembered
+from securetrain.evidence.case import Ask, Case, Lease, Opening, Part, Remembered
 from securetrain.evidence.node_evidence import AttestationKeys, TpmEvidence
 from securetrain.evidence.recent import Recent
 from securetrain.evidence.result import Submodule, trust_vector
@@ -76,28 +76,34 @@ class TpmAppraiser:
         policy: Tpm,
         *,
         tpm: TpmReference,
-        boot: BootReference,
+        boots: Mapping[str, BootReference],
         ima: ImaReference,
         documents: dict[str, bytes],
         inventory: Inventory,
+        group: Callable[[str], str],
+        unproven: frozenset[str],
     ) -> None:
         """Read what is pinned.
 
         Args:
             policy: what is asked of a TPM.
             tpm: whose endorsement keys are accepted.
-            boot: what a good boot measures.
+            boots: what a good boot measures, by image group.
             ima: which files may be measured.
             documents: runtime policies that `ima` names by SHA-256.
             inventory: which TPMs a node may present.
+            group: which image group a node is of.
+            unproven: image groups with a boot that was learned without a proof.
 
         Raises:
             AttestationError: ST-ATTS-009, ST-ATTS-320 to 324 for bad reference values.
         """
         self._policy = policy
-        self._boot = BootAppraiser(boot)
-        self._registers = boot.registers
+        self._boots = {name: BootAppraiser(boot) for name, boot in boots.items()}
+        self._registers = {name: boot.registers for name, boot in boots.items()}
         self._inventory = inventory
+        self._group = group
+        self._unproven = unproven
         self._endorsements = Endorsements(tpm)
         self._attestation_keys: Recent[bytes, PublicArea] = Recent(MAX_KEYS)
         self._templates = TemplateCache()
@@ -148,7 +154,7 @@ class TpmAppraiser:
         Raises:
             AttestationError: ST-ATTS-008, 013 and 016, ST-ATTS-101 to 119, 2xx, 3xx.
         """
-        _check_activation(evidence, case)
+        check_activation(evidence, case.ask, case.secret, case.binding)
         quote = verify_quote(
             evidence.quote,
             evidence.signature,
@@ -161,10 +167,12 @@ class TpmAppraiser:
             running=case.lease is not None,
         )
         registers = b"".join(_BOOT_VALUES(quote.pcrs))
-        secure_boot = self._judge_boot(evidence, quote, registers, case.lease)
+        secure_boot = self._judge_boot(evidence, quote, registers, case)
         ima = self._judge_ima(evidence, quote, registers, case.lease)
         return TpmState(
-            part=self._part(opening, quote, ima, secure_boot=secure_boot),
+            part=self._part(
+                opening, quote, ima, group=self._group(case.node), secure_boot=secure_boot
+            ),
             clock=quote.clock,
             registers=registers,
             secure_boot=secure_boot,
@@ -172,21 +180,24 @@ class TpmAppraiser:
         )
 
     def _judge_boot(
-        self, evidence: TpmEvidence, quote: Quote, registers: bytes, lease: Lease | None
+        self, evidence: TpmEvidence, quote: Quote, registers: bytes, case: Case
     ) -> bool | None:
         """Judge the boot: was Secure Boot on? None where only whole registers are judged."""
+        lease, group = case.lease, self._group(case.node)
         if lease is not None and lease.registers:
             _check_unchanged(registers, lease.registers)
             return lease.secure_boot
         if not self._policy.event_log:
-            for number, allowed in self._registers.items():
+            for number, allowed in self._registers[group].items():
                 check_value(f"PCR {number}", quote.pcrs.get(int(number), b""), allowed)
             return None
         if not evidence.event_log:
             raise _missing("the firmware's event log", "event_log")
-        return self._boot.appraise(
-            evidence.event_log, quote.pcrs, secure_boot=self._policy.secure_boot
-        ).secure_boot
+        return (
+            self._boots[group]
+            .appraise(evidence.event_log, quote.pcrs, secure_boot=self._policy.secure_boot)
+            .secure_boot
+        )
 
     def _judge_ima(
         self, evidence: TpmEvidence, quote: Quote, registers: bytes, lease: Lease | None
@@ -206,7 +217,13 @@ class TpmAppraiser:
         )
 
     def _part(
-        self, opening: Opening, quote: Quote, ima: ImaState | None, *, secure_boot: bool | None
+        self,
+        opening: Opening,
+        quote: Quote,
+        ima: ImaState | None,
+        *,
+        group: str,
+        secure_boot: bool | None,
     ) -> Part:
         endorsement = opening.endorsement
         affirmed = {
@@ -229,6 +246,10 @@ class TpmAppraiser:
             "enrolled": opening.enrolled,
             "pcrs_sha256": hashlib.sha256(b"".join(quote.pcrs.values())).hexdigest(),
         }
+        if group:
+            claims["group"] = group
+        if group in self._unproven:
+            claims["boot_unproven"] = True
         if secure_boot is not None:
             claims["secure_boot"] = secure_boot
         if ima is not None:
@@ -245,10 +266,21 @@ class TpmAppraiser:
         )
 
 
-def _check_activation(evidence: TpmEvidence, case: Case) -> None:
+def check_activation(evidence: TpmEvidence, ask: Ask, secret: bytes, binding: bytes) -> None:
+    """Rule 2.
+
+    Args:
+        evidence: the TPM's.
+        ask: with the credential, where there was one.
+        secret: what the credential holds.
+        binding: of this exchange.
+
+    Raises:
+        AttestationError: ST-ATTS-016.
+    """
     expected = b""
-    if case.ask.credential is not None:
-        expected = hmac.new(case.secret, case.binding, "sha256").digest()
+    if ask.credential is not None:
+        expected = hmac.new(secret, binding, "sha256").digest()
     if not hmac.compare_digest(evidence.activation, expected):
         raise AttestationError(
             "ST-ATTS-016",

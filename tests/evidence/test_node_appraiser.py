@@ -502,20 +502,20 @@ def on_disk(world, tmp_path):
 
 
 def test_appraisers_of_a_policy_file(world, on_disk):
-    found = appraisers_for(on_disk, NOW)
+    found = appraisers_for(on_disk, NOW, MemoryState())
     assert set(found) == {*APPRAISERS, NODE_TYPE}
     world.policy, world.appraiser = on_disk.policy, found[NODE_TYPE]
     world.restart()
     result = world.join()
     assert result.tier is NodeTier.TPM
     assert result.reference_values == found[NODE_TYPE].reference_values
-    assert appraisers_for(load_policy("dev"), NOW) is APPRAISERS
+    assert appraisers_for(load_policy("dev"), NOW, MemoryState()) is APPRAISERS
 
 
 def test_a_resolved_policy_does_not_know_where_its_files_are(on_disk):
     lost = dataclasses.replace(on_disk, sources={})
     with pytest.raises(PolicyError, match="ST-PLCY-004"):
-        appraisers_for(lost, NOW)
+        appraisers_for(lost, NOW, MemoryState())
 
 
 @pytest.mark.forgery
@@ -527,7 +527,7 @@ def test_an_older_edition_is_not_taken_back(world, on_disk, tmp_path):
     write_reference_values(tmp_path / REFERENCE_FILE, newer, OPERATOR)
     appraisers_for(on_disk, NOW, state)
     (tmp_path / REFERENCE_FILE).write_bytes(old)
-    appraisers_for(on_disk, NOW)  # the control: by itself it is good
+    appraisers_for(on_disk, NOW, MemoryState())  # the control: by itself it is good
     error = refused("ST-ATTS-009", lambda: appraisers_for(on_disk, NOW, state))
     assert "was accepted before" in error.what
 
@@ -553,7 +553,7 @@ def test_an_older_edition_is_not_taken_back(world, on_disk, tmp_path):
 )
 def test_forged_reference_values(world, on_disk, tmp_path, forge):
     (tmp_path / REFERENCE_FILE).write_bytes(forge(world.values))
-    refused("ST-ATTS-009", lambda: appraisers_for(on_disk, NOW))
+    refused("ST-ATTS-009", lambda: appraisers_for(on_disk, NOW, MemoryState()))
 
 
 def test_documents_from_the_cache_of_the_policy(world, tmp_path):
@@ -562,7 +562,9 @@ def test_documents_from_the_cache_of_the_policy(world, tmp_path):
     digest = hashlib.sha256(document).hexdigest()
     values = msgspec.structs.replace(world.values, ima=ImaReference(policy_sha256=digest))
     path = write_policy(tmp_path, values, OPERATOR, tier="tpm", extends="hardened", ima="enforce")
-    error = refused("ST-ATTS-009", lambda: appraisers_for(load_policy(str(path)), NOW))
+    error = refused(
+        "ST-ATTS-009", lambda: appraisers_for(load_policy(str(path)), NOW, MemoryState())
+    )
     assert digest in error.what
     cache = tmp_path / "cache"
     item = Item(kind=CollateralKind.RUNTIME_POLICY, id=digest, data=document, fetched=NOW)

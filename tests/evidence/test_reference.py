@@ -15,6 +15,7 @@ from securetrain.attest.session.reference_file import (
     read_reference_values,
     write_reference_values,
 )
+from securetrain.attest.session.state import MemoryState
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
 from securetrain.evidence import reference
@@ -47,7 +48,13 @@ def path(tmp_path):
 
 def refused(path, now=NOW, signed_by=None, said=""):
     error = vocabulary.refused(
-        AttestationError, "ST-ATTS-009", load_reference_values, path, signed_by or SIGNED_BY, now
+        AttestationError,
+        "ST-ATTS-009",
+        load_reference_values,
+        path,
+        signed_by or SIGNED_BY,
+        now,
+        MemoryState(),
     )
     assert error.where == str(path)
     assert said in error.what
@@ -56,7 +63,7 @@ def refused(path, now=NOW, signed_by=None, said=""):
 
 def test_a_good_file(path):
     write_reference_values(path, VALUES, KEY)
-    found = load_reference_values(path, SIGNED_BY, NOW)
+    found = load_reference_values(path, SIGNED_BY, NOW, MemoryState())
     assert found.values == VALUES
     assert found.digest == hashlib.sha256(canonical.encode(VALUES)).hexdigest()
     assert found.where == str(path)
@@ -68,7 +75,7 @@ def test_one_of_several_keys(path, kind):
     key = PrivateKey.generate(kind)
     write_reference_values(path, VALUES, key)
     both = [*SIGNED_BY, key_text(key.public)]
-    assert load_reference_values(path, both, NOW).values == VALUES
+    assert load_reference_values(path, both, NOW, MemoryState()).values == VALUES
 
 
 @pytest.mark.parametrize(
@@ -83,10 +90,10 @@ def test_one_of_several_keys(path, kind):
 def test_their_time(path, offset, good):
     write_reference_values(path, VALUES, KEY)
     if good:
-        load_reference_values(path, SIGNED_BY, NOW + offset)
+        load_reference_values(path, SIGNED_BY, NOW + offset, MemoryState())
     else:
         assert "valid from" in refused(path, NOW + offset).what
-    assert read_reference_values(path, SIGNED_BY).values == VALUES
+    assert read_reference_values(path, SIGNED_BY, MemoryState()).values == VALUES
 
 
 def test_an_empty_section_accepts_nothing():
@@ -149,12 +156,17 @@ def test_a_document_of_another_schema(path, change, said):
 
 
 def test_too_many_nodes(path, monkeypatch):
+    two = msgspec.structs.replace(VALUES, nodes={name: EnrolledNode() for name in ("a", "b")})
+    write_reference_values(path, two, KEY)
     monkeypatch.setattr(reference, "MAX_NODES", 1)
-    write_reference_values(path, VALUES, KEY)
-    load_reference_values(path, SIGNED_BY, NOW)
-    two = {name: EnrolledNode() for name in ("a", "b")}
-    write_reference_values(path, msgspec.structs.replace(VALUES, nodes=two), KEY)
     refused(path, said="2 nodes, the limit is 1")
+    write_reference_values(path, VALUES, KEY)
+    good = path.read_bytes()
+    with pytest.raises(AttestationError, match="2 nodes, the limit is 1") as caught:
+        write_reference_values(path, two, KEY)
+    assert caught.value.code == "ST-ATTS-018"
+    assert path.read_bytes() == good, "the last good edition stands"
+    load_reference_values(path, SIGNED_BY, NOW, MemoryState())
 
 
 def test_a_giant(path):

@@ -44,7 +44,6 @@ def appraiser(collateral=None, **changes):
     settings = {
         "snp": AMD.reference(require_crl=True),
         "tdx": intel.reference(rtmrs=intel_rtmrs()),
-        "tdx_boot": BootReference(),
         "tcb_statuses": ("UpToDate",),
         "secure_boot": True,
         "collateral": collateral or shelf(),
@@ -52,6 +51,9 @@ def appraiser(collateral=None, **changes):
         "intel_root": intel.pin(),
     }
     return TeeAppraiser(**{**settings, **changes})
+
+
+NO_BOOT = BootReference()
 
 
 def intel_rtmrs():
@@ -69,9 +71,9 @@ def tdx(binding=BINDING, **td):
     return TeeEvidence(kind=TeeKind.TDX, report=quote)
 
 
-def judge(evidence, chips=(), node="node-0", **changes):
+def judge(evidence, chips=(), node="node-0", tdx_boot=NO_BOOT, **changes):
     asked = case(BINDING, NOW, NOW + timedelta(minutes=10), node)
-    return appraiser(**changes).appraise(evidence, asked, chips)
+    return appraiser(**changes).appraise(evidence, asked, chips, tdx_boot)
 
 
 def refused(code, evidence, chips=(), **changes):

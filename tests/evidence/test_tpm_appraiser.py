@@ -439,6 +439,24 @@ def test_violations_are_what_the_policy_says():
     assert "/tmp/x" in worlds[1].refused("ST-ATTS-307").where
 
 
+@pytest.mark.parametrize("mode", [ImaMode.LOG, ImaMode.ENFORCE])
+def test_a_violation_during_a_lease_ends_it_and_bars_nobody(mode):
+    """Whoever opens a measured file for writing at the wrong moment causes one; a boot ends it."""
+    reference = ImaReference(policy=runtime_policy(FILES))
+    world = changed_world(
+        lambda values: msgspec.structs.replace(values, ima=reference), tpm={"ima": mode}
+    )
+    world.join()
+    broken = dataclasses.replace(measured_file("/usr/bin/python3.11"), violation=True)
+    world.machine._measure(broken)
+    world.refused("ST-ATTS-307")
+    world.refused("ST-ATTS-307")
+    assert world.state.revocations() == []
+    world.machine.boot()
+    world.verifier.release(world.machine.name)
+    world.join()
+
+
 # Keys and leases as the appraiser itself sees them.
 
 

@@ -3,9 +3,11 @@
 from . import gather as gather
 from .bundle import ANSWER_WITHIN as ANSWER_WITHIN
 from .bundle import Bundle as Bundle
+from .bundle import Secret as Secret
 from .bundle import collect_bundle as collect_bundle
 from .bundle import key_text as key_text
 from .bundle import own_question as own_question
+from .bundle import question_to_enroll as question_to_enroll
 from .bundle import read_bundle as read_bundle
 from .bundle import read_question as read_question
 from .bundle import read_secret as read_secret
@@ -34,3 +36,7 @@ from .offline import open_state as open_state
 from .offline import write_ear as write_ear
 from .sections import Section as Section
 from .sections import Table as Table
+from .values import Change as Change
+from .values import change_values as change_values
+from .values import remove as remove
+from .values import retire as retire

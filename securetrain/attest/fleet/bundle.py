@@ -10,7 +10,9 @@ Rules:
 2. what is verified is what `run` verifies: the same appraiser, the same policy. What a bundle
    cannot prove is said (`Verdict.open`), and is never a pass: freshness, where nobody asked; the
    machine itself, where nothing but its own word or a software TPM speaks for it;
-3. a bundle is bound to its node key and to the name ``offline``, so that it is good for no job.
+3. a question is to one TPM and one attestation key: an answer that was signed by another key is
+   refused, whoever opened the credential (ST-ATTS-016);
+4. a bundle is bound to its node key and to the name ``offline``, so that it is good for no job.
 """
 
 import base64
@@ -47,7 +49,12 @@ from securetrain.evidence import (
     appraise_evidence,
     check_binding,
 )
-from securetrain.evidence.tpm import parse_public
+from securetrain.evidence.tpm import (
+    check_attestation_key,
+    check_endorsement_key,
+    make_credential,
+    parse_public,
+)
 from securetrain.identity.keys import PublicKey
 
 JOB: Final = "offline"
@@ -85,6 +92,10 @@ class Secret(_Struct, frozen=True, kw_only=True):
     secret: bytes
     """What the credential holds."""
     asked: _Moment
+    ek_name: Annotated[bytes, Meta(max_length=64)] = b""
+    """Name of the endorsement key that the credential was made for; empty without a TPM."""
+    ak_name: Annotated[bytes, Meta(max_length=64)] = b""
+    """The same of the attestation key."""
 
 
 class Bundle(_Struct, frozen=True, kw_only=True):
@@ -114,6 +125,13 @@ class Bundle(_Struct, frozen=True, kw_only=True):
         if self.keys is None:
             return b""
         return parse_public(self.keys.ak_public, "attestation key").name
+
+    @property
+    def ek_name(self) -> bytes:
+        """Name of the endorsement key; empty without a TPM."""
+        if self.keys is None:
+            return b""
+        return parse_public(self.keys.ek_public, "endorsement key").name
 
     @property
     def evidence(self) -> Evidence:
@@ -155,8 +173,31 @@ def make_question(
     opening = _open(bundle, appraiser, now)
     if opening is not None:
         credential = appraiser.credential(opening, secret, random)
-    question = Question(node=bundle.node, nonce=random(NONCE_SIZE), credential=credential)
-    return Secret(question=question, secret=secret, asked=now)
+    return _asked(bundle, secret, credential, now, random)
+
+
+def question_to_enroll(
+    bundle: Bundle, now: datetime, random: Callable[[int], bytes] = secrets.token_bytes
+) -> Secret:
+    """A question to a machine that is not enrolled yet: whose TPM it is, enrolling decides.
+
+    Args:
+        bundle: what the machine says, with its TPM's keys.
+        now: the time, timezone-aware.
+        random: the source of secrets.
+
+    Raises:
+        AttestationError: ST-ATTS-101 to 104: keys that no credential can be made for.
+    """
+    secret, credential = random(NONCE_SIZE), None
+    if bundle.keys is not None:
+        ek = parse_public(bundle.keys.ek_public, "endorsement key")
+        ak = parse_public(bundle.keys.ak_public, "attestation key")
+        check_endorsement_key(ek)
+        check_attestation_key(ak)
+        made = make_credential(ek, ak.name, secret, random)
+        credential = (made.id_object, made.encrypted_secret)
+    return _asked(bundle, secret, credential, now, random)
 
 
 def collect_bundle(
@@ -213,7 +254,7 @@ def verify_bundle(
     Raises:
         AttestationError: which rule was broken, and where.
     """
-    question = _check_question(bundle, secret, now)
+    question = check_question(bundle, secret, now)
     key = node_key(bundle)
     if bundle.media_type == NODE_TYPE and not appraiser.reference_values:
         raise AttestationError(
@@ -238,6 +279,8 @@ def verify_bundle(
         opening=lambda: _open(bundle, appraiser, now),
         policy=policy,
     )
+    if secret is not None:
+        check_asked_keys(bundle, secret)
     return Verdict(result=result, open=_left_open(bundle, secret, appraisal.tier))
 
 
@@ -324,8 +367,17 @@ def _binding(question: Question, spki: bytes, ak_name: bytes) -> Binding:
     )
 
 
-def _check_question(bundle: Bundle, secret: Secret | None, now: datetime) -> Question:
-    """The question that the bundle must answer."""
+def check_question(bundle: Bundle, secret: Secret | None, now: datetime) -> Question:
+    """The question that a bundle must answer.
+
+    Args:
+        bundle: the answer.
+        secret: of the question; None where nobody asked.
+        now: the time, timezone-aware.
+
+    Raises:
+        AttestationError: ST-ATTS-002 for another question or a late answer.
+    """
     if secret is None:
         return bundle.question
     if bundle.question != secret.question:
@@ -343,6 +395,39 @@ def _check_question(bundle: Bundle, secret: Secret | None, now: datetime) -> Que
             "ask again: securetrain attest challenge",
         )
     return secret.question
+
+
+def check_asked_keys(bundle: Bundle, secret: Secret) -> None:
+    """Refuse an answer by other keys than the question was asked of.
+
+    Root on the node may open a credential for anybody: it proves the one key that it names.
+
+    Raises:
+        AttestationError: ST-ATTS-016.
+    """
+    if (bundle.ek_name, bundle.ak_name) != (secret.ek_name, secret.ak_name):
+        raise AttestationError(
+            "ST-ATTS-016",
+            "the answer is signed by other keys than the question's credential was made for",
+            f"node {bundle.node}: keys",
+            "ask again: securetrain attest challenge",
+        )
+
+
+def _asked(
+    bundle: Bundle,
+    secret: bytes,
+    credential: tuple[bytes, bytes] | None,
+    now: datetime,
+    random: Callable[[int], bytes],
+) -> Secret:
+    return Secret(
+        question=Question(node=bundle.node, nonce=random(NONCE_SIZE), credential=credential),
+        secret=secret,
+        asked=now,
+        ek_name=bundle.ek_name,
+        ak_name=bundle.ak_name,
+    )
 
 
 def _left_open(bundle: Bundle, secret: Secret | None, tier: NodeTier) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ Rules:
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ from cryptography.x509 import ocsp
 from msgspec import Meta
 
 from securetrain.attest.fleet.fetch import is_named
-from securetrain.attest.session.cache import Index, Item, build_cache, read_index
+from securetrain.attest.session.cache import INDEX_NAME, Index, Item, build_cache, read_index
+from securetrain.attest.session.floors import require_newest_cache
+from securetrain.attest.session.state import StateStore
 from securetrain.core.errors import AttestationError
 from securetrain.core.files import read_file
 from securetrain.evidence import LIMITS, CollateralKind, trusted_keys
@@ -35,7 +38,7 @@ from securetrain.evidence.gpu import NVIDIA_RIM_ROOTS, UNREADABLE, parse_rim
 from securetrain.evidence.tee import AMD, INTEL, load_certificates
 from securetrain.evidence.tpm import PAYLOAD_TYPE, parse_runtime_policy
 from securetrain.identity import dsse
-from securetrain.identity.keys import PrivateKey
+from securetrain.identity.keys import PrivateKey, PublicKey
 
 LIFETIME: Final = timedelta(days=30)
 _PRODUCT: Final = r"(Milan|Genoa|Turin)-(VCEK|VLEK)"
@@ -143,6 +146,7 @@ def add_items(
     signed_by: Sequence[str],
     now: datetime,
     lifetime: timedelta = LIFETIME,
+    state: StateStore,
 ) -> Index:
     """Put documents into a cache and sign its next version; without documents, renew it.
 
@@ -153,21 +157,32 @@ def add_items(
         signed_by: keys (SPKI, base64) of which one must have signed the index that is there.
         now: the time, timezone-aware.
         lifetime: how long the index is good.
+        state: knows the editions that were accepted before; remembers this one.
 
     Raises:
-        AttestationError: ST-ATTS-009 and 731 to 739.
+        AttestationError: ST-ATTS-009 and 731 to 739; ST-ATTS-015 or 017 about the state.
     """
     keys = trusted_keys(signed_by, "--signed-by")
-    return build_cache(folder, items, key, now, now + lifetime, keys=keys)
+    if os.path.lexists(folder / INDEX_NAME):
+        _read(folder, keys, state)
+    index = build_cache(folder, items, key, now, now + lifetime, keys=keys)
+    require_newest_cache(state, index, (*keys, key.key_id), str(folder))
+    return index
 
 
-def list_cache(folder: Path, signed_by: Sequence[str], now: datetime) -> Listing:
-    """List the content of a cache; it may be over.
+def list_cache(folder: Path, signed_by: Sequence[str], now: datetime, state: StateStore) -> Listing:
+    """List the content of a cache; it may be over, and did not go back.
 
     Raises:
-        AttestationError: ST-ATTS-009, 731 and 732.
+        AttestationError: ST-ATTS-009, 731, 732 and 734; ST-ATTS-015 or 017 about the state.
     """
-    return Listing(read_index(folder, trusted_keys(signed_by, "--signed-by")), now)
+    return Listing(_read(folder, trusted_keys(signed_by, "--signed-by"), state), now)
+
+
+def _read(folder: Path, keys: Mapping[str, PublicKey], state: StateStore) -> Index:
+    index = read_index(folder, keys)
+    require_newest_cache(state, index, keys, str(folder))
+    return index
 
 
 def _rim(data: bytes, name: str, path: Path, now: datetime, roots: Collection[str]) -> None:

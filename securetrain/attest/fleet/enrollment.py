@@ -8,11 +8,15 @@ Rules:
    in a good state. The tool checks what can be checked - that the bundle is what the node signed,
    that the quote is of this TPM, that the log explains it, that reports lead to their makers - and
    leaves the rest to that person;
-2. which TPM, chip and devices a node has is always taken over; its boot, its guest's measurements
+2. nothing is learned as good from a node's own word: its TPM is certified (or listed) and has
+   opened the credential of a question that a person asked (ST-ATTS-019), or `unproven` is asked
+   for, which the edition names for as long as it lasts;
+3. which TPM, chip and devices a node has is always taken over; its boot, its guest's measurements
    and the CPU's firmware only with `learn_boot` (`learn`);
-3. a node is enrolled once; other hardware under the same name must be asked for (`replace`);
-4. a TPM, chip or device belongs to one node;
-5. the new edition has the next version, and keeps everything that the last one said.
+4. a node is enrolled once, in one image group; other hardware or another group under the same name
+   must be asked for (`replace`). What is learned is learned for that group alone;
+5. a TPM, chip or device belongs to one node;
+6. the new edition has the next version, and keeps everything that the last one said.
 """
 
 import re
@@ -25,22 +29,35 @@ from typing import Final
 import msgspec
 from OpenSSL import crypto
 
-from securetrain.attest.fleet.bundle import Bundle, check_made_for, node_key
+from securetrain.attest.fleet.bundle import (
+    Bundle,
+    Secret,
+    check_asked_keys,
+    check_made_for,
+    check_question,
+    key_text,
+    node_key,
+)
 from securetrain.attest.fleet.learn import MAKERS, CpuRoots, Teacher, learn
 from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.attest.session.cache import CollateralCache
+from securetrain.attest.session.floors import require_newest_cache
 from securetrain.attest.session.reference_file import read_reference_values, write_reference_values
+from securetrain.attest.session.state import StateStore
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError, reason
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import tier_label
 from securetrain.evidence import (
+    GROUP_PATTERN,
     NODE_TYPE,
+    Ask,
     AttestationKeys,
     Collateral,
     EnrolledNode,
     NodeEvidence,
     ReferenceValues,
+    check_activation,
     check_signature,
     parse_node,
     trusted_keys,
@@ -82,6 +99,12 @@ class Enrollment:
     uncertified: bool = False
     """Accept an endorsement key that no maker has certified."""
     replace: bool = False
+    secret: Secret | None = None
+    """Of the question that the bundle answers."""
+    unproven: bool = False
+    """Learn its boot although nobody asked it a question."""
+    group: str | None = None
+    """Its image group; None for the one that it has, or the one without a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +182,13 @@ def enroll(
         )
     )
     for one in enrollments:
-        teacher = Teacher(now=now, good=one.learn_boot, collateral=collateral, roots=makers)
+        teacher = Teacher(
+            now=now,
+            good=one.learn_boot,
+            collateral=collateral,
+            roots=makers,
+            group=_group_of(draft.values, one),
+        )
         _add(draft, one, teacher)
     return Edition(values=draft.values, nodes=tuple(draft.done))
 
@@ -175,6 +204,7 @@ def enroll_into(
     lifetime: timedelta = LIFETIME,
     ima: ImaReference | None = None,
     cache: Path | None = None,
+    state: StateStore,
 ) -> Edition:
     """Write the next edition of a file, or its first.
 
@@ -188,13 +218,14 @@ def enroll_into(
         lifetime: how long the edition is good.
         ima: the runtime policy; None keeps the last edition's.
         cache: folder with AMD's certificates, for nodes that do not send them.
+        state: knows the editions that were accepted before; remembers this one.
 
     Raises:
         AttestationError: ST-ATTS-009 when the file is not signed by one of these keys, ST-ATTS-731
             to 733 about the cache; and as `enroll`.
         UsageError: as `enroll`, and ST-USAG-002 when the file cannot be written.
     """
-    old = read_reference_values(path, signed_by).values if path.exists() else None
+    old = read_reference_values(path, signed_by, state).values if path.exists() else None
     if old is None and not enrollments:
         raise UsageError(
             "ST-USAG-002",
@@ -205,7 +236,9 @@ def enroll_into(
     collateral = None
     if cache is not None:
         keys = trusted_keys(signed_by, str(path))
-        collateral = CachedCollateral(CollateralCache.open(cache, keys, now))
+        opened = CollateralCache.open(cache, keys, now)
+        require_newest_cache(state, opened.index, keys, str(cache))
+        collateral = CachedCollateral(opened)
     edition = enroll(
         old,
         enrollments,
@@ -216,6 +249,7 @@ def enroll_into(
         collateral=collateral,
     )
     write_reference_values(path, edition.values, key)
+    read_reference_values(path, (key_text(key.public),), state)
     return edition
 
 
@@ -288,6 +322,7 @@ def _pinned(old: TpmReference, roots: Roots) -> TpmReference:
 def _add(draft: _Draft, one: Enrollment, teacher: Teacher) -> None:
     """Add one node to the draft."""
     name, evidence = one.bundle.node, _read(one.bundle)
+    warnings = _check_proof(draft.values.tpm, one, evidence, teacher)
     learned = learn(one.bundle, evidence, draft.values, teacher)
     if learned.node == EnrolledNode():
         raise AttestationError(
@@ -300,11 +335,18 @@ def _add(draft: _Draft, one: Enrollment, teacher: Teacher) -> None:
     entry = learned.node
     if name in known and not one.replace:
         entry = _completed(name, known[name], learned.node)
+    entry = msgspec.structs.replace(entry, group=teacher.group)
     tpm = learned.values.tpm
     if one.uncertified:
         listed = _joined(tpm.allow_uncertified, entry.ek_names)
         tpm = msgspec.structs.replace(tpm, allow_uncertified=listed)
-    draft.values = msgspec.structs.replace(learned.values, nodes={**known, name: entry}, tpm=tpm)
+    unproven = learned.values.unproven
+    if warnings:
+        listed = _joined(unproven.get(teacher.group, ()), (name,))
+        unproven = {**unproven, teacher.group: listed}
+    draft.values = msgspec.structs.replace(
+        learned.values, nodes={**known, name: entry}, tpm=tpm, unproven=unproven
+    )
     endorsement, notes = _endorsed(tpm, one.bundle.keys, teacher.now)
     draft.done.append(
         Enrolled(
@@ -312,9 +354,74 @@ def _add(draft: _Draft, one: Enrollment, teacher: Teacher) -> None:
             entry=entry,
             endorsement=endorsement,
             learned=learned.good,
-            notes=(*learned.notes, *notes),
+            notes=(*warnings, *learned.notes, *notes),
         )
     )
+
+
+def _group_of(values: ReferenceValues, one: Enrollment) -> str:
+    """The image group that a node is enrolled in (rule 4)."""
+    known, where = values.nodes.get(one.bundle.node), f"node {one.bundle.node}: --group"
+    group = one.group
+    if group is None:
+        group = known.group if known is not None else ""
+    if not re.fullmatch(GROUP_PATTERN, group):
+        raise UsageError(
+            "ST-USAG-001",
+            f"{group!r} is no name of an image group",
+            where,
+            "use lower-case letters, digits, '.', '_' and '-', as in gpu-h100-2026.11",
+        )
+    if known is not None and known.group != group and not one.replace:
+        raise UsageError(
+            "ST-USAG-005",
+            f"the node is of the image group {known.group!r}",
+            where,
+            "use --replace to move it: a node has exactly one group",
+        )
+    if group and group not in values.groups and not one.learn_boot:
+        raise UsageError(
+            "ST-USAG-001",
+            f"there is no image group {group!r}",
+            where,
+            "name one of 'securetrain attest values show', or learn its first boot: --learn-boot",
+        )
+    return group
+
+
+def _check_proof(
+    tpm: TpmReference, one: Enrollment, evidence: NodeEvidence, teacher: Teacher
+) -> tuple[str, ...]:
+    """Rule 2; gives what is to be said where the proof was waived."""
+    bundle, where = one.bundle, f"node {one.bundle.node}"
+    if one.secret is not None:
+        question = check_question(bundle, one.secret, teacher.now)
+        check_asked_keys(bundle, one.secret)
+        if evidence.tpm is not None:
+            ask = Ask(credential=question.credential)
+            check_activation(evidence.tpm, ask, one.secret.secret, bundle.binding)
+    if not one.learn_boot:
+        return ()
+    if one.unproven:
+        words = f"the boot of {bundle.node} is taken on its word alone"
+        group = f"of the image group {teacher.group}" if teacher.group else "without an image group"
+        return (f"UNPROVEN: {words}, for every node {group}",)
+    if one.secret is None:
+        raise AttestationError(
+            "ST-ATTS-019", "nobody has asked this machine a question", f"{where}: --learn-boot"
+        )
+    if bundle.keys is None:
+        return ()
+    if one.secret.question.credential is None:
+        raise AttestationError(
+            "ST-ATTS-019", "the question had no credential for its TPM", f"{where}: --learn-boot"
+        )
+    if one.uncertified:
+        listed = _joined(tpm.allow_uncertified, (bundle.ek_name.hex(),))
+        tpm = msgspec.structs.replace(tpm, allow_uncertified=listed)
+    keys = bundle.keys
+    check_endorsement(keys.ek_public, keys.ek_certificate, keys.ek_chain, tpm, teacher.now)
+    return ()
 
 
 def _read(bundle: Bundle) -> NodeEvidence:
@@ -332,7 +439,7 @@ def _read(bundle: Bundle) -> NodeEvidence:
 
 
 def _check_own(nodes: Mapping[str, EnrolledNode], name: str, found: EnrolledNode) -> None:
-    """Rule 4."""
+    """Rule 5."""
     for kind, words in _KINDS.items():
         mine = set(getattr(found, kind))
         for other, entry in nodes.items():
@@ -347,7 +454,7 @@ def _check_own(nodes: Mapping[str, EnrolledNode], name: str, found: EnrolledNode
 
 
 def _completed(name: str, known: EnrolledNode, found: EnrolledNode) -> EnrolledNode:
-    """Rule 3; what a bundle does not speak of stays as it was enrolled."""
+    """Rule 4; what a bundle does not speak of stays as it was enrolled."""
     fields = {}
     for kind, words in _KINDS.items():
         before, after = getattr(known, kind), getattr(found, kind)

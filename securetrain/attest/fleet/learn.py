@@ -28,6 +28,7 @@ from securetrain.evidence import (
     Collateral,
     CollateralKind,
     EnrolledNode,
+    ImageGroup,
     NodeEvidence,
     ReferenceValues,
     TeeEvidence,
@@ -69,6 +70,8 @@ class Teacher:
     collateral: Collateral | None = None
     """Where AMD's certificates are looked up that a node does not send."""
     roots: CpuRoots = MAKERS
+    group: str = ""
+    """The image group that the node's boot is learned for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +124,8 @@ class _Lesson:
                 "collect the evidence as root, or enroll without --learn-boot",
             )
         learned = learn_boot(evidence.event_log, {n: quote.pcrs[n] for n in BOOT_PCRS})
-        self._set(boot=merge([self.values.boot, learned]))
+        known = self._group()
+        self._set_group(msgspec.structs.replace(known, boot=merge([known.boot, learned])))
         self.good.append(f"boot: {_told(learned)}")
 
     def read_cpu(self, evidence: TeeEvidence) -> None:
@@ -189,7 +193,9 @@ class _Lesson:
         self._own_chip(learned.chip)
         self.good.append(f"TDX guest {learned.reference.mr_tds[0][:16]}...")
         if learned.boot is not None:
-            self._set(tdx_boot=merge([self.values.tdx_boot, learned.boot]))
+            known = self._group()
+            merged = merge([known.tdx_boot, learned.boot])
+            self._set_group(msgspec.structs.replace(known, tdx_boot=merged))
             self.good.append(f"the guest's boot: {_told(learned.boot)}")
 
     def _own_chip(self, chip: str) -> None:
@@ -204,6 +210,17 @@ class _Lesson:
         if collateral is None or not collateral.has(CollateralKind.AMD_CHAIN, name):
             return []
         return [collateral.get(CollateralKind.AMD_CHAIN, name, self.teacher.now)]
+
+    def _group(self) -> ImageGroup:
+        """The boots of the node's image group; none of a new group."""
+        name = self.teacher.group
+        return self.values.group(name) if not name or name in self.values.groups else ImageGroup()
+
+    def _set_group(self, group: ImageGroup) -> None:
+        if name := self.teacher.group:
+            self._set(groups={**self.values.groups, name: group})
+        else:
+            self._set(boot=group.boot, tdx_boot=group.tdx_boot)
 
     def _set(self, **sections: object) -> None:
         self.values = msgspec.structs.replace(self.values, **sections)

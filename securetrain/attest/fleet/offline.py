@@ -19,7 +19,7 @@ from pathlib import Path
 
 from securetrain.attest.fleet.bundle import Bundle, Secret, Verdict, make_question, verify_bundle
 from securetrain.attest.session.appraisers import appraisers_for
-from securetrain.attest.session.state import FileState
+from securetrain.attest.session.state import FileState, StateStore
 from securetrain.core import ExitCode, RunDir
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.files import write_atomic
@@ -52,22 +52,28 @@ class Judgement:
         return ExitCode.OK if self.proven else ExitCode.INCOMPLETE
 
 
-def ask(bundle: Bundle, policy: LoadedPolicy, now: datetime) -> Secret:
+def ask(bundle: Bundle, policy: LoadedPolicy, now: datetime, state: StateStore) -> Secret:
     """A question to the node that a bundle is of.
 
     Args:
         bundle: an earlier bundle of the node.
         policy: as loaded from its files.
         now: the time, timezone-aware.
+        state: knows the newest reference values and cache.
 
     Raises:
         AttestationError: ST-ATTS-006 and 009; 012 and 1xx when its TPM may not join.
     """
-    return make_question(bundle, _appraiser(bundle, policy, now), now)
+    return make_question(bundle, _appraiser(bundle, policy, now, state), now)
 
 
 def judge(
-    bundle: Bundle, policy: LoadedPolicy, *, secret: Secret | None, now: datetime
+    bundle: Bundle,
+    policy: LoadedPolicy,
+    *,
+    secret: Secret | None,
+    now: datetime,
+    state: StateStore,
 ) -> Judgement:
     """Judge a bundle.
 
@@ -76,11 +82,13 @@ def judge(
         policy: as loaded from its files.
         secret: of the question that it answers; None when the node asked itself.
         now: the time of the check, timezone-aware.
+        state: knows the newest reference values and cache; an empty one where old evidence is
+            judged by the values of its time.
 
     Raises:
         AttestationError: ST-ATTS-009, 3xx or 7xx when reference values or cache cannot be used.
     """
-    appraiser = _appraiser(bundle, policy, now)
+    appraiser = _appraiser(bundle, policy, now, state)
     node = policy.policy.node
     try:
         verdict = verify_bundle(
@@ -147,9 +155,9 @@ def open_state(place: Path) -> FileState:
     return FileState(path)
 
 
-def _appraiser(bundle: Bundle, policy: LoadedPolicy, now: datetime) -> Appraiser:
+def _appraiser(bundle: Bundle, policy: LoadedPolicy, now: datetime, state: StateStore) -> Appraiser:
     """The appraiser for bundles of this kind under a policy."""
-    known = appraisers_for(policy, now)
+    known = appraisers_for(policy, now, state)
     if bundle.keys is not None or bundle.media_type == NODE_TYPE:
         if NODE_TYPE not in known:
             raise AttestationError(

@@ -8,8 +8,9 @@ from datetime import datetime
 from pathlib import Path
 
 from securetrain.attest.session.cache import CollateralCache
+from securetrain.attest.session.floors import require_newest_cache
 from securetrain.attest.session.reference_file import load_reference_values
-from securetrain.attest.session.state import MemoryState, StateStore
+from securetrain.attest.session.state import StateStore
 from securetrain.core.errors import AttestationError, PolicyError
 from securetrain.evidence import APPRAISERS, NODE_TYPE, Appraiser, CollateralKind, NodeAppraiser
 from securetrain.policy.load import LoadedPolicy
@@ -38,7 +39,7 @@ class CachedCollateral:
 
 
 def appraisers_for(
-    policy: LoadedPolicy, now: datetime, state: StateStore | None = None
+    policy: LoadedPolicy, now: datetime, state: StateStore
 ) -> Mapping[str, Appraiser]:
     """The appraisers of a verifier under this policy, by media type.
 
@@ -54,25 +55,11 @@ def appraisers_for(
     if wanted is None:
         return APPRAISERS
     folder = reference_folder(policy)
-    seen = state or MemoryState()
-    reference = load_reference_values(folder / wanted.file, wanted.signed_by, now)
-    signers = ",".join(sorted(reference.signed_by))
-    named = f"reference-values:{signers}"
-    if reference.values.version < seen.floor(named):
-        raise AttestationError(
-            "ST-ATTS-009",
-            f"version {reference.values.version}, version {seen.floor(named)} was accepted before",
-            reference.where,
-            "put the newest edition back; an old one may know revoked machines",
-        )
-    seen.raise_floor(named, reference.values.version)
+    reference = load_reference_values(folder / wanted.file, wanted.signed_by, now, state)
     cache = None
     if wanted.cache is not None:
-        named = f"collateral:{signers}"
-        cache = CollateralCache.open(
-            folder / wanted.cache, reference.signed_by, now, floor=seen.floor(named)
-        )
-        seen.raise_floor(named, cache.version)
+        cache = CollateralCache.open(folder / wanted.cache, reference.signed_by, now)
+        require_newest_cache(state, cache.index, reference.signed_by, str(cache.folder))
     return {
         **APPRAISERS,
         NODE_TYPE: NodeAppraiser(policy.policy.node, reference, CachedCollateral(cache), now),

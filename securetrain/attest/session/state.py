@@ -3,8 +3,9 @@
 """A verifier's memory across restarts: clocks of TPMs, revocations, versions that it has seen.
 
 Leases, nonces and measured prefixes are not in it: a verifier that was restarted asks every node
-for full evidence. What is in it only ever makes the verifier stricter. An SQLite file (private, one
-writer) keeps it; when it cannot be read or written, nothing is accepted (ST-ATTS-015).
+for full evidence. What is in it only ever makes the verifier stricter. An SQLite file (private,
+shared by the verifiers of a machine) keeps it; when it cannot be read or written, nothing is
+accepted (ST-ATTS-015). `fleet_state` is the file that outlives jobs.
 """
 
 import math
@@ -12,7 +13,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -31,17 +33,21 @@ CREATE TABLE IF NOT EXISTS revoked (
     subject TEXT PRIMARY KEY, reason TEXT NOT NULL, since TEXT NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS floor (
-    document TEXT PRIMARY KEY, version INTEGER NOT NULL
+    document TEXT PRIMARY KEY, version INTEGER NOT NULL, digest TEXT NOT NULL DEFAULT ''
 ) STRICT;
 """
-# Not INSERT OR REPLACE, which moves the row and writes the index too.
+_FROM_1: Final = "ALTER TABLE floor ADD COLUMN digest TEXT NOT NULL DEFAULT ''"
+# Not INSERT OR REPLACE, which moves the row and writes the index too. Two verifiers may hear two
+# quotes of one TPM in the other order: the later one stays.
 _REMEMBER: Final = """
 INSERT INTO tpm VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ek_name) DO UPDATE SET
     ak_name = excluded.ak_name, node = excluded.node, clock = excluded.clock,
     reset_count = excluded.reset_count, restart_count = excluded.restart_count,
     firmware = excluded.firmware, seen = excluded.seen
+    WHERE (excluded.reset_count, excluded.restart_count, excluded.clock)
+        >= (tpm.reset_count, tpm.restart_count, tpm.clock)
 """
-_VERSION: Final = 1
+_VERSION: Final = 2
 _BUSY_SECONDS: Final = 5.0
 HEARD_WITHIN: Final = 0.5
 
@@ -57,6 +63,23 @@ class Revocation:
     """RFC 3339 UTC."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """An edition of a signed document that was accepted."""
+
+    document: str
+    version: int
+    digest: str
+    """SHA-256 (hex) of its content; empty where an earlier version of this program kept none."""
+
+    def stands(self, given: "Seen") -> "Seen":
+        """The newer one of two editions; this one where they are two of one version."""
+        if given.version < self.version:
+            return self
+        other = given.version == self.version and self.digest not in {"", given.digest}
+        return self if other else given
+
+
 class StateStore(Protocol):
     """The store of a verifier's memory."""
 
@@ -70,7 +93,7 @@ class StateStore(Protocol):
         """Let `entry.subject` in no more."""
 
     def restore(self, subject: str) -> bool:
-        """Forget a revocation; whether there was one."""
+        """Forget a revocation, and the clock of a TPM; whether there was one."""
 
     def revocation(self, subject: str) -> Revocation | None:
         """The revocation of `subject`, if there is one."""
@@ -78,11 +101,12 @@ class StateStore(Protocol):
     def revocations(self) -> list[Revocation]:
         """All of them, by subject."""
 
-    def floor(self, document: str) -> int:
-        """The highest version of a signed document that was accepted; 0 before the first."""
+    def accept(self, given: Seen) -> Seen:
+        """Accept an edition, if none that is newer, and no other one of its version, was before.
 
-    def raise_floor(self, document: str, version: int) -> None:
-        """Accept no older version from now on."""
+        Returns:
+            The edition that stands: what was given, or the one that it would have to replace.
+        """
 
 
 class MemoryState:
@@ -91,7 +115,7 @@ class MemoryState:
     def __init__(self) -> None:
         self._tpms: dict[str, Remembered] = {}
         self._revoked: dict[str, Revocation] = {}
-        self._floors: dict[str, int] = {}
+        self._seen: dict[str, Seen] = {}
 
     def last(self, ek_name: str) -> Remembered | None:
         """See `StateStore`."""
@@ -99,7 +123,9 @@ class MemoryState:
 
     def remember(self, entry: Remembered) -> None:
         """See `StateStore`."""
-        self._tpms[entry.ek_name] = entry
+        before = self._tpms.get(entry.ek_name)
+        if before is None or _moment(entry) >= _moment(before):
+            self._tpms[entry.ek_name] = entry
 
     def revoke(self, entry: Revocation) -> None:
         """See `StateStore`."""
@@ -107,7 +133,8 @@ class MemoryState:
 
     def restore(self, subject: str) -> bool:
         """See `StateStore`."""
-        return self._revoked.pop(subject, None) is not None
+        forgotten = self._tpms.pop(subject, None) is not None
+        return self._revoked.pop(subject, None) is not None or forgotten
 
     def revocation(self, subject: str) -> Revocation | None:
         """See `StateStore`."""
@@ -117,13 +144,10 @@ class MemoryState:
         """See `StateStore`."""
         return sorted(self._revoked.values(), key=lambda entry: entry.subject)
 
-    def floor(self, document: str) -> int:
+    def accept(self, given: Seen) -> Seen:
         """See `StateStore`."""
-        return self._floors.get(document, 0)
-
-    def raise_floor(self, document: str, version: int) -> None:
-        """See `StateStore`."""
-        self._floors[document] = max(version, self.floor(document))
+        self._seen[given.document] = self._seen.get(given.document, given).stands(given)
+        return self._seen[given.document]
 
 
 class FileState:
@@ -152,8 +176,10 @@ class FileState:
             )
             self._db.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;{_SCHEMA}")
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version not in {0, _VERSION}:
+            if version not in {0, 1, _VERSION}:
                 raise self._bad(f"version {version}, this is {_VERSION}")
+            if version == 1:
+                self._db.execute(_FROM_1)
             self._db.execute(f"PRAGMA user_version={_VERSION}")
         except (sqlite3.Error, OSError) as error:
             raise self._bad(str(error)) from error
@@ -167,19 +193,11 @@ class FileState:
     def last(self, ek_name: str) -> Remembered | None:
         """See `StateStore`."""
         rows = self._run("SELECT * FROM tpm WHERE ek_name = ?", (ek_name,))
-        if not rows:
-            return None
-        ek, ak, node, clock, reset, restart, firmware, seen = rows[0]
-        return Remembered(
-            ek_name=ek,
-            ak_name=ak,
-            node=node,
-            clock=clock,
-            reset_count=reset,
-            restart_count=restart,
-            firmware=int(firmware, 16),
-            seen=seen,
-        )
+        return _remembered(rows[0]) if rows else None
+
+    def clocks(self) -> list[Remembered]:
+        """The last accepted quotes of all TPMs."""
+        return [_remembered(row) for row in self._run("SELECT * FROM tpm ORDER BY ek_name")]
 
     def remember(self, entry: Remembered) -> None:
         """See `StateStore`."""
@@ -199,19 +217,19 @@ class FileState:
 
     def revoke(self, entry: Revocation) -> None:
         """See `StateStore`; the first reason stays."""
-        with self._lock:
-            self._heard_until = -math.inf
+        with self._changing():
             self._run(
                 "INSERT OR IGNORE INTO revoked VALUES (?, ?, ?)",
                 (entry.subject, entry.reason, entry.since),
             )
-            self._run("PRAGMA wal_checkpoint(FULL)")  # a revocation survives a power cut
 
     def restore(self, subject: str) -> bool:
         """See `StateStore`."""
-        with self._lock:
-            self._heard_until = -math.inf
-            return bool(self._run("DELETE FROM revoked WHERE subject = ? RETURNING 1", (subject,)))
+        with self._changing():
+            found = self._run("DELETE FROM revoked WHERE subject = ? RETURNING 1", (subject,))
+            return bool(
+                found + self._run("DELETE FROM tpm WHERE ek_name = ? RETURNING 1", (subject,))
+            )
 
     def revocation(self, subject: str) -> Revocation | None:
         """See `StateStore`."""
@@ -226,20 +244,47 @@ class FileState:
         """See `StateStore`."""
         return [_revocation(row) for row in self._run("SELECT * FROM revoked ORDER BY subject")]
 
-    def floor(self, document: str) -> int:
+    def accept(self, given: Seen) -> Seen:
         """See `StateStore`."""
-        rows = self._run("SELECT version FROM floor WHERE document = ?", (document,))
-        return int(rows[0][0]) if rows else 0
+        before = self._seen(given.document)
+        if before is not None and before.stands(given) == before:
+            return before
+        with self._changing():
+            # Another process may have accepted one in between.
+            found = (self._seen(given.document) or given).stands(given)
+            self._run(
+                "INSERT INTO floor VALUES (?, ?, ?) ON CONFLICT (document)"
+                " DO UPDATE SET version = excluded.version, digest = excluded.digest",
+                (found.document, found.version, found.digest),
+            )
+        return found
 
-    def raise_floor(self, document: str, version: int) -> None:
-        """See `StateStore`."""
-        self._run(
-            "INSERT INTO floor VALUES (?, ?) ON CONFLICT (document)"
-            " DO UPDATE SET version = max(version, excluded.version)",
-            (document, version),
-        )
+    def _seen(self, document: str) -> Seen | None:
+        rows = self._run("SELECT * FROM floor WHERE document = ?", (document,))
+        return Seen(document=rows[0][0], version=rows[0][1], digest=rows[0][2]) if rows else None
 
-    def _run(self, statement: str, values: tuple[str | int, ...] = ()) -> list[Any]:
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change all of it or nothing; what was changed survives a power cut."""
+        with self._lock:
+            self._heard_until = -math.inf
+            self._run("PRAGMA synchronous=FULL")
+            self._run("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._run("COMMIT")
+            except BaseException:
+                self._undo()
+                raise
+            finally:
+                self._run("PRAGMA synchronous=NORMAL")
+
+    def _undo(self) -> None:
+        with suppress(sqlite3.Error):  # the reason of the failure is what is told
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    def _run(self, statement: str, values: tuple[str | int | bytes, ...] = ()) -> list[Any]:
         try:
             with self._lock:
                 return self._db.execute(statement, values).fetchall()
@@ -248,6 +293,25 @@ class FileState:
 
     def _bad(self, what: str) -> AttestationError:
         return AttestationError("ST-ATTS-015", what, str(self._path))
+
+
+def _moment(entry: Remembered) -> tuple[int, int, int]:
+    """A TPM's time, as quotes are ordered by (`evidence.tpm.quote`)."""
+    return entry.reset_count, entry.restart_count, entry.clock
+
+
+def _remembered(row: Any) -> Remembered:
+    ek, ak, node, clock, reset, restart, firmware, seen = row
+    return Remembered(
+        ek_name=ek,
+        ak_name=ak,
+        node=node,
+        clock=clock,
+        reset_count=reset,
+        restart_count=restart,
+        firmware=int(firmware, 16),
+        seen=seen,
+    )
 
 
 def _revocation(row: Any) -> Revocation:

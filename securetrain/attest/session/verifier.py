@@ -15,7 +15,8 @@ Rules, in order:
 6. the policy: tier, exception for unattested nodes with its number and its last day;
 7. one TPM has one lease: a second node with the same one is refused;
 8. a renewal is judged against what the lease began with. A verifier that does not hold the lease
-   (restarted, or the lease is over) asks for full evidence again;
+   (restarted, or the lease is over) asks for full evidence again, and so does one whose reference
+   values were signed again meanwhile (`values_watch`);
 9. evidence that contradicts itself or a reference value during a lease revokes the node and its TPM
    until a person lets them in again;
 10. an unexpected error in any of these is a refusal.
@@ -33,6 +34,7 @@ from typing import Final
 import msgspec
 
 from securetrain.attest.session.state import MemoryState, Revocation, StateStore
+from securetrain.attest.session.values_watch import ValuesWatch
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence import (
@@ -76,6 +78,9 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     secret: bytes = b""
     opening: Opening | None = None
     lease: Lease | None = None
+    last: Remembered | None = None
+    """The TPM's last accepted quote when it was asked: of several jobs that ask it at once, one may
+    hear a later quote first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,11 +94,17 @@ class Verifier:
     random: Callable[[int], bytes] = secrets.token_bytes
     appraisers: Mapping[str, Appraiser] = field(default_factory=lambda: APPRAISERS)
     state: StateStore = field(default_factory=MemoryState)
+    watch: ValuesWatch | None = None
+    """Sees reference values that are signed again meanwhile; None: they stay as they are."""
     _asked: OrderedDict[bytes, _Asked] = field(default_factory=OrderedDict)
     _leases: dict[str, Lease] = field(default_factory=dict)
     _holders: dict[str, str] = field(default_factory=dict)
     """Which node presents a TPM, chip or device."""
+    _outdated: set[str] = field(default_factory=set)
+    """Nodes whose lease began under an earlier edition of the reference values."""
     _unattested: dict[str, datetime] = field(default_factory=dict)
+    _unkept: dict[str, Revocation] = field(default_factory=dict)
+    """What could not be written yet (a full disk); it counts, and is tried again."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def challenge(self, node: str, keys: AttestationKeys | None = None) -> Challenge:
@@ -155,9 +166,15 @@ class Verifier:
             AttestationError: ST-ATTS-015 when it cannot be kept.
         """
         since = self.clock().isoformat()
-        self.state.revoke(Revocation(subject=subject, reason=reason, since=since))
+        self._unkept[subject] = Revocation(subject=subject, reason=reason, since=since)
+        self._keep_revocation(subject)
+
+    def _keep_revocation(self, subject: str) -> None:
+        self.state.revoke(self._unkept[subject])
+        self._unkept.pop(subject, None)
 
     def _challenge(self, node: str, keys: AttestationKeys | None) -> Challenge:
+        self._take_new_edition()
         self._refuse_revoked(f"node:{node}")
         if keys is None:
             ask = Ask()
@@ -179,6 +196,7 @@ class Verifier:
             secret=secret,
             opening=opening,
             lease=lease,
+            last=self.state.last(opening.identity),
         )
         return Challenge(nonce=self._keep(asked), ask=ask, ak_name=opening.ak_name)
 
@@ -196,6 +214,15 @@ class Verifier:
             "name signed reference values in the policy, or let the node join without its TPM",
         )
 
+    def _take_new_edition(self) -> None:
+        if self.watch is None:
+            return
+        with self._lock:
+            found = self.watch.renewed()
+            if found is not None:
+                self.appraisers = found
+                self._outdated = set(self._leases)
+
     def _deadline(self) -> float:
         return self.monotonic() + NONCE_LIFE
 
@@ -204,7 +231,7 @@ class Verifier:
         now = self.clock()
         with self._lock:
             self._refuse_shared(node, (opening.identity,), now)
-            lease = self._leases.get(node)
+            lease = None if node in self._outdated else self._leases.get(node)
         if lease is None or lease.expires <= now:
             return None
         if lease.ak_name != opening.ak_name or opening.identity not in lease.identities:
@@ -225,6 +252,7 @@ class Verifier:
     def _let_go(self, node: str) -> None:
         """End a node's lease, if it has one: nothing is held without one. The lock is held."""
         lease = self._leases.pop(node, None)
+        self._outdated.discard(node)
         for identity in lease.identities if lease is not None else ():
             if self._holders.get(identity) == node:
                 del self._holders[identity]
@@ -279,7 +307,7 @@ class Verifier:
             ask=asked.ask,
             secret=asked.secret,
             lease=asked.lease,
-            last=lambda opening: self.state.last(opening.identity),
+            last=lambda _: asked.last,
         )
         result, appraisal = appraise_evidence(
             evidence,
@@ -324,17 +352,23 @@ class Verifier:
             return
         reason = f"{error.code} during its lease: {error.what}"[:1000]
         self.release(asked.node)
-        for subject in (f"node:{asked.node}", *asked.lease.identities):
-            self.revoke(subject, reason)
+        subjects = f"node:{asked.node}", *asked.lease.identities
+        since = self.clock().isoformat()
+        for subject in subjects:  # all of them count, also if the first cannot be written
+            self._unkept[subject] = Revocation(subject=subject, reason=reason, since=since)
+        for subject in subjects:
+            self._keep_revocation(subject)
 
     def _refuse_revoked(self, subject: str) -> None:
+        if subject in self._unkept:
+            self._keep_revocation(subject)
         entry = self.state.revocation(subject)
         if entry is not None:
             raise AttestationError(
                 "ST-ATTS-010",
                 f"revoked on {entry.since}: {entry.reason}",
                 subject,
-                f"find out why, then 'securetrain attest restore {subject}'",
+                f"find out why, then 'securetrain attest restore {entry.subject}'",
             )
 
     def _apply_policy(self, tier: NodeTier, node: str, now: datetime, expires: datetime) -> None:

@@ -13,6 +13,7 @@ from .constants import Algorithm as Algorithm
 from .constants import Handle as Handle
 from .constants import Hash as Hash
 from .constants import Tag as Tag
+from .credential import make_credential as make_credential
 from .efi import describe as describe
 from .efi import printable as printable
 from .eventlog import Event as Event

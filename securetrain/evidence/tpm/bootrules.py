@@ -39,9 +39,11 @@ from securetrain.evidence.tpm.eventlog import Event, EventLog, EventType
 from securetrain.evidence.tpm.secureboot import OPEN_FIRMWARE, PolicyVariable, SecureBoot
 
 _LIST_LIMIT: Final = 16384
+_DIGESTS_LIMIT: Final = 1 << 18
+"""Two to five are each node's own (boot order, GUIDs): enough for 50,000 nodes."""
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A([0-9a-f]{64}|[0-9a-f]{96})\Z")]
 """Lower-case hex: SHA-256 for PCRs, SHA-384 for TDX."""
-Digests: TypeAlias = Annotated[tuple[Digest, ...], Meta(max_length=_LIST_LIMIT)]
+Digests: TypeAlias = Annotated[tuple[Digest, ...], Meta(max_length=_DIGESTS_LIMIT)]
 Texts: TypeAlias = Annotated[
     tuple[Annotated[str, Meta(max_length=65536)], ...], Meta(max_length=_LIST_LIMIT)
 ]

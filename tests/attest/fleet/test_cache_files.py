@@ -14,6 +14,7 @@ from cryptography.x509 import ocsp
 from securetrain.attest.fleet.bundle import key_text
 from securetrain.attest.fleet.cache_files import NAMES, add_items, list_cache, read_item
 from securetrain.attest.session.cache import CollateralCache, build_cache
+from securetrain.attest.session.state import MemoryState
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.evidence.collateral import LIMITS, CollateralKind
@@ -185,47 +186,56 @@ def test_a_giant(path):
 def test_what_is_put_in_is_found(path, tmp_path):
     folder = tmp_path / "cache"
     items = [read(path, *GOOD[which]) for which in ("rim", "amd-chain", "tcb-info")]
-    index = add_items(folder, items, key=KEY, signed_by=SIGNED_BY, now=NOW)
+    index = add_items(folder, items, key=KEY, signed_by=SIGNED_BY, now=NOW, state=MemoryState())
     assert (index.version, index.expires) == (1, NOW + timedelta(days=30))
     opened = CollateralCache.open(folder, {KEY.key_id: KEY.public}, NOW)
     assert opened.get(K.RIM, VBIOS) == RIM
     assert opened.has(K.TCB_INFO, FMSPC)
-    again = add_items(folder, [], key=KEY, signed_by=SIGNED_BY, now=NOW + DAY, lifetime=DAY)
+    again = add_items(
+        folder, [], key=KEY, signed_by=SIGNED_BY, now=NOW + DAY, lifetime=DAY, state=MemoryState()
+    )
     assert (again.version, again.expires) == (2, NOW + 2 * DAY)
     assert [entry.id for entry in again.entries] == [entry.id for entry in index.entries]
 
 
 def test_a_new_operator_key(path, tmp_path):
     folder, successor = tmp_path / "cache", PrivateKey.generate()
-    add_items(folder, [read(path, *GOOD["rim"])], key=KEY, signed_by=SIGNED_BY, now=NOW)
+    add_items(
+        folder,
+        [read(path, *GOOD["rim"])],
+        key=KEY,
+        signed_by=SIGNED_BY,
+        now=NOW,
+        state=MemoryState(),
+    )
     own = [key_text(successor.public)]
     with pytest.raises(AttestationError, match="ST-ATTS-732"):
-        add_items(folder, [], key=successor, signed_by=own, now=NOW)
-    add_items(folder, [], key=successor, signed_by=SIGNED_BY, now=NOW)
-    assert list_cache(folder, own, NOW).index.version == 2
+        add_items(folder, [], key=successor, signed_by=own, now=NOW, state=MemoryState())
+    add_items(folder, [], key=successor, signed_by=SIGNED_BY, now=NOW, state=MemoryState())
+    assert list_cache(folder, own, NOW, MemoryState()).index.version == 2
 
 
 def test_a_listing_tells_what_has_ended(path, tmp_path):
     folder = tmp_path / "cache"
     items = [read(path, *GOOD[which]) for which in ("rim", "amd-crl")]
-    add_items(folder, items, key=KEY, signed_by=SIGNED_BY, now=NOW)
-    fresh = list_cache(folder, SIGNED_BY, NOW)
+    add_items(folder, items, key=KEY, signed_by=SIGNED_BY, now=NOW, state=MemoryState())
+    fresh = list_cache(folder, SIGNED_BY, NOW, MemoryState())
     assert not fresh.expired
     assert fresh.ended() == ()
-    late = list_cache(folder, SIGNED_BY, NOW + 2 * DAY)
+    late = list_cache(folder, SIGNED_BY, NOW + 2 * DAY, MemoryState())
     assert not late.expired
     assert late.ended() == ("crl amd-Milan-VCEK",)
-    assert list_cache(folder, SIGNED_BY, NOW + 31 * DAY).expired
+    assert list_cache(folder, SIGNED_BY, NOW + 31 * DAY, MemoryState()).expired
 
 
 def test_a_listing_of_somebody_elses_cache(tmp_path):
     build_cache(tmp_path, [], PrivateKey.generate(), NOW, NOW + DAY)
     with pytest.raises(AttestationError, match="ST-ATTS-732"):
-        list_cache(tmp_path, SIGNED_BY, NOW)
+        list_cache(tmp_path, SIGNED_BY, NOW, MemoryState())
     with pytest.raises(AttestationError, match="ST-ATTS-009"):
-        list_cache(tmp_path, ["no key"], NOW)
+        list_cache(tmp_path, ["no key"], NOW, MemoryState())
     with pytest.raises(AttestationError, match="ST-ATTS-731"):
-        list_cache(tmp_path / "nothing", SIGNED_BY, NOW)
+        list_cache(tmp_path / "nothing", SIGNED_BY, NOW, MemoryState())
 
 
 def test_the_platform_is_told_in_both_cases(path):

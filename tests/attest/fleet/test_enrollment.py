@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a node's evidence to reference values under which the verifier accepts that node."""
 
+import dataclasses
 import hashlib
 import json
 from datetime import timedelta
@@ -24,6 +25,7 @@ from securetrain.attest.fleet.learn import CpuRoots
 from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.attest.session.cache import Item, build_cache
 from securetrain.attest.session.reference_file import read_reference_values
+from securetrain.attest.session.state import MemoryState
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.collateral import CollateralKind
@@ -71,9 +73,20 @@ def other():
 
 
 def make(values, *bundles, learn_boot=True, roots=ROOTS, now=NOW, makers=MAKERS, **how):
-    flags = {name: how.pop(name) for name in ("uncertified", "replace") if name in how}
-    enrollments = [Enrollment(bundle=one, learn_boot=learn_boot, **flags) for one in bundles]
-    return enroll(values, enrollments, roots=roots, now=now, makers=makers, **how)
+    flags = {name: how.pop(name) for name in ("uncertified", "replace", "group") if name in how}
+    enrollments = [
+        Enrollment(bundle=one, learn_boot=learn_boot, unproven=learn_boot, **flags)
+        for one in bundles
+    ]
+    edition = enroll(values, enrollments, roots=roots, now=now, makers=makers, **how)
+    # That nothing is proven here is told by `test_proof`.
+    nodes = [
+        dataclasses.replace(
+            one, notes=tuple(note for note in one.notes if not note.startswith("UNPROVEN"))
+        )
+        for one in edition.nodes
+    ]
+    return dataclasses.replace(edition, nodes=tuple(nodes))
 
 
 def refused(code, *args, error=AttestationError, **how):
@@ -347,7 +360,7 @@ def into(path, *bundles, key=OPERATOR, now=NOW, signed_by=None, **how):
         signed_by=signed_by or [key_text(key.public)],
         roots=ROOTS,
         now=now,
-        **how,
+        **{"state": MemoryState(), **how},
     )
 
 
@@ -356,12 +369,14 @@ def test_a_file_and_its_next_editions(machine, other, tmp_path):
     into(path, bundle_of(machine))
     late = NOW + timedelta(days=400)
     into(path, bundle_of(other), now=late)
-    signed = read_reference_values(path, [key_text(OPERATOR.public)])
+    signed = read_reference_values(path, [key_text(OPERATOR.public)], MemoryState())
     assert signed.values.version == 2
     assert set(signed.values.nodes) == {"node-0", "node-1"}
     signed.check_time(late)
     into(path, now=late)
-    assert read_reference_values(path, [key_text(OPERATOR.public)]).values.version == 3
+    assert (
+        read_reference_values(path, [key_text(OPERATOR.public)], MemoryState()).values.version == 3
+    )
 
 
 def test_a_new_operator_key(machine, tmp_path):
@@ -372,7 +387,7 @@ def test_a_new_operator_key(machine, tmp_path):
         into(path, key=successor)
     assert path.read_bytes() == before
     into(path, key=successor, signed_by=[key_text(OPERATOR.public)])
-    read_reference_values(path, [key_text(successor.public)])
+    read_reference_values(path, [key_text(successor.public)], MemoryState())
 
 
 def test_nothing_to_make_an_edition_of(tmp_path):

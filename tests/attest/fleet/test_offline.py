@@ -13,7 +13,7 @@ import pytest
 from securetrain.attest.fleet.bundle import Verdict
 from securetrain.attest.fleet.enrollment import Enrollment, Roots, enroll
 from securetrain.attest.fleet.offline import Judgement, ask, judge, open_state, write_ear
-from securetrain.attest.session.state import FileState, Revocation
+from securetrain.attest.session.state import FileState, MemoryState, Revocation
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier
@@ -37,7 +37,10 @@ def machine():
 def values_for(machine, **roots):
     pinned = Roots(**(roots or {"hardware": (MAKER_CA.pem,)}))
     return enroll(
-        None, [Enrollment(bundle=bundle_of(machine), learn_boot=True)], roots=pinned, now=NOW
+        None,
+        [Enrollment(bundle=bundle_of(machine), learn_boot=True, unproven=True)],
+        roots=pinned,
+        now=NOW,
     ).values
 
 
@@ -55,8 +58,10 @@ def policy(machine, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def proven(machine, policy):
-    secret = ask(bundle_of(machine), policy, NOW)
-    return judge(bundle_of(machine, answer_to=secret), policy, secret=secret, now=NOW)
+    secret = ask(bundle_of(machine), policy, NOW, MemoryState())
+    return judge(
+        bundle_of(machine, answer_to=secret), policy, secret=secret, now=NOW, state=MemoryState()
+    )
 
 
 def refusal(judgement):
@@ -75,7 +80,7 @@ def test_a_node_that_proves_everything(proven, policy):
 
 
 def test_what_stays_open_is_no_pass(machine, policy):
-    judgement = judge(bundle_of(machine), policy, secret=None, now=NOW)
+    judgement = judge(bundle_of(machine), policy, secret=None, now=NOW, state=MemoryState())
     assert not judgement.proven
     assert judgement.refusal is None
     assert judgement.exit_code is ExitCode.INCOMPLETE
@@ -86,7 +91,7 @@ def test_a_refusal_is_a_result(machine, policy):
     usual = machine.what
     try:
         machine.boot(Boot(kernel=b"a kernel with a back door"))
-        judgement = judge(bundle_of(machine), policy, secret=None, now=NOW)
+        judgement = judge(bundle_of(machine), policy, secret=None, now=NOW, state=MemoryState())
     finally:
         machine.boot(usual)
     assert judgement.verdict is None
@@ -107,7 +112,7 @@ def test_a_refusal_is_a_result(machine, policy):
     ],
 )
 def test_forged_bundles(machine, policy, code, forge):
-    judgement = judge(forge(bundle_of(machine)), policy, secret=None, now=NOW)
+    judgement = judge(forge(bundle_of(machine)), policy, secret=None, now=NOW, state=MemoryState())
     assert refusal(judgement).code == code
 
 
@@ -116,7 +121,7 @@ def test_a_tier_that_is_too_low(machine, tmp_path):
     loaded = load_policy(
         str(write_policy(tmp_path, values, OPERATOR, tier="tpm", extends="hardened"))
     )
-    judgement = judge(bundle_of(machine), loaded, secret=None, now=NOW)
+    judgement = judge(bundle_of(machine), loaded, secret=None, now=NOW, state=MemoryState())
     assert refusal(judgement).code == "ST-ATTS-004"
     assert refusal(judgement).where.endswith("node.min_tier")
 
@@ -124,8 +129,10 @@ def test_a_tier_that_is_too_low(machine, tmp_path):
 def test_a_software_tpm_comes_in_by_the_exception_and_proves_no_machine(machine, tmp_path):
     values = values_for(machine, test=(MAKER_CA.pem,))
     loaded = load_policy(str(write_policy(tmp_path, values, OPERATOR)))
-    secret = ask(bundle_of(machine), loaded, NOW)
-    judgement = judge(bundle_of(machine, answer_to=secret), loaded, secret=secret, now=NOW)
+    secret = ask(bundle_of(machine), loaded, NOW, MemoryState())
+    judgement = judge(
+        bundle_of(machine, answer_to=secret), loaded, secret=secret, now=NOW, state=MemoryState()
+    )
     assert judgement.exception.startswith("a software TPM proves")
     verdict = judgement.verdict
     assert verdict is not None
@@ -136,18 +143,21 @@ def test_a_software_tpm_comes_in_by_the_exception_and_proves_no_machine(machine,
 def test_a_nodes_own_word(machine, tmp_path):
     bundle = self_report(machine, tmp_path)
     dev, hardened = load_policy("dev"), load_policy("hardened")
-    judgement = judge(bundle, dev, secret=None, now=NOW)
+    judgement = judge(bundle, dev, secret=None, now=NOW, state=MemoryState())
     assert judgement.exit_code is ExitCode.INCOMPLETE
     assert judgement.exception
-    assert refusal(judge(bundle, hardened, secret=None, now=NOW)).code == "ST-ATTS-005"
-    assert ask(bundle, dev, NOW).question.credential is None
+    assert (
+        refusal(judge(bundle, hardened, secret=None, now=NOW, state=MemoryState())).code
+        == "ST-ATTS-005"
+    )
+    assert ask(bundle, dev, NOW, MemoryState()).question.credential is None
 
 
 def test_what_cannot_be_judged_is_an_error(machine, policy, tmp_path):
     def fails(code, bundle, loaded, now=NOW):
         for act in (
-            lambda: judge(bundle, loaded, secret=None, now=now),
-            lambda: ask(bundle, loaded, now),
+            lambda: judge(bundle, loaded, secret=None, now=now, state=MemoryState()),
+            lambda: ask(bundle, loaded, now, MemoryState()),
         ):
             with pytest.raises(AttestationError) as caught:
                 act()
@@ -164,10 +174,10 @@ def test_what_cannot_be_judged_is_an_error(machine, policy, tmp_path):
 def test_a_self_report_with_keys_is_judged_as_hardware(machine, policy, tmp_path):
     """The keys of a TPM bring no TPM: its evidence must come with them."""
     bundle = replaced(self_report(machine, tmp_path), keys=machine.keys())
-    judgement = judge(bundle, policy, secret=None, now=NOW)
+    judgement = judge(bundle, policy, secret=None, now=NOW, state=MemoryState())
     assert judgement.refusal is not None
     with pytest.raises(AttestationError, match="ST-ATTS-009"):
-        judge(bundle, load_policy("dev"), secret=None, now=NOW)
+        judge(bundle, load_policy("dev"), secret=None, now=NOW, state=MemoryState())
 
 
 # Signed results.
@@ -184,7 +194,7 @@ def test_a_signed_result(proven, tmp_path):
 
 def test_what_stays_open_is_not_signed(machine, policy, proven, tmp_path):
     key, path = PrivateKey.generate(KeyKind.P256), tmp_path / "ear.jwt"
-    judgement = judge(bundle_of(machine), policy, secret=None, now=NOW)
+    judgement = judge(bundle_of(machine), policy, secret=None, now=NOW, state=MemoryState())
     assert not write_ear(path, judgement, key)
     refused = Judgement(bundle=judgement.bundle, refusal=AttestationError("ST-ATTS-003", "x"))
     assert not write_ear(path, refused, key)

@@ -3,6 +3,7 @@
 """Settings of a node's attester: from a file, from what is there, or none."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -138,3 +139,11 @@ def test_defaults_are_the_kernels_own_places():
         ima_ascii=Path(settings.ima_ascii),
     )
     assert found == Sources()
+
+
+def test_the_example_of_the_how_to(tmp_path):
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "attest-a-fleet.md"
+    (example,) = re.findall(r"```json\n(.*?)```", page.read_text(), re.DOTALL)
+    (tmp_path / "attester.json").write_text(example)
+    settings = load_settings(tmp_path / "attester.json")
+    assert settings.tpm == TpmSettings(state="/var/lib/securetrain/tpm")

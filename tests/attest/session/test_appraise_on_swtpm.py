@@ -73,7 +73,7 @@ class World:
         self.seconds = 0.0
         for machine in machines:
             machine.reboot()
-        values = reference_values(machines, self.now - timedelta(seconds=1))
+        values = reference_values(machines, self.now)  # not before its TPMs were made
         if change is not None:
             values = change(values)
         self.policy = load_policy(str(write_policy(folder, values, OPERATOR, **policy)))
@@ -88,7 +88,7 @@ class World:
             policy_digest=self.policy.digest,
             clock=lambda: self.now,
             monotonic=lambda: self.seconds,
-            appraisers=appraisers_for(self.policy, self.now),
+            appraisers=appraisers_for(self.policy, self.now, MemoryState()),
             **settings,
         )
 
@@ -599,13 +599,15 @@ def test_reference_values_that_go_back(folder, machines):
     state = MemoryState()
     appraisers_for(world.policy, world.now, state)
     signed_by = [key_text(OPERATOR.public)]
-    values = load_reference_values(folder / REFERENCE_FILE, signed_by, world.now).values
+    values = load_reference_values(
+        folder / REFERENCE_FILE, signed_by, world.now, MemoryState()
+    ).values
     old = (folder / REFERENCE_FILE).read_bytes()
     newer = msgspec.structs.replace(values, version=values.version + 1)
     write_reference_values(folder / REFERENCE_FILE, newer, OPERATOR)
     appraisers_for(world.policy, world.now, state)
     (folder / REFERENCE_FILE).write_bytes(old)
-    appraisers_for(world.policy, world.now)  # the control: by itself it is good
+    appraisers_for(world.policy, world.now, MemoryState())  # the control: by itself it is good
     with pytest.raises(AttestationError) as caught:
         appraisers_for(world.policy, world.now, state)
     assert caught.value.code == "ST-ATTS-009"
@@ -615,7 +617,7 @@ def test_reference_values_that_go_back(folder, machines):
 def test_a_resolved_policy_does_not_know_where_its_files_are(world):
     lost = dataclasses.replace(world.policy, sources={})
     with pytest.raises(PolicyError, match="ST-PLCY-004"):
-        appraisers_for(lost, world.now)
+        appraisers_for(lost, world.now, MemoryState())
 
 
 def test_a_node_with_a_tpm_needs_reference_values(world, machines):

@@ -7,7 +7,14 @@ import stat
 
 import pytest
 
-from securetrain.attest.session.state import HEARD_WITHIN, FileState, MemoryState, Revocation
+from securetrain.attest.session.fleet_state import FleetState
+from securetrain.attest.session.state import (
+    HEARD_WITHIN,
+    FileState,
+    MemoryState,
+    Revocation,
+    Seen,
+)
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.case import Remembered
 from securetrain.testing.clock import SettableClock
@@ -25,12 +32,15 @@ TPM = Remembered(
 GONE = Revocation(subject="node:a", reason="it lied", since="2026-06-01T12:00:00+00:00")
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "fleet"])
 def state(request, tmp_path):
     if request.param == "memory":
         yield MemoryState()
         return
-    made = FileState(tmp_path / "state.sqlite")
+    if request.param == "file":
+        made = FileState(tmp_path / "state.sqlite")
+    else:
+        made = FleetState(tmp_path / "fleet")
     yield made
     made.close()
 
@@ -55,12 +65,50 @@ def test_the_first_reason_of_a_revocation_stays_until_it_is_lifted(state):
     assert state.revocation(GONE.subject) is None
 
 
-def test_a_floor_only_rises(state):
-    assert state.floor("collateral") == 0
-    state.raise_floor("collateral", 7)
-    state.raise_floor("collateral", 3)
-    assert state.floor("collateral") == 7
-    assert state.floor("reference-values") == 0
+def test_an_edition_is_not_taken_back(state):
+    def seen(version, digest="ab", document="values"):
+        return Seen(document=document, version=version, digest=digest)
+
+    for version in (1, 7):
+        assert state.accept(seen(version)) == seen(version)
+    assert state.accept(seen(3)) == seen(7)
+    assert state.accept(seen(7)) == seen(7)
+    assert state.accept(seen(7, "cd")) == seen(7), "another one of the same version"
+    assert state.accept(seen(8, "cd")) == seen(8, "cd")
+    assert state.accept(seen(1, document="cache")) == seen(1, document="cache")
+
+
+def test_an_earlier_quote_that_is_heard_later_changes_nothing(state):
+    state.remember(TPM)
+    for change in ({"clock": 5}, {"reset_count": 6, "clock": 999999}, {"restart_count": 1}):
+        state.remember(Remembered(**{**_fields(TPM), **change}))
+        assert state.last(TPM.ek_name) == TPM
+    rebooted = Remembered(**{**_fields(TPM), "reset_count": 8, "restart_count": 0, "clock": 1})
+    state.remember(rebooted)
+    assert state.last(TPM.ek_name) == rebooted
+
+
+def test_a_tpm_that_was_cleared_is_restored_with_its_clock(state):
+    state.remember(TPM)
+    assert state.restore(TPM.ek_name)
+    assert state.last(TPM.ek_name) is None
+    assert not state.restore(TPM.ek_name)
+
+
+def test_a_file_of_the_version_before_is_taken_over(tmp_path):
+    path = tmp_path / "state.sqlite"
+    with sqlite3.connect(path) as old:
+        old.executescript(
+            "CREATE TABLE floor (document TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT;"
+            "INSERT INTO floor VALUES ('values', 7); PRAGMA user_version=1"
+        )
+    old.close()
+    state = FileState(path)
+    kept = Seen(document="values", version=7, digest="")
+    assert state.accept(Seen(document="values", version=6, digest="ab")) == kept
+    same = Seen(document="values", version=7, digest="ab")
+    assert state.accept(same) == same
+    state.close()
 
 
 def test_a_file_outlives_the_process_and_is_private(tmp_path):
