@@ -5,10 +5,10 @@
 from collections.abc import Iterator, Sequence
 
 from securetrain.core.vocabulary import UNATTESTED, NetworkProfile
-from securetrain.launch import gradient_summary
+from securetrain.launch import checkpoint_summary, gradient_summary
 from securetrain.launch.checkpoint_log import CheckpointLog
 from securetrain.launch.confinement import Confinement
-from securetrain.launch.elastic_agent import Plan
+from securetrain.launch.elastic_agent import TRAINER, Plan
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight
 from securetrain.launch.run_setup import RunSetup, node_name
@@ -60,6 +60,8 @@ def announcement(
     if log:
         yield f"log          {log}"
     yield gradient_summary.at_start(policy.gradients, protected=plan.protected).label
+    if not (options.torch.module and options.script == TRAINER):
+        yield checkpoint_summary.at_start(policy, protected=plan.protected)
     yield f"workers      {plan.num_workers} of {options.script}, {shim}"
     for line in preflight.warnings(policy.host.fail_on):
         yield f"warning: {line}"

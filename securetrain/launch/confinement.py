@@ -5,8 +5,9 @@
 Rules:
 
 1. ``host.sandbox: off`` starts them with the launcher's rights, as torchrun does; that is said;
-2. ``required`` and ``--require sandbox`` refuse when anything is missing (ST-RUNT-020), before a
-   worker has started; ``preferred`` goes on, and what is missing is said and recorded: DEGRADED;
+2. ``required`` (``preferred`` under ``enforcement: require``) and ``--require sandbox`` refuse when
+   anything is missing (ST-RUNT-020), before a worker has started; ``preferred`` goes on, and what
+   is missing is said and recorded: DEGRADED;
 3. folders that workers write to are there before, so that nobody but the launcher makes an entry in
    the run directory; those that stayed empty are removed at the end.
 """

@@ -12,14 +12,16 @@ import functools
 import logging
 import os
 import shlex
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
+from securetrain.core.vocabulary import EnforcementMode
 from securetrain.launch.dropin import BACKEND, without_no_python
 from securetrain.launch.options import RunOptions
 from securetrain.policy.schema import GuardMode, GuardResponse, Policy, UnpickleMode
@@ -70,6 +72,10 @@ class Failure:
     ending: str
     """'exit code 3' or 'signal SIGKILL'."""
     timestamp: int
+    was_told: bool = False
+    """Whether it still ran when the agent told the workers to end, because another had failed."""
+    was_killed: bool = False
+    """Whether the agent killed it then, because it did not end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +140,8 @@ def make_plan(options: RunOptions, policy: Policy, log_dir: Path) -> Plan:
 
     Raises:
         UsageError: ST-USAG-001 for a value that torch refuses.
-        RuntimeRefusal: ST-RUNT-007 for a program that cannot be protected under the policy.
+        RuntimeRefusal: ST-RUNT-007 or ST-RUNT-021 for a program that cannot be protected under the
+            policy.
     """
     # Imported by now: the command line was parsed with it.
     from torch.distributed.run import (  # noqa: PLC0415
@@ -151,6 +158,15 @@ def make_plan(options: RunOptions, policy: Policy, log_dir: Path) -> Plan:
     protected = not arguments.no_python or bool(arguments.run_path)
     if not protected and policy.checkpoint.unpickle is UnpickleMode.ENFORCE:
         raise _unprotected(options)
+    if not protected and policy.enforcement is EnforcementMode.REQUIRE:
+        raise RuntimeRefusal(
+            "ST-RUNT-021",
+            f"--no-python runs {options.script} without the worker shim, so nothing watches its"
+            " gradients, saves and debug servers, and the policy requires that all of it is"
+            " enforced (enforcement)",
+            "--no-python",
+            "start a Python script without --no-python, or use a policy with enforcement: report",
+        )
     if protected:
         # The shim runs the script in an interpreter of its own, as torch does without --run-path.
         arguments.run_path = arguments.no_python = False
@@ -244,13 +260,14 @@ def run_agent(
         FLOORS: floors,
     }
     config.rdzv_configs |= {name: given for name, given in objects.items() if given is not None}
+    told, killed = set[int](), set[int]()
     try:
-        with member_agent.in_place(), _watched(watcher):
+        with member_agent.in_place(), _watched(watcher, told, killed):
             elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         return AgentResult(
-            failures=tuple(_failure(r, f) for r, f in error.failures.items()),
+            failures=tuple(_failure(r, f, told, killed) for r, f in error.failures.items()),
             error_file=str(first.error_file),
             exit_code=int(first.exitcode),
         )
@@ -264,8 +281,11 @@ def run_agent(
 
 
 @contextmanager
-def _watched(watcher: WatchesWorkers | None) -> Iterator[None]:
-    """Tell `watcher` of the workers. torch's agent keeps their processes to itself."""
+def _watched(watcher: WatchesWorkers | None, told: set[int], killed: set[int]) -> Iterator[None]:
+    """Tell `watcher` of the workers. torch's agent keeps their processes to itself.
+
+    `told` and `killed` get the processes that the agent has told to end, and those that it killed.
+    """
     from torch.distributed.elastic.agent.server import local_elastic_agent  # noqa: PLC0415
 
     agent: Any = local_elastic_agent
@@ -273,24 +293,42 @@ def _watched(watcher: WatchesWorkers | None) -> Iterator[None]:
 
     @functools.wraps(start)
     def start_and_tell(*args: Any, **given: Any) -> Any:
-        assert watcher is not None
-        watcher.starting()
         context = None
+        if watcher is not None:
+            watcher.starting()
         try:
             context = start(*args, **given)
         finally:
-            pids = {} if context is None else context.pids()
-            watcher.started(pids, given["envs"])
+            if watcher is not None:
+                pids = {} if context is None else context.pids()
+                watcher.started(pids, given["envs"])
+        for handler in context.subprocess_handlers.values():
+            handler.close = functools.partial(_close, handler, handler.close, told, killed)
         return context
 
-    if watcher is None:
-        yield
-        return
     agent.start_processes = start_and_tell
     try:
         yield
     finally:
         agent.start_processes = start
+
+
+def _close(
+    handler: Any,
+    close: Callable[..., None],
+    told: set[int],
+    killed: set[int],
+    death_sig: signal.Signals | None = None,
+) -> None:
+    """Remember what the agent does to a worker; one that has ended is none of its doing."""
+    pid = handler.proc.pid
+    # Looked at and not reaped: torch signals the process's group, which ends with its last process.
+    with suppress(ProcessLookupError, ChildProcessError):
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            told.add(pid)
+            if death_sig == signal.SIGKILL:
+                killed.add(pid)
+        close(death_sig=death_sig)
 
 
 @contextmanager
@@ -318,15 +356,17 @@ def _register_backend() -> None:
         handlers.register(BACKEND, get_creator())
 
 
-def _failure(rank: int, failure: Any) -> Failure:
-    code = int(failure.exitcode)
+def _failure(rank: int, failure: Any, told: set[int], killed: set[int]) -> Failure:
+    code, pid = int(failure.exitcode), int(failure.pid)
     return Failure(
         rank=rank,
         local_rank=int(failure.local_rank),
-        pid=int(failure.pid),
+        pid=pid,
         exit_code=code,
         ending=f"signal {failure.signal_name()}" if code < 0 else f"exit code {code}",
         timestamp=int(failure.timestamp),
+        was_told=pid in told,
+        was_killed=pid in killed,
     )
 
 

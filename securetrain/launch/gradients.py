@@ -16,6 +16,7 @@ What the guard does with them is `guard.ScriptGuard`; here it is said, recorded 
 guard's room is imported with the first model, or with the first step in a group of ranks.
 """
 
+import atexit
 import functools
 import sys
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from securetrain.core import RunDir
+from securetrain.core import RunDir, is_rehearsal
 from securetrain.core.errors import GuardError, SecureTrainError
 from securetrain.core.vocabulary import NOT_WATCHED
 from securetrain.launch import seams
@@ -32,11 +33,19 @@ from securetrain.launch.workerlog import GradientReport
 from securetrain.policy.schema import Gradients
 
 if TYPE_CHECKING:
-    from securetrain.guard import ScriptGuard, SketchWriter, StepRecord, Suspicion, Verdict
+    from securetrain.guard import (
+        ScriptGuard,
+        SketchWriter,
+        StepRecord,
+        Suspicion,
+        Verdict,
+        WordSigner,
+    )
 
 _NAMED: Final = 64
 """Ranks and reasons that a report holds."""
 _USES: Final = ("clip_grad_norm_", "clip_grad_value_")
+_FSDP1: Final = "torch.distributed.fsdp.fully_sharded_data_parallel"
 _FSDP2_BUFFERS: Final = ("set_allocate_memory_from_process_group_for_comm", "set_symm_mem_for_comm")
 
 
@@ -53,6 +62,8 @@ class GradientWatch:
     """The file of steps' records; None but on rank 0."""
     signer: str = ""
     """The launcher's socket, which says which node each rank is on."""
+    run: RunDir | None = None
+    """Where the signed words of disputes are kept; None keeps and signs none."""
     is_node_leader: bool = False
     """Whether this is the first rank of its node, which reports others to the rendezvous."""
     changed: Callable[[], None]
@@ -87,16 +98,16 @@ class GradientWatch:
                     ),
                 ),
             ),
-            "torch.distributed.fsdp.fully_sharded_data_parallel": functools.partial(
+            _FSDP1: functools.partial(
                 seams.apply_all,
                 (
                     functools.partial(_wrap_method, fsdp1, "__init__", self._after_fsdp1),
                     functools.partial(_wrap_method, fsdp1, "register_comm_hook", self._hook_fsdp1),
-                    functools.partial(_wrap_method, fsdp1, "clip_grad_norm_", self._before_own_use),
+                    functools.partial(_wrap_method, fsdp1, "clip_grad_norm_", self._own_clipping),
                 ),
             ),
             "torch.distributed.fsdp.sharded_grad_scaler": functools.partial(
-                _wrap_method, "ShardedGradScaler", "unscale_", self._before_scaler
+                _wrap_method, "ShardedGradScaler", "unscale_", self._sharded_scaler
             ),
             "deepspeed.runtime.engine": functools.partial(
                 _wrap_method, "DeepSpeedEngine", "step", self._before_deepspeed
@@ -158,13 +169,15 @@ class GradientWatch:
             if self.sketches is not None:
                 run = RunDir(self.sketches.parent)
                 textfile = GuardTextfile(run.guard_metrics, {"run": run.root.name})
-                self._writer = SketchWriter(self.sketches, textfile)
+                self._writer = SketchWriter(self.sketches, textfile, run.tensorboard)
+                atexit.register(self._writer.close)  # events are held back for minutes
             listener = Listener(
                 watched=self._watched,
                 unwatched=self._unwatched,
                 judged=self._judged,
                 refused=self._refused,
                 suspected=self._suspected if self.is_node_leader else None,
+                signer=self._words(),
             )
             self._guard = ScriptGuard(self.settings, listener, self._nodes())
         return self._guard
@@ -176,13 +189,26 @@ class GradientWatch:
 
         return nodes_of(shared_socket(Path(self.signer)).welcome())
 
+    def _words(self) -> "WordSigner | None":
+        if not self.signer or self.run is None:
+            return None
+        from securetrain.guard import launcher_words  # noqa: PLC0415 - slow
+
+        return launcher_words(
+            Path(self.signer),
+            self.run,
+            keeps=self.is_node_leader,
+            record=lambda entry: self.record(functools.partial(_given, entry)),
+        )
+
     # -- seams -------------------------------------------------------------------------------------
 
     def _after_ddp(self, init: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(init)
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
             init(model, *args, **kwargs)
-            self.guard.replicated(model)
+            if not is_rehearsal():
+                self.guard.replicated(model)
 
         return __init__
 
@@ -206,6 +232,8 @@ class GradientWatch:
         @functools.wraps(fully_shard)
         def shard_and_reserve(module: Any, *args: Any, **kwargs: Any) -> Any:
             result = fully_shard(module, *args, **kwargs)
+            if is_rehearsal():
+                return result
             for one in result if isinstance(result, list | tuple) else (result,):
                 self.guard.sharded(one)
             return result
@@ -224,7 +252,8 @@ class GradientWatch:
         @functools.wraps(init)
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
             init(model, *args, **kwargs)
-            self.guard.flattened(model)
+            if not is_rehearsal():
+                self.guard.flattened(model)
 
         return __init__
 
@@ -236,14 +265,44 @@ class GradientWatch:
 
         return register_comm_hook
 
-    def _before_own_use(self, use: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(use)
-        def judged_first(model: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._guard is not None:
-                self._guard.before_use(model.parameters())
-            return use(model, *args, **kwargs)
+    def _own_clipping(self, clip: Callable[..., Any]) -> Callable[..., Any]:
+        """FSDP1 clips by a norm that it reduces itself: judge first, and bind that norm."""
+        seams.hearing_reductions(clip, lambda _tensor: None)  # it must be one that can be heard
 
-        return judged_first
+        @functools.wraps(clip)
+        def bound(model: Any, max_norm: float, norm_type: float = 2.0) -> Any:
+            guard = self._guard
+            if guard is None:
+                return clip(model, max_norm, norm_type)
+            guard.before_use(model.parameters())
+            order = float(norm_type)
+
+            def hear(reduced: Any) -> None:
+                """The sum of powers, or the largest."""
+                power = 1.0 if order == float("inf") else order
+                total = reduced ** (1.0 / power)
+                instead = guard.bind_flat_norm(model, total, order)
+                if instead is not total:
+                    reduced.copy_(instead**power)
+
+            with sys.modules["torch"].no_grad():
+                return seams.hearing_reductions(clip, hear)(model, max_norm, norm_type)
+
+        return bound
+
+    def _sharded_scaler(self, unscale: Callable[..., Any]) -> Callable[..., Any]:
+        """FSDP1's scaler reduces its flags itself: judge first, and bind them behind it."""
+        judged_first = self._before_scaler(unscale)
+
+        @functools.wraps(unscale)
+        def bound(scaler: Any, optimizer: Any) -> Any:
+            result = judged_first(scaler, optimizer)
+            if self._guard is not None and scaler.is_enabled():
+                found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]  # noqa: SLF001 - there is no public question
+                self._guard.bind_flags(optimizer, found, flat=True)
+            return result
+
+        return bound
 
     def _before_deepspeed(self, step: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(step)
@@ -319,7 +378,7 @@ class GradientWatch:
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         dist = sys.modules.get("torch.distributed")
-        if dist is None or not dist.is_available() or not dist.is_initialized():
+        if dist is None or not dist.is_available() or not dist.is_initialized() or is_rehearsal():
             return None
         return self.guard.before_step(optimizer, args, kwargs)
 

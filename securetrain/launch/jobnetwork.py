@@ -24,9 +24,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final, Self
 
-from securetrain.core.errors import NetworkError
+from securetrain.core.errors import NetworkError, RuntimeRefusal
 from securetrain.core.files import write_atomic
-from securetrain.core.vocabulary import OPEN_EGRESS, NetworkProfile
+from securetrain.core.vocabulary import OPEN_EGRESS, EnforcementMode, NetworkProfile
 from securetrain.launch.address import announced_address
 from securetrain.launch.confinement import Inside
 from securetrain.launch.egress import EXCEPTIONS, VARIABLES, EgressProxy
@@ -48,7 +48,7 @@ from securetrain.network import (
 from securetrain.network.overlay import Overlay, Plan
 from securetrain.network.rdma import RDMA_DEVICES
 from securetrain.network.wireguard import Endpoint, WireGuardKey
-from securetrain.policy.schema import Network
+from securetrain.policy.schema import Network, Policy
 from securetrain.rendezvous.wire import Membership, Tunnel
 
 NCCL_KEY: Final = "nccl.key"
@@ -102,9 +102,25 @@ def egress_label(network: Network, profile: NetworkProfile | None) -> str:
     return f"{OPEN_EGRESS}: under {profile} workers use the machine's network"
 
 
-def record_egress(network: Network, profile: NetworkProfile, ledger: Ledger) -> str:
-    """Record that the way out is not limited, when that is so; returns the label."""
+def record_egress(policy: Policy, profile: NetworkProfile, ledger: Ledger) -> str:
+    """Record that the way out is not limited, when that is so; returns the label.
+
+    Raises:
+        RuntimeRefusal: ST-RUNT-021, the policy requires that it is.
+    """
+    network = policy.network
     label = egress_label(network, profile)
+    if label and policy.enforcement is EnforcementMode.REQUIRE:
+        error = RuntimeRefusal(
+            "ST-RUNT-021",
+            f"the network profile {profile} cannot limit the way out, and the policy requires that"
+            " all of it is enforced (enforcement)",
+            "policy: network.egress",
+            "require a profile with a network of the job's own (network.require: [overlay]), or"
+            " enforcement: report",
+        )
+        ledger.write(events.ProfileRefused.of(error))
+        raise error
     if label:
         places = " ".join(network.egress)[:2000]
         ledger.write(events.EgressUnlimited(places=places, network=profile))

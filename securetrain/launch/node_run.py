@@ -20,7 +20,7 @@ from pathlib import Path
 
 from securetrain.artifacts import RankSigner
 from securetrain.attest.node import AUTO
-from securetrain.attest.session import FileState, Verifier, appraisers_for
+from securetrain.attest.session import FleetState, fleet_verifier, open_fleet
 from securetrain.core import SIGNER_VARIABLE, ExitCode, NodeState
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import write_atomic
@@ -34,9 +34,9 @@ from securetrain.launch.background import BackgroundTasks
 from securetrain.launch.compile_cache import Cache, key_of, open_cache
 from securetrain.launch.confinement import NO_NETWORK, Confinement, compiles_as, confine, limits_of
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
+from securetrain.launch.enforced import Enforced, enforced_of, record_enforced
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
-from securetrain.launch.gradient_summary import gradients_of, record_gradients
 from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober, record_egress
 from securetrain.launch.node_services import NodeServices, start_services, this_node
 from securetrain.launch.options import RunOptions
@@ -63,6 +63,7 @@ from securetrain.network.environment import (
 )
 from securetrain.network.overlay import underlay_device
 from securetrain.network.wireguard import Endpoint
+from securetrain.policy import sandbox_mode
 from securetrain.rendezvous.coordinator import Admission, Coordinator, CoordinatorSettings
 from securetrain.rendezvous.member import Carrier
 
@@ -90,13 +91,13 @@ class Session:
     confinement: Confinement | None = None
     services: NodeServices | None = None
     cache: Cache | None = None
-    appraised: FileState | None = None
+    appraised: FleetState | None = None
     rank_signer: RankSigner | None = None
     """Signs for this node's ranks; None where the job's coordinator is another's."""
     signing: SigningService | None = None
     num_stragglers: int = 0
     way_out: str = ""
-    gradients: run_summary.GradientSummary | None = None
+    enforced: Enforced = Enforced()  # noqa: RUF009 - frozen
     finished: bool = False
 
     def __post_init__(self) -> None:
@@ -162,7 +163,7 @@ class Session:
                 network=self.profile,
             )
         )
-        self.way_out = record_egress(policy.policy.network, self.profile, self.ledger)
+        self.way_out = record_egress(policy.policy, self.profile, self.ledger)
         with self._refusing(events.SandboxRefused):
             user = compiles_as(self.options, policy.policy.host.sandbox)
         key = key_of(policy.digest, environ, user=user)
@@ -193,7 +194,7 @@ class Session:
         with elastic_agent.environment(self.environment.env):
             with self._refusing(events.ProgramRefused):
                 plan = elastic_agent.make_plan(self.options, policy.policy, run.logs)
-            endpoint, identity = self._rendezvous(low, high)
+            endpoint, identity = self._rendezvous(low, high, state)
             job = str(self.options.torch.rdzv_id) if self.options.joins else self.setup.job
             if needs_network(self.profile):
                 with self._refusing(events.JobNetworkRefused):
@@ -209,9 +210,10 @@ class Session:
             os.environ[SIGNER_VARIABLE] = str(self.signing.path)
             self.plan = plan = self._confined(plan, state)
             self.signing.stands_in = bool(self.confinement and self.confinement.sandbox)
-            self.gradients = gradients_of(self.setup, plan, None)
+            self.enforced = enforced_of(self.setup, plan, None)
             restart = Restart(
                 run=run,
+                run_id=self.setup.job,
                 ledger=self.ledger,
                 clock=self.clock,
                 say=self._say,
@@ -244,11 +246,11 @@ class Session:
         network = self.network.for_sandbox if self.network else NO_NETWORK
         hidden = (state.root, *map(Path, filter(None, [plan.rdzv_conf.get("identity")])))
         floors = state.floors(self.setup.job).parent
-        host, env = self.setup.policy.policy.host, self.environment.env
-        given = (self.setup.run, self.options, host.sandbox, env, self.ledger)
+        policy, env = self.setup.policy.policy, self.environment.env
+        given = (self.setup.run, self.options, sandbox_mode(policy), env, self.ledger)
         with self._refusing(events.SandboxRefused):
             self.confinement = confine(
-                *given, limits=limits_of(host), network=network, hidden=hidden, floors=floors
+                *given, limits=limits_of(policy.host), network=network, hidden=hidden, floors=floors
             )
         plain = self.network.inside(plan) if self.network else plan
         return self.confinement.inside(plan, plain, network)
@@ -308,7 +310,7 @@ class Session:
         )
         self.ledger.write(events.TorchAccepted(subject=str(check_torch(policy.policy))))
 
-    def _rendezvous(self, low: int, high: int) -> tuple[str, Path | None]:
+    def _rendezvous(self, low: int, high: int, state: NodeState) -> tuple[str, Path | None]:
         """The coordinator's address, and this node's identity folder when we make it."""
         if self.options.joins:
             return str(self.options.torch.rdzv_endpoint), None
@@ -316,31 +318,22 @@ class Session:
         ca = JobCA.create(policy.policy.identity.trust_domain, self.setup.job, now)
         write_atomic(run.certs / "ca.crt", certificate_pem(ca.certificate))
         self.rank_signer = make_identity(self.setup, ca, now)
+        ledger = coordinator_ledger(self.setup, self.clock)
+        with self._refusing(events.ReferenceValuesRefused):
+            self.appraised = open_fleet(state.fleet, policy, old=run.attestation)
+            verifier = fleet_verifier(policy, self.clock, self.appraised, ledger)
         self.coordinator = Coordinator(
             self.setup.job,
             ca,
             policy,
-            coordinator_ledger(self.setup, self.clock),
+            ledger,
             min_nodes=low,
             max_nodes=high,
             clock=self.clock,
-            settings=CoordinatorSettings(verifier=self._verifier()),
+            settings=CoordinatorSettings(verifier=verifier),
         )
         host, port = self.coordinator.start()
         return f"{host}:{port}", run.keys
-
-    def _verifier(self) -> Verifier:
-        """Judges this job's nodes; what it must not forget is kept in the run directory."""
-        policy = self.setup.policy
-        with self._refusing(events.ReferenceValuesRefused):
-            self.appraised = FileState(self.setup.run.attestation)
-            return Verifier(
-                policy=policy.policy,
-                policy_digest=policy.digest,
-                clock=self.clock,
-                appraisers=appraisers_for(policy, self.clock(), self.appraised),
-                state=self.appraised,
-            )
 
     def _attester(self) -> str:
         """The attester of this node: as asked for, or all there is when the policy judges it."""
@@ -376,8 +369,8 @@ class Session:
         if problem is not None and error is None:
             outcome, exit_code, error = run_summary.Outcome.FAILED, int(problem.exit_code), problem
         recording.record_reports(self.setup.run, self.ledger)
-        self.gradients = gradients_of(self.setup, self.plan, self._reports())
-        record_gradients(self.gradients, self.ledger, self._say)
+        self.enforced = enforced_of(self.setup, self.plan, self._reports())
+        record_enforced(self.enforced, self.ledger, self._say)
         self.ledger.write(
             events.RunEnded(
                 subject=self.setup.job,
@@ -464,9 +457,7 @@ class Session:
         exit_code: int | None = None,
         error: SecureTrainError | None = None,
     ) -> None:
-        policy = self.setup.policy
-        found = self.environment
-        nodes = max(1, len(self._admissions()))
+        found, nodes = self.environment, max(1, len(self._admissions()))
         run_summary.write_summary(
             self.setup.run,
             run_summary.RunSummary(
@@ -478,12 +469,12 @@ class Session:
                 exit_code=exit_code,
                 code=error.code if error else "",
                 what=error.what if error else "",
-                policy=run_summary.policy_ref(policy),
+                policy=run_summary.policy_ref(self.setup.policy),
                 network=self.profile,
                 command=self.argv,
                 world_size=self.plan.num_workers * nodes if self.plan else 0,
                 max_restarts=self.options.torch.max_restarts,
-                torch=str(check_torch(policy.policy)),
+                torch=str(check_torch(self.setup.policy.policy)),
                 nodes=run_summary.node_refs(self._admissions()),
                 pinned=dict(found.pinned) if found else {},
                 removed=run_summary.variables(found),
@@ -491,7 +482,8 @@ class Session:
                 sandbox=self.confinement.label if self.confinement else "",
                 egress=self.way_out,
                 preflight=self.preflight.sentence if self.preflight else "",
-                gradients=self.gradients,
+                gradients=self.enforced.gradients,
+                checkpoints=self.enforced.checkpoints,
                 workers=tuple(run_summary.worker_ref(report) for report in self._reports()),
                 protected=self.plan.protected if self.plan else True,
                 stragglers=self.num_stragglers,

@@ -146,6 +146,7 @@ def with_device(facts: NodeFacts, name: str) -> NodeFacts:
         return facts
     device = Interface(
         name=name,
+        kind="wireguard",
         up=False,
         loopback=False,
         rp_filter=None,

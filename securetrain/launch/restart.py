@@ -10,7 +10,9 @@ Rules:
    refused. The workers go on from the newest checkpoint that is left, or from the beginning;
 3. rank 0's node does this first, and the others wait for it. Each node judges an eviction once, and
    a failure ends the run: nobody goes on from what could not be judged;
-4. what the other nodes have seen as the newest checkpoint is heard before that (`head_tracker`),
+4. what a death has interrupted is finished (`artifacts.lineage.recovery`): what was being written
+   goes, a rollback is done to its end, and a checkpoint that was whole and signed is entered;
+5. what the other nodes have seen as the newest checkpoint is heard before that (`head_tracker`),
    and what was not proven to be logged yet is, if the witnesses are there (`background`).
 """
 
@@ -26,6 +28,8 @@ from securetrain.artifacts.lineage import (
     History,
     Known,
     Quarantine,
+    Recovery,
+    Rollback,
     State,
     in_doubt,
     newest_believed,
@@ -53,6 +57,7 @@ class Restart:
     """One node's part of it; `begin` is the rendezvous handler's `on_epoch`."""
 
     run: RunDir
+    run_id: str
     ledger: Ledger
     clock: Callable[[], datetime]
     say: Callable[[str], None]
@@ -80,6 +85,7 @@ class Restart:
                 self._judge(news, past, membership.epoch, local)
         if self.head_tracker is not None:
             self.head_tracker.excuse_rollback(self._past)
+        self._recover()
         if self.background is not None:
             self.background.settle(SETTLE_SECONDS)
             if self.background.problem is not None:
@@ -93,7 +99,26 @@ class Restart:
             )
         )
 
-    def roll_back(self, said: events.RolledBack) -> None:
+    def _recover(self) -> None:
+        """Rule 4."""
+        past = self._past()
+        if past.going_back is not None:
+            self.roll_back(past.going_back)
+            past = self._past()
+        recovery = Recovery(
+            folder=self.run.checkpoints,
+            run_id=self.run_id,
+            trust=self._trust(),
+            ledger=self.ledger,
+            key=lambda: PrivateKey.load(self.run.key("checkpoint")),
+            clock=self.clock,
+            floors=None if self.head_tracker is None else self.head_tracker.floors,
+            files=self.run.replaced,
+        )
+        for found in recovery.begin(past):
+            self.say(f"{found.name} was saved when the run died, and is entered now")
+
+    def roll_back(self, said: events.RolledBack | Rollback) -> None:
         """The guard takes the run back to a step: what was made after it is set aside, and this
         node's memory of the newest checkpoint allows it.
 

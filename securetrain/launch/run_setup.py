@@ -12,7 +12,9 @@ Rules:
    setup was cut short, is refused and never repaired silently;
 4. the job CA's key is made at each launch and stays in memory;
 5. when the policy asks for a transparency log, the trust root names it and its witnesses: those
-   that the policy names, else a log of the run's own and the machine that makes the run.
+   that the policy names, else a log of the run's own and the machine that makes the run;
+6. the keys of what outlives the run (`PAIRS`) are pairs, and its trust root asks for both
+   signatures. Directories of earlier versions keep the keys, and the rule, that they have.
 """
 
 import base64
@@ -60,6 +62,12 @@ KEYS: Final = ("root", "agent", "worker", "checkpoint", "dataset")
 """Those that every run directory has."""
 OWN_KEYS: Final = ("coordinator", "trainer")
 """Those of roles that directories of earlier versions give to ``agent`` and ``worker``."""
+PAIRS: Final = {
+    "root": TrustRole.ROOT,
+    "checkpoint": TrustRole.CHECKPOINT,
+    "dataset": TrustRole.DATASET,
+}
+"""Those that sign what outlives the run: pairs with ML-DSA, and both signatures must hold."""
 NODE_KEY: Final = "node"
 LOG_KEY: Final = "log"
 FROM_PEOPLE: Final = frozenset({"dataset", "waivers", "keys", "tpm"})
@@ -101,7 +109,8 @@ def prepare_run(
             under another one.
         UsageError: ST-USAG-002 when it cannot be written, ST-USAG-005 when its setup is incomplete,
             ST-USAG-017 or ST-USAG-018 for a place that is no run directory of this user's.
-        IdentityError: ST-IDEN-008 when its trust root is not valid (any more).
+        IdentityError: ST-IDEN-008 when its trust root is not valid (any more); ST-IDEN-025 where
+            ML-DSA cannot be computed.
     """
     policy = load_policy(policy_name)
     if guard:
@@ -214,11 +223,14 @@ def _create(
             str(leftovers[0]),
             "choose another --run-dir, or remove this one",
         )
+    keys = {  # first of all: where there is no ML-DSA, nothing is left behind
+        name: PrivateKey.generate_pair() if name in PAIRS else PrivateKey.generate()
+        for name in (*KEYS, *OWN_KEYS)
+    }
     write_atomic(run.policy, _as_given(policy_name))
     write_atomic(run.resolved_policy, canonical.encode(policy.policy))
     for folder in (run.keys, run.certs, run.logs):
         make_private_dir(folder)
-    keys = {name: PrivateKey.generate() for name in (*KEYS, *OWN_KEYS)}
     for name, key in keys.items():
         key.save(run.key(name))
     PrivateKey.generate(KeyKind.P256).save(run.key(NODE_KEY))
@@ -229,7 +241,8 @@ def _create(
         **{role: [keys[name].public] for role, name in WRITERS.items()},
         TrustRole.NODE: [keys["agent"].public],
     }
-    root = sign_root(roles, keys["root"], now, now + TRUST_LIFETIME)
+    until = now + TRUST_LIFETIME
+    root = sign_root(roles, keys["root"], now, until, both=PAIRS.values())
     asked = policy.policy.checkpoint.log
     if asked is not None:
         origin = f"{policy.policy.identity.trust_domain}/job-{keys['root'].key_id[:16]}"

@@ -95,6 +95,23 @@ class GradientSummary(_Base, frozen=True, kw_only=True):
     """Why gradients were not watched."""
 
 
+class CheckpointSummary(_Base, frozen=True, kw_only=True):
+    """The saves of this node's workers that nobody signed, by their own word."""
+
+    label: str
+    """For people; empty when there is nothing to say."""
+    unsigned: int = 0
+    """Calls."""
+    ways: dict[str, int] = {}
+    """The calls by function."""
+    places: tuple[str, ...] = ()
+    """The first files and directories."""
+    fields: tuple[str, ...] = ()
+    """The demands of the policy that are not enforced on them."""
+    is_known: bool = True
+    """Whether every worker has said what it saved."""
+
+
 class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):
     """The document."""
 
@@ -126,6 +143,7 @@ class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):
     """What `network.egress` cannot limit here; empty when it limits all, or names no place."""
     preflight: str = ""
     gradients: GradientSummary | None = None
+    checkpoints: CheckpointSummary | None = None
     workers: tuple[WorkerRef, ...] = ()
     protected: bool = True
     """Whether the workers ran under the shim."""

@@ -7,6 +7,7 @@ torch that this package does not know: ST-RUNT-007, and the import fails.
 """
 
 import functools
+import inspect
 import pickle
 import sys
 from collections.abc import Callable, Sequence
@@ -70,6 +71,48 @@ def wrap_if_there(
     """As `wrap`, for a part of torch that some builds leave out."""
     if hasattr(module, name):
         wrap(wrapper, name, module)
+
+
+def hearing_reductions(
+    function: Callable[..., Any], hear: Callable[[Any], None]
+) -> Callable[..., Any]:
+    """A function again, over the same code, that has `hear` told each tensor which it reduces.
+
+    The function calls ``dist.all_reduce``; its decorators are left out.
+
+    Raises:
+        RuntimeRefusal: ST-RUNT-007, it does not.
+    """
+    original = inspect.unwrap(function)
+    names = original.__code__.co_names if isinstance(original, FunctionType) else ()
+    if not isinstance(original, FunctionType) or not {"dist", "all_reduce"} <= set(names):
+        raise _unknown(getattr(function, "__qualname__", str(function)))
+    scope = dict(original.__globals__)
+    scope["dist"] = _HeardReductions(scope["dist"], hear)
+    copied = FunctionType(
+        original.__code__, scope, original.__name__, original.__defaults__, original.__closure__
+    )
+    copied.__kwdefaults__ = original.__kwdefaults__
+    return copied
+
+
+class _HeardReductions:
+    """``torch.distributed`` for one function."""
+
+    def __init__(self, real: Any, hear: Callable[[Any], None]) -> None:
+        self._real = real
+        self._hear = hear
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def all_reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """Reduce, then tell."""
+        work = self._real.all_reduce(tensor, *args, **kwargs)
+        if work is not None:
+            work.wait()
+        self._hear(tensor)
+        return work
 
 
 def protect_spawned(module: ModuleType) -> None:

@@ -18,6 +18,7 @@ torch.distributed.checkpoint._pg_transport         checkpoints from a peer, like
 torch.distributed.optim.zero_redundancy_optimizer  optimizer state from a peer, likewise
 torch.distributed.debug                            the debug server does not start
 torch.nn.parallel, .distributed.fsdp, .optim       gradients are watched (`gradients`)
+torch.serialization, torch.distributed.checkpoint  saves that nobody signs are noticed (`saves`)
 multiprocessing.spawn, .forkserver                 child processes get the same shim
 =================================================  ===============================================
 
@@ -32,13 +33,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from securetrain.core import RUN_DIR_VARIABLE, SIGNER_VARIABLE, RunDir
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
-from securetrain.core.vocabulary import NetworkProfile
+from securetrain.core.vocabulary import EnforcementMode, NetworkProfile
 from securetrain.launch import loopback_peers, seams, sockets, workerlog
 from securetrain.launch.fresh_keys import FreshKeys
 from securetrain.launch.gradients import GradientWatch
 from securetrain.launch.import_hooks import Patch, PostImportFinder
+from securetrain.launch.saves import SaveWatch
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.network.environment import PROFILE_VARIABLE
 from securetrain.policy.load import load_resolved
@@ -70,15 +74,27 @@ class Shim:
     noticed: set[str] = field(default_factory=set)
     gradients: GradientWatch | None = field(init=False)
     """None where the policy watches none."""
+    saves: SaveWatch = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.policy.gradients
+        required = self.policy.enforcement is EnforcementMode.REQUIRE
+        self.saves = SaveWatch(
+            is_required=required,
+            is_first=self.rank == 0 and not self.is_child,
+            say=self._say,
+            record=self._record,
+            changed=self.report,
+        )
         self.gradients = None
+        if required:
+            settings = msgspec.structs.replace(settings, require_watched=True)
         if settings.mode is not GuardMode.OFF:
             self.gradients = GradientWatch(
                 settings=settings,
                 sketches=self.run.sketches if self.rank == 0 else None,
                 signer=self.signer,
+                run=self.run,
                 is_node_leader=self.is_node_leader,
                 say=self._say,
                 record=self._record,
@@ -143,6 +159,7 @@ class Shim:
                 sockets=self.last_check,
                 nccl_tls=tuple(sorted(map(str, self.encrypted))),
                 gradients=self.gradients.report() if self.gradients is not None else None,
+                saves=self.saves.report(),
                 error=None if error is None else workerlog.describe(error),
             ),
         )
@@ -242,6 +259,7 @@ class Shim:
             patches[f"{dist}.debug"] = functools.partial(
                 seams.wrap, self._forbidding, "start_debug_server"
             )
+        patches |= self.saves.patches()
         if self.gradients is not None:
             patches |= self.gradients.patches()
         patches[f"{dist}.distributed_c10d"] = functools.partial(seams.apply_all, tuple(c10d))

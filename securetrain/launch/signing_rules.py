@@ -7,9 +7,12 @@ verifier reads it afterwards; bytes that are not exactly one of these messages a
 
 =============  ===================================================================================
 a rank's file  of this run, this rank and this world (or of rank 0 alone); no step before its last
-a statement    from rank 0 alone: a checkpoint of this run, policy, membership and world, made in
-               this round by the launcher's clock, naming only nodes that were admitted, with rank
-               signatures that verify; no step or number before the last
+a word         in a dispute: of this run, this rank and this world; each number of a guard and group
+               once, so that no rank has two words signed for one
+a statement    from rank 0 alone: a checkpoint of this run, name, policy, membership and world,
+               made in this round by the launcher's clock, naming only nodes that were admitted,
+               binding nothing that the launcher does not keep, with rank signatures that verify;
+               no step or number before the last
 a head         from rank 0 alone: of a statement signed in this launch, above the last head, without
                a place in the log, which only the launcher gives
 an event       of the role ``rank`` or ``worker``; what rank 0 writes for all from rank 0 alone; a
@@ -27,6 +30,7 @@ from typing import Final, TypeVar
 
 from securetrain.artifacts.lineage import Head, head
 from securetrain.artifacts.statement import (
+    Bound,
     CheckpointPredicate,
     digest_of,
     members,
@@ -35,6 +39,7 @@ from securetrain.artifacts.statement import (
 from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, reason
 from securetrain.core.vocabulary import NodeTier
+from securetrain.identity import words
 from securetrain.identity.signing import LIMITS, VERSION, Ask, Hello
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.signing_peers import Worker
@@ -47,6 +52,8 @@ NOT_OWN: Final = "ST-RUNT-031"
 MALFORMED: Final = "ST-RUNT-032"
 OTHER_TIME: Final = "ST-RUNT-033"
 _SILENT: Final = "ST-GRAD-010"
+_MOST_GROUPS: Final = 256
+"""Of one rank's guards in a round."""
 _AHEAD: Final = timedelta(minutes=1)
 """A worker's clock is the launcher's; this is for a clock that was set meanwhile."""
 RANK_ZERO: Final = frozenset({Ask.CHECKPOINT, Ask.HEAD})
@@ -55,6 +62,8 @@ FOR_ALL: Final = frozenset(
         events.DatasetOpened,
         events.GradientsWatched,
         events.TensorGroupSpansMachines,
+        events.MeshChecked,
+        events.MeshRefused,
         events.WeightsLoaded,
         events.RunResumed,
         events.CheckpointSigned,
@@ -75,6 +84,8 @@ class Circumstances:
     """The launcher's own knowledge, against which a worker's words are held."""
 
     run_id: str
+    name: str
+    """The name under which the run signs: its policy's, or its own."""
     policy: str
     """The digest of the run's policy."""
     response: GuardResponse
@@ -104,6 +115,8 @@ class Judge:
     """When this round began."""
     _ranks: dict[int, int] = field(default_factory=dict)
     """The last step of which each rank has signed its file, in this round."""
+    _words: dict[tuple[int, int, str], int] = field(default_factory=dict)
+    """The last number that each rank has used in each guard and group, in this round."""
     _statement: Last = field(default_factory=Last)
     _head: Last = field(default_factory=Last)
     _signed: dict[str, Last] = field(default_factory=dict)
@@ -116,6 +129,7 @@ class Judge:
         """New workers start: they may go on from an older step."""
         self.began = self.here.clock()
         self._ranks.clear()
+        self._words.clear()
         self._statement = Last()
 
     def roll_back(self, step: int) -> None:
@@ -166,6 +180,33 @@ class Judge:
             raise RuntimeRefusal(OTHER_TIME, f"step {said.step} comes after step {last}")
         self._ranks[worker.rank] = said.step
 
+    def word(self, worker: Worker, message: bytes) -> None:
+        """Judge a rank's word in a dispute; the caller signs it next.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-031 to 033.
+        """
+        said = _read(lambda: words.read_message(message))
+        self._check_run(said.run_id)
+        if said.rank != worker.rank:
+            raise RuntimeRefusal(NOT_OWN, f"rank {worker.rank} asks for the word of {said.rank}")
+        if said.world_size != worker.world_size:
+            raise RuntimeRefusal(
+                NOT_OWN, f"it speaks of {said.world_size} ranks, there are {worker.world_size}"
+            )
+        key = (worker.rank, said.guard, said.group)
+        last = self._words.get(key, 0)
+        if said.number <= last:
+            raise RuntimeRefusal(
+                OTHER_TIME, f"word {said.number} comes after word {last} of the same guard"
+            )
+        if key not in self._words and self._groups(worker) >= _MOST_GROUPS:
+            raise RuntimeRefusal(NOT_OWN, f"rank {worker.rank} has words in {_MOST_GROUPS} groups")
+        self._words[key] = said.number
+
+    def _groups(self, worker: Worker) -> int:
+        return sum(rank == worker.rank for rank, _, _ in self._words)
+
     def statement(self, worker: Worker, message: bytes) -> None:
         """Judge a checkpoint's statement; the caller signs it next.
 
@@ -183,6 +224,10 @@ class Judge:
             raise RuntimeRefusal(
                 OTHER_TIME, f"it is of membership {said.epoch}, and {self.epoch} is in force"
             )
+        if said.name not in {"", said.run_id, self.here.name}:
+            raise RuntimeRefusal(NOT_OWN, f"it bears the name {said.name!r}, which is another's")
+        if said.bound != Bound():
+            raise RuntimeRefusal(NOT_OWN, "it binds what this launcher does not keep")
         last = self._statement
         if said.step < last.step or said.seq < last.seq:
             raise RuntimeRefusal(
@@ -237,6 +282,8 @@ class Judge:
             raise RuntimeRefusal(
                 NOT_OWN, f"{said.NAME} is written by the {min(said.WRITERS)}, not by a worker"
             )
+        if isinstance(said, events.LedgerMended):
+            raise RuntimeRefusal(NOT_OWN, f"{said.NAME} is written by whoever mends the ledger")
         if type(said) in FOR_ALL and worker.rank != 0:
             raise RuntimeRefusal(NOT_OWN, f"rank {worker.rank} asks for a {said.NAME}; rank 0 may")
         self._check_said(worker, said)
@@ -248,9 +295,12 @@ class Judge:
                 made = self._signed.get(said.digest)
                 if made is None or made.step != said.step:
                     raise RuntimeRefusal(NOT_OWN, "it is of a checkpoint that was not signed here")
-            case events.CheckpointSeen() | events.RankSuspected() | events.RolledBack() if (
-                worker.local_rank != 0
-            ):
+            case (
+                events.CheckpointSeen()
+                | events.RankSuspected()
+                | events.ReductionDisputed()
+                | events.RolledBack()
+            ) if worker.local_rank != 0:
                 raise RuntimeRefusal(
                     NOT_OWN, f"only the first rank of a node asks for a {said.NAME}"
                 )

@@ -34,7 +34,7 @@ from securetrain.core import RunDir, canonical
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, os_error
 from securetrain.core.files import make_private_dir
 from securetrain.identity import signing
-from securetrain.identity.keys import Signer
+from securetrain.identity.keys import PairSigner, Signer
 from securetrain.identity.signing import Ask, Refusal, Reply, Signed, Welcome, Written
 from securetrain.launch import elastic_agent
 from securetrain.launch.signing_peers import Worker, identify, stood_for, workers_of
@@ -382,12 +382,19 @@ class SigningService:
                     )
                 self.judge.rank_file(worker, body)
                 return _signed(self.keys.rank.key, body)
+            case Ask.WORD:
+                if self.keys.rank is None:
+                    raise RuntimeRefusal(
+                        MALFORMED, "no key is certified for the ranks of this node"
+                    )
+                self.judge.word(worker, body)
+                return _signed(self.keys.rank.key, body)
             case Ask.CHECKPOINT:
                 self.judge.statement(worker, body)
-                return _signed(self.keys.checkpoint, body)
+                return _signed(self.keys.checkpoint, body, whole=True)
             case Ask.HEAD:
                 self.judge.head(worker, body)
-                return _signed(self.keys.checkpoint, body)
+                return _signed(self.keys.checkpoint, body, whole=True)
             case Ask.EVENT:
                 return self._write(worker, body)
             case _:
@@ -400,6 +407,7 @@ class SigningService:
             rank=worker.rank,
             world_size=worker.world_size,
             checkpoint_key=_spki(self.keys.checkpoint) if worker.rank == 0 else "",
+            checkpoint_companion=_companion(self.keys.checkpoint) if worker.rank == 0 else "",
             rank_key="" if rank is None else _spki(rank.key),
             rank_certificate="" if rank is None else rank.certificate,
             nodes=self.nodes,
@@ -461,12 +469,24 @@ def _send(peer: socket.socket, kind: Reply, body: bytes) -> None:
         peer.send(signing.frame(kind, body))
 
 
-def _signed(key: Signer, message: bytes) -> Signed:
-    return Signed(key.key_id, base64.b64encode(key.sign(message)).decode())
+def _signed(key: Signer, message: bytes, *, whole: bool = False) -> Signed:
+    """Sign; `whole` with a pair's companion too."""
+    made = (
+        key.sign_all(message)
+        if whole and isinstance(key, PairSigner)
+        else ((key.key_id, key.sign(message)),)
+    )
+    sigs = [base64.b64encode(signature).decode() for _, signature in made]
+    return Signed(key.key_id, sigs[0], sigs[1] if len(sigs) > 1 else "")
 
 
 def _spki(key: Signer) -> str:
     return base64.b64encode(key.public.spki).decode()
+
+
+def _companion(key: Signer) -> str:
+    companion = key.public.companion
+    return "" if companion is None else base64.b64encode(companion.spki).decode()
 
 
 def _name(rank: int) -> str:

@@ -14,7 +14,9 @@ It installs the shim and then runs the script as ``python script.py`` or ``pytho
    make them, so that pickling, ``multiprocessing`` and tracebacks work as always;
 4. an exception that ends the script is shown as Python shows it, and written to the rank's report
    and to torch's error file, so that the launcher can say what happened without the script having
-   to import anything.
+   to import anything;
+5. a process that has used torch ends with the script's own exit code, and without the interpreter's
+   end, which torch's threads may turn into an abort (`core.leaving`).
 
 ``-P`` keeps the working directory off the path until the shim is there: a ``securetrain`` folder
 in it is not imported by accident.
@@ -38,6 +40,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Final, NoReturn
 
+from securetrain.core import leave
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.launch.shim import Shim
 
@@ -64,10 +67,13 @@ def main(argv: Sequence[str]) -> None:
         # An exit because of an error of ours says so: `raise SystemExit(code) from error`.
         ours = leaving.__cause__ if isinstance(leaving.__cause__, SecureTrainError) else leaving
         _report(shim, ours if leaving.code not in (None, 0) else None)
+        if isinstance(leaving.code, int | None):
+            leave((leaving.code or 0) & 0xFF)
         raise
     except BaseException as error:  # noqa: BLE001 - whatever ends the script is reported
         _end(shim, error)
     _report(shim, None)
+    leave(0)
 
 
 def die_with_parent() -> None:
@@ -159,7 +165,7 @@ def _end(shim: Shim, error: BaseException) -> NoReturn:
     if isinstance(error, KeyboardInterrupt):
         raise error.with_traceback(trace)  # Python then leaves by the signal
     sys.excepthook(type(error), error.with_traceback(trace), trace)
-    sys.exit(1)
+    leave(1)
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:

@@ -52,6 +52,7 @@ def start_signing(
     run, domain = setup.run, setup.policy.policy.identity.trust_domain
     here = Circumstances(
         run_id=setup.job,
+        name=_name(setup),
         policy=setup.policy.digest,
         response=setup.policy.policy.gradients.response,
         trust=TrustRoot.load(run.trust, clock()),
@@ -66,3 +67,9 @@ def start_signing(
     service = SigningService(run=run, keys=keys, judge=Judge(here=here), ledger=ledger)
     service.start()
     return service
+
+
+def _name(setup: RunSetup) -> str:
+    """The name under which the run may sign: the one that its policy expects, or the run's own."""
+    expected = setup.policy.policy.checkpoint.expect
+    return setup.job if expected is None or expected.name is None else expected.name

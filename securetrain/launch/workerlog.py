@@ -57,6 +57,15 @@ class GradientReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Why, each once."""
 
 
+class SaveReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The saves of one rank that nobody signed, by its own word."""
+
+    unsigned: dict[str, int] = {}
+    """How often each function was called."""
+    places: tuple[str, ...] = ()
+    """The first of the files and directories."""
+
+
 class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The report of one rank of one attempt."""
 
@@ -72,6 +81,8 @@ class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The NCCL libraries that encrypt with the job's key."""
     gradients: GradientReport | None = None
     """None where the policy watches no gradients."""
+    saves: SaveReport | None = None
+    """None from a shim that did not look."""
     error: WorkerError | None = None
 
 

@@ -29,6 +29,7 @@ from .profile import achieve as achieve
 from .profile import label as label
 from .record import STATE as STATE
 from .search_paths import cache_problem as cache_problem
+from .search_paths import path_problem as path_problem
 from .variables import CACHES as CACHES
 from .verbs import Readers as Readers
 from .verbs import Verbs as Verbs

@@ -13,8 +13,6 @@ offload from crypto offload; the numbers of the kernel's interface never change.
 3. the dump is of the calling thread's network namespace and needs CAP_NET_ADMIN.
 """
 
-import errno
-import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from enum import IntEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, TypeAlias
 
+from securetrain.core import netlink
 from securetrain.core.errors import NetworkError
 
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -34,13 +33,10 @@ NETLINK_XFRM: Final = 6
 MAX_BYTES: Final = 16 << 20
 MAX_MESSAGES: Final = 1 << 16
 
-_HEADER: Final = struct.Struct("=IHHII")
-_ATTRIBUTE: Final = struct.Struct("=HH")
 _SELECTOR: Final = struct.Struct("=16s16s HHHH H BBB 3x i I")
 _ID: Final = struct.Struct("=16s 4s B 3x")
 _UNSIGNED: Final = struct.Struct("=I")
 _SHORT: Final = struct.Struct("=H")
-_INT: Final = struct.Struct("=i")
 _OFFLOAD: Final = struct.Struct("=iB")
 _TEMPLATE: Final = struct.Struct("=16s4sB3x H2x 16s I BBB x III")
 
@@ -54,9 +50,6 @@ _POLICY_SIZE: Final = 168
 _POLICY_TAIL: Final = struct.Struct("=IIBB")
 _POLICY_TAIL_AT: Final = 152
 
-_DUMP: Final = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
-_ERROR: Final = 2
-_DONE: Final = 3
 _TMPL: Final = 5
 _AEAD: Final = 18
 _OFFLOAD_DEV: Final = 28
@@ -64,9 +57,6 @@ _NARROW: Final = {21, 31}  # XFRMA_MARK, XFRMA_IF_ID
 _NAME_SIZE: Final = 64
 _INBOUND: Final = 2
 _PACKET: Final = 4
-_INTERRUPTED: Final = 0x10  # NLM_F_DUMP_INTR: something changed while it was written
-_TIMEOUT_SECONDS: Final = 10
-_TRIES: Final = 5
 
 
 class Kind(IntEnum):
@@ -168,68 +158,31 @@ def dump(kind: Kind) -> bytes:
         NetworkError: ST-NETW-033 when it does not answer, or changes while it does.
     """
     try:
-        for _ in range(_TRIES):
-            with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_XFRM) as netlink:
-                netlink.settimeout(_TIMEOUT_SECONDS)
-                netlink.bind((0, 0))
-                netlink.send(_HEADER.pack(_HEADER.size, kind, _DUMP, 1, 0))
-                data = b"".join(_received(netlink))
-            if not any(flags & _INTERRUPTED for _, flags, _ in _split(data)):
-                return data
+        return netlink.dump(NETLINK_XFRM, kind, limit=MAX_BYTES)
     except OSError as error:
         raise _unknown(f"the kernel does not say what it encrypts: {error.strerror}") from error
-    raise _unknown("the kernel's IPsec state never stands still")
-
-
-def _received(netlink: socket.socket) -> Iterator[bytes]:
-    left = MAX_BYTES
-    while True:
-        data = netlink.recv(1 << 16)
-        left -= len(data)
-        if left < 0:
-            raise _unknown(f"there is more IPsec state than {MAX_BYTES} bytes")
-        yield data
-        if any(kind in {_ERROR, _DONE} for kind, *_ in _split(data)):
-            return
+    except netlink.NetlinkError as error:
+        raise _unknown(str(error)) from error
 
 
 def _messages(data: bytes, kind: Kind) -> Iterator[bytes]:
     """The bodies of a whole dump; one that does not end is not whole."""
-    for number, (answer, _, body) in enumerate(_split(data)):
-        if answer == _DONE:
-            return
-        if answer == _ERROR:
-            (code,) = _INT.unpack_from(body) if len(body) >= _INT.size else (-errno.EPROTO,)
-            raise _unknown(f"the kernel refuses to say: {os.strerror(-code)}")
-        if answer != _ANSWER[kind] or number >= MAX_MESSAGES:
-            raise _unknown("the kernel's answer is not what was asked for")
-        yield body
-    raise _unknown("the kernel's answer has no end")
-
-
-def _split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Kind, flags and body of each message."""
-    at = 0
-    while at < len(data):
-        if len(data) - at < _HEADER.size:
-            raise _unknown("a message of the kernel is cut off")
-        length, kind, flags, *_ = _HEADER.unpack_from(data, at)
-        if not _HEADER.size <= length <= len(data) - at:
-            raise _unknown("a message of the kernel has a wrong length")
-        yield kind, flags, data[at + _HEADER.size : at + length]
-        at += -(-length // 4) * 4
+    try:
+        for number, (answer, body) in enumerate(netlink.answers(data)):
+            if answer != _ANSWER[kind] or number >= MAX_MESSAGES:
+                raise _unknown("the kernel's answer is not what was asked for")
+            yield body
+    except OSError as error:
+        raise _unknown(error.strerror or str(error)) from error
+    except netlink.NetlinkError as error:
+        raise _unknown(str(error)) from error
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:
-    found: dict[int, bytes] = {}
-    at = 0
-    while at + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, at)
-        if not _ATTRIBUTE.size <= length <= len(data) - at:
-            raise _unknown("an attribute has a wrong length")
-        found[kind & 0x3FFF] = data[at + _ATTRIBUTE.size : at + length]
-        at += -(-length // 4) * 4
-    return found
+    try:
+        return netlink.attributes(data)
+    except netlink.NetlinkError as error:
+        raise _unknown(str(error)) from error
 
 
 def _state(body: bytes) -> State:

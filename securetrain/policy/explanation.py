@@ -26,9 +26,9 @@ class Row:
 
     section: str
     boundary: str
-    """The trust boundary that the section is about."""
+    """The trust boundary that the section is about; ``audit`` for the audit itself."""
     field: str
-    """Dotted below the section: ``allow_self_asserted.max_nodes``."""
+    """Dotted below the section: ``allow_self_asserted.max_nodes``; empty where it has no fields."""
     value: Any
     """Plain data."""
     source: str
@@ -88,30 +88,33 @@ def explain(loaded: LoadedPolicy, section: str | None = None) -> list[Row]:
 def documented_fields() -> list[FieldDoc]:
     """Every field of every section as the schema documents it, nested ones after their parent."""
     hints = typing.get_type_hints(Policy, include_extras=True)
-    return [doc for name in SECTIONS for doc in _fields_of(hints[name], (name,))]
+    whole = [_doc(("enforcement",), hints["enforcement"])]
+    return [*whole, *(doc for name in SECTIONS for doc in _fields_of(hints[name], (name,)))]
 
 
 def _fields_of(struct: Any, prefix: tuple[str, ...]) -> list[FieldDoc]:
     docs = []
     for name, hint in typing.get_type_hints(struct, include_extras=True).items():
-        meta = next(
-            (
-                m
-                for m in getattr(hint, "__metadata__", ())
-                if isinstance(m, msgspec.Meta) and m.extra is not None
-            ),
-            msgspec.Meta(),
-        )
-        docs.append(
-            FieldDoc(
-                path=(*prefix, name),
-                description=meta.description or "",
-                enforced_by=tuple((meta.extra or {}).get("enforced_by", ())),
-            )
-        )
+        docs.append(_doc((*prefix, name), hint))
         for inner in _structs_in(hint):
             docs += _fields_of(inner, (*prefix, name))
     return docs
+
+
+def _doc(path: tuple[str, ...], hint: Any) -> FieldDoc:
+    meta = next(
+        (
+            m
+            for m in getattr(hint, "__metadata__", ())
+            if isinstance(m, msgspec.Meta) and m.extra is not None
+        ),
+        msgspec.Meta(),
+    )
+    return FieldDoc(
+        path=path,
+        description=meta.description or "",
+        enforced_by=tuple((meta.extra or {}).get("enforced_by", ())),
+    )
 
 
 def _structs_in(hint: Any) -> list[Any]:

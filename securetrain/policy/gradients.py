@@ -102,11 +102,19 @@ class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     confirm_tables: Annotated[
         bool,
         meta(
-            "whether ranks compare their tables before a step is applied, by one more all-gather,"
-            " and not with the next step",
+            "whether two or three ranks compare their tables before a step is applied, by one more"
+            " all-gather, and not with the next step; four or more always agree before",
             "run",
         ),
     ] = False
+    bind_buffers: Annotated[
+        bool,
+        meta(
+            "whether buffers that DDP broadcasts are compared with the ranks' own; false for models"
+            " that compute a buffer on their first rank alone",
+            "run",
+        ),
+    ] = True
 
     @property
     def budget(self) -> float:

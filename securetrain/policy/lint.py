@@ -185,6 +185,13 @@ def _host(policy: Policy, known_checks: Collection[str] | None) -> Iterator[Rema
             f"there is no check {', '.join(unknown)}",
             "securetrain audit --list shows them all",
         )
+    named = [c for c in policy.audit.params if known_checks is not None and c not in known_checks]
+    if named:
+        yield _warn(
+            "audit.params",
+            f"there is no check {', '.join(named)}",
+            "securetrain audit --list shows them all",
+        )
     if known_checks and host.max_unknown >= len(known_checks):
         yield _warn(
             "host.max_unknown",

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The one policy schema: a section for each trust boundary, every field with who enforces it.
+"""The one policy schema: a section for each trust boundary and one for the audit itself.
 
 A field's metadata, its description and ``enforced_by`` (any of run, audit, verify), is what
 `securetrain policy explain` and the reference page print. Unknown keys are errors.
@@ -16,6 +16,7 @@ from msgspec import Meta
 from securetrain.core.hashtree import HashAlgorithm
 from securetrain.core.vocabulary import (
     CloseQuorum,
+    EnforcementMode,
     KeyExchange,
     NetworkProfile,
     NodeTier,
@@ -23,6 +24,7 @@ from securetrain.core.vocabulary import (
     SandboxMode,
     Severity,
 )
+from securetrain.policy.expect import Expect as Expect  # noqa: PLC0414 - part of the schema
 from securetrain.policy.gradients import GradientData as GradientData  # noqa: PLC0414 - part of the schema
 from securetrain.policy.gradients import Gradients as Gradients  # noqa: PLC0414 - part of the schema
 from securetrain.policy.gradients import GuardMode as GuardMode  # noqa: PLC0414 - part of the schema
@@ -212,6 +214,19 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     skip_checks: Annotated[
         tuple[str, ...], _meta("check ids that this policy does not ask for", "audit")
     ] = ()
+
+
+class Audit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The audit of the cluster."""
+
+    min_coverage_percent: Annotated[
+        int,
+        _meta("the share of checks that must be answered, not unknown", "audit", ge=0, le=100),
+    ] = 0
+    params: Annotated[
+        dict[str, dict[str, int | str | list[int | str]]],
+        _meta("a check's own values, by check and param, within bounds that it declares", "audit"),
+    ] = {}
 
 
 class SupplyChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -405,6 +420,10 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             "verify",
         ),
     ] = False
+    expect: Annotated[
+        Expect | None,
+        _meta("which checkpoint is wanted; none: any that is signed", "run", "verify"),
+    ] = None
     log: Annotated[
         TransparencyLog | None,
         _meta(
@@ -440,10 +459,15 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     apiVersion: str  # noqa: N815 - the field's name in the file
     kind: str
     metadata: Metadata
+    enforcement: Annotated[
+        EnforcementMode,
+        _meta("what follows where a part of this is not enforced: report or require", "run"),
+    ] = EnforcementMode.REPORT
     identity: Identity = Identity()
     node: Node = Node()
     host: Host = Host()
     supply_chain: SupplyChain = SupplyChain()
+    audit: Audit = Audit()
     scheduler: Scheduler = Scheduler()
     network: Network = Network()
     rendezvous: Rendezvous = Rendezvous()
@@ -469,6 +493,6 @@ Section: TypeAlias = (
     | Debug
 )
 
-_HEADER: Final = {"apiVersion", "kind", "metadata"}
+_HEADER: Final = {"apiVersion", "kind", "metadata", "enforcement"}
 SECTIONS: Final = tuple(f.name for f in msgspec.structs.fields(Policy) if f.name not in _HEADER)
 """Section names in order; with '_' for '-' they are the ids of the twelve boundaries."""

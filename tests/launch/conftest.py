@@ -49,7 +49,7 @@ class Launched:
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    keep = {"PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", STATE_VARIABLE}
+    keep = {"PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "MKL_CBWR", STATE_VARIABLE}
     base = {name: value for name, value in os.environ.items() if name in keep}
     return {**base, "OMP_NUM_THREADS": "1", **extra}
 

@@ -270,7 +270,8 @@ def rewrite(world, *texts):
     log = Log.create(world.run.log, origin, key)
     for text in texts:
         envelope = sign(_other(world, text), "other", world.key)
-        log.append(envelope, {world.key.key_id: world.key.public}, key)
+        halves = (world.key.public, world.key.public.companion)
+        log.append(envelope, {half.key_id: half for half in halves}, key)
     return origin, key
 
 

@@ -182,9 +182,11 @@ def test_killed_for_good_the_run_ends_at_the_lease_and_says_why(make_job):
         assert job.wait(node) == 1, job.err(node)[-3000:]
         assert "ST-ADMN-007" in job.err(node), job.err(node)[-3000:]
         assert job.summary(node)["code"] == "ST-ADMN-007"
-        assert len(job.said(node, "told")) == 1, "its worker was told to end"
         (ended,) = [event for event in job.events(node) if event.event == "run-ended"]
         assert (ended.details["code"], ended.details["stragglers"]) == ("ST-ADMN-007", 0)
+    # The first one's end may break the others' connections before their own leases end.
+    told = [len(job.said(node, "told")) for node in job.names]
+    assert max(told) == 1, "whoever still ran was told to end"
     job.intact()
 
 

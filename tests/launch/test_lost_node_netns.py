@@ -17,13 +17,12 @@ import pytest
 
 from securetrain.network import STATE
 from securetrain.network.addresses import Names
-from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
-from tests.launch.two_nodes import POLICY, TwoNodes, coordinated
+from securetrain.testing.cluster import DEVICE, missing
+from tests.launch.two_nodes import THREE, TwoNodes, three_nodes
 from tests.vocabulary import needs
 
 pytestmark = [pytest.mark.netns, pytest.mark.dist, pytest.mark.slow, needs(missing)]
 
-NODES = ("node-a", "node-b", "node-c")
 PATIENCE = 150
 
 # Says how far it is and in which world; ends when all see the file.
@@ -209,21 +208,15 @@ def fewest() -> int:
 
 @pytest.fixture
 def trio(tmp_path: Path, run_command, clean_environment, fewest):
-    (tmp_path / "policy.yaml").write_text(POLICY.replace("max_nodes: 2", "max_nodes: 3"))
-    (tmp_path / "train.py").write_text(TRAIN)
-    with (
-        NamespaceCluster.up(4) as cluster,
-        coordinated(
-            cluster=cluster,
-            folder=tmp_path,
-            job=f"job-{os.getpid()}-{tmp_path.name[-8:]}",
-            run_command=run_command,
-            env=clean_environment(),
-            fewest=fewest,
-            names=NODES,
-            kind=Trio,
-        ) as nodes,
-    ):
+    with three_nodes(
+        folder=tmp_path,
+        script=TRAIN,
+        run_command=run_command,
+        env=clean_environment(),
+        fewest=fewest,
+        hosts=4,
+        kind=Trio,
+    ) as nodes:
         yield nodes
 
 
@@ -234,7 +227,7 @@ def trio(tmp_path: Path, run_command, clean_environment, fewest):
 def test_the_others_train_on(trio, victim, how):
     """node-a is rank 0: the store goes with it."""
     trio.begin()
-    trio.poll(lambda: all(len(trio.steps(node, 3)) > 3 for node in NODES), "all train", NODES)
+    trio.poll(lambda: all(len(trio.steps(node, 3)) > 3 for node in THREE), "all train", THREE)
     trio.strike(victim, how)
     trio.finish(victim, how)
 
@@ -323,12 +316,12 @@ def die_at(trio, victim, point, nnodes="2:3"):
         progress = str(trio.folder / f"progress-{victim}")
         return [python, "-c", PROLOGUE, point, progress, *rest]
 
-    for node in NODES:
+    for node in THREE:
         trio._run_command = with_prologue if node == victim else ours
         trio.start(node, nnodes=nnodes, crash=node)
     assert trio.launchers[victim].wait(PATIENCE) == -signal.SIGKILL, trio.err(victim)[-3000:]
     at = time.time()
-    others = tuple(node for node in NODES if node != victim)
+    others = tuple(node for node in THREE if node != victim)
     trio.await_steps(others, at)
     trio.took(f"at {point}", others, at)
 
@@ -354,9 +347,9 @@ def test_one_dies_before_its_first_step_and_rank_0_is_told_to_end(trio, fewest):
 def test_at_any_time(trio, seed):
     """From the moment when the first worker starts."""
     chance = random.Random(seed)
-    victim, how = chance.choice(NODES), chance.choice(sorted(BLOW))
+    victim, how = chance.choice(THREE), chance.choice(sorted(BLOW))
     trio.begin()
-    trio.poll(lambda: any(trio.progress(node) for node in NODES), "a worker starts", NODES)
+    trio.poll(lambda: any(trio.progress(node) for node in THREE), "a worker starts", THREE)
     time.sleep(chance.uniform(0.0, 4.0))
     trio.strike(victim, how)
     trio.finish(victim, how)

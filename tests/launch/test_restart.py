@@ -12,9 +12,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from securetrain.artifacts.lineage import quarantine
+from securetrain.artifacts.lineage.head import open_head
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     IndexFile,
+    Parent,
+    ParentRole,
     TreeInfo,
     digest_of,
     sign,
@@ -100,6 +104,7 @@ class Run:
         self.said: list[str] = []
         self.restart = Restart(
             run=self.made.run_dir,
+            run_id="run-1",
             ledger=self.made.ledger(),
             clock=self.clock,
             say=self.said.append,
@@ -124,7 +129,9 @@ class Run:
 
     @property
     def names(self):
-        return sorted(path.name for path in self.made.run_dir.checkpoints.iterdir())
+        """All but the head, which says what is the newest of these."""
+        found = {path.name for path in self.made.run_dir.checkpoints.iterdir()}
+        return sorted(found - {"head.json", ".head.lock"})
 
     def events(self, name):
         data = self.made.run_dir.ledger.read_bytes()
@@ -286,6 +293,70 @@ def test_a_judgement_that_was_cut_short_is_made_again(run, monkeypatch):
     assert not [name for name in run.names if "quarantined" not in name]
 
 
+def save_after(run, step, previous, **said):
+    parents = [Parent(digest=previous, role=ParentRole.PREVIOUS)]
+    return run.save(step, noted=False, parents=parents, seq=step, **said)
+
+
+def test_a_checkpoint_that_a_death_left_without_an_entry_is_entered(run):
+    second = save_after(run, 2, run.save(1))
+    run.begin(4)
+    assert [(e.subject, e.details["digest"]) for e in run.events("checkpoint-recovered")] == [
+        ("step-00000002", second)
+    ]
+    assert run.said[-1].startswith("step-00000002 was saved when the run died")
+    data = (run.made.run_dir.checkpoints / "head.json").read_bytes()
+    assert open_head(data, run.made.trust).digest == second
+    run.begin(5)
+    assert len(run.events("checkpoint-recovered")) == 1
+
+
+def test_what_follows_and_is_in_doubt_is_set_aside_and_not_entered(run):
+    save_after(run, 2, run.save(1))
+    run.begin(4, gone(at(15)))
+    assert run.events("checkpoint-recovered") == []
+    assert [name for name in run.names if "quarantined" not in name] == ["step-00000001"]
+
+
+def test_what_somebody_else_signed_is_not_entered(run):
+    save_after(run, 2, run.save(1), key="dataset")
+    run.begin(4)
+    assert run.events("checkpoint-recovered") == []
+    assert run.names == ["step-00000001", "step-00000002"]
+
+
+def test_what_was_being_written_goes_before_the_workers_start(run):
+    (run.made.run_dir.checkpoints / f"step-00000002.tmp-{'ab' * 16}").mkdir()
+    run.begin(4)
+    assert run.names == []
+
+
+def test_a_rollback_that_a_death_cut_short_is_done_to_its_end(run, monkeypatch):
+    """Else the run would go on from what the excluded rank had a part in."""
+    for step in (1, 2, 3):
+        run.save(step)
+    said = events.RolledBack(subject="step 35", to=1, ranks="2", evidence="bad")
+    run.made.ledger("rank-0").write(said)
+    real, calls = quarantine.set_aside, []
+
+    def dying(*given):
+        calls.append(given)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("securetrain.launch.restart.set_aside", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run.restart.roll_back(said)
+    assert len([name for name in run.names if "quarantined" not in name]) == 2
+    run.begin(4)
+    assert [name for name in run.names if "quarantined" not in name] == ["step-00000001"]
+    assert run.said[-1] == "the workers go on from step-00000001"
+    run.begin(5)
+    assert len(run.events("restart-point")) == 1
+
+
 def test_the_record_is_signed_by_the_runs_key(run):
     run.save(1)
     run.made.run_dir.key("checkpoint").unlink()
@@ -339,6 +410,7 @@ class Told:
     """Stands in for `head_tracker` and `background`: remembers what it was asked, in order."""
 
     problem: IntegrityError | None = None
+    floors = None
 
     def __init__(self):
         self.asked: list[object] = []

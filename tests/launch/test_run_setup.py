@@ -6,17 +6,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from securetrain.artifacts.statement.members import PAYLOAD_TYPE, RankKey
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, PolicyError, UsageError
 from securetrain.core.files import write_atomic
+from securetrain.identity import dsse
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.identity.trust import Signatures, TrustRole, TrustRoot, sign_root
 from securetrain.launch.run_setup import (
     KEYS,
     OWN_KEYS,
+    PAIRS,
     WRITERS,
     default_run_dir,
     make_identity,
@@ -27,6 +30,7 @@ from securetrain.ledger import WriterRole, key_file
 from securetrain.policy import load_policy
 from securetrain.policy.load import load_resolved
 from securetrain.rendezvous.member.identity_dir import load_identity
+from tests.vocabulary import refused
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -48,6 +52,35 @@ def test_a_new_run_directory(tmp_path):
     ]
     assert load_resolved(run.resolved_policy).digest == load_policy("dev").digest
     assert b"id: dev" in run.policy.read_bytes()
+
+
+def test_what_outlives_the_run_is_signed_by_pairs_and_needs_both(tmp_path):
+    run = prepare_run(tmp_path, "dev", NOW).run
+    trust = TrustRoot.load(run.trust, NOW)
+    for name, role in PAIRS.items():
+        key = PrivateKey.load(run.key(name))
+        (public,) = trust.keys_for(role).values()
+        assert trust.signatures(role) is Signatures.BOTH
+        assert key.public.companion is not None
+        assert (public, public.companion) == (key.public, key.public.companion)
+        envelope = dsse.sign(b"{}", dsse.IN_TOTO, [key])
+        assert trust.verify(envelope, dsse.IN_TOTO, role).paired == {key.key_id}
+        lone = dsse.sign(b"{}", dsse.IN_TOTO, [PrivateKey(key.native)])
+        refused(IdentityError, "ST-IDEN-024", trust.verify, lone, dsse.IN_TOTO, role)
+    others = trust.document.roles.keys() - set(PAIRS.values())
+    assert {trust.signatures(role) for role in others} == {Signatures.CLASSICAL}
+
+
+def test_where_there_is_no_ml_dsa_no_run_directory_is_begun(tmp_path, monkeypatch):
+    class Absent:
+        @staticmethod
+        def generate():
+            raise UnsupportedAlgorithm("ML-DSA is not supported by this backend")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("securetrain.identity.keys.mldsa.MLDSA65PrivateKey", Absent)
+        refused(IdentityError, "ST-IDEN-025", prepare_run, tmp_path / "run", "dev", NOW)
+    assert prepare_run(tmp_path / "run", "dev", NOW).created, "nothing was left in its way"
 
 
 def test_it_is_used_again(tmp_path):
@@ -157,6 +190,7 @@ def test_a_directory_of_an_earlier_version_has_one_key_for_two_roles(tmp_path):
     write_atomic(run.trust, sign_root(roles, keys["root"], NOW, NOW + timedelta(days=9)))
     for name in OWN_KEYS:
         run.key(name).unlink()
+    PrivateKey(keys["checkpoint"].native).save(run.key("checkpoint"))  # and no pairs
     assert not prepare_run(tmp_path, "dev", NOW).created
     assert key_file(run, WriterRole.COORDINATOR) == run.key("agent")
     assert key_file(run, WriterRole.RANK) == run.key("worker")

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from securetrain.core.errors import NetworkError, RuntimeRefusal, UsageError
-from securetrain.core.vocabulary import NetworkProfile
+from securetrain.core.vocabulary import EnforcementMode, NetworkProfile
 from securetrain.launch import loopback_peers
 from securetrain.launch.run_setup import prepare_run
 from securetrain.launch.shim import Shim
@@ -324,3 +324,15 @@ def test_the_key_is_inherited_not_read_from_the_environment(setup):
         assert caught.value.code == "ST-NETW-031"
     child = Shim.from_environment(env, is_child=True)
     assert child.nccl_key == ""
+
+
+@pytest.mark.parametrize("mode", EnforcementMode)
+def test_where_all_is_required_a_step_must_be_watched_and_a_save_signed(make, mode):
+    shim = make()
+    policy = msgspec.structs.replace(shim.policy, enforcement=mode)
+    assert not policy.gradients.require_watched
+    again = Shim(run=shim.run, policy=policy, profile=NetworkProfile.LOOPBACK, rank=5, attempt=2)
+    assert again.gradients is not None
+    required = mode is EnforcementMode.REQUIRE
+    assert again.gradients.settings.require_watched is required
+    assert again.saves.is_required is required

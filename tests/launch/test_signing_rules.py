@@ -28,7 +28,7 @@ from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.hashtree import TreeParams
 from securetrain.core.vocabulary import NodeTier
-from securetrain.identity import dsse
+from securetrain.identity import dsse, words
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.signing import Hello
@@ -84,6 +84,7 @@ class Bench:
         self.admitted = {NODE.format(self.job): NodeTier.SELF_ASSERTED}
         self.here = Circumstances(
             run_id=self.job,
+            name="toy-model",
             policy=self.policy,
             response=GuardResponse.SKIP_STEP,
             trust=TrustRoot.load(self.run.trust, NOW),
@@ -133,6 +134,19 @@ class Bench:
         ]
         given = {"members": [self.signer.certificate], "signatures": signatures}
         return msgspec.structs.replace(said, **given)
+
+    def word(self, **changes):
+        said = {
+            "run_id": self.job,
+            "world_size": 2,
+            "rank": 0,
+            "group": words.group_digest([0, 1]),
+            "guard": 0,
+            "turn": 4,
+            "number": 1,
+            **dict.fromkeys(("piece", "table", "whole", "sent", "heard"), "ab" * 32),
+        }
+        return words.message_of(words.Word(**{**said, **changes}))
 
     def statement(self, **changes):
         statements.sign(self.predicate(**{"nodes": [], **changes}), "step", self.key)
@@ -222,6 +236,50 @@ def test_lies_about_a_ranks_file(bench, judge, lie):
     judge.rank_file(worker(), bench.rank_file())  # a refusal changes nothing
 
 
+def test_a_word_in_a_dispute_is_signed_once(bench, judge):
+    judge.word(worker(), bench.word())
+    refused("ST-RUNT-033", "word 1 comes after word 1", judge.word, worker(), bench.word())
+    other = bench.word(whole="cd" * 32)
+    refused("ST-RUNT-033", "after word 1", judge.word, worker(), other)
+    judge.word(worker(), bench.word(number=2))
+    judge.word(worker(), bench.word(guard=1))
+    judge.word(worker(), bench.word(group="ef" * 32))
+    judge.word(worker(1), bench.word(rank=1))
+    judge.begin_round()
+    judge.word(worker(), bench.word())
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        ({"rank": 1}, "ST-RUNT-031", "asks for the word of 1"),
+        ({"world_size": 3}, "ST-RUNT-031", "speaks of 3 ranks"),
+        ({"run_id": "another"}, "ST-RUNT-033", "of run another"),
+    ],
+)
+def test_lies_about_a_word(bench, judge, change, code, said):
+    refused(code, said, judge.word, worker(), bench.word(**change))
+    judge.word(worker(), bench.word())
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"{}", b"securetrain/dispute/1\n{}", b"securetrain/dispute/1\n"]
+)
+def test_bytes_that_are_no_word(bench, judge, message):
+    refused("ST-RUNT-032", "", judge.word, worker(), message)
+    refused("ST-RUNT-032", "", judge.word, worker(), bench.rank_file())
+    refused("ST-RUNT-032", "", judge.rank_file, worker(), bench.word())
+    refused("ST-RUNT-032", "", judge.word, worker(), bench.word() + b" ")
+
+
+def test_a_rank_has_words_in_a_bounded_number_of_groups(bench, judge):
+    for number in range(256):
+        judge.word(worker(), bench.word(guard=number))
+    refused("ST-RUNT-031", "256 groups", judge.word, worker(), bench.word(guard=256))
+    judge.word(worker(1), bench.word(rank=1))
+    judge.word(worker(), bench.word(number=2))
+
+
 def test_a_world_of_one_is_rank_zeros(bench, judge):
     message = bench.rank_file(world_size=1, rank=1, file=None)
     refused("ST-RUNT-031", "for 1 ranks", judge.rank_file, worker(1), message)
@@ -260,6 +318,12 @@ def test_bytes_that_are_not_a_ranks_message(bench, judge, change):
 STATEMENT_LIES: dict[str, tuple[str, Any, str]] = {
     "another run": ("ST-RUNT-033", {"run_id": "job-other"}, "of run job-other"),
     "another policy": ("ST-RUNT-031", {"policy": PolicyRef(digest="0" * 64)}, "names the policy"),
+    "the name of another model": ("ST-RUNT-031", {"name": "prod-model"}, "the name 'prod-model'"),
+    "more than the launcher keeps": (
+        "ST-RUNT-031",
+        {"bound": statements.Bound(ledger_head="0" * 64)},
+        "it binds",
+    ),
     "a membership that is over": ("ST-RUNT-033", {"epoch": 2}, "membership 2"),
     "a membership to come": ("ST-RUNT-033", {"epoch": 4}, "membership 4"),
     "an old step": ("ST-RUNT-033", {"step": 4}, "step 4, number 1"),
@@ -326,7 +390,7 @@ def test_any_other_payload_is_not_signed(bench, judge, payload_type):
 def test_another_predicate_and_another_subject(bench, judge):
     good = dsse.payload_of(bench.statement(), dsse.IN_TOTO)
     digest = digest_of(bench.predicate()).encode()
-    for old, new in ((b"checkpoint/v1", b"dataset/v1"), (digest, b"0" * 64)):
+    for old, new in ((b"checkpoint/v2", b"dataset/v1"), (digest, b"0" * 64)):
         message = dsse.pae(dsse.IN_TOTO, good.replace(old, new))
         refused("ST-RUNT-032", "", judge.statement, worker(), message)
 
@@ -387,6 +451,16 @@ EVENT_LIES = {
     "the closing entry": (worker(), events.Closed(), "not by a worker"),
     "a coordinator's": (worker(), events.NodeEvicted(code="ST-ATTS-001"), "the coordinator"),
     "a restart point": (worker(), events.RestartPoint(step=1, digest="0"), "the launcher"),
+    "a checkpoint that was recovered": (
+        worker(),
+        events.CheckpointRecovered(step=1, digest="0"),
+        "the launcher",
+    ),
+    "a ledger that was mended": (
+        worker(),
+        events.LedgerMended(bytes=1, digest="0"),
+        "whoever mends",
+    ),
     "an epoch": (worker(), events.EpochStarted(epoch=9, nodes="mallory"), "the launcher"),
     "rank 0's": (worker(1), events.RunResumed(step=1, digest="0"), "rank 0 may"),
     "a checkpoint that was not signed": (

@@ -8,11 +8,14 @@ from datetime import UTC, datetime
 import pytest
 
 from securetrain.artifacts.dataset.verified import sign_documents
-from securetrain.artifacts.lineage.head import read_head
+from securetrain.artifacts.lineage.head import open_head, read_head
+from securetrain.artifacts.lineage.machine import HEAD
 from securetrain.artifacts.statement import members
 from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.storage import LocalStorage
+from securetrain.core import canonical
+from securetrain.core.errors import IntegrityError
 from securetrain.drills.worker_signs import ASK
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
@@ -20,6 +23,7 @@ from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import events, key_file, read_ledger
 from securetrain.ledger.events import WriterRole
 from tests.train.jobs import JOB, documents
+from tests.vocabulary import refused
 
 pytestmark = pytest.mark.dist
 
@@ -80,6 +84,24 @@ def statements(folder, trust):
     return [open_statement(path.read_bytes(), Kind.CHECKPOINT, trust).checkpoint for path in found]
 
 
+def halves(envelope):
+    """An envelope with two signatures, without the one and without the other."""
+    value = json.loads(envelope)
+    assert len(value["signatures"]) == 2
+    return [canonical.dumps({**value, "signatures": [one]}) for one in value["signatures"]]
+
+
+def needs_both(run, out, trust):
+    """Every aggregate and the head carry both signatures of a pair, and count with both alone."""
+    files = [*run.checkpoints.glob("step-*/" + STATEMENT), *out.glob("step-*/" + STATEMENT)]
+    for path in files:
+        for half in halves(path.read_bytes()):
+            refused(IntegrityError, "ST-CKPT-120", open_statement, half, Kind.CHECKPOINT, trust)
+    for half in halves((run.checkpoints / HEAD).read_bytes()):
+        refused(IntegrityError, "ST-CKPT-120", open_head, half, trust)
+    assert len(files) == 5
+
+
 def reading(run, trust):
     found = read_ledger(run.ledger.read_bytes(), trust)
     assert not found.ignored
@@ -123,6 +145,7 @@ def test_the_trainer_and_a_script_save_without_a_key_and_speak_for_nobody_else(l
     by_script = statements(tmp_path / "out", trust)
     assert [one.step for one in by_script] == [7, 8, 9]
     assert all(members.check(one, trust, required=True) == [] for one in by_script)
+    needs_both(made.run, tmp_path / "out", trust)
     codes = json.loads((tmp_path / "out" / "codes.json").read_text())
     assert codes == {
         "rank": "ST-RUNT-031",
@@ -130,6 +153,6 @@ def test_the_trainer_and_a_script_save_without_a_key_and_speak_for_nobody_else(l
         "step": "ST-RUNT-033",
         "world_size": "ST-RUNT-031",
     }
-    refused = [e.event for e in reading(made.run, trust) if type(e.event) is events.SigningRefused]
-    assert [event.code for event in refused] == list(codes.values())
-    assert {event.subject for event in refused} == {"rank-1"}
+    denied = [e.event for e in reading(made.run, trust) if type(e.event) is events.SigningRefused]
+    assert [event.code for event in denied] == list(codes.values())
+    assert {event.subject for event in denied} == {"rank-1"}

@@ -21,9 +21,9 @@ from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.rundir import RunDir
 from securetrain.drills.worker_signs import TAKE_KEYS
-from securetrain.identity import signing
+from securetrain.identity import signing, words
 from securetrain.identity.job_ca import JobCA
-from securetrain.identity.keys import PrivateKey
+from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.signing import Ask, Hello, SigningSocket
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch import signing_service
@@ -161,6 +161,7 @@ class Launcher:
             judge=Judge(
                 here=Circumstances(
                     run_id=self.setup.job,
+                    name=self.setup.job,
                     policy=self.setup.policy.digest,
                     response=self.setup.policy.policy.gradients.response,
                     trust=self.trust,
@@ -202,6 +203,19 @@ class Launcher:
             "file": None,
         }
         return rank_message(**{**said, **changes})
+
+    def word(self, rank, number=1):
+        said = {
+            "run_id": self.setup.job,
+            "world_size": 2,
+            "rank": rank,
+            "group": words.group_digest([0, 1]),
+            "guard": 0,
+            "turn": 4,
+            "number": number,
+            **dict.fromkeys(("piece", "table", "whole", "sent", "heard"), "ab" * 32),
+        }
+        return words.message_of(words.Word(**said))
 
     def end(self):
         for one in self.puppets:
@@ -258,10 +272,23 @@ def test_each_worker_is_known_by_its_process(launcher):
         assert bool(said["checkpoint_key"]) is (rank == 0)
         assert one.ask(Ask.RANK, launcher.file(rank))["keyid"]
         assert one.ask(Ask.RANK, launcher.file(1 - rank)) == "ST-RUNT-031"
+        assert one.ask(Ask.WORD, launcher.word(rank))["keyid"]
         assert one.ask(Ask.EVENT, body_of(STEP)) == {"kept": True}
     writers = [writer for writer, event in launcher.ledger() if event == STEP]
     assert writers == ["rank-0", "rank-1"], "as the launcher knows them"
     assert launcher.refusals() == [("ST-RUNT-031", "rank-0"), ("ST-RUNT-031", "rank-1")]
+
+
+def test_a_word_is_signed_with_the_key_of_the_ranks_and_once(launcher):
+    first, _ = launcher.workers()
+    first.send(HELLO)
+    key = PublicKey.from_spki(base64.b64decode(first.reply()["rank_key"]))
+    said = first.ask(Ask.WORD, launcher.word(0))
+    key.verify(base64.b64decode(said["sig"]), launcher.word(0))
+    assert first.ask(Ask.WORD, launcher.word(0)) == "ST-RUNT-033"
+    assert first.ask(Ask.WORD, launcher.word(1, 2)) == "ST-RUNT-031"
+    assert first.ask(Ask.WORD, launcher.file(0)) == "ST-RUNT-032"
+    assert first.ask(Ask.WORD, launcher.word(0, 2))["keyid"] == said["keyid"]
 
 
 def test_a_child_of_a_worker_counts_as_its_rank(launcher):

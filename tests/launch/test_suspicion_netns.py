@@ -3,13 +3,12 @@
 """Nodes report a rank to the rendezvous: silence evicts by a majority, statistics do not."""
 
 import json
-import os
 import time
 
 import pytest
 
-from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.launch.two_nodes import POLICY, TwoNodes, coordinated
+from securetrain.testing.cluster import missing
+from tests.launch.two_nodes import THREE, three_nodes
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -19,7 +18,6 @@ pytestmark = [
     pytest.mark.many,
     needs(missing),
 ]
-NODES = ("node-a", "node-b", "node-c")
 DEADLINE = 5
 GRADIENTS = f"gradients: {{response: evict-node, deadline_seconds: {DEADLINE}}}\n"
 
@@ -51,22 +49,13 @@ dist.destroy_process_group()
 
 @pytest.fixture
 def trio(tmp_path, run_command, clean_environment):
-    policy = POLICY.replace("max_nodes: 2", "max_nodes: 3") + GRADIENTS
-    (tmp_path / "policy.yaml").write_text(policy)
-    (tmp_path / "train.py").write_text(TRAIN)
-    with (
-        NamespaceCluster.up(3) as cluster,
-        coordinated(
-            cluster=cluster,
-            folder=tmp_path,
-            job=f"job-{os.getpid()}-{tmp_path.name[-8:]}",
-            run_command=run_command,
-            env=clean_environment(),
-            fewest=2,
-            names=NODES,
-            kind=TwoNodes,
-        ) as nodes,
-    ):
+    with three_nodes(
+        folder=tmp_path,
+        script=TRAIN,
+        run_command=run_command,
+        env=clean_environment(),
+        policy=GRADIENTS,
+    ) as nodes:
         yield nodes
 
 
@@ -77,7 +66,7 @@ def said(trio, event):
 
 
 def begin(trio, what, workers=1):
-    for node in NODES:
+    for node in THREE:
         asked = ("--nproc-per-node", str(workers))
         trio.start(node, *asked, nnodes="2:3", steps=what, crash=node)
 
@@ -99,7 +88,7 @@ def test_a_silent_rank_costs_its_node_the_job_and_the_others_go_on(trio):
 
 def test_statistics_are_recorded_by_all_and_evict_nobody(trio):
     begin(trio, "odd", workers=2)
-    for node in NODES:
+    for node in THREE:
         assert trio.wait(node) == 0, trio.err(node)[-3000:]
         assert (trio.folder / f"finished-{node}").read_text() == "6", "nobody was evicted"
     deadline = time.monotonic() + 10

@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The worker entry against plain Python, with scripts that never import torch."""
+"""The worker entry against plain Python; all scripts but one never import torch."""
 
+import contextlib
 import json
 import os
 import signal
@@ -61,7 +62,7 @@ def run(tmp_path_factory):
 def start(run, tmp_path, clean_environment):
     """Runs arguments under plain Python or under the worker, in tmp_path."""
 
-    def start(*arguments, plain=False):
+    def start(*arguments, plain=False, timeout=60):
         env = clean_environment(
             SECURETRAIN_RUN_DIR=str(run.root),
             SECURETRAIN_PROFILE="loopback",
@@ -76,7 +77,7 @@ def start(run, tmp_path, clean_environment):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=timeout,
             check=False,
         )
 
@@ -134,6 +135,100 @@ def test_exit_codes_and_signals_are_pythons(start, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     assert start("script.py", "out", "exit").returncode == 7
     assert start("script.py", "out", "interrupt").returncode == -signal.SIGINT
+
+
+# Ends with 7 while a thread of torch's is in a callback that asks for the interpreter's lock again
+# and again, for longer than a busy machine needs to come to the interpreter's end.
+LATE = """
+import sys, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def late(done):
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        time.sleep(0.001)
+following = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(late)
+time.sleep(0.1)
+sys.exit(7)
+"""
+
+
+@pytest.mark.slow
+def test_a_thread_of_torchs_does_not_abort_a_script_that_has_ended(start, tmp_path):
+    (tmp_path / "late.py").write_text(LATE)
+    for _ in range(4):  # a plain end may be too slow, or wait for the thread that waits for it
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            plain = start("late.py", plain=True, timeout=20)
+            if plain.returncode != 7:
+                break
+    assert plain.returncode == -signal.SIGABRT, "torch minds: is this still needed?"
+    words = ("terminate called without an active exception", "Fatal Python error")
+    assert any(one in plain.stderr for one in words)
+    done = start("late.py")
+    assert (done.returncode, done.stderr) == (7, "")
+
+
+# What a script may leave to the interpreter's end; `torch` is any module of this name.
+LEFT = """
+import atexit, ctypes, io, sys, tempfile, threading, time, types
+sys.modules["torch"] = types.ModuleType("torch")
+class Last:
+    def __del__(self):
+        print("a global is gone", flush=True)
+def thread():
+    time.sleep(0.2)
+    print("a thread has ended")
+def wrong():
+    raise ValueError("of an exit handler")
+last, unclosed = Last(), open("unclosed", "w")
+unclosed.write("all of it")
+sys.modules["kept"] = sys.modules["kept"].file = open("elsewhere", "w")
+sys.modules["kept"].file.write("that too")
+temporary = tempfile.NamedTemporaryFile(dir=".", prefix="temporary-")
+atexit.register(print, "the last handler")
+atexit.register(wrong)
+atexit.register(print, "the first handler")
+threading.Thread(target=thread).start()
+sys.stdout.write("no line end, ")
+"""
+ENDS = {"returns": "", "minus": "sys.exit(-1)"}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_script_ends_as_under_plain_python(start, tmp_path, end):
+    (tmp_path / "left.py").write_text(LEFT + ENDS[end])
+    ends = []
+    for plain in (True, False):
+        done = start("left.py", plain=plain)
+        said = [line for line in done.stderr.splitlines() if "handler" in line or line == "no"]
+        files = {
+            path.name: path.read_text() for path in tmp_path.iterdir() if path.name != "error.json"
+        }
+        ends.append((done.returncode, done.stdout, said, files))
+        for name in ("unclosed", "elsewhere"):
+            assert files.pop(name)
+            (tmp_path / name).unlink()
+        assert set(files) == {"left.py"}
+    assert ends[0] == ends[1]
+
+
+DAEMON = """
+import sys, threading, time, types
+sys.modules["torch"] = types.ModuleType("torch")
+def daemon():
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        time.sleep(0.001)
+threading.Thread(target=daemon, daemon=True).start()
+time.sleep(0.1)
+"""
+
+
+def test_a_daemon_thread_says_nothing_at_the_end(start, tmp_path):
+    (tmp_path / "daemon.py").write_text(DAEMON)
+    done = start("daemon.py")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_who_leaves_because_of_an_error_of_ours_has_its_code_reported(start, run, tmp_path):

@@ -3,6 +3,7 @@
 """A coordinator and `securetrain run` on hosts of a cluster, two or more: for whole jobs."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import verify_ledger
 from securetrain.network.addresses import Names
 from securetrain.network.process_identity import running
+from securetrain.testing.cluster import NamespaceCluster
 
 NODES = ("node-a", "node-b")
 PATIENCE = 150
@@ -255,3 +257,33 @@ def coordinated(
                 nodes.end()
         finally:
             coordinator.kill()
+
+
+THREE = ("node-a", "node-b", "node-c")
+
+
+@contextmanager
+def three_nodes(
+    *, folder: Path, script: str, run_command, env, fewest=2, policy="", hosts=3, kind=TwoNodes
+) -> Iterator[TwoNodes]:
+    """Three nodes for one script; the fourth of `hosts`, if there is one, runs the coordinator.
+
+    `policy` is added to that of two nodes.
+    """
+    more = POLICY.replace("max_nodes: 2", "max_nodes: 3") + policy
+    (folder / "policy.yaml").write_text(more)
+    (folder / "train.py").write_text(script)
+    with (
+        NamespaceCluster.up(hosts) as cluster,
+        coordinated(
+            cluster=cluster,
+            folder=folder,
+            job=f"job-{os.getpid()}-{folder.name[-8:]}",
+            run_command=run_command,
+            env=env,
+            fewest=fewest,
+            names=THREE,
+            kind=kind,
+        ) as nodes,
+    ):
+        yield nodes

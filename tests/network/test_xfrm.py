@@ -198,7 +198,7 @@ def test_a_dump_that_was_disturbed_is_asked_for_again_and_not_for_ever(monkeypat
 def test_a_dump_has_a_size(monkeypatch):
     monkeypatch.setattr(xfrm, "MAX_BYTES", 500)
     monkeypatch.setattr("socket.socket", Netlink(*[state(OWN, PEER)] * 3, DONE))
-    with pytest.raises(NetworkError, match="more IPsec state"):
+    with pytest.raises(NetworkError, match="longer than 500 bytes"):
         xfrm.dump(Kind.STATES)
 
 

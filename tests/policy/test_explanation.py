@@ -7,7 +7,7 @@ from securetrain.policy import load_policy
 from securetrain.policy.explanation import documented_fields, explain
 from securetrain.policy.schema import SECTIONS
 
-OPTIONAL = ("reference_values.", "isolation.", "log.")
+OPTIONAL = ("reference_values.", "isolation.", "log.", "expect.")
 
 
 def rows(name, section=None):

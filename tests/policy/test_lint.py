@@ -48,6 +48,7 @@ EXCEPTION = "node: {allow_self_asserted: {max_nodes: 2, reason: spare nodes"
         ("host: {preflight: warn}\n", "host.preflight", "whatever"),
         ("host: {skip_checks: [ST-NET-011]}\n", "host.skip_checks", "ST-NET-011"),
         ("host: {skip_checks: [ST-NET-999]}\n", "host.skip_checks", "there is no check"),
+        ("audit: {params: {ST-NET-999: {a: 1}}}\n", "audit.params", "there is no check"),
         ("host: {max_unknown: 30}\n", "host.max_unknown", "all 30"),
         ("supply_chain: {torch_min: 2.6.0}\n", "supply_chain.torch_min", "holes"),
         ("supply_chain: {allow_entry_points: [x]}\n", "supply_chain.allow_entry_points", "x"),

@@ -40,7 +40,7 @@ def test_stricter_policies_are_stricter():
 def test_a_childs_fields_replace_its_parents_one_by_one(write):
     loaded = load_policy(write("host: {fail_on: low}\nfabric: {allow_environment: [NCCL_DEBUG]}\n"))
     assert loaded.policy.host.fail_on is Severity.LOW
-    assert loaded.policy.host.max_unknown == 5  # baseline's
+    assert loaded.policy.host.max_unknown == 10  # baseline's
     assert loaded.policy.host.preflight is PreflightMode.ENFORCE
     assert loaded.policy.fabric.allow_environment == ("NCCL_DEBUG",)  # replaced whole
     assert loaded.sources["host.fail_on"].endswith("mine.yaml")

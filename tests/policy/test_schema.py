@@ -15,8 +15,8 @@ ENFORCERS = {"run", "audit", "verify"}
 FIELDS = documented_fields()
 
 
-def test_there_is_a_section_for_each_boundary():
-    assert sorted(name.replace("_", "-") for name in SECTIONS) == sorted(Boundary)
+def test_there_is_a_section_for_each_boundary_and_one_for_the_audit_itself():
+    assert sorted(name.replace("_", "-") for name in SECTIONS) == sorted([*Boundary, "audit"])
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=[".".join(f.path) for f in FIELDS])

@@ -750,6 +750,7 @@ def test_no_port_of_the_coordinator_is_a_store(job, tools, tmp_path):
         max_nodes=1,
         policy=tools.make_policy(),
         run_dir=tmp_path / "run",
+        fleet=tmp_path / "fleet",
         enroll_port=0,
     )
     running = Standalone(plan=plan, cluster=cluster, unlock=cluster.key, clock=tools.now)

@@ -256,7 +256,7 @@ def test_sixteen_nodes_at_once(job, pool):
 
 
 def test_too_few_that_are_left_are_told_who_has_gone(job, tools):
-    job.start(2, 3, last_call=0.05, policy=tools.make_policy(join_timeout_seconds=2))
+    job.start(2, 3, last_call=0.05, policy=tools.make_policy(join_timeout_seconds=10))
     members = [job.join(f"node-{n}") for n in range(2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda member: member.next_round(lambda _: 20000), members))

@@ -158,7 +158,8 @@ def campaign(job, tools, seed, messages):
     end.set()
     for thread in honest:
         thread.join(tools.PATIENCE)
-        assert thread.error is None, thread.error
+        # One may have asked for a round that the other, which has ended, does not come to any more.
+        assert thread.error is None or thread.error.code == "ST-ADMN-005", thread.error
     return honest, sent
 
 

@@ -305,7 +305,12 @@ def test_two_coordinators_over_one_folder(tmp_path: Path):
     now = datetime.now(UTC)
     cluster = ClusterCA.create(tmp_path / "ca", "securetrain.local", now)
     plan = Plan(
-        job="job-1", min_nodes=1, max_nodes=1, policy=load_policy("dev"), run_dir=tmp_path / "run"
+        job="job-1",
+        min_nodes=1,
+        max_nodes=1,
+        policy=load_policy("dev"),
+        run_dir=tmp_path / "run",
+        fleet=tmp_path / "fleet",
     )
 
     def make():

@@ -21,7 +21,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from securetrain.attest.session import Verifier, appraisers_for
 from securetrain.core.errors import AdmissionError, SecureTrainError, reason
 from securetrain.core.vocabulary import KeyExchange
 from securetrain.evidence import AttestationResult
@@ -46,7 +45,7 @@ from securetrain.rendezvous.coordinator.reception import Reception
 from securetrain.rendezvous.coordinator.returning import Returning
 from securetrain.rendezvous.coordinator.rounds import Rounds
 from securetrain.rendezvous.coordinator.session import Session
-from securetrain.rendezvous.coordinator.settings import CoordinatorSettings
+from securetrain.rendezvous.coordinator.settings import CoordinatorSettings, forgetful_verifier
 from securetrain.rendezvous.coordinator.succession import Succession
 from securetrain.rendezvous.coordinator.terms import make_terms
 from securetrain.rendezvous.wire.channel import Channel
@@ -103,13 +102,7 @@ class Coordinator:
         self._revoked = chosen.revoked
         self._journal = Journal(ledger, chosen.monotonic)
         self._spiffe = SpiffeId(ca.trust_domain, job, Role.COORDINATOR)
-        self._verifier = chosen.verifier or Verifier(
-            policy=asked,
-            policy_digest=policy.digest,
-            clock=clock,
-            monotonic=chosen.monotonic,
-            appraisers=appraisers_for(policy, clock()),
-        )
+        self._verifier = chosen.verifier or forgetful_verifier(policy, clock, chosen.monotonic)
         self._terms = make_terms(
             job,
             ca,

@@ -342,7 +342,7 @@ def enrollment_context(identity: TlsIdentity) -> SSL.Context:
     """TLS that shows the server's certificate with the job CA, and asks the peer for none."""
     context = plain_context(server=True)
     context.use_certificate(identity.certificate)
-    context.use_privatekey(identity.key.native)
+    context.use_privatekey(identity.key.curve)
     context.add_extra_chain_cert(identity.ca)
     set_protocol(context, ENROLLMENT.encode(), server=True)
     return context

@@ -6,12 +6,14 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, TypeAlias
 
 from cryptography import x509
 
-from securetrain.attest.session import Verifier
+from securetrain.attest.session import MemoryState, Verifier, appraisers_for
 from securetrain.identity import SpiffeId
+from securetrain.policy.load import LoadedPolicy
 from securetrain.rendezvous.coordinator.memory import JobMemory
 from securetrain.rendezvous.coordinator.renewal import Issue
 
@@ -35,7 +37,7 @@ class CoordinatorSettings:
     generation: int = 1
     """One more than the job had coordinators before this one (`wire.generation`)."""
     verifier: Verifier | None = None
-    """Judges evidence; by default one under the policy."""
+    """Judges evidence; by default one under the policy that forgets everything with this job."""
     lease: float | None = None
     """Seconds that an admission lasts; by default, and at most, the policy's."""
     revoked: Revoked | None = None
@@ -48,3 +50,22 @@ class CoordinatorSettings:
     """A steady clock in seconds."""
     random: Callable[[int], bytes] = secrets.token_bytes
     """Makes nonces and session ids."""
+
+
+def forgetful_verifier(
+    policy: LoadedPolicy, clock: Callable[[], datetime], monotonic: Callable[[], float]
+) -> Verifier:
+    """A verifier that remembers nobody beyond this coordinator, for programs that give none.
+
+    Raises:
+        AttestationError: ST-ATTS-009, 3xx or 7xx when the policy's reference values are bad.
+    """
+    state = MemoryState()
+    return Verifier(
+        policy=policy.policy,
+        policy_digest=policy.digest,
+        clock=clock,
+        monotonic=monotonic,
+        appraisers=appraisers_for(policy, clock(), state),
+        state=state,
+    )

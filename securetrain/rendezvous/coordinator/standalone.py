@@ -5,9 +5,9 @@
 Rules:
 
 1. the job's CA comes from a cluster CA's folder, whose revocation list is looked at every second;
-2. the run directory keeps the ledger, its key and trust root, and what the verifier must not
-   forget. A coordinator that is started again goes on in it: epochs never go back, and a ledger
-   that does not verify is a refusal;
+2. the run directory keeps the ledger, its key and trust root. A coordinator that is started again
+   goes on in it: epochs never go back, and a ledger that does not verify is a refusal. What the
+   verifier must not forget outlives the job, in a folder of the machine;
 3. it is the only one in its run directory, also where several machines share that; for a
    coordinator over a copy of it, see `wire.generation`;
 4. it ends when the job is closed and the nodes have gone, or when it is told to. Then the ledger
@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from cryptography import x509
 
-from securetrain.attest.session import FileState, Verifier, appraisers_for
+from securetrain.attest.session import FleetState, fleet_verifier, open_fleet
 from securetrain.core import RunDir, canonical, claim_dir
 from securetrain.core.errors import (
     AdmissionError,
@@ -82,6 +82,8 @@ class Plan:
     max_nodes: int
     policy: LoadedPolicy
     run_dir: Path
+    fleet: Path
+    """The folder of what outlives the job: `attest.session.fleet_state`."""
     bind: str = "127.0.0.1"
     port: int = 0
     enroll_port: int | None = None
@@ -109,7 +111,7 @@ class Standalone:
     coordinator: Coordinator | None = None
     enrollment_server: EnrollmentServer | None = None
     watch: RevocationWatch = field(init=False)
-    state: FileState | None = None
+    state: FleetState | None = None
     claim: int | None = None
     """Held while it runs: the only coordinator in its run directory."""
 
@@ -145,7 +147,8 @@ class Standalone:
         self.watch.refresh()
         if self.watch.problem is not None:
             raise self.watch.problem
-        self.state = FileState(run.attestation)
+        self.state = open_fleet(plan.fleet, plan.policy, old=run.attestation, seen=past.fleet)
+        verifier = fleet_verifier(plan.policy, self.clock, self.state, self.ledger)
         self.coordinator = Coordinator(
             plan.job,
             self.ca,
@@ -161,13 +164,7 @@ class Standalone:
                 revoked=self.watch.check,
                 issue=self._issue,
                 memory=JobMemory(run.coordinator_state, key),
-                verifier=Verifier(
-                    policy=policy,
-                    policy_digest=plan.policy.digest,
-                    clock=self.clock,
-                    appraisers=appraisers_for(plan.policy, now),
-                    state=self.state,
-                ),
+                verifier=verifier,
             ),
         )
         self.address = self.coordinator.start(plan.bind, plan.port)
@@ -337,6 +334,8 @@ class Past(NamedTuple):
     """The last one; -1 when there was none."""
     starts: int = 0
     """Of coordinators."""
+    fleet: int = 0
+    """The version of the fleet's state that the last one found."""
 
 
 def past_of(run: RunDir, key: PrivateKey) -> Past:
@@ -356,4 +355,5 @@ def past_of(run: RunDir, key: PrivateKey) -> Past:
         )
     formed = [event.epoch for event in said.events if isinstance(event, events.RoundFormed)]
     starts = sum(isinstance(event, events.CoordinatorStarted) for event in said.events)
-    return Past(max(formed, default=-1), starts)
+    fleet = [event.version for event in said.events if isinstance(event, events.FleetStateOpened)]
+    return Past(max(formed, default=-1), starts, max(fleet, default=0))

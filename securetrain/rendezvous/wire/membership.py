@@ -162,7 +162,7 @@ def digest_of(membership: Membership) -> str:
 
 def sign_membership(membership: Membership, key: PrivateKey) -> str:
     """A DSSE envelope, as it travels in a Formed message."""
-    return dsse.sign(canonical.encode(membership), PAYLOAD_TYPE, [key]).decode()
+    return dsse.sign(canonical.encode(membership), PAYLOAD_TYPE, [key], classical=True).decode()
 
 
 def verify_membership(envelope: str, expected: Expected) -> Membership:

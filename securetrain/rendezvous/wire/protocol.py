@@ -64,7 +64,7 @@ MAX_EVICTED: Final = 256
 
 MAX_FLOORS: Final = 4
 """Floors that one node shows."""
-FLOOR_LIMIT: Final = 4 << 10
+FLOOR_LIMIT: Final = 8 << 10
 """Bytes of one of them."""
 TRANSCRIPT_LIMIT: Final = 32 << 10
 """Bytes of an audit's transcript."""

@@ -130,7 +130,7 @@ def make_context(identity: TlsIdentity, *, server: bool) -> SSL.Context:
         )
     context = plain_context(server=server)
     context.use_certificate(identity.certificate)
-    context.use_privatekey(identity.key.native)
+    context.use_privatekey(identity.key.curve)
     store = context.get_cert_store()
     assert store is not None
     store.add_cert(crypto.X509.from_cryptography(identity.ca))

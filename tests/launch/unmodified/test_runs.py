@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Foreign scripts under `securetrain run`, as they are: one rank is poisoned and named."""
 
+import hashlib
 import importlib.util
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from securetrain.cli.verify import command
 from securetrain.core.vocabulary import NOT_WATCHED
 from securetrain.report import read_run
 
@@ -73,6 +75,43 @@ def test_it_ruins_all_weights_without_the_guard(start):
     done = start("clipped_fsdp2.py", STEPS, 1, "nan", settings=OFF)
     assert done.code == 0, done.err
     assert not held_out(done) < 1000
+
+
+@pytest.mark.many
+def test_the_words_of_a_dispute_are_signed_kept_and_verified(start, capsys):
+    done = start("disputed_ddp.py", 8, settings="response: exclude-rank")
+    assert done.code == 0, done.err
+    (said,) = done.events("reduction-disputed")
+    assert said.details["pairs"] == "0-1"
+    assert (said.details["named"], said.details["unsigned"]) == ("", "")
+    (path,) = done.run.disputes.iterdir()
+    assert path.name == f"{said.details['digest']}.json"
+    assert command([str(path), "--trust", str(done.run.trust)], standalone_mode=False) == 0
+    page = capsys.readouterr().out
+    assert "dispute: rank 0 and rank 1 contradict each other; neither is named" in page
+    assert "signed by all: 0, 1, 2, 3" in page
+    # One bit of what was said, and a verifier says so.
+    data = path.read_bytes().replace(b'"turn":4', b'"turn":5')
+    changed = path.with_name(f"{hashlib.sha256(data).hexdigest()}.json")
+    changed.write_bytes(data)
+    assert command([str(changed), "--trust", str(done.run.trust)], standalone_mode=False) == 11
+    assert "not signed: rank 3" in capsys.readouterr().out
+
+
+@pytest.mark.many
+@pytest.mark.parametrize("moment", ["reduce", "read", "sign"])
+def test_a_rank_that_is_killed_inside_a_dispute_ends_the_run_and_nobody_else_is_named(
+    start, moment
+):
+    done = start("disputed_ddp.py", 8, moment, settings="response: exclude-rank")
+    assert done.code != 0
+    assert "SIGKILL" in done.err
+    assert "rank 2" in done.err
+    assert not done.run.disputes.exists() or not list(done.run.disputes.iterdir())
+    assert not done.events("reduction-disputed")
+    assert not done.events("rank-excluded")
+    assert set(done.summary["gradients"]["named"]) <= {"2"}
+    assert read_run(done.run.root, _now()).facts
 
 
 @pytest.mark.many
@@ -169,6 +208,34 @@ def test_the_same_scripts_are_ruined_without_the_guard(start, script, framework,
     losses = held_out(done)
     for factor in ("-1000", "-5", "nan", "3e38"):
         assert not losses[factor, "0"] < 1.03 * losses["1", "0"], factor
+
+
+@pytest.mark.many
+@pytest.mark.parametrize("framework", ["torch", "accelerate", "lightning", "transformers"])
+def test_buffers_of_a_foreign_script_are_compared_and_a_liars_are_not_taken(
+    start, framework, tmp_path
+):
+    needed(framework)
+
+    def train(value, run, **options):
+        return start("normalized.py", framework, 60, value, tmp_path / "out", run=run, **options)
+
+    honest = train("none", "honest")
+    assert honest.code == 0, honest.err
+    said = honest.summary["gradients"]
+    assert (said["named"], said["refused"], said["judged"]) == ({}, 0, 60)
+    assert not honest.codes
+    unwatched = train("none", "unwatched", settings=OFF)
+    assert held_out(honest) == held_out(unwatched), "to the last bit"
+    ruined = train("nan", "ruined", settings=OFF)
+    assert not held_out(ruined)["nan", "0"] < 1000
+    for value in ("nan", "1e18"):
+        done = train(value, value)
+        assert done.code == 0, done.err
+        assert done.summary["gradients"]["named"] == {"0": ["ST-GRAD-014"]}
+        assert done.summary["gradients"]["refused"] == 0
+        assert done.summary["gradients"]["excluded"] == [0]
+        assert held_out(done)[value, "0"] == pytest.approx(held_out(honest)["none", "0"], rel=0.05)
 
 
 @pytest.mark.many

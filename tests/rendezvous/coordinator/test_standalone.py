@@ -6,32 +6,39 @@ import dataclasses
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from securetrain.attest.session.fleet_state import FleetState
+from securetrain.attest.session.reference_file import write_reference_values
+from securetrain.attest.session.state import Revocation
 from securetrain.core.errors import (
     AdmissionError,
+    AttestationError,
     IdentityError,
     PolicyError,
     SecureTrainError,
     UsageError,
 )
 from securetrain.core.rundir import RunDir
+from securetrain.evidence.reference import EnrolledNode, ReferenceValues
 from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Event, verify_ledger
-from securetrain.policy.load import LoadedPolicy, digest_of
+from securetrain.policy.load import LoadedPolicy, digest_of, load_policy
 from securetrain.rendezvous.coordinator import standalone
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
 from securetrain.rendezvous.coordinator.standalone import Plan, Standalone
 from securetrain.rendezvous.member.enrollee import enroll
 from securetrain.rendezvous.member.identity_dir import NodeIdentity, store_identity
+from securetrain.testing.machine import REFERENCE_FILE, write_policy
 
 
 class Cluster:
@@ -51,6 +58,7 @@ class Cluster:
             "max_nodes": 1,
             "policy": self.tools.make_policy(),
             "run_dir": self.root / "run",
+            "fleet": self.root / "fleet",
             **plan,
         }
         made = Standalone(
@@ -118,8 +126,10 @@ def test_a_job_from_its_first_node_to_its_end(cluster):
     ledger = verify_ledger(run.ledger.read_bytes(), keys, require_closed=True)
     assert [e.body.event.event for e in ledger.entries] == cluster.events
     assert {"node-admitted", "round-formed", "job-closed", "node-left"} <= set(cluster.events)
-    for name in ("keys/coordinator.pem", "ledger.jsonl", "attestation.sqlite"):
-        assert (run.root / name).stat().st_mode & 0o777 == 0o600, name
+    private = (run.root / "keys/coordinator.pem", run.ledger, *(cluster.root / "fleet").iterdir())
+    for path in private:
+        assert path.stat().st_mode & 0o777 == 0o600, path
+    assert not run.attestation.exists()
 
 
 def test_it_ends_when_it_is_told(cluster):
@@ -341,3 +351,49 @@ def test_no_enrollment_server_no_invitation(cluster):
 def test_a_plan_is_data():
     assert dataclasses.is_dataclass(Plan)
     assert Plan.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+@pytest.mark.forgery
+def test_who_is_revoked_here_is_out_of_every_job(cluster, tools):
+    cluster.start()
+    member = cluster.join(cluster.identity())
+    member.leave()
+    with closing(FleetState(cluster.root / "fleet", "securetrain.local")) as state:
+        state.revoke(Revocation(subject="node:node-0", reason="it lied", since="then"))
+    for running in cluster.started:
+        running.stop()
+    for run in ("run", "another"):
+        cluster.start(run_dir=cluster.root / run)
+        with pytest.raises(AttestationError, match="ST-ATTS-010"):
+            cluster.join(cluster.identity())
+        cluster.started[-1].stop()
+
+
+@pytest.mark.forgery
+def test_old_reference_values_put_back_between_two_jobs(cluster, tools, tmp_path):
+    now = tools.now() - timedelta(seconds=1)
+    node = EnrolledNode(ek_names=("000b" + "ab" * 32,))
+    ends = now + timedelta(days=1)
+    values = ReferenceValues(version=1, issued=now, expires=ends, nodes={"node-0": node})
+    operator = PrivateKey.generate()
+    path = write_policy(tmp_path, values, operator)
+    file = path.parent / REFERENCE_FILE
+    old = file.read_bytes()
+    write_reference_values(file, msgspec.structs.replace(values, version=2), operator)
+    cluster.start(policy=load_policy(str(path))).stop()
+    file.write_bytes(old)
+    with pytest.raises(AttestationError, match="version 1, version 2 was accepted before"):
+        cluster.start(policy=load_policy(str(path)), run_dir=tmp_path / "another")
+    control = cluster.start(
+        policy=load_policy(str(path)), run_dir=tmp_path / "third", fleet=tmp_path / "nobody"
+    )
+    control.stop()
+
+
+@pytest.mark.forgery
+def test_a_memory_that_was_put_back_is_noticed_by_the_run(cluster):
+    with closing(FleetState(cluster.root / "fleet")) as state:
+        state.revoke(Revocation(subject="ek:ab", reason="it lied", since="then"))
+    cluster.start().stop()
+    with pytest.raises(AttestationError, match="ST-ATTS-017"):
+        cluster.start(fleet=cluster.root / "an-older-copy")

@@ -214,14 +214,14 @@ def test_ranks_of_an_epoch_that_is_over_let_the_agent_find_that_out(job, quick):
 
 
 def test_a_member_that_withholds_what_it_runs_is_put_out(job, quick, tools):
-    job.start(1, 2, last_call=600, policy=tools.make_policy(join_timeout_seconds=2))
+    job.start(1, 2, last_call=600, policy=tools.make_policy(join_timeout_seconds=10))
     assert ranks_beside_a_silent_one(job) == ([0], 1)
     event = job.expect("ST-ADMN-005", "node-evicted")
     assert "node-1" in event.subject
 
 
 def test_a_rank_0_that_withholds_its_store_is_put_out(job, nodes, pool, tools, monkeypatch):
-    job.start(1, 2, last_call=600, policy=tools.make_policy(join_timeout_seconds=2))
+    job.start(1, 2, last_call=600, policy=tools.make_policy(join_timeout_seconds=10))
     withholds, stays = nodes("node-0", (1, 2)), nodes("node-1", (1, 2))
     over = threading.Event()
     monkeypatch.setattr(withholds.handler, "_host", lambda _: over.wait() and 1)

@@ -1,0 +1,62 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of the policy that depend on the script: what became of them in one run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from securetrain.launch import checkpoint_summary
+from securetrain.launch.elastic_agent import Plan
+from securetrain.launch.gradient_summary import gradients_of, record_gradients
+from securetrain.launch.run_setup import RunSetup
+from securetrain.launch.run_summary import CheckpointSummary, GradientSummary
+from securetrain.launch.workerlog import WorkerReport
+from securetrain.ledger import Ledger, events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enforced:
+    """The state until now; None without workers, and before the end."""
+
+    gradients: GradientSummary | None = None
+    checkpoints: CheckpointSummary | None = None
+
+
+def enforced_of(
+    setup: RunSetup, plan: Plan | None, reports: Sequence[WorkerReport] | None
+) -> Enforced:
+    """Say what is known.
+
+    Args:
+        setup: The run.
+        plan: The workers.
+        reports: Theirs; None before the end.
+    """
+    gradients = gradients_of(setup, plan, reports)
+    if plan is None or reports is None:
+        return Enforced(gradients=gradients)
+    policy = setup.policy.policy
+    checkpoints = checkpoint_summary.at_end(
+        policy, reports, protected=plan.protected, num_workers=plan.num_workers
+    )
+    return Enforced(gradients=gradients, checkpoints=checkpoints)
+
+
+def record_enforced(found: Enforced, ledger: Ledger, say: Callable[[str], None]) -> None:
+    """Record and say the end of it."""
+    record_gradients(found.gradients, ledger, say)
+    saved = found.checkpoints
+    if saved is None:
+        return
+    if saved.label:
+        say(saved.label)
+    if saved.unsigned:
+        ledger.write(
+            events.CheckpointsNotSigned(
+                subject="end of the run",
+                ways=", ".join(saved.ways)[:500],
+                place=saved.places[0],
+                saves=saved.unsigned,
+                fields=", ".join(saved.fields)[:500],
+            )
+        )

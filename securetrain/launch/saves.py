@@ -1,0 +1,178 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The seams by which a worker notices that its script saves what nobody signs.
+
+Rules:
+
+1. what is noticed is a call of a function that people save with (the table below), unless
+   securetrain's own writer is given to it. The files are not looked at;
+2. it is reported before the first byte is written, so that a death in the middle of a save leaves
+   it said; under ``enforcement: require`` nothing is written at all (ST-RUNT-022);
+3. torch's own calls within a save that was noticed, and what stays in memory, are no saves.
+
+=============================================  =================================================
+torch.distributed.checkpoint.state_dict_saver  ``save``, ``async_save``, ``save_state_dict``
+torch.serialization                            ``torch.save`` to a path or an open file
+safetensors.torch, safetensors.numpy           ``save_file``
+lightning.fabric.utilities.cloud_io            ``_atomic_save``, which saves by way of memory
+=============================================  =================================================
+
+This tells an honest script's people what they have. A script that wants to hide a save can:
+``pickle.dump``, a file of its own format, or the same functions fetched another way.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from securetrain.core import printable
+from securetrain.core.errors import RuntimeRefusal
+from securetrain.core.vocabulary import NOT_SIGNED
+from securetrain.launch import seams
+from securetrain.launch.import_hooks import Patch
+from securetrain.launch.workerlog import SaveReport
+
+_DCP: Final = "torch.distributed.checkpoint"
+_PARTS: Final = frozenset(
+    f"{_DCP}.{name}"
+    for name in (
+        "filesystem",
+        "staging",
+        "default_planner",
+        "state_dict_saver",
+        "_async_thread_executor",
+        "_async_process_executor",
+    )
+)
+"""Modules whose own calls are parts of a save that was noticed (rule 3)."""
+_LIGHTNING: Final = "_atomic_save"
+_PLACES: Final = 16
+_PLACE_LIMIT: Final = 300
+
+
+@dataclass(slots=True, kw_only=True)
+class SaveWatch:
+    """The saves of one worker that nobody signs."""
+
+    is_required: bool
+    """Whether the policy refuses them."""
+    is_first: bool
+    """Whether this rank speaks for all about what all ranks do together."""
+    say: Callable[[str], None]
+    """One line for people."""
+    record: Callable[[Callable[[Any], Any]], None]
+    """Write an event, made from `ledger.events`."""
+    changed: Callable[[], None]
+    """The report has something new."""
+    ways: dict[str, int] = field(default_factory=dict)
+    """How often each function was called."""
+    places: list[str] = field(default_factory=list)
+
+    def patches(self) -> dict[str, Patch]:
+        """The seams, by module."""
+        together = functools.partial(self._noticing, place_of=_place_of_directory, by_all=True)
+        file = functools.partial(self._noticing, place_of=_place_of_file)
+        found: dict[str, Patch] = {
+            f"{_DCP}.state_dict_saver": functools.partial(
+                seams.apply_all,
+                [
+                    functools.partial(
+                        seams.wrap_if_there, functools.partial(together, f"dcp.{name}"), name
+                    )
+                    for name in ("save", "async_save", "save_state_dict")
+                ],
+            ),
+            "torch.serialization": functools.partial(
+                seams.wrap, functools.partial(file, "torch.save"), "save"
+            ),
+        }
+        for package in ("torch", "numpy"):
+            found[f"safetensors.{package}"] = functools.partial(
+                seams.wrap_if_there,
+                functools.partial(file, f"safetensors.{package}.save_file"),
+                "save_file",
+            )
+        for package in ("lightning.fabric", "lightning_fabric"):
+            found[f"{package}.utilities.cloud_io"] = functools.partial(
+                seams.wrap_if_there, functools.partial(file, "lightning"), _LIGHTNING
+            )
+        return found
+
+    def report(self) -> SaveReport:
+        """Everything until now."""
+        return SaveReport(unsigned=dict(self.ways), places=tuple(self.places))
+
+    def _noticing(
+        self,
+        way: str,
+        save: Callable[..., Any],
+        *,
+        place_of: Callable[[Sequence[Any], dict[str, Any]], str],
+        by_all: bool = False,
+    ) -> Callable[..., Any]:
+        @functools.wraps(save)
+        def noticed(*args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001 - rule 3
+            if caller not in _PARTS and (place := place_of(args, kwargs)):
+                self._notice(way, printable(place, keep="")[:_PLACE_LIMIT], by_all=by_all)
+            return save(*args, **kwargs)
+
+        return noticed
+
+    def _notice(self, way: str, place: str, *, by_all: bool) -> None:
+        """Rule 2."""
+        speaks = not self.ways and (self.is_first or not by_all)
+        if self.is_required:
+            self._refuse(way, place)
+        self.ways[way] = self.ways.get(way, 0) + 1
+        if len(self.places) < _PLACES and place not in self.places:
+            self.places.append(place)
+        self.changed()
+        if speaks:
+            self.say(f"{NOT_SIGNED}: {way} saves {place}, which nobody signs")
+            self.record(lambda events: events.CheckpointsNotSigned(ways=way, place=place))
+
+    def _refuse(self, way: str, place: str) -> None:
+        error = RuntimeRefusal(
+            "ST-RUNT-022",
+            f"{way} would save what nobody signs, and the policy requires that it is enforced"
+            " (enforcement)",
+            place,
+        )
+        self.record(lambda events: events.UnsignedSaveRefused.of(error, place))
+        raise error
+
+
+def _place_of_directory(args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    """Say where a distributed save goes; empty for one by securetrain's own writer."""
+    given = [*args[1:], *kwargs.values()]
+    writer = next((one for one in given if hasattr(one, "write_data")), None)
+    if type(writer).__module__.startswith("securetrain."):
+        return ""
+    paths = [
+        kwargs.get("checkpoint_id"),
+        *(getattr(writer, name, None) for name in ("checkpoint_id", "path")),
+        *(one for one in args[1:] if isinstance(one, str | os.PathLike)),
+    ]
+    return next((_path(one) for one in paths if one), "an unknown place")
+
+
+def _place_of_file(args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    """Say which file is written; empty for memory."""
+    named = [kwargs.get(name) for name in ("f", "filename", "filepath")]
+    target = next((one for one in (*named, *args[1:2]) if one is not None), None)
+    if isinstance(target, str | os.PathLike):
+        return _path(target)
+    name = getattr(target, "name", None)
+    if isinstance(name, str | os.PathLike):
+        return _path(name)
+    return "an open file" if isinstance(name, int) else ""
+
+
+def _path(path: Any) -> str:
+    text = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else str(path)
+    return text if "://" in text else str(Path(text).absolute())

@@ -1,0 +1,62 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of a policy that are known at the start not to be enforced."""
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from securetrain.core.errors import RuntimeRefusal
+from securetrain.core.vocabulary import EnforcementMode, NetworkProfile
+from securetrain.identity.trust import TrustRoot
+from securetrain.launch import options
+from securetrain.launch.elastic_agent import make_plan
+from securetrain.launch.jobnetwork import record_egress
+from securetrain.launch.run_setup import agent_ledger, prepare_run
+from securetrain.ledger import read_ledger
+from securetrain.policy import load_policy
+from securetrain.policy.schema import UnpickleMode
+
+NOW = datetime.now(UTC)
+
+
+def policy_of(mode, **sections):
+    policy = load_policy("dev").policy
+    changed = {
+        name: msgspec.structs.replace(getattr(policy, name), **fields)
+        for name, fields in sections.items()
+    }
+    return msgspec.structs.replace(policy, enforcement=EnforcementMode(mode), **changed)
+
+
+@pytest.mark.parametrize("mode", EnforcementMode)
+def test_a_program_without_the_shim_is_refused_at_the_start(tmp_path, mode):
+    argv = ["--standalone", "--no-python", "true"]
+    given = options.parse(argv, options.scan(argv, standalone=True, environ={}))
+    policy = policy_of(mode, checkpoint={"unpickle": UnpickleMode.WARN})
+    if mode is EnforcementMode.REPORT:
+        assert not make_plan(given, policy, tmp_path).protected
+        return
+    with pytest.raises(RuntimeRefusal, match="without the worker shim") as caught:
+        make_plan(given, policy, tmp_path)
+    assert caught.value.code == "ST-RUNT-021"
+
+
+@pytest.mark.parametrize("mode", EnforcementMode)
+def test_a_way_out_that_nothing_limits_is_refused_and_recorded(tmp_path, mode):
+    setup = prepare_run(tmp_path / "run", "dev", NOW)
+    ledger = agent_ledger(setup, lambda: NOW)
+    policy = policy_of(mode, network={"egress": ("example.org:443",)})
+    if mode is EnforcementMode.REPORT:
+        assert record_egress(policy, NetworkProfile.LOOPBACK, ledger)
+        expected = {"egress-unlimited"}
+    else:
+        with pytest.raises(RuntimeRefusal) as caught:
+            record_egress(policy, NetworkProfile.LOOPBACK, ledger)
+        assert caught.value.code == "ST-RUNT-021"
+        assert "network.egress" in caught.value.where
+        expected = {"profile-refused"}
+    ledger.close()
+    said = read_ledger(setup.run.ledger.read_bytes(), TrustRoot.load(setup.run.trust, NOW))
+    assert {event.NAME for event in said.events} - {"close"} == expected
