@@ -6,13 +6,16 @@ What a fleet needs (`enroll`, `cache`, revocations) is in `attest_fleet`. Never 
 """
 
 import os
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import click
 
-from securetrain.cli.attest_fleet import cache, enroll, restore, revocations
+from securetrain.cli.attest_fleet import cache, enroll, restore, revocations, revoke
+from securetrain.cli.attest_values import values
+from securetrain.cli.fleet_memory import fleet_memory
 from securetrain.cli.options import StoryGroup, file_argument, file_option, json_option
 from securetrain.report import emit
 
@@ -24,8 +27,13 @@ From a new machine to a node that must prove itself:
   securetrain attest keygen operator.pem
   securetrain attest collect --node node-17 --out node-17.json
   securetrain attest show node-17.json
-  securetrain attest enroll node-17.json --reference-values fleet.json \\
-      --key operator.pem --root maker.pem --learn-boot
+  securetrain attest challenge node-17.json --to-enroll \\
+      --out question.json --secret question.secret
+  securetrain attest collect --node node-17 --question question.json \\
+      --out answer.json
+  securetrain attest enroll answer.json --secret question.secret \\
+      --reference-values fleet.json --key operator.pem --root maker.pem \\
+      --learn-boot
   securetrain attest challenge node-17.json --policy fleet.yaml \\
       --out question.json --secret question.secret
   securetrain attest collect --node node-17 --question question.json \\
@@ -167,12 +175,15 @@ def show(file: Path, section: str | None, output: str) -> int:
 
 CHALLENGE_EPILOG: Final = """\
 \b
-Example:
+Examples:
+  securetrain attest challenge node-17.json --to-enroll \\
+      --out question.json --secret question.secret
   securetrain attest challenge node-17.json --policy fleet.yaml \\
       --out question.json --secret question.secret
 
 The question holds a credential that only the TPM with both keys of BUNDLE can open. The secret
-stays here and is needed to verify the answer, within 24 hours.
+stays here and is needed to enroll or verify the answer, within 24 hours. With --policy the node
+must be enrolled; --to-enroll asks one that is not yet.
 """
 
 
@@ -180,19 +191,37 @@ stays here and is needed to verify the answer, within 24 hours.
     name="challenge", epilog=CHALLENGE_EPILOG, short_help="Make a question for a node."
 )
 @file_argument("bundle")
-@_POLICY
+@click.option("--policy", "policy_name", help="The policy under which the answer is verified.")
+@click.option("--to-enroll", is_flag=True, help="Ask a machine that is not enrolled yet.")
 @file_option("--out", "question_file", required=True, help="The question, for the node.")
 @file_option("--secret", "secret_file", required=True, help="The secret, which stays here (0600).")
 @json_option
-def challenge(
-    bundle: Path, policy_name: str, question_file: Path, secret_file: Path, output: str
+def challenge(  # noqa: PLR0917 - click passes every option
+    bundle: Path,
+    policy_name: str | None,
+    to_enroll: bool,
+    question_file: Path,
+    secret_file: Path,
+    output: str,
 ) -> int:
     """Ask the node that BUNDLE is of: its answer cannot be a recording."""
-    from securetrain.attest.fleet import ANSWER_WITHIN, ask, read_bundle, write_question
+    from securetrain.attest.fleet import (
+        ANSWER_WITHIN,
+        ask,
+        question_to_enroll,
+        read_bundle,
+        write_question,
+    )
     from securetrain.policy import load_policy
     from securetrain.report import evidence
 
-    secret = ask(read_bundle(bundle), load_policy(policy_name), datetime.now(UTC))
+    if to_enroll is bool(policy_name):
+        raise click.UsageError("name --policy, or --to-enroll for a machine that is not enrolled")
+    if policy_name:
+        with closing(fleet_memory()) as state:
+            secret = ask(read_bundle(bundle), load_policy(policy_name), datetime.now(UTC), state)
+    else:
+        secret = question_to_enroll(read_bundle(bundle), datetime.now(UTC))
     write_question(question_file, secret_file, secret)
     until = (secret.asked + ANSWER_WITHIN).isoformat(timespec="minutes")
     page = evidence.question(secret.question.node, question_file, secret_file, until)
@@ -233,6 +262,7 @@ def verify(  # noqa: PLR0917 - click passes every option
 ) -> int:
     """Judge BUNDLE under a policy, as 'run' judges a node that joins."""
     from securetrain.attest.fleet import judge, read_bundle, read_secret, write_ear
+    from securetrain.attest.session import MemoryState
     from securetrain.identity.keys import PrivateKey
     from securetrain.policy import load_policy
     from securetrain.report import evidence
@@ -241,12 +271,14 @@ def verify(  # noqa: PLR0917 - click passes every option
         raise click.UsageError("--ear and --sign-key go together")
     if ear is not None and at is not None:
         raise click.UsageError("an EAR is signed for now: leave out --at")
-    judgement = judge(
-        read_bundle(bundle),
-        load_policy(policy_name),
-        secret=read_secret(secret_file) if secret_file else None,
-        now=_moment(at) if at else datetime.now(UTC),
-    )
+    with nullcontext(MemoryState()) if at else closing(fleet_memory()) as state:
+        judgement = judge(
+            read_bundle(bundle),
+            load_policy(policy_name),
+            secret=read_secret(secret_file) if secret_file else None,
+            now=_moment(at) if at else datetime.now(UTC),
+            state=state,
+        )
     written = ""
     if ear is not None and sign_key is not None:
         done = write_ear(ear, judgement, PrivateKey.load(sign_key))
@@ -264,5 +296,5 @@ def _moment(text: str) -> datetime:
     return moment
 
 
-for _command in (enroll, cache, revocations, restore):
+for _command in (enroll, values, cache, revocations, revoke, restore):
     command.add_command(_command)

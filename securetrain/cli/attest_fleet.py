@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain attest`` for a fleet: reference values, the cache, revocations."""
 
+import os
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import click
 
+from securetrain.cli.fleet_memory import fleet_memory
 from securetrain.cli.options import days_option, file_argument, file_option, json_option
 from securetrain.report import emit
 
@@ -25,16 +28,18 @@ _SIGNED_BY = click.option(
 ENROLL_EPILOG: Final = """\
 \b
 Examples:
-  securetrain attest enroll node-17.json --reference-values fleet.json \\
-      --key operator.pem --root infineon.pem --learn-boot
+  securetrain attest enroll answer-17.json --secret question-17.secret \\
+      --reference-values fleet.json --key operator.pem --root infineon.pem \\
+      --learn-boot --group gpu-h100-2026.11
   securetrain attest enroll node-*.json --reference-values fleet.json \\
-      --key operator.pem
+      --key operator.pem --group gpu-h100-2026.11
   securetrain attest enroll --reference-values fleet.json --key operator.pem \\
       --days 90
 
 You vouch for what is enrolled: that the machine is yours and, with --learn-boot, that it is in a
-good state. Look at the bundle first: securetrain attest show. Without a bundle the file is signed
-anew, with a later end.
+good state. Look at the bundle first: securetrain attest show. A boot is learned from the answer to
+a question only (attest challenge --to-enroll), and is good for the nodes of its image group.
+Without a bundle the file is signed anew, with a later end.
 
 Exit codes: 0 enrolled; 1 a bundle does not hold together; 2 bad command line or file, or hardware
 that is enrolled as another node; 3 enrolled, and something was left out: read the lines with '!'.
@@ -52,8 +57,11 @@ that is enrolled as another node; 3 enrolled, and something was left out: read t
 @file_option("--test-root", "test", multiple=True, help="CA of software TPMs: proves nothing.")
 @file_option("--intermediate", "between", multiple=True, help="CA between a root and the TPMs.")
 @click.option("--learn-boot", is_flag=True, help="Take boot, guest and firmware as known good.")
+@file_option("--secret", "secrets", multiple=True, help="Of the question that a bundle answers.")
+@click.option("--unproven", is_flag=True, help="Learn a boot that nothing proves; it is labelled.")
+@click.option("--group", help="Image group of the nodes. Default: the one they have, or none.")
 @click.option("--uncertified", is_flag=True, help="Accept a TPM without a certificate, as virtual.")
-@click.option("--replace", is_flag=True, help="Accept new hardware of an enrolled node.")
+@click.option("--replace", is_flag=True, help="Accept new hardware or group of a node.")
 @file_option("--ima-policy", help="A Keylime runtime policy to put in.")
 @click.option(
     "--ima-policy-sha256", metavar="SHA256", help="One that is in the cache, by its SHA-256."
@@ -71,6 +79,9 @@ def enroll(  # noqa: PLR0917 - click passes every option
     test: tuple[Path, ...],
     between: tuple[Path, ...],
     learn_boot: bool,
+    secrets: tuple[Path, ...],
+    unproven: bool,
+    group: str | None,
     uncertified: bool,
     replace: bool,
     ima_policy: Path | None,
@@ -89,36 +100,48 @@ def enroll(  # noqa: PLR0917 - click passes every option
         key_text,
         read_bundle,
         read_pem,
+        read_secret,
     )
     from securetrain.identity.keys import PrivateKey
     from securetrain.report import evidence
 
+    if unproven and not learn_boot:
+        raise click.UsageError("--unproven says how --learn-boot learns: name both, or neither")
     now, key = datetime.now(UTC), PrivateKey.load(key_file)
     own = key_text(key.public)
-    edition = enroll_into(
-        values,
-        [
-            Enrollment(
-                bundle=read_bundle(path),
-                learn_boot=learn_boot,
-                uncertified=uncertified,
-                replace=replace,
-            )
-            for path in bundles
-        ],
-        key=key,
-        signed_by=signed_by or (own,),
-        roots=Roots(
-            hardware=tuple(map(read_pem, roots)),
-            virtual=tuple(map(read_pem, virtual)),
-            test=tuple(map(read_pem, test)),
-            intermediates=tuple(map(read_pem, between)),
-        ),
-        now=now,
-        lifetime=timedelta(days=days),
-        ima=ima_reference(ima_policy, ima_policy_sha256 or ""),
-        cache=cache_folder,
-    )
+    asked = {secret.question.node: secret for secret in map(read_secret, secrets)}
+    given = [read_bundle(path) for path in bundles]
+    if len(asked) < len(secrets) or not asked.keys() <= {bundle.node for bundle in given}:
+        raise click.UsageError("--secret: name one for each node whose answer is among BUNDLES")
+    with closing(fleet_memory()) as state:
+        edition = enroll_into(
+            values,
+            [
+                Enrollment(
+                    bundle=bundle,
+                    learn_boot=learn_boot,
+                    uncertified=uncertified,
+                    replace=replace,
+                    secret=asked.get(bundle.node),
+                    unproven=unproven,
+                    group=group,
+                )
+                for bundle in given
+            ],
+            key=key,
+            signed_by=signed_by or (own,),
+            roots=Roots(
+                hardware=tuple(map(read_pem, roots)),
+                virtual=tuple(map(read_pem, virtual)),
+                test=tuple(map(read_pem, test)),
+                intermediates=tuple(map(read_pem, between)),
+            ),
+            now=now,
+            lifetime=timedelta(days=days),
+            ima=ima_reference(ima_policy, ima_policy_sha256 or ""),
+            cache=cache_folder,
+            state=state,
+        )
     return emit(evidence.edition(edition, values, own), output)
 
 
@@ -206,14 +229,16 @@ def cache_add(  # noqa: PLR0917 - click passes every option
     items = [
         read_item(kind, *_named(kind, text), now) for kind, texts in given.items() for text in texts
     ]
-    index = add_items(
-        folder,
-        items,
-        key=key,
-        signed_by=signed_by or (key_text(key.public),),
-        now=now,
-        lifetime=timedelta(days=days),
-    )
+    with closing(fleet_memory()) as state:
+        index = add_items(
+            folder,
+            items,
+            key=key,
+            signed_by=signed_by or (key_text(key.public),),
+            now=now,
+            lifetime=timedelta(days=days),
+            state=state,
+        )
     return emit(evidence.cache_page(Listing(index, now), folder), output)
 
 
@@ -254,14 +279,16 @@ def cache_fetch(  # noqa: PLR0917 - click passes every option
 
     now, key = datetime.now(UTC), PrivateKey.load(key_file)
     gathered = gather.gather_from_makers([read_bundle(path) for path in bundles], now)
-    index = add_items(
-        folder,
-        gathered.items,
-        key=key,
-        signed_by=signed_by or (key_text(key.public),),
-        now=now,
-        lifetime=timedelta(days=days),
-    )
+    with closing(fleet_memory()) as state:
+        index = add_items(
+            folder,
+            gathered.items,
+            key=key,
+            signed_by=signed_by or (key_text(key.public),),
+            now=now,
+            lifetime=timedelta(days=days),
+            state=state,
+        )
     problems = gathered.problems
     page = evidence.cache_page(Listing(index, now), folder, problems, incomplete=bool(problems))
     return emit(page, output)
@@ -290,42 +317,68 @@ def cache_list(folder: Path, signed_by: tuple[str, ...], output: str) -> int:
     from securetrain.attest.fleet import list_cache
     from securetrain.report import evidence
 
-    listing = list_cache(folder, signed_by, datetime.now(UTC))
+    with closing(fleet_memory()) as state:
+        listing = list_cache(folder, signed_by, datetime.now(UTC), state)
     ended = listing.expired or bool(listing.ended())
     return emit(evidence.cache_page(listing, folder, incomplete=ended), output)
 
 
 # --- revocations ---------------------------------------------------------------------------------
 
+_STATE: Final = file_option(
+    "--state", help="A run's directory of an earlier version. Default: this machine's memory."
+)
+
 
 @click.command(name="revocations")
-@file_argument("state")
+@file_argument("state", required=False)
 @json_option
-def revocations(state: Path, output: str) -> int:
-    """Show what the verifier of a run has revoked. STATE is the run's directory."""
-    from contextlib import closing
+def revocations(state: Path | None, output: str) -> int:
+    """Show who is let in no more by the coordinators of this machine.
 
+    STATE is the directory of a run that an earlier version of securetrain has made.
+    """
     from securetrain.attest.fleet import open_state
+    from securetrain.launch import this_node
     from securetrain.report import evidence
 
-    with closing(open_state(state)) as kept:
-        return emit(evidence.revocations(kept.revocations(), state), output)
+    with closing(open_state(state) if state is not None else fleet_memory()) as kept:
+        place = state or this_node(os.environ).fleet
+        return emit(evidence.revocations(kept.revocations(), place), output)
+
+
+@click.command(name="revoke", short_help="Let a node or device in no more, in any job.")
+@click.argument("subject")
+@click.option("--reason", required=True, help="Why, for whoever meets the refusal.")
+def revoke(subject: str, reason: str) -> None:
+    """Let SUBJECT in no more: node:DOMAIN/NAME, ek:HEX, chip:HEX or device:SERIAL.
+
+    It holds for every job that a coordinator on this machine admits nodes to, those that run
+    included: a node that is in is refused at its next renewal. DOMAIN is the policy's trust domain.
+    """
+    from securetrain.attest.session import Revocation, check_subject
+
+    check_subject(subject)
+    since = datetime.now(UTC).isoformat()
+    with closing(fleet_memory()) as kept:
+        kept.revoke(Revocation(subject=subject, reason=reason[:1000], since=since))
+    click.echo(f"{subject} is let in no more")
 
 
 @click.command(name="restore", short_help="Let a revoked node or device in again.")
 @click.argument("subject")
-@file_option("--state", required=True, help="The run's directory.")
-def restore(subject: str, state: Path) -> None:
-    """Let SUBJECT in again: node:NAME, ek:HEX, chip:HEX or device:SERIAL.
+@_STATE
+def restore(subject: str, state: Path | None) -> None:
+    """Let SUBJECT in again: node:DOMAIN/NAME, ek:HEX, chip:HEX or device:SERIAL.
 
     A node that contradicted itself is revoked under its name and under its hardware: restore every
-    subject that 'securetrain attest revocations' shows for it, after finding out why.
+    subject that 'securetrain attest revocations' shows for it, after finding out why. Restoring
+    ek:HEX also forgets the clock of that TPM, for one that its owner has cleared.
     """
-    from contextlib import closing
-
     from securetrain.attest.fleet import open_state
 
-    with closing(open_state(state)) as kept:
+    with closing(open_state(state) if state is not None else fleet_memory()) as kept:
         if not kept.restore(subject):
-            raise click.UsageError(f"{subject} is not revoked in {state}")
+            where = state or "what this machine remembers"
+            raise click.UsageError(f"{subject} is not revoked in {where}")
     click.echo(f"{subject} may join again")

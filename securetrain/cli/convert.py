@@ -6,12 +6,13 @@ signed one, made into what other tools read.
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from securetrain.cli.options import (
     TRUST_VARIABLE,
+    expect_options,
     file_argument,
     file_option,
     json_option,
@@ -22,6 +23,7 @@ from securetrain.cli.progress import progress_bar
 from securetrain.report import emit
 
 if TYPE_CHECKING:
+    from securetrain.artifacts import Expectation
     from securetrain.identity.keys import Signer
 
 EPILOG: Final = """\
@@ -55,6 +57,7 @@ special file; 19 unsafe content, or not such a checkpoint; 20 unreadable, or NEW
 @click.option("--key", "key_name", required=True, help="Checkpoint key: a file or a pkcs11: URI.")
 @secret_option
 @click.option("--run", "run_id", default="", help="The run that the statement names.")
+@click.option("--name", default="", help="The name that NEW bears. Default: OLD's, or the run's.")
 @click.option("--step", type=click.IntRange(min=0), default=0, help="The step that it names.")
 @click.option("--to", "target", type=click.Choice(["securetrain", "hf"]), default="securetrain")
 @file_option("--job", help="--to hf: the job that made OLD.")
@@ -70,6 +73,7 @@ special file; 19 unsafe content, or not such a checkpoint; 20 unreadable, or NEW
     default="float32",
     help="--to hf: the type in which tensors are stored.",
 )
+@expect_options
 @json_option
 def command(
     *,
@@ -78,11 +82,13 @@ def command(
     key_name: str,
     passphrase_file: Path | None,
     run_id: str,
+    name: str,
     step: int,
     target: str,
     job: Path | None,
     trust_file: Path | None,
     dtype: str,
+    expect: "Expectation | None",
     output: str,
 ) -> int:
     """Convert the torch.distributed.checkpoint OLD into the signed checkpoint NEW; or the signed
@@ -94,7 +100,7 @@ def command(
     from securetrain.report import signatures
 
     try:
-        from securetrain.artifacts.checkpoint import convert
+        from securetrain.artifacts import convert
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -106,10 +112,19 @@ def command(
 
     key = open_signer(key_name, asker(passphrase_file))
     if target == "hf":
-        digest = _to_hf(old, new, key, job=job, trust_file=trust_file, dtype=dtype)
+        asked = {"dtype": dtype, "name": name, "expect": expect}
+        digest = _to_hf(old, new, key, job=job, trust_file=trust_file, **asked)
         return emit(signatures.converted(old, new, digest, key.key_id), output)
+    if expect is not None:
+        raise UsageError(
+            "ST-USAG-001",
+            "OLD was never signed, so it can meet no --expect-...",
+            str(old),
+            "leave it out, or convert a signed checkpoint with --to hf",
+        )
     context = SaveContext(
         run_id=run_id,
+        name=name,
         step=step,
         created=datetime.now(UTC),
         code={"converted": "torch.distributed.checkpoint"},
@@ -120,7 +135,13 @@ def command(
 
 
 def _to_hf(
-    old: Path, new: Path, key: "Signer", *, job: Path | None, trust_file: Path | None, dtype: str
+    old: Path,
+    new: Path,
+    key: "Signer",
+    *,
+    job: Path | None,
+    trust_file: Path | None,
+    **asked: Any,
 ) -> str:
     from securetrain.core.errors import UsageError
     from securetrain.identity import load_trust
@@ -138,5 +159,5 @@ def _to_hf(
     described = load_job(job)
     inputs = trust_of_inputs(described, trust, now)
     sized, base = open_weights(described, str(job), trust=inputs, policy=None, now=now)
-    made = export(old, new, shape_of(sized), trust=trust, key=key, now=now, dtype=dtype, base=base)
+    made = export(old, new, shape_of(sized), trust=trust, key=key, now=now, base=base, **asked)
     return made.digest

@@ -3,6 +3,7 @@
 """``securetrain coordinator``: the coordinator of a job of several machines, on its own."""
 
 import ipaddress
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -90,6 +91,7 @@ def command(
     for its nodes; after SIGTERM they wait for a coordinator in the same --run-dir.
     """
     from securetrain.identity import ClusterCA
+    from securetrain.launch import this_node
     from securetrain.policy.load import load_policy
     from securetrain.rendezvous.coordinator import Plan, Standalone
     from securetrain.report import Announcer
@@ -105,6 +107,7 @@ def command(
         max_nodes=high,
         policy=load_policy(policy),
         run_dir=run_dir or Path("runs") / f"{job}-coordinator",
+        fleet=this_node(os.environ).fleet,
         bind=bind,
         port=port,
         enroll_port=enroll_port,

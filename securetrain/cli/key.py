@@ -20,8 +20,9 @@ Examples:
   securetrain key passphrase root-1.pem --new-passphrase-file new.txt
 
 \b
-A key is a file, or a key in a PKCS#11 token by its URI (RFC 7512): token or serial, object or id,
-and module-path. A token's PIN is typed, or comes from --passphrase-file or pin-source=file:PATH.
+A key is a file; a key in a PKCS#11 token by its URI (RFC 7512): token or serial, object or id, and
+module-path; or a key of a cloud's key service: awskms:, gcpkms: or azurekms:. A token's PIN is
+typed, or comes from --passphrase-file or pin-source=file:PATH.
 A passphrase goes through Argon2id; the key is then sealed with AES-256-GCM.
 
 \b
@@ -29,7 +30,9 @@ Exit codes: 0 done; 2 the key, passphrase or token cannot be used, or the file e
 20 a file cannot be read or written.
 """
 
-_KINDS = ("ed25519", "ecdsa-p256")
+_PAIR = "ed25519+ml-dsa-65"
+_LOG_PAIR = "ed25519+ml-dsa-44"
+_KINDS = (_PAIR, _LOG_PAIR, "ed25519", "ecdsa-p256", "ml-dsa-44")
 
 
 @click.group(name="key", epilog=EPILOG)
@@ -44,7 +47,8 @@ def command() -> None:
     type=click.Choice(_KINDS),
     default=_KINDS[0],
     show_default=True,
-    help="Logs and witnesses need Ed25519.",
+    help="A pair signs twice, so that its signatures outlive today's curves. For a log:"
+    " ed25519+ml-dsa-44. For a witness: ml-dsa-44, or Ed25519.",
 )
 @click.option("--encrypt", is_flag=True, help="Encrypt the key with a passphrase.")
 @secret_option
@@ -58,6 +62,7 @@ def generate(
     from securetrain.identity.keys import KeyKind, PrivateKey
     from securetrain.report import keys
 
+    first, _, second = kind.partition("+")
     secret = new_passphrase(passphrase_file) if encrypt or passphrase_file else None
     public_path = path.with_name(f"{path.name}.pub")
     if public_path.exists():
@@ -67,8 +72,8 @@ def generate(
             str(public_path),
             "choose another name",
         )
-    key = PrivateKey.create(path, KeyKind(kind), secret)
-    write_atomic(public_path, key.public.pem, replace=False)
+    key = PrivateKey.create(path, KeyKind(first), secret, KeyKind(second) if second else None)
+    write_atomic(public_path, key.public.file_pem, replace=False)
     return emit(keys.generated(key, path, public_path, encrypted=secret is not None), output)
 
 
@@ -82,14 +87,14 @@ def generate(
 def show(  # noqa: PLR0917 - click passes options by name
     key: str, pem: bool, name: str, cosigner: bool, passphrase_file: Path | None, output: str
 ) -> int:
-    """Show the id and the public half of KEY: a file (public or private) or a pkcs11: URI."""
+    """Show the id and the public half of KEY: a file (public or private) or a URI."""
     from securetrain.identity import read_public
     from securetrain.identity.log import vkey
     from securetrain.report import keys
 
     public = read_public(key, asker(passphrase_file))
     if pem:
-        click.echo(public.pem.decode(), nl=False)
+        click.echo(public.file_pem.decode(), nl=False)
         return 0
     named = vkey(name, public, cosigner=cosigner) if name else ""
     return emit(keys.public_half(public, named), output)

@@ -3,7 +3,7 @@
 """The options and arguments that several verbs have, each defined once."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,6 +13,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 FILE: Final = click.Path(path_type=Path)
 TRUST_VARIABLE: Final = "SECURETRAIN_TRUST"
+CATALOGUE_VARIABLE: Final = "SECURETRAIN_CATALOGUE"
+CATALOGUE_ROOT_VARIABLE: Final = "SECURETRAIN_CATALOGUE_ROOT"
+_EXPECTED: Final = ("digest", "run", "name", "min_step", "min_version", "signer")
 
 file_argument = functools.partial(click.argument, type=FILE)
 file_option = functools.partial(click.option, type=FILE)
@@ -35,6 +38,36 @@ class StoryGroup(click.Group):
         return list(self.commands)
 
 
+class SpreadingCommand(click.Command):
+    """A command whose `SPREAD` options take all words up to the next option: ``-f a.yaml b.yaml``.
+
+    That is what a shell makes of ``-f jobs/*.yaml``.
+    """
+
+    SPREAD: frozenset[str] = frozenset()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat the option before each of its words."""
+        return super().parse_args(ctx, list(_spread(args, self.SPREAD)))
+
+
+def _spread(args: list[str], options: frozenset[str]) -> Iterator[str]:
+    option, given = "", 0
+    for number, word in enumerate(args):
+        if word == "--":
+            yield from args[number:]
+            return
+        if word in options:
+            option, given = word, 0
+        elif len(word) > 1 and word.startswith("-"):
+            option = ""
+        elif option:
+            given += 1
+            if given > 1:
+                yield option
+        yield word
+
+
 class Place(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     """A directory of this machine, or the URL of one in an object store."""
 
@@ -49,6 +82,8 @@ class Place(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
             return value
         from securetrain.artifacts import local_path
 
+        if value.startswith("./") and "@" in value:
+            return Path(value).absolute()  # not to be taken for NAME@FOLDER, once it is a Path
         return local_path(value) or value
 
 
@@ -90,3 +125,38 @@ def format_options(*formats: str, text: str | None = None) -> Callable[[_F], _F]
         return added
 
     return add
+
+
+def expect_options(command: _F) -> _F:
+    """``--expect-...``, which reach the command as one `expect`; None without any."""
+    at_least = click.IntRange(min=0)
+    options = (
+        click.option("--expect-digest", help="The digest that it must have (verify prints it)."),
+        click.option("--expect-run", help="The run that must have saved it."),
+        click.option("--expect-name", help="The name that it must bear."),
+        click.option("--expect-min-step", type=at_least, help="The lowest step that will do."),
+        click.option(
+            "--expect-min-version",
+            type=at_least,
+            help="The lowest version of a dataset, or number of a checkpoint in its run.",
+        ),
+        click.option(
+            "--expect-signer", help="The id of a key, or the identity, that must have signed it."
+        ),
+    )
+
+    @functools.wraps(command)
+    def together(**given: Any) -> Any:
+        named = {name: given.pop(f"expect_{name}") for name in _EXPECTED}
+        expect = None
+        if any(value is not None for value in named.values()):
+            from securetrain.artifacts.statement import Expectation
+
+            expect = Expectation(**named)
+        return command(expect=expect, **given)
+
+    wrapped: Any = together
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    added: _F = wrapped
+    return added

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from securetrain.cli.options import file_argument, json_as
+from securetrain.cli.self_check import check_mesh
 from securetrain.report import emit
 
 EPILOG: Final = """\
@@ -16,13 +17,19 @@ Examples:
   securetrain plan job.yaml
   securetrain plan job.yaml --nnodes 64 --nproc-per-node 8 --device h200
   securetrain plan job.yaml --memory 40 --json
+  securetrain plan job.yaml --check
+  securetrain plan job.yaml --explain
 
 \b
 Nothing is started: the model is laid out over a fake process group, on torch's meta device.
+--check starts up to two processes for each axis of the mesh, here and on the CPU, and compares
+two steps of a small copy of the model with one process.
+With a device, step times are estimated, and the fastest meshes that fit are suggested.
 
 \b
-Exit codes: 0 the job is valid, and fits when a device or memory is given; 1 it does not fit;
-2 the job file or its mesh is refused.
+Exit codes: 0 the job is valid, and fits for sure when a device or memory is given; 1 it does
+not fit, or may not: a plan states its error; or --check found a difference; 2 the job file or its
+mesh is refused.
 """
 
 
@@ -38,6 +45,15 @@ Exit codes: 0 the job is valid, and fits when a device or memory is given; 1 it 
 )
 @click.option("--device", help="The accelerator: h100, h200, ... Else the job's launch.device.")
 @click.option("--memory", type=click.FloatRange(min=1), help="Its memory in GB (10^9 bytes).")
+@click.option(
+    "--network",
+    type=click.FloatRange(min=0.001),
+    help="Gb/s of network of each accelerator, for times; else those of the vendor's system.",
+)
+@click.option(
+    "--check", is_flag=True, help="Compare two steps of a small copy with one process, here."
+)
+@click.option("--explain", is_flag=True, help="Print how each parameter is cut.")
 @json_as("Print one JSON object.")
 def command(
     *,
@@ -46,6 +62,9 @@ def command(
     nproc_per_node: int | None,
     device: str | None,
     memory: float | None,
+    network: float | None,
+    check: bool,
+    explain: bool,
     output: str,
 ) -> int:
     """Say what the job in the file JOB needs on each rank, and whether it fits."""
@@ -57,12 +76,18 @@ def command(
     name = device or job.launch.device
     found = None if name is None else device_named(name, f"{file}: launch.device")
     if memory is not None:
-        found = Device("a device", int(memory * GB))
+        speed = None if found is None else found.speed
+        found = Device("a device", int(memory * GB), speed)
+    if network is not None and found is not None:
+        found = found.with_network(network)
     plan = make_plan(
         job,
         str(file),
         per_node=nproc_per_node or job.launch.nproc_per_node,
         nodes=nnodes or job.launch.nnodes,
         device=found,
+        explain=explain,
     )
+    if check:
+        click.echo(check_mesh(job, plan.degrees), err=True)
     return emit(plan_page(plan), output)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain scan PATH``: find out what the pickles in there would do.
+"""``securetrain scan PATH``: find out what loaders of the files in there would do.
 
 Never imports torch and never loads what it looks at.
 """
@@ -23,13 +23,17 @@ Examples:
 
 \b
 What is looked at: pickles, torch.save files old and new, torch.distributed.checkpoint's .metadata
-and every item at the place that it names, numpy arrays of objects, and all of that in zip, tar,
-gzip, bzip2 and xz files. A global passes when it is on the allow-list of names that only build
-values. It is no verdict on the origin of a file: 'securetrain verify' is.
+and every item at the place that it names, joblib and numpy arrays of objects, TorchScript, and all
+of that in zip, tar, gzip, bzip2, xz and zlib files; values in JSON, YAML and checkpoints that a
+loader would call (_target_, _instantiator, auto_map, skops); Keras layers, in HDF5 too; Jinja
+templates, in GGUF too; operators and outside data of ONNX; notebooks. A global passes when it is on
+the allow-list of names that only build values. It is no verdict on the origin of a file:
+'securetrain verify' is.
 
 \b
 Exit codes: 0 something was scanned and nothing found; 3 nothing could be scanned, or something
-could not be judged; 14 a link or special file; 19 unsafe content; 20 unreadable.
+is of a kind that is not known here or could not be judged; 14 a link or special file; 19 unsafe
+content; 20 unreadable.
 """
 
 
@@ -38,7 +42,7 @@ could not be judged; 14 a link or special file; 19 unsafe content; 20 unreadable
 @format_options("sarif", "junit", text="What to print on standard output.")
 @click.option("--opcodes", is_flag=True, help="Also list every global and count every opcode.")
 def command(*, paths: tuple[Path, ...], output: str, opcodes: bool) -> int:
-    """Look for pickles in the files or directories PATH, and for what they would run."""
+    """Look for what loaders would run, call or read in the files or directories PATH."""
     from securetrain.artifacts import merge_scans, scan_path
     from securetrain.report import verification
 

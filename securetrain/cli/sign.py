@@ -5,15 +5,26 @@
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from securetrain.cli.options import file_argument, file_option, secret_option
+from securetrain.cli.model_options import (
+    FormOptions,
+    ScopeOptions,
+    form_options,
+    scope_options,
+)
+from securetrain.cli.options import file_argument, secret_option
 from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
 from securetrain.cli.sign_dataset import DatasetOptions, dataset_options, sign_dataset
+from securetrain.cli.signer_options import signer_options
 from securetrain.report import emit
+
+if TYPE_CHECKING:
+    from securetrain.identity import Ask
+    from securetrain.report import Document
 
 EPILOG: Final = """\
 \b
@@ -21,8 +32,11 @@ Examples:
   securetrain sign data/corpus --dataset --key dataset.key --license CC-BY-4.0 --samples
   securetrain sign data/corpus --dataset --key dataset.key --append --trust trust.json
   securetrain sign ./llama --safetensors --key checkpoint.key
+  securetrain sign ./llama --safetensors --keyless
   securetrain sign ./model --oms --key maker.key
   securetrain sign ./model --oms --key leaf.key --certificate leaf.pem --chain ca.pem
+  securetrain sign model.gguf --oms --key 'pkcs11:token=release;object=model?module-path=/opt/p.so'
+  securetrain sign ./snapshot --oms --key maker.key --allow-symlinks --ignore-paths logs
 
 \b
 Kinds:
@@ -39,20 +53,11 @@ checkpoints: securetrain convert.
 @click.option("--dataset", "kind", flag_value="dataset", help="Sign a dataset.")
 @click.option("--safetensors", "kind", flag_value="safetensors", help="Sign safetensors.")
 @click.option("--oms", "kind", flag_value="oms", help="Write a Model Signing bundle.")
-@click.option(
-    "--key", "key_name", required=True, help="Private key: a file, or (not --oms) a pkcs11: URI."
-)
+@signer_options
 @secret_option
 @dataset_options
-@file_option(
-    "--certificate", help="--oms: the key's certificate (PEM), which then travels in the bundle."
-)
-@file_option(
-    "--chain", multiple=True, help="--oms: the certificates between that one and the root (PEM)."
-)
-@file_option(
-    "--bundle", help="--oms: where the bundle is written. Default: model.sig in the model."
-)
+@form_options
+@scope_options("--oms")
 def command(
     *,
     path: Path,
@@ -60,15 +65,21 @@ def command(
     key_name: str,
     passphrase_file: Path | None,
     dataset: DatasetOptions,
-    certificate: Path | None,
-    chain: tuple[Path, ...],
-    bundle: Path | None,
+    form: FormOptions,
+    scope: ScopeOptions,
 ) -> int:
-    """Sign the directory PATH."""
+    """Sign the directory PATH; with --oms, it may be one file."""
     from securetrain.core.errors import UsageError
     from securetrain.identity import open_signer
     from securetrain.report import signatures
 
+    if kind != "oms" and (form.given or scope.given):
+        raise UsageError(
+            "ST-USAG-001",
+            "an option that goes with --oms was given without it",
+            str(path),
+            "add --oms, or leave out the options that say --oms in --help",
+        )
     ask = asker(passphrase_file)
     match kind:
         case "dataset":
@@ -79,6 +90,7 @@ def command(
 
             context = SaveContext(
                 run_id=dataset.name,
+                name=dataset.name or path.resolve().name,
                 step=0,
                 created=datetime.now(UTC),
                 save_id=secrets.token_hex(16),
@@ -86,13 +98,7 @@ def command(
             said = sign_safetensors(path, key=open_signer(key_name, ask), context=context)
             page = signatures.safetensors(path, digest_of(said))
         case "oms":
-            from securetrain.artifacts.model import DEFAULT_NAME, read_signer, sign_model
-
-            target = bundle or path / DEFAULT_NAME
-            signer = read_signer(Path(key_name), certificate, chain)
-            with progress_bar("signing") as progress:
-                predicate = sign_model(path, target, signer, progress=progress)
-            page = signatures.model(path, target, len(predicate.resources))
+            page = _sign_model(path, key_name, form, scope, ask)
         case _:
             raise UsageError(
                 "ST-USAG-001",
@@ -101,3 +107,25 @@ def command(
                 "give --dataset, --safetensors or --oms",
             )
     return emit(page, "text")
+
+
+def _sign_model(
+    path: Path, key_name: str, form: FormOptions, scope: ScopeOptions, ask: "Ask"
+) -> "Document":
+    from securetrain.artifacts.model import default_bundle, read_signer, sign_model
+    from securetrain.report import signatures
+
+    target = form.bundle or default_bundle(path)
+    signer = read_signer(key_name, form.certificate, form.chain, ask)
+    notes: list[str] = []
+    with progress_bar("signing") as progress:
+        predicate = sign_model(
+            path,
+            target,
+            signer,
+            scope=scope.scope(),
+            form=form.form(),
+            notes=notes,
+            progress=progress,
+        )
+    return signatures.model(path, target, len(predicate.resources), notes)

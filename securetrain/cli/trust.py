@@ -20,9 +20,9 @@ from securetrain.cli.passphrase import asker
 from securetrain.report import emit
 
 if TYPE_CHECKING:
-    from securetrain.identity import Change
+    from securetrain.identity import Change, Identity
     from securetrain.identity.keys import PublicKey, Signer
-    from securetrain.identity.trust import Authority, TrustRole
+    from securetrain.identity.trust import Authority, Signatures, TrustRole
 
 EPILOG = """\
 \b
@@ -39,8 +39,9 @@ Examples:
 
 \b
 Roles: root, checkpoint, dataset, ledger, operator, node, log, witness, ci. Keys are PEM files (of
-the public half, but for --key) or pkcs11: URIs. A version that too few root keys have signed
-stays a draft; the others sign it with 'trust sign', on machines of their own.
+the public half, but for --key) or URIs (see 'securetrain key'). --identity gives a role to whom a
+Sigstore instance vouches for, in place of a key. A version that too few root keys have signed stays
+a draft; the others sign it with 'trust sign', on machines of their own.
 
 \b
 Exit codes: 0 done, or kept as a draft; 2 bad arguments, keys that cannot be used, or it exists
@@ -48,6 +49,24 @@ already; 12 not a good trust root, or it does not follow from the one before; 15
 20 a file cannot be read or written.
 """
 
+_IDENTITY = click.option(
+    "--identity",
+    multiple=True,
+    metavar="ROLE=NAME",
+    help="Let this name of a Sigstore certificate sign for a role; * stands for one part of it.",
+)
+_ISSUER = click.option("--issuer", default="", help="--identity: the OIDC issuer, its whole URL.")
+_INSTANCE = file_option(
+    "--trusted-root",
+    help="--identity: trusted_root.json of a private Sigstore instance. Default: the public one,"
+    " as the installed package carries it.",
+)
+_SIGNATURES = click.option(
+    "--signatures",
+    multiple=True,
+    metavar="ROLE=classical|both",
+    help="Ask for both signatures of a pair of keys.",
+)
 _FOLDER = file_argument("folder")
 _KEYS = click.option(
     "--key", "keys", multiple=True, required=True, help="A root key that signs; may be repeated."
@@ -81,6 +100,10 @@ def command() -> None:
 @_DAYS
 @_ORIGIN
 @_AUTHORITY
+@_IDENTITY
+@_ISSUER
+@_INSTANCE
+@_SIGNATURES
 @secret_option
 @json_option
 def init(  # noqa: PLR0917 - click passes options by name
@@ -91,6 +114,10 @@ def init(  # noqa: PLR0917 - click passes options by name
     days: int,
     log_origin: str | None,
     authority: Sequence[str],
+    identity: Sequence[str],
+    issuer: str,
+    trusted_root: Path | None,
+    signatures: Sequence[str],
     passphrase_file: Path | None,
     output: str,
 ) -> int:
@@ -100,6 +127,7 @@ def init(  # noqa: PLR0917 - click passes options by name
     from securetrain.report import trust_root
 
     now = datetime.now(UTC)
+    identities, instances = _identities(identity, issuer, trusted_root)
     signers = _signers(keys, passphrase_file)
     roles = _keys(add, passphrase_file)
     root = [*(signer.public for signer in signers), *roles.get(TrustRole.ROOT, [])]
@@ -111,6 +139,9 @@ def init(  # noqa: PLR0917 - click passes options by name
         thresholds=_thresholds(threshold),
         log_origin=log_origin,
         add_authorities=_authorities(authority),
+        add_identities=identities,
+        sigstore=instances,
+        signatures=_signatures(signatures),
     )
     # The first version is what a change makes of nothing.
     nothing = TrustDocument(version=1, created=now, expires=now, keys={}, roles={})
@@ -135,6 +166,10 @@ def init(  # noqa: PLR0917 - click passes options by name
 @_DAYS
 @_ORIGIN
 @_AUTHORITY
+@_IDENTITY
+@_ISSUER
+@_INSTANCE
+@_SIGNATURES
 @secret_option
 @json_option
 def rotate(  # noqa: PLR0917 - click passes options by name
@@ -146,6 +181,10 @@ def rotate(  # noqa: PLR0917 - click passes options by name
     days: int,
     log_origin: str | None,
     authority: Sequence[str],
+    identity: Sequence[str],
+    issuer: str,
+    trusted_root: Path | None,
+    signatures: Sequence[str],
     passphrase_file: Path | None,
     output: str,
 ) -> int:
@@ -153,6 +192,7 @@ def rotate(  # noqa: PLR0917 - click passes options by name
     from securetrain.identity import Change
 
     now = datetime.now(UTC)
+    identities, instances = _identities(identity, issuer, trusted_root)
     removed: dict[TrustRole, list[str]] = {}
     for role, beginning in _pairs(remove):
         removed.setdefault(role, []).append(_key_id(folder, beginning))
@@ -164,6 +204,9 @@ def rotate(  # noqa: PLR0917 - click passes options by name
         thresholds=_thresholds(threshold),
         log_origin=log_origin,
         add_authorities=_authorities(authority),
+        add_identities=identities,
+        sigstore=instances,
+        signatures=_signatures(signatures),
     )
     return _propose(folder, change, keys, passphrase_file, output)
 
@@ -312,6 +355,48 @@ def _thresholds(values: Sequence[str]) -> "dict[TrustRole, int]":
             raise click.UsageError(f"{number!r} is not a number of keys")
         found[role] = int(number)
     return found
+
+
+def _signatures(values: Sequence[str]) -> "dict[TrustRole, Signatures]":
+    from securetrain.identity.trust import Signatures
+
+    found = {}
+    for role, word in _pairs(values):
+        if word not in set(Signatures):
+            raise click.UsageError(f"{word!r} is neither classical nor both")
+        found[role] = Signatures(word)
+    return found
+
+
+def _identities(
+    values: Sequence[str], issuer: str, trusted_root: Path | None
+) -> "tuple[dict[TrustRole, list[Identity]], dict[str, bytes]]":
+    """The identities of roles, and the trusted root of the instance that they name."""
+    from securetrain.core.files import read_file
+    from securetrain.identity import Identity, public_root
+    from securetrain.identity.trust import LIMIT
+
+    if not values:
+        if issuer or trusted_root is not None:
+            raise click.UsageError("--issuer and --trusted-root belong to --identity")
+        return {}, {}
+    if not issuer:
+        raise click.UsageError("--identity needs the --issuer that vouches for it")
+    instance = "public"
+    data = public_root() if trusted_root is None else read_file(trusted_root, LIMIT)
+    if trusted_root is not None:
+        import hashlib
+
+        instance = f"private-{hashlib.sha256(data).hexdigest()[:16]}"
+    found: dict[TrustRole, list[Identity]] = {}
+    for role, name in _pairs(values):
+        one = Identity(identity=name, issuer=issuer, instance=instance)
+        try:
+            one.check()
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        found.setdefault(role, []).append(one)
+    return found, {instance: data}
 
 
 def _authorities(values: Sequence[str]) -> "list[Authority]":

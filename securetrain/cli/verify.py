@@ -12,30 +12,45 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from securetrain.cli.options import TRUST_VARIABLE, Place, file_option, format_options
+from securetrain.cli.model_options import ScopeOptions, scope_options
+from securetrain.cli.options import (
+    CATALOGUE_ROOT_VARIABLE,
+    CATALOGUE_VARIABLE,
+    TRUST_VARIABLE,
+    Place,
+    expect_options,
+    file_option,
+    format_options,
+)
 from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
 from securetrain.report import emit
 
 if TYPE_CHECKING:
-    from securetrain.artifacts import Examined
+    from securetrain.artifacts import Examined, Expectation
 
 EPILOG: Final = """\
 \b
 Examples:
   securetrain verify runs/r1/checkpoints/step-00000100 --trust runs/r1/trust.json
   securetrain verify runs/r1/dataset --trust runs/r1/trust.json --policy baseline
+  securetrain verify ./ckpt --trust trust.json --expect-name prod-model --expect-min-step 4000
+  securetrain verify prod-model@models --catalogue-root root.json --trust trust.json
   securetrain verify ./model --bundle ./model/model.sig --public-key maker.pem
+  securetrain verify ./snapshot --bundle model.sig --public-key maker.pem --allow-symlinks
   securetrain verify ./ckpt --trust trust.json --policy release.yaml --vsa ckpt.vsa.json
   securetrain verify s3://bucket/r1/step-00000100 --trust trust.json
   securetrain verify runs/r1/checkpoints/step-00000100 --trust runs/r1/trust.json --walk
   SECURETRAIN_TRUST=runs/r1/trust.json securetrain verify runs/r1/dataset --json
+  securetrain verify runs/r1/disputes/SHA256.json --trust runs/r1/trust.json
 
 \b
 What is checked:
   the signature, against the keys that the trust root names for this kind of artifact;
   every byte of every file, and that nothing is missing, extra or a link;
-  with --policy: age, lineage, the gradient verdict and the nodes that took part.
+  with --expect-...: that it is the one that you mean; without, what was not asked is said;
+  with --policy: age, lineage, the gradient verdict and the nodes that took part;
+  of a dispute's transcript: every rank's signature, and who contradicts whom, or itself.
 
 \b
 Exit codes: 0 all of it held; 10 not signed; 11 bad signature; 12 not what the trust root or policy
@@ -80,7 +95,28 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
     "--trusted-root",
     help="With --identity: trusted_root.json of a Sigstore instance. Default: the public one.",
 )
+@scope_options("With --bundle")
+@click.option(
+    "--ignore-unsigned",
+    is_flag=True,
+    help="With --bundle: accept files that were not signed. They are named, and nobody vouches for"
+    " them.",
+)
 @click.option("--policy", "policy_name", help="A policy by name or file. Default: none.")
+@expect_options
+@click.option(
+    "--catalogue",
+    "store",
+    envvar=CATALOGUE_VARIABLE,
+    show_envvar=True,
+    help="What NAME@catalogue asks: the folder, URL or OCI layout of a catalogue.",
+)
+@file_option(
+    "--catalogue-root",
+    envvar=CATALOGUE_ROOT_VARIABLE,
+    show_envvar=True,
+    help="A catalogue's first root: with it, PATH may be NAME@FOLDER or NAME@catalogue.",
+)
 @format_options("sarif", "junit", text="What to print on standard output.")
 @file_option(
     "--vsa", help="Also write a verification summary (SLSA VSA) to this file, which must not exist."
@@ -126,7 +162,12 @@ def command(
     identity: str | None,
     issuer: str | None,
     trusted_root: Path | None,
+    scope: ScopeOptions,
+    ignore_unsigned: bool,
     policy_name: str | None,
+    expect: "Expectation | None",
+    store: str | None,
+    catalogue_root: Path | None,
     output: str,
     vsa: Path | None,
     vsa_key: str | None,
@@ -137,15 +178,20 @@ def command(
     scan: bool,
     offline: bool,
 ) -> int:
-    """Prove that the checkpoint or dataset at PATH, a directory or a URL, is what was signed."""
-    from securetrain.artifacts import Wanted, examine, examine_model
+    """Prove that the checkpoint or dataset at PATH, a directory or a URL, is what was signed.
+
+    PATH may also be the transcript of a disputed reduction (RUN/disputes/SHA256.json).
+    """
+    from securetrain.artifacts import Wanted, check_words, examine, examine_model, is_words
     from securetrain.artifacts.model import ModelRoots
     from securetrain.core.errors import IdentityError
     from securetrain.identity import load_trust
     from securetrain.policy.load import load_policy
-    from securetrain.report import verification
+    from securetrain.report import disputes, verification
 
+    path, expect = _by_name(path, store, catalogue_root, expect, offline=offline)
     model = any((bundle, public_key, roots, identity, issuer, trusted_root))
+    model = model or scope.given or ignore_unsigned
     asked = {"--bundle": model, "--scan": scan, "--walk": walking and not places}
     _refuse_remote(path, {**asked, "--offline": offline})
     if model:
@@ -159,7 +205,14 @@ def command(
         )
         with progress_bar("verifying") as progress:
             result, scanned = examine_model(
-                Path(path), bundle, given, datetime.now(UTC), scan=scan, progress=progress
+                Path(path),
+                bundle,
+                given,
+                datetime.now(UTC),
+                scope=scope.scope(ignore_unsigned=ignore_unsigned),
+                scan=scan,
+                expect=expect,
+                progress=progress,
             )
         return emit(verification.model(result, scanned), output)
     if trust_file is None:
@@ -173,11 +226,16 @@ def command(
         log_proof=log_proof,
         waivers=waivers,
         floors=floors_file,
+        expect=expect,
         scan=scan,
         walk=walking,
         places=places,
     )
     trust_root = load_trust(trust_file, now)
+    if is_words(path):
+        _refuse_expected(path, expect)
+        assert isinstance(path, Path)
+        return emit(disputes.words(check_words(path, trust_root)), output)
     policy = load_policy(policy_name) if policy_name is not None else None
     with progress_bar("verifying") as progress:
         found = examine(path, wanted, trust=trust_root, policy=policy, now=now, progress=progress)
@@ -199,6 +257,55 @@ def _write_summary(
     key = open_signer(key_name, asker(None)) if key_name is not None else None
     write_summary(target, found.result, found.policy, now, passed=passed, key=key)
     click.echo(f"summary {target}", err=True)
+
+
+def _by_name(
+    path: Path | str,
+    store: str | None,
+    root: Path | None,
+    expect: "Expectation | None",
+    *,
+    offline: bool,
+) -> "tuple[Path | str, Expectation | None]":
+    """Ask a catalogue when `path` is ``NAME@WHERE``, and there is a root to ask it by."""
+    from securetrain.core.errors import UsageError
+
+    name, at, where = str(path).partition("@")
+    if not at or "/" in name or root is None:
+        if at and "/" not in name and store is not None:
+            raise UsageError(
+                "ST-USAG-001",
+                "a catalogue is asked by its first root only",
+                str(path),
+                "give --catalogue-root root.json",
+            )
+        return path, expect
+    if where == "catalogue":
+        if store is None:
+            raise UsageError(
+                "ST-USAG-001", "nothing says which", str(path), "give --catalogue FOLDER"
+            )
+        where = store
+    from securetrain.artifacts import local_path
+    from securetrain.cli.catalogue import open_catalogue
+
+    place = local_path(where) or where
+    _refuse_remote(place, {"--offline": offline})
+    found = open_catalogue(place, root).resolve(name, expect)
+    return found.path, found.expect
+
+
+def _refuse_expected(path: Path | str, expect: "Expectation | None") -> None:
+    """Refuse expectations of what has no name, run or version."""
+    from securetrain.core.errors import UsageError
+
+    if expect is not None:
+        raise UsageError(
+            "ST-USAG-001",
+            "--expect-... does not apply to a dispute's transcript",
+            str(path),
+            "leave it out; the transcript's file is named after its digest",
+        )
 
 
 def _refuse_remote(path: Path | str, asked: Mapping[str, object]) -> None:

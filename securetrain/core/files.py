@@ -13,6 +13,7 @@ import grp
 import json
 import os
 import pwd
+import re
 import secrets
 import shutil
 import stat
@@ -102,6 +103,18 @@ def write_atomic(path: Path, data: bytes, *, mode: int = PUBLIC_FILE, replace: b
         ) from error
     except OSError as error:
         raise os_error(error, str(path)) from error
+
+
+def remove_temporaries(path: Path) -> None:
+    """Remove what deaths in `write_atomic` have left beside a file that nobody is writing.
+
+    Raises:
+        OSError: One cannot be removed.
+    """
+    ours = re.compile(re.escape(f".{path.name}.tmp-") + "[0-9a-f]{12}")
+    for found in path.parent.iterdir() if path.parent.is_dir() else ():
+        if ours.fullmatch(found.name):
+            found.unlink()
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = PUBLIC_FILE) -> None:

@@ -7,8 +7,10 @@ state. The record that notices it must lie elsewhere: on this machine, for this 
 
     <state>/
       floors/<run>/      the newest checkpoint of a run that was seen here, in floors.json
+      fleet/             who is barred, clocks of TPMs, the newest reference values: of every job
       witness.pem        the key with which this machine cosigns transparency logs
       witness/           what it has seen of each log
+      catalogues/        the newest metadata that was seen of each catalogue
       cache/             compiled code that runs share, a folder for each key
 """
 
@@ -33,6 +35,11 @@ class NodeState:
         return self.root / "floors" / name / "floors.json"
 
     @property
+    def fleet(self) -> Path:
+        """The folder of what its coordinators must not forget of the nodes that they have seen."""
+        return self.root / "fleet"
+
+    @property
     def witness_key(self) -> Path:
         """The key with which it cosigns logs."""
         return self.root / "witness.pem"
@@ -41,6 +48,11 @@ class NodeState:
     def witness_seen(self) -> Path:
         """The folder of what it has seen of each log."""
         return self.root / "witness"
+
+    @property
+    def catalogues(self) -> Path:
+        """The folder of what it has seen of each catalogue."""
+        return self.root / "catalogues"
 
     @property
     def caches(self) -> Path:

@@ -16,7 +16,7 @@
       waivers/           operators' waivers for old checkpoints, one signed file each
       log/               the run's own transparency log, when the policy asks for one
       ledger.jsonl       the signed event log
-      attestation.sqlite what the verifier must not forget: clocks of TPMs, revocations
+      attestation.sqlite of earlier versions: what is in `NodeState.fleet` now
       metrics.jsonl      one line a step, written by rank 0
       metrics.prom       the last of them, for Prometheus
       guard.prom         what the guard says of the last step, for Prometheus
@@ -72,6 +72,11 @@ class RunDir:
         return self.root / "keys"
 
     @property
+    def replaced(self) -> tuple[Path, ...]:
+        """The trainer's files that are replaced whole: a death may leave temporaries of them."""
+        return self.metrics, self.prometheus, self.guard_metrics, self.sketches
+
+    @property
     def certs(self) -> Path:
         """Certificates."""
         return self.root / "certs"
@@ -113,7 +118,7 @@ class RunDir:
 
     @property
     def attestation(self) -> Path:
-        """The verifier's memory across launches."""
+        """The memory of a verifier of an earlier version; see `NodeState.fleet`."""
         return self.root / "attestation.sqlite"
 
     @property
@@ -150,6 +155,11 @@ class RunDir:
     def sketches(self) -> Path:
         """The guard's observations, one line a step."""
         return self.root / "sketches.jsonl"
+
+    @property
+    def disputes(self) -> Path:
+        """The signed words of disputed reductions, by digest."""
+        return self.root / "disputes"
 
     @property
     def audit(self) -> Path:
@@ -211,6 +221,7 @@ class RunDir:
             self.profile,
             self.flight_recorder,
             self.workers,
+            self.disputes,
         )
 
     @property

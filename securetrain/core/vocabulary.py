@@ -118,6 +118,13 @@ class PreflightMode(StrEnum):
     ENFORCE = "enforce"
 
 
+class EnforcementMode(StrEnum):
+    """The consequence of a part of the policy that this run or its script leaves unenforced."""
+
+    REPORT = "report"
+    REQUIRE = "require"
+
+
 class SandboxMode(StrEnum):
     """The demand on the workers' sandbox."""
 
@@ -140,6 +147,9 @@ DEGRADED = "DEGRADED (some bytes in the clear)"
 
 NOT_WATCHED = "gradients: NOT WATCHED"
 """The label of a run in which steps were made on gradients that nobody judged."""
+
+NOT_SIGNED = "checkpoints: NOT SIGNED"
+"""The label of a run whose script saved files that nobody signed."""
 
 TEST_ONLY = "TEST-ONLY (software TPM)"
 """The label of a node whose TPM is a program that nobody vouches for."""

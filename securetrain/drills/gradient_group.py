@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from securetrain.drills.gradient_hiding import Hider, use_one_seed
+
 if TYPE_CHECKING:
     import torch
 
@@ -40,6 +42,10 @@ class Case:
     """What it says that is not so: a name in `LIES`."""
     skips: bool = False
     """Every second step leaves a module of the model out, on all ranks."""
+    hides: bool = False
+    """Of its drift it sends what the sketch of the newest seed does not see."""
+    one_seed: bool = False
+    """The control is off: the guard draws one seed for all steps."""
     copies: bool = False
     """It sends what its neighbour sends."""
     steps: int = 20
@@ -72,11 +78,16 @@ def train(case: Case, guarded: bool, clean: bool = False) -> Seen:  # noqa: FBT0
 
     rank = dist.get_rank()
     model = _model(case)
-    guard = _guard(model) if guarded else None
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE)
-    bad = rank == BAD and not clean
     active = [False]
-    if case.drift:
+    bad = rank == BAD and not clean
+    hider = Hider(model, case.drift, lambda: active[0]) if case.hides and bad else None
+    guard = _guard(model) if guarded else None
+    if guard is not None and case.one_seed:
+        use_one_seed(guard)
+    if hider is not None:
+        hider.start(guard)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE)
+    if case.drift and not case.hides:
         _push(model, case.drift, lambda: active[0])
     verdicts: list[Verdict] = []
     before = _held_out(model)

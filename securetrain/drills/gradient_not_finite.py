@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """D-GRAD-NAN: ``python -m securetrain.drills.gradient_not_finite plain|hardened WORKDIR``.
 
-One rank sends NaN or infinities from one step on, and does not stop. Plain: every weight of every
-rank is NaN after one step. Hardened: it is named by its own numbers (ST-GRAD-001), and the others
-go on without it.
+One rank sends NaN, infinities or numbers near the largest that fp32 has from one step on, and does
+not stop. Plain: every weight of every rank is NaN, or the model is worse than it was. Hardened: it
+is named by its own numbers (ST-GRAD-001), and the others go on without it.
 """
 
 import sys
@@ -19,9 +19,10 @@ CASES: Final = (
     Case(name="NaN", factor=float("nan")),
     Case(name="NaN, sharded", factor=float("nan"), sharded=True),
     Case(name="infinity", factor=float("inf")),
+    Case(name="3e38", factor=3e38),
 )
-HARMFUL: Final = ("NaN", "NaN, sharded", "infinity")
-CAUGHT: Final = ("NaN", "NaN, sharded", "infinity")
+HARMFUL: Final = ("NaN", "NaN, sharded", "infinity", "3e38")
+CAUGHT: Final = ("NaN", "NaN, sharded", "infinity", "3e38")
 
 plain = gradient_cases.plain(CASES, HARMFUL)
 hardened = gradient_cases.hardened(CASES, CODE, caught=CAUGHT)

@@ -167,6 +167,14 @@ DRILLS: Final[Mapping[str, Drill]] = _table(
         in_quickstart=True,
     ),
     Drill(
+        id="D-CKPT-SWAP",
+        title="Put another signed artifact in the place of the one that is meant",
+        boundary=Boundary.CHECKPOINT,
+        summary="A whole directory that the same key signed is copied over the one that is meant.",
+        expected_code="ST-CKPT-125",
+        module="securetrain.drills.artifact_swap",
+    ),
+    Drill(
         id="D-GRAD-POISON",
         title="Ruin the model from one rank",
         boundary=Boundary.GRADIENTS,
@@ -211,6 +219,17 @@ DRILLS: Final[Mapping[str, Drill]] = _table(
         ),
         expected_code="ST-GRAD-002",
         module="securetrain.drills.gradient_drift",
+    ),
+    Drill(
+        id="D-GRAD-NULL",
+        title="Hide from a sketch whose seed is known",
+        boundary=Boundary.GRADIENTS,
+        summary=(
+            "One rank knows the code and all seeds so far, and drifts only where the sketch of the"
+            " newest one sees nothing."
+        ),
+        expected_code="ST-GRAD-002",
+        module="securetrain.drills.gradient_null_space",
     ),
     Drill(
         id="D-GRAD-SILENT",

@@ -2,8 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from . import attacks as attacks
 from . import authority as authority
+from . import catalogues as catalogues
+from . import check_page as check_page
 from . import compiled as compiled
 from . import diagnosis as diagnosis
+from . import disputes as disputes
 from . import evidence as evidence
 from . import findings as findings
 from . import html as html

@@ -8,7 +8,8 @@ Rules, in order; the first that holds gives the state:
 2. *unknown*: the ledger does not verify, so nothing that it says counts; or the only evidence is a
    check that could not be decided, or something that was noticed and not judged;
 3. *partial*: something was checked and let through, but with a label (UNATTESTED, DEGRADED), an
-   audit finding that is open, or a line of the ledger that is ignored;
+   audit finding that is open, or a line of the ledger that is ignored; or settings of the machine
+   passed, and nothing of the run itself was checked (dataset, gradients, checkpoint);
 4. *checked*: something was checked and let through, and nothing is open;
 5. *not crossed*: nothing is recorded.
 
@@ -37,6 +38,8 @@ from securetrain.report.model import (
 CLEAN: Final = GradientVerdict.CLEAN.value
 UNWATCHED: Final = GradientVerdict.UNWATCHED.value
 _UNWATCHED_LABEL: Final = "UNWATCHED"
+_OF_THE_RUN: Final = {Boundary.DATASET, Boundary.GRADIENTS, Boundary.CHECKPOINT}
+"""Boundaries of which the audit sees only settings: what crosses them is the run's own."""
 _MAX_REASONS: Final = 8
 
 
@@ -154,6 +157,11 @@ class _Evidence:
         return (*labels_of(self.events), *([_UNWATCHED_LABEL] if unwatched else []))
 
     @property
+    def is_settings_alone(self) -> bool:
+        """True when the audit passed, and nothing of the run itself was checked."""
+        return self.boundary in _OF_THE_RUN and not self.num(Decision.ALLOW) and not self.num_good
+
+    @property
     def was_let_through(self) -> bool:
         return bool(self.num(Decision.ALLOW) or self.num_good or self.findings.num_passed)
 
@@ -182,6 +190,8 @@ def _state(evidence: _Evidence) -> tuple[BoundaryState, str]:
     if evidence.was_let_through:
         if evidence.labels or findings.are_open or evidence.ignored:
             return BoundaryState.PARTIAL, _open_label(evidence)
+        if evidence.is_settings_alone:
+            return BoundaryState.PARTIAL, "settings only"
         return BoundaryState.CHECKED, "checked"
     if findings.failed or findings.undecided or evidence.events or evidence.ignored:
         return BoundaryState.UNKNOWN, _open_label(evidence)

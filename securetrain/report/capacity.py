@@ -3,6 +3,7 @@
 """The page of ``plan``: what a job needs on each rank, and whether it fits."""
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,7 @@ from securetrain.core import ExitCode
 from securetrain.report.document import Document
 
 if TYPE_CHECKING:
-    from securetrain.train.planning import JobPlan
+    from securetrain.train.planning import JobPlan, StepTime
 
 GB: Final = 10**9
 SHORT: Final = {
@@ -23,8 +24,23 @@ SHORT: Final = {
     "optimizer": "optim",
     "gathered": "whole",
     "activations": "activs",
+    "traffic": "comms",
 }
 """Titles that leave room on eighty columns."""
+
+TIMES: Final = {
+    "matrices": "matrix products",
+    "attention": "attention",
+    "elementwise": "memory traffic",
+    "optimizer": "optimizer",
+    "data": "fsdp/ddp messages",
+    "context": "cp messages",
+    "tensor": "tp messages",
+    "experts": "ep messages",
+    "pipeline": "pp messages",
+    "waiting": "pipeline waits",
+}
+"""What a step spends its time on, as the page says it."""
 
 
 def plan_page(plan: "JobPlan") -> Document:
@@ -48,6 +64,7 @@ def _show(plan: "JobPlan", console: Console) -> None:
     where = "one node" if nodes == 1 else f"{nodes} nodes of {plan.per_node}"
     console.print(f"{ranks} on {where}\n")
     _show_groups(plan, console)
+    _show_cuts(plan, console)
     _show_memory(plan, console)
     if plan.degrees.pp > 1:
         console.print(
@@ -55,8 +72,10 @@ def _show(plan: "JobPlan", console: Console) -> None:
         )
     for warning in plan.warnings:
         console.print(f"[yellow]warning[/yellow]: {warning}")
+    _show_time(plan, console)
     _show_verdict(plan, console)
-    console.print(f"[dim]planned in {plan.seconds:.2f} s; nothing was started[/dim]")
+    _show_suggestions(plan, console)
+    console.print(f"[dim]planned in {plan.seconds:.2f} s, without starting anything[/dim]")
 
 
 def _show_groups(plan: "JobPlan", console: Console) -> None:
@@ -78,9 +97,24 @@ def _show_groups(plan: "JobPlan", console: Console) -> None:
     console.print(table)
 
 
+def _show_cuts(plan: "JobPlan", console: Console) -> None:
+    if not plan.cuts:
+        return
+    table = _table("what is cut where (* stands for every layer)")
+    for title in ("parameter", "whole", "axis and dimension", "on a rank"):
+        table.add_column(title, no_wrap=title == "parameter")
+    for cut in plan.cuts:
+        table.add_row(cut.name, _shape(cut.whole), ", ".join(cut.axes) or "-", _shape(cut.local))
+    console.print(table)
+
+
+def _shape(sizes: tuple[int, ...]) -> str:
+    return " x ".join(map(str, sizes))
+
+
 def _show_memory(plan: "JobPlan", console: Console) -> None:
     table = _table("memory of a rank, in GB")
-    parts = ("parameters", "gradients", "optimizer", "gathered", "activations", "logits")
+    parts = tuple(plan.fullest.memory.parts)
     table.add_column("pp" if plan.degrees.pp > 1 else "")
     table.add_column("layers")
     for title in (*parts, "total"):
@@ -105,17 +139,61 @@ def _show_verdict(plan: "JobPlan", console: Console) -> None:
     if plan.device is None:
         console.print("valid; name a --device or --memory to see whether it fits")
         return
-    budget = f"{_bytes(total)} of {_bytes(plan.device.budget)} that {plan.device.name} has for it"
+    error = f"{plan.error:.0%}"
+    budget = (
+        f"{_bytes(total)} (plans are right to {error}) of {_bytes(plan.device.budget)} that"
+        f" {plan.device.name} has for it"
+    )
     if plan.fits:
         console.print(f"[green]fits[/green]: {budget}")
         return
-    console.print(f"[red]does not fit[/red]: {budget}")
-    if plan.suggestion:
-        console.print("this would fit:")
-        for line in plan.suggestion:
-            console.print(f"  {line}")
+    if plan.verdict == "uncertain":
+        console.print(f"[yellow]may not fit[/yellow]: {budget}")
     else:
+        console.print(f"[red]does not fit[/red]: {budget}")
+    if not plan.suggestions:
         console.print("no mesh of this many ranks would: use more ranks or shorter rows")
+
+
+def _show_time(plan: "JobPlan", console: Console) -> None:
+    if plan.time is None:
+        return
+    speed = plan.tokens_per_step / plan.time.total
+    console.print(
+        f"a step takes about {_seconds(plan.time.total)} (an estimate, right to"
+        f" {plan.time_error:.0%}), {_count(round(speed))} tokens/s: {_spent(plan.time)}"
+    )
+    _show_beyond(plan.beyond, console)
+
+
+def _show_suggestions(plan: "JobPlan", console: Console) -> None:
+    if not plan.suggestions:
+        return
+    timed = plan.suggestions[0].time is not None
+    order = ", by estimated step time" if timed else ", the smallest change first"
+    console.print(f"{'faster, and fits' if plan.fits else 'this would fit'}{order}:")
+    for number, found in enumerate(plan.suggestions, 1):
+        about = "" if found.time is None else f", about {_seconds(found.time.total)} a step"
+        why = "" if found.time is None else f" ({_spent(found.time)})"
+        console.print(f"  {number}. {_bytes(found.memory)}{about}{why}")
+        for line in found.fields:
+            console.print(f"     {line}")
+        _show_beyond(found.beyond, console)
+
+
+def _show_beyond(reasons: Sequence[str], console: Console) -> None:
+    if reasons:
+        console.print(f"     [yellow]measure first[/yellow]: {'; '.join(reasons)}")
+
+
+def _spent(time: "StepTime") -> str:
+    """The largest parts of a step's time; small ones are no reason for anything."""
+    parts = sorted(time.parts.items(), key=lambda part: -part[1])
+    return ", ".join(f"{TIMES[n]} {s / time.total:.0%}" for n, s in parts if s / time.total >= 0.05)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _some(numbers: tuple[int, ...]) -> str:

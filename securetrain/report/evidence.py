@@ -9,6 +9,7 @@ section comes in full.
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,8 @@ from securetrain.attest.fleet import (
 from securetrain.attest.session import Revocation
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import UNATTESTED
+from securetrain.evidence import ReferenceValues
+from securetrain.evidence.tpm import BootReference
 from securetrain.report.document import Document
 from securetrain.report.pieces import (
     bare_table,
@@ -178,6 +181,7 @@ def edition(made: Edition, path: Path, signed_by: str) -> Document:
             title(one.name)
             rows = [("TPM", name) for name in one.entry.ek_names]
             rows += [("worth", one.endorsement)] if one.endorsement else []
+            rows += [("image group", one.entry.group)] if one.entry.group else []
             rows += [("chip", chip) for chip in one.entry.chips]
             rows += [("device", pdi) for pdi in one.entry.devices]
             facts(rows + [("learned", text) for text in one.learned])
@@ -198,6 +202,53 @@ def edition(made: Edition, path: Path, signed_by: str) -> Document:
         "nodes": [msgspec.to_builtins(one) for one in made.nodes],
     }
     return Document(data=data, text=text, exit_code=_incomplete(bool(made.notes)))
+
+
+SOON: Final = timedelta(days=14)
+"""Values that end so soon should be signed again."""
+
+
+def values_page(values: ReferenceValues, path: Path, now: datetime) -> Document:
+    """Reference values: who is enrolled, and what a boot may have measured."""
+    left = values.expires - now
+    by_group = {name: values.group(name) for name in ("", *sorted(values.groups))}
+
+    def text() -> None:
+        title(f"{path}: version {values.version}, good until {values.expires:%Y-%m-%d}")
+        if left < SOON:
+            warn(f"it ends in {max(0, left.days)} days: sign it again, with more --days")
+        for name, nodes in values.unproven.items():
+            of = f"of the image group {name}" if name else "of no image group"
+            warn(f"UNPROVEN: boots {of} are the word of {', '.join(nodes)} alone")
+        facts(
+            [
+                (name, ", ".join((*node.ek_names, *([node.group] if node.group else []))))
+                for name, node in sorted(values.nodes.items())
+            ]
+        )
+        for name, group in by_group.items():
+            if name:
+                title(f"image group {name}")
+            _boot(group.boot)
+            _boot(group.tdx_boot)
+
+    return Document(
+        data={"file": str(path), **msgspec.to_builtins(values)},
+        text=text,
+        exit_code=_incomplete(left < SOON),
+    )
+
+
+def _boot(boot: BootReference) -> None:
+    """The reference values of a boot, one a line."""
+    facts(
+        (name, entry)
+        for name, entries in msgspec.to_builtins(boot).items()
+        if isinstance(entries, list | tuple)
+        for entry in map(str, entries)
+    )
+    for name, held in (*boot.registers.items(), *boot.variables.items()):
+        facts([(str(name), entry) for entry in held])
 
 
 def cache_page(

@@ -8,21 +8,17 @@ without colour, in light and dark, on paper and by a screen reader.
 """
 
 from datetime import datetime
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from securetrain import __version__
-from securetrain.core import RunDir, install_hint
-from securetrain.core.errors import UsageError
+from securetrain.core import RunDir
 from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import Severity, State
 from securetrain.report import guard_record, picture, plots
 from securetrain.report.model import BoundaryState, FindingView, ProofState, RunRecord
 from securetrain.report.run_record import read_run
-
-if TYPE_CHECKING:
-    import jinja2
+from securetrain.report.templating import rendered
 
 TEMPLATE: Final = "report.html.j2"
 _ORDER: Final = (State.FAIL, State.UNKNOWN, State.WAIVED, State.PASS, State.NOT_APPLICABLE)
@@ -47,8 +43,8 @@ def write_page(record: RunRecord, path: Path) -> Path:
 def render(record: RunRecord) -> str:
     """The page for a record."""
     ranks = sorted({point.rank for point in record.guard.points}) if record.guard else []
-    template = _environment().get_template(TEMPLATE)
-    return template.render(
+    return rendered(
+        TEMPLATE,
         record=record,
         version=__version__,
         picture=picture.draw(record.boundaries, ranks),
@@ -120,52 +116,3 @@ def _tile(name: str, value: str, note: str, state: str) -> dict[str, str]:
 def _by_weight(finding: FindingView) -> tuple[int, int, str]:
     severities = list(Severity)
     return _ORDER.index(finding.state), -severities.index(finding.severity), finding.check
-
-
-def _environment() -> "jinja2.Environment":
-    try:
-        import jinja2  # noqa: PLC0415 - an optional extra
-    except ImportError as error:
-        raise UsageError(
-            "ST-USAG-004",
-            "the HTML report needs jinja2",
-            "securetrain[report]",
-            install_hint("report"),
-        ) from error
-    templates = files("securetrain.report") / "templates"
-
-    def load(name: str) -> str:
-        return (templates / name).read_text(encoding="utf-8")
-
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(load),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["short"] = short
-    environment.filters["size"] = size
-    environment.filters["number"] = number
-    return environment
-
-
-def short(digest: str) -> str:
-    """The beginning of a digest."""
-    return digest[:12] if len(digest) > 16 else digest
-
-
-def size(num_bytes: int | None) -> str:
-    """Bytes for people."""
-    if num_bytes is None:
-        return ""
-    value, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
-
-
-def number(value: Any) -> str:
-    """A number in the page, or the words for a missing one."""
-    return "not recorded" if value is None else f"{value:,}"

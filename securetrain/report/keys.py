@@ -17,7 +17,7 @@ def generated(key: PrivateKey, path: Path, public: Path, *, encrypted: bool) -> 
         "path": str(path),
         "public": str(public),
         "key_id": key.key_id,
-        "kind": str(key.public.kind),
+        "kind": _kind(key.public),
         "encrypted": encrypted,
     }
     text = [f"{data['kind']} key {key.key_id}", f"private: {path}, public: {public}"]
@@ -26,13 +26,18 @@ def generated(key: PrivateKey, path: Path, public: Path, *, encrypted: bool) -> 
 
 def public_half(public: PublicKey, vkey: str) -> Document:
     """A public key, and its verifier key when a name was given."""
-    pem = public.pem.decode()
-    data = {"key_id": public.key_id, "kind": str(public.kind), "pem": pem}
-    text = [f"{public.kind} key {public.key_id}"]
+    pem = public.file_pem.decode()
+    data = {"key_id": public.key_id, "kind": _kind(public), "pem": pem}
+    text = [f"{data['kind']} key {public.key_id}"]
     if vkey:
         data["vkey"] = vkey
         text.append(vkey)
     return Document(data=data, text=[*text, *pem.removesuffix("\n").split("\n")])
+
+
+def _kind(public: PublicKey) -> str:
+    other = public.companion
+    return str(public.kind) if other is None else f"{public.kind}+{other.kind}"
 
 
 def passphrase(key: PrivateKey, *, encrypted: bool) -> Document:

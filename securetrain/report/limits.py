@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The limits of a run: what it did not prove, in sentences that a person can act on."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from securetrain.core.vocabulary import (
+    NOT_SIGNED,
     NOT_WATCHED,
     OPEN_EGRESS,
     TEST_ONLY,
@@ -14,6 +16,7 @@ from securetrain.core.vocabulary import (
     State,
     degraded_label,
 )
+from securetrain.ledger import LedgerEvent, events
 from securetrain.report.boundaries import count
 from securetrain.report.model import BoundaryState, ProofState, RunRecord
 
@@ -24,19 +27,24 @@ UNSIGNED: Final = (
 )
 
 
-def of(record: RunRecord, *, keys_in_run: bool) -> tuple[str, ...]:
+def of(
+    record: RunRecord, *, keys_in_run: bool, said: Sequence[LedgerEvent] = ()
+) -> tuple[str, ...]:
     """The limits of a record.
 
     Args:
         record: everything else that the report says.
         keys_in_run: whether the private key of the trust root lies in the run directory.
+        said: the events of the verified ledger.
     """
     found = [
         *_identity(record, keys_in_run=keys_in_run),
         *_node(record),
         *_evidence(record),
-        *_artifacts(record),
-        *_guard(record),
+        *_unsigned(said),
+        *_unread(record, said),
+        *_artifacts(record, said),
+        *_guard(record, said),
         UNSIGNED,
     ]
     return tuple(found)
@@ -144,7 +152,44 @@ def _evidence(record: RunRecord) -> list[str]:
     return found
 
 
-def _artifacts(record: RunRecord) -> list[str]:
+def _unsigned(said: Sequence[LedgerEvent]) -> list[str]:
+    """Saves of the script beside the signed checkpoints."""
+    found = [event for event in said if isinstance(event, events.CheckpointsNotSigned)]
+    if not found:
+        return []
+    total = sum(event.saves for event in found)
+    times = count(total, "time") if total else "at least once"
+    ways = ", ".join(dict.fromkeys(way for one in found for way in one.ways.split(", ")))
+    fields = ", ".join(dict.fromkeys(one.fields for one in found if one.fields))
+    text = (
+        f"{NOT_SIGNED}. The script saved {times} by {ways}, first {found[0].place}. 'securetrain"
+        " verify' refuses what it saved, and nothing here says what is in it"
+    )
+    return [f"{text}; not enforced: {fields}." if fields else f"{text}."]
+
+
+def _unread(record: RunRecord, said: Sequence[LedgerEvent]) -> list[str]:
+    """Data that the script took from elsewhere."""
+    started = any(isinstance(event, events.RunStarted) for event in said)
+    opened = any(isinstance(event, events.DatasetOpened) for event in said)
+    if not started or opened or record.dataset is not None:
+        return []
+    return ["No signed dataset was opened: what the script read is not known."]
+
+
+def _none(record: RunRecord) -> str:
+    if any(fact.name == "worker shim" for fact in record.facts):
+        return (
+            "The run directory has no checkpoint. What the workers saved elsewhere is not known:"
+            " they ran without the shim."
+        )
+    return (
+        "The run directory has no checkpoint. A save elsewhere is known only where the script used"
+        " a function that is watched."
+    )
+
+
+def _artifacts(record: RunRecord, said: Sequence[LedgerEvent]) -> list[str]:
     proven = {
         result.digest
         for result in record.verifications
@@ -154,7 +199,7 @@ def _artifacts(record: RunRecord) -> list[str]:
         checkpoint.name for checkpoint in record.checkpoints if checkpoint.digest not in proven
     ]
     if not record.checkpoints:
-        return ["The run has no checkpoint."]
+        return [] if _unsigned(said) else [_none(record)]
     if open_ones:
         text = (
             f"For {len(open_ones)} of {len(record.checkpoints)} checkpoints only the statement's"
@@ -164,7 +209,7 @@ def _artifacts(record: RunRecord) -> list[str]:
     return []
 
 
-def _guard(record: RunRecord) -> list[str]:
+def _guard(record: RunRecord, said: Sequence[LedgerEvent]) -> list[str]:
     labels = {label for view in record.boundaries for label in view.labels}
     if NOT_WATCHED in labels:
         text = (
@@ -173,7 +218,10 @@ def _guard(record: RunRecord) -> list[str]:
         )
         return [text]
     if record.guard is None:
-        return ["No gradient was judged in this run."]
+        judged = sum(e.judged for e in said if isinstance(e, events.GradientsJudged))
+        if judged:
+            return [f"{count(judged, 'step')} were judged; their curves are not here."]
+        return ["No gradient was judged, as far as is recorded."]
     ranks = {point.rank for point in record.guard.points}
     if len(ranks) == 1:
         return ["With one rank there is nobody to compare its gradients with."]

@@ -32,11 +32,13 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoundaryState(StrEnum):
-    """The state of one trust boundary, as a run shows it."""
+    """The state of one trust boundary, as a run or an audit shows it."""
 
     CHECKED = "checked"
     PARTIAL = "partial"
     REFUSED = "refused"
+    FAILED = "failed"
+    """An audit found a high or critical failure; nothing was refused."""
     UNKNOWN = "unknown"
     NOT_CROSSED = "not crossed"
 

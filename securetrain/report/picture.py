@@ -22,6 +22,7 @@ SIGNS: Final[Mapping[BoundaryState, str]] = {
     BoundaryState.CHECKED: "check",
     BoundaryState.PARTIAL: "bang",
     BoundaryState.REFUSED: "cross",
+    BoundaryState.FAILED: "cross",
     BoundaryState.UNKNOWN: "question",
     BoundaryState.NOT_CROSSED: "dash",
 }

@@ -17,6 +17,12 @@ from securetrain.report.document import Document
 from securetrain.report.pieces import bare_table, plain
 
 
+def signed(file: Path, signature: Path, digest: str, by: str) -> Document:
+    """A policy that is signed: by whom, and its digest."""
+    data = {"policy": str(file), "signature": str(signature), "digest": digest, "signer": by}
+    return Document(data=data, text=[f"{file}: signed by {by}", f"digest {digest}, in {signature}"])
+
+
 def remarks(file: str, found: Sequence[Remark]) -> Document:
     """The errors in a policy, and what is worth a second look."""
     errors = sum(remark.level is Level.ERROR for remark in found)
@@ -42,12 +48,12 @@ def fields(loaded: LoadedPolicy, rows: Sequence[Row]) -> Document:
         table = bare_table("field", "value", "set by", "enforced by", "what it means")
         section = ""
         for row in rows:
-            if row.section != section:
+            if row.section != section and row.field:
                 section = row.section
                 table.add_row(Text(f"\n{row.boundary}", style="bold"))
             source = row.source if row.source == "default" else Path(row.source).name
             table.add_row(
-                f"  {row.field}",
+                f"  {row.field or row.section}",
                 shown(row.value),
                 Text(source, style="dim" if source == "default" else ""),
                 ", ".join(row.enforced_by),

@@ -1,41 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The findings of `verify` and `scan`, in the one shape behind the machine formats."""
+"""The findings of `verify` and `scan` as an `Outcome`."""
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from securetrain.artifacts import NOTHING, Problem, ScanResult, VerifyResult
+from securetrain.artifacts import NOTHING, Finding, Problem, ScanResult, VerifyResult
 from securetrain.artifacts.model import ModelResult
 from securetrain.artifacts.statement import CheckpointPredicate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
-    """A problem and where it is."""
-
-    code: str
-    what: str
-    fix: str
-    file: str = ""
-    """Name below the root, with forward slashes; empty for the whole."""
-    offset: int | None = None
-    length: int | None = None
-    subject: str = ""
-    """The tensors, or the value of the state dict, that lie there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The findings of one command about one directory or file."""
-
-    verb: str
-    root: str
-    exit_code: int
-    problems: tuple[Located, ...]
-    checked: tuple[str, ...]
-    """What was checked, whatever came out: files, and parts of the check that are no file."""
+from securetrain.report.outcome import Located, Outcome
 
 
 def of_verify(result: VerifyResult) -> Outcome:
@@ -89,23 +62,28 @@ def with_scan(outcome: Outcome, scanned: ScanResult) -> Outcome:
 
 def of_scan(result: ScanResult) -> Outcome:
     """The outcome of ``securetrain scan``."""
-    problems = tuple(
-        Located(
-            code=finding.code,
-            what=finding.what,
-            fix=finding.fix,
-            file=finding.file,
-            offset=finding.offset,
-            subject=finding.item,
-        )
-        for finding in result.findings
-    )
+    problems = tuple(map(_found, result.findings))
     return Outcome(
         verb="scan",
         root=str(result.path),
         exit_code=int(result.exit_code),
         problems=problems,
-        checked=_with_files_of(problems, [one.name for one in result.judged]),
+        checked=_with_files_of(problems, [one.name.partition("!")[0] for one in result.judged]),
+    )
+
+
+def _found(finding: Finding) -> Located:
+    """A finding at its place on disk: the file with its byte, and the member as its subject."""
+    file, _, member = finding.file.partition("!")
+    subject = ", ".join(filter(None, (member, finding.item)))
+    return Located(
+        code=finding.code,
+        what=finding.what,
+        fix=finding.fix,
+        file=file,
+        offset=finding.at if member else finding.offset,
+        subject=subject,
+        subject_kind="member" if member else "variable",
     )
 
 

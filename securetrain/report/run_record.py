@@ -77,7 +77,9 @@ class _Node(msgspec.Struct, frozen=True):
     label: str = ""
 
 
-class _Gradients(msgspec.Struct, frozen=True):
+class _Enforced(msgspec.Struct, frozen=True):
+    """One part of the policy that depends on the script."""
+
     label: str = ""
 
 
@@ -98,7 +100,8 @@ class _Summary(msgspec.Struct, frozen=True):
     nodes: tuple[_Node, ...] = ()
     protected: bool = True
     sandbox: str = ""
-    gradients: _Gradients | None = None
+    gradients: _Enforced | None = None
+    checkpoints: _Enforced | None = None
     egress: str = ""
 
 
@@ -164,7 +167,9 @@ def read_run(root: Path, now: datetime) -> RunRecord:
     )
     return msgspec.structs.replace(
         partial,
-        limits=limits.of(partial, keys_in_run=run.key("root").exists()),
+        limits=limits.of(
+            partial, keys_in_run=run.key("root").exists(), said=said.events if said else ()
+        ),
         problems=tuple(reader.problems),
     )
 
@@ -386,6 +391,7 @@ def _facts(summary: _Summary) -> tuple[Fact, ...]:
         ("worker shim", "" if summary.protected else "OFF: workers were not protected"),
         ("sandbox", summary.sandbox),
         ("gradients", summary.gradients.label if summary.gradients else ""),
+        ("checkpoints", summary.checkpoints.label if summary.checkpoints else ""),
         ("egress", summary.egress),
         ("torch", summary.torch),
         ("command", command),

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of ``sign``, ``convert`` and ``waive``: what was signed just now."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from securetrain.artifacts.lineage import Waiver
@@ -35,10 +36,10 @@ def safetensors(path: Path, digest: str) -> Document:
     return Document(text=[f"signed {path}", f"digest {digest}"])
 
 
-def model(path: Path, bundle: Path, num_files: int) -> Document:
-    """A model with a bundle of OpenSSF Model Signing."""
-    text = [f"signed {num_files} files of {path}", f"bundle {bundle}"]
-    return Document(text=text)
+def model(path: Path, bundle: Path, resources: int, notes: Sequence[str]) -> Document:
+    """A model with a bundle of OpenSSF Model Signing, and what is not in it."""
+    text = [f"signed {resources} files or shards of {path}", f"bundle {bundle}"]
+    return Document(text=[*text, *(f"note: {note}" for note in notes)])
 
 
 def converted(old: Path, new: Path, digest: str, key_id: str) -> Document:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from securetrain.identity import Outcome
-from securetrain.identity.trust import TrustDocument
+from securetrain.identity.trust import Signatures, TrustDocument
 from securetrain.report.document import Document, moment
 
 
@@ -40,14 +40,21 @@ def change(outcome: Outcome) -> Document:
     return Document(data=data, text=text)
 
 
+def _about(document: TrustDocument, key_id: str) -> str:
+    if (one := document.identities.get(key_id)) is not None:
+        return f"  {one.identity} (vouched for by {one.issuer}, Sigstore instance {one.instance})"
+    return "  with an ML-DSA companion" if key_id in document.companions else ""
+
+
 def _lines(document: TrustDocument) -> Iterator[str]:
     created, expires = moment(document.created), moment(document.expires)
     yield f"trust root, version {document.version}, from {created} to {expires}"
     revoked = {entry.key_id: entry for entry in document.revoked}
     for role, entry in sorted(document.roles.items()):
-        yield f"{role}: {entry.threshold} of {len(entry.keys)}"
+        both = ", with both signatures" if entry.signatures is Signatures.BOTH else ""
+        yield f"{role}: {entry.threshold} of {len(entry.keys)}{both}"
         for key_id in entry.keys:
-            yield f"  {key_id}{'  REVOKED' if key_id in revoked else ''}"
+            yield f"  {key_id}{_about(document, key_id)}{'  REVOKED' if key_id in revoked else ''}"
     for authority in document.authorities:
         parties = ", ".join(authority.parties)
         job = authority.job or "every job"

@@ -14,15 +14,23 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from securetrain.artifacts import NOTHING, Examined, Finding, Problem, ScanResult, VerifyResult
+from securetrain.artifacts import (
+    NOTHING,
+    Examined,
+    Expectation,
+    Finding,
+    Problem,
+    ScanResult,
+    VerifyResult,
+)
 from securetrain.artifacts.lineage import Link
 from securetrain.artifacts.model import ModelResult
 from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate
 from securetrain.policy.load import LoadedPolicy
 from securetrain.report import junit, problems, sarif
 from securetrain.report.document import Document, aligned, plural
+from securetrain.report.outcome import Outcome
 from securetrain.report.pieces import safe, wide
-from securetrain.report.problems import Outcome
 
 MAX_SHOWN: Final = 50
 Found: TypeAlias = Problem | Finding
@@ -31,6 +39,8 @@ Found: TypeAlias = Problem | Finding
 def verified(found: Examined, trust_file: Path) -> Document:
     """The outcome of ``verify`` for a checkpoint or dataset."""
     data = to_dict(found.result, found.policy)
+    data["expected"] = [_given(one) for one in found.asked]
+    data["not_asked"] = list(found.not_asked)
     if found.chain is not None:
         data["chain"] = found.chain.to_dict()
     text = partial(_verified, found, trust_file)
@@ -48,6 +58,9 @@ def model(result: ModelResult, scanned: ScanResult | None) -> Document:
         "signer": result.signer,
         "num_files": result.num_files,
         "num_bytes": result.num_bytes,
+        "left_out": list(result.left_out),
+        "unsigned": list(result.unsigned),
+        "notes": list(result.notes),
         "problems": [problem.to_dict() for problem in result.problems],
     }
     return _with_scan(problems.of_model(result), data, partial(_model, result), scanned)
@@ -111,7 +124,7 @@ def _verified(found: Examined, trust_file: Path) -> None:
     result, console = found.result, wide()
     _verdict(console, "VERIFIED", "REFUSED", f"{result.kind} {result.path}", ok=result.ok)
     grid = Table.grid(padding=(0, 2))
-    for name, value in _facts(result, found.policy, trust_file):
+    for name, value in (*_facts(result, found.policy, trust_file), *_expected(found)):
         grid.add_row(Text(safe(name)), Text(safe(value)))
     console.print(grid)
     if result.problems:
@@ -153,9 +166,23 @@ def _facts(
         yield "policy", f"{policy.policy.metadata.id} ({policy.digest[:16]})"
 
 
+def _expected(found: Examined) -> Iterator[tuple[str, str]]:
+    for one in found.asked:
+        yield "expected", ", ".join(f"{name} {value}" for name, value in _given(one).items())
+    if found.not_asked:
+        yield "not asked", f"{', '.join(found.not_asked)} (--expect-... asks)"
+
+
+def _given(expected: Expectation) -> dict[str, Any]:
+    """The fields that were given."""
+    fields = msgspec.to_builtins(expected).items()
+    return {name: value for name, value in fields if value is not None}
+
+
 def _checkpoint_facts(
     said: CheckpointPredicate, policy: LoadedPolicy | None
 ) -> Iterator[tuple[str, str]]:
+    yield "name", said.name or "none was signed"
     yield "run", f"{said.run_id or 'not named'}, step {said.step}, checkpoint {said.seq} of the run"
     yield "saved", f"{said.created.isoformat()} by {said.world_size} ranks"
     data = said.dataset
@@ -213,6 +240,17 @@ def _model(result: ModelResult) -> None:
         ("checked", f"{result.num_files} files, {result.num_bytes:,} bytes"),
     ]
     console.print(Text("\n".join(aligned(rows))))
+    for names, why in (
+        (result.unsigned, "nobody signed them, and unsigned files are ignored"),
+        (result.left_out, "the format, the bundle or you leave them out"),
+    ):
+        if names:
+            shown = ", ".join(names[:MAX_SHOWN])
+            more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+            head = (f"NOT VERIFIED ({len(names)})", "bold yellow")
+            console.print(Text.assemble(head, safe(f"  {shown}{more}: {why}")))
+    for note in result.notes[:MAX_SHOWN]:
+        console.print(Text.assemble(("note", "yellow"), safe(f"  {note}")))
     for problem in result.problems[:MAX_SHOWN]:
         line = safe(f"{problem.file}: {problem.what}")
         console.print(Text.assemble((problem.code, "red"), f"  {line}"))

@@ -23,10 +23,12 @@ from securetrain.attest.fleet import (
     Bundle,
     Enrollment,
     Roots,
+    Secret,
     collect_bundle,
     enroll,
     key_text,
     own_question,
+    question_to_enroll,
 )
 from securetrain.attest.node import AttesterSettings, NodeAttester, TpmSettings, make_attester
 from securetrain.attest.session import write_reference_values
@@ -124,10 +126,16 @@ class Machine:
         """Its attester, with the node's identity key."""
         return make_attester(self.settings, key, environ={})
 
-    def bundle(self, key: PrivateKey, now: datetime) -> Bundle:
-        """Evidence for its enrollment."""
-        question = own_question(self.name)
-        return collect_bundle(self.attester(key), key.public, now, question, asked_itself=True)
+    def bundle(self, key: PrivateKey, now: datetime, asked: Secret | None = None) -> Bundle:
+        """Evidence for its enrollment, or its answer to a question."""
+        question = own_question(self.name) if asked is None else asked.question
+        itself = asked is None
+        return collect_bundle(self.attester(key), key.public, now, question, asked_itself=itself)
+
+    def enrollment(self, key: PrivateKey, now: datetime) -> Enrollment:
+        """Its boot to be learned, with the proof that its TPM holds the key that signs."""
+        asked = question_to_enroll(self.bundle(key, now), now)
+        return Enrollment(bundle=self.bundle(key, now, asked), learn_boot=True, secret=asked)
 
     def _write_list(self) -> None:
         write_atomic(self._folder / "ima_binary", encode_ima(self.measured))
@@ -171,9 +179,7 @@ def reference_values(
     roots = Roots(
         virtual=pems if virtual else (), test=() if virtual else pems, intermediates=between
     )
-    enrollments = [
-        Enrollment(bundle=machine.bundle(key, now), learn_boot=True) for machine in machines
-    ]
+    enrollments = [machine.enrollment(key, now) for machine in machines]
     return enroll(None, enrollments, roots=roots, now=now, lifetime=lifetime).values
 
 

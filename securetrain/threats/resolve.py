@@ -8,7 +8,8 @@ The chain is threat -> control -> check -> code -> enforcing code -> drill or te
 2. every flow has a decision for each letter of STRIDE: threats of that flow and letter, or why not;
 3. every threat has an active control; an active control is enforced by code or looked for by a
    check, and code is proven by a drill or a test; what refuses names its codes;
-4. checks, codes, enforcing code, drills and tests exist; a drill's boundary and expected code are
+4. a check belongs to the controls that list it, and to those that it names itself;
+   checks, codes, enforcing code, drills and tests exist; a drill's boundary and expected code are
    those of the threat and the control; a check that is cited cites the threat in turn;
 5. a residual past its review date is a problem;
 6. for the complete set of models: every check's threats exist, every refusal code that answers an
@@ -22,6 +23,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from securetrain.audit import Check
 from securetrain.core import CODES, ExitCode
@@ -103,6 +106,7 @@ def verify(
     world = References(
         checks={check.id: check for check in checks}, drills=drills, source=source, today=today
     )
+    models = [_with_declared(model, world.checks) for model in models]
     problems = [problem for model in models for problem in _model(model, world)]
     problems += _twice("all models", "threat", (t.id for m in models for t in m.threats))
     if complete:
@@ -111,6 +115,25 @@ def verify(
         models=tuple(models),
         problems=tuple(dict.fromkeys(problems)),
         unchecked=tuple(dict.fromkeys(world.unchecked)),
+    )
+
+
+def _with_declared(model: ThreatModel, checks: Mapping[str, Check]) -> ThreatModel:
+    """The model with each check under the controls that it names itself."""
+    named: dict[str, list[str]] = {}
+    for check in checks.values():
+        for control in check.spec.controls:
+            named.setdefault(control, []).append(check.id)
+
+    def whole(control: Control) -> Control:
+        ids = dict.fromkeys((*control.checks, *named.get(control.id, ())))
+        return replace(control, checks=tuple(ids))
+
+    return replace(
+        model,
+        threats=tuple(
+            replace(threat, controls=tuple(map(whole, threat.controls))) for threat in model.threats
+        ),
     )
 
 
@@ -286,6 +309,7 @@ def _coverage(models: Sequence[ThreatModel], world: References) -> Iterator[Prob
     drills = {name for control in controls for name in control.drills}
     found = [
         *_uncited_checks(world, threats, {name for c in controls for name in c.checks}),
+        *_unknown_controls(world, {control.id for control in controls}),
         *(
             (code.id, f"no threat cites this refusal: {code.title}")
             for code in CODES.values()
@@ -308,3 +332,10 @@ def _uncited_checks(
                 yield check.id, f"cites {name}, which no model has"
         if check.id not in named:
             yield check.id, "no control names this check"
+
+
+def _unknown_controls(world: References, there: Collection[str]) -> Iterator[tuple[str, str]]:
+    for check in world.checks.values():
+        for name in check.spec.controls:
+            if name not in there:
+                yield check.id, f"names the control {name}, which no model has"

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from securetrain.attest.fleet import gather
-from securetrain.attest.fleet.bundle import read_bundle, read_question, write_bundle
+from securetrain.attest.fleet.bundle import key_text, read_bundle, read_question, write_bundle
 from securetrain.attest.fleet.gather import Gathered
 from securetrain.attest.session.cache import Item, build_cache
 from securetrain.attest.session.reference_file import write_reference_values
@@ -23,6 +23,7 @@ from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED
 from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.reference import EnrolledNode, ReferenceValues
 from securetrain.evidence.result import verify_result
+from securetrain.evidence.tpm import BootReference
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.machine import Machine, runtime_policy
@@ -107,13 +108,22 @@ class Fleet:
             *("--out", out, *more),
         )
 
-    def enroll(self, *bundles, root="--virtual-root", more=("--learn-boot",)):
+    def enroll(
+        self, *bundles, root="--virtual-root", more=("--learn-boot", "--secret", "e.secret")
+    ):
         (self.here / "root.pem").write_text(self.first.tpm.root_certificate)
         (self.here / "issuer.pem").write_text(self.first.tpm.issuer_certificate)
         return self.run(
             *("enroll", *bundles, "--reference-values", "fleet.json", "--key", "operator.pem"),
             *(root, "root.pem", "--intermediate", "issuer.pem", *more),
         )
+
+    def prove(self, machine, bundle="n0.json"):
+        """The machine's answer to the question that enrolling needs."""
+        asked = ("--out", "e.json", "--secret", "e.secret")
+        ok(self.run("challenge", bundle, "--to-enroll", *asked))
+        ok(self.collect(machine, "e-answer.json", "--question", "e.json"))
+        return "e-answer.json"
 
     def write_policy(self, tier="vtpm", ima="log"):
         signed_by = as_json(
@@ -137,6 +147,9 @@ class Fleet:
         }
         (self.here / "fleet.yaml").write_text(json.dumps(document))
 
+    def signed_by(self):
+        return key_text(PrivateKey.load(self.here / "operator.pem").public)
+
     def answer(self, machine, bundle="n0.json"):
         ok(
             self.run(
@@ -159,14 +172,14 @@ def world(run, fleet, tmp_path):
 
 @pytest.fixture
 def enrolled(world):
-    ok(world.enroll("n0.json"))
+    ok(world.enroll(world.prove(world.first)))
     world.write_policy()
     return world
 
 
 @needs_swtpm
 def test_from_a_new_machine_to_a_proven_node(world):
-    out = ok(world.enroll("n0.json"))
+    out = ok(world.enroll(world.prove(world.first)))
     assert out.startswith("fleet.json: version 1, good until ")
     assert "vtpm, swtpm" in out
     assert "signed_by: [MCowBQYDK2VwAyEA" in out
@@ -200,7 +213,8 @@ def test_json_of_every_step(world):
         False,
         "TPM",
     )
-    document = as_json(world.enroll("n0.json", more=("--learn-boot", "--json")))
+    document = as_json(world.enroll("n0.json", more=("--learn-boot", "--unproven", "--json")), 3)
+    assert document["nodes"][0]["notes"][0].startswith("UNPROVEN: the boot of node-0")
     (node,) = document["nodes"]
     assert node["entry"]["ek_names"]
     assert document["version"] == 1
@@ -245,7 +259,8 @@ def test_another_machine_under_the_same_name(enrolled):
     asked = enrolled.run(*question, "--out", "q.json", "--secret", "q.secret")
     assert error(asked, 1) == "ST-ATTS-012"
     assert not (enrolled.here / "q.json").exists()
-    assert error(enrolled.enroll("wrong.json"), 2) == "ST-USAG-005"
+    unasked = ("--learn-boot", "--unproven")
+    assert error(enrolled.enroll("wrong.json", more=unasked), 2) == "ST-USAG-005"
     ok(enrolled.enroll("wrong.json", more=("--replace",)))
 
 
@@ -256,7 +271,7 @@ def test_an_altered_bundle(enrolled):
     body = bundle.body.replace(b'"quote":"', b'"quote":"AAAA', 1)
     write_bundle(enrolled.here / "altered.json", replaced(bundle, body=body))
     assert "ST-ATTS-003" in ok(enrolled.verify("altered.json"), 1)
-    assert error(enrolled.enroll("altered.json"), 1) == "ST-ATTS-003"
+    assert error(enrolled.enroll("altered.json", more=()), 1) == "ST-ATTS-003"
     out = ok(enrolled.run("show", "altered.json"))
     assert "ST-ATTS-112: " in out, "what is broken is said"
 
@@ -295,7 +310,7 @@ def test_an_old_answer(enrolled):
 
 @needs_swtpm
 def test_a_test_tpm_proves_no_machine(world):
-    out = ok(world.enroll("n0.json", root="--test-root"))
+    out = ok(world.enroll(world.prove(world.first), root="--test-root"))
     assert f"{TEST_ONLY}, swtpm" in out
     world.write_policy("test-only")
     ok(world.answer(world.first))
@@ -303,6 +318,38 @@ def test_a_test_tpm_proves_no_machine(world):
     assert out.startswith(f"OPEN  node-0: {TEST_ONLY}\n")
     assert "the machine  its TPM is a program that nobody vouches for" in out
     assert "let in by  the policy's exception: a test" in out
+
+
+@needs_swtpm
+@pytest.mark.forgery
+def test_a_boot_is_learned_from_an_answer_alone(world):
+    refused = world.enroll("n0.json", more=("--learn-boot",))
+    assert error(refused, 1) == "ST-ATTS-019"
+    assert not (world.here / "fleet.json").exists()
+    answer = world.prove(world.first)
+    assert error(world.enroll(answer, more=("--learn-boot",)), 1) == "ST-ATTS-019"
+    assert error(world.enroll("n0.json"), 1) == "ST-ATTS-002"
+    ok(world.collect(world.second, "other.json", "--question", "e.json"), 2)
+    assert error(world.enroll("n0.json", answer, more=("--unproven",)), 2) == "ST-USAG-001"
+    twice = ("--learn-boot", "--secret", "e.secret", "--secret", "e.secret")
+    assert error(world.enroll(answer, more=twice), 2) == "ST-USAG-001"
+
+
+@needs_swtpm
+def test_an_image_group_by_its_name(world):
+    group = ("--learn-boot", "--secret", "e.secret", "--group", "gpu-h100-2026.11")
+    out = ok(world.enroll(world.prove(world.first), more=group))
+    assert "image group  gpu-h100-2026.11" in out
+    world.write_policy()
+    ok(world.answer(world.first))
+    document = as_json(world.verify("a.json", "--secret", "q.secret", "--json"))
+    assert document["result"]["submods"]["tpm"]["claims"]["group"] == "gpu-h100-2026.11"
+    ok(world.collect(world.second, "n1.json"))
+    ok(world.enroll("n1.json", more=()))
+    refused = ok(world.verify("n1.json"), 1)
+    assert "ST-ATTS-2" in refused, "a boot of another group"
+    page = ok(world.run("values", "show", "fleet.json", "--signed-by", world.signed_by()))
+    assert "image group gpu-h100-2026.11" in page
 
 
 @needs_swtpm
@@ -625,7 +672,53 @@ def test_fetching_into_a_cache(run, word, tmp_path, monkeypatch):
     assert error(run("cache", "fetch", "cache", "k.pem", "--key", "k.pem"), 2) == "ST-USAG-008"
 
 
+# Reference values.
+
+
+def test_values(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECURETRAIN_STATE", str(tmp_path / "state"))
+    key = PrivateKey.create(tmp_path / "k.pem")
+    now = datetime.now(UTC)
+    firmware, node = "ab" * 32, EnrolledNode(ek_names=("000b" + "cd" * 32,))
+    values = ReferenceValues(
+        version=1,
+        issued=now,
+        expires=now + timedelta(days=10),
+        nodes={"n1": node, "n2": EnrolledNode(ek_names=("000b" + "ce" * 32,))},
+        boot=BootReference(firmware=(firmware,), kernel_command_lines=("vmlinuz quiet",)),
+    )
+    path = tmp_path / "fleet.json"
+    write_reference_values(path, values, key)
+    signed_by = ("--signed-by", key_text(key.public))
+    out = ok(run("values", "show", path, *signed_by), 3)
+    assert "it ends in 9 days" in out
+    for text in (firmware, "vmlinuz quiet", "n1", node.ek_names[0]):
+        assert text in out
+    with_key = ("--key", tmp_path / "k.pem")
+    assert error(run("values", "retire", path, "ff" * 32, *with_key), 2) == "ST-USAG-001"
+    made = as_json(run("values", "retire", path, firmware, *with_key, "--days", "90", "--json"))
+    assert (made["version"], made["boot"]["firmware"]) == (2, [])
+    assert error(run("values", "remove", path, "n3", *with_key), 2) == "ST-USAG-001"
+    made = as_json(run("values", "remove", path, "n2", *with_key, "--json"))
+    assert (made["version"], list(made["nodes"])) == (3, ["n1"])
+    assert "good until" in ok(run("values", "show", path, *signed_by))
+    write_reference_values(path, values, key)
+    assert error(run("values", "show", path, *signed_by), 1) == "ST-ATTS-009"
+
+
 # Revocations.
+
+
+def test_revocations_of_this_machine(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECURETRAIN_STATE", str(tmp_path))
+    assert ok(run("revocations")).startswith("Nobody is revoked")
+    assert error(run("revoke", "node-17", "--reason", "stolen"), 2) == "ST-USAG-001"
+    subject = "node:securetrain.local/node-17"
+    assert ok(run("revoke", subject, "--reason", "stolen")) == f"{subject} is let in no more\n"
+    assert "reason  stolen" in ok(run("revocations"))
+    assert error(run("restore", "node:other"), 2) == "ST-USAG-001"
+    assert ok(run("restore", subject)) == f"{subject} may join again\n"
+    assert as_json(run("revocations", "--json"))["revoked"] == []
 
 
 def test_revocations(run, tmp_path):
@@ -650,7 +743,7 @@ def test_revocations(run, tmp_path):
 def test_help_of_every_command(run):
     listed = ok(run("--help"))
     names = ("keygen", "collect", "show", "challenge", "verify", "enroll", "cache")
-    for name in (*names, "revocations", "restore"):
+    for name in (*names, "revocations", "revoke", "restore"):
         assert f"\n  {name} " in listed
         assert ok(run(name, "--help")).startswith(f"Usage: securetrain attest {name}")
     for name in names:

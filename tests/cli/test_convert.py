@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-import securetrain.artifacts.checkpoint
+import securetrain.artifacts
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.cli.convert import command
 from securetrain.core.errors import UsageError
@@ -48,7 +48,7 @@ def test_a_checkpoint_of_torch_becomes_a_signed_one(tmp_path):
 def test_without_torch_it_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "securetrain.artifacts.checkpoint.legacy", raising=False)
-    monkeypatch.delitem(vars(securetrain.artifacts.checkpoint), "convert", raising=False)
+    monkeypatch.delitem(vars(securetrain.artifacts), "convert", raising=False)
     with pytest.raises(UsageError, match=r"pip install '\.\[train\]'") as caught:
         CliRunner().invoke(
             command, ["old", "new", "--key", str(tmp_path / "k")], catch_exceptions=False

@@ -7,15 +7,17 @@ import struct
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from securetrain.cli.main import VERBS
 from securetrain.cli.sign import command as sign
+from securetrain.cli.trust import command as trust
 from securetrain.cli.verify import command as verify
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.keys import KeyKind, PrivateKey
-from securetrain.identity.trust import TrustRole, sign_root
+from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 
 
 def run(verb: object, *arguments: object) -> tuple[int, str]:
@@ -130,6 +132,56 @@ def test_a_model_for_other_peoples_tools(corpus: Path, tmp_path: Path) -> None:
         run(verify, corpus, "--bundle", bundle)
 
 
+def test_what_of_a_model_is_not_verified_is_named(corpus: Path, tmp_path: Path) -> None:
+    private = PrivateKey.create(tmp_path / "maker.key", KeyKind.P256)
+    (tmp_path / "maker.pem").write_bytes(private.public.pem)
+    (corpus / ".gitattributes").write_text("x")
+    (corpus / "logs").mkdir()
+    (corpus / "logs" / "a").write_text("x")
+    bundle = tmp_path / "model.sig"
+    oms = (sign, corpus, "--oms", "--key", tmp_path / "maker.key", "--bundle", bundle)
+    code, text = run(*oms, "--ignore-paths", corpus / "logs", "--hash", "blake3")
+    assert code == 0
+    assert "left out: logs" in text
+    assert "left out: .gitattributes" in text
+    (corpus / "extra").write_text("x")
+    check = (verify, corpus, "--bundle", bundle, "--public-key", tmp_path / "maker.pem")
+    assert run(*check)[0] == 14
+    code, text = run(*check, "--ignore-unsigned")
+    assert code == 0
+    assert "NOT VERIFIED (1)  extra" in text
+    assert "NOT VERIFIED (2)  .gitattributes, logs" in text
+    found = json.loads(run(*check, "--ignore-unsigned", "--json")[1])
+    assert (found["unsigned"], found["left_out"]) == (["extra"], [".gitattributes", "logs"])
+    code, text = run(*check, "--ignore-paths", corpus / "extra", "--no-ignore-git-paths")
+    assert code == 14
+    assert ".gitattributes" in text
+
+
+def test_a_model_of_one_file(tmp_path: Path) -> None:
+    private = PrivateKey.create(tmp_path / "maker.key", KeyKind.P256)
+    (tmp_path / "maker.pem").write_bytes(private.public.pem)
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF")
+    assert run(sign, model, "--oms", "--key", tmp_path / "maker.key", "--shard-size", 3)[0] == 0
+    bundle = tmp_path / "model.gguf.sig"
+    check = (verify, model, "--bundle", bundle, "--public-key", tmp_path / "maker.pem")
+    assert run(*check)[0] == 0
+    model.write_bytes(b"GGUX")
+    code, text = run(*check)
+    assert code == 13
+    assert "bytes 3 to 4" in text
+
+
+def test_options_of_a_bundle_are_never_passed_over(corpus: Path, key: Path) -> None:
+    for option in (("--ignore-paths", "x"), ("--allow-symlinks",), ("--shard-size", 9)):
+        with pytest.raises(UsageError, match="goes with --oms"):
+            run(sign, corpus, "--dataset", "--key", key, *option)
+    for option in (("--ignore-paths", "x"), ("--allow-symlinks",), ("--ignore-unsigned",)):
+        with pytest.raises(UsageError, match="one root"):
+            run(verify, corpus, *option)
+
+
 def test_safetensors_where_they_lie(key: Path, tmp_path: Path) -> None:
     folder = tmp_path / "llama"
     folder.mkdir()
@@ -166,3 +218,49 @@ def test_help_has_examples() -> None:
     result = CliRunner().invoke(sign, ["--help"])
     assert "securetrain sign data/corpus --dataset" in result.output
     assert "sign" in VERBS
+
+
+def test_nothing_says_who_signs(corpus: Path, key: Path) -> None:
+    for given in (
+        [],
+        ["--keyless", "--key", key],
+        ["--key", key, "--trust-config", key],
+        ["--key", key, "--identity-token", key],
+    ):
+        with pytest.raises(click.UsageError):
+            run(sign, corpus, "--dataset", *given)
+
+
+def test_a_dataset_and_a_model_by_identity(corpus: Path, tmp_path: Path) -> None:
+    """A pipeline signs; a trust root names it; its tag is open, its owner is not."""
+    pytest.importorskip("sigstore", reason="sigstore is not installed: nothing is signed keyless")
+    from tests.identity.sigstore_services import ISSUER, PIPELINE, serve, token
+
+    PrivateKey.create(tmp_path / "root.pem")
+    (tmp_path / "token").write_bytes(token())
+    with serve() as services:
+        (tmp_path / "config.json").write_bytes(services.config())
+        (tmp_path / "sigstore.json").write_bytes(services.instance.trusted_root())
+        by = ["--keyless", "--identity-token", tmp_path / "token"]
+        by += ["--trust-config", tmp_path / "config.json"]
+        assert run(sign, corpus, "--dataset", *by)[0] == 0
+    for name, identity in (("good", PIPELINE.replace("v1.0", "*")), ("bad", f"{PIPELINE}/x")):
+        code, text = run(
+            trust, "init", tmp_path / name, "--key", tmp_path / "root.pem", "--issuer", ISSUER,
+            "--identity", f"dataset={identity}", "--trusted-root", tmp_path / "sigstore.json",
+        )  # fmt: skip
+        assert code == 0
+    code, text = run(trust, "show", tmp_path / "good" / "root.json")
+    assert f"vouched for by {ISSUER}" in text
+    assert run(verify, corpus, "--trust", tmp_path / "good" / "root.json")[0] == 0
+    code, text = run(verify, corpus, "--trust", tmp_path / "bad" / "root.json")
+    assert (code, "ST-DATA-120" in text) == (12, True)
+    good = ["--trust", tmp_path / "good" / "root.json", "--expect-signer"]
+    (name,) = TrustRoot.load(tmp_path / "good" / "root.json", datetime.now(UTC)).document.identities
+    for asked in (PIPELINE, name):
+        assert run(verify, corpus, *good, asked)[0] == 0
+    template = PIPELINE.replace("v1.0", "*")
+    for asked in (template, PIPELINE.replace("v1.0", "v1.1"), PIPELINE[:-1], "a" * 64):
+        code, text = run(verify, corpus, *good, asked, "--json")
+        assert (code, "ST-DATA-128" in text) == (12, True)
+        assert PIPELINE in text, "whom it names instead"

@@ -236,7 +236,8 @@ def test_a_scan_on_top_finds_what_the_signature_does_not_care_about(dataset, tru
     said = json.loads(text)
     assert code == 0
     assert said["ok"]
-    assert said["scan"]["findings"][0]["code"] == "ST-SCAN-030"
+    assert said["scan"]["findings"] == []
+    assert "train.bin" in " ".join(said["scan"]["passed_over"])
 
 
 def test_a_summary_does_not_pass_what_the_scan_refuses(tmp_path, trust, key):
@@ -394,3 +395,41 @@ def test_the_chain_of_a_checkpoint_in_a_store(checkpoint, trust, tmp_path):
     code, out = run(url, "--trust", trust, "--walk", "--walk-in", tmp_path)
     assert code == 17
     assert "ST-CKPT-172" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "ended", "code"),
+    [
+        (["--expect-run", "run-1"], 0, ""),
+        (["--expect-min-step", "9", "--expect-min-version", "1"], 0, ""),
+        (["--expect-run", "prod"], 12, "ST-CKPT-125"),
+        (["--expect-name", "prod-model"], 12, "ST-CKPT-126"),
+        (["--expect-digest", "c" * 64], 12, "ST-CKPT-127"),
+        (["--expect-signer", "d" * 64], 12, "ST-CKPT-128"),
+        (["--expect-min-step", "10"], 15, "ST-CKPT-154"),
+        (["--expect-min-version", "2"], 15, "ST-CKPT-154"),
+    ],
+)
+def test_the_artifact_that_is_meant(checkpoint, trust, flags, ended, code):
+    found, out = run(checkpoint, "--trust", trust, *flags, "--json")
+    assert found == ended
+    data = json.loads(out)
+    assert [problem["code"] for problem in data["problems"]] == ([code] if code else [])
+    assert len(data["expected"]) == 1
+
+
+def test_what_was_not_asked_is_said(checkpoint, trust):
+    _, out = run(checkpoint, "--trust", trust)
+    assert "not asked" in out
+    assert "run, name, digest, signer" in out
+    _, out = run(checkpoint, "--trust", trust, "--json")
+    assert json.loads(out)["not_asked"] == ["run", "name", "digest", "signer"]
+    _, out = run(checkpoint, "--trust", trust, "--expect-run", "run-1")
+    assert "name, digest, signer" in out
+    assert "expected" in out
+
+
+def test_a_variable_that_was_never_set_is_no_expectation(checkpoint, trust):
+    with pytest.raises(UsageError) as error:
+        run(checkpoint, "--trust", trust, "--expect-run", "")
+    assert error.value.code == "ST-USAG-001"

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,7 @@ def test_without_swtpm_it_says_what_to_install(tmp_path, monkeypatch):
 @needs_swtpm
 @pytest.mark.dist
 @pytest.mark.slow
+@pytest.mark.many
 def test_the_story_with_a_software_tpm(tmp_path):
     run_dir = tmp_path / "run"
     done = subprocess.run(
@@ -59,4 +61,6 @@ def test_the_story_with_a_software_tpm(tmp_path):
     html = (run_dir / "report.html").read_text()
     assert TEST_ONLY in html
     assert UNATTESTED not in html
-    assert (run_dir / "attestation.sqlite").exists()
+    opened = [event for event in events if event["event"] == "fleet-state-opened"]
+    (folder,) = {event["subject"] for event in opened}  # of every start, the same
+    assert Path(folder).joinpath("state.sqlite").exists()

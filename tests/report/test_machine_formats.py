@@ -5,7 +5,7 @@
 from xml.etree import ElementTree as ET
 
 from securetrain.report import junit, sarif
-from securetrain.report.problems import Located, Outcome
+from securetrain.report.outcome import Located, Outcome
 
 DAMAGED = Located(
     code="ST-CKPT-130",

@@ -70,6 +70,18 @@ ROWS: Final = (
     Code("ST-ATTS-016", X.FAILURE, "the TPM does not hold the attestation key that it claims",
          fix="join again; a key outside the TPM, or another TPM, also looks like this",
          severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-017", X.FAILURE, "the fleet's state went back, is incomplete or was changed",
+         fix="find out who changed it and put the newest copy back; without one, move the folder"
+             " away and 'securetrain attest revoke' those again who were barred",
+         severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-018", X.FAILURE, "an edition that no verifier could read was not written",
+         fix="retire values that nothing boots any more, leave registers that differ everywhere to"
+             " their replay (unjudged), or split the fleet; the last edition stands",
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-019", X.FAILURE, "a boot would be learned from a machine that has proven nothing",
+         fix="ask it first: 'securetrain attest challenge FILE --to-enroll', then enroll its answer"
+             " with --secret; --unproven takes its word, and the reference values say so",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-101", X.FAILURE, "a TPM structure is malformed",
          fix="collect the evidence again with this version of securetrain",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
@@ -244,7 +256,7 @@ ROWS: Final = (
          severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-307", X.FAILURE, "a file changed while the kernel measured it",
          fix="restart the node; allow_ima_violations accepts such entries",
-         severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
+         severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-308", X.FAILURE, "the IMA list's boot_aggregate is not that of the quoted boot",
          fix="collect the list from the boot that is quoted; SHA-256 needs a kernel of 5.8",
          severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),

@@ -95,6 +95,10 @@ ROWS: Final = (
     Code("ST-PLCY-005", X.USAGE, "the run directory was made under another policy",
          fix="use the policy of the run, or another --run-dir",
          severity=LOW, rank=ALONE, node=NO_NODE, retry=NEVER, threat=INPUT),
+    Code("ST-PLCY-006", X.POLICY, "the policy is not the one that was signed",
+         fix="get the policy and its signature again from where they were signed, or review it and"
+             " sign it anew",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-IDN-004"),
     # the inputs of the audit
     Code("ST-AUDT-001", X.USAGE, "a check definition is invalid",
          fix="compare with the other files in policies/checks",
@@ -104,6 +108,15 @@ ROWS: Final = (
          severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat=INPUT),
     Code("ST-AUDT-003", X.USAGE, "a waiver is malformed",
          fix="give the waiver its check, reason, owner and a date in the future",
+         severity=LOW, rank=ALONE, node=NO_NODE, retry=NEVER, threat=INPUT),
+    Code("ST-AUDT-004", X.USAGE, "a baseline is not the result of an audit",
+         fix="write one with 'securetrain audit ... --format json'",
+         severity=LOW, rank=ALONE, node=NO_NODE, retry=NEVER, threat=INPUT),
+    Code("ST-AUDT-005", X.USAGE, "an inventory or a list of advisories is malformed",
+         fix="name each asset once, with its public keys; date the advisories",
+         severity=LOW, rank=ALONE, node=NO_NODE, retry=NEVER, threat=INPUT),
+    Code("ST-AUDT-006", X.USAGE, "an auditor's nonce is damaged",
+         fix="remove the file, issue another nonce and collect again",
          severity=LOW, rank=ALONE, node=NO_NODE, retry=NEVER, threat=INPUT),
     # threat models
     Code("ST-THRT-001", X.USAGE, "a threat model is malformed",

@@ -51,10 +51,34 @@ ROWS: Final = (
     Code("ST-RUNT-009", X.FAILURE, "a peer announces more rows for experts than it can have",
          fix="exclude its node: the rank is broken or hostile; nothing was allocated for it",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-004"),
+    # models on meshes
+    Code("ST-RUNT-010", X.USAGE,
+         "a model would not train on this mesh as it trains in one process",
+         fix="change the model's plan, the mesh or the model as the message says",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="X-MODEL-ON-MESH"),
+    Code("ST-RUNT-011", X.USAGE, "a parameter or a buffer was left without a first value",
+         fix="set parameters with initialize, and buffers with restore_buffers",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="X-MODEL-ON-MESH"),
+    Code("ST-RUNT-012", X.FAILURE, "copies of a parameter got different gradients",
+         fix="name the parameter's module in the plan's tensor_styles, or set tp: 1",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="X-MODEL-ON-MESH"),
+    Code("ST-RUNT-013", X.FAILURE,
+         "a small copy of the model computes something else on the mesh than in one process",
+         fix="compare the plan of the layer that is named with the model",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="X-MODEL-ON-MESH"),
     Code("ST-RUNT-020", X.FAILURE, "the workers' sandbox cannot be had as the policy requires it",
          fix="start as root, or where ordinary users get user namespaces; or use a policy with"
-             " host.sandbox: preferred",
+             " host.sandbox: preferred and enforcement: report",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-HST-003"),
+    Code("ST-RUNT-021", X.FAILURE,
+         "the policy requires that all of it is enforced, and this run cannot enforce a part",
+         fix="change what the message names; or allow it, and have it reported: enforcement: report"
+             " in the policy",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-002"),
+    Code("ST-RUNT-022", X.FAILURE, "a script was about to save what nobody would sign",
+         fix="save with securetrain.artifacts (docs/how-to/signed-checkpoints.md); or allow it, and"
+             " have it reported: enforcement: report in the policy",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-002"),
     # what workers may say (the signing socket)
     Code("ST-RUNT-030", X.FAILURE,
          "a process that is no worker of this launch asked for a signature",
@@ -114,9 +138,14 @@ ROWS: Final = (
          fix="look at the process and hardware of the rank that is named; where none is, at code of"
              " the script that changes gradients between the backward pass and the step",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-004"),
+    Code("ST-GRAD-014", X.FAILURE, "a rank broadcasts buffers that are not like the others' own",
+         fix="look at the process and hardware of the rank; where the script computes a buffer on"
+             " its first rank alone: gradients.bind_buffers: false in the policy",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-004"),
     Code("ST-GRAD-020", X.FAILURE, "a step was about to be made on gradients that nobody judged",
          fix="wrap the model with DistributedDataParallel or fully_shard and leave its reduction as"
-             " it is; or allow it: gradients.require_watched: false in the policy",
+             " it is; or allow it: gradients.require_watched: false and enforcement: report in the"
+             " policy",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
     Code("ST-GRAD-021", X.USAGE, "the policy asks for a rollback that cannot be done here",
          fix="use exclude-rank, which goes on without the rank; or train with securetrain train",

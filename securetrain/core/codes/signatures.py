@@ -9,6 +9,7 @@ from securetrain.core.codes.columns import (
     CRITICAL,
     HIGH,
     INPUT,
+    LATER,
     LOW,
     MACHINE,
     MEDIUM,
@@ -90,6 +91,22 @@ ROWS: Final = (
     Code("ST-IDEN-022", X.POLICY, "a keyless bundle is by another identity than was asked for",
          fix="give the exact identity and issuer that should have signed",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-004"),
+    Code("ST-IDEN-024", X.POLICY, "a signature that outlives today's curves is missing",
+         fix="sign with a pair of keys (securetrain key generate), whose companion the trust root"
+             " names",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-004"),
+    Code("ST-IDEN-025", X.USAGE, "this installation cannot compute ML-DSA",
+         fix="install cryptography 50 or later from its wheels (OpenSSL 3.5 or later), or use"
+             " classical keys",
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-004"),
+    Code("ST-IDEN-026", X.FAILURE, "a keyless signature could not be made",
+         fix="give a fresh identity token (--identity-token), and the trust configuration of the"
+             " instance",
+         severity=LOW, rank=ALONE, node=OUT, retry=LATER, threat="T-IDN-004"),
+    Code("ST-IDEN-027", X.USAGE, "a key in a cloud's key service cannot be used",
+         fix="check its URI, that it is an ECDSA P-256 signing key, and the permissions to read its"
+             " public half and to sign",
+         severity=LOW, rank=ALONE, node=OUT, retry=LATER, threat=MACHINE),
     Code("ST-IDEN-040", X.LOG_PROOF, "a log's checkpoint is malformed or not signed by the log",
          fix="get the checkpoint again from the log that is trusted",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-005"),
