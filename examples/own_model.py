@@ -40,6 +40,7 @@ from securetrain.parallel import (
     initialize,
     make_mesh,
     parallelize,
+    self_check,
 )
 
 WIDTH, HEADS, LAYERS, VOCABULARY, LONGEST = 64, 4, 4, 256, 256
@@ -207,6 +208,8 @@ def main() -> None:
         build=OwnModel, materialize=lambda part: initialize(part, 0, draw), plan=OwnPlan()
     )
     settings = Settings(microbatches=4 if mesh.degrees.pp > 1 else 1)
+    # The model is small as it is; of a large one give it a copy with few and narrow layers.
+    self_check(description, mesh, settings, device)
     model = parallelize(description, mesh, settings, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, foreach=False)
     stages = mesh.pp.get_group() if mesh.degrees.pp > 1 else None
