@@ -95,8 +95,8 @@ class Save:
 
     @property
     def goal(self) -> Goal:
-        """No slower than stock."""
-        return Goal(ratio=1.0)
+        """Three fifths of stock's time."""
+        return Goal(ratio=0.6)
 
     def run(self, order: Sequence[Side]) -> list[float]:
         """Save once for each entry, each time into a new directory."""
@@ -134,8 +134,8 @@ class Load:
 
     @property
     def goal(self) -> Goal:
-        """Three quarters of stock's time where bytes go straight into the target."""
-        return Goal(ratio=0.75 if self.direct else 1.3)
+        """Half of stock's time where bytes go straight into the target, else no more than it."""
+        return Goal(ratio=0.5 if self.direct else 1.0)
 
     def run(self, order: Sequence[Side]) -> list[float]:
         """Load once for each entry, from one checkpoint of each kind."""

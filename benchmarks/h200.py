@@ -1,22 +1,26 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""One GPU: tokens/s and MFU of a model of 1.1 B parameters, and what hardening costs there.
+"""GPUs of one machine: tokens/s and MFU of a model as large as fits, and what hardening costs.
 
-``python benchmarks/h200.py [--json OUT]``, or ``make test-gpu``, which runs it too. Positions 4096,
-bfloat16, compiled blocks, FSDP2 over one rank (which casts and sends nothing). Hardened is the
-trainer with the guard on; plain is the same model in a loop by hand. Both take blocks of steps in
-random order (ab.py). ``--tiny --device cpu`` walks the same path without a GPU, in seconds; its
-figures mean nothing.
+``python benchmarks/h200.py [--ranks N] [--json OUT]``, or ``make test-gpu``, which runs it too. At
+least two ranks, because alone nothing is reduced and the guard has next to nothing to do: one for
+each GPU, or two that share one (over NCCL's sockets: such a figure says what hardening costs, and
+nothing of how fast the machine is). Bfloat16, compiled blocks, FSDP2 over all ranks. Hardened is
+the trainer with the guard on; plain is the same model in a loop by hand. Both take blocks of steps
+in random order (ab.py). The model is the largest of `SIZES` that both fit into the memory with.
+``--tiny --device cpu`` walks the same path without a GPU, in seconds; its figures mean nothing.
 """
 
 import argparse
 import json
+import os
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +37,7 @@ from securetrain.core.rundir import RunDir
 from securetrain.parallel.compile import apply_compile
 from securetrain.parallel.mesh import make_mesh
 from securetrain.policy.schema import Gradients, GuardMode
+from securetrain.testing.processes import run_ranks
 from securetrain.train.composition import check_world
 from securetrain.train.config import JobConfig, parse_job, shape_of
 from securetrain.train.data import Rows
@@ -41,7 +46,6 @@ from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.models.shape import flops_per_token, num_parameters
-from securetrain.train.process import start_group
 from securetrain.train.setup import Worker, build
 
 JOB: Final = """\
@@ -51,9 +55,9 @@ name: h200
 steps: 100000
 precision: bf16
 model: {{dim: {dim}, layers: {layers}, heads: {heads}, ffn: {ffn}, vocab: {vocab}}}
-data: {{seq_len: {length}, batch_rows: {rows}}}
+data: {{seq_len: {length}, batch_rows: {batch_rows}}}
 compute: {{compile: {compile}}}
-eval: {{rows: 1}}
+eval: {{rows: {ranks}}}
 """
 GOAL_MFU: Final = 0.45
 GOAL_RATIO: Final = 1 / 0.98
@@ -70,17 +74,96 @@ class Size:
     vocab: int = 8192
     length: int = 4096
     rows: int = 8
+    """Of one rank."""
     compiled: bool = True
 
-    @property
-    def job(self) -> JobConfig:
-        """As a job."""
+    def job(self, ranks: int) -> JobConfig:
+        """As a job of so many ranks."""
         fields = asdict(self)
         fields["compile"] = str(fields.pop("compiled")).lower()
-        return parse_job(JOB.format(**fields), "h200")
+        fields["batch_rows"] = fields.pop("rows") * ranks
+        return parse_job(JOB.format(**fields, ranks=ranks), "h200")
+
+    def memory(self, ranks: int) -> float:
+        """Bytes that one of so many ranks needs for two copies of the model, ours and the one by
+        hand, which wait for each other: an estimate that leans to more.
+        """
+        shape = shape_of(self.job(ranks))
+        parameters = num_parameters(shape)
+        # Parameters, their gradient and two moments in float32, over all ranks; on each, two
+        # layers and the head as they are gathered, in bfloat16 and reduced in float32.
+        states = 2 * 16 * parameters / ranks
+        gathered = 2 * 6 * (2 * (parameters - 2 * shape.vocab * shape.dim) / shape.layers)
+        gathered += 6 * 2 * shape.vocab * shape.dim
+        tokens = self.rows * self.length
+        # Activations of one backward pass: about 34 bytes for each number of the width, and 6
+        # for each of the feed-forward network's; logits in bfloat16, float32 and their gradient.
+        inside = tokens * shape.layers * (34 * shape.dim + 6 * shape.ffn)
+        return states + gathered + inside + tokens * shape.vocab * 14 + SLACK
 
 
+SLACK: Final = 4 << 30
+"""Bytes for CUDA, NCCL's buffers and what the guard keeps."""
+SIZES: Final = (
+    Size(dim=4096, layers=16, heads=32, ffn=14336, vocab=32768, rows=2),
+    Size(dim=3072, layers=16, heads=24, ffn=8192, rows=4),
+    Size(),
+    Size(rows=4),
+    Size(rows=2),
+    Size(dim=1536, layers=12, heads=12, ffn=6144, rows=2),
+    Size(dim=1024, layers=12, heads=8, ffn=4096, length=2048, rows=2),
+)
+"""From the largest."""
+USABLE: Final = 0.9
+"""Of a GPU's memory."""
 TINY: Final = Size(dim=32, layers=2, heads=2, ffn=64, vocab=64, length=32, rows=2, compiled=False)
+PATIENCE: Final = 1800.0
+"""Seconds for all blocks of a run: the first step of each side compiles."""
+SHARED_GPU: Final = {
+    "NCCL_MULTI_RANK_GPU_ENABLE": "1",  # NCCL 2.30 and later ask for it
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_CUMEM_ENABLE": "0",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_SOCKET_IFNAME": "=lo",
+    "NCCL_NET": "Socket",
+}
+"""Settings for several ranks on one GPU: NCCL takes them for several hosts (nccl issue 418)."""
+
+
+def size_for(memory: int, *, ranks: int, sharing: int) -> Size:
+    """The largest size that fits.
+
+    Args:
+        memory: Of one GPU, in bytes.
+        ranks: Of the run.
+        sharing: Ranks on one GPU.
+
+    Raises:
+        ValueError: none does.
+    """
+    for size in SIZES:
+        if size.memory(ranks) * sharing <= USABLE * memory:
+            return size
+    raise ValueError(f"no size fits into {memory / sharing / 2**30:.0f} GiB a rank")
+
+
+def join_on_gpu(store: str, gpus: int) -> torch.device:
+    """Leave the group that this rank is in for one with NCCL; several ranks may share a GPU."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    if world > gpus:
+        os.environ.update(SHARED_GPU, NCCL_HOSTID=f"host-{rank}")
+    device = torch.device("cuda", rank % gpus)
+    torch.cuda.set_device(device)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl",
+        store=dist.FileStore(store, world),  # type: ignore[attr-defined]
+        rank=rank,
+        world_size=world,
+        device_id=device,
+    )
+    return device
 
 
 class Never:
@@ -115,15 +198,21 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OneGpu:
+class Gpus:
     """Seconds for a block of steps; a `Benchmark`."""
 
     size: Size
-    device: torch.device
+    gpus: int
+    """0: the CPU."""
+    ranks: int = 2
     steps: int = 5
     pairs: int = 9
-    name: str = "one-gpu"
-    title: str = "steps of the trainer with the guard against by hand, one GPU"
+    name: str = "gpus"
+
+    @property
+    def title(self) -> str:
+        """What is compared."""
+        return f"steps of the trainer with the guard against by hand, {self.ranks} ranks"
 
     @property
     def goal(self) -> ab.Goal:
@@ -131,27 +220,38 @@ class OneGpu:
         return ab.Goal(ratio=GOAL_RATIO)
 
     def run(self, order: Sequence[ab.Side]) -> list[float]:
-        """Take one block for each entry, in this process."""
-        loops = {ab.Side.OURS: hardened(self.size, self.device)}
-        loops[ab.Side.PLAIN] = by_hand(self.size, self.device)
-        seconds = []
-        for side in order:
-            self._wait()
-            started = time.perf_counter()
-            for _ in range(self.steps):
-                loops[side]()
-            self._wait()
-            seconds.append(time.perf_counter() - started)
-        return seconds
+        """Take one block for each entry, in ranks of their own."""
+        with tempfile.TemporaryDirectory(prefix="h200-") as folder:
+            store = str(Path(folder) / "store")
+            found = run_ranks(_blocks, self.ranks, self, list(order), store, timeout=PATIENCE)
+        return found[0]
 
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+
+def _blocks(what: Gpus, order: list[ab.Side], store: str) -> list[float]:
+    device = join_on_gpu(store, what.gpus) if what.gpus else torch.device("cpu")
+    loops = {ab.Side.OURS: hardened(what.size, device)}
+    loops[ab.Side.PLAIN] = by_hand(what.size, device)
+
+    def wait() -> None:
+        dist.barrier()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    seconds = []
+    for side in order:
+        wait()
+        started = time.perf_counter()
+        for _ in range(what.steps):
+            loops[side]()
+        wait()
+        seconds.append(time.perf_counter() - started)
+    return seconds
 
 
 def hardened(size: Size, device: torch.device) -> Callable[[], object]:
     """The trainer's step, gradients watched."""
-    job = size.job
+    ranks = dist.get_world_size()
+    job = size.job(ranks)
     worker = Worker(
         run=RunDir(Path("unused")),
         device=device,
@@ -159,19 +259,21 @@ def hardened(size: Size, device: torch.device) -> Callable[[], object]:
         stop=Never(),
         console=None,
     )
-    mesh = make_mesh(check_world(job, 1, "h200"), device.type)
+    mesh = make_mesh(check_world(job, ranks, "h200"), device.type)
     rows = Rows(Tokens(size.vocab), size.length, seed=1)
     return build(job, worker, mesh, Gradients(mode=GuardMode.DETECT), (rows, None)).train_step
 
 
 def by_hand(size: Size, device: torch.device) -> Callable[[], object]:
     """The same model as a person writes it."""
-    shape = shape_of(size.job)
+    ranks = dist.get_world_size()
+    job = size.job(ranks)
+    shape = shape_of(job)
     with torch.device("meta"):
         model = Llama(shape)
     if size.compiled:
         apply_compile(model, LlamaPlan(), device)
-    mesh = make_mesh(check_world(size.job, 1, "h200"), device.type).fsdp
+    mesh = make_mesh(check_world(job, ranks, "h200"), device.type).fsdp
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in model.layers.values():
         fully_shard(layer, mesh=mesh, mp_policy=policy)
@@ -187,7 +289,7 @@ def loop(
     """Forward, backward, clip, step, and the loss as a number."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     positions = torch.arange(size.length, device=device)
-    source = torch.Generator().manual_seed(0)
+    source = torch.Generator().manual_seed(dist.get_rank())
 
     def step() -> float:
         ends = len(tokens) - size.length
@@ -205,17 +307,22 @@ def loop(
     return step
 
 
-def figures(size: Size, summary: ab.Summary, steps: int, name: str | None) -> dict[str, Any]:
+def figures(what: Gpus, summary: ab.Summary, name: str | None) -> dict[str, Any]:
     """What the table does not say."""
-    shape = shape_of(size.job)
-    speed = steps * size.rows * size.length / summary.ours_seconds
+    size, shape = what.size, shape_of(what.size.job(what.ranks))
+    tokens = what.steps * size.rows * what.ranks * size.length
+    speed = tokens / summary.ours_seconds
     peak = peak_flops(name)
+    used = min(what.gpus, what.ranks)
     flops = flops_per_token(shape, size.length)
     return {
         "device": name or "CPU",
+        "gpus": used,
+        "ranks": what.ranks,
         "parameters": num_parameters(shape),
+        "memory_estimate": size.memory(what.ranks),
         "tokens_per_second": speed,
-        "mfu": None if peak is None else flops * speed / peak,
+        "mfu": None if peak is None else flops * speed / (peak * used),
         "mfu_goal": GOAL_MFU,
         "hardened_over_plain": 1 / summary.ratio,
         "hardened_over_plain_goal": 1 / GOAL_RATIO,
@@ -226,6 +333,7 @@ def main(argv: list[str] | None = None) -> int:
     """Measure and print; 2 without the device that was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--ranks", type=int, help="at least 2; one for each GPU when not given")
     parser.add_argument("--tiny", action="store_true", help="a model for trying the harness")
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--steps", type=int, default=5, help="steps in a block")
@@ -234,18 +342,22 @@ def main(argv: list[str] | None = None) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("there is no GPU: nothing was measured", file=sys.stderr)
         return 2
-    started = not dist.is_initialized()
-    found = start_group({}, timedelta(minutes=10)) if started else torch.device("cpu")
-    device = found if options.device == "cuda" else torch.device("cpu")
-    size = TINY if options.tiny else Size()
-    try:
-        benchmark = OneGpu(size=size, device=device, steps=options.steps)
-        summary = ab.measure(benchmark, options.pairs, random.Random(0))  # noqa: S311
-    finally:
-        if started:
-            dist.destroy_process_group()
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-    values = figures(size, summary, options.steps, name)
+    gpus = torch.cuda.device_count() if options.device == "cuda" else 0
+    ranks = options.ranks or max(2, gpus)
+    if ranks < 2:
+        parser.error("alone nothing is reduced, and the guard costs next to nothing: --ranks 2")
+    name, size = None, TINY
+    if gpus:
+        # Asked of the driver's properties: this process takes no memory of a GPU.
+        properties = torch.cuda.get_device_properties(0)
+        name = properties.name
+        if not options.tiny:
+            size = size_for(properties.total_memory, ranks=ranks, sharing=-(-ranks // gpus))
+    elif not options.tiny:
+        size = SIZES[-1]
+    what = Gpus(size=size, gpus=gpus, ranks=ranks, steps=options.steps)
+    summary = ab.measure(what, options.pairs, random.Random(0))  # noqa: S311
+    values = figures(what, summary, name)
     print(ab.table([summary]))
     for key, value in values.items():
         print(f"{key}: {value:,.4g}" if isinstance(value, float) else f"{key}: {value}")

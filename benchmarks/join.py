@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from ipaddress import ip_address
 from multiprocessing.connection import Connection, wait
@@ -203,7 +203,7 @@ def _machines(folder: Path, nodes: int) -> Iterator[list[str]]:
         ]
         for machine in machines:
             machine.boot()
-        values = reference_values(machines, datetime.now(UTC) - timedelta(seconds=1))
+        values = reference_values(machines, datetime.now(UTC))
         path = write_policy(folder, values, PrivateKey.generate())
         assert path.name == POLICY_FILE
         yield [str(m.write_settings(folder / f"{m.name}.json")) for m in machines]

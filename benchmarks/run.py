@@ -46,6 +46,8 @@ FIGURES: Final = (
     "reshard",
     "verify",
     "plan",
+    "audit_fleet",
+    "corpus",
 )
 
 

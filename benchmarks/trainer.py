@@ -5,7 +5,8 @@
 Two ranks hold two copies of the built-in model. One is driven by `Trainer.train_step` as a job
 would; the other is what a person writes with DistributedDataParallel or fully_shard: forward,
 cross-entropy, backward, clip_grad_norm_, AdamW, and the loss as a number. Both read rows of equal
-length out of memory. Blocks of steps are taken in the planned order: one process, one moment.
+length out of memory. Blocks of steps are taken in the planned order: one process, one moment. What
+counts is the CPU time of the ranks: what else the machine does is not in it.
 
 Ours does more in a step, whatever its settings: the loss and the gradient's norm are those of all
 ranks, every number is checked for being finite before it is used, and ranks agree on whether to
@@ -44,7 +45,7 @@ Loop = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Seconds for a block of training steps."""
+    """CPU seconds of a rank for a block of training steps."""
 
     wrapper: str
     guard: bool = False
@@ -54,8 +55,8 @@ class Steps:
 
     @property
     def goal(self) -> Goal:
-        """At most 1.02 times the time of a loop by hand."""
-        return Goal(ratio=1.02)
+        """At most 1.01 times the time of a loop by hand; 1.02 with the guard."""
+        return Goal(ratio=1.02 if self.guard else 1.01)
 
     @property
     def name(self) -> str:
@@ -73,7 +74,7 @@ class Steps:
         found = run_ranks(
             _blocks, RANKS, self.wrapper, self.steps, list(order), self.guard, timeout=_TIMEOUT
         )
-        return found[0]
+        return [sum(one) / RANKS for one in zip(*found, strict=True)]
 
 
 def _blocks(
@@ -88,11 +89,11 @@ def _blocks(
     seconds = []
     for side in order:
         dist.barrier()
-        started = time.perf_counter()
+        started = time.process_time()
         for _ in range(steps):
             loops[side]()
         dist.barrier()
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.process_time() - started)
     return seconds
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remove security checks one at a time; a removal that no test notices is a defect.
 
-``python tools/mutate.py [MODULE ...] [--seconds N] [--jobs N] [--seed N]``
+``python tools/mutate.py [MODULE ...] [--seconds N] [--jobs N] [--seed N] [--keep FILE]``
 
 The mutants of a module, one change each:
 
@@ -13,16 +13,19 @@ The mutants of a module, one change each:
 Left alone: texts of messages, ``x or <constant>`` (a default, not a check), and the raising default
 of a ``match`` over a closed set, which is unreachable by design.
 
-Each is run in a temporary copy of the repository against the module's own fast tests, then, when it
-survives those, against the files of its room that import it, then against all fast tests of the
-room. The tree that others work in is never touched. A test run may take several times as long as
-with the original, so that a busy machine kills nothing. A time-bounded run takes the mutants in a
-random order and says how many it did not reach. The exit code is 1 when any survived that is not
-listed in ``EQUIVALENT`` with a reason.
+Each is run in a temporary copy of the repository against the module's own fast tests (in its room,
+or in the nearest one above), then, when it survives those, against the files of its room that
+import it, then against all fast tests of the room. The tree that others work in is never touched. A
+test run may take several times as long as with the original, so that a busy machine kills nothing.
+A time-bounded run takes the mutants in a random order and says how many it did not reach. The exit
+code is 1 when any survived that is not listed in ``EQUIVALENT`` with a reason. ``--keep`` writes
+the counts and every survivor to a file, with the commit and the seed, so that a score which
+somebody quotes can be looked up.
 """
 
 import argparse
 import ast
+import json
 import os
 import random
 import re
@@ -42,6 +45,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tools.campaign import commit
 from tools.mutants import EQUIVALENT, MODULES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -52,6 +56,7 @@ COPIED: Final = (
     "policies",
     "threat_models",
     "pyproject.toml",
+    ".gitignore",
     "tools",
     "benchmarks",
 )
@@ -163,7 +168,7 @@ def tests_of(module: str, root: Path) -> list[tuple[Path, ...]]:
     Paths are relative to `root`.
     """
     path = Path(module)
-    own = Path("tests") / path.parent / f"test_{path.stem}.py"
+    own = _own_tests(path, root)
     room = Path("tests") / (path.parent if path.parent.name else f"test_{path.stem}.py")
     # A module at the top of the package has one test file and no room.
     users = [
@@ -173,6 +178,12 @@ def tests_of(module: str, root: Path) -> list[tuple[Path, ...]]:
     ]
     steps = ((own,), tuple(users), (room,))
     return [s for s in dict.fromkeys(steps) if s and all((root / p).exists() for p in s)]
+
+
+def _own_tests(module: Path, root: Path) -> Path:
+    """The module's own test file: in its room, or in the nearest one above that has it."""
+    near = [Path("tests") / room / f"test_{module.stem}.py" for room in module.parents]
+    return next((file for file in near if (root / file).exists()), near[0])
 
 
 def _imports(file: Path, module: Path) -> bool:
@@ -194,6 +205,7 @@ def run_tests(copy: Path, tests: Sequence[Path], timeout: float) -> bool:
     }
     command = [
         *(sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"),
+        *("--reruns", "0"),
         *("-m", FAST, *map(str, tests)),
     ]
     try:
@@ -238,8 +250,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=900.0, help="stop after this long")
     parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
     parser.add_argument("--seed", type=int, default=0, help="of the order")
+    parser.add_argument("--keep", type=Path, help="write counts and survivors to this file")
     options = parser.parse_args(argv)
-    deadline = time.monotonic() + options.seconds
+    head = commit()
+    started = time.monotonic()
+    deadline = started + options.seconds
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         copies = [make_copy(Path(folder) / str(number)) for number in range(options.jobs)]
         modules = [m for m in options.modules or MODULES if _baseline(m, copies[0])]
@@ -257,6 +272,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         timeout = max(_LEAST_TIMEOUT, patience)
         fates = _run_all(planned, sources, copies, deadline, timeout)
+    if options.keep is not None:
+        about = {
+            "commit": head[0],
+            "changed": head[1],
+            "seed": options.seed,
+            "seconds": round(time.monotonic() - started),
+        }
+        options.keep.write_text(
+            json.dumps(about | record(modules, planned, fates), indent=2, sort_keys=True) + "\n"
+        )
     return summary(modules, planned, fates)
 
 
@@ -311,6 +336,21 @@ def _run_all(
     with ThreadPoolExecutor(len(copies)) as pool:
         list(pool.map(work, planned))
     return fates
+
+
+def record(
+    modules: Sequence[str], planned: Sequence[Mutant], fates: dict[Mutant, Fate]
+) -> dict[str, object]:
+    """What is kept of a run: the counts of each module, and the survivors themselves."""
+    return {
+        "modules": {
+            module: {fate: sum(fates.get(m) is fate for m in mine) for fate in Fate}
+            | {"not run": sum(m not in fates for m in mine)}
+            for module in modules
+            for mine in [[m for m in planned if m.module == module]]
+        },
+        "survivors": sorted(str(m) for m, fate in fates.items() if fate is Fate.SURVIVED),
+    }
 
 
 def summary(modules: Sequence[str], planned: Sequence[Mutant], fates: dict[Mutant, Fate]) -> int:

@@ -22,11 +22,13 @@ import msgspec
 from msgspec import inspect
 
 from securetrain.audit.catalogue import load_checks
+from securetrain.audit.not_judged import NOT_JUDGED
 from securetrain.cli.main import VERBS, LazyGroup
 from securetrain.core.codes import ALONE, CODES, RETIRED, Code, ExitCode, Node, Retry
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import Boundary
 from securetrain.ledger import events
+from securetrain.policy.enforcement import NEEDS, REFUSED_AT, Needs
 from securetrain.policy.schema import SECTIONS, Policy
 from securetrain.train.config import JobConfig
 
@@ -103,14 +105,20 @@ def policy_page() -> str:
     lines = ["# Policy fields\n", NOTE]
     lines += [
         "A policy is one YAML file, `apiVersion: securetrain.dev/policy/v1`, `kind: Policy`, with",
-        "a section for each trust boundary. `extends` names a shipped policy (`dev`, `baseline`,",
-        "`hardened`) or a file beside it. Unknown keys are errors.",
+        "a section for each trust boundary and one for the audit itself. `extends` names a shipped",
+        "policy (`dev`, `baseline`, `hardened`) or a file beside it. Unknown keys are errors.",
         "`securetrain policy explain NAME` prints the same with the values in force.\n",
     ]
     info = inspect.type_info(Policy)
     assert isinstance(info, inspect.StructType)
     for section in info.fields:
         if section.name not in SECTIONS:
+            if section.name == "enforcement":
+                lines += [
+                    "| field | default | enforced by | meaning |",
+                    "| --- | --- | --- | --- |",
+                    _policy_row(section),
+                ]
             continue
         assert isinstance(section.type, inspect.StructType)
         doc = (section.type.cls.__doc__ or "").splitlines()[0]
@@ -122,7 +130,29 @@ def policy_page() -> str:
         ]
         for entry in section.type.fields:
             lines.append(_policy_row(entry))
+    lines += _dependent_fields()
     return "\n".join(lines) + "\n"
+
+
+def _dependent_fields() -> list[str]:
+    """Fields that a run may leave unenforced, and where `enforcement: require` refuses them."""
+    lines = [
+        "\n## What depends on the script or the machine\n",
+        "A field that is not in this table is enforced on whatever runs, or nothing starts. A run",
+        "that lacks something for one of these says so at its start and its end, in the ledger and",
+        "in the report; `enforcement: require` refuses it. What a script loads or reads without",
+        "securetrain is seen by nobody, and refused nowhere.\n",
+        "| it needs | fields | `enforcement: require` refuses |",
+        "| --- | --- | --- |",
+    ]
+    texts = _described(Needs)
+    for needs in Needs:
+        if needs is Needs.NOTHING:
+            continue
+        fields = " ".join(f"`{name}`" for name, found in NEEDS.items() if found is needs)
+        text = texts[needs.name].rstrip(".")
+        lines.append(f"| {text} | {fields} | {REFUSED_AT[needs]} |")
+    return lines
 
 
 def _policy_row(entry: inspect.Field) -> str:
@@ -225,6 +255,16 @@ def checks_page() -> str:
             f"| `{c.id}` | {c.severity} | {c.title} | {' '.join(c.remediation.split())} |"
             for c in mine
         ]
+    lines += [
+        "\n## Not judged\n",
+        "Questions of the catalogue that no check answers; `audit --explain ID` says the same.\n",
+        "| question | boundary | title | why |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| `{name}` | {one.boundary} | {one.title} | {one.because} |"
+        for name, one in sorted(NOT_JUDGED.items())
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -119,12 +119,12 @@ def audit(story: Story) -> None:
     write("old.json", at="2026-01-01T00:00:00+00:00")
     write("strange.json", lambda facts: facts.update(colour="red"))
     for name in ("good", "open", "denied", "old", "strange"):
-        run("audit", "--facts", f"{name}.json")
-        run("audit", "--facts", f"{name}.json", "--json")
-    run("audit", "--facts", "open.json", "--policy", "dev")
-    run("audit", "--facts", "open.json", "--policy", "hardened", "--json")
+        run("audit", "--facts", f"{name}.json", "--unsigned")
+        run("audit", "--facts", f"{name}.json", "--unsigned", "--json")
+    run("audit", "--facts", "open.json", "--unsigned", "--policy", "dev")
+    run("audit", "--facts", "open.json", "--unsigned", "--policy", "hardened", "--json")
     run("audit", "--facts", "absent.json", "--json")
-    run("audit", "--facts", "good.json", "--waivers", "secret")
+    run("audit", "--facts", "good.json", "--unsigned", "--waivers", "secret")
     run("audit", "--facts", "good.json", "--node")
 
 

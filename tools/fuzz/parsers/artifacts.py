@@ -7,6 +7,7 @@ import pickle
 import struct
 import tarfile
 import zipfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from securetrain.artifacts.dataset import samples
 from securetrain.artifacts.model.oms import bundle, manifest
 from securetrain.artifacts.model.oms.manifest import Resource
-from securetrain.artifacts.model.oms.model import KeySigner, TrustedKey
+from securetrain.artifacts.model.oms.signers import KeySigner, TrustedKey
 from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.artifacts.statement.dataset_predicate import DataFormat
 from securetrain.core.errors import IntegrityError
 from tools.fuzz.engine import Parser
+from tools.scan_corpus import crafted
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -52,11 +54,38 @@ def artifacts(folder: Path) -> list[Parser]:
         _scanned(folder / "scan.zip", "scan-zip", [_zip()]),
         _scanned(folder / "scan.tar", "scan-tar", [_tar()]),
         _scanned(folder / "scan.npy", "scan-numpy", [_numpy()]),
+        *_judged(folder),
         _found(folder / "mds" / "shard.mds", DataFormat.MDS, "dataset-mds", _mds()),
         _found(
             folder / "webdataset" / "a.tar", DataFormat.WEBDATASET, "dataset-webdataset", _tar()
         ),
     ]
+
+
+_KINDS = (
+    *("config.json", "config.yaml", "chat_template.jinja", "m.gguf", "m.onnx", "m.h5", "m.pt"),
+    *("model.joblib", "a.ipynb", "m.skops"),
+)
+
+
+def _judged(folder: Path) -> list[Parser]:
+    """A parser for every kind of file that has a judge of its own; the seeds are crafted ones.
+
+    Whatever it says of them is right here: only what else comes out is a defect.
+    """
+    seeds = {name: [one.data for one in crafted.cases() if one.file == name] for name in _KINDS}
+    return [
+        _looked_at(folder / name, f"judge-{name}", lambda name=name: seeds[name])  # type: ignore[misc]
+        for name in _KINDS
+    ]
+
+
+def _looked_at(path: Path, name: str, seeds: Callable[[], list[bytes]]) -> Parser:
+    def parse(data: bytes) -> object:
+        path.write_bytes(data)
+        return scan_path(path).exit_code
+
+    return Parser(name, seeds, parse, 0.3)
 
 
 def _scanned(path: Path, name: str, seeds: list[bytes]) -> Parser:

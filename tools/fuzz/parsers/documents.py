@@ -10,7 +10,7 @@ import msgspec
 
 from securetrain.audit.catalogue import load_check_file
 from securetrain.audit.collect.node import collect_node
-from securetrain.audit.facts import decode_facts
+from securetrain.audit.facts.node import decode_facts
 from securetrain.audit.waivers import parse_waivers
 from securetrain.core import canonical
 from securetrain.policy.load import bundled_dir, load_policy
@@ -71,7 +71,7 @@ def _yaml(folder: Path) -> list[Parser]:
             "policy", shipped("policies"), from_file(lambda path: load_policy(str(path))), share=0.5
         ),
         # Long files in a slow parser.
-        Parser("checks", shipped("policies", "checks"), from_file(load_check_file), share=0.1),
+        Parser("checks", shipped("policies", "checks"), from_file(load_check_file), share=0.5),
         Parser("threat-model", shipped("threat_models"), from_file(load_model), share=0.02),
         Parser("waivers", lambda: [_WAIVERS], lambda data: parse_waivers(data, "waivers")),
         Parser("job", lambda: [_JOB], from_file(load_job)),

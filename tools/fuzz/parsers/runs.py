@@ -234,8 +234,7 @@ def _indexes() -> list[bytes]:
 
     return [
         index.encode(
-            index.Index(
-                version=index.VERSION,
+            index.Index.of(
                 tensors=(
                     index.TensorEntry(
                         fqn="layer.weight",
@@ -246,7 +245,12 @@ def _indexes() -> list[bytes]:
                 ),
                 values=(index.ValueEntry(fqn="step", value=codec.encode(7, "step")),),
             )
-        )
+        ),
+        index.encode(
+            index.Index.of(
+                (), [index.ValueEntry(fqn="mixed", value=codec.encode([{1}, 1j], "mixed"))]
+            )
+        ),
     ]
 
 

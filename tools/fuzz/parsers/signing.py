@@ -43,6 +43,7 @@ def questions(folder: Path) -> list[Parser]:
     run = make_run(folder)
     here = Circumstances(
         run_id=_RUN,
+        name=_RUN,
         policy="",
         response=GuardResponse.SKIP_STEP,
         trust=run.trust,
