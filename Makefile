@@ -6,14 +6,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export OMP_NUM_THREADS ?= 1
 # Tests start hundreds of interpreters; none of them shall compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
-# Who has more than two cores: make test WORKERS=8.
-WORKERS ?= 2
-# The fast tests wait as long as they compute: for leases, silences and time-outs.
-FAST_WORKERS ?= $(shell expr $(WORKERS) + 1)
+# A third of the time the tests wait, for leases, silences and time-outs: three workers keep two
+# cores busy. Who has more: make test WORKERS=8.
+WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast test-slow durations test-gpu lint types bench docs fuzz mutate clean system-packages
+.PHONY: help quickstart test test-fast test-slow durations test-gpu lint types bench campaign docs fuzz mutate clean system-packages
 
 help:  ## Show this text
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -61,7 +60,7 @@ test: $(VENV)/.dev system-packages lint types  ## Lint, type-check, check the la
 	$(PYTEST) -m "not gpu and not many"
 
 test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes)
-	$(BIN)/python -m pytest -n $(FAST_WORKERS) --dist worksteal -q \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q \
 	  -m "not gpu and not dist and not slow and not netns and not tpm and not many"
 
 test-slow: $(VENV)/.frameworks  ## What make test leaves out: eight ranks and more, other frameworks, long campaigns
@@ -72,6 +71,9 @@ durations: $(VENV)/.dev  ## Keep the CPU seconds of every file of tests (tests/d
 
 test-gpu: $(VENV)/.dev  ## The tests that need a GPU
 	$(BIN)/python -m pytest -m gpu
+
+campaign: $(VENV)/.dev  ## Many random cases of one attack: make campaign NAME=kills COUNT=200
+	$(BIN)/python tools/campaign.py $(NAME) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
 
 bench: $(VENV)/.dev  ## Ours and the reference side by side; prints ratios
 	$(BIN)/python benchmarks/run.py

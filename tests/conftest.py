@@ -13,6 +13,10 @@ from securetrain.core.nodestate import STATE_VARIABLE
 from tests.durations import Durations
 from tests.vocabulary import skip_where_something_lacks
 
+# MKL's products depend in their last bit on where in memory the numbers are, unless told not to;
+# it reads this once, with its first product.
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 

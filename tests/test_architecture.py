@@ -157,8 +157,12 @@ def _dangerous(node):
 
 
 MAY_CALL = {
+    "securetrain/audit/collect/storage/ansible.py": {"yaml.compose_all"},  # nodes, and no objects
     "securetrain/policy/load.py": {"yaml.load", "yaml.parse", "yaml.composer.ComposerError"}
     | {"yaml.constructor.ConstructorError"},  # the one loader, a subclass of SafeLoader
+    # events of the safe parser, of which nothing is constructed
+    "securetrain/audit/collect/manifests/tree.py": {"yaml.parse"},
+    "securetrain/artifacts/scan/documents.py": {"yaml.parse"},
     "securetrain/launch/worker.py": {"compile", "exec"},  # runs the user's own training script
 }
 

@@ -24,12 +24,20 @@ def steps(command: list[str], tmp_path: Path) -> list[str]:
 
 @pytest.mark.dist
 @pytest.mark.slow
-def test_a_model_of_ones_own_is_the_same_on_every_mesh_and_under_the_launcher(tmp_path):
+def test_a_model_of_ones_own_is_the_same_on_a_mesh_under_the_launcher(tmp_path):
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
     alone = steps([*torchrun, "1", str(OWN_MODEL)], tmp_path)
     assert len(alone) == 2
     hardened = ["securetrain", "run", "--standalone", "--run-dir", "run", "--nproc-per-node"]
     assert steps([*hardened, "2", str(OWN_MODEL), "--tp", "2"], tmp_path) == alone
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.many
+def test_so_it_is_on_four_ranks(tmp_path):
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
+    alone = steps([*torchrun, "1", str(OWN_MODEL)], tmp_path)
     mesh = ["--pp", "2", "--dp-shard", "2"]
     assert steps([*torchrun, "4", str(OWN_MODEL), *mesh], tmp_path) == alone
 

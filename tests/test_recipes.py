@@ -7,25 +7,27 @@ A block's title says what to do with it; docs/contributing/index.md explains the
 
 import ast
 import importlib.util
+import os
 import re
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from securetrain.audit.catalogue import load_check_file
-from securetrain.audit.engine import judge
-from securetrain.audit.fields import View
 from securetrain.core.errors import AttestationError
-from securetrain.core.vocabulary import State
-from tests.audit import conftest as audit
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs" / "contributing").glob("*.md"))
 FENCE = re.compile(r'^( *)```\w+ title="([^"]+)"\n(.*?)^\1```$', re.MULTILINE | re.DOTALL)
-APPEND, BELOW, REPLACE = "append to ", ", below its first line", ", in place of its first line"
+NEW, APPEND, BELOW, REPLACE = (
+    "new file ",
+    "append to ",
+    ", below its first line",
+    ", in place of its first line",
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,9 @@ class Block:
     text: str
 
     def applied(self, before: str) -> str:
-        if self.verb == APPEND:
+        if self.verb == NEW:
+            assert not before, f"{self.file} is there already"
+        if self.verb in {NEW, APPEND}:
             return before + self.text
         first, _, rest = self.text.partition("\n")
         assert before.count(f"{first}\n") == 1, f"{self.file} has this line once: {first!r}"
@@ -48,8 +52,9 @@ def blocks_of(page: Path) -> list[Block]:
         block = "".join(line.removeprefix(indent) for line in text.splitlines(keepends=True))
         if title == "run":
             continue
-        if title.startswith(APPEND):
-            found.append(Block(title.removeprefix(APPEND), APPEND, block))
+        whole = next((verb for verb in (NEW, APPEND) if title.startswith(verb)), None)
+        if whole is not None:
+            found.append(Block(title.removeprefix(whole), whole, block))
             continue
         verb = BELOW if title.endswith(BELOW) else REPLACE
         assert title.endswith(verb), f"{page.name}: {title}"
@@ -62,7 +67,9 @@ def apply(page: Path, tree: Path) -> set[str]:
     blocks = blocks_of(page)
     for block in blocks:
         path = tree / block.file
-        path.write_text(block.applied(path.read_text("utf-8")), "utf-8")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = path.read_text("utf-8") if path.exists() else ""
+        path.write_text(block.applied(before), "utf-8")
     return {block.file for block in blocks}
 
 
@@ -78,7 +85,7 @@ def copy_of(names: set[str], tree: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_blocks_of_a_recipe_apply(page, tmp_path):
-    copy_of({block.file for block in blocks_of(page)}, tmp_path)
+    copy_of({block.file for block in blocks_of(page) if block.verb != NEW}, tmp_path)
     for name in apply(page, tmp_path):
         if name.endswith(".py"):
             ast.parse((tmp_path / name).read_text("utf-8"), name)
@@ -98,26 +105,107 @@ def test_every_recipe_has_blocks():
 def applied(stem, tmp_path):
     """A copy of the files that a recipe touches, with the recipe applied."""
     page = ROOT / "docs" / "contributing" / f"{stem}.md"
-    copy_of({block.file for block in blocks_of(page)}, tmp_path)
+    copy_of({block.file for block in blocks_of(page) if block.verb != NEW}, tmp_path)
     return {Path(name).name: tmp_path / name for name in apply(page, tmp_path)}
 
 
-def test_the_check_of_the_recipe_is_accepted(tmp_path, monkeypatch):
-    files = applied("audit-check", tmp_path)
-    shutil.copy(audit.FIXTURES / "reference.json", files["mutations.yaml"].parent)
-    monkeypatch.setattr(audit, "FIXTURES", files["mutations.yaml"].parent)
-    fixtures = audit.Fixtures()
-    (check,) = [c for c in load_check_file(files["host.yaml"]) if c.id == "ST-HST-020"]
-    wanted = check.spec.tests
-    for state, names in (
-        (State.PASS, wanted.passes),
-        (State.FAIL, wanted.fail),
-        (State.UNKNOWN, wanted.unknown),
-    ):
-        for name in names:
-            case = fixtures.case(name)
-            view = View(document=case.document, policy=case.policy, now=audit.NOW)
-            assert {finding.state for finding in judge(check, view)} == {state}, name
+# --- a declarative check is two files ------------------------------------------------------------
+
+CHECK, NAME = "ST-HST-020", "shm-on-disk"
+SEEN = "tests/audit/test_collected.py::test_what_is_wrong_is_found_by_the_check_it_is_for"
+MACHINES = "tests/audit/test_collected.py::test_there_is_a_machine_that_fails_each_check"
+CATALOGUE = "tests/audit/test_catalogue.py"
+
+
+class Scratch:
+    """A copy of the tree in which the recipe was followed."""
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+        copy_of({"policies", "threat_models", "tools", "tests", "docs/reference"}, tree)
+        copy_of({"securetrain", "pyproject.toml"}, tree)
+        page = ROOT / "docs" / "contributing" / "audit-check.md"
+        before = self.files()
+        self.written = apply(page, tree)
+        assert self.files() - before == self.written, "and every file of the recipe is a new one"
+
+    def files(self) -> set[str]:
+        return {str(p.relative_to(self.tree)) for p in self.tree.rglob("*") if p.is_file()}
+
+    def python(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=self.tree,
+            env=os.environ | {"PYTHONPATH": str(self.tree), "PYTEST_ADDOPTS": ""},
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+
+    def pytest(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.python("-m", "pytest", "-q", "-p", "no:cacheprovider", *words)
+
+    def problems(self) -> str:
+        return " ".join(self.python("-m", "securetrain", "threats", "verify").stdout.split())
+
+    def change(self, file: str, old: str, new: str) -> None:
+        path = self.tree / file
+        text = path.read_text("utf-8")
+        assert text.count(old) == 1, old
+        path.write_text(text.replace(old, new), "utf-8")
+
+
+@pytest.fixture
+def scratch(tmp_path):
+    return Scratch(tmp_path)
+
+
+def test_a_declarative_check_is_two_files_and_its_generators_and_tests_accept_it(scratch):
+    assert scratch.written == {
+        f"policies/checks/{CHECK.lower()}.yaml",
+        f"tests/audit/fixtures/checks/{CHECK.lower()}.yaml",
+    }
+    assert all(Path(name).suffix == ".yaml" for name in scratch.written)
+    stale = scratch.python("tools/reference.py", "--check")
+    assert stale.returncode == 1, "a check without its row of the page is seen"
+    assert "checks.md" in stale.stdout
+    made = scratch.python("tools/reference.py")
+    assert made.stdout.split() == ["wrote:", "docs/reference/checks.md"], made.stderr
+    assert CHECK in (scratch.tree / "docs/reference/checks.md").read_text()
+    tests = scratch.pytest(
+        CATALOGUE, SEEN, MACHINES, "-k", f"{CHECK} or {NAME} or every or there_is"
+    )
+    assert tests.returncode == 0, tests.stdout
+    assert " passed" in tests.stdout
+    assert "0 problems" in scratch.problems()
+
+
+@pytest.mark.many
+def test_the_whole_catalogue_and_every_sweep_accept_it(scratch):
+    scratch.python("tools/reference.py")
+    words = ("tests/audit/test_catalogue.py", "tests/audit/test_collected.py", "tests/threats")
+    tests = scratch.pytest(*words, "tests/tools/test_reference.py")
+    assert tests.returncode == 0, tests.stdout
+
+
+@pytest.mark.many
+def test_a_check_without_its_fixture_machine_or_mapping_is_not_accepted(scratch):
+    check, fixtures = sorted(scratch.written)
+    scratch.change(check, "  controls: [C-HST-PREFLIGHT]\n", "")
+    assert f"{CHECK}: no control names this check" in scratch.problems()
+    scratch.change(check, "  subject: node\n", "  controls: [C-HST-NONE]\n  subject: node\n")
+    assert "names the control C-HST-NONE, which no model has" in " ".join(
+        scratch.problems().split()
+    )
+    scratch.change(check, "C-HST-NONE", "C-IDN-SSH")
+    assert "does not cite this threat" in scratch.problems()
+    whole = (scratch.tree / fixtures).read_text()
+    scratch.change(fixtures, whole[whole.index("machines:") :], "")
+    assert CHECK in scratch.pytest(MACHINES).stdout
+    (scratch.tree / fixtures).unlink()
+    without = scratch.pytest(CATALOGUE, "-k", f"fixtures_are_for and {CHECK}")
+    assert f"KeyError: '{NAME}'" in without.stdout
 
 
 def test_the_evidence_of_the_recipe_is_judged(tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ def test_checkpoints(monkeypatch, name):
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("wrapper", ["fsdp2", "ddp"])
+@pytest.mark.parametrize("wrapper", [pytest.param("fsdp2", marks=pytest.mark.many), "ddp"])
 def test_steps(wrapper):
     from benchmarks.step import Step
 
@@ -59,7 +59,7 @@ def test_steps(wrapper):
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("cpu", [True, False])
+@pytest.mark.parametrize("cpu", [True, pytest.param(False, marks=pytest.mark.many)])
 def test_the_guard_alone(cpu):
     from benchmarks.guard_alone import Alone
 

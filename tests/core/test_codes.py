@@ -18,7 +18,7 @@ from securetrain.core.codes import ALONE, CODES, RETIRED, Code, ExitCode, Node, 
 from securetrain.core.errors import AttestationError, SecureTrainError, UsageError
 from securetrain.core.vocabulary import Severity
 from securetrain.report import sarif
-from securetrain.report.problems import Located, Outcome
+from securetrain.report.outcome import Located, Outcome
 from securetrain.threats.threat_model import load_model, models_dir
 from tests.core import code_rules as rules
 
@@ -28,11 +28,29 @@ TABLE = "securetrain/core/codes/"
 MAKERS = {"layout.py": "Kind.code", "agreement.py": "the bits of a row"}
 """The files that may put a code together from parts."""
 
-SCAN_ORDER = ("190", "191", "194", "193", "192", "142", "031", "200", "030")
+SCAN_ORDER = (
+    *("190", "191", "194", "195", "196", "197", "193", "192", "142", "031", "032", "200", "030"),
+)
 STORED_ORDER = (
-    *("100", "101", "110", "120", "161", "180", "111", "122", "190", "142", "191"),
-    *("130", "131", "132", "133", "134", "140", "141", "200"),
-    *("160", "171", "151", "152", "153", "150", "170", "172", "123", "124", "121", "201"),
+    *(
+        "100",
+        "101",
+        "110",
+        "120",
+        "161",
+        "180",
+        "125",
+        "126",
+        "127",
+        "128",
+        "111",
+        "122",
+        "190",
+        "142",
+        "191",
+    ),
+    *("130", "131", "132", "133", "134", "140", "141", "200", "202"),
+    *("160", "171", "154", "151", "152", "153", "150", "170", "172", "123", "124", "121", "201"),
 )
 """The last three digits, the most telling first."""
 

@@ -10,7 +10,7 @@ from securetrain.policy.schema import SECTIONS
 
 def test_there_are_twelve_boundaries_and_the_policy_has_a_section_for_each():
     assert len(Boundary) == 12
-    assert {section.replace("_", "-") for section in SECTIONS} == set(Boundary)
+    assert {section.replace("_", "-") for section in SECTIONS} == {*Boundary, "audit"}
 
 
 def test_tiers_rank_from_nothing_to_everything():

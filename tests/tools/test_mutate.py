@@ -118,6 +118,11 @@ def test_own_tests_come_before_those_that_import_it_and_the_rooms(copy):
     assert mutate.tests_of("core/absent.py", copy) == [room]
     assert mutate.tests_of("ledger.py", copy) == [(Path("tests/test_ledger.py"),)]
     assert mutate.tests_of("identity/job_ca.py", copy) == []
+    (tests / "deep").mkdir()
+    assert mutate.tests_of("core/deep/gate.py", copy) == [
+        (Path("tests/core/test_gate.py"),),
+        (Path("tests/core/deep"),),
+    ], "tests of a module may stand in the room above"
 
 
 def test_a_file_without_tests_to_run_kills_nothing(copy):
@@ -134,6 +139,16 @@ def test_the_summary_fails_when_anything_survives(capsys):
     assert mutate.summary(["core/gate.py"], planned, fates) == 1
     assert "7 of 8 killed (87.5 %)" in capsys.readouterr().out
     assert mutate.summary([], [], {}) == 1
+
+
+def test_what_is_kept_names_every_survivor():
+    planned = mutate.mutants("core/gate.py", SOURCE)
+    fates = dict.fromkeys(planned[:-1], mutate.Fate.KILLED)
+    fates[planned[0]] = mutate.Fate.SURVIVED
+    assert mutate.record(["core/gate.py"], planned, fates) == {
+        "modules": {"core/gate.py": {"killed": 6, "survived": 1, "equivalent": 0, "not run": 1}},
+        "survivors": [str(planned[0])],
+    }
 
 
 def test_the_listed_modules_exist():

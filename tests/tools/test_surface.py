@@ -51,7 +51,7 @@ def test_what_commands_do_is_kept(told):
     assert (told["exit codes"][refused], told["refusal codes"][refused]) == (20, ["ST-USAG-002"])
     assert told["json"][refused][".error.fix"] == ["str"]
     assert told["files"]["trust/root.json"][".payload.roles.checkpoint.threshold"] == ["int"]
-    assert told["files"]["root.pem"] == ["-----BEGIN PRIVATE KEY-----"]
+    assert told["files"]["root.pem"] == 2 * ["-----BEGIN PRIVATE KEY-----"]
 
 
 def test_two_stories_are_the_same(told, tmp_path):
