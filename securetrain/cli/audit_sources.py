@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from securetrain.cli.audit_named import named_by, named_options
-from securetrain.cli.options import file_option, secret_option
+from securetrain.cli.options import KEY_FORMS, file_option, secret_option
 
 if TYPE_CHECKING:
     from securetrain.audit import Facts, Named
@@ -106,7 +106,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option(
         "--sign-key",
         metavar="KEY",
-        help="With --save-facts: sign them with this host's key, a file or a pkcs11: URI.",
+        help=f"With --save-facts: sign them with this host's key: {KEY_FORMS}.",
     ),
     file_option(
         "--sign-identity",

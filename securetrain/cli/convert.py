@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from securetrain.cli.options import (
+    KEY_FORMS,
     TRUST_VARIABLE,
     expect_options,
     file_argument,
@@ -54,7 +55,7 @@ special file; 19 unsafe content, or not such a checkpoint; 20 unreadable, or NEW
 @click.command(name="convert", epilog=EPILOG)
 @file_argument("old")
 @file_argument("new")
-@click.option("--key", "key_name", required=True, help="Checkpoint key: a file or a pkcs11: URI.")
+@click.option("--key", "key_name", required=True, help=f"Checkpoint key: {KEY_FORMS}.")
 @secret_option
 @click.option("--run", "run_id", default="", help="The run that the statement names.")
 @click.option("--name", default="", help="The name that NEW bears. Default: OLD's, or the run's.")

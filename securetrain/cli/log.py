@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from securetrain.cli.options import (
+    KEY_FORMS,
     TRUST_VARIABLE,
     file_argument,
     file_option,
@@ -53,7 +54,7 @@ files; 20 a file cannot be read or written.
 
 _FOLDER = file_argument("folder")
 _ENVELOPE = file_argument("envelope")
-_KEY = click.option("--key", required=True, help="The key: a file or a pkcs11: URI.")
+_KEY = click.option("--key", required=True, help=f"The key: {KEY_FORMS}.")
 _TRUST = file_option(
     "--trust",
     "trust_path",

@@ -15,6 +15,8 @@ FILE: Final = click.Path(path_type=Path)
 TRUST_VARIABLE: Final = "SECURETRAIN_TRUST"
 CATALOGUE_VARIABLE: Final = "SECURETRAIN_CATALOGUE"
 CATALOGUE_ROOT_VARIABLE: Final = "SECURETRAIN_CATALOGUE_ROOT"
+KEY_FORMS: Final = "a file, a pkcs11: URI, or one of awskms:, gcpkms: and azurekms:"
+"""Every way in which a private key is named (`identity.open_signer`)."""
 _EXPECTED: Final = ("digest", "run", "name", "min_step", "min_version", "signer")
 
 file_argument = functools.partial(click.argument, type=FILE)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from securetrain.cli.options import file_option
+from securetrain.cli.options import KEY_FORMS, file_option
 
 
 def signer_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -19,7 +19,7 @@ def signer_options(function: Callable[..., int]) -> Callable[..., int]:
     @click.option(
         "--key",
         "key_name",
-        help="Private key: a file, a pkcs11: URI, or one of awskms:, gcpkms: and azurekms:.",
+        help=f"Private key: {KEY_FORMS}.",
     )
     @click.option(
         "--keyless",

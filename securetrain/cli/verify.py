@@ -16,6 +16,7 @@ from securetrain.cli.model_options import ScopeOptions, scope_options
 from securetrain.cli.options import (
     CATALOGUE_ROOT_VARIABLE,
     CATALOGUE_VARIABLE,
+    KEY_FORMS,
     TRUST_VARIABLE,
     Place,
     expect_options,
@@ -121,9 +122,7 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
 @file_option(
     "--vsa", help="Also write a verification summary (SLSA VSA) to this file, which must not exist."
 )
-@click.option(
-    "--vsa-key", help="Sign the summary: a key file or a pkcs11: URI. Default: not signed."
-)
+@click.option("--vsa-key", help=f"Key that signs the summary: {KEY_FORMS}. Default: not signed.")
 @click.option(
     "--walk",
     "walking",

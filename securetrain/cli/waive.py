@@ -8,7 +8,13 @@ from typing import Final
 
 import click
 
-from securetrain.cli.options import days_option, file_argument, file_option, secret_option
+from securetrain.cli.options import (
+    KEY_FORMS,
+    days_option,
+    file_argument,
+    file_option,
+    secret_option,
+)
 from securetrain.cli.passphrase import asker
 from securetrain.report import emit
 
@@ -42,7 +48,7 @@ checkpoint, and excuses that it is not the newest or was set aside: never a sign
     "keys",
     multiple=True,
     required=True,
-    help="Operator's private key: a file or a pkcs11: URI. May be given several times.",
+    help=f"Operator's private key: {KEY_FORMS}. May be given several times.",
 )
 @secret_option
 @click.option("--reason", help="The reason, for later readers.")

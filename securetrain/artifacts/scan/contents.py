@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final, TypeAlias
 
-from securetrain.artifacts.scan import called, documents, gguf, hdf5, onnx, templates
+from securetrain.artifacts.scan import called, documents, gguf, hdf5, onnx, signed, templates
 from securetrain.artifacts.scan.findings import PROGRAM
 from securetrain.artifacts.scan.formats import Format
 from securetrain.artifacts.scan.remarks import Remark, UnjudgedError, whole
 from securetrain.artifacts.scan.window import Window
+from securetrain.artifacts.tree.layout import STATEMENT
 
 Judge: TypeAlias = Callable[[Window, str], Iterator[Remark]]
 _SCRIPTS: Final = ("application/javascript", "text/javascript")
@@ -31,6 +32,8 @@ def _config(window: Window, name: str) -> Iterator[Remark]:
             raise UnjudgedError("a configuration that cannot be parsed") from error
         return
     yield from called.judge(tree, data, name)
+    if PurePosixPath(name).name == STATEMENT:
+        yield from signed.judge(tree, data)
 
 
 def _template(window: Window, _name: str) -> Iterator[Remark]:

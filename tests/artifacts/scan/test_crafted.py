@@ -4,9 +4,11 @@
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from securetrain.artifacts.dataset.write import sign_dataset
 from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.report import problems, sarif
 from tools.scan_corpus import pieces
@@ -70,6 +72,22 @@ def test_data_of_a_graph_beside_it_is_its_own(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(pieces.onnx(tensors=[pieces.onnx_tensor("../w.data")]))
     found = {one.code for one in scan_path(tmp_path).findings}
     assert found == {"ST-SCAN-032", "ST-SCAN-197"}
+
+
+def test_what_a_statement_of_ours_names_is_data_and_what_it_does_not_name_is_unknown(
+    tmp_path: Path, keys: Any, now: Any
+) -> None:
+    (tmp_path / "raw").mkdir()
+    numbers = bytes(range(256)) * 8
+    (tmp_path / "raw" / "train.bin").write_bytes(numbers)
+    assert {one.code for one in scan_path(tmp_path / "raw").findings} == {"ST-SCAN-032"}
+    signed = tmp_path / "signed"
+    sign_dataset(tmp_path / "raw", signed, name="c", key=keys.dataset, now=now)
+    assert scan_path(signed).findings == []
+    (signed / "more.bin").write_bytes(numbers)
+    assert {one.file for one in scan_path(signed).findings} == {"more.bin"}
+    (signed / "train.bin").write_bytes(pieces.call("os.system"))
+    assert "ST-SCAN-190" in {one.code for one in scan_path(signed).findings}
 
 
 def test_arrays_of_joblib_are_stepped_over_and_what_follows_is_not(tmp_path: Path) -> None:
