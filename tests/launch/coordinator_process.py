@@ -18,6 +18,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member.identity_dir import store_identity
+from tests.waiting import in_time
 
 PATIENCE = 150
 PORT = 29400
@@ -68,7 +69,7 @@ class CoordinatorProcess:
         deadline = time.monotonic() + PATIENCE
         while not self.listens():
             assert self.process.poll() is None, self.said()[-3000:]
-            assert time.monotonic() < deadline, "the coordinator never listened"
+            in_time(deadline, "the coordinator never listened")
             time.sleep(0.05)
 
     @property

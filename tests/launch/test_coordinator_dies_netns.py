@@ -22,6 +22,7 @@ from tests.launch.coordinator_process import PORT, CoordinatorProcess, commanded
 from tests.launch.test_eviction_netns import SharedRun, prepare
 from tests.launch.two_nodes import POLICY, TwoNodes
 from tests.vocabulary import needs
+from tests.waiting import in_time
 
 pytestmark = [pytest.mark.netns, pytest.mark.dist, pytest.mark.slow, needs(missing)]
 
@@ -81,8 +82,10 @@ class Job(TwoNodes):
         while not condition():
             for node in self.names:
                 assert self.launchers[node].poll() is None, f"{what}: {self.err(node)[-3000:]}"
-            assert time.monotonic() < deadline, f"never happened: {what}" + "".join(
-                f"\n{node}: {self.err(node)[-1500:]}" for node in self.names
+            in_time(
+                deadline,
+                f"never happened: {what}"
+                + "".join(f"\n{node}: {self.err(node)[-1500:]}" for node in self.names),
             )
             time.sleep(0.02)
 

@@ -18,6 +18,7 @@ from securetrain.policy import load_policy
 from securetrain.rendezvous.coordinator.coordinator import Coordinator
 from securetrain.rendezvous.member.identity_dir import write_identity
 from tests.vocabulary import is_running, outside
+from tests.waiting import in_time
 
 STORY = """\
 import json, os, signal, sys
@@ -298,5 +299,5 @@ def wait_for(ready, launcher, seconds=120):
     deadline = time.monotonic() + seconds
     while not ready():
         assert launcher.poll() is None, launcher.stderr.read()
-        assert time.monotonic() < deadline
+        in_time(deadline)
         time.sleep(0.05)

@@ -26,6 +26,7 @@ from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
 from tests.train.jobs import JOB, documents
 from tests.vocabulary import needs
+from tests.waiting import in_time
 
 pytestmark = [
     pytest.mark.netns,
@@ -95,7 +96,7 @@ class SharedRun(TwoNodes):
         while not condition():
             for node, launcher in self.launchers.items():
                 assert launcher.poll() is None, f"{what}: {self.err(node)[-3000:]}"
-            assert time.monotonic() < deadline, f"never happened: {what}"
+            in_time(deadline, f"never happened: {what}")
             time.sleep(0.05)
 
 

@@ -21,6 +21,7 @@ from tests.launch.test_killed_worker import curve, prepared, train
 from tests.launch.two_nodes import NODES, POLICY, coordinated
 from tests.train.jobs import JOB
 from tests.vocabulary import needs
+from tests.waiting import in_time
 
 pytestmark = [
     pytest.mark.netns,
@@ -92,7 +93,7 @@ class Killed(SharedRun):
         while not condition():
             for node, launcher in self.launchers.items():
                 assert launcher.poll() is None, self.err(node)[-3000:]
-            assert time.monotonic() < deadline, [self.err(node)[-2000:] for node in self.names]
+            in_time(deadline, [self.err(node)[-2000:] for node in self.names])
             time.sleep(0.1)
 
     def kill(self):

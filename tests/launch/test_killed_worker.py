@@ -22,6 +22,7 @@ from securetrain.train.config import load_job
 from securetrain.train.run import run_job
 from securetrain.train.setup import Worker
 from tests.train.jobs import JOB, documents
+from tests.waiting import in_time
 
 # The built-in trainer, except that the last rank dies in the middle of its fifth step, once: the
 # two steps of the self-check come before the first.
@@ -155,7 +156,7 @@ def started(run_command, clean_environment, run, *arguments):
 def until(condition):
     deadline = time.monotonic() + 200
     while not condition():
-        assert time.monotonic() < deadline
+        in_time(deadline)
         time.sleep(0.05)
 
 

@@ -20,6 +20,7 @@ from securetrain.network.addresses import Names
 from securetrain.testing.cluster import DEVICE, missing
 from tests.launch.two_nodes import THREE, TwoNodes, three_nodes
 from tests.vocabulary import needs
+from tests.waiting import in_time
 
 pytestmark = [pytest.mark.netns, pytest.mark.dist, pytest.mark.slow, needs(missing)]
 
@@ -104,8 +105,10 @@ class Trio(TwoNodes):
         while not condition():
             for node in alive:
                 assert self.launchers[node].poll() is None, f"{what}: {self.err(node)[-3000:]}"
-            assert time.monotonic() < deadline, f"never happened: {what}" + "".join(
-                f"\n{node}: {self.err(node)[-1500:]}" for node in self.names
+            in_time(
+                deadline,
+                f"never happened: {what}"
+                + "".join(f"\n{node}: {self.err(node)[-1500:]}" for node in self.names),
             )
             time.sleep(0.02)
 

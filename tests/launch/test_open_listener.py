@@ -14,6 +14,7 @@ from securetrain.core.vocabulary import Boundary, Decision
 from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import PATIENCE, POLICY
 from tests.vocabulary import needs
+from tests.waiting import in_time
 
 # argv: folder. It listens before torch has made a group, and waits for a visitor afterwards.
 SCRIPT = """
@@ -45,7 +46,7 @@ def visit(folder, process):
     deadline = time.monotonic() + PATIENCE
     while not (folder / "trained").exists():
         assert process.poll() is None, "it ended early"
-        assert time.monotonic() < deadline, "it never trained"
+        in_time(deadline, "it never trained")
         time.sleep(0.05)
     try:
         socket.create_connection(("127.0.0.1", int((folder / "port").read_text())), 5).close()

@@ -27,6 +27,7 @@ from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member.identity_dir import store_identity, write_identity
 from tests.vocabulary import free_port, outside
+from tests.waiting import in_time
 
 pytestmark = pytest.mark.dist
 
@@ -46,7 +47,7 @@ def now():
 def wait_until(condition, what):
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
+        in_time(deadline, f"never happened: {what}")
         time.sleep(0.02)
 
 

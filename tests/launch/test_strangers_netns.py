@@ -31,6 +31,7 @@ from securetrain.network.namespace import Namespace
 from securetrain.testing.cluster import Host, NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, POLICY, coordinated
 from tests.vocabulary import needs
+from tests.waiting import in_time
 
 pytestmark = [
     pytest.mark.netns,
@@ -177,7 +178,7 @@ class Running:
         while not path.exists():
             for launcher in self.launchers:
                 assert launcher.poll() is None, (self.folder / "err").read_text()[-3000:]
-            assert time.monotonic() < deadline, f"never happened: {path.name}"
+            in_time(deadline, f"never happened: {path.name}")
             time.sleep(0.02)
 
 
@@ -470,7 +471,7 @@ def test_connections_that_gloo_keeps(scene):
                 peer.sendall(struct.pack("<q", 1000 + number))
         deadline = time.monotonic() + 10
         while num_descriptors(pid) < before + count:
-            assert time.monotonic() < deadline
+            in_time(deadline)
             time.sleep(0.02)
     assert scene.ours.listens(0)
     require_out_of_reach(scene, *scene.ours.listens(0), *scene.ours.listens(1))

@@ -17,6 +17,7 @@ import pytest
 from securetrain.launch.run_setup import prepare_run
 from securetrain.launch.workerlog import WorkerReport, read_reports
 from tests.vocabulary import is_running
+from tests.waiting import in_time
 
 SCRIPT = """\
 import json, multiprocessing, pickle, sys
@@ -277,13 +278,13 @@ def test_a_worker_dies_with_its_launcher(run, tmp_path, clean_environment):
     parent = subprocess.Popen([sys.executable, "-c", PARENT, *worker], env=env)
     deadline = time.monotonic() + 30
     while not (ready.exists() and ready.read_text()):
-        assert time.monotonic() < deadline
+        in_time(deadline)
         time.sleep(0.02)
     pid = int(ready.read_text())
     parent.kill()
     parent.wait()
     while is_running(pid):
-        assert time.monotonic() < deadline
+        in_time(deadline)
         time.sleep(0.02)
 
 

@@ -19,6 +19,7 @@ from securetrain.ledger import verify_ledger
 from securetrain.network.addresses import Names
 from securetrain.network.process_identity import running
 from securetrain.testing.cluster import NamespaceCluster
+from tests.waiting import in_time
 
 NODES = ("node-a", "node-b")
 PATIENCE = 150
@@ -204,7 +205,7 @@ class TwoNodes:
         while not all((self.folder / name).exists() for name in names):
             for node, launcher in self.launchers.items():
                 assert launcher.poll() is None, self.err(node)[-3000:]
-            assert time.monotonic() < deadline, "the workers never trained"
+            in_time(deadline, "the workers never trained")
             time.sleep(0.05)
 
     def listeners(self, node):

@@ -29,6 +29,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from securetrain.drills.stock_rendezvous import stock_handler, uncached
 from securetrain.rendezvous.member import handler as handler_module
+from tests.waiting import in_time
 
 PATIENCE = 60.0
 _POLL = 0.01
@@ -105,7 +106,7 @@ class Scene:
         """Poll; fails after a long time rather than at a tight one."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
-            assert time.monotonic() < deadline, f"never happened: {what}"
+            in_time(deadline, f"never happened: {what}")
             time.sleep(_POLL)
 
     def waiting(self, handler: RendezvousHandler, number: int) -> None:

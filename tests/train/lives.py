@@ -32,6 +32,7 @@ from typing import Any
 
 from securetrain.core.errors import SecureTrainError
 from securetrain.testing.processes import PRELOAD
+from tests.waiting import in_time
 
 CALLS = (
     *("open", "write", "fsync", "ftruncate", "rename", "replace", "link"),
@@ -295,7 +296,7 @@ def live(root: Path, job: Job, fault: Fault | None = None) -> list[End]:
 def _ends(ranks: list[tuple[Any, Any]]) -> list[End]:
     deadline = time.monotonic() + OUT_OF_PATIENCE
     while any(process.exitcode is None for process, _ in ranks):
-        assert time.monotonic() < deadline, "the ranks do not end"
+        in_time(deadline, "the ranks do not end")
         multiprocessing.connection.wait(
             [process.sentinel for process, _ in ranks if process.exitcode is None], timeout=5.0
         )

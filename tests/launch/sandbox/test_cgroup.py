@@ -27,6 +27,7 @@ from securetrain.launch.sandbox.cgroup import (
 )
 from tests.launch.sandbox.machine import lacking
 from tests.vocabulary import needs
+from tests.waiting import in_time
 
 BOTH = Limits(memory_mib=64, tasks=100)
 SCOPE = "user.slice/user-0.slice/session-3.scope"
@@ -464,5 +465,5 @@ def test_what_a_killed_launcher_left_is_removed_with_its_processes():
     assert not Path(path).exists()
     deadline = time.monotonic() + 30
     while Path(f"/proc/{pid}/fd/0").exists():
-        assert time.monotonic() < deadline
+        in_time(deadline)
         time.sleep(0.01)

@@ -25,6 +25,7 @@ from securetrain.launch.sandbox.sandbox import Sandbox
 from securetrain.launch.sandbox.user import JobUser, reserve
 from tests.launch.sandbox.machine import lacking
 from tests.vocabulary import is_running, needs, outside
+from tests.waiting import in_time
 
 pytestmark = [pytest.mark.netns, needs(lacking)]
 
@@ -88,7 +89,7 @@ def waiting(sandbox, tmp_path):
     ready = tmp_path / "work" / "ready"
     deadline = time.monotonic() + 60
     while not ready.exists():
-        assert time.monotonic() < deadline
+        in_time(deadline)
         time.sleep(0.01)
     pids = [outside(int(word), os.getpid()) for word in ready.read_text().split()]
     yield started, process, pids
@@ -99,7 +100,7 @@ def waiting(sandbox, tmp_path):
 def gone(pids):
     deadline = time.monotonic() + 30
     while any(map(is_running, pids)):
-        assert time.monotonic() < deadline, "a process is left"
+        in_time(deadline, "a process is left")
         time.sleep(0.01)
     return True
 
@@ -136,7 +137,7 @@ def test_nothing_outlives_the_launcher(tmp_path, scene):
     ready = tmp_path / "work" / "ready"
     deadline = time.monotonic() + 60
     while not ready.exists():
-        assert time.monotonic() < deadline
+        in_time(deadline)
         assert launcher.poll() is None
         time.sleep(0.01)
     pids = [outside(int(word), launcher.pid) for word in ready.read_text().split()]

@@ -1,0 +1,19 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Waits of tests: one that ends without what it waited for is told from a wrong answer."""
+
+import time
+
+
+def in_time(deadline: float, what: object = "it never happened") -> None:
+    """End a wait that has gone on for too long.
+
+    Args:
+        deadline: By `time.monotonic`.
+        what: The thing that was waited for.
+
+    Raises:
+        TimeoutError: It is too late. The test is tried once more, and named (see pyproject.toml).
+    """
+    if time.monotonic() >= deadline:
+        raise TimeoutError(what)
