@@ -13,7 +13,7 @@ def in_time(deadline: float, what: object = "it never happened") -> None:
         what: The thing that was waited for.
 
     Raises:
-        TimeoutError: It is too late. The test is tried once more, and named (see pyproject.toml).
+        TimeoutError: It is too late. The test is tried again, and named (see pyproject.toml).
     """
     if time.monotonic() >= deadline:
         raise TimeoutError(what)
