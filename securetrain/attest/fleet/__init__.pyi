@@ -24,11 +24,11 @@ from .enrollment import Enrollment as Enrollment
 from .enrollment import Roots as Roots
 from .enrollment import enroll as enroll
 from .enrollment import enroll_into as enroll_into
-from .enrollment import ima_reference as ima_reference
-from .enrollment import read_pem as read_pem
 from .local import Collected as Collected
 from .local import collect_here as collect_here
 from .local import default_state as default_state
+from .named_files import ima_reference as ima_reference
+from .named_files import read_pem as read_pem
 from .offline import Judgement as Judgement
 from .offline import ask as ask
 from .offline import judge as judge
