@@ -21,6 +21,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import fleet_values
 from benchmarks.ab import Figure
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -135,6 +136,7 @@ def _resident() -> float:
 FIGURES: Final[dict[str, Callable[[], Figure | None]]] = {
     "attest-agent": agent,
     "attest-memory": memory,
+    "attest-values": fleet_values.load,
 }
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ class SignedReferenceValues:
             raise unusable(
                 f"valid from {values.issued} to {values.expires}, and it is {now}",
                 self.where,
-                "sign a new edition: securetrain attest enroll",
+                "sign a new edition: securetrain attest values sign FILE --key KEY --days 90",
             )
 
 
