@@ -11,49 +11,59 @@ Rules:
    next renewal. `Revocation` is the way to throw a machine out of every fleet at once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from securetrain.attest.fleet.bundle import key_text
-from securetrain.attest.session.reference_file import read_reference_values, write_reference_values
+from securetrain.attest.session.reference_file import (
+    editing,
+    read_reference_values,
+    write_reference_values,
+)
 from securetrain.attest.session.state import StateStore
 from securetrain.core.errors import UsageError
-from securetrain.evidence import ImageGroup, ReferenceValues
-from securetrain.evidence.tpm import BootReference
-from securetrain.identity.keys import PrivateKey
+from securetrain.evidence import (
+    EnrolledNode,
+    ReferenceValues,
+    entries_of,
+    hardware_of,
+    with_nodes,
+    without_entries,
+)
+from securetrain.identity.keys import Signer
 
 Change = Callable[[ReferenceValues], ReferenceValues]
-_LISTS: Final = (
-    "firmware",
-    "authorities",
-    "boot_applications",
-    "boot_commands",
-    "kernel_command_lines",
-    "loaded_files",
-    "owner_keys",
-)
-_MAPS: Final = ("registers", "variables")
+_ONE_NAME: Final = "enroll the machine under one name: one machine is one node"
 
 
-def retire(values: ReferenceValues, given: Sequence[str]) -> ReferenceValues:
+def retire(
+    values: ReferenceValues, given: Sequence[str], *, until: datetime | None = None
+) -> ReferenceValues:
     """The values without these digests, commands or command lines of a boot, wherever they stand.
 
+    That is in image groups, and among what machines alone measure.
+
+    Args:
+        values: the last edition.
+        given: what is taken out.
+        until: accept it until then, and no longer; None takes it out now.
+
     Raises:
-        UsageError: ST-USAG-001 when one of them stands nowhere.
+        UsageError: ST-USAG-001 when one of them stands nowhere, or nowhere that can end later.
     """
     gone = set(given)
-    found: set[str] = set()
-    boots = {name: _without(getattr(values, name), gone, found) for name in ("boot", "tdx_boot")}
-    groups = {
-        name: ImageGroup(
-            boot=_without(group.boot, gone, found), tdx_boot=_without(group.tdx_boot, gone, found)
+    groups = {name: gone & entries_of(values.group(name)) for name in ("", *values.groups)}
+    found = {entry for entries in groups.values() for entry in entries}
+    if until is None:
+        own, of_machines = _without_own(values.nodes, gone)
+        found |= of_machines
+        values = msgspec.structs.replace(
+            without_entries(values, gone, groups), nodes=with_nodes(values.nodes, own)
         )
-        for name, group in values.groups.items()
-    }
     if missing := sorted(gone - found):
         raise UsageError(
             "ST-USAG-001",
@@ -61,7 +71,14 @@ def retire(values: ReferenceValues, given: Sequence[str]) -> ReferenceValues:
             "VALUE",
             "name digests, commands or command lines as 'securetrain attest values show' does",
         )
-    return msgspec.structs.replace(values, groups=groups, **boots)
+    ends = {
+        name: {entry: end for entry, end in held.items() if entry not in gone}
+        for name, held in values.until.items()
+    }
+    if until is not None:
+        for name, entries in groups.items():
+            ends[name] = {**ends.get(name, {}), **dict.fromkeys(sorted(entries), until)}
+    return msgspec.structs.replace(values, until={n: held for n, held in ends.items() if held})
 
 
 def remove(values: ReferenceValues, names: Sequence[str]) -> ReferenceValues:
@@ -75,18 +92,57 @@ def remove(values: ReferenceValues, names: Sequence[str]) -> ReferenceValues:
             raise UsageError(
                 "ST-USAG-001", f"{name} is not enrolled", "NODE", "name nodes as they are enrolled"
             )
-    nodes = {name: node for name, node in values.nodes.items() if name not in names}
+    nodes = with_nodes(values.nodes, dict.fromkeys(names))
     gone = {ek for name in names for ek in values.nodes[name].ek_names}
     listed = tuple(ek for ek in values.tpm.allow_uncertified if ek not in gone)
     tpm = msgspec.structs.replace(values.tpm, allow_uncertified=listed)
     return msgspec.structs.replace(values, nodes=nodes, tpm=tpm)
 
 
+def put_nodes(
+    values: ReferenceValues, nodes: Mapping[str, EnrolledNode], *, replace: bool = False
+) -> ReferenceValues:
+    """The values with these nodes: their hardware, group, and what each alone measures.
+
+    Args:
+        values: the last edition.
+        nodes: what is added, or put in the place of what is there.
+        replace: whether a node that is there may be changed.
+
+    Raises:
+        UsageError: ST-USAG-005 for a node that is there, or hardware that is another node's;
+            ST-USAG-001 for an image group that is not there.
+    """
+    added: dict[tuple[str, str], str] = {}
+    for name, node in nodes.items():
+        if not replace and name in values.nodes:
+            raise _taken(f"{name} is enrolled", name, "use --replace to change it")
+        if node.group and node.group not in values.groups:
+            raise UsageError(
+                "ST-USAG-001",
+                f"there is no image group {node.group!r}",
+                f"node {name}: group",
+                "learn a boot for it, or name one of 'securetrain attest values show'",
+            )
+        for hard in hardware_of(node):
+            if added.setdefault(hard, name) != name:
+                raise _taken(f"{hard[1][:20]}... is {added[hard]} too", name, _ONE_NAME)
+    for other, known in values.nodes.items() if added else ():
+        for hard in hardware_of(known):
+            if other not in nodes and hard in added:
+                raise _taken(f"{hard[1][:20]}... is enrolled as {other}", added[hard], _ONE_NAME)
+    return msgspec.structs.replace(values, nodes=with_nodes(values.nodes, nodes))
+
+
+def _taken(what: str, name: str, fix: str) -> UsageError:
+    return UsageError("ST-USAG-005", what, f"node {name}", fix)
+
+
 def change_values(
     path: Path,
     change: Change,
     *,
-    key: PrivateKey,
+    key: Signer,
     signed_by: Sequence[str],
     now: datetime,
     lifetime: timedelta | None,
@@ -107,24 +163,31 @@ def change_values(
         AttestationError: ST-ATTS-009, 018; ST-ATTS-015 or 017 about the state.
         UsageError: as `change`; ST-USAG-002 when the file cannot be written.
     """
-    old = read_reference_values(path, signed_by, state).values
-    made = msgspec.structs.replace(
-        change(old),
-        version=old.version + 1,
-        issued=now,
-        expires=old.expires if lifetime is None else now + lifetime,
-    )
-    write_reference_values(path, made, key)
-    read_reference_values(path, (key_text(key.public),), state)
-    return made
+    with editing(path):
+        old = read_reference_values(path, signed_by, state).values
+        made = msgspec.structs.replace(
+            change(old),
+            version=old.version + 1,
+            issued=now,
+            expires=old.expires if lifetime is None else now + lifetime,
+        )
+        write_reference_values(path, made, key)
+        return read_reference_values(path, (key_text(key.public),), state).values
 
 
-def _without(boot: BootReference, gone: set[str], found: set[str]) -> BootReference:
-    def kept(entries: Sequence[str]) -> tuple[str, ...]:
-        found.update(gone.intersection(entries))
-        return tuple(entry for entry in entries if entry not in gone)
-
-    fields: dict[str, Any] = {name: kept(getattr(boot, name)) for name in _LISTS}
-    for name in _MAPS:
-        fields[name] = {one: kept(entries) for one, entries in getattr(boot, name).items()}
-    return msgspec.structs.replace(boot, **fields)
+def _without_own(
+    nodes: Mapping[str, EnrolledNode], gone: set[str]
+) -> tuple[dict[str, EnrolledNode], set[str]]:
+    """Those nodes that lose something of their own, and what they lose."""
+    changed, found = {}, set()
+    for name, node in nodes.items():
+        lost = gone & {digest for digests in node.own.values() for digest in digests}
+        if lost:
+            found |= lost
+            own = {
+                number: left
+                for number, digests in node.own.items()
+                if (left := tuple(digest for digest in digests if digest not in gone))
+            }
+            changed[name] = msgspec.structs.replace(node, own=own)
+    return changed, found

@@ -75,8 +75,9 @@ ROWS: Final = (
              " away and 'securetrain attest revoke' those again who were barred",
          severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-018", X.FAILURE, "an edition that no verifier could read was not written",
-         fix="retire values that nothing boots any more, leave registers that differ everywhere to"
-             " their replay (unjudged), or split the fleet; the last edition stands",
+         fix="take out what nothing boots any more ('securetrain attest values retire'), leave a"
+             " register that differs everywhere to its replay ('securetrain attest values set FILE"
+             " boot.unjudged+=1'), or split the fleet; the last edition stands",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-019", X.FAILURE, "a boot would be learned from a machine that has proven nothing",
          fix="ask it first: 'securetrain attest challenge FILE --to-enroll', then enroll its answer"
