@@ -172,6 +172,13 @@ ROWS: Final = (
     Code("ST-ATTS-158", X.FAILURE, "the credential is not for this TPM and its key",
          fix="join again; if it stays so, two nodes use one name, or somebody relays",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-159", X.FAILURE, "this node cannot protect what its TPM gives out",
+         fix="pip install 'securetrain[tpm]' (needs libtss2-dev, pkg-config and gcc), or, for a TPM"
+             " that no bus leads to, write \"sessions\": \"plain\" into the attester's file",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-160", X.FAILURE, "something between the node and its TPM altered what they said",
+         fix="take the machine out and look for a device on the TPM's bus, or a program between",
+         severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-201", X.FAILURE, "the event log is malformed",
          fix="collect the evidence again",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
