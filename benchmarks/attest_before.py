@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""This verifier beside an earlier commit's, in one run: ``python -m benchmarks.attest_before BASE``.
+"""This verifier beside an earlier commit's, in one run.
+
+    python -m benchmarks.attest_before BASE
 
 Each measures with its own copy of `benchmarks.attest`, in a process of its own, and takes turns:
 what else the machine does meets both. Shown are the best rounds, and the median of the rounds'
@@ -17,7 +19,7 @@ from statistics import median
 from typing import Final
 
 HERE: Final = Path(__file__).parents[1]
-CASES: Final = {
+CASES: Final[dict[str, tuple[str, dict[str, object]]]] = {
     "renewal": ("renewals", {"shared": True}),
     "join, RSA-2048": ("joins", {}),
     "join, P-384": ("joins", {"template": "H-3"}),

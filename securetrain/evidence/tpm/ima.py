@@ -23,7 +23,7 @@ kexec is not supported: it restarts the list. Source: Linux ``security/integrity
 Client Platform Firmware Profile for the boot registers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from threading import Lock
 from typing import Final
@@ -246,8 +246,8 @@ class _Replay:
                         position += run.size
                         self._entries = split_binary(self._data, position)
                         pcr, read = _extended(run, pcr, target)
-                        number += len(read)
-                        excluded += sum(is_excluded for _, is_excluded in read)
+                        number += read
+                        excluded += sum(place < read for place in run.excluded)
                         continue
                     collector.begin(position)
                 number += 1
@@ -319,13 +319,13 @@ class _Replay:
         raise Refusal(code, f"{verdict.value} ({algorithm.decode()}:{value.hex()})", entry.name)
 
 
-def _extended(run: Run, pcr: bytes, target: bytes) -> tuple[bytes, Sequence[Judged]]:
-    """The register after a run, or after the entry of it that reaches the quote; what was read."""
-    for number, (extend, _) in enumerate(run.judged, 1):
+def _extended(run: Run, pcr: bytes, target: bytes) -> tuple[bytes, int]:
+    """The register after a run or the entry of it that reaches the quote, and how many it took."""
+    for number, extend in enumerate(run.extends, 1):
         pcr = sha256(pcr + extend).digest()
         if pcr == target:
-            return pcr, run.judged[:number]
-    return pcr, run.judged
+            return pcr, number
+    return pcr, len(run.extends)
 
 
 def _measured(entry: Entry) -> bytes:

@@ -40,7 +40,10 @@ class Run(NamedTuple):
     """Bytes."""
     digest: bytes
     """SHA-256 of them."""
-    judged: tuple[Judged, ...]
+    extends: tuple[bytes, ...]
+    """What its entries extend, in order."""
+    excluded: tuple[int, ...]
+    """Positions of those whose paths the policy excludes."""
 
     def stands_at(self, data: bytes, start: int) -> bool:
         """Tell whether a list has this very run there."""
@@ -71,7 +74,12 @@ class Collector:
         """The run that was begun ends before this byte, and is kept."""
         if self._start >= 0 and len(self._judged) >= _SHORTEST:
             data = self._data[self._start : position]
-            self.found[data[:HEAD]] = Run(len(data), sha256(data).digest(), tuple(self._judged))
+            self.found[data[:HEAD]] = Run(
+                size=len(data),
+                digest=sha256(data).digest(),
+                extends=tuple(extend for extend, _ in self._judged),
+                excluded=tuple(n for n, (_, excluded) in enumerate(self._judged) if excluded),
+            )
         self.drop()
 
     def drop(self) -> None:
@@ -107,7 +115,7 @@ class Runs:
         """Remember runs; when there is no room, forget all earlier ones."""
         if not found:
             return
-        size = sum(_RUN_OVERHEAD + _ENTRY_OVERHEAD * len(run.judged) for run in found.values())
+        size = sum(_RUN_OVERHEAD + _ENTRY_OVERHEAD * len(run.extends) for run in found.values())
         if size > self._limit:
             return
         with self._lock:
