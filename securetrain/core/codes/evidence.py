@@ -292,5 +292,9 @@ ROWS: Final = (
     Code("ST-ATTS-324", X.FAILURE, "the runtime policy is not signed by a pinned key",
          fix="sign it with one of the keys in signed_by",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-325", X.FAILURE, "the runtime policy has a pattern that only RE2 can match",
+         fix="pip install 'securetrain[patterns]' where the policy is read, or write the pattern"
+             " with literals, ., .*, classes and alternatives",
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
 )
 # fmt: on
