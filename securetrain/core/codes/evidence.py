@@ -173,8 +173,9 @@ ROWS: Final = (
          fix="join again; if it stays so, two nodes use one name, or somebody relays",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-159", X.FAILURE, "this node cannot protect what its TPM gives out",
-         fix="pip install 'securetrain[tpm]' (needs libtss2-dev, pkg-config and gcc), or, for a TPM"
-             " that no bus leads to, write \"sessions\": \"plain\" into the attester's file",
+         fix="run pip install '.[tpm]' in a checkout of securetrain (needs libtss2-dev, pkg-config"
+             ' and gcc), or, for a TPM that no bus leads to, write "sessions": "plain" into the'
+             " attester's file",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-160", X.FAILURE, "something between the node and its TPM altered what they said",
          fix="take the machine out and look for a device on the TPM's bus, or a program between",
@@ -293,8 +294,8 @@ ROWS: Final = (
          fix="sign it with one of the keys in signed_by",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-325", X.FAILURE, "the runtime policy has a pattern that only RE2 can match",
-         fix="pip install 'securetrain[patterns]' where the policy is read, or write the pattern"
-             " with literals, ., .*, classes and alternatives",
+         fix="run pip install '.[patterns]' in a checkout of securetrain, where the policy is read,"
+             " or write the pattern with literals, ., .*, classes and alternatives",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
 )
 # fmt: on

@@ -13,17 +13,13 @@ and no back references. Rules:
 Source: R. Cox, "Regular Expression Matching in the Wild", 2010.
 """
 
-import importlib
-import importlib.util
-import secrets
+import hashlib
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Final
 
 from securetrain.core.errors import AttestationError
 
-EXTRA: Final = "securetrain[patterns]"
-LIBRARY: Final = "re2"
 MEMORY: Final = 8 << 20
 """Bytes that RE2 may use for a policy's patterns."""
 _TRIALS: Final = 4
@@ -41,12 +37,13 @@ class Re2Patterns:
         Raises:
             AttestationError: ST-ATTS-323 when RE2 does not read one, or it matches everything.
         """
-        re2 = importlib.import_module(LIBRARY)
+        import re2  # noqa: PLC0415 - most policies need none of it
+
         for where, pattern in patterns:
             if not pattern.isascii():
                 raise _bad("beyond ASCII only the simple syntax is matched", where)
             single = _compiled(re2, [pattern], where)
-            if all(single.Match(path) for path in _odd_paths()):
+            if all(single.Match(path) for path in _odd_paths(pattern)):
                 raise _bad("this would exclude every path", where)
         self._set = _compiled(re2, [pattern for _, pattern in patterns], patterns[0][0])
 
@@ -57,7 +54,11 @@ class Re2Patterns:
 
 def installed() -> bool:
     """Tell whether the extra is there."""
-    return importlib.util.find_spec(LIBRARY) is not None
+    try:
+        import re2  # noqa: F401, PLC0415
+    except ImportError:
+        return False
+    return True
 
 
 def _compiled(re2: ModuleType, patterns: Sequence[str], where: str) -> Any:
@@ -77,12 +78,13 @@ def _compiled(re2: ModuleType, patterns: Sequence[str], where: str) -> Any:
     return made
 
 
-def _odd_paths() -> list[bytes]:
-    """Paths of several depths that no machine has."""
-    return [
-        b"".join(b"/" + secrets.token_hex(8).encode() for _ in range(depth + 1))
-        for depth in range(_TRIALS)
+def _odd_paths(pattern: str) -> list[bytes]:
+    """Paths of several depths that no machine has, and that the pattern does not name."""
+    names = [
+        hashlib.sha256(f"{number} {pattern}".encode()).hexdigest()[:16].encode()
+        for number in range(_TRIALS)
     ]
+    return [b"/" + b"/".join(names[: depth + 1]) for depth in range(_TRIALS)]
 
 
 def _bad(what: str, where: str) -> AttestationError:

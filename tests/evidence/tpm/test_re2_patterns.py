@@ -96,5 +96,5 @@ def test_without_the_extra_such_a_policy_is_refused(pattern, monkeypatch):
     with pytest.raises(AttestationError) as refused:
         PathPatterns(["/tmp/.*", pattern])
     assert refused.value.code == "ST-ATTS-325"
-    assert re2_patterns.EXTRA in refused.value.fix
+    assert "[patterns]" in refused.value.fix
     assert refused.value.where.startswith("excludes[1]")

@@ -46,7 +46,7 @@ from securetrain.attest.node.tpm.measurements import Measurements, Sources
 from securetrain.attest.node.tpm.protected import Loaded
 from securetrain.attest.node.tpm.responses import TpmRefusalError
 from securetrain.attest.node.tpm.transport import DEFAULT_DEVICE
-from securetrain.core import canonical
+from securetrain.core import canonical, install_hint
 from securetrain.core.errors import AttestationError, SecureTrainError
 from securetrain.core.files import PRIVATE_FILE, make_missing_dir, read_file, write_atomic
 from securetrain.evidence import AttestationKeys, TpmEvidence
@@ -71,7 +71,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Sessions(StrEnum):
-    """How a credential may be opened."""
+    """The ways in which a credential may be opened."""
 
     PROTECTED = "protected"
     """Salted and encrypted, or not at all."""
@@ -82,7 +82,7 @@ class Sessions(StrEnum):
 
 
 def sessions_for(address: str) -> Sessions:
-    """What holds where nobody chose.
+    """The sessions where nobody chose any.
 
     A device may be a chip on a board, behind a bus. A socket leads to a software TPM of this
     machine, whose state anybody who could listen there can read anyway.
@@ -295,10 +295,10 @@ class TpmAgent:
             raise protected.absent(where)
         _LOG.warning(
             "%s: the activation secret crosses the way to the TPM readable (sessions: %s);"
-            " pip install '%s' protects it",
+            " to protect it, %s",
             where,
             self.sessions,
-            protected.EXTRA,
+            install_hint("tpm"),
         )
         return True
 

@@ -42,7 +42,6 @@ from securetrain.evidence.tpm import (
     tpm2b,
 )
 
-EXTRA: Final = "securetrain[tpm]"
 LIBRARY: Final = "tpm2_pytss"
 _LAYERS: Final = 16
 """Bits of a response code below its layer; the TPM's own layer is zero."""
