@@ -42,8 +42,10 @@ class Package:
 BACKPORTS: Final = {"bookworm": "deb http://deb.debian.org/debian bookworm-backports main"}
 """Where a release's newer packages come from, by its code name."""
 
-_PYTSS: Final = "builds tpm2-pytss, an independent reading of TPM structures"
-_DIFFERENTIAL: Final = "those that compare our TPM structures with tpm2-pytss"
+_PYTSS: Final = (
+    "builds tpm2-pytss: protected TPM sessions, and an independent reading of structures"
+)
+_DIFFERENTIAL: Final = "those of protected TPM sessions, and those that compare our TPM structures"
 
 PACKAGES: Final = (
     Package(

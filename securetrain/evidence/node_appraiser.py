@@ -16,6 +16,7 @@ Rules:
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
@@ -24,6 +25,7 @@ from securetrain.evidence.case import Case, Claims, Lease, Opening, Part
 from securetrain.evidence.collateral import Collateral, CollateralKind
 from securetrain.evidence.gpu_appraiser import GpuAppraiser
 from securetrain.evidence.node_evidence import AttestationKeys, NodeEvidence, parse_node
+from securetrain.evidence.recent import Recent
 from securetrain.evidence.reference import SignedReferenceValues
 from securetrain.evidence.result import Submodule, trust_vector
 from securetrain.evidence.selfreport import parse_software
@@ -32,6 +34,10 @@ from securetrain.evidence.tee_appraiser import TeeAppraiser
 from securetrain.evidence.tokens import TokenAppraiser
 from securetrain.evidence.tpm_appraiser import TpmAppraiser, TpmState
 from securetrain.policy.schema import Node
+
+SHORT_MANIFEST: Final = 8 << 10
+"""Bytes of a self-report that is remembered."""
+MAX_MANIFESTS: Final = 1 << 10
 
 
 class NodeAppraiser:
@@ -60,6 +66,7 @@ class NodeAppraiser:
         self._reference = reference
         self._collateral = collateral
         self._changes = next_end(reference.values, now)
+        self._manifests: Recent[bytes, bool] = Recent(MAX_MANIFESTS)
         documents = {}
         if named := values.ima.policy_sha256:
             documents[named] = collateral.get(CollateralKind.RUNTIME_POLICY, named, now)
@@ -125,7 +132,13 @@ class NodeAppraiser:
             AttestationError: ST-ATTS-001.
         """
         node = parse_node(body)
-        parse_software(node.manifest)
+        manifest = node.manifest
+        # A node says the same at every renewal; what was well-formed once still is.
+        if len(manifest) > SHORT_MANIFEST:
+            parse_software(manifest)
+        elif self._manifests.get(manifest) is None:
+            parse_software(manifest)
+            self._manifests.put(manifest, True)
         return Claims(manifest=node.manifest, node=node)
 
     def appraise(self, claims: Claims, case: Case) -> Appraisal:

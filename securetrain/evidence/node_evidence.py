@@ -17,7 +17,7 @@ import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias, cast
 
 import msgspec
 from msgspec import Meta
@@ -136,8 +136,12 @@ class NodeEvidence(_Struct, frozen=True, kw_only=True):
 
     def encode(self) -> bytes:
         """The one spelling of this evidence."""
-        # Keys of JSON objects are text; registers are numbers.
-        plain = msgspec.to_builtins(self, str_keys=True)
+        plain = self
+        if self.tpm is not None:
+            # Keys of JSON objects are text, in whose order they stand; registers are numbers.
+            pcrs = {str(index): value for index, value in self.tpm.pcrs.items()}
+            written = msgspec.structs.replace(self.tpm, pcrs=cast("dict[int, bytes]", pcrs))
+            plain = msgspec.structs.replace(self, tpm=written)
         return msgspec.json.encode(plain, order="sorted")
 
 

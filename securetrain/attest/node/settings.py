@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.attest.node.composite import MAX_TOKENS, NodeAttester, Part
-from securetrain.attest.node.tpm.agent import TpmAgent
+from securetrain.attest.node.tpm.agent import Sessions, TpmAgent
 from securetrain.attest.node.tpm.measurements import Sources
 from securetrain.attest.node.tpm.transport import DEFAULT_DEVICE
 from securetrain.core import canonical
@@ -40,6 +40,9 @@ class TpmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """A device, ``tcp:HOST:PORT`` or ``unix:PATH``."""
     state: PathText
     """Private folder where the attestation key is kept, wrapped by the TPM."""
+    sessions: Sessions | None = None
+    """How credentials are opened; by default protected on a device, and on a socket, which leads
+    to a software TPM, where the extra ``tpm`` is installed."""
     event_log: PathText = str(_SOURCES.event_log)
     ima_binary: PathText = str(_SOURCES.ima_binary)
     ima_ascii: PathText = str(_SOURCES.ima_ascii)
@@ -107,6 +110,7 @@ def make_attester(
         tpm = TpmAgent(
             Path(settings.tpm.state),
             address=settings.tpm.address,
+            sessions=settings.tpm.sessions,
             sources=Sources(
                 event_log=Path(settings.tpm.event_log),
                 ima_binary=Path(settings.tpm.ima_binary),

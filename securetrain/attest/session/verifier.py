@@ -196,7 +196,8 @@ class Verifier:
             secret=secret,
             opening=opening,
             lease=lease,
-            last=self.state.last(opening.identity),
+            # A renewal is judged by its lease, which has the clock of its last quote.
+            last=self.state.last(opening.identity) if lease is None else None,
         )
         return Challenge(nonce=self._keep(asked), ask=ask, ak_name=opening.ak_name)
 

@@ -173,6 +173,14 @@ ROWS: Final = (
     Code("ST-ATTS-158", X.FAILURE, "the credential is not for this TPM and its key",
          fix="join again; if it stays so, two nodes use one name, or somebody relays",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-159", X.FAILURE, "this node cannot protect what its TPM gives out",
+         fix="run pip install '.[tpm]' in a checkout of securetrain (needs libtss2-dev, pkg-config"
+             ' and gcc), or, for a TPM that no bus leads to, write "sessions": "plain" into the'
+             " attester's file",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-160", X.FAILURE, "something between the node and its TPM altered what they said",
+         fix="take the machine out and look for a device on the TPM's bus, or a program between",
+         severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-201", X.FAILURE, "the event log is malformed",
          fix="collect the evidence again",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
@@ -286,5 +294,9 @@ ROWS: Final = (
     Code("ST-ATTS-324", X.FAILURE, "the runtime policy is not signed by a pinned key",
          fix="sign it with one of the keys in signed_by",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-325", X.FAILURE, "the runtime policy has a pattern that only RE2 can match",
+         fix="run pip install '.[patterns]' in a checkout of securetrain, where the policy is read,"
+             " or write the pattern with literals, ., .*, classes and alternatives",
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
 )
 # fmt: on

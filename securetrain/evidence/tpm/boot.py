@@ -34,7 +34,9 @@ from typing import Final
 
 import msgspec
 
+from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
+from securetrain.evidence.recent import Recent
 from securetrain.evidence.tpm.bootrules import (
     SEPARATORS,
     BootReference,
@@ -92,6 +94,9 @@ _AFTER_SEPARATOR: Final[dict[int, frozenset[EventType] | None]] = {
 OWN: Final = (1, 5)
 """Registers in which each machine measures something of its own: boot order, serial numbers, GUIDs
 of partitions."""
+REMEMBERED: Final = 64
+"""Accepted boots that are remembered: nodes of one make and image often have the same to the byte,
+and one that comes back has its own."""
 _PINNED: Final = (0, 2, 3, 6)
 """Registers that stay the same from boot to boot, which `learn_boot` takes as a whole."""
 
@@ -116,6 +121,8 @@ class BootAppraiser:
     def __init__(self, reference: BootReference) -> None:
         """Make the reference values ready: what a good boot measures."""
         self._rules = Rules(reference, _BANK)
+        # By all that a verdict depends on, beside the reference values.
+        self._accepted: Recent[bytes, BootState] = Recent(REMEMBERED)
 
     def appraise(
         self,
@@ -136,6 +143,20 @@ class BootAppraiser:
         Raises:
             AttestationError: ST-ATTS-201 to 219; `where` names the PCR and the log's entry.
         """
+        given = _given(log, pcrs, secure_boot=secure_boot, own=own)
+        known = self._accepted.get(given)
+        if known is not None:
+            return known
+        return self._accepted.put(given, self._judge(log, pcrs, secure_boot=secure_boot, own=own))
+
+    def _judge(
+        self,
+        log: bytes,
+        pcrs: Mapping[int, bytes],
+        *,
+        secure_boot: bool,
+        own: Mapping[str, Collection[str]],
+    ) -> BootState:
         parsed = _replayed(log, pcrs)
         rules = self._rules
         _check_values(pcrs, rules.reference)
@@ -162,6 +183,23 @@ class BootAppraiser:
             boot_aggregate=hashlib.sha256(b"".join(pcrs[index] for index in SIGNED)).digest(),
             measurements=tuple(sorted(measurements, key=lambda m: m.entry)),
         )
+
+
+def _given(
+    log: bytes,
+    pcrs: Mapping[int, bytes],
+    *,
+    secure_boot: bool,
+    own: Mapping[str, Collection[str]],
+) -> bytes:
+    """A digest of what is judged; no two sets of it are written the same way."""
+    digest = hashlib.sha256(b"%d %d " % (secure_boot, len(log)))
+    digest.update(log)
+    for index in sorted(pcrs):
+        digest.update(b" %d %d " % (index, len(pcrs[index])))
+        digest.update(pcrs[index])
+    digest.update(canonical.dumps({index: sorted(own[index]) for index in own}))
+    return digest.digest()
 
 
 def appraise_boot(

@@ -210,8 +210,9 @@ class Endorsements:
         if not certificate:
             return self._uncertified_key(key, template)
         _check_sizes(certificate, chain)
-        path = self._verify(certificate, chain, now)
-        if path.spki != _spki(key.key()):
+        native = _spki(key.key())
+        path = self._verify(certificate, chain, native, now)
+        if path.spki != native:
             raise AttestationError(
                 "ST-ATTS-106", "is for another key than the endorsement key that came with it", LEAF
             )
@@ -236,19 +237,19 @@ class Endorsements:
             )
         return Endorsement(key=key, name=key.name, tier=NodeTier.VTPM, template=template)
 
-    def _verify(self, certificate: bytes, chain: Sequence[bytes], now: datetime) -> _Path:
+    def _verify(
+        self, certificate: bytes, chain: Sequence[bytes], native: bytes, now: datetime
+    ) -> _Path:
         leaf = _load(certificate, LEAF)
-        key = _key(leaf, LEAF)
-        identity = check_endorsement_profile(
-            certificate, LEAF, rsa=isinstance(key, rsa.RSAPublicKey)
-        )
+        is_rsa, spki = _leaf_key(leaf, native)
+        identity = check_endorsement_profile(certificate, LEAF, rsa=is_rsa)
         path = self._build(leaf, chain, now)
         last = len(path) - 1
         times = [self._link(one, depth, root=depth == last) for depth, one in enumerate(path)]
         root = _fingerprint(path[-1])
         tier = self._tiers[root]
         return _Path(
-            spki=_spki(key),
+            spki=spki,
             identity=identity,
             tier=min(tier, NodeTier.VTPM) if _is_software(identity) else tier,
             root=root,
@@ -260,6 +261,7 @@ class Endorsements:
     ) -> Sequence[crypto.X509]:
         """The path that OpenSSL finds and verifies, leaf first."""
         sent = (_load(one, f"certificate {n} of the chain") for n, one in enumerate(chain, 1))
+        # Made anew each time: OpenSSL does not let the time of a store be set twice.
         store = crypto.X509Store()
         for root in self._roots:
             store.add_cert(root)
@@ -376,6 +378,22 @@ def _key(certificate: crypto.X509, where: str) -> NativeKey:
     if not isinstance(key, rsa.RSAPublicKey | ec.EllipticCurvePublicKey):
         raise _malformed("its key is neither RSA nor ECC", where)
     return key
+
+
+def _leaf_key(leaf: crypto.X509, native: bytes) -> tuple[bool, bytes]:
+    """Tell whether a leaf's key is RSA, and its SubjectPublicKeyInfo.
+
+    Nearly every leaf has the key that came with it (`native`), which was read before; others, and
+    other encodings of the same one, are read anew.
+    """
+    try:
+        key = leaf.get_pubkey()
+        if crypto.dump_publickey(crypto.FILETYPE_ASN1, key) == native:
+            return key.type() == crypto.TYPE_RSA, native
+    except (crypto.Error, ValueError, TypeError):
+        pass  # _key says what it is
+    read = _key(leaf, LEAF)
+    return isinstance(read, rsa.RSAPublicKey), _spki(read)
 
 
 def _signature_algorithm(certificate: crypto.X509) -> str:

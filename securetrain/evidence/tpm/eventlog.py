@@ -175,10 +175,13 @@ def parse(
             f"activate the {bank.name} bank of the TPM in the firmware's settings",
         )
     events: list[Event] = []
+    usual = _Usual(sizes, bank)
     while reader.left:
         if padded and _is_padding(log, reader):
             break
-        event = _event(reader, len(events) + 1, sizes, bank)
+        event = usual.event(log, reader, len(events) + 1) or _event(
+            reader, len(events) + 1, sizes, bank
+        )
         if event.register not in registers and event.type != EventType.NO_ACTION:
             raise reader.bad(f"an entry for register {event.register}, which does not exist")
         events.append(event)
@@ -293,6 +296,35 @@ def _header(header: Event) -> dict[int, int]:
     reader.sized(1, 0xFF)
     reader.end()
     return sizes
+
+
+class _Usual:
+    """Entries whose digests are in the order of the header, as all firmware writes them.
+
+    One of them is read in one go; what is not like that is left to `_event`, which says why.
+    """
+
+    def __init__(self, sizes: dict[int, int], bank: Hash) -> None:
+        digests = "".join(f"H{size}s" for size in sizes.values())
+        self._layout = Struct(f"<III{digests}I")
+        self._numbers = tuple(sizes)
+        self._wanted = 4 + 2 * self._numbers.index(bank)
+
+    def event(self, log: bytes, reader: Reader, index: int) -> Event | None:
+        """The entry at the reader, which is then behind it; None when it is not like that."""
+        start = reader.position
+        body = start + self._layout.size
+        if body > len(log):
+            return None
+        found = self._layout.unpack_from(log, start)
+        size = found[-1]
+        if found[2] != len(self._numbers) or found[3:-1:2] != self._numbers:
+            return None
+        if size > LOG_LIMIT or body + size > len(log):
+            return None
+        reader.where = f"event log, entry {index}"
+        reader.take(self._layout.size + size)
+        return Event(index, found[0], found[1], found[self._wanted], log[body : body + size])
 
 
 def _event(reader: Reader, index: int, sizes: dict[int, int], bank: Hash) -> Event:

@@ -26,7 +26,7 @@ Client Platform Firmware Profile for the boot registers.
 from collections.abc import Mapping
 from hashlib import sha256
 from threading import Lock
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -40,6 +40,7 @@ from securetrain.evidence.tpm.ima_list import (
     split_ascii,
     split_binary,
 )
+from securetrain.evidence.tpm.ima_runs import HEAD, Collector, Judged, Run, Runs, starts_run
 from securetrain.evidence.tpm.runtime_policy import RuntimePolicy, Verdict
 
 PCR: Final = 10
@@ -53,9 +54,6 @@ _INITIAL: Final = bytes(32)
 _VIOLATION: Final = b"\xff" * 32
 _ENTRY_OVERHEAD: Final = 300
 """Bytes of memory that a cached entry takes beside its own: three objects and a place."""
-
-_Judged: TypeAlias = tuple[bytes, bool]
-"""What is extended, and whether the path is excluded."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -98,19 +96,21 @@ class TemplateCache:
         self._limit = limit
         self._lock = Lock()
         self._size = 0
-        self._tables: dict[tuple[str, bool, bool], dict[bytes, _Judged]] = {}
+        self.runs = Runs(limit // 4)
+        """Whole runs of such entries."""
+        self._tables: dict[tuple[str, bool, bool], dict[bytes, Judged]] = {}
 
     @property
     def size(self) -> int:
         """Bytes of memory that are in use, roughly."""
         return self._size
 
-    def table(self, policy: RuntimePolicy | None, *, binary: bool) -> Mapping[bytes, _Judged]:
+    def table(self, policy: RuntimePolicy | None, *, binary: bool) -> Mapping[bytes, Judged]:
         """The findings under a policy, by the entry's bytes."""
         return self._tables.get(_key(policy, binary=binary), {})
 
     def add(
-        self, policy: RuntimePolicy | None, judged: Mapping[bytes, _Judged], *, binary: bool
+        self, policy: RuntimePolicy | None, judged: Mapping[bytes, Judged], *, binary: bool
     ) -> None:
         """Remember accepted entries; when there is no room, forget all earlier ones."""
         if not judged:
@@ -153,9 +153,12 @@ def appraise_ima(
         AttestationError: ST-ATTS-301 to 311; `where` names the entry, counted from 1, and its path.
     """
     before = _begin(ima, pcr10, start)
-    replay = _Replay(ima, policy, allow_violations=allow_violations)
+    key = _key(policy, binary=ima.binary)
+    runs = cache.runs.table(key)
+    replay = _Replay(ima, policy, runs, allow_violations=allow_violations)
     reached = replay.run(before, pcr10, boot_aggregate, cache.table(policy, binary=ima.binary))
     cache.add(policy, replay.fresh, binary=ima.binary)
+    cache.runs.add(key, replay.collector.found)
     return ImaState(
         progress=reached,
         num_entries=reached.entries - before.entries,
@@ -190,13 +193,23 @@ class _Replay:
     """One pass over one list."""
 
     def __init__(
-        self, ima: ImaList, policy: RuntimePolicy | None, *, allow_violations: bool
+        self,
+        ima: ImaList,
+        policy: RuntimePolicy | None,
+        runs: Mapping[bytes, Run],
+        *,
+        allow_violations: bool,
     ) -> None:
+        self._data = ima.entries
+        self._binary = ima.binary
         self._entries = split_binary(ima.entries) if ima.binary else split_ascii(ima.entries)
+        self._runs = runs
+        self.collector = Collector(ima.entries)
+        """Runs that others may share."""
         self._parse = parse_binary if ima.binary else parse_ascii
         self._policy = policy
         self._allow_violations = allow_violations
-        self.fresh: dict[bytes, _Judged] = {}
+        self.fresh: dict[bytes, Judged] = {}
         """Verdicts that others may share."""
         self.excluded = 0
         self.violations = 0
@@ -208,35 +221,52 @@ class _Replay:
         before: Progress,
         target: bytes,
         boot_aggregate: bytes | None,
-        known: Mapping[bytes, _Judged],
+        known: Mapping[bytes, Judged],
     ) -> Progress:
         """Replay until the register has the value `target`."""
         number, pcr = before.entries, before.pcr
-        excluded = 0
+        excluded = position = 0
         find = known.get
+        collector = self.collector
         try:
             if number == 0:
-                number, pcr = 1, self._first(boot_aggregate)
+                first = next(self._entries, None)
+                if first is None:
+                    raise Refusal("ST-ATTS-306", "the list is empty")
+                number, pcr, position = 1, self._first(first, boot_aggregate), len(first)
             # Before the first entry is read: nothing may have happened since the last appraisal.
             while pcr != target:
                 entry = next(self._entries, None)
                 if entry is None:
                     raise _unreached(number, pcr, target)
+                if self._binary and (starts_run(entry) or collector.full):
+                    run = self._runs.get(entry[:HEAD])
+                    if run is not None and run.stands_at(self._data, position):
+                        collector.end(position)
+                        position += run.size
+                        self._entries = split_binary(self._data, position)
+                        pcr, read = _extended(run, pcr, target)
+                        number += read
+                        excluded += sum(place < read for place in run.excluded)
+                        continue
+                    collector.begin(position)
                 number += 1
-                extend, is_excluded = find(entry) or self._judge(entry, number)
-                excluded += is_excluded
-                pcr = sha256(pcr + extend).digest()
+                judged = find(entry) or self._judge(entry, number)
+                collector.take(judged)
+                position += len(entry)
+                excluded += judged[1]
+                pcr = sha256(pcr + judged[0]).digest()
         except Refusal as refusal:
             # Only cutting the list raises it here, behind the entries that were read.
             raise _refused_entry(refusal, number + 1) from None
+        # A run that the quote cuts off is as good as any; in a renewal's few entries none is whole.
+        if before.entries == 0:
+            collector.end(position)
         self.excluded = excluded
         return Progress(number, pcr)
 
-    def _first(self, boot_aggregate: bytes | None) -> bytes:
+    def _first(self, first: bytes, boot_aggregate: bytes | None) -> bytes:
         """PCR 10 after the first entry of a boot."""
-        first = next(self._entries, None)
-        if first is None:
-            raise Refusal("ST-ATTS-306", "the list is empty")
         entry = self._parse(first)
         extend = _measured(entry)
         if entry.name != AGGREGATE:
@@ -253,7 +283,7 @@ class _Replay:
         self.aggregate = aggregate
         return sha256(_INITIAL + extend).digest()
 
-    def _judge(self, entry: bytes, number: int) -> _Judged:
+    def _judge(self, entry: bytes, number: int) -> Judged:
         """Judge an entry; the value that it extends when it is acceptable."""
         try:
             parsed = self._parse(entry)
@@ -265,11 +295,12 @@ class _Replay:
         self.fresh[entry] = judged
         return judged
 
-    def _violation(self, entry: Entry, number: int) -> _Judged:
+    def _violation(self, entry: Entry, number: int) -> Judged:
         _check_pcr(entry)
         if not self._allow_violations:
             raise Refusal("ST-ATTS-307", "the policy does not allow violations", entry.name)
         self.violations += 1
+        self.collector.drop()
         if len(self.violated) < MAX_NAMED:
             self.violated.append(f"entry {number}: {_shown(entry.name)}")
         return _VIOLATION, False
@@ -286,6 +317,15 @@ class _Replay:
         code = "ST-ATTS-309" if verdict is Verdict.UNKNOWN else "ST-ATTS-310"
         algorithm, _, value = entry.digest.partition(b":\0")
         raise Refusal(code, f"{verdict.value} ({algorithm.decode()}:{value.hex()})", entry.name)
+
+
+def _extended(run: Run, pcr: bytes, target: bytes) -> tuple[bytes, int]:
+    """The register after a run or the entry of it that reaches the quote, and how many it took."""
+    for number, extend in enumerate(run.extends, 1):
+        pcr = sha256(pcr + extend).digest()
+        if pcr == target:
+            return pcr, number
+    return pcr, len(run.extends)
 
 
 def _measured(entry: Entry) -> bytes:

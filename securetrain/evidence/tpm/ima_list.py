@@ -138,13 +138,17 @@ def _frame(template: bytes) -> _Frame:
 _FRAMES: Final = {template: _frame(template) for template in (_LEGACY, *_FIELDS)}
 
 
-def split_binary(data: bytes) -> Iterator[bytes]:
+def split_binary(data: bytes, start: int = 0) -> Iterator[bytes]:
     """The entries of a binary list; what follows the last one that is asked for is not read.
+
+    Args:
+        data: the list.
+        start: where its first entry begins.
 
     Raises:
         Refusal: ST-ATTS-301 or 305.
     """
-    start, total = 0, len(data)
+    total = len(data)
     unpack, expected, size = _FRAMES[b"ima-ng"]
     while start < total:
         # Most entries have their neighbour's template.

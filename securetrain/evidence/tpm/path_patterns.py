@@ -9,7 +9,8 @@ being judged: a matcher that backtracks could be made to hang. Rules:
 2. a pattern is made of literals, ``\`` before punctuation, ``\d \w \s`` (ASCII), ``.`` (any byte),
    character classes, ``*``, ``+`` and ``?`` behind one of these, and groups of alternatives, which
    only ``?`` may follow. ``^`` may begin and ``$`` may end it. Everything else is refused: counted
-   repetition, repeated groups, lazy quantifiers, look-around, back references, flags;
+   repetition, repeated groups, lazy quantifiers, look-around, back references, flags. Where the
+   extra ``patterns`` is installed, RE2 reads what is left (`re2_patterns`);
 3. a pattern that matches every path is refused: it would switch the policy off;
 4. all patterns of a policy are one nondeterministic automaton whose states are the bits of one
    integer, so a path costs its length times the size of the patterns, whatever it is (Navarro and
@@ -21,6 +22,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from securetrain.core.errors import AttestationError
+from securetrain.evidence.tpm import re2_patterns
+from securetrain.evidence.tpm.re2_patterns import Re2Patterns
 
 MAX_PATTERNS: Final = 1_000
 MAX_LENGTH: Final = 512
@@ -64,21 +67,31 @@ _ESCAPES: Final = {
 class PathPatterns:
     """The patterns of one policy."""
 
-    __slots__ = ("_final", "_loop", "_skip", "_start", "_step")
+    __slots__ = ("_beyond", "_final", "_loop", "_skip", "_start", "_step")
 
     def __init__(self, patterns: Sequence[str], where: str = "excludes") -> None:
         """Compile the patterns.
 
         Raises:
-            AttestationError: ST-ATTS-323, naming the pattern.
+            AttestationError: ST-ATTS-323, naming the pattern; ST-ATTS-325 when RE2 might read it,
+                and is not installed.
         """
         if len(patterns) > MAX_PATTERNS:
             raise _bad(f"{len(patterns)} patterns, the limit is {MAX_PATTERNS}", where)
         self._step = [0] * 256
         self._loop = [0] * 256
         self._skip = self._final = start = state = 0
+        beyond: list[tuple[str, str]] = []
         for index, pattern in enumerate(patterns):
-            for branch in _Parser(pattern, f"{where}[{index}] {pattern[:80]!r}").parse():
+            place = f"{where}[{index}] {pattern[:80]!r}"
+            try:
+                branches = _Parser(pattern, place).parse()
+            except _BeyondError as error:
+                if not re2_patterns.installed():
+                    raise AttestationError("ST-ATTS-325", str(error), place) from error
+                beyond.append((place, pattern))
+                continue
+            for branch in branches:
                 if state + len(branch) >= MAX_STATES:
                     raise _bad("the patterns are too large together", where)
                 start |= 1 << state
@@ -88,9 +101,13 @@ class PathPatterns:
                 self._final |= 1 << state
                 state += 1
         self._start = self._closure(start)
+        self._beyond = Re2Patterns(beyond) if beyond else None
 
     def matches(self, path: bytes) -> bool:
         """Tell whether any pattern matches the whole path."""
+        return self._matches(path) or (self._beyond is not None and self._beyond.matches(path))
+
+    def _matches(self, path: bytes) -> bool:
         step, loop = self._step, self._loop
         active = self._start
         for byte in path:
@@ -117,6 +134,10 @@ class PathPatterns:
         return active
 
 
+class _BeyondError(Exception):
+    """A pattern is in another syntax than ours, or larger; not that it matches too much."""
+
+
 class _Parser:
     """Reads one pattern into branches without alternatives."""
 
@@ -127,12 +148,12 @@ class _Parser:
 
     def parse(self) -> list[_Branch]:
         if not 0 < len(self._text) <= MAX_LENGTH:
-            raise self._bad(f"a pattern has 1 to {MAX_LENGTH} characters")
+            raise _bad(f"a pattern has 1 to {MAX_LENGTH} characters", self._where)
         branches = self._alternatives(0)
         if self._next() != _END:
             raise self._bad("a ) without its (")
         if any(map(_is_everything, branches)):
-            raise self._bad("this would exclude every path")
+            raise _bad("this would exclude every path", self._where)
         return branches
 
     def _alternatives(self, depth: int) -> list[_Branch]:
@@ -244,8 +265,8 @@ class _Parser:
         self._position += 1
         return character
 
-    def _bad(self, what: str) -> AttestationError:
-        return _bad(f"{what} (position {self._position})", self._where)
+    def _bad(self, what: str) -> "_BeyondError":
+        return _BeyondError(f"{what} (position {self._position})")
 
 
 def _quantified(fitting: int, quantifier: str) -> list[_Item]:

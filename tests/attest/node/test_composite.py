@@ -11,7 +11,7 @@ from securetrain.attest.node import configfs, nvml
 from securetrain.attest.node.attester import Attester  # noqa: TC001 - see above
 from securetrain.attest.node.composite import NodeAttester, Part
 from securetrain.attest.node.tpm import client
-from securetrain.attest.node.tpm.agent import TpmAgent
+from securetrain.attest.node.tpm.agent import Sessions, TpmAgent
 from securetrain.attest.node.tpm.measurements import Sources
 from securetrain.core.errors import AttestationError
 from securetrain.evidence import node_evidence as evidence_module
@@ -68,7 +68,7 @@ def agent(monkeypatch, tmp_path):
     simulator = Simulator()
     monkeypatch.setattr(client, "connect", lambda *_: simulator)
     paths = {field.name: tmp_path / field.name for field in dataclasses.fields(Sources)}
-    return TpmAgent(tmp_path / "state", sources=Sources(**paths))
+    return TpmAgent(tmp_path / "state", sources=Sources(**paths), sessions=Sessions.PLAIN)
 
 
 @pytest.fixture

@@ -115,8 +115,13 @@ def test_an_attester_without_a_tpm():
 
 
 def test_an_attester_of_everything(tmp_path):
-    places = {"event_log": "/log", "ima_binary": "/binary", "ima_ascii": "/ascii"}
-    tpm = TpmSettings(address="unix:/run/tpm", state=str(tmp_path / "state"), **places)
+    tpm = TpmSettings(
+        address="unix:/run/tpm",
+        state=str(tmp_path / "state"),
+        event_log="/log",
+        ima_binary="/binary",
+        ima_ascii="/ascii",
+    )
     settings = AttesterSettings(
         tpm=tpm, tee=Part.REQUIRED, gpus=Part.IF_PRESENT, tokens=("/a", "/b")
     )
@@ -127,7 +132,9 @@ def test_an_attester_of_everything(tmp_path):
     agent = attester.tpm
     assert agent is not None
     assert agent.address == "unix:/run/tpm"
-    assert agent._sources == Sources(**{name: Path(place) for name, place in places.items()})
+    assert agent._sources == Sources(
+        event_log=Path("/log"), ima_binary=Path("/binary"), ima_ascii=Path("/ascii")
+    )
 
 
 def test_defaults_are_the_kernels_own_places():

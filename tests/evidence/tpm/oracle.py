@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tpm2_pytss import TSS2_Exception, types  # type: ignore[import-not-found]
-from tpm2_pytss.constants import TPM2_ALG, TPM2_ST  # type: ignore[import-not-found]
+from tpm2_pytss import TSS2_Exception, types
+from tpm2_pytss.constants import TPM2_ALG, TPM2_ST
 
 _HASHED = {
     *(TPM2_ALG.RSASSA, TPM2_ALG.RSAPSS, TPM2_ALG.OAEP, TPM2_ALG.ECDSA, TPM2_ALG.ECDH),

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.tpm.boot import BootReference, appraise_boot, learn_boot
+from securetrain.evidence.tpm.boot import BootAppraiser, BootReference, appraise_boot, learn_boot
 from securetrain.evidence.tpm.bootrules import Kind
 from securetrain.evidence.tpm.eventlog import parse, replay
 from securetrain.evidence.tpm.secureboot import PolicyVariable
@@ -698,3 +698,35 @@ def test_every_event_of_a_real_boot_counts(name):
             with pytest.raises(AttestationError) as caught:
                 appraise_boot(log, pcrs, changed(reference, **{field: rest}), secure_boot=True)
             assert caught.value.code.startswith("ST-ATTS-21")
+
+
+# What an appraiser remembers.
+
+
+def outcome(appraiser, log, pcrs):
+    try:
+        return appraiser.appraise(log, pcrs, secure_boot=True)
+    except AttestationError as error:
+        return error.code, error.where, error.what
+
+
+@pytest.mark.forgery
+def test_a_boot_that_was_accepted_says_nothing_about_another():
+    """Everything that a verdict depends on is compared: log, registers, Secure Boot."""
+    appraiser = BootAppraiser(REFERENCE)
+    log, pcrs = LOG, dict(PCRS)
+    first = appraiser.appraise(log, pcrs, secure_boot=True)
+    assert appraiser.appraise(log, dict(reversed(pcrs.items())), secure_boot=True) is first
+    for number in range(60):
+        index = sorted(set(pcrs) & set(range(10)))[number % 10]
+        value = bytes([pcrs[index][0] ^ 1 + number]) + pcrs[index][1:]
+        for altered in (
+            (log, pcrs | {index: value}),
+            (log[:-1] + bytes([log[-1] ^ 1 + number]), pcrs),
+            (log[: -1 - number], pcrs),
+            (log, {n: v for n, v in pcrs.items() if n != index}),
+        ):
+            # Not all of a log's bytes are measured: the verdict is that of who remembers nothing.
+            assert outcome(appraiser, *altered) == outcome(BootAppraiser(REFERENCE), *altered)
+    assert appraiser.appraise(log, pcrs, secure_boot=True) is first
+    assert appraiser.appraise(log, pcrs, secure_boot=False) is not first

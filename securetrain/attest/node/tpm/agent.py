@@ -17,7 +17,10 @@ Rules:
    keep a node out of attestation;
 3. a quote is of one moment: the TPM's count of register changes is the same before the registers
    are read and after they are quoted, or all of it is done again, at most `QUOTE_TRIES` times;
-4. the TPM is open only while it is used. What is loaded is flushed, whatever happens.
+4. the TPM is open only while it is used. What is loaded is flushed, whatever happens;
+5. a credential is opened through a protected session (`protected`), or not at all: the secret that
+   comes out would otherwise cross the bus readable. `Sessions` says who may go without, and each
+   time that somebody does it is logged.
 
 Between uses the agent keeps the TPM's own saved contexts of its keys, in memory. They spare a TPM
 without a persistent endorsement key from making it anew for every renewal, and are worth nothing
@@ -26,21 +29,24 @@ after a reset: then the keys are loaded as at first.
 
 import hashlib
 import hmac
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from securetrain.attest.node.tpm import endorsement
+from securetrain.attest.node.tpm import endorsement, protected
 from securetrain.attest.node.tpm.client import TIMEOUT, Tpm
 from securetrain.attest.node.tpm.endorsement import EndorsementKey
 from securetrain.attest.node.tpm.measurements import Measurements, Sources
+from securetrain.attest.node.tpm.protected import Loaded
 from securetrain.attest.node.tpm.responses import TpmRefusalError
 from securetrain.attest.node.tpm.transport import DEFAULT_DEVICE
-from securetrain.core import canonical
+from securetrain.core import canonical, install_hint
 from securetrain.core.errors import AttestationError, SecureTrainError
 from securetrain.core.files import PRIVATE_FILE, make_missing_dir, read_file, write_atomic
 from securetrain.evidence import AttestationKeys, TpmEvidence
@@ -61,6 +67,27 @@ QUOTE_TRIES: Final = 5
 KEY_FILE: Final = "attestation-key.json"
 _KEY_LIMIT: Final = 16 << 10
 _PAUSE: Final = 0.02
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Sessions(StrEnum):
+    """The ways in which a credential may be opened."""
+
+    PROTECTED = "protected"
+    """Salted and encrypted, or not at all."""
+    IF_INSTALLED = "if-installed"
+    """Protected where the extra ``tpm`` is installed; otherwise in the clear, which is logged."""
+    PLAIN = "plain"
+    """In the clear, which is logged: for TPMs that no bus leads to (firmware's, a hypervisor's)."""
+
+
+def sessions_for(address: str) -> Sessions:
+    """The sessions where nobody chose any.
+
+    A device may be a chip on a board, behind a bus. A socket leads to a software TPM of this
+    machine, whose state anybody who could listen there can read anyway.
+    """
+    return Sessions.PROTECTED if address.startswith("/") else Sessions.IF_INSTALLED
 
 
 class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -85,6 +112,7 @@ class TpmAgent:
         pcrs: tuple[int, ...] = BOOT_PCRS,
         sources: Sources | None = None,
         timeout: float = TIMEOUT,
+        sessions: Sessions | None = None,
     ) -> None:
         """Remember where things are; nothing is opened yet.
 
@@ -94,7 +122,9 @@ class TpmAgent:
             pcrs: registers of the SHA-256 bank that are quoted.
             sources: where the kernel shows its logs.
             timeout: seconds for each command.
+            sessions: how credentials are opened; None for `sessions_for` the address.
         """
+        self.sessions = sessions or sessions_for(address)
         self.address = address
         self._file = state / KEY_FILE
         self._pcrs = tuple(sorted(set(pcrs)))
@@ -142,7 +172,8 @@ class TpmAgent:
         Raises:
             AttestationError: ST-ATTS-150 to 155 about the TPM, ST-ATTS-156 when the registers did
                 not stand still, ST-ATTS-157 about the stored key, ST-ATTS-158 when the credential
-                is for other keys.
+                is for other keys, ST-ATTS-159 without the extra, ST-ATTS-160 when somebody on the
+                bus altered something.
         """
         with self._open() as tpm, ExitStack() as held:
             key = self._endorsement(tpm)
@@ -150,7 +181,7 @@ class TpmAgent:
             ak = self._attestation_key(tpm, key, stored, held)
             activation = b""
             if credential is not None:
-                secret = self._activate(tpm, key, ak, credential)
+                secret = self._activate(tpm, key, stored, ak, credential)
                 activation = hmac.digest(secret, binding, hashlib.sha256)
             quote, signature, pcrs = quote_at_once(tpm, ak, binding, self._pcrs)
         logs = Measurements(self._sources)
@@ -226,20 +257,50 @@ class TpmAgent:
         return ak
 
     def _activate(
-        self, tpm: Tpm, key: EndorsementKey, ak: int, credential: tuple[bytes, bytes]
+        self,
+        tpm: Tpm,
+        key: EndorsementKey,
+        stored: StoredKey,
+        ak: int,
+        credential: tuple[bytes, bytes],
     ) -> bytes:
         """Open a credential."""
-        with self._parent(tpm, key) as parent, endorsement.session(tpm, key) as session:
-            try:
+        try:
+            if not self._unprotected(tpm.where):
+                public = parse_public(stored.public)
+                with self._parent(tpm, key) as parent:
+                    return protected.activate_credential(
+                        tpm, Loaded(parent, key.public), Loaded(ak, public), credential
+                    )
+            with self._parent(tpm, key) as parent, endorsement.session(tpm, key) as session:
                 return tpm.activate_credential(ak, parent, session, *credential)
-            except TpmRefusalError as error:
-                if not error.about_parameter:
-                    raise
-                raise AttestationError(
-                    "ST-ATTS-158",
-                    f"the TPM cannot open the verifier's credential: {error.what}",
-                    tpm.where,
-                ) from error
+        except TpmRefusalError as error:
+            if not error.about_parameter:
+                raise
+            raise AttestationError(
+                "ST-ATTS-158",
+                f"the TPM cannot open the verifier's credential: {error.what}",
+                tpm.where,
+            ) from error
+
+    def _unprotected(self, where: str) -> bool:
+        """Tell whether a credential is opened in the clear, and log it when it is.
+
+        Raises:
+            AttestationError: ST-ATTS-159 when it may not be, and there is no other way.
+        """
+        if self.sessions is not Sessions.PLAIN and protected.installed():
+            return False
+        if self.sessions is Sessions.PROTECTED:
+            raise protected.absent(where)
+        _LOG.warning(
+            "%s: the activation secret crosses the way to the TPM readable (sessions: %s);"
+            " to protect it, %s",
+            where,
+            self.sessions,
+            install_hint("tpm"),
+        )
+        return True
 
     @contextmanager
     def _parent(self, tpm: Tpm, key: EndorsementKey) -> Iterator[int]:

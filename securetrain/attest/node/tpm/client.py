@@ -16,8 +16,8 @@ Rules:
 3. nothing here changes what a TPM keeps: no persistent handles, no NV writes, no clearing. Only
    `pcr_extend` and `shutdown`, which tests use, leave traces.
 
-Authorisation is by empty passwords and by policy sessions without HMAC; see `transport` for what
-that does not protect from.
+Authorisation is by empty passwords and by policy sessions without HMAC, which nobody on the bus is
+kept from reading. What must not be read goes through `protected`.
 """
 
 import os
@@ -135,6 +135,14 @@ class Tpm:
     def where(self) -> str:
         """The address, for errors."""
         return self._channel.where
+
+    def exchange(self, command: bytes) -> bytes:
+        """Carry a command that another library made; returns the response.
+
+        Raises:
+            AttestationError: ST-ATTS-151 no answer, ST-ATTS-152 not as long as it says.
+        """
+        return self._channel.exchange(command, self._timeout)
 
     def close(self) -> None:
         """Close the channel."""

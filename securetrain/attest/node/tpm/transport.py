@@ -11,11 +11,10 @@ Rules:
    late response must never be taken for the next command's;
 2. a response is as long as its header says, and at most `RESPONSE_LIMIT`; not a byte more is
    accepted, and nothing is allocated from a length that a TPM claims;
-3. ``tcp:`` is for this machine only. Nothing on that wire is authenticated or encrypted, and the
-   secret of an activated credential travels on it.
+3. ``tcp:`` is for this machine only. Nothing on that wire is authenticated.
 
-Not covered: somebody on the bus between the CPU and a discrete TPM. Commands carry neither HMAC nor
-encrypted sessions.
+Bytes are carried as they are. Somebody on the bus between the CPU and a discrete TPM reads them: a
+secret crosses it in a protected session only (see `protected`).
 """
 
 import errno

@@ -9,7 +9,14 @@ import time
 import pytest
 
 from securetrain.attest.node.tpm import client
-from securetrain.attest.node.tpm.agent import BOOT_PCRS, KEY_FILE, MOK_PCR, StoredKey, TpmAgent
+from securetrain.attest.node.tpm.agent import (
+    BOOT_PCRS,
+    KEY_FILE,
+    MOK_PCR,
+    Sessions,
+    StoredKey,
+    TpmAgent,
+)
 from securetrain.attest.node.tpm.commands import Command
 from securetrain.attest.node.tpm.measurements import Sources
 from securetrain.core import canonical
@@ -43,7 +50,7 @@ def simulator(monkeypatch):
 
 @pytest.fixture
 def agent(simulator, tmp_path):
-    return TpmAgent(tmp_path / "state", sources=sources(tmp_path))
+    return TpmAgent(tmp_path / "state", sources=sources(tmp_path), sessions=Sessions.PLAIN)
 
 
 def sources(folder):
@@ -95,7 +102,7 @@ def test_keys_are_made_once_and_stored_privately(agent, simulator, tmp_path):
 def test_the_next_start_only_loads_the_key(agent, simulator, tmp_path):
     keys = agent.keys()
     simulator.sent.clear()
-    again = TpmAgent(tmp_path / "state", sources=sources(tmp_path))
+    again = TpmAgent(tmp_path / "state", sources=sources(tmp_path), sessions=Sessions.PLAIN)
     assert again.keys() == keys
     verified(keys, again.evidence(BINDING))
     assert Command.Create not in simulator.sent
@@ -153,7 +160,7 @@ def test_renewals_use_what_the_tpm_saved(agent, simulator):
 
 def test_a_persistent_endorsement_key_is_not_made_again(simulator, tmp_path):
     simulator.persistent[Handle.EK_RSA] = simulator.tpm.ek.public
-    agent = TpmAgent(tmp_path)
+    agent = TpmAgent(tmp_path, sessions=Sessions.PLAIN)
     keys = agent.keys()
     verified(keys, agent.evidence(BINDING, credential=credential_for(keys)))
     assert Command.CreatePrimary not in simulator.sent
@@ -313,7 +320,7 @@ def changed(key, **changes):
 def test_a_stored_key_that_was_altered_is_refused(agent, tmp_path, change, says):
     agent.keys()
     store(tmp_path, change(stored(tmp_path)))
-    again = TpmAgent(tmp_path / "state", sources=sources(tmp_path))
+    again = TpmAgent(tmp_path / "state", sources=sources(tmp_path), sessions=Sessions.PLAIN)
     with pytest.raises(AttestationError) as error:
         again.evidence(BINDING)
     assert error.value.code == "ST-ATTS-157"
