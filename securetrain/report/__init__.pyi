@@ -9,6 +9,7 @@ from . import diagnosis as diagnosis
 from . import disputes as disputes
 from . import evidence as evidence
 from . import findings as findings
+from . import fleet as fleet
 from . import html as html
 from . import keys as keys
 from . import leftovers as leftovers

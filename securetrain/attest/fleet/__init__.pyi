@@ -36,6 +36,8 @@ from .offline import open_state as open_state
 from .offline import write_ear as write_ear
 from .sections import Section as Section
 from .sections import Table as Table
+from .status import FleetStatus as FleetStatus
+from .status import fleet_status as fleet_status
 from .values import Change as Change
 from .values import change_values as change_values
 from .values import remove as remove
