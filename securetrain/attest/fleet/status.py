@@ -51,7 +51,7 @@ class Node:
     lease: datetime | None = None
     """The end of its lease; None when it holds none, or left."""
     evidence: datetime | None = None
-    """When its last evidence was accepted, in any run."""
+    """The time of its last accepted evidence, in any run."""
     barred: str = ""
     """The reason, when it or its hardware is let in no more."""
 
@@ -81,7 +81,7 @@ class FleetStatus:
     endings: tuple[Ending, ...] = ()
     """The first to end first."""
     problems: tuple[str, ...] = ()
-    """What could not be read: code and reason."""
+    """Parts that could not be read: code and reason."""
 
     @property
     def soon(self) -> tuple[Ending, ...]:
@@ -114,7 +114,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Gathering:
-    """What has been found so far."""
+    """A status that is being put together."""
 
     now: datetime
     values: ReferenceValues | None = None

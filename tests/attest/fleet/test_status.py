@@ -25,7 +25,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.ledger import Ledger, events
 from securetrain.policy import load_policy
 from securetrain.rendezvous.coordinator.standalone import prepare
-from securetrain.report import fleet
+from securetrain.report import machines
 from securetrain.testing.machine import write_policy
 from tests.attest.small_fleet import Machine, World, reference_values
 from tests.evidence.tpm.forge import NOW
@@ -106,11 +106,11 @@ def test_what_is_shown_is_what_was_proven(tmp_path, policy, state):
         -len(found.soon) :
     ]
     assert not found.problems
-    html = fleet.render(found)
+    html = machines.render(found)
     assert "UNATTESTED" in html
     assert "it &lt;i&gt;lied" in html
     assert "<script" not in html
-    assert fleet.status_page(found).exit_code == 3
+    assert machines.status_page(found).exit_code == 3
 
 
 def test_a_closed_job_holds_no_lease(tmp_path, policy, state):

@@ -58,7 +58,7 @@ def status_page(status: FleetStatus, written: Path | None = None) -> Document:
 
 
 def rows(status: FleetStatus) -> list[tuple[str, str, str, str, str, str, str, str]]:
-    """What is shown of each node, and at the end why it is barred and the state for its colour."""
+    """The columns of each node; at the end why it is barred, and the state for its colour."""
     found = []
     for node in status.nodes:
         live = node.lease is not None and node.lease > status.at
