@@ -26,8 +26,6 @@ from .enrollment import enroll as enroll
 from .enrollment import enroll_into as enroll_into
 from .enrollment import ima_reference as ima_reference
 from .enrollment import read_pem as read_pem
-from .explain import Explained as Explained
-from .explain import explain as explain
 from .local import Collected as Collected
 from .local import collect_here as collect_here
 from .local import default_state as default_state
@@ -36,6 +34,8 @@ from .offline import ask as ask
 from .offline import judge as judge
 from .offline import open_state as open_state
 from .offline import write_ear as write_ear
+from .refusals import Explained as Explained
+from .refusals import explain as explain
 from .sections import Section as Section
 from .sections import Table as Table
 from .status import FleetStatus as FleetStatus

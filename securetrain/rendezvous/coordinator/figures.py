@@ -18,8 +18,7 @@ from typing import ClassVar, Final
 
 from securetrain.core import exposition
 from securetrain.core.errors import UsageError, os_error
-from securetrain.ledger import Event
-from securetrain.ledger.events import decode_event
+from securetrain.ledger import Event, events
 
 PREFIX: Final = "securetrain_coordinator"
 _CONTENT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -51,7 +50,7 @@ class Figures:
     def take(self, event: Event) -> None:
         """Count an event."""
         try:
-            decode_event(event)  # its details are what the event says that they are
+            events.decode_event(event)  # its details are what the event says that they are
         except ValueError:
             return
         with self._lock:

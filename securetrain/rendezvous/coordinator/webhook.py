@@ -35,8 +35,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from securetrain.core import canonical
-from securetrain.core.codes import CODES
+from securetrain.core import CODES, canonical
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file
 from securetrain.ledger import Event

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from securetrain.attest.fleet import explain
-from securetrain.attest.fleet.explain import TEXT_LIMIT
+from securetrain.attest.fleet.refusals import TEXT_LIMIT
 from securetrain.attest.session.appraisers import appraisers_for
 from securetrain.attest.session.state import MemoryState
 from securetrain.attest.session.verifier import Verifier

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.core import RunDir
-from securetrain.core.codes import CODES, Code, Node, Retry
+from securetrain.core import CODES, Node, Retry, RunDir
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file
 from securetrain.identity.trust import TrustRoot
@@ -168,7 +167,7 @@ def explanation(error: _Error, *, node: str = "", at: str = "") -> Explanation:
             "RESULT",
             "name the JSON of 'attest verify', a run's directory, or a code (docs/reference/codes)",
         )
-    about, commands = _kind(row)
+    about, commands = _kind(row.id, row.family)
     return Explanation(
         code=row.id,
         rule=row.title,
@@ -180,19 +179,21 @@ def explanation(error: _Error, *, node: str = "", at: str = "") -> Explanation:
         severity=row.severity.value,
         follows=_NODES[row.node],
         again=_RETRIES[row.retry],
-        steps=(error.fix[:TEXT_LIMIT] or row.fix, *commands, *_restoring(row, node)),
+        steps=(
+            error.fix[:TEXT_LIMIT] or row.fix,
+            *commands,
+            *(_restoring(node) if row.bars_node else ()),
+        ),
     )
 
 
-def _kind(row: Code) -> tuple[str, tuple[str, ...]]:
-    if row.family != "ATTS":
+def _kind(code: str, family: str) -> tuple[str, tuple[str, ...]]:
+    if family != "ATTS":
         return "no evidence of a node", ()
-    return _KINDS[int(row.id[len("ST-ATTS-")])]
+    return _KINDS[int(code[len("ST-ATTS-")])]
 
 
-def _restoring(row: Code, node: str) -> tuple[str, ...]:
-    if not row.bars_node:
-        return ()
+def _restoring(node: str) -> tuple[str, ...]:
     return (
         "securetrain attest revocations",
         f"securetrain attest restore node:DOMAIN/{node or 'NODE'}",
