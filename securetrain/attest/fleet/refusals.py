@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from securetrain.attest.fleet.status import node_name
 from securetrain.core import CODES, Node, Retry, RunDir
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file
@@ -208,7 +209,7 @@ def _of_run(folder: Path) -> tuple[Explanation, ...]:
     return tuple(
         explanation(
             _Error(code=said.code, what=said.what, where=getattr(said, "where", None) or ""),
-            node=said.subject,
+            node=node_name(said.subject),
             at=line.time.isoformat(timespec="seconds"),
         )
         for line in reading.recorded
@@ -233,6 +234,8 @@ def _of_lines(data: bytes, where: str) -> tuple[Explanation, ...]:
         if said.code.startswith("ST-ATTS-"):
             what, place = (str(said.details.get(name, "")) for name in ("what", "where"))
             found.append(
-                explanation(_Error(code=said.code, what=what, where=place), node=said.subject)
+                explanation(
+                    _Error(code=said.code, what=what, where=place), node=node_name(said.subject)
+                )
             )
     return tuple(found)

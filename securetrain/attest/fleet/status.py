@@ -25,7 +25,7 @@ from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence import ReferenceValues
-from securetrain.identity import ClusterCA
+from securetrain.identity import ClusterCA, SpiffeId
 from securetrain.identity.trust import TrustRoot
 from securetrain.ledger import events, read_ledger
 from securetrain.policy.load import LoadedPolicy
@@ -212,7 +212,7 @@ def _run(found: _Gathering, place: Path) -> None:
         found.problems.append(f"run {place.name}: {reading.ignored[0]}")
     for line in reading.recorded:
         said = line.event
-        seen = found.seen.setdefault(said.subject, _Seen())
+        seen = found.seen.setdefault(node_name(said.subject), _Seen())
         if isinstance(said, events.NodeAdmitted | events.LeaseRenewed):
             if seen.evidence is None or line.time >= seen.evidence:
                 seen.tier, seen.job = said.tier, place.name
@@ -223,6 +223,14 @@ def _run(found: _Gathering, place: Path) -> None:
             for other in found.seen.values():
                 other.holds = other.holds and other.job != place.name
     found.seen = {name: seen for name, seen in found.seen.items() if seen.evidence is not None}
+
+
+def node_name(subject: str) -> str:
+    """The node in an event's subject, which is its SPIFFE id once it was proven."""
+    try:
+        return SpiffeId.parse(subject).node or subject
+    except SecureTrainError:
+        return subject
 
 
 def _ca(found: _Gathering, folder: Path) -> None:

@@ -33,6 +33,7 @@ from tests.attest.small_fleet import World
 from tests.attest.swtpms import without_swtpm
 from tests.evidence.tpm.forge import NOW
 
+DOMAIN = "securetrain.local"
 ALL = sorted(code for code, row in CODES.items() if row.family == "ATTS")
 
 
@@ -66,7 +67,7 @@ def refused_run(tmp_path, *errors):
     run = RunDir(tmp_path / "run-7")
     ledger = Ledger(run.ledger, prepare(run, load_policy("dev"), NOW), "coordinator", lambda: NOW)
     for error in errors:
-        ledger.write(events.NodeRefused.of(error, "node-0"))
+        ledger.write(events.NodeRefused.of(error, f"spiffe://{DOMAIN}/job/run-7/node/node-0"))
     ledger.write(events.NodeLeft(subject="node-1"))
     return run
 

@@ -73,8 +73,12 @@ def run_of(tmp_path, policy, *said):
     return run.root
 
 
+def spiffe(name):
+    return f"spiffe://{DOMAIN}/job/run-7/node/{name}"
+
+
 def admitted(name, tier=NodeTier.TPM):
-    return events.NodeAdmitted(subject=name, tier=tier)
+    return events.NodeAdmitted(subject=spiffe(name), tier=tier)
 
 
 def test_what_is_shown_is_what_was_proven(tmp_path, policy, state):
@@ -86,7 +90,7 @@ def test_what_is_shown_is_what_was_proven(tmp_path, policy, state):
         policy,
         admitted("node-0"),
         admitted("gone"),
-        events.NodeLeft(subject="gone"),
+        events.NodeLeft(subject=spiffe("gone")),
         admitted("guest", NodeTier.SELF_ASSERTED),
     )
     found = fleet_status(state, NOW, policy=policy, runs=[run])

@@ -7,10 +7,8 @@ import hmac
 import json
 import socket
 import ssl
-import threading
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -24,6 +22,7 @@ from securetrain.rendezvous.coordinator import Watchers, webhook
 from securetrain.rendezvous.coordinator.figures import Figures
 from securetrain.rendezvous.coordinator.webhook import PER_MINUTE, Target, Webhook, kind_of
 from tests import vocabulary
+from tests.rendezvous.webhook_reader import Reader
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SECRET = b"s" * 32
@@ -37,42 +36,6 @@ def line(event):
 EVICTED = line(events.NodeEvicted.of(BARRED, "node-0"))
 REFUSED = line(events.NodeRefused.of(AttestationError("ST-ATTS-012"), "node-1"))
 LATE = line(events.NodeEvicted.of(AdmissionError("ST-ADMN-042"), "node-2"))
-
-
-class Reader(HTTPServer):
-    """A webhook's other end; answers with `statuses`, the last one again and again."""
-
-    def __init__(self, *statuses, headers=()):
-        self.statuses, self.headers, self.heard = list(statuses), headers, []
-        super().__init__(("127.0.0.1", 0), _Answer)
-        self.thread = threading.Thread(target=self.serve_forever, args=(0.05,))
-        self.thread.start()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_address[1]}/hook"
-
-    def close(self):
-        self.shutdown()
-        self.server_close()
-        self.thread.join()
-
-
-class _Answer(BaseHTTPRequestHandler):
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        server = self.server
-        assert isinstance(server, Reader)
-        server.heard.append((dict(self.headers), body, self.path))
-        status = server.statuses.pop(0) if len(server.statuses) > 1 else server.statuses[0]
-        self.send_response(status)
-        for name, value in server.headers:
-            self.send_header(name, value)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_):
-        pass
 
 
 @pytest.fixture
