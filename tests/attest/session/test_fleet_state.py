@@ -332,6 +332,7 @@ READERS = {
     "open_reference_values": {"attest/session/reference_file.py"},
     "read_reference_values": {
         "attest/fleet/enrollment.py",
+        "attest/fleet/status.py",
         "attest/fleet/values.py",
         "attest/session/reference_file.py",
         "cli/attest_values.py",
