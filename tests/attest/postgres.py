@@ -57,6 +57,17 @@ class Server:
     def url(self, name: str) -> str:
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{name}"
 
+    def offer_tls(self, certificate: bytes, key: bytes) -> None:
+        """Offer TLS from now on, with a certificate of the caller's."""
+        for name, content in (("server.crt", certificate), ("server.key", key)):
+            path = self.data / name
+            path.write_bytes(content)
+            path.chmod(0o600)
+            if os.geteuid() == 0:
+                shutil.chown(path, _NOBODY)
+        self.sql("postgres", "ALTER SYSTEM SET ssl = on")
+        self.sql("postgres", "SELECT pg_reload_conf()")
+
     def sql(self, name: str, *statements: str) -> list[tuple[object, ...]]:
         """What its administrator does by hand."""
         import psycopg

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SCHEMES: Final = frozenset({"postgresql", "postgres"})
 URL_LIMIT: Final = 2048
 SCHEMA: Final = "securetrain_fleet"
+DURABLE: Final = "SET LOCAL synchronous_commit = on"
+"""Begins a transaction that is on disk when it ends, also of standbys that the server waits for."""
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _OPTIONS: Final = frozenset(
     {
@@ -51,7 +53,7 @@ _SETTINGS: Final = {
     "statement_timeout": f"{_SECONDS}s",
     "lock_timeout": f"{_SECONDS}s",
     "idle_in_transaction_session_timeout": f"{_SECONDS}s",
-    "synchronous_commit": "on",
+    "synchronous_commit": "off",  # of what need not outlive a power cut; see `DURABLE`
     "default_transaction_read_only": "off",
     "standard_conforming_strings": "on",
 }

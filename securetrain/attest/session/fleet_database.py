@@ -11,7 +11,8 @@ It is what `fleet_state` is, with the same rules and codes, and these:
 2. all seals are kept, each with the hash of the one before it. A database that was restored from a
    backup is noticed also when others have gone on writing to it since (ST-ATTS-017);
 3. the clock of a TPM is sealed in its own row: an edit is noticed. A row that is deleted, or
-   replaced by an older one of the same TPM, is not: clocks change with every lease;
+   replaced by an older one of the same TPM, is not: clocks change with every lease. A crash of the
+   server may lose the clocks of its last second, as one of SQLite's may, and no bar;
 4. `use_database` makes the tables. What finds none at any other time refuses.
 """
 
@@ -23,7 +24,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Final
 
-from securetrain.attest.session.database import SCHEMA, URL_LIMIT, Database, settings_of
+from securetrain.attest.session.database import DURABLE, SCHEMA, URL_LIMIT, Database, settings_of
 from securetrain.attest.session.fleet_state import DATABASE, FleetState
 from securetrain.attest.session.sealed_state import Content, Head, SealedState
 from securetrain.attest.session.state import FileState
@@ -201,6 +202,7 @@ class DatabaseState(SealedState):
             self._lock,
             self._database.transaction(
                 "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+                DURABLE,
                 "LOCK TABLE head IN SHARE ROW EXCLUSIVE MODE",
             ),
         ):
@@ -349,7 +351,7 @@ def _staged(own: Path, *, brought: bool) -> _Staged:
 
 def _make_tables(database: Database, key: PrivateKey, *, is_first: bool) -> None:
     """Make the tables and seal that they are empty, if they are not there."""
-    with database.transaction("BEGIN", f"SELECT pg_advisory_xact_lock({_MAKING})"):
+    with database.transaction("BEGIN", DURABLE, f"SELECT pg_advisory_xact_lock({_MAKING})"):
         if database.run("SELECT 1 WHERE to_regnamespace(?) IS NOT NULL", (SCHEMA,)):
             return
         if not is_first:

@@ -13,6 +13,7 @@ Rules:
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import ClassVar, Final
 
@@ -46,6 +47,7 @@ class Figures:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._gauges: dict[str, float] = {"up": 1.0, "nodes": 0.0}
         self._inside: set[str] = set()
+        self._followed: dict[str, Callable[[], float]] = {}
 
     def take(self, event: Event) -> None:
         """Count an event."""
@@ -71,15 +73,15 @@ class Figures:
                 if event.event == kind:
                     self._gauges[name] = float(event.details[detail])
 
-    def set(self, name: str, value: float) -> None:
-        """Set a figure of another part of the coordinator."""
-        with self._lock:
-            self._gauges[name] = value
+    def follow(self, name: str, read: Callable[[], float]) -> None:
+        """Ask another part of the coordinator for a figure whenever somebody reads."""
+        self._followed[name] = read
 
     def page(self) -> str:
         """All figures."""
         with self._lock:
             counts, gauges = dict(self._counts), dict(self._gauges)
+        gauges |= {name: float(read()) for name, read in self._followed.items()}
         lines: list[str] = []
         for kind, (name, label, text) in _COUNTED.items():
             samples = [

@@ -45,6 +45,9 @@ class Watchers:
         self._figures = Figures()
         self._server = FiguresServer(self._figures, *address_of(metrics)) if metrics else None
         self.webhook = Webhook(target, shared, job, clock) if target else None
+        if (hook := self.webhook) is not None:
+            self._figures.follow("notices_sent", lambda: hook.sent)
+            self._figures.follow("notices_lost", lambda: hook.lost)
 
     @property
     def metrics(self) -> str:
@@ -59,8 +62,6 @@ class Watchers:
         self._figures.take(event)
         if self.webhook is not None:
             self.webhook.take(event)
-            self._figures.set("notices_sent", float(self.webhook.sent))
-            self._figures.set("notices_lost", float(self.webhook.lost))
 
     def stop(self) -> None:
         """Send what is left, for some seconds, and stop."""

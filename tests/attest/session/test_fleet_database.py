@@ -11,13 +11,21 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
 
 from securetrain.attest.session import Revocation, open_fleet_state, use_database
-from securetrain.attest.session.database import SCHEMA, Database, settings_of
+from securetrain.attest.session.database import SCHEMA, Database, place_of, settings_of
 from securetrain.attest.session.fleet_database import DatabaseState
 from securetrain.attest.session.fleet_state import FleetState
 from securetrain.attest.session.for_a_job import open_fleet
@@ -514,6 +522,81 @@ def test_an_address_over_a_network_verifies_the_server():
     assert settings_of("postgresql://u@db.example/fleet")["sslmode"] == "verify-full"
     assert settings_of("postgresql://u@localhost/fleet")["sslmode"] == "prefer"
     assert settings_of("postgresql:///fleet?host=/run/postgresql")["host"] == "/run/postgresql"
+
+
+@pytest.mark.forgery
+def test_a_server_that_does_not_verify_is_not_used(server, url, tmp_path):
+    """Its certificate is of another CA; the control is its own."""
+    own, other = (certificate_for("localhost", tmp_path / name) for name in ("own", "other"))
+    server.offer_tls(own.certificate, own.key)
+    asked = url.replace("127.0.0.1", "localhost") + "?sslmode=verify-full&sslrootcert="
+
+    def connect(root: Path) -> None:
+        Database(f"{asked}{root}").close()
+
+    for _ in range(100):  # the server takes its new settings in its own time
+        try:
+            connect(own.root)
+            break
+        except AttestationError:
+            signal.sigtimedwait([], 0.2)
+    connect(own.root)
+    error = refused("ST-ATTS-015", lambda: connect(other.root))
+    assert "certificate verify failed" in error.what
+    wrong_name = certificate_for("db.example", tmp_path / "wrong")
+    server.offer_tls(wrong_name.certificate, wrong_name.key)
+    refused("ST-ATTS-015", lambda: connect(own.root))
+
+
+class Certified(NamedTuple):
+    certificate: bytes
+    key: bytes
+    root: Path
+
+
+def certificate_for(host: str, folder: Path) -> Certified:
+    """A certificate that is its own CA."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = made.public_bytes(serialization.Encoding.PEM)
+    root = folder.with_suffix(".pem")
+    root.write_bytes(pem)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return Certified(pem, secret, root)
+
+
+@given(st.text(max_size=60), st.sampled_from(["", "postgresql://", "postgresql://u@h/d?"]))
+def test_any_address_is_read_or_refused(text, head):
+    """No other error, nothing over a network without a verified server, never a password."""
+    try:
+        found = settings_of(head + text)
+    except UsageError as error:
+        assert error.code == "ST-USAG-001"  # noqa: PT017 - either may happen
+        return
+    assert "password" not in " ".join(found)
+    assert (
+        found["sslmode"] == "verify-full"
+        or found["host"] in {"localhost", "127.0.0.1", "::1"}
+        or (found["host"].startswith("/"))
+    )
+    assert place_of(found).startswith("postgresql://")
 
 
 def test_the_environment_leads_nowhere_else(url, monkeypatch):
