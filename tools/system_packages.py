@@ -55,6 +55,12 @@ PACKAGES: Final = (
         "those marked netns",
     ),
     Package(
+        "postgresql",
+        "/usr/share/postgresql-common/pg_wrapper",
+        "is the database of the tests in which coordinators of several machines share a state",
+        "tests/attest/session/test_fleet_database.py",
+    ),
+    Package(
         "swtpm",
         "swtpm",
         "is a TPM in software: nodes attest by it in tests and in the tour",

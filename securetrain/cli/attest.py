@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from securetrain.cli.attest_explain import explain
 from securetrain.cli.attest_fleet import cache, enroll, restore, revocations, revoke
 from securetrain.cli.attest_values import values
 from securetrain.cli.fleet_memory import fleet_memory
@@ -296,5 +297,5 @@ def _moment(text: str) -> datetime:
     return moment
 
 
-for _command in (enroll, values, cache, revocations, revoke, restore):
+for _command in (explain, enroll, values, cache, revocations, revoke, restore):
     command.add_command(_command)

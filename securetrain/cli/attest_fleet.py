@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain attest`` for a fleet: reference values, the cache, revocations."""
 
-import os
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -339,11 +338,11 @@ def revocations(state: Path | None, output: str) -> int:
     STATE is the directory of a run that an earlier version of securetrain has made.
     """
     from securetrain.attest.fleet import open_state
-    from securetrain.launch import this_node
+    from securetrain.attest.session import SealedState
     from securetrain.report import evidence
 
     with closing(open_state(state) if state is not None else fleet_memory()) as kept:
-        place = state or this_node(os.environ).fleet
+        place = kept.place if isinstance(kept, SealedState) else str(state)
         return emit(evidence.revocations(kept.revocations(), place), output)
 
 

@@ -7,17 +7,20 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from securetrain.cli.options import file_option, json_as, passphrase_option
 from securetrain.cli.passphrase import unlocker
 from securetrain.core import ExitCode
+
+if TYPE_CHECKING:
+    from securetrain.ledger import Event
 
 EPILOG = """\
 \b
@@ -67,6 +70,14 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @file_option(
     "--run-dir", help="Ledger and state; used again after a restart. Default: runs/JOB-coordinator."
 )
+@click.option(
+    "--metrics",
+    default="",
+    metavar="[HOST:]PORT",
+    help="Serve figures for Prometheus at /metrics there. Default host: 127.0.0.1.",
+)
+@click.option("--webhook", default="", metavar="URL", help="Tell it of bars, refusals, endings.")
+@file_option("--webhook-secret", help="The file of the secret that signs what it is told.")
 @passphrase_option
 @json_as("Print one JSON object a line for each event.")
 def command(
@@ -82,6 +93,9 @@ def command(
     advertise: str,
     invite: tuple[str, ...],
     run_dir: Path | None,
+    metrics: str,
+    webhook: str,
+    webhook_secret: Path | None,
     passphrase_file: Path | None,
     output: str,
 ) -> int:
@@ -93,7 +107,7 @@ def command(
     from securetrain.identity import ClusterCA
     from securetrain.launch import this_node
     from securetrain.policy.load import load_policy
-    from securetrain.rendezvous.coordinator import Plan, Standalone
+    from securetrain.rendezvous.coordinator import Plan, Standalone, Watchers
     from securetrain.report import Announcer
 
     low, high = node_range(nnodes)
@@ -116,15 +130,30 @@ def command(
     )
     cluster = ClusterCA.load(folder, datetime.now(UTC))
     announcer = Announcer(as_json=output == "json")
+    watchers = Watchers(
+        job,
+        lambda: datetime.now(UTC),
+        metrics=metrics,
+        webhook=webhook,
+        secret=webhook_secret,
+    )
+
+    def tell(event: "Event") -> None:
+        announcer.event(event)
+        watchers.take(event)
+
     running = Standalone(
         plan=plan,
         cluster=cluster,
         unlock=unlocker(cluster, passphrase_file),
         clock=lambda: datetime.now(UTC),
-        tell=announcer.event,
+        tell=tell,
     )
-    with told_to_stop() as stop:
+    with ExitStack() as last, told_to_stop() as stop:
+        last.callback(watchers.stop)
         running.start()
+        if watchers.metrics:
+            announcer.say(f"figures      http://{watchers.metrics}/metrics")
         try:
             announcer.ready(running)
             for node in invite:

@@ -6,16 +6,16 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from securetrain.attest.session import FleetState
+    from securetrain.attest.session import SealedState
 
 
-def fleet_memory() -> "FleetState":
+def fleet_memory() -> "SealedState":
     """Open the state that this machine's coordinators share.
 
     Raises:
         AttestationError: ST-ATTS-015 and 017.
     """
-    from securetrain.attest.session import FleetState
+    from securetrain.attest.session import open_fleet_state
     from securetrain.launch import this_node
 
-    return FleetState(this_node(os.environ).fleet)
+    return open_fleet_state(this_node(os.environ).fleet)

@@ -209,6 +209,11 @@ class Register:
             (entry.id, entry.key.spki, entry.job, entry.node, entry.ends.isoformat()),
         )
 
+    def invitations(self) -> list[Invitation]:
+        """Every token that nobody has used, the first to end first."""
+        rows = self._run("SELECT id FROM tokens WHERE used IS NULL ORDER BY ends, id")
+        return [found for (name,) in rows if (found := self.invitation(name)) is not None]
+
     def invitation(self, token_id: str) -> Invitation | None:
         """The token with this id."""
         rows = self._run("SELECT * FROM tokens WHERE id = ?", (token_id,))

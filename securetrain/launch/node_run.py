@@ -20,7 +20,7 @@ from pathlib import Path
 
 from securetrain.artifacts import RankSigner
 from securetrain.attest.node import AUTO
-from securetrain.attest.session import FleetState, fleet_verifier, open_fleet
+from securetrain.attest.session import SealedState, fleet_verifier, open_fleet
 from securetrain.core import SIGNER_VARIABLE, ExitCode, NodeState
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import write_atomic
@@ -91,7 +91,7 @@ class Session:
     confinement: Confinement | None = None
     services: NodeServices | None = None
     cache: Cache | None = None
-    appraised: FleetState | None = None
+    appraised: SealedState | None = None
     rank_signer: RankSigner | None = None
     """Signs for this node's ranks; None where the job's coordinator is another's."""
     signing: SigningService | None = None

@@ -8,10 +8,12 @@ from . import compiled as compiled
 from . import diagnosis as diagnosis
 from . import disputes as disputes
 from . import evidence as evidence
+from . import explanations as explanations
 from . import findings as findings
 from . import html as html
 from . import keys as keys
 from . import leftovers as leftovers
+from . import machines as machines
 from . import policy_fields as policy_fields
 from . import signatures as signatures
 from . import terminal as terminal

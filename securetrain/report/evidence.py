@@ -313,7 +313,7 @@ def cache_page(
     return Document(data=data, text=text, exit_code=_incomplete(incomplete))
 
 
-def revocations(entries: Sequence[Revocation], place: Path) -> Document:
+def revocations(entries: Sequence[Revocation], place: str) -> Document:
     """The subjects that are not let in."""
 
     def text() -> None:
@@ -323,7 +323,7 @@ def revocations(entries: Sequence[Revocation], place: Path) -> Document:
         if not entries:
             say(f"Nobody is revoked in {place}.")
 
-    data: Any = {"state": str(place), "revoked": [asdict(entry) for entry in entries]}
+    data: Any = {"state": place, "revoked": [asdict(entry) for entry in entries]}
     return Document(data=data, text=text)
 
 

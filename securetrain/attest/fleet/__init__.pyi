@@ -38,8 +38,12 @@ from .offline import ask as ask
 from .offline import judge as judge
 from .offline import open_state as open_state
 from .offline import write_ear as write_ear
+from .refusals import Explained as Explained
+from .refusals import explain as explain
 from .sections import Section as Section
 from .sections import Table as Table
+from .status import FleetStatus as FleetStatus
+from .status import fleet_status as fleet_status
 from .values import Change as Change
 from .values import change_values as change_values
 from .values import remove as remove

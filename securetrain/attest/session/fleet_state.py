@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a fleet, which outlives every job: one folder for all coordinators of a machine.
 
+Several machines keep it in a database instead: `fleet_database`.
+
 Rules:
 
 1. a node that was barred in one job is barred in the next, and its TPM's clock goes on from there;
@@ -24,23 +26,15 @@ run (``fleet-state-opened``), where that shows. ::
       lock
 """
 
-import math
-import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
-from securetrain.attest.session.state import FileState, Revocation
-from securetrain.core import canonical
-from securetrain.core.errors import (
-    AttestationError,
-    IdentityError,
-    SecureTrainError,
-    UsageError,
-    reason,
-)
+from securetrain.attest.session.sealed_state import Head, SealedState
+from securetrain.attest.session.state import FileState
+from securetrain.core.errors import AttestationError, IdentityError, SecureTrainError, reason
 from securetrain.core.files import (
     PRIVATE_FILE,
     locked,
@@ -50,33 +44,17 @@ from securetrain.core.files import (
 )
 from securetrain.identity.keys import PrivateKey
 
-_LABEL: Final = b"securetrain-fleet-state-v1\0"
 _HEAD: Final = """
 CREATE TABLE IF NOT EXISTS head (
     only INTEGER PRIMARY KEY CHECK (only = 0), version INTEGER NOT NULL, seal BLOB NOT NULL
 ) STRICT;
 """
 _VERSION_LIMIT: Final = 32
-_NODE: Final = "node:"
-_SUBJECT: Final = re.compile(r"node:[^/\s]+/[^/\s]+|(ek|chip):[0-9a-f]{16,}|device:\S+")
+DATABASE: Final = "database"
+"""The folder in the machine's that says in which database the state is instead."""
 
 
-def check_subject(subject: str) -> None:
-    """Refuse a subject that would never be asked for, as a person may misspell one.
-
-    Raises:
-        UsageError: ST-USAG-001.
-    """
-    if not _SUBJECT.fullmatch(subject):
-        raise UsageError(
-            "ST-USAG-001",
-            f"{subject!r} names nobody",
-            "SUBJECT",
-            "write node:DOMAIN/NAME, ek:HEX, chip:HEX or device:SERIAL",
-        )
-
-
-class FleetState(FileState):
+class FleetState(SealedState, FileState):
     """A `FileState` that is sealed, and has a version that only rises."""
 
     def __init__(self, folder: Path, trust_domain: str = "") -> None:
@@ -108,47 +86,9 @@ class FleetState(FileState):
                 " nodes are refused until it can be written",
             ) from error
 
-    @property
-    def version(self) -> int:
-        """Of the sealed part; it rises with every change, and is 0 before the first."""
-        rows = self._run("SELECT version FROM head")
-        return int(rows[0][0]) if rows else 0
-
-    def adopt(self, old: FileState) -> None:
-        """Take over what a run of an earlier version of this program kept in its directory."""
-        known = {entry.subject for entry in self.revocations()}
-        for entry in old.revocations():
-            if self._full(entry.subject) not in known:
-                self.revoke(entry)
-        for last in old.clocks():
-            self.remember(last)
-
-    def revoke(self, entry: Revocation) -> None:
-        """See `StateStore`."""
-        full = self._full(entry.subject)
-        super().revoke(Revocation(subject=full, reason=entry.reason, since=entry.since))
-
-    def restore(self, subject: str) -> bool:
-        """See `StateStore`."""
-        return super().restore(self._full(subject))
-
-    def revocation(self, subject: str) -> Revocation | None:
-        """See `StateStore`."""
-        return super().revocation(self._full(subject))
-
-    def revocations(self) -> list[Revocation]:
-        """See `StateStore`; the seal is checked."""
-        with self._lock:
-            self._run("BEGIN")
-            try:
-                self._check_seal()
-                return super().revocations()
-            finally:
-                self._undo()
-
-    def _full(self, subject: str) -> str:
-        named = subject.startswith(_NODE) and "/" not in subject and self._domain
-        return f"{_NODE}{self._domain}/{subject.removeprefix(_NODE)}" if named else subject
+    def close(self) -> None:
+        """Let go of the file."""
+        FileState.close(self)
 
     def _open(self) -> None:
         key, database = self.folder / "key.pem", self.folder / "state.sqlite"
@@ -163,11 +103,11 @@ class FleetState(FileState):
         except IdentityError as error:
             raise self._wrong(reason(error)) from error
         FileState.__init__(self, database)
+        self._newest = told
         try:
             self._db.executescript(_HEAD)
-            version = self._check_seal()
-            if version < told:
-                raise self._wrong(f"it has version {version}, and had version {told} before")
+            with self._snapshot():
+                self._checked()
         except sqlite3.Error as error:
             self.close()
             raise self._bad(str(error)) from error
@@ -186,48 +126,29 @@ class FleetState(FileState):
         return int(text)
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """One change of all processes at a time: checked before, sealed after."""
+    def _snapshot(self) -> Iterator[None]:
+        """See `SealedState`."""
         with self._lock:
+            self._run("BEGIN")
             try:
-                with locked(self.folder / "lock"):
-                    with super()._changing():
-                        version = self._check_seal() + 1
-                        yield
-                        self._run(
-                            "INSERT OR REPLACE INTO head VALUES (0, ?, ?)",
-                            (version, self._key.sign(self._content(version))),
-                        )
-                    write_atomic(self.folder / "version", b"%d\n" % version, mode=PRIVATE_FILE)
-            except AttestationError:
-                raise
-            except SecureTrainError as error:
-                raise self._bad(reason(error)) from error
+                yield
             finally:
-                self._heard_until = -math.inf
+                self._undo()
 
-    def _check_seal(self) -> int:
-        """The version, if what is there is what was sealed."""
+    def _exclusive(self) -> AbstractContextManager[None]:
+        """See `SealedState`."""
+        return locked(self.folder / "lock")
+
+    def _head(self) -> Head | None:
+        if (self.folder / DATABASE).exists():
+            raise AttestationError(
+                "ST-ATTS-017", "it was moved to a database", str(self.folder), "start again"
+            )
         rows = self._run("SELECT version, seal FROM head")
-        if not rows:
-            if self._run("SELECT 1 FROM revoked UNION SELECT 1 FROM floor"):
-                raise self._wrong("it holds something and has no seal")
-            return 0
-        version, seal = rows[0]
-        try:
-            self._key.public.verify(seal, self._content(version))
-        except IdentityError as error:
-            raise self._wrong("it was changed by something else than securetrain") from error
-        return int(version)
+        return Head(int(rows[0][0]), rows[0][1]) if rows else None
 
-    def _content(self, version: int) -> bytes:
-        return _LABEL + canonical.encode(
-            {
-                "version": version,
-                "revoked": [list(row) for row in self._run("SELECT * FROM revoked ORDER BY 1")],
-                "editions": [list(row) for row in self._run("SELECT * FROM floor ORDER BY 1")],
-            }
-        )
+    def _put(self, head: Head) -> None:
+        self._run("INSERT OR REPLACE INTO head VALUES (0, ?, ?)", (head.version, head.seal))
 
-    def _wrong(self, what: str) -> AttestationError:
-        return AttestationError("ST-ATTS-017", what, str(self.folder))
+    def _note(self, head: Head) -> None:
+        write_atomic(self.folder / "version", b"%d\n" % head.version, mode=PRIVATE_FILE)

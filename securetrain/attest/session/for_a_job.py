@@ -8,7 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from securetrain.attest.session.appraisers import appraisers_for
-from securetrain.attest.session.fleet_state import FleetState
+from securetrain.attest.session.fleet_database import open_fleet_state
+from securetrain.attest.session.sealed_state import SealedState
 from securetrain.attest.session.state import FileState
 from securetrain.attest.session.values_watch import ValuesWatch
 from securetrain.attest.session.verifier import Verifier
@@ -19,7 +20,7 @@ from securetrain.policy.load import LoadedPolicy
 
 def open_fleet(
     folder: Path, policy: LoadedPolicy, *, old: Path | None = None, seen: int = 0
-) -> FleetState:
+) -> SealedState:
     """Open the state of a fleet for a coordinator.
 
     Args:
@@ -32,13 +33,13 @@ def open_fleet(
     Raises:
         AttestationError: ST-ATTS-015 and 017.
     """
-    state = FleetState(folder, policy.policy.identity.trust_domain)
+    state = open_fleet_state(folder, policy.policy.identity.trust_domain)
     try:
         if state.version < seen:
             raise AttestationError(
                 "ST-ATTS-017",
                 f"it has version {state.version}, and version {seen} in this run's ledger",
-                str(folder),
+                state.place,
             )
         if old is not None and old.exists():
             with closing(FileState(old)) as before:
@@ -52,7 +53,7 @@ def open_fleet(
 def fleet_verifier(
     policy: LoadedPolicy,
     clock: Callable[[], datetime],
-    state: FleetState,
+    state: SealedState,
     ledger: Ledger,
 ) -> Verifier:
     """The verifier of one job under a policy, whose reference values may be signed again meanwhile.
@@ -85,7 +86,7 @@ def fleet_verifier(
     )
     ledger.write(
         events.FleetStateOpened(
-            subject=str(state.folder), version=state.version, barred=len(state.revocations())
+            subject=state.place, version=state.version, barred=len(state.revocations())
         )
     )
     watch.begin(appraisers)

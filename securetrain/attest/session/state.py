@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -150,45 +150,25 @@ class MemoryState:
         return self._seen[given.document]
 
 
-class FileState:
-    """An SQLite file. Safe to use from several threads; other processes may read it meanwhile.
+class SqlState:
+    """A `StateStore` of tables, by statements that SQLite and PostgreSQL both take.
 
     Who is revoked is asked several times for every exchange, and changes hardly ever: it is read
     into memory. What this object writes counts at once, what another process writes (a person who
-    restores a node) within `HEARD_WITHIN` seconds.
+    restores a node) within `HEARD_WITHIN` seconds. Safe to use from several threads.
     """
 
-    def __init__(self, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Open the file, or make it (mode 0600).
+    _lock: threading.RLock
+    _monotonic: Callable[[], float]
+    _revoked: dict[str, Revocation]
+    _heard_until: float
 
-        Raises:
-            AttestationError: ST-ATTS-015.
-        """
-        self._path = path
+    def _prepare(self, monotonic: Callable[[], float]) -> None:
+        """Begin with nothing heard."""
         self._monotonic = monotonic
-        self._revoked: dict[str, Revocation] = {}
+        self._revoked = {}
         self._heard_until = -math.inf
         self._lock = threading.RLock()
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, PRIVATE_FILE))
-            self._db = sqlite3.connect(
-                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            self._db.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;{_SCHEMA}")
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version not in {0, 1, _VERSION}:
-                raise self._bad(f"version {version}, this is {_VERSION}")
-            if version == 1:
-                self._db.execute(_FROM_1)
-            self._db.execute(f"PRAGMA user_version={_VERSION}")
-        except (sqlite3.Error, OSError) as error:
-            raise self._bad(str(error)) from error
-
-    def close(self) -> None:
-        """Let go of the file."""
-        with self._lock:
-            self._heard_until = -math.inf
-            self._db.close()
 
     def last(self, ek_name: str) -> Remembered | None:
         """See `StateStore`."""
@@ -219,7 +199,7 @@ class FileState:
         """See `StateStore`; the first reason stays."""
         with self._changing():
             self._run(
-                "INSERT OR IGNORE INTO revoked VALUES (?, ?, ?)",
+                "INSERT INTO revoked VALUES (?, ?, ?) ON CONFLICT (subject) DO NOTHING",
                 (entry.subject, entry.reason, entry.since),
             )
 
@@ -259,13 +239,57 @@ class FileState:
             )
         return found
 
+    def editions(self) -> list[Seen]:
+        """The accepted editions, by document."""
+        return list(map(_edition, self._run("SELECT * FROM floor ORDER BY document")))
+
     def _seen(self, document: str) -> Seen | None:
         rows = self._run("SELECT * FROM floor WHERE document = ?", (document,))
-        return Seen(document=rows[0][0], version=rows[0][1], digest=rows[0][2]) if rows else None
+        return _edition(rows[0]) if rows else None
+
+    def _changing(self) -> AbstractContextManager[None]:
+        """Change all of it or nothing; what was changed survives a power cut."""
+        raise NotImplementedError
+
+    def _run(self, statement: str, values: tuple[str | int | bytes, ...] = ()) -> list[Any]:
+        raise NotImplementedError
+
+
+class FileState(SqlState):
+    """An SQLite file; other processes may read it meanwhile."""
+
+    def __init__(self, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Open the file, or make it (mode 0600).
+
+        Raises:
+            AttestationError: ST-ATTS-015.
+        """
+        self._path = path
+        self._prepare(monotonic)
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, PRIVATE_FILE))
+            self._db = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._db.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;{_SCHEMA}")
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if version not in {0, 1, _VERSION}:
+                raise self._bad(f"version {version}, this is {_VERSION}")
+            if version == 1:
+                self._db.execute(_FROM_1)
+            self._db.execute(f"PRAGMA user_version={_VERSION}")
+        except (sqlite3.Error, OSError) as error:
+            raise self._bad(str(error)) from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._heard_until = -math.inf
+            self._db.close()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change all of it or nothing; what was changed survives a power cut."""
+        """See `SqlState`."""
         with self._lock:
             self._heard_until = -math.inf
             self._run("PRAGMA synchronous=FULL")
@@ -316,3 +340,7 @@ def _remembered(row: Any) -> Remembered:
 
 def _revocation(row: Any) -> Revocation:
     return Revocation(subject=row[0], reason=row[1], since=row[2])
+
+
+def _edition(row: Any) -> Seen:
+    return Seen(document=row[0], version=row[1], digest=row[2])

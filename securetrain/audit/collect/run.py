@@ -118,9 +118,9 @@ def _fleet(policy: LoadedPolicy, now: datetime, memory: Path | None) -> Any:
     if wanted is None:
         raise FileNotFoundError("the policy names no reference values")
     from securetrain.attest.session import (  # noqa: PLC0415 - few have them
-        FleetState,
         MemoryState,
         load_reference_values,
+        open_fleet_state,
     )
 
     source = policy.sources.get("node.reference_values.file")
@@ -128,7 +128,7 @@ def _fleet(policy: LoadedPolicy, now: datetime, memory: Path | None) -> Any:
     path = folder / wanted.file
     if memory is None or not memory.exists():
         return load_reference_values(path, wanted.signed_by, now, MemoryState())
-    with closing(FleetState(memory)) as state:
+    with closing(open_fleet_state(memory)) as state:
         return load_reference_values(path, wanted.signed_by, now, state)
 
 

@@ -111,6 +111,14 @@ class PlainRefused(Refused, frozen=True, kw_only=True):
 class PeerRefused(PlainRefused, frozen=True, kw_only=True):
     """A refusal of a peer: at the boundary of the node when its evidence was not good enough."""
 
+    where: str | None = None
+    """The node, register, entry or field that it is about."""
+
+    @classmethod
+    def of(cls, error: SecureTrainError, subject: str = "") -> Self:
+        """See base class."""
+        return cls(subject=subject, where=error.where[:WHAT_LIMIT] or None, **because(error))
+
     @property
     def boundary(self) -> Boundary:
         """The boundary at which it was taken."""

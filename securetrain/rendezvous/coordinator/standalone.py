@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from cryptography import x509
 
-from securetrain.attest.session import FleetState, fleet_verifier, open_fleet
+from securetrain.attest.session import SealedState, fleet_verifier, open_fleet
 from securetrain.core import RunDir, canonical, claim_dir
 from securetrain.core.errors import (
     AdmissionError,
@@ -111,7 +111,7 @@ class Standalone:
     coordinator: Coordinator | None = None
     enrollment_server: EnrollmentServer | None = None
     watch: RevocationWatch = field(init=False)
-    state: FleetState | None = None
+    state: SealedState | None = None
     claim: int | None = None
     """Held while it runs: the only coordinator in its run directory."""
 

@@ -21,9 +21,10 @@ from securetrain.attest.fleet.bundle import key_text
 from securetrain.attest.session import fleet_state
 from securetrain.attest.session.appraisers import appraisers_for
 from securetrain.attest.session.cache import INDEX_NAME, Item, build_cache
-from securetrain.attest.session.fleet_state import FleetState, check_subject
+from securetrain.attest.session.fleet_state import FleetState
 from securetrain.attest.session.for_a_job import open_fleet
 from securetrain.attest.session.reference_file import write_reference_values
+from securetrain.attest.session.sealed_state import check_subject
 from securetrain.attest.session.state import FileState, MemoryState, Revocation, Seen
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.files import make_private_dir
@@ -334,6 +335,7 @@ READERS = {
     },
     "read_reference_values": {
         "attest/fleet/enrollment.py",
+        "attest/fleet/status.py",
         "attest/fleet/values.py",
         "attest/session/reference_file.py",
         "cli/attest_values.py",

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from urllib.request import urlopen
 
 import msgspec
 import pytest
 
+from securetrain.attest.fleet import explain, fleet_status
 from securetrain.attest.session.fleet_state import FleetState
 from securetrain.attest.session.reference_file import write_reference_values
 from securetrain.attest.session.state import Revocation
@@ -25,6 +27,7 @@ from securetrain.core.errors import (
     UsageError,
 )
 from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.inventory import EnrolledNode
 from securetrain.evidence.reference import ReferenceValues
 from securetrain.identity.cluster_ca import ClusterCA
@@ -34,12 +37,13 @@ from securetrain.identity.spiffe import Role
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Event, verify_ledger
 from securetrain.policy.load import LoadedPolicy, digest_of, load_policy
-from securetrain.rendezvous.coordinator import standalone
+from securetrain.rendezvous.coordinator import Watchers, standalone
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
 from securetrain.rendezvous.coordinator.standalone import Plan, Standalone
 from securetrain.rendezvous.member.enrollee import enroll
 from securetrain.rendezvous.member.identity_dir import NodeIdentity, store_identity
 from securetrain.testing.machine import REFERENCE_FILE, write_policy
+from tests.rendezvous.webhook_reader import Reader
 
 
 class Cluster:
@@ -51,6 +55,7 @@ class Cluster:
         self.events: list[str] = []
         self.started: list[Standalone] = []
         self.stop = threading.Event()
+        self.watchers: list[Watchers] = []
 
     def start(self, **plan) -> Standalone:
         fields = {
@@ -67,12 +72,17 @@ class Cluster:
             cluster=self.ca,
             unlock=self.ca.key,
             clock=self.tools.now,
-            tell=lambda event: self.events.append(event.event),
+            tell=self.hear,
         )
         made.start()
         self.started.append(made)
         self.job.host, self.job.port = made.address
         return made
+
+    def hear(self, event) -> None:
+        self.events.append(event.event)
+        for watcher in self.watchers:
+            watcher.take(event)
 
     def identity(self, node="node-0") -> NodeIdentity:
         now = self.tools.now()
@@ -368,6 +378,61 @@ def test_who_is_revoked_here_is_out_of_every_job(cluster, tools):
         with pytest.raises(AttestationError, match="ST-ATTS-010"):
             cluster.join(cluster.identity())
         cluster.started[-1].stop()
+
+
+def test_a_refusal_of_a_running_coordinator_is_told_and_counted(cluster, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"s" * 32)
+    secret.chmod(0o600)
+    with closing(Reader(200)) as reader:
+        watchers = Watchers(
+            cluster.job.name, cluster.tools.now, metrics="0", webhook=reader.url, secret=secret
+        )
+        cluster.watchers.append(watchers)
+        cluster.start()
+        with closing(FleetState(cluster.root / "fleet", "securetrain.local")) as state:
+            state.revoke(Revocation(subject="node:node-0", reason="it lied", since="then"))
+        cluster.started.pop().stop()
+        cluster.start(run_dir=cluster.root / "another")
+        with pytest.raises(AttestationError, match="ST-ATTS-010"):
+            cluster.join(cluster.identity())
+        cluster.started.pop().stop()
+        with urlopen(f"http://{watchers.metrics}/metrics") as answer:
+            page = answer.read().decode()
+        watchers.stop()
+        (heard,) = reader.heard
+    assert 'nodes_refused_total{code="ST-ATTS-010"} 1' in page
+    assert "securetrain_coordinator_barred 1" in page
+    notice = json.loads(heard[1])
+    assert notice["kind"] == "refusal"
+    assert notice["subject"] == f"spiffe://securetrain.local/job/{cluster.job.name}/node/node-0"
+    (refusal,) = explain(str(cluster.root / "another")).refusals
+    assert refusal.code == "ST-ATTS-010"
+    assert refusal.node == "node-0"
+
+
+def test_a_fleet_is_shown_with_the_leases_of_a_job_that_runs(cluster):
+    running = cluster.start()
+    member = cluster.join(cluster.identity())
+    with closing(FleetState(cluster.root / "fleet", "securetrain.local")) as state:
+
+        def look():
+            return fleet_status(
+                state,
+                cluster.tools.now(),
+                policy=running.plan.policy,
+                runs=[running.plan.run_dir],
+                ca=cluster.root / "ca",
+            )
+
+        found = look()
+        (node,) = found.nodes
+        assert (node.name, node.tier, found.leases) == ("node-0", NodeTier.SELF_ASSERTED, 1)
+        assert "certificate" in {one.kind for one in found.endings}
+        assert not found.problems
+        member.leave()
+        running.stop()
+        assert look().leases == 0
 
 
 @pytest.mark.forgery
