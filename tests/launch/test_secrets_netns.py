@@ -12,7 +12,13 @@ from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, POLICY, coordinated
 from tests.vocabulary import needs
 
-pytestmark = [pytest.mark.netns, pytest.mark.dist, pytest.mark.slow, needs(missing)]
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.dist,
+    pytest.mark.slow,
+    pytest.mark.many,
+    needs(missing),
+]
 
 CANARY = b"CANARY-SECRET-b7e2-0123456789"
 SECRETS = """\
