@@ -8,3 +8,17 @@ afterwards that an artifact was made under it.
 """
 
 __version__ = "0.1.0"
+
+
+def secret(name: str) -> bytes:
+    """Read a named secret in a worker of ``securetrain run``.
+
+    Args:
+        name: As in ``node.secrets`` of the policy.
+
+    Raises:
+        RuntimeRefusal: ST-RUNT-036 when this process was not given it.
+    """
+    from securetrain.core import secret as read  # noqa: PLC0415 - the package itself loads nothing
+
+    return read(name)

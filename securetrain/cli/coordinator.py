@@ -17,7 +17,7 @@ import click
 
 from securetrain.cli.options import file_option, json_as, passphrase_option
 from securetrain.cli.passphrase import unlocker
-from securetrain.core import ExitCode
+from securetrain.core import ExitCode, undumped
 
 if TYPE_CHECKING:
     from securetrain.ledger import Event
@@ -28,6 +28,8 @@ Examples:
   securetrain coordinator --ca /etc/securetrain/ca --job run-7 --nnodes 2 --policy two.yaml \\
       --bind 10.0.0.1 --port 29400 --enroll-port 29401 --invite node-0 --invite node-1
   securetrain coordinator --ca coordinator-ca --job run-7 --nnodes 2:4 --json
+  securetrain coordinator --ca coordinator-ca --job run-7 --nnodes 2 --policy two.yaml \\
+      --secret dataset-key=file:/etc/securetrain/dataset.key
 
 \b
 Exit codes: 0 the job was closed by its nodes; 1 something was refused or could not be recorded;
@@ -57,6 +59,14 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option("--bind", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=29400, show_default=True, help="0: any."
+)
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME=file:PATH",
+    help="Where a secret lies that the policy names: file:PATH, env:VARIABLE or command:PROGRAM"
+    " ARGUMENTS; repeatable.",
 )
 @click.option(
     "--enroll-port",
@@ -89,6 +99,7 @@ def command(
     policy: str,
     bind: str,
     port: int,
+    secrets: tuple[str, ...],
     enroll_port: int | None,
     advertise: str,
     invite: tuple[str, ...],
@@ -107,7 +118,7 @@ def command(
     from securetrain.identity import ClusterCA
     from securetrain.launch import this_node
     from securetrain.policy.load import load_policy
-    from securetrain.rendezvous.coordinator import Plan, Standalone, Watchers
+    from securetrain.rendezvous.coordinator import Plan, Standalone, Vault, Watchers
     from securetrain.report import Announcer
 
     low, high = node_range(nnodes)
@@ -115,11 +126,15 @@ def command(
         raise click.UsageError("--invite needs --enroll-port")
     if enroll_port is not None and is_any(bind) and not advertise:
         raise click.UsageError(f"--bind {bind}: say with --advertise which host tokens name")
+    loaded = load_policy(policy)
+    if loaded.policy.node.secrets:
+        undumped()
     plan = Plan(
         job=job,
         min_nodes=low,
         max_nodes=high,
-        policy=load_policy(policy),
+        policy=loaded,
+        vault=Vault.open(loaded.policy, secrets, os.environ),
         run_dir=run_dir or Path("runs") / f"{job}-coordinator",
         fleet=this_node(os.environ).fleet,
         bind=bind,

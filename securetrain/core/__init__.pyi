@@ -8,6 +8,10 @@ from .codes import ExitCode as ExitCode
 from .codes import Node as Node
 from .codes import Retry as Retry
 from .extras import install_hint as install_hint
+from .handed import hold_secret as hold_secret
+from .handed import secret as secret
+from .handed import secret_variable as secret_variable
+from .handed import undumped as undumped
 from .leaving import leave as leave
 from .nodestate import STATE_VARIABLE as STATE_VARIABLE
 from .nodestate import NodeState as NodeState

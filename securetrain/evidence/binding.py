@@ -8,7 +8,9 @@ Rules:
    fields have one encoding;
 2. it covers the verifier's nonce (fresh), the session and the TLS exporter (this connection), the
    job, both public keys (these two parties), the WireGuard key (the data plane that the admission
-   opens), the attestation key's name and the manifest that the evidence speaks of;
+   opens), the attestation key's name and the manifest that the evidence speaks of; and the key to
+   which secrets are sealed, where the node has one: a further field, so that no other set of fields
+   has the same encoding;
 3. both sides compute it from what they see themselves: it is compared, never taken over.
 
 The evidence is asked for after the handshake. Binding evidence inside a TLS handshake has been
@@ -45,6 +47,8 @@ class Binding:
     """Name of the attestation key; empty without one."""
     wireguard: bytes = b""
     """Public key of the node's WireGuard device; empty without one."""
+    sealing: bytes = b""
+    """Public key to which secrets for the node are sealed; empty without one."""
 
     def value(self, manifest: bytes) -> bytes:
         """The 32 bytes that evidence about `manifest` must carry on this connection."""
@@ -58,6 +62,7 @@ class Binding:
             ak_name=self.ak_name,
             wireguard=self.wireguard,
             manifest=manifest,
+            sealing=self.sealing,
         )
 
 
@@ -72,6 +77,7 @@ def binding_value(
     ak_name: bytes,
     wireguard: bytes,
     manifest: bytes,
+    sealing: bytes = b"",
 ) -> bytes:
     """The binding value; see the module for what each field does.
 
@@ -95,6 +101,7 @@ def binding_value(
         ak_name,
         wireguard,
         hashlib.sha256(manifest).digest(),
+        *((sealing,) if sealing else ()),
     )
     return hashlib.sha256(LABEL + b"".join(map(prefixed, fields))).digest()
 

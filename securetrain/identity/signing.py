@@ -64,6 +64,8 @@ class Ask(StrEnum):
     """Sign the head of the run; rank 0 only."""
     EVENT = "E"
     """Write an event into the ledger."""
+    SECRET = "S"  # noqa: S105 - the letter of a question
+    """Give this worker a named secret of the job."""
 
 
 LIMITS: Final = {
@@ -73,6 +75,7 @@ LIMITS: Final = {
     Ask.WORD: 2 << 10,
     Ask.HEAD: 16 << 10,
     Ask.EVENT: 32 << 10,
+    Ask.SECRET: 256,
 }
 """Bytes of a body."""
 
@@ -122,6 +125,22 @@ class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     kept: bool
     """Whether it is in the ledger; one above the rank's share is counted only."""
+
+
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `Ask.SECRET`."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A secret, in base64."""
+
+    value: str
+
+    def __repr__(self) -> str:
+        """Without it."""
+        return "Given(...)"
 
 
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -211,6 +230,18 @@ class SigningSocket:
             RuntimeRefusal: ST-RUNT-030 to 035.
         """
         self._reply(Ask.EVENT, event, Written)
+
+    def secret(self, name: str) -> bytes:
+        """Have a named secret given to this worker.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 036.
+        """
+        said = self._reply(Ask.SECRET, canonical.encode(Wanted(name)), Given)
+        try:
+            return base64.b64decode(said.value, validate=True)
+        except binascii.Error as error:
+            raise self._unreachable("its secret is not base64") from error
 
     def close(self) -> None:
         """Close the connection."""

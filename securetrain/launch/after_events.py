@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from securetrain.core.errors import RuntimeRefusal
+from securetrain.launch.node_secrets import NodeSecrets
 from securetrain.launch.restart import Restart
 from securetrain.launch.signing_peers import Worker
 from securetrain.launch.signing_rules import NOT_OWN
@@ -30,6 +31,7 @@ class AfterEvents:
     """One launcher's part of a job."""
 
     restart: Restart
+    secrets: NodeSecrets
     member: Member | None = None
     """The connection to the job; None before it has joined."""
     membership: Membership | None = None
@@ -39,9 +41,10 @@ class AfterEvents:
         self.member = member
 
     def begin(self, membership: Membership, local: Callable[[datetime], datetime]) -> None:
-        """An epoch begins: see `Restart.begin`."""
+        """An epoch begins: see `Restart.begin`; its secrets are asked for."""
         self.membership = membership
         self.restart.begin(membership, local)
+        self.secrets.begin(self.member, membership.epoch)
 
     def act(self, worker: Worker, said: LedgerEvent) -> None:
         """Do what follows from an event.

@@ -172,6 +172,8 @@ def make_plan(options: RunOptions, policy: Policy, log_dir: Path) -> Plan:
         arguments.run_path = arguments.no_python = False
     else:
         notes.append("--no-python: the workers run without the shim")
+        if policy.node.secrets:
+            notes.append("--no-python: the workers are handed no secrets (node.secrets)")
     arguments.log_dir = arguments.log_dir or str(log_dir)
     arguments.master_port = arguments.master_port or 29500  # unused by our backend; torch wants one
     try:

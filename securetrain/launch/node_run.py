@@ -38,6 +38,7 @@ from securetrain.launch.enforced import Enforced, enforced_of, record_enforced
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
 from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober, record_egress
+from securetrain.launch.node_secrets import NodeSecrets, open_vault
 from securetrain.launch.node_services import NodeServices, start_services, this_node
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
@@ -64,7 +65,7 @@ from securetrain.network.environment import (
 from securetrain.network.overlay import underlay_device
 from securetrain.network.wireguard import Endpoint
 from securetrain.policy import sandbox_mode
-from securetrain.rendezvous.coordinator import Admission, Coordinator, CoordinatorSettings
+from securetrain.rendezvous.coordinator import Admission, Coordinator, CoordinatorSettings, Vault
 from securetrain.rendezvous.member import Carrier
 
 
@@ -92,6 +93,7 @@ class Session:
     services: NodeServices | None = None
     cache: Cache | None = None
     appraised: SealedState | None = None
+    vault: Vault = Vault()  # noqa: RUF009 - frozen
     rank_signer: RankSigner | None = None
     """Signs for this node's ranks; None where the job's coordinator is another's."""
     signing: SigningService | None = None
@@ -144,6 +146,7 @@ class Session:
         run, policy = self.setup.run, self.setup.policy
         low, high = elastic_agent.node_range(self.options.torch.nnodes)
         self._begin()
+        self.vault = open_vault(policy.policy, self.options, self.ledger)
         self.forwarded_endpoint = rootless.forwarded_endpoint(environ)
         state = this_node(environ)
         with self._refusing(events.ProfileRefused):
@@ -220,8 +223,9 @@ class Session:
                 head_tracker=self.services.head_tracker,
                 background=self.services.background,
             )
-            after = AfterEvents(restart)
-            self.signing.act = after.act
+            secrets = NodeSecrets(rules=policy.policy.node.secrets, say=self._say)
+            after = AfterEvents(restart, secrets)
+            self.signing.act, self.signing.secret = after.act, secrets.give
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
             with interruptible():  # torch leaves its own handlers behind
@@ -330,7 +334,7 @@ class Session:
             min_nodes=low,
             max_nodes=high,
             clock=self.clock,
-            settings=CoordinatorSettings(verifier=verifier),
+            settings=CoordinatorSettings(verifier=verifier, vault=self.vault),
         )
         host, port = self.coordinator.start()
         return f"{host}:{port}", run.keys

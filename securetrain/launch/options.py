@@ -74,7 +74,7 @@ OUR_VALUED: Final = frozenset(
     {
         *("--policy", "--require", "--run-dir", "--pass-env", "--attester"),
         *("--user", "--output", "--input", "--max-memory-mib", "--max-tasks"),
-        *("--transparency-log", "--transparency-log-key", "--allow-workers"),
+        *("--transparency-log", "--transparency-log-key", "--allow-workers", "--secret"),
     }
 )
 HELP: Final = frozenset({"-h", "--help"})
@@ -133,6 +133,8 @@ class RunOptions:
     max_tasks: int
     """The most processes and threads of theirs; 0 for what the policy says."""
     pass_env: tuple[str, ...]
+    secrets: tuple[str, ...]
+    """Where the secrets of the policy lie; for a launch that starts the job's coordinator."""
     attester: str
     """Settings file of this node's attester, ``auto``, or empty for what the policy implies."""
     log: str
@@ -250,6 +252,7 @@ def parse(argv: Sequence[str], scanned: Scan) -> RunOptions:
         max_memory_mib=options.max_memory_mib,
         max_tasks=options.max_tasks,
         pass_env=tuple(options.pass_env),
+        secrets=tuple(options.secret),
         attester=str(options.attester),
         log=str(options.transparency_log),
         log_key=str(options.transparency_log_key),
@@ -372,6 +375,15 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         help="let this environment variable through to the workers; may be repeated",
     )
     group.add_argument(
+        "--secret",
+        action="append",
+        default=[],
+        metavar="NAME=file:PATH",
+        type=_secret,
+        help="where a secret lies that the policy names (node.secrets): file:PATH, env:VARIABLE or"
+        " command:PROGRAM ARGUMENTS; may be repeated",
+    )
+    group.add_argument(
         "--attester",
         default="",
         metavar="auto|FILE",
@@ -421,6 +433,14 @@ def _requirement(text: str) -> str:
     except ValueError as error:
         names = ", ".join([*NetworkProfile, SANDBOX])
         raise argparse.ArgumentTypeError(f"{text!r} is not one of {names}") from error
+
+
+def _secret(text: str) -> str:
+    place = text.partition("=")[2]
+    if not place.startswith(("file:", "env:", "command:")):
+        # It may be the secret itself: it is neither shown nor kept.
+        raise argparse.ArgumentTypeError("it does not say where the secret lies: NAME=file:PATH")
+    return text
 
 
 def _limit(text: str) -> int:

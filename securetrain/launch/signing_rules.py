@@ -15,6 +15,7 @@ a statement    from rank 0 alone: a checkpoint of this run, name, policy, member
                no step or number before the last
 a head         from rank 0 alone: of a statement signed in this launch, above the last head, without
                a place in the log, which only the launcher gives
+a secret       by every worker, by its name; the coordinator has decided whether the node gets it
 an event       of the role ``rank`` or ``worker``; what rank 0 writes for all from rank 0 alone; a
                checkpoint that was signed only where it was signed here
 =============  ===================================================================================
@@ -40,7 +41,7 @@ from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, reason
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import words
-from securetrain.identity.signing import LIMITS, VERSION, Ask, Hello
+from securetrain.identity.signing import LIMITS, VERSION, Ask, Hello, Wanted
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.signing_peers import Worker
 from securetrain.ledger import Event, LedgerEvent, WriterRole, events
@@ -159,6 +160,16 @@ class Judge:
             raise RuntimeRefusal(
                 MALFORMED, f"version {said.version} of the protocol, not {VERSION}"
             )
+
+    @staticmethod
+    def wanted(body: bytes) -> str:
+        """Judge a question for a secret; any worker of this launch may ask. Returns the name.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-032.
+        """
+        limit = LIMITS[Ask.SECRET]
+        return _read(lambda: canonical.decode(body, Wanted, limit=limit, canonical=True)).name
 
     def rank_file(self, worker: Worker, message: bytes) -> None:
         """Judge a rank's word on its file; the caller signs it next.

@@ -35,8 +35,9 @@ from securetrain.core.errors import RuntimeRefusal, SecureTrainError, os_error
 from securetrain.core.files import make_private_dir
 from securetrain.identity import signing
 from securetrain.identity.keys import PairSigner, Signer
-from securetrain.identity.signing import Ask, Refusal, Reply, Signed, Welcome, Written
+from securetrain.identity.signing import Ask, Given, Refusal, Reply, Signed, Welcome, Written
 from securetrain.launch import elastic_agent
+from securetrain.launch.node_secrets import no_secrets
 from securetrain.launch.signing_peers import Worker, identify, stood_for, workers_of
 from securetrain.launch.signing_quota import Quota, Share
 from securetrain.launch.signing_rules import MALFORMED, Judge
@@ -102,6 +103,8 @@ class SigningService:
     """The workers of each node of the epoch."""
     act: Callable[[Worker, LedgerEvent], None] = lambda _worker, _event: None
     """Does what follows from a worker's event, once that is in the ledger (`after_events`)."""
+    secret: Callable[[str], bytes] = no_secrets
+    """Gives a named secret of the job, or refuses it (`node_secrets`)."""
     problem: SecureTrainError | None = None
     """Why an event could not be written; the run's ledger has a gap."""
     _listener: socket.socket = field(init=False)
@@ -370,7 +373,7 @@ class SigningService:
             return
         _send(connection.socket, Reply.DONE, canonical.encode(said))
 
-    def _judged(self, worker: Worker, ask: Ask, body: bytes) -> Welcome | Signed | Written:
+    def _judged(self, worker: Worker, ask: Ask, body: bytes) -> Welcome | Signed | Written | Given:
         match ask:
             case Ask.HELLO:
                 self.judge.hello(body)
@@ -397,6 +400,8 @@ class SigningService:
                 return _signed(self.keys.checkpoint, body, whole=True)
             case Ask.EVENT:
                 return self._write(worker, body)
+            case Ask.SECRET:
+                return Given(base64.b64encode(self.secret(self.judge.wanted(body))).decode())
             case _:
                 raise ValueError(f"unknown question {ask!r}")
 

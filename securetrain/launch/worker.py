@@ -9,7 +9,8 @@
 It installs the shim and then runs the script as ``python script.py`` or ``python -m module`` would:
 
 1. when the launcher dies this process dies with it (Linux, PR_SET_PDEATHSIG);
-2. the shim is installed; torch is not imported by it;
+2. the shim is installed, and the job's secrets are taken from the launcher (`worker_secrets`);
+   torch is not imported by either;
 3. ``sys.argv``, ``sys.path[0]`` and a ``__main__`` module of its own are what Python itself would
    make them, so that pickling, ``multiprocessing`` and tracebacks work as always;
 4. an exception that ends the script is shown as Python shows it, and written to the rank's report
@@ -43,6 +44,7 @@ from typing import Final, NoReturn
 from securetrain.core import leave
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.launch.shim import Shim
+from securetrain.launch.worker_secrets import hand_over
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -57,6 +59,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         shim = Shim.from_environment(os.environ)
         shim.install()
+        hand_over(shim.policy.node.secrets, shim.signer, os.environ, shim.rank)
         run = _program(list(argv))
     except SecureTrainError as error:
         sys.stderr.write(f"securetrain: {error}\n")

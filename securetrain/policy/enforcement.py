@@ -76,7 +76,11 @@ _SECTIONS: Final[Mapping[Needs, Mapping[str, str]]] = {
     },
     Needs.SANDBOX: {"host": "sandbox max_memory_mib max_tasks"},
     Needs.JOB_NETWORK: {"network": "egress"},
-    Needs.SHIM: {"checkpoint": "unpickle allow_globals", "debug": "allow_servers"},
+    Needs.SHIM: {
+        "node": "secrets",
+        "checkpoint": "unpickle allow_globals",
+        "debug": "allow_servers",
+    },
     Needs.WATCHED_MODEL: {
         "gradients": "mode response data false_alarms_per_million_rank_steps warmup_steps threshold"
         " require_watched max_refused_steps sketch_keys deadline_seconds confirm_tables"

@@ -29,7 +29,11 @@ from securetrain.policy.gradients import GradientData as GradientData  # noqa: P
 from securetrain.policy.gradients import Gradients as Gradients  # noqa: PLC0414 - part of the schema
 from securetrain.policy.gradients import GuardMode as GuardMode  # noqa: PLC0414 - part of the schema
 from securetrain.policy.gradients import GuardResponse as GuardResponse  # noqa: PLC0414 - part of the schema
+from securetrain.policy.meta import EGRESS
 from securetrain.policy.meta import meta as _meta
+from securetrain.policy.secret import MAX_SECRETS as MAX_SECRETS  # noqa: PLC0414 - part of the schema
+from securetrain.policy.secret import Secret as Secret  # noqa: PLC0414 - part of the schema
+from securetrain.policy.secret import SecretName
 
 API_VERSION: Final = "securetrain.dev/policy/v1"
 
@@ -184,6 +188,10 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     tpm: Annotated[Tpm, _meta("what a TPM must prove", "run")] = Tpm()
     tee: Annotated[Tee, _meta("what a CPU's confidential environment must prove", "run")] = Tee()
     gpu: Annotated[Gpu, _meta("what GPUs and NVSwitches must prove", "run")] = Gpu()
+    secrets: Annotated[
+        dict[SecretName, Secret],
+        _meta("named secrets, and which nodes get them", "run", max_length=MAX_SECRETS),
+    ] = {}
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -261,13 +269,6 @@ class Isolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             "audit",
         ),
     ] = IsolationEvidence.PARTITION
-
-
-EGRESS: Final = (
-    r"^(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])"
-    r":(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])\Z"
-)
-"""A place in ``network.egress``: a name or address in lower case, and a port; no pattern."""
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -27,7 +27,6 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts import (
-    DecryptionKey,
     Freshness,
     Kind,
     LocalStorage,
@@ -78,6 +77,7 @@ from securetrain.ledger import Journal, events
 from securetrain.policy import LoadedPolicy
 from securetrain.train.agree import rank_zero_decides
 from securetrain.train.config import AUTO, NEVER, CheckpointJob
+from securetrain.train.decryption import decryption_keys
 from securetrain.train.fitting import load_into
 from securetrain.train.optim import optimizer_state
 from securetrain.train.saving import Background
@@ -124,7 +124,7 @@ class Checkpoints:
     """How checkpoints are written, and how many stay."""
     recovery: Recovery | None = None
     """Rank 0's, where there is no launcher to do it."""
-    decryption_key: Path | None = None
+    decryption_key: str = ""
     """Opens an encrypted checkpoint that is resumed."""
     freshness: Freshness | None = None
     """This node's memory of the run, and operators' waivers; asked when the newest one is."""
@@ -254,7 +254,6 @@ class Checkpoints:
             # Which one is the newest is said by the ledger, in which evictions stand, too.
             asked = msgspec.structs.replace(policy.checkpoint, require_head=False)
             policy = msgspec.structs.replace(policy, checkpoint=asked)
-        key = self.decryption_key
         predicate = load_into(
             state,
             path,
@@ -264,7 +263,7 @@ class Checkpoints:
             now=self.clock(),
             # One that a person names may be old, unless the policy asks for the head.
             freshness=self.freshness if choice == AUTO or policy.checkpoint.require_head else None,
-            keys=[] if key is None else [DecryptionKey.load(key)],
+            keys=decryption_keys(self.decryption_key),
             expect=self.job.expected(),
         )
         digest = digest_of(predicate)

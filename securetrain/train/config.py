@@ -234,7 +234,8 @@ class CheckpointJob(_Section, frozen=True, kw_only=True):
     min_version.
     """
     decryption_key: str = ""
-    """X25519 private key file with which an encrypted checkpoint is resumed; empty for none."""
+    """X25519 private key file with which an encrypted checkpoint is resumed, or secret:NAME for a
+    named secret of the policy; empty for none."""
     background: bool = False
     """Copy the state and go on; the copy is written meanwhile. One at a time."""
     keep: Annotated[int, Meta(ge=0)] = 0

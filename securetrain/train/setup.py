@@ -223,9 +223,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         is_node_leader=worker.is_node_leader,
         clock=worker.clock,
         device=worker.device,
-        decryption_key=Path(job.checkpoint.decryption_key)
-        if job.checkpoint.decryption_key
-        else None,
+        decryption_key=job.checkpoint.decryption_key,
         freshness=_freshness(worker, run_id_of(trust)),
         job=job.checkpoint,
         recovery=_recovery(worker, trust),

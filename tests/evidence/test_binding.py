@@ -19,6 +19,7 @@ BINDING = Binding(
     exporter=bytes(32),
     ak_name=b"ak",
     wireguard=b"wg",
+    sealing=b"seal",
 )
 
 CHANGES: dict[str, Any] = {
@@ -30,6 +31,7 @@ CHANGES: dict[str, Any] = {
     "exporter": b"\x01" * 32,
     "ak_name": b"",
     "wireguard": b"",
+    "sealing": b"",
 }
 
 
@@ -57,7 +59,9 @@ def test_the_value_is_what_the_description_says():
             hashlib.sha256(b"manifest").digest(),
         )
     )
-    assert BINDING.value(b"manifest") == hashlib.sha256(message).digest()
+    # A node without a key to seal to has the binding of before; with one there is a field more.
+    assert changed(sealing=b"").value(b"manifest") == hashlib.sha256(message).digest()
+    assert BINDING.value(b"manifest") == hashlib.sha256(message + field(b"seal")).digest()
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -9,6 +9,7 @@ import pytest
 
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.launch.after_events import AfterEvents
+from securetrain.launch.node_secrets import NodeSecrets
 from securetrain.ledger import events
 from tests.rendezvous.wire.test_ranks import membership
 
@@ -31,7 +32,7 @@ class Heard:
 
 def after() -> tuple[AfterEvents, Heard]:
     heard: Any = Heard()
-    made = AfterEvents(heard)
+    made = AfterEvents(heard, NodeSecrets(rules={}, say=lambda _: None))
     made.joined(heard)
     made.begin(membership((2, ""), (1, ""), (1, "")), lambda time: time)
     return made, heard

@@ -91,7 +91,7 @@ dist.destroy_process_group()
 # argv: folder, policy, address, job, fewest nodes, lease (0: the policy's), names. Each line of its
 # input names a node that is revoked; it serves until the input ends.
 COORDINATE = """
-import sys
+import os, sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from securetrain.core.errors import AdmissionError
@@ -100,6 +100,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.ledger import Ledger
 from securetrain.policy import load_policy
 from securetrain.rendezvous.coordinator.coordinator import Coordinator, CoordinatorSettings
+from securetrain.rendezvous.coordinator.vault import Vault
 from securetrain.rendezvous.member.identity_dir import write_identity
 folder, now, revoked = Path(sys.argv[1]), lambda: datetime.now(UTC), set()
 policy = load_policy(sys.argv[2])
@@ -109,12 +110,13 @@ for node in sys.argv[7:]:
 def check(peer, certificate):
     if peer.node in revoked:
         raise AdmissionError("ST-ADMN-013", f"{peer.node} was revoked")
+vault = Vault.open(policy.policy, os.environ.get("TEST_SECRETS", "").split(), {})
 lease = {"lease": float(sys.argv[6])} if float(sys.argv[6]) else {}
 ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", now)
 coordinator = Coordinator(
     sys.argv[4], ca, policy, ledger, clock=now,
     min_nodes=int(sys.argv[5]), max_nodes=len(sys.argv[7:]),
-    settings=CoordinatorSettings(revoked=check, last_call=1.0, **lease))
+    settings=CoordinatorSettings(revoked=check, last_call=1.0, vault=vault, **lease))
 print(coordinator.start(sys.argv[3])[1], flush=True)
 for line in sys.stdin:
     revoked.add(line.strip())

@@ -106,15 +106,25 @@ class DecryptionKey:
         Raises:
             IdentityError: ST-IDEN-010 when others may read it, ST-IDEN-001 when it is no such key.
         """
+        return cls.parse(read_private(path), str(path))
+
+    @classmethod
+    def parse(cls, pem: bytes, where: str) -> "DecryptionKey":
+        """Read PKCS#8 PEM that is in memory.
+
+        Raises:
+            IdentityError: ST-IDEN-001 when it is no such key.
+        """
         try:
-            key = serialization.load_pem_private_key(read_private(path), None)
+            key = serialization.load_pem_private_key(pem, None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise IdentityError("ST-IDEN-001", f"not a private key: {error}", str(path)) from error
+            # Without the parser's words: they may quote what it was given.
+            raise IdentityError("ST-IDEN-001", "not a private key", where) from error
         if not isinstance(key, x25519.X25519PrivateKey):
             raise IdentityError(
                 "ST-IDEN-001",
                 "not an X25519 key",
-                str(path),
+                where,
                 "openssl genpkey -algorithm x25519 -out FILE",
             )
         return cls(key)

@@ -104,6 +104,10 @@ ROWS: Final = (
     Code("ST-RUNT-035", X.FAILURE, "the launcher's signing socket does not answer",
          fix="look at the launcher's output: it has ended, or its ledger cannot be written",
          severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=LATER, threat="X-WORKER-FAILED"),
+    Code("ST-RUNT-036", X.FAILURE, "a worker asked for a secret that it does not get",
+         fix="name it in node.secrets of the policy; the coordinator's ledger says why a node did"
+             " not get one (secret-withheld)",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-IDN-007"),
     # gradients
     Code("ST-GRAD-001", X.FAILURE, "a rank's gradient is not finite",
          fix="lower optimizer.lr or optimizer.clip, and look at the rows of this step",

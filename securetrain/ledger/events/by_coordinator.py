@@ -8,6 +8,7 @@ from securetrain.ledger.events.base import (
     Observed,
     PeerRefused,
     PlainRefused,
+    Refused,
     WriterRole,
     event,
 )
@@ -137,6 +138,35 @@ class LeaseRenewed(Allowed, frozen=True, kw_only=True):
     def labels(self) -> tuple[str, ...]:
         """UNATTESTED or TEST-ONLY."""
         return _tier_labels(self.tier)
+
+
+@event("secret-released", Boundary.NODE, _COORDINATOR)
+class SecretReleased(Allowed, frozen=True, kw_only=True):
+    """A node was given a secret, sealed to its connection. No event tells anything of its bytes."""
+
+    secret: str
+    """Its name."""
+    edition: int
+    """One more each time that the coordinator read other bytes."""
+    epoch: int
+    tier: NodeTier = NodeTier.SELF_ASSERTED
+    """The node's, by its latest result."""
+    group: str = ""
+    """Its image group, where it was attested to have one."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """UNATTESTED or TEST-ONLY."""
+        return _tier_labels(self.tier)
+
+
+@event("secret-withheld", Boundary.NODE, _COORDINATOR)
+class SecretWithheld(Refused, frozen=True, kw_only=True):
+    """A node that is in the job was not given a secret."""
+
+    secret: str
+    epoch: int
+    tier: NodeTier = NodeTier.SELF_ASSERTED
 
 
 @event("node-refused", Boundary.RENDEZVOUS, _COORDINATOR)

@@ -69,6 +69,11 @@ class TorchAccepted(Allowed, frozen=True, kw_only=True):
     """The version of torch is one that the policy takes."""
 
 
+@event("secrets-refused", Boundary.NODE, _LAUNCHER)
+class SecretsRefused(PlainRefused, frozen=True, kw_only=True):
+    """A secret that the policy names is not where it was said to lie."""
+
+
 @event("program-refused", Boundary.CHECKPOINT, _LAUNCHER)
 class ProgramRefused(PlainRefused, frozen=True, kw_only=True):
     """The workers' program is not one that can be started protected."""

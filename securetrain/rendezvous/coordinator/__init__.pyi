@@ -9,4 +9,5 @@ from .enrollment_server import make_token as make_token
 from .journal import Journal as Journal
 from .standalone import Plan as Plan
 from .standalone import Standalone as Standalone
+from .vault import Vault as Vault
 from .watchers import Watchers as Watchers

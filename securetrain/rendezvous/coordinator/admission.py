@@ -13,7 +13,8 @@ from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.coordinator.settings import Revoked
-from securetrain.rendezvous.wire.membership import Member
+from securetrain.rendezvous.coordinator.vault import Asker
+from securetrain.rendezvous.wire.membership import Member, Membership
 from securetrain.rendezvous.wire.tls import spki_of
 
 
@@ -77,6 +78,23 @@ def member_of(rank: int, session: Session) -> Member:
         role=session.hello.role,
         wireguard=session.hello.wireguard,
         wireguard_port=session.hello.wireguard_port,
+    )
+
+
+def asker_of(session: Session, membership: Membership | None, nonce: bytes) -> Asker:
+    """The member that asks for secrets, as it is known here."""
+    assert session.hello is not None, "it is admitted"
+    assert session.result is not None, "it is admitted"
+    is_member = membership is not None and membership.entry(session.node) is not None
+    return Asker(
+        job=session.terms.job,
+        node=session.node,
+        subject=session.subject,
+        sealing=session.hello.sealing,
+        result=session.result,
+        epoch=membership.epoch if membership is not None and is_member else None,
+        asked=session.asked,
+        exporter=session.channel.exporter(nonce),
     )
 
 

@@ -14,14 +14,16 @@ import msgspec
 from securetrain.core.errors import AdmissionError, SecureTrainError
 from securetrain.core.vocabulary import CloseQuorum
 from securetrain.ledger import LedgerEvent, events
+from securetrain.rendezvous.coordinator.admission import asker_of
 from securetrain.rendezvous.coordinator.assembly import Assembly
 from securetrain.rendezvous.coordinator.closing import Suspicions
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.memory import Held
 from securetrain.rendezvous.coordinator.quotas import Quotas
 from securetrain.rendezvous.coordinator.session import Session
+from securetrain.rendezvous.coordinator.vault import Vault
 from securetrain.rendezvous.wire.membership import Evicted
-from securetrain.rendezvous.wire.protocol import Suspect
+from securetrain.rendezvous.wire.protocol import AskSecrets, Suspect
 
 _LINE: Final = 500
 """Bytes of a ledger's line beside what is said: signature, link, time."""
@@ -49,6 +51,22 @@ class Conduct:
         """
         self.quotas.write(session.node, len(msgspec.json.encode(said)) + _LINE)
         self.journal.write(said)
+
+    def give(self, session: Session, ask: AskSecrets, vault: Vault) -> None:
+        """Answer a question for secrets, after the ledger has it.
+
+        Raises:
+            AdmissionError: ST-ADMN-031.
+        """
+        asker = asker_of(session, self.assembly.membership, ask.nonce)
+        answer, said = vault.answer(ask, asker)
+        # A question in its turn costs the node nothing: there is one in an epoch.
+        in_turn = asker.epoch == ask.epoch > session.asked
+        for event in said:
+            self.journal.write(event) if in_turn else self.note(session, event)
+        if in_turn:
+            session.asked = ask.epoch
+        session.post(answer)
 
     def close(self, session: Session) -> None:
         """Count a node's Close, or record that it does not count."""

@@ -48,6 +48,7 @@ from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.coordinator.settings import CoordinatorSettings, forgetful_verifier
 from securetrain.rendezvous.coordinator.succession import Succession
 from securetrain.rendezvous.coordinator.terms import make_terms
+from securetrain.rendezvous.wire import protocol
 from securetrain.rendezvous.wire.channel import Channel
 from securetrain.rendezvous.wire.membership import Membership
 from securetrain.rendezvous.wire.protocol import AnyMessage, Done, Going, Store, Suspect, Workers
@@ -384,6 +385,11 @@ class Coordinator:
         if found is not None:
             found.evict(AdmissionError("ST-ADMN-034", where=found.subject))
 
+    def secrets(self, session: Session, ask: protocol.AskSecrets) -> None:
+        """Give a member what the policy gives it."""
+        with self._lock:
+            self._conduct.give(session, ask, self._terms.vault)
+
     def beat(self, session: Session) -> None:
         """Answer a sign of life with where the job stands."""
         with self._lock:  # until it is posted, or else news could overtake it
@@ -471,12 +477,9 @@ class Coordinator:
             job=self._terms.job,
             clock=self._clock,
         )
+        connection = make_connection(self._reception.context(), check, server=True)
         session = Session(
-            channel=Channel(
-                sock,
-                make_connection(self._reception.context(), check, server=True),
-                monotonic=self._monotonic,
-            ),
+            channel=Channel(sock, connection, monotonic=self._monotonic),
             remote=remote,
             hub=self,
             verifier=self._verifier,

@@ -28,6 +28,7 @@ from securetrain.evidence import SESSION_SIZE, AttestationResult, Binding, Evide
 from securetrain.identity import JobCA, SpiffeId, certificate_pem, public_key_of
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.rendezvous.coordinator.renewal import Renewal
+from securetrain.rendezvous.coordinator.vault import Vault
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
 from securetrain.rendezvous.wire.generation import Generation
 from securetrain.rendezvous.wire.meaning import check_address
@@ -39,6 +40,7 @@ from securetrain.rendezvous.wire.protocol import (
     PROTOCOL,
     Admit,
     AnyMessage,
+    AskSecrets,
     Challenge,
     Close,
     CloseState,
@@ -57,6 +59,7 @@ from securetrain.rendezvous.wire.protocol import (
     Workers,
     unexpected,
 )
+from securetrain.rendezvous.wire.sealing import check_sealing
 from securetrain.rendezvous.wire.tunnel import check_hello as check_tunnel
 
 MAX_OUTBOX: Final = 256
@@ -79,6 +82,7 @@ class Terms:
     max_nodes: int
     random: Callable[[int], bytes]
     renewal: Renewal
+    vault: Vault
     monotonic: Callable[[], float] = time.monotonic
 
 
@@ -119,6 +123,9 @@ class Hub(Protocol):
     def suspect(self, session: "Session", message: Suspect) -> None:
         """The node does not trust another member."""
 
+    def secrets(self, session: "Session", ask: AskSecrets) -> None:
+        """The member asks for what the policy gives it."""
+
     def beat(self, session: "Session") -> None:
         """The node is alive: post where the job stands, and nothing that is older than news."""
 
@@ -146,6 +153,8 @@ class Session:
     """When the challenge was made that the node's last good evidence answers."""
     floors: tuple[bytes, ...] = ()
     """What the node showed with its latest Ready."""
+    asked: int = -1
+    """The last epoch in which the node has asked for secrets."""
     admitted: bool = False
     said_goodbye: bool = False
     _renewing: bool = False
@@ -312,6 +321,7 @@ class Session:
             exporter=self.channel.exporter(session),
             ak_name=challenge.ak_name,
             wireguard=self.hello.wireguard.encode(),
+            sealing=self.hello.sealing.encode(),
         )
         message = Challenge(
             nonce=challenge.nonce,
@@ -439,14 +449,21 @@ class Session:
                 result = self._appraise(message)
                 self.hub.renewed(self, result)
                 self._send_admit(result)
-            case Close():
-                self.hub.close(self)
-            case Suspect():
-                self.hub.suspect(self, message)
+            case Close() | Suspect() | AskSecrets():
+                self._claim(message)
             case Leave():
                 self.said_goodbye = True
             case _:
                 raise unexpected(message, "a request of an admitted node")
+
+    def _claim(self, message: Close | Suspect | AskSecrets) -> None:
+        match message:
+            case Close():
+                self.hub.close(self)
+            case Suspect():
+                self.hub.suspect(self, message)
+            case AskSecrets():
+                self.hub.secrets(self, message)
 
 
 def _check_hello(hello: Hello, peer: SpiffeId, remote: str, *, alone: bool) -> None:
@@ -471,6 +488,7 @@ def _check_hello(hello: Hello, peer: SpiffeId, remote: str, *, alone: bool) -> N
         )
     check_address(hello.address, remote, alone=alone)
     check_tunnel(hello)
+    check_sealing(hello.sealing)
 
 
 def _misplaced(message: AnyMessage | None, wanted: str) -> AdmissionError:

@@ -16,6 +16,7 @@ from securetrain.identity import SpiffeId
 from securetrain.policy.load import LoadedPolicy
 from securetrain.rendezvous.coordinator.memory import JobMemory
 from securetrain.rendezvous.coordinator.renewal import Issue
+from securetrain.rendezvous.coordinator.vault import Vault
 
 HEARTBEAT_SECONDS: Final = 2.0
 LAST_CALL_SECONDS: Final = 30.0
@@ -46,6 +47,8 @@ class CoordinatorSettings:
     """Renews nodes' certificates; by default with the job's CA, without a register."""
     memory: JobMemory | None = None
     """Keeps the state of the job for the next coordinator; None keeps none."""
+    vault: Vault = Vault()  # noqa: RUF009 - frozen
+    """The secrets that the policy names; by default there are none."""
     monotonic: Callable[[], float] = time.monotonic
     """A steady clock in seconds."""
     random: Callable[[int], bytes] = secrets.token_bytes

@@ -54,6 +54,7 @@ from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.memory import JobMemory
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
 from securetrain.rendezvous.coordinator.settings import LAST_CALL_SECONDS, CoordinatorSettings
+from securetrain.rendezvous.coordinator.vault import Vault
 
 TRUST_LIFETIME: Final = timedelta(days=365)
 LOOK_SECONDS: Final = 1.0
@@ -91,6 +92,8 @@ class Plan:
     advertise: str = ""
     """The host that stands in tokens; by default what it binds to."""
     last_call: float = LAST_CALL_SECONDS
+    vault: Vault = Vault()  # noqa: RUF009 - frozen
+    """The secrets that the policy names."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,6 +167,7 @@ class Standalone:
                 revoked=self.watch.check,
                 issue=self._issue,
                 memory=JobMemory(run.coordinator_state, key),
+                vault=plan.vault,
                 verifier=verifier,
             ),
         )

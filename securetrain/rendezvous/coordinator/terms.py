@@ -51,5 +51,6 @@ def make_terms(
         max_nodes=nodes[1],
         random=chosen.random,
         renewal=Renewal(issue=chosen.issue or issue_node, clock=clock, journal=journal),
+        vault=chosen.vault,
         monotonic=chosen.monotonic,
     )

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 from .client import Member as Member
+from .desk import Opened as Opened
 from .enrollee import enroll as enroll
 from .entry import CARRIER as CARRIER
 from .entry import FLOORS as FLOORS

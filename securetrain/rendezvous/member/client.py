@@ -27,6 +27,7 @@ from securetrain.core.errors import AdmissionError, SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.evidence import AttestationResult
 from securetrain.rendezvous.member.comeback import Comeback
+from securetrain.rendezvous.member.desk import Opened
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.link import Link
 from securetrain.rendezvous.member.places import Place
@@ -231,16 +232,16 @@ class Member:
                 current = self._membership or current
             return current
 
+    def ask_secrets(self, epoch: int, timeout: float) -> Opened | None:
+        """Ask for the secrets of an epoch; None without an answer in time, or when it is out."""
+        return self._link.desk.ask(epoch, timeout, self._link.post, lambda: not self.connected)
+
     def finish_work(self) -> None:
         """Say that this node's workers have ended well."""
         self._link.post(Done())
 
     def await_work(self, timeout: float) -> bool:
-        """After `finish_work`: wait for the workers of the other members.
-
-        Returns:
-            Whether they have ended, or their nodes are gone; also when this node is out.
-        """
+        """After `finish_work`: wait for the others' workers; tell whether none runs any more."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not self._status.running or not self.connected, timeout
@@ -257,10 +258,9 @@ class Member:
         self._link.post(Going())
 
     def prove_again(self, timeout: float) -> bool:
-        """Prove this node once more: what its workers did until now is believed then.
+        """Prove this node once more; tell whether that was so in time, and it is not out.
 
-        Returns:
-            Whether that was so in time; False when this node is out.
+        What its workers did until now is believed then.
         """
         before, deadline = self._link.admitted, self._monotonic() + timeout
         self._link.renew()

@@ -32,6 +32,7 @@ from securetrain.rendezvous.wire.protocol import (
     Formed,
     Hello,
     Ready,
+    Secrets,
     Staffed,
     Store,
 )
@@ -100,6 +101,8 @@ class Comeback:
                 self._owed.pop("Store", None)
             case Staffed():
                 self._owed.pop("Workers", None)
+            case Secrets():
+                self._owed.pop("AskSecrets", None)
             case _:
                 pass
 

@@ -33,6 +33,7 @@ from securetrain.core.errors import AdmissionError, AttestationError, NetworkErr
 from securetrain.evidence import AttestationResult
 from securetrain.identity import Role
 from securetrain.rendezvous.member.comeback import FIRST_PAUSE, LONGEST_PAUSE, Comeback, given_up
+from securetrain.rendezvous.member.desk import Desk
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.places import Herald, Place, Places, reach
 from securetrain.rendezvous.member.proving import peer_key, prove
@@ -52,6 +53,7 @@ from securetrain.rendezvous.wire.protocol import (
     Proof,
     Refuse,
     Renew,
+    Secrets,
     Staffed,
     Status,
     Store,
@@ -115,7 +117,8 @@ class Link:
         self._herald = Herald(self._show)
         self._quit = threading.Event()
         self._refused = False
-        self._hello = hello
+        self.desk = Desk(job=hello.job, node=hello.node)
+        self._hello = msgspec.structs.replace(hello, sealing=self.desk.public)
         self._attester = attester
         self._clock = clock
         self._monotonic = monotonic
@@ -473,6 +476,9 @@ class Link:
                 self._on_message(message)
             case Challenge():
                 channel.send(self._prove(channel, message), self._soon())
+            case Secrets():
+                self._comeback.hear(message)
+                self.desk.hear(message, channel.exporter)
             case Admit():
                 self._accept(channel, message)
             case Refuse():

@@ -37,6 +37,7 @@ def prove(
         exporter=channel.exporter(challenge.session),
         ak_name=parse_public(keys.ak_public).name if keys is not None else b"",
         wireguard=hello.wireguard.encode(),
+        sealing=hello.sealing.encode(),
     )
     ask = Ask(credential=challenge.credential, ima_first=challenge.ima_first, full=challenge.full)
     evidence = attester.collect(binding, ask)

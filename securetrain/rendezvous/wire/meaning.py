@@ -59,8 +59,8 @@ def check_address(text: str, remote: str, *, alone: bool) -> None:
         raise AdmissionError("ST-ADMN-032", f"{text} is {why}", "Hello.address")
 
 
-def check_key(key: bytes) -> None:
-    """Rules 3 and 4.
+def check_key(key: bytes, field: str = "wireguard") -> None:
+    """Rules 3 and 4, which hold for every X25519 key that a node announces.
 
     Raises:
         AdmissionError: ST-ADMN-032.
@@ -72,7 +72,8 @@ def check_key(key: bytes) -> None:
         why = "not in its one spelling"
     else:
         return
-    raise AdmissionError("ST-ADMN-032", f"the WireGuard key is {why}", "Hello.wireguard")
+    kind = "WireGuard" if field == "wireguard" else field
+    raise AdmissionError("ST-ADMN-032", f"the {kind} key is {why}", f"Hello.{field}")
 
 
 def _nobodys(address: IPv4Address | IPv6Address) -> str:

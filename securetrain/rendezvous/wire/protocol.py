@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""securetrain-rdzv/3: the messages between a node and the coordinator, without I/O.
+"""securetrain-rdzv/4: the messages between a node and the coordinator, without I/O.
 
 Rules:
 
@@ -30,6 +30,8 @@ Rules:
     Renew            ->           Challenge, Proof, Admit again, a third of the lease after Admit;
                                   with the node's next certificate when half of its life is over
     Suspect          ->                                  (recorded; evicts nobody by itself)
+    AskSecrets       ->                                  (a member of an epoch, once for each)
+                     <-           Secrets                (sealed to the key of Hello, or refused)
     Done             ->                                  (its workers have ended well)
     Going            ->                                  (it will leave: form a round without it)
     Close            ->
@@ -47,8 +49,9 @@ from securetrain.core import CODES, canonical
 from securetrain.core.errors import AdmissionError, SecureTrainError, UsageError
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.evidence import AttestationKeys, Structure
+from securetrain.policy.schema import MAX_SECRETS
 
-PROTOCOL: Final = "securetrain-rdzv/3"
+PROTOCOL: Final = "securetrain-rdzv/4"
 """Its number changes with any message: TLS (ALPN) and Hello refuse another one, before the rest."""
 HEADER_SIZE: Final = 4
 ANSWER_HEARTBEATS: Final = 2
@@ -70,6 +73,9 @@ TRANSCRIPT_LIMIT: Final = 32 << 10
 """Bytes of an audit's transcript."""
 MAX_SHOWN: Final = 64
 """Different floors in one membership."""
+SECRET_LIMIT: Final = 32 << 10
+"""Bytes of one secret."""
+SEALED_LIMIT: Final = SECRET_LIMIT + 128
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 Text: TypeAlias = Annotated[str, Meta(max_length=2000)]
@@ -120,6 +126,9 @@ class Hello(Message, frozen=True, tag="hello"):
     """UDP port at `address` where that end listens; 0 when there is none."""
     network: NetworkProfile | None = None
     """The network profile that this node achieved, when the job has a network of its own."""
+    sealing: WireGuardText = ""
+    """X25519 public key (base64) of this connection, to which secrets are sealed; in the binding of
+    the evidence. Empty for a node that asks for none."""
     tpm: AttestationKeys | None = None
     """The keys of the node's TPM, to which the challenge's credential is encrypted."""
     resume: Epoch | None = None
@@ -280,6 +289,44 @@ class Suspect(Message, frozen=True, tag="suspect"):
     """Of an audit that the coordinator can check; empty where it is this node's word alone."""
 
 
+class AskSecrets(Message, frozen=True, tag="ask-secrets"):
+    """A member of an epoch asks for the secrets that the policy gives it."""
+
+    epoch: Epoch
+    nonce: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    """Fresh; also the context of the TLS exporter that the secrets are bound to."""
+
+
+class SealedSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A secret that only the node can open (`sealing`)."""
+
+    name: Name
+    edition: Annotated[int, Meta(ge=1, le=1 << 31)]
+    """One more each time that the coordinator reads other bytes."""
+    sealed: Annotated[bytes, Meta(max_length=SEALED_LIMIT)]
+
+
+class WithheldSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A secret that the node does not get, and why."""
+
+    name: Name
+    code: Annotated[str, Meta(pattern=r"^ST-[A-Z]{4}-\d{3}\Z")]
+    what: Text
+
+
+class Secrets(Message, frozen=True, tag="secrets"):
+    """The answer to AskSecrets: every secret of the policy, sealed or withheld."""
+
+    epoch: Epoch
+    nonce: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    given: Annotated[tuple[SealedSecret, ...], Meta(max_length=MAX_SECRETS)] = ()
+    withheld: Annotated[tuple[WithheldSecret, ...], Meta(max_length=MAX_SECRETS)] = ()
+
+    def __repr__(self) -> str:
+        """Without the bytes, although they are sealed."""
+        return "Secrets(...)"
+
+
 class Close(Message, frozen=True, tag="close"):
     """This node is done with the job; with a quorum of its round, the job is over for all."""
 
@@ -312,6 +359,8 @@ AnyMessage: TypeAlias = (
     | Heartbeat
     | Renew
     | Suspect
+    | AskSecrets
+    | Secrets
     | Close
     | Leave
     | Refuse
@@ -341,7 +390,8 @@ def encode_frame(message: AnyMessage) -> bytes:
         AdmissionError: ST-ADMN-001 when it is larger than any receiver accepts.
     """
     body = canonical.encode(message)
-    limit = DOCUMENT_LIMIT if isinstance(message, Proof | Formed | Staffed) else FRAME_LIMIT
+    large = isinstance(message, Proof | Formed | Staffed | Secrets)
+    limit = DOCUMENT_LIMIT if large else FRAME_LIMIT
     if len(body) > limit:
         raise _bad(f"a {type(message).__name__} of {len(body)} bytes, the limit is {limit}")
     return len(body).to_bytes(HEADER_SIZE, "big") + body

@@ -4,7 +4,7 @@
 
 Rules:
 
-1. TLS 1.3 and nothing else; the ALPN protocol is ``securetrain-rdzv/3``;
+1. TLS 1.3 and nothing else; the ALPN protocol is ``securetrain-rdzv/4``;
 2. both sides present a certificate that the job CA issued directly; beside OpenSSL's own checks,
    each is judged by `identity.job_ca.check_leaf` for the role that the peer must have: a node's
    certificate is never a coordinator's, nor the other way round. The job CA is the trust anchor,

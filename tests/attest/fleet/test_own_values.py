@@ -15,6 +15,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.node_appraiser import NodeAppraiser
 from securetrain.evidence.reference import SignedReferenceValues
+from securetrain.evidence.tpm.boot import BootAppraiser
 from securetrain.testing.bootlog import Boot
 from tests import vocabulary
 from tests.attest.bundles import bundle_of
@@ -140,3 +141,17 @@ def test_what_is_a_machines_own_is_retired_too(machines, values):
     assert without.nodes["node-1"] == values.nodes["node-1"]
     error = vocabulary.refused(AttestationError, "ST-ATTS-217", admitted, first, without)
     assert error.where.startswith("PCR 5")
+
+
+@pytest.mark.forgery
+def test_a_boot_that_was_accepted_with_own_values_says_nothing_without_them(machines, values):
+    """An appraiser remembers what it has accepted, by everything that the verdict depends on."""
+    first, own = machines[0], values.nodes["node-0"].own
+    appraiser = BootAppraiser(values.boot)
+    log, pcrs = first.what.log(), first.what.registers()
+    accepted = appraiser.appraise(log, pcrs, secure_boot=True, own=own)
+    assert appraiser.appraise(log, pcrs, secure_boot=True, own=dict(own)) is accepted
+    for others in ({}, values.nodes["node-1"].own, {"1": own["5"], "5": own["1"]}):
+        with pytest.raises(AttestationError) as refused:
+            appraiser.appraise(log, pcrs, secure_boot=True, own=others)
+        assert refused.value.code == "ST-ATTS-217"

@@ -34,7 +34,7 @@ from securetrain.rendezvous.wire.protocol import (
 )
 
 MESSAGES = [
-    Hello(protocol="securetrain-rdzv/3", job="j", node="n", address="127.0.0.1", local_world=8),
+    Hello(protocol="securetrain-rdzv/4", job="j", node="n", address="127.0.0.1", local_world=8),
     Challenge(nonce=bytes(32), session=bytes(16)),
     Proof(media_type="a/b", body=b"\x00\xff", binding=bytes(32), signature=b"sig"),
     Admit(
