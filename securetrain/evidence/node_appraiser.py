@@ -64,6 +64,7 @@ class NodeAppraiser:
             policy.tpm,
             tpm=values.tpm,
             boots={name: values.group(name).boot for name in ("", *values.groups)},
+            late={name: values.group(name).late for name in ("", *values.groups)},
             ima=values.ima,
             documents=documents,
             inventory=self._ek_names,
@@ -148,6 +149,7 @@ class NodeAppraiser:
                 registers=tpm.registers if tpm is not None else b"",
                 secure_boot=tpm.secure_boot if tpm is not None else None,
                 ima=tpm.ima if tpm is not None else None,
+                late=tpm.late if tpm is not None else None,
             ),
         )
 

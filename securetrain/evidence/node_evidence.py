@@ -97,6 +97,10 @@ class TpmEvidence(_Struct, frozen=True, kw_only=True):
     event_log: Annotated[bytes, Meta(max_length=1 << 20)] = b""
     """The firmware's log; empty on a renewal whose boot registers did not change."""
     ima: ImaList | None = None
+    userspace_log: Annotated[bytes, Meta(max_length=256 << 10)] = b""
+    """What systemd extended after the firmware's log had ended (JSON text sequence)."""
+    pcr_signatures: Annotated[bytes, Meta(max_length=64 << 10)] = b""
+    """Signed predictions of PCR 11, as they came with the image (`tpm2-pcr-signature.json`)."""
 
 
 class TeeEvidence(_Struct, frozen=True, kw_only=True):

@@ -17,10 +17,10 @@ FLOOR = {
     "tests/attest/fleet": 95,
     "tests/attest/node/tpm": 85,
     "tests/attest/session": 105,
-    "tests/evidence": 590,
+    "tests/evidence": 600,
     "tests/evidence/gpu": 600,
     "tests/evidence/tee": 400,
-    "tests/evidence/tpm": 1100,
+    "tests/evidence/tpm": 1290,
     "tests/rendezvous/coordinator": 16,
     "tests/rendezvous/member": 7,
 }

@@ -39,11 +39,15 @@ from securetrain.evidence import (
 )
 from securetrain.evidence.tee import ROOT, ROOTS, Product, claimed_key
 from securetrain.evidence.tpm import (
+    LATE_PCRS,
     BootReference,
     check_attestation_key,
     check_endorsement_key,
+    eventlog,
     learn_boot,
+    learn_late,
     merge,
+    merge_late,
     parse_public,
     verify_quote,
 )
@@ -125,7 +129,15 @@ class _Lesson:
             )
         learned = learn_boot(evidence.event_log, {n: quote.pcrs[n] for n in BOOT_PCRS})
         known = self._group()
-        self._set_group(msgspec.structs.replace(known, boot=merge([known.boot, learned])))
+        late = known.late
+        if all(index in quote.pcrs for index in LATE_PCRS):
+            log = eventlog.parse(evidence.event_log)
+            found = learn_late(log, evidence.userspace_log, quote.pcrs)
+            late = merge_late(late, found)
+        else:
+            self.notes.append("PCR 11 to 15 are not judged: the node's securetrain is too old")
+        boot = merge([known.boot, learned])
+        self._set_group(msgspec.structs.replace(known, boot=boot, late=late))
         self.good.append(f"boot: {_told(learned)}")
 
     def read_cpu(self, evidence: TeeEvidence) -> None:
@@ -220,7 +232,7 @@ class _Lesson:
         if name := self.teacher.group:
             self._set(groups={**self.values.groups, name: group})
         else:
-            self._set(boot=group.boot, tdx_boot=group.tdx_boot)
+            self._set(boot=group.boot, tdx_boot=group.tdx_boot, late=group.late)
 
     def _set(self, **sections: object) -> None:
         self.values = msgspec.structs.replace(self.values, **sections)

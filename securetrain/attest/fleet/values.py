@@ -22,8 +22,8 @@ from securetrain.attest.fleet.bundle import key_text
 from securetrain.attest.session.reference_file import read_reference_values, write_reference_values
 from securetrain.attest.session.state import StateStore
 from securetrain.core.errors import UsageError
-from securetrain.evidence import ImageGroup, ReferenceValues
-from securetrain.evidence.tpm import BootReference
+from securetrain.evidence import ReferenceValues
+from securetrain.evidence.tpm import BootReference, LateReference
 from securetrain.identity.keys import PrivateKey
 
 Change = Callable[[ReferenceValues], ReferenceValues]
@@ -37,6 +37,7 @@ _LISTS: Final = (
     "owner_keys",
 )
 _MAPS: Final = ("registers", "variables")
+_LATE_MAPS: Final = ("registers", "sections", "words", "digests")
 
 
 def retire(values: ReferenceValues, given: Sequence[str]) -> ReferenceValues:
@@ -49,11 +50,15 @@ def retire(values: ReferenceValues, given: Sequence[str]) -> ReferenceValues:
     found: set[str] = set()
     boots = {name: _without(getattr(values, name), gone, found) for name in ("boot", "tdx_boot")}
     groups = {
-        name: ImageGroup(
-            boot=_without(group.boot, gone, found), tdx_boot=_without(group.tdx_boot, gone, found)
+        name: msgspec.structs.replace(
+            group,
+            boot=_without(group.boot, gone, found),
+            tdx_boot=_without(group.tdx_boot, gone, found),
+            late=_late_without(group.late, gone, found),
         )
         for name, group in values.groups.items()
     }
+    late = _late_without(values.late, gone, found)
     if missing := sorted(gone - found):
         raise UsageError(
             "ST-USAG-001",
@@ -61,7 +66,7 @@ def retire(values: ReferenceValues, given: Sequence[str]) -> ReferenceValues:
             "VALUE",
             "name digests, commands or command lines as 'securetrain attest values show' does",
         )
-    return msgspec.structs.replace(values, groups=groups, **boots)
+    return msgspec.structs.replace(values, groups=groups, late=late, **boots)
 
 
 def remove(values: ReferenceValues, names: Sequence[str]) -> ReferenceValues:
@@ -128,3 +133,21 @@ def _without(boot: BootReference, gone: set[str], found: set[str]) -> BootRefere
     for name in _MAPS:
         fields[name] = {one: kept(entries) for one, entries in getattr(boot, name).items()}
     return msgspec.structs.replace(boot, **fields)
+
+
+def _late_without(
+    late: LateReference | None, gone: set[str], found: set[str]
+) -> LateReference | None:
+    """PCR 11 to 15 likewise. A signed prediction is retired by name: its signature stays good."""
+    if late is None:
+        return None
+    fields: dict[str, Any] = {
+        name: {
+            one: tuple(entry for entry in entries if entry not in gone)
+            for one, entries in getattr(late, name).items()
+        }
+        for name in _LATE_MAPS
+    }
+    for name in _LATE_MAPS:
+        found.update(*(gone.intersection(entries) for entries in getattr(late, name).values()))
+    return msgspec.structs.replace(late, **fields)

@@ -34,6 +34,10 @@ from .keys import check_attestation_key as check_attestation_key
 from .keys import check_endorsement_key as check_endorsement_key
 from .keys import policy_a as policy_a
 from .keys import policy_b as policy_b
+from .late import LATE_PCRS as LATE_PCRS
+from .late import LateReference as LateReference
+from .late import learn_late as learn_late
+from .late import merge_late as merge_late
 from .profile import check_endorsement_profile as check_endorsement_profile
 from .quote import verify_quote as verify_quote
 from .runtime_policy import PAYLOAD_TYPE as PAYLOAD_TYPE

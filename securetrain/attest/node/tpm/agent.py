@@ -53,10 +53,9 @@ from securetrain.evidence.tpm import (
     parse_public,
 )
 
-BOOT_PCRS: Final = tuple(range(11))
-"""Firmware and boot loader (0 to 9) and IMA (10)."""
-MOK_PCR: Final = 14
-"""Where shim measures the machine owner's keys: quoted too when the caller asks for it."""
+BOOT_PCRS: Final = tuple(range(16))
+"""Firmware and boot loader (0 to 9), IMA (10), unified kernel images and what comes with them (11
+to 13), the machine owner's keys (14) and the system's identity (15): all that cannot be reset."""
 QUOTE_TRIES: Final = 5
 KEY_FILE: Final = "attestation-key.json"
 _KEY_LIMIT: Final = 16 << 10
@@ -161,6 +160,8 @@ class TpmAgent:
             pcrs=pcrs,
             event_log=logs.event_log() if full else b"",
             ima=logs.ima(ima_first),
+            userspace_log=logs.userspace_log(),
+            pcr_signatures=logs.pcr_signatures() if full else b"",
         )
         self.notes = tuple(logs.notes)
         return evidence
