@@ -77,6 +77,7 @@ class NodeAppraiser:
             tcb_statuses=policy.tee.tcb_statuses,
             secure_boot=policy.tpm.secure_boot,
             collateral=collateral,
+            paravisor=values.paravisor,
         )
         self._gpu = GpuAppraiser(policy=policy.gpu, reference=values.gpu, collateral=collateral)
         self._tokens = TokenAppraiser(values.tokens)
@@ -125,7 +126,12 @@ class NodeAppraiser:
         tpm = self._judge_tpm(evidence, case)
         parts = [tpm.part] if tpm is not None else []
         enrolled = self._reference.values.nodes.get(case.node)
-        if evidence.tee is not None:
+        if evidence.tee is not None and evidence.tee.paravisor is not None:
+            vm = enrolled.vm if enrolled is not None else None
+            part, runtime = self._tee.appraise_vm(evidence.tee, case, vm)
+            vtpm = self._tpm.appraise_vouched(evidence.tee.paravisor.vtpm, case, runtime.ak)
+            parts += [part, vtpm]
+        elif evidence.tee is not None:
             chips = enrolled.chips if enrolled is not None else ()
             group = self._reference.values.group(self._group_of(case.node))
             parts.append(self._tee.appraise(evidence.tee, case, chips, group.tdx_boot))

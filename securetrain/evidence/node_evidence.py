@@ -103,6 +103,15 @@ class TpmEvidence(_Struct, frozen=True, kw_only=True):
     """Signed predictions of PCR 11, as they came with the image (`tpm2-pcr-signature.json`)."""
 
 
+class ParavisorEvidence(_Struct, frozen=True, kw_only=True):
+    """The part of a confidential VM whose report only its paravisor can ask for (Azure)."""
+
+    runtime_data: Structure
+    """JSON: REPORT_DATA is its hash."""
+    vtpm: TpmEvidence
+    """By the key that the runtime data name, and for this exchange."""
+
+
 class TeeEvidence(_Struct, frozen=True, kw_only=True):
     """A report or quote of the CPU's confidential-computing environment."""
 
@@ -113,6 +122,8 @@ class TeeEvidence(_Struct, frozen=True, kw_only=True):
     """SEV-SNP: what the host's certificate table holds, VCEK or VLEK first."""
     event_log: Annotated[bytes, Meta(max_length=1 << 20)] = b""
     """TDX: the CCEL data."""
+    paravisor: ParavisorEvidence | None = None
+    """Set where the report is not the guest's own."""
 
 
 class DeviceEvidence(_Struct, frozen=True, kw_only=True):

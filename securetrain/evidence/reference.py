@@ -28,6 +28,7 @@ from msgspec import Meta
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, SecureTrainError, reason
 from securetrain.evidence.gpu.reference import GpuReference
+from securetrain.evidence.tee.paravisor import ParavisorReference
 from securetrain.evidence.tee.snp_rules import SnpReference
 from securetrain.evidence.tee.tdx import TdxReference
 from securetrain.evidence.tokens import TokenReference
@@ -59,6 +60,8 @@ class EnrolledNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """PDIs of its GPUs and switches, hex; empty leaves them open."""
     group: GroupName = ""
     """Its image group."""
+    vm: Annotated[str, Meta(pattern=r"\A([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?\Z")] = ""
+    """The id of its VM, where a paravisor speaks for it; empty where it has none."""
 
 
 class ImageGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -83,6 +86,8 @@ class ReferenceValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     ima: ImaReference = ImaReference()
     snp: SnpReference = SnpReference()
     tdx: TdxReference = TdxReference()
+    paravisor: ParavisorReference = ParavisorReference()
+    """Confidential VMs whose reports are their paravisor's (Azure)."""
     tdx_boot: BootReference = BootReference()
     """What a TDX guest measures when it boots: as `boot`, with SHA-384 digests and RTMRs."""
     late: LateReference | None = None

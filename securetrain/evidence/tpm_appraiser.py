@@ -197,6 +197,48 @@ class TpmAppraiser:
             late=late,
         )
 
+    def appraise_vouched(self, evidence: TpmEvidence, case: Case, ak: PublicArea) -> Part:
+        """Rules 3 to 5 for a virtual TPM whose attestation key a CPU's report vouches for.
+
+        There is no endorsement key and nothing to activate. All of it is sent each time, so that a
+        lease has nothing to go on from.
+
+        Raises:
+            AttestationError: ST-ATTS-013, 016, ST-ATTS-101 to 119, 2xx, 3xx.
+        """
+        if evidence.activation:
+            raise AttestationError(
+                "ST-ATTS-016", "an activation that nobody has asked for", "paravisor.vtpm"
+            )
+        case = msgspec.structs.replace(case, lease=None)
+        quote = verify_quote(
+            evidence.quote,
+            evidence.signature,
+            ak=ak,
+            ek=None,
+            extra_data=case.binding,
+            pcrs=evidence.pcrs,
+            required=QUOTED,
+        )
+        registers = b"".join(_BOOT_VALUES(quote.pcrs))
+        secure_boot, log = self._judge_boot(evidence, quote, registers, case)
+        late = self._judge_late(evidence, quote, log, case)
+        ima = self._judge_ima(evidence, quote, registers, None)
+        affirmed = {
+            "executables": secure_boot is not None,
+            "file-system": ima is not None and ima.policy != "",
+        }
+        return Part(
+            name="vtpm",
+            tier=NodeTier.VTPM,
+            submodule=Submodule(
+                trust_vector=trust_vector(*(name for name, holds in affirmed.items() if holds)),
+                claims=self._measured(
+                    quote, ima, late, group=self._group(case.node), secure_boot=secure_boot
+                ),
+            ),
+        )
+
     def _judge_boot(
         self, evidence: TpmEvidence, quote: Quote, registers: bytes, case: Case
     ) -> tuple[bool | None, EventLog | None]:
@@ -280,6 +322,29 @@ class TpmAppraiser:
             "restart_count": quote.clock.restart_count,
             "clock_safe": quote.safe,
             "enrolled": opening.enrolled,
+            **self._measured(quote, ima, late, group=group, secure_boot=secure_boot),
+        }
+        return Part(
+            name="tpm",
+            tier=endorsement.tier,
+            submodule=Submodule(
+                trust_vector=trust_vector(*(name for name, holds in affirmed.items() if holds)),
+                claims=claims,
+            ),
+            identities=(opening.identity,),
+        )
+
+    def _measured(
+        self,
+        quote: Quote,
+        ima: ImaState | None,
+        late: LateProgress | None,
+        *,
+        group: str,
+        secure_boot: bool | None,
+    ) -> dict[str, str | int | bool]:
+        """What the registers say, for people."""
+        claims: dict[str, str | int | bool] = {
             "pcrs_sha256": hashlib.sha256(b"".join(quote.pcrs.values())).hexdigest(),
         }
         if group:
@@ -293,15 +358,7 @@ class TpmAppraiser:
         if ima is not None:
             claims["ima_entries"] = ima.progress.entries
             claims["ima_policy"] = ima.policy
-        return Part(
-            name="tpm",
-            tier=endorsement.tier,
-            submodule=Submodule(
-                trust_vector=trust_vector(*(name for name, holds in affirmed.items() if holds)),
-                claims=claims,
-            ),
-            identities=(opening.identity,),
-        )
+        return claims
 
     def _unjudged(self, group: str) -> str:
         """The registers from 11 to 15 that nothing says the value of, for people."""

@@ -182,6 +182,11 @@ class _Lesson:
             return
         new = merge_snp(old, found)
         self._set(snp=new)
+        if new.min_version < old.min_version:
+            self.notes.append(
+                f"reports of version {new.min_version} are accepted from now on: their firmware"
+                " knows no alias check"
+            )
         for product, tcb in found.min_tcb.items():
             numbers = ", ".join(f"{k} {v}" for k, v in msgspec.structs.asdict(tcb).items())
             self.good.append(f"SEV-SNP guest {found.measurements[0][:16]}..., firmware {numbers}")

@@ -35,7 +35,7 @@ from typing import Final
 import msgspec
 
 from securetrain.attest.node.tpm import endorsement
-from securetrain.attest.node.tpm.client import TIMEOUT, Tpm
+from securetrain.attest.node.tpm.client import TIMEOUT, Range, Tpm
 from securetrain.attest.node.tpm.endorsement import EndorsementKey
 from securetrain.attest.node.tpm.measurements import Measurements, Sources
 from securetrain.attest.node.tpm.responses import TpmRefusalError
@@ -102,6 +102,7 @@ class TpmAgent:
         self._contexts: dict[str, bytes] = {}
         self._endorsement_key: EndorsementKey | None = None
         self._stored: StoredKey | None = None
+        self._indices: frozenset[int] | None = None
         self.notes: tuple[str, ...] = ()
         """What the latest evidence lacks, and why: for people."""
 
@@ -165,6 +166,43 @@ class TpmAgent:
         )
         self.notes = tuple(logs.notes)
         return evidence
+
+    def has_index(self, index: int) -> bool:
+        """Tell whether the TPM has an NV index; what a TPM has of them is looked up once."""
+        if self._indices is None:
+            with self._open() as tpm:
+                self._indices = frozenset(tpm.handles(Range.NV))
+        return index in self._indices
+
+    def vouched(self, binding: bytes, *, index: int, handle: int) -> tuple[bytes, TpmEvidence]:
+        """Evidence by a key that is not ours, and that a report in the TPM vouches for.
+
+        Args:
+            binding: what the quote signs as its extraData.
+            index: where the report lies.
+            handle: where the key is persistent.
+
+        Returns:
+            The report, and the quote with the logs.
+
+        Raises:
+            AttestationError: ST-ATTS-150 to 156.
+        """
+        with self._open() as tpm:
+            report = tpm.nv_read(index)
+            quote, signature, pcrs = quote_at_once(tpm, handle, binding, self._pcrs)
+        logs = Measurements(self._sources)
+        evidence = TpmEvidence(
+            quote=quote,
+            signature=signature,
+            pcrs=pcrs,
+            event_log=logs.event_log(),
+            ima=logs.ima(0),
+            userspace_log=logs.userspace_log(),
+            pcr_signatures=logs.pcr_signatures(),
+        )
+        self.notes = tuple(logs.notes)
+        return report, evidence
 
     def _open(self) -> Tpm:
         return Tpm.open(self.address, self._timeout)
