@@ -127,8 +127,8 @@ class NodeAppraiser:
         parts = [tpm.part] if tpm is not None else []
         enrolled = self._reference.values.nodes.get(case.node)
         if evidence.tee is not None and evidence.tee.paravisor is not None:
-            vm = enrolled.vm if enrolled is not None else None
-            part, runtime = self._tee.appraise_vm(evidence.tee, case, vm)
+            vms = enrolled.vms if enrolled is not None else ()
+            part, runtime = self._tee.appraise_vm(evidence.tee, case, vms)
             vtpm = self._tpm.appraise_vouched(evidence.tee.paravisor.vtpm, case, runtime.ak)
             parts += [part, vtpm]
         elif evidence.tee is not None:

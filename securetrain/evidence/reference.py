@@ -49,6 +49,9 @@ GROUP_PATTERN: Final = r"\A([a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?)?\Z"
 GroupName: TypeAlias = Annotated[str, Meta(pattern=GROUP_PATTERN)]
 
 
+VmId: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")]
+
+
 class EnrolledNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The hardware that one node may present."""
 
@@ -60,8 +63,8 @@ class EnrolledNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """PDIs of its GPUs and switches, hex; empty leaves them open."""
     group: GroupName = ""
     """Its image group."""
-    vm: Annotated[str, Meta(pattern=r"\A([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?\Z")] = ""
-    """The id of its VM, where a paravisor speaks for it; empty where it has none."""
+    vms: tuple[VmId, ...] = ()
+    """Ids of its VM, where a paravisor speaks for it."""
 
 
 class ImageGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

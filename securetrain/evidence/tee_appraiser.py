@@ -94,7 +94,7 @@ class TeeAppraiser:
         return part
 
     def appraise_vm(
-        self, evidence: TeeEvidence, case: Case, enrolled: str | None
+        self, evidence: TeeEvidence, case: Case, enrolled: tuple[str, ...]
     ) -> tuple[Part, RuntimeData]:
         """Judge the report of a paravisor, and the VM that it speaks for.
 
@@ -103,7 +103,7 @@ class TeeAppraiser:
         Args:
             evidence: what the node sent, with the paravisor's part.
             case: this exchange.
-            enrolled: the id of the VM that is enrolled for the node, if any.
+            enrolled: ids of VMs that are enrolled for the node.
 
         Raises:
             AttestationError: ST-ATTS-012, 4xx, 5xx and 7xx.

@@ -42,7 +42,9 @@ class CloudWorld(World):
         self.vm = azure.Vm()
         machine = Machine("node-0", tpm=self.vm.tpm)
         values = reference_values(
-            machine, paravisor=paravisor, nodes={"node-0": EnrolledNode(**{"vm": azure.VM, **node})}
+            machine,
+            paravisor=paravisor,
+            nodes={"node-0": EnrolledNode(**{"vms": (azure.VM,), **node})},
         )
         super().__init__(machine, values=values)
         # What is accepted of plain guests is nothing: paravisors are judged by their own list.
@@ -225,11 +227,13 @@ def test_another_boot_in_a_genuine_vm(world, boot, code):
 def test_the_vm_of_another_node(world):
     other = azure.VM.replace("7d", "8d")
     assert world.refuses("ST-ATTS-012", runtime=world.vm.runtime(vmUniqueId=other)).where.endswith(
-        "vm"
+        "vms"
     )
-    CloudWorld(vm="").refuses("ST-ATTS-012")
-    CloudWorld(msgspec.structs.replace(PARAVISORS, any_vm=True), vm="").say()
-    CloudWorld(msgspec.structs.replace(PARAVISORS, any_vm=True), vm=other).refuses("ST-ATTS-012")
+    CloudWorld(vms=()).refuses("ST-ATTS-012")
+    CloudWorld(msgspec.structs.replace(PARAVISORS, any_vm=True), vms=()).say()
+    CloudWorld(msgspec.structs.replace(PARAVISORS, any_vm=True), vms=(other,)).refuses(
+        "ST-ATTS-012"
+    )
 
 
 @pytest.mark.forgery

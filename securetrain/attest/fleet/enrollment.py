@@ -76,7 +76,12 @@ POLICY_LIMIT: Final = 32 << 20
 """Of a runtime policy that is put into the reference values; a larger one belongs in the cache."""
 PEM_LIMIT: Final = 256 << 10
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_KINDS: Final[Mapping[str, str]] = {"ek_names": "TPM", "chips": "chip", "devices": "device"}
+_KINDS: Final[Mapping[str, str]] = {
+    "ek_names": "TPM",
+    "chips": "chip",
+    "devices": "device",
+    "vms": "VM",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

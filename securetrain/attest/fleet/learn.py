@@ -19,6 +19,7 @@ import msgspec
 
 from securetrain.attest.fleet.bundle import Bundle
 from securetrain.attest.fleet.learn_gpu import learn_devices, merge_devices
+from securetrain.attest.fleet.learn_paravisor import learn_vm
 from securetrain.attest.fleet.learn_tee import learn_snp, learn_tdx, merge_snp, merge_tdx
 from securetrain.core.errors import AttestationError
 from securetrain.evidence import (
@@ -120,6 +121,10 @@ class _Lesson:
         self.node = msgspec.structs.replace(self.node, ek_names=(ek.name.hex(),))
         if not self.teacher.good:
             return
+        self._learn_boot(evidence, quote.pcrs)
+
+    def _learn_boot(self, evidence: TpmEvidence, pcrs: Mapping[int, bytes]) -> None:
+        """The boot that a quote is of."""
         if not evidence.event_log:
             raise AttestationError(
                 "ST-ATTS-013",
@@ -127,12 +132,14 @@ class _Lesson:
                 f"node {self.bundle.node}",
                 "collect the evidence as root, or enroll without --learn-boot",
             )
-        learned = learn_boot(evidence.event_log, {n: quote.pcrs[n] for n in BOOT_PCRS})
+        learned = learn_boot(evidence.event_log, {n: pcrs[n] for n in BOOT_PCRS})
         known = self._group()
         late = known.late
-        if all(index in quote.pcrs for index in LATE_PCRS):
+        if late is None and known.boot != BootReference():
+            self.notes.append("PCR 11 to 15 are judged from now on, for every node of the group")
+        if all(index in pcrs for index in LATE_PCRS):
             log = eventlog.parse(evidence.event_log)
-            found = learn_late(log, evidence.userspace_log, quote.pcrs)
+            found = learn_late(log, evidence.userspace_log, pcrs)
             late = merge_late(late, found)
         else:
             self.notes.append("PCR 11 to 15 are not judged: the node's securetrain is too old")
@@ -142,7 +149,9 @@ class _Lesson:
 
     def read_cpu(self, evidence: TeeEvidence) -> None:
         """The CPU's chip, and the guest on it."""
-        if evidence.kind is TeeKind.SEV_SNP:
+        if evidence.paravisor is not None:
+            self._read_vm(evidence)
+        elif evidence.kind is TeeKind.SEV_SNP:
             self._read_snp(evidence)
         else:
             self._read_tdx(evidence)
@@ -214,6 +223,26 @@ class _Lesson:
             merged = merge([known.tdx_boot, learned.boot])
             self._set_group(msgspec.structs.replace(known, tdx_boot=merged))
             self.good.append(f"the guest's boot: {_told(learned.boot)}")
+
+    def _read_vm(self, evidence: TeeEvidence) -> None:
+        """A paravisor's VM: which it is, and what it booted."""
+        amd = evidence.kind is TeeKind.SEV_SNP
+        learned = learn_vm(
+            evidence,
+            binding=self.bundle.binding,
+            now=self.teacher.now,
+            vendor_chain=self._vendor_chain(evidence) if amd else (),
+            amd=self.teacher.roots.amd,
+            intel=self.teacher.roots.intel,
+        )
+        self.node = msgspec.structs.replace(self.node, vms=(learned.vm,))
+        if not self.teacher.good:
+            return
+        self._set(**learned.merged(self.values))
+        self._learn_boot(learned.vtpm, learned.pcrs)
+        self.good.append(f"paravisor {learned.measurement[:16]}... of the VM {learned.vm}")
+        if learned.console:
+            self.notes.append("VMs with a serial console are accepted from now on")
 
     def _own_chip(self, chip: str) -> None:
         if chip:

@@ -32,6 +32,7 @@ import binascii
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -203,7 +204,7 @@ def judge_vm(
     runtime: RuntimeData,
     reference: ParavisorReference,
     *,
-    enrolled: str | None,
+    enrolled: Collection[str],
     secure_boot: bool,
     node: str,
 ) -> None:
@@ -212,18 +213,19 @@ def judge_vm(
     Args:
         runtime: the paravisor's word.
         reference: what is accepted.
-        enrolled: the VM's id that is enrolled for the node, if any.
+        enrolled: ids of VMs that are enrolled for the node.
         secure_boot: whether the policy asks for Secure Boot.
         node: the node's name.
 
     Raises:
         AttestationError: ST-ATTS-012 for another VM, ST-ATTS-441 for its configuration.
     """
-    if enrolled != runtime.vm and (enrolled or not reference.any_vm):
+    if runtime.vm not in enrolled and (enrolled or not reference.any_vm):
+        others = ", ".join(enrolled) or "none that is enrolled"
         raise AttestationError(
             "ST-ATTS-012",
-            f"the VM is {runtime.vm}, the node has {enrolled or 'none that is enrolled'}",
-            f"node {node}: vm",
+            f"the VM is {runtime.vm}, the node has {others}",
+            f"node {node}: vms",
             "enroll the VM for this node, or accept every VM (paravisor.any_vm)",
         )
     if not runtime.tpm:

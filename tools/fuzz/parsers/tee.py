@@ -42,7 +42,7 @@ def _paravisor() -> list[Parser]:
 
     def judge(data: bytes) -> None:
         found = parse_runtime_data(data)
-        judge_vm(found, accepted, enrolled=None, secure_boot=False, node="fuzz")
+        judge_vm(found, accepted, enrolled=(), secure_boot=False, node="fuzz")
 
     return [
         Parser(
