@@ -14,7 +14,7 @@ PLACES = ("tests/attest", "tests/evidence", "tests/rendezvous")
 GOAL = 200
 """What the design asks for."""
 FLOOR = {
-    "tests/attest/fleet": 100,
+    "tests/attest/fleet": 101,
     "tests/attest/node/tpm": 85,
     "tests/attest/session": 105,
     "tests/evidence": 680,

@@ -26,6 +26,7 @@ from .enrollment import enroll as enroll
 from .enrollment import enroll_into as enroll_into
 from .enrollment import ima_reference as ima_reference
 from .enrollment import read_pem as read_pem
+from .images import accept_images as accept_images
 from .local import Collected as Collected
 from .local import collect_here as collect_here
 from .local import default_state as default_state

@@ -42,6 +42,7 @@ from securetrain.evidence.tee import ROOT, ROOTS, Product, claimed_key
 from securetrain.evidence.tpm import (
     LATE_PCRS,
     BootReference,
+    LateReference,
     check_attestation_key,
     check_endorsement_key,
     eventlog,
@@ -134,18 +135,18 @@ class _Lesson:
             )
         learned = learn_boot(evidence.event_log, {n: pcrs[n] for n in BOOT_PCRS})
         known = self._group()
-        late = known.late
+        late, told = known.late, ""
         if late is None and known.boot != BootReference():
             self.notes.append("PCR 11 to 15 are judged from now on, for every node of the group")
         if all(index in pcrs for index in LATE_PCRS):
             log = eventlog.parse(evidence.event_log)
             found = learn_late(log, evidence.userspace_log, pcrs)
-            late = merge_late(late, found)
+            late, told = merge_late(late, found), _told_late(found)
         else:
             self.notes.append("PCR 11 to 15 are not judged: the node's securetrain is too old")
         boot = merge([known.boot, learned])
         self._set_group(msgspec.structs.replace(known, boot=boot, late=late))
-        self.good.append(f"boot: {_told(learned)}")
+        self.good.append(f"boot: {_told(learned)}{told}")
 
     def read_cpu(self, evidence: TeeEvidence) -> None:
         """The CPU's chip, and the guest on it."""
@@ -307,6 +308,18 @@ def learn(
         good=tuple(lesson.good),
         notes=tuple(lesson.notes),
     )
+
+
+def _told_late(late: LateReference) -> str:
+    """The reference values of PCR 11 to 15 in a line."""
+    counts = (
+        (sum(map(len, late.sections.values())), "image section"),
+        (sum(map(len, late.words.values())), "word"),
+        (sum(map(len, late.digests.values())), "other measurement"),
+        (late.volume_keys, "volume key"),
+    )
+    told = [f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts if count]
+    return f"; in PCR 11 to 15: {', '.join(told)}" if told else ""
 
 
 def _told(boot: BootReference) -> str:

@@ -87,6 +87,21 @@ def parse_userspace_log(log: bytes) -> tuple[Extension, ...]:
     return tuple(one for one in found if one is not None)
 
 
+def leads_to(log: bytes, register: int, start: bytes, quoted: bytes) -> bool:
+    """Tell whether a register comes from one value to another by this log; what follows is ignored.
+
+    Raises:
+        AttestationError: ST-ATTS-240.
+    """
+    value = start
+    for one in parse_userspace_log(log):
+        if value == quoted:
+            break
+        if one.register == register:
+            value = Hash.SHA256.digest(value + one.digest)
+    return value == quoted
+
+
 def _extension(index: int, text: bytes) -> Extension | None:
     where = f"{_NAME}, record {index}"
     if len(text) > _RECORD_LIMIT or not text.endswith(b"\n"):

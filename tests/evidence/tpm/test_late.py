@@ -21,7 +21,7 @@ from securetrain.evidence.tpm.late import (
     learn_late,
     merge_late,
 )
-from securetrain.evidence.tpm.userspace_log import LOG_LIMIT, parse_userspace_log
+from securetrain.evidence.tpm.userspace_log import LOG_LIMIT, leads_to, parse_userspace_log
 from tests import vocabulary
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm import lateboots as uki
@@ -422,6 +422,14 @@ RECORD = uki.word(11, "enter-initrd").record()
 )
 def test_malformed_logs(log):
     vocabulary.refused(AttestationError, "ST-ATTS-240", parse_userspace_log, log)
+
+
+def test_a_log_leads_from_the_firmwares_end_to_the_quoted_value():
+    start, end, said = GOOD.pcrs(0), GOOD.pcrs(), GOOD.userspace_log()
+    assert all(leads_to(said, index, start[index], end[index]) for index in range(16))
+    assert leads_to(b"", 12, start[12], end[12])
+    assert not leads_to(b"", 11, start[11], end[11])
+    assert not leads_to(said, 11, bytes(32), end[11])
 
 
 def test_records_of_other_registers_are_stepped_over():
