@@ -42,6 +42,7 @@ from .node_evidence import DeviceKind as DeviceKind
 from .node_evidence import Evidence as Evidence
 from .node_evidence import ImaList as ImaList
 from .node_evidence import NodeEvidence as NodeEvidence
+from .node_evidence import ParavisorEvidence as ParavisorEvidence
 from .node_evidence import Structure as Structure
 from .node_evidence import TeeEvidence as TeeEvidence
 from .node_evidence import TeeKind as TeeKind

@@ -15,6 +15,7 @@ from securetrain.evidence.result import Submodule
 if TYPE_CHECKING:
     from securetrain.evidence.tpm.certificates import Endorsement
     from securetrain.evidence.tpm.ima import Progress
+    from securetrain.evidence.tpm.late import LateProgress
     from securetrain.evidence.tpm.quote import Clock
     from securetrain.evidence.tpm.structures import PublicArea
 
@@ -94,6 +95,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """Whether Secure Boot was on; None where no log was asked for."""
     ima: "Progress | None" = None
     """How far the kernel's measurement list was attested."""
+    late: "LateProgress | None" = None
+    """PCR 11 to 15; None where they are not judged."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,6 +74,7 @@ class NodeAppraiser:
             policy.tpm,
             tpm=values.tpm,
             boots={name: values.group(name).boot for name in ("", *values.groups)},
+            late={name: values.group(name).late for name in ("", *values.groups)},
             ima=values.ima,
             documents=documents,
             inventory=self._ek_names,
@@ -87,6 +88,7 @@ class NodeAppraiser:
             tcb_statuses=policy.tee.tcb_statuses,
             secure_boot=policy.tpm.secure_boot,
             collateral=collateral,
+            paravisor=values.paravisor,
         )
         self._gpu = GpuAppraiser(policy=policy.gpu, reference=values.gpu, collateral=collateral)
         self._tokens = TokenAppraiser(values.tokens)
@@ -156,7 +158,12 @@ class NodeAppraiser:
         tpm = self._judge_tpm(evidence, case)
         parts = [tpm.part] if tpm is not None else []
         enrolled = self._values.nodes.get(case.node)
-        if evidence.tee is not None:
+        if evidence.tee is not None and evidence.tee.paravisor is not None:
+            vms = enrolled.vms if enrolled is not None else ()
+            part, runtime = self._tee.appraise_vm(evidence.tee, case, vms)
+            vtpm = self._tpm.appraise_vouched(evidence.tee.paravisor.vtpm, case, runtime.ak)
+            parts += [part, vtpm]
+        elif evidence.tee is not None:
             chips = enrolled.chips if enrolled is not None else ()
             group = self._values.group(self._group_of(case.node))
             parts.append(self._tee.appraise(evidence.tee, case, chips, group.tdx_boot))
@@ -180,6 +187,7 @@ class NodeAppraiser:
                 registers=tpm.registers if tpm is not None else b"",
                 secure_boot=tpm.secure_boot if tpm is not None else None,
                 ima=tpm.ima if tpm is not None else None,
+                late=tpm.late if tpm is not None else None,
             ),
         )
 

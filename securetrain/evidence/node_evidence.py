@@ -97,6 +97,19 @@ class TpmEvidence(_Struct, frozen=True, kw_only=True):
     event_log: Annotated[bytes, Meta(max_length=1 << 20)] = b""
     """The firmware's log; empty on a renewal whose boot registers did not change."""
     ima: ImaList | None = None
+    userspace_log: Annotated[bytes, Meta(max_length=256 << 10)] = b""
+    """What systemd extended after the firmware's log had ended (JSON text sequence)."""
+    pcr_signatures: Annotated[bytes, Meta(max_length=64 << 10)] = b""
+    """Signed predictions of PCR 11, as they came with the image (`tpm2-pcr-signature.json`)."""
+
+
+class ParavisorEvidence(_Struct, frozen=True, kw_only=True):
+    """The part of a confidential VM whose report only its paravisor can ask for (Azure)."""
+
+    runtime_data: Structure
+    """JSON: REPORT_DATA is its hash."""
+    vtpm: TpmEvidence
+    """By the key that the runtime data name, and for this exchange."""
 
 
 class TeeEvidence(_Struct, frozen=True, kw_only=True):
@@ -109,6 +122,8 @@ class TeeEvidence(_Struct, frozen=True, kw_only=True):
     """SEV-SNP: what the host's certificate table holds, VCEK or VLEK first."""
     event_log: Annotated[bytes, Meta(max_length=1 << 20)] = b""
     """TDX: the CCEL data."""
+    paravisor: ParavisorEvidence | None = None
+    """Set where the report is not the guest's own."""
 
 
 class DeviceEvidence(_Struct, frozen=True, kw_only=True):

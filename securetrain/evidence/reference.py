@@ -38,11 +38,13 @@ from securetrain.evidence.inventory import (
     PagesRoot,
     ReadAt,
 )
+from securetrain.evidence.tee.paravisor import ParavisorReference
 from securetrain.evidence.tee.snp_rules import SnpReference
 from securetrain.evidence.tee.tdx import TdxReference
 from securetrain.evidence.tokens import TokenReference
 from securetrain.evidence.tpm.bootrules import BootReference
 from securetrain.evidence.tpm.certificates import TpmReference
+from securetrain.evidence.tpm.late import LateReference
 from securetrain.evidence.tpm.runtime_policy import ImaReference
 from securetrain.identity import dsse
 from securetrain.identity.keys import PublicKey, Signer
@@ -60,6 +62,7 @@ class ImageGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     boot: BootReference = BootReference()
     tdx_boot: BootReference = BootReference()
+    late: LateReference | None = None
 
 
 class ReferenceValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -78,8 +81,13 @@ class ReferenceValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     ima: ImaReference = ImaReference()
     snp: SnpReference = SnpReference()
     tdx: TdxReference = TdxReference()
+    paravisor: ParavisorReference = ParavisorReference()
+    """Confidential VMs whose reports are their paravisor's (Azure)."""
     tdx_boot: BootReference = BootReference()
     """What a TDX guest measures when it boots: as `boot`, with SHA-384 digests and RTMRs."""
+    late: LateReference | None = None
+    """PCR 11 to 15: unified kernel images, command lines, extensions, machine owner's keys. None
+    does not judge them, and results say so."""
     gpu: GpuReference = GpuReference()
     tokens: TokenReference = TokenReference()
     groups: dict[GroupName, ImageGroup] = {}
@@ -98,7 +106,7 @@ class ReferenceValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             AttestationError: ST-ATTS-009 for one that is not there.
         """
         if not name:
-            return ImageGroup(boot=self.boot, tdx_boot=self.tdx_boot)
+            return ImageGroup(boot=self.boot, tdx_boot=self.tdx_boot, late=self.late)
         if name not in self.groups:
             raise unusable(
                 f"there is no image group {name!r}",

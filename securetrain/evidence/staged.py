@@ -14,6 +14,7 @@ import msgspec
 
 from securetrain.evidence.reference import ImageGroup, ReferenceValues
 from securetrain.evidence.tpm.bootrules import BootReference
+from securetrain.evidence.tpm.late import LateReference
 
 _LISTS: Final = (
     "firmware",
@@ -25,6 +26,7 @@ _LISTS: Final = (
     "owner_keys",
 )
 _MAPS: Final = ("registers", "variables")
+_LATE_MAPS: Final = ("registers", "sections", "words", "digests")
 
 
 def in_force(values: ReferenceValues, now: datetime) -> ReferenceValues:
@@ -49,6 +51,9 @@ def entries_of(group: ImageGroup) -> set[str]:
         found.update(entry for name in _LISTS for entry in getattr(boot, name))
         maps: Iterable[Mapping[str, Sequence[str]]] = (getattr(boot, name) for name in _MAPS)
         found.update(entry for held in maps for entries in held.values() for entry in entries)
+    if group.late is not None:
+        maps = (getattr(group.late, name) for name in _LATE_MAPS)
+        found.update(entry for held in maps for entries in held.values() for entry in entries)
     return found
 
 
@@ -61,12 +66,16 @@ def without_entries(
     """
     for name in groups:
         group = values.group(name)
-        boot, tdx_boot = _without(group.boot, gone), _without(group.tdx_boot, gone)
+        left = {
+            "boot": _without(group.boot, gone),
+            "tdx_boot": _without(group.tdx_boot, gone),
+            "late": None if group.late is None else _late_without(group.late, gone),
+        }
         if name:
-            left = {**values.groups, name: ImageGroup(boot=boot, tdx_boot=tdx_boot)}
-            values = msgspec.structs.replace(values, groups=left)
+            changed = msgspec.structs.replace(group, **left)
+            values = msgspec.structs.replace(values, groups={**values.groups, name: changed})
         else:
-            values = msgspec.structs.replace(values, boot=boot, tdx_boot=tdx_boot)
+            values = msgspec.structs.replace(values, **left)
     return values
 
 
@@ -78,3 +87,15 @@ def _without(boot: BootReference, gone: Collection[str]) -> BootReference:
     for name in _MAPS:
         fields[name] = {one: kept(entries) for one, entries in getattr(boot, name).items()}
     return msgspec.structs.replace(boot, **fields)
+
+
+def _late_without(late: LateReference, gone: Collection[str]) -> LateReference:
+    """PCR 11 to 15 likewise. A signed prediction is retired by name: its signature stays good."""
+    fields = {
+        name: {
+            one: tuple(entry for entry in entries if entry not in gone)
+            for one, entries in getattr(late, name).items()
+        }
+        for name in _LATE_MAPS
+    }
+    return msgspec.structs.replace(late, **fields)

@@ -9,12 +9,17 @@ Rules:
 2. certificates, lists and TCB verdicts come from the signed cache, never from the node alone;
 3. a TDX guest's run-time registers are explained by its log, or else each of RTMR 0 to 2 has
    reference values of its own;
-4. a chip that is enrolled for a node is that node's.
+4. a chip that is enrolled for a node is that node's;
+5. a report that is a paravisor's carries the hash of its runtime data instead, and is judged by the
+   measurements of paravisors alone (`paravisor`). Which VM it is, is said by those data: several
+   VMs share a chip. Its registers of a TDX guest have reference values of their own.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
@@ -23,10 +28,17 @@ from securetrain.evidence.collateral import Collateral, CollateralKind
 from securetrain.evidence.node_evidence import TeeEvidence, TeeKind, report_data
 from securetrain.evidence.result import Submodule, trust_vector
 from securetrain.evidence.tee.chain import Memory
+from securetrain.evidence.tee.paravisor import (
+    ParavisorReference,
+    RuntimeData,
+    judge_vm,
+    parse_runtime_data,
+    vouched_data,
+)
 from securetrain.evidence.tee.snp import ROOTS as AMD_ROOTS
 from securetrain.evidence.tee.snp import claimed_key, verify_snp
 from securetrain.evidence.tee.snp_report import Product
-from securetrain.evidence.tee.snp_rules import SnpReference
+from securetrain.evidence.tee.snp_rules import SnpReference, unknown_bits
 from securetrain.evidence.tee.tdx import TdxReference, TdxState, claimed_platform, verify_tdx
 from securetrain.evidence.tee.tdx_collateral import ROOT as INTEL_ROOT
 from securetrain.evidence.tee.tdx_collateral import TdxCollateral
@@ -45,6 +57,7 @@ class TeeAppraiser:
     tcb_statuses: Collection[str]
     secure_boot: bool
     collateral: Collateral
+    paravisor: ParavisorReference = field(default_factory=ParavisorReference)
     amd_roots: Mapping[Product, str] = field(default_factory=lambda: AMD_ROOTS)
     """SHA-256 of the SubjectPublicKeyInfo of AMD's root for each product."""
     intel_root: str = INTEL_ROOT
@@ -65,11 +78,12 @@ class TeeAppraiser:
         Raises:
             AttestationError: ST-ATTS-012 and 013, ST-ATTS-2xx, 4xx, 5xx and 7xx.
         """
+        wanted = report_data(case.binding)
         match evidence.kind:
             case TeeKind.SEV_SNP:
-                part = self._snp(evidence, case)
+                part = self._snp(evidence, case, self.snp, wanted)
             case TeeKind.TDX:
-                part = self._tdx(evidence, case, tdx_boot)
+                part = self._tdx(evidence, case, self.tdx, wanted, tdx_boot)
         chip = str(part.submodule.claims["chip"])
         if chips and chip not in chips:
             raise AttestationError(
@@ -79,14 +93,60 @@ class TeeAppraiser:
             )
         return part
 
-    def _snp(self, evidence: TeeEvidence, case: Case) -> Part:
+    def appraise_vm(
+        self, evidence: TeeEvidence, case: Case, enrolled: tuple[str, ...]
+    ) -> tuple[Part, RuntimeData]:
+        """Judge the report of a paravisor, and the VM that it speaks for.
+
+        The key in what is returned has said nothing yet: its quote is what makes all of it fresh.
+
+        Args:
+            evidence: what the node sent, with the paravisor's part.
+            case: this exchange.
+            enrolled: ids of VMs that are enrolled for the node.
+
+        Raises:
+            AttestationError: ST-ATTS-012, 4xx, 5xx and 7xx.
+        """
+        assert evidence.paravisor is not None, "NodeAppraiser has seen it"
+        runtime = parse_runtime_data(evidence.paravisor.runtime_data)
+        wanted = vouched_data(evidence.paravisor.runtime_data)
+        accepted = self.paravisor.measurements
+        match evidence.kind:
+            case TeeKind.SEV_SNP:
+                snp = msgspec.structs.replace(self.snp, measurements=accepted, vmpls=(0,))
+                part = self._snp(evidence, case, snp, wanted)
+            case TeeKind.TDX:
+                tdx = msgspec.structs.replace(self.tdx, mr_tds=accepted)
+                part = self._tdx(evidence, case, tdx, wanted, BootReference())
+        judge_vm(
+            runtime,
+            self.paravisor,
+            enrolled=enrolled,
+            secure_boot=self.secure_boot,
+            node=case.node,
+        )
+        claims = {**part.submodule.claims, "vm": runtime.vm, "vtpm_key": runtime.ak_name}
+        return (
+            Part(
+                name=part.name,
+                tier=part.tier,
+                submodule=Submodule(trust_vector=_vector(enrolled=bool(enrolled)), claims=claims),
+                identities=(runtime.identity,),
+            ),
+            runtime,
+        )
+
+    def _snp(
+        self, evidence: TeeEvidence, case: Case, reference: SnpReference, wanted: bytes
+    ) -> Part:
         product, key = claimed_key(evidence.report, evidence.certificates)
         name = f"{product}-{key.name if key is not None else 'key'}"
         state = verify_snp(
             evidence.report,
             evidence.certificates,
-            reference=self.snp,
-            report_data=report_data(case.binding),
+            reference=reference,
+            report_data=wanted,
             now=case.now,
             vendor_chain=[self.collateral.get(CollateralKind.AMD_CHAIN, name, case.now)],
             crl=self._list(f"amd-{name}", case),
@@ -94,6 +154,7 @@ class TeeAppraiser:
             memory=self._memory,
         )
         chip = state.chip_id.hex()
+        unknown = unknown_bits(state.report)
         return Part(
             name=TeeKind.SEV_SNP.value,
             tier=NodeTier.TEE,
@@ -107,12 +168,20 @@ class TeeAppraiser:
                     "measurement": state.report.measurement.hex(),
                     "tcb": str(state.tcb),
                     "revocation_checked": state.crl_checked,
+                    **({"unknown_bits": unknown} if unknown else {}),
                 },
             ),
             identities=(f"chip:{chip}",) if chip else (),
         )
 
-    def _tdx(self, evidence: TeeEvidence, case: Case, tdx_boot: BootReference) -> Part:
+    def _tdx(
+        self,
+        evidence: TeeEvidence,
+        case: Case,
+        reference: TdxReference,
+        wanted: bytes,
+        tdx_boot: BootReference,
+    ) -> Part:
         platform = claimed_platform(evidence.report)
 
         def get(kind: CollateralKind, name: str) -> bytes:
@@ -120,7 +189,7 @@ class TeeAppraiser:
 
         state = verify_tdx(
             evidence.report,
-            reference=self.tdx,
+            reference=reference,
             collateral=TdxCollateral(
                 tcb_info=get(CollateralKind.TCB_INFO, platform.fmspc),
                 tcb_info_chain=get(CollateralKind.ISSUER_CHAIN, "tcb-info"),
@@ -130,7 +199,7 @@ class TeeAppraiser:
                 pck_crl=get(CollateralKind.CRL, f"intel-{platform.ca}"),
             ),
             accepted_statuses=self.tcb_statuses,
-            report_data=report_data(case.binding),
+            report_data=wanted,
             now=case.now,
             root=self.intel_root,
             memory=self._memory,

@@ -33,13 +33,20 @@ from securetrain.evidence.case import Ask, Case, Lease, Opening, Part, Remembere
 from securetrain.evidence.node_evidence import AttestationKeys, TpmEvidence
 from securetrain.evidence.recent import Recent
 from securetrain.evidence.result import Submodule, trust_vector
-from securetrain.evidence.tpm.boot import BootAppraiser
+from securetrain.evidence.tpm.boot import OWNER_KEYS_PCR, BootAppraiser
 from securetrain.evidence.tpm.bootrules import BootReference, check_value
 from securetrain.evidence.tpm.certificates import MAX_KEYS, Endorsements, TpmReference
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.credential import make_credential
+from securetrain.evidence.tpm.eventlog import EventLog
 from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache, appraise_ima
 from securetrain.evidence.tpm.keys import check_attestation_key
+from securetrain.evidence.tpm.late import (
+    LATE_PCRS,
+    LateAppraiser,
+    LateProgress,
+    LateReference,
+)
 from securetrain.evidence.tpm.quote import Clock, Quote, verify_quote
 from securetrain.evidence.tpm.runtime_policy import ImaReference, RuntimePolicies
 from securetrain.evidence.tpm.structures import PublicArea, parse_public
@@ -66,6 +73,7 @@ class TpmState(msgspec.Struct, frozen=True, kw_only=True):
     registers: bytes
     secure_boot: bool | None
     ima: Progress | None
+    late: LateProgress | None
 
 
 class TpmAppraiser:
@@ -77,6 +85,7 @@ class TpmAppraiser:
         *,
         tpm: TpmReference,
         boots: Mapping[str, BootReference],
+        late: Mapping[str, LateReference | None],
         ima: ImaReference,
         documents: dict[str, bytes],
         inventory: Inventory,
@@ -90,6 +99,7 @@ class TpmAppraiser:
             policy: what is asked of a TPM.
             tpm: whose endorsement keys are accepted.
             boots: what a good boot measures, by image group.
+            late: what it measures in PCR 11 to 15; None where that is not judged.
             ima: which files may be measured.
             documents: runtime policies that `ima` names by SHA-256.
             inventory: which TPMs a node may present.
@@ -103,6 +113,12 @@ class TpmAppraiser:
         self._policy = policy
         self._boots = {name: BootAppraiser(boot) for name, boot in boots.items()}
         self._registers = {name: boot.registers for name, boot in boots.items()}
+        self._judges_keys = {name: _judges_owner_keys(boot) for name, boot in boots.items()}
+        self._late = {
+            name: LateAppraiser(one, _elsewhere(boots[name]))
+            for name, one in late.items()
+            if one is not None
+        }
         self._inventory = inventory
         self._group = group
         self._own = own
@@ -170,41 +186,100 @@ class TpmAppraiser:
             running=case.lease is not None,
         )
         registers = b"".join(_BOOT_VALUES(quote.pcrs))
-        secure_boot = self._judge_boot(evidence, quote, registers, case)
+        secure_boot, log = self._judge_boot(evidence, quote, registers, case)
+        late = self._judge_late(evidence, quote, log, case)
         ima = self._judge_ima(evidence, quote, registers, case.lease)
         return TpmState(
             part=self._part(
-                opening, quote, ima, group=self._group(case.node), secure_boot=secure_boot
+                opening, quote, ima, late, group=self._group(case.node), secure_boot=secure_boot
             ),
             clock=quote.clock,
             registers=registers,
             secure_boot=secure_boot,
             ima=ima.progress if ima is not None else None,
+            late=late,
+        )
+
+    def appraise_vouched(self, evidence: TpmEvidence, case: Case, ak: PublicArea) -> Part:
+        """Rules 3 to 5 for a virtual TPM whose attestation key a CPU's report vouches for.
+
+        There is no endorsement key and nothing to activate. All of it is sent each time, so that a
+        lease has nothing to go on from.
+
+        Raises:
+            AttestationError: ST-ATTS-013, 016, ST-ATTS-101 to 119, 2xx, 3xx.
+        """
+        if evidence.activation:
+            raise AttestationError(
+                "ST-ATTS-016", "an activation that nobody has asked for", "paravisor.vtpm"
+            )
+        case = msgspec.structs.replace(case, lease=None)
+        quote = verify_quote(
+            evidence.quote,
+            evidence.signature,
+            ak=ak,
+            ek=None,
+            extra_data=case.binding,
+            pcrs=evidence.pcrs,
+            required=QUOTED,
+        )
+        registers = b"".join(_BOOT_VALUES(quote.pcrs))
+        secure_boot, log = self._judge_boot(evidence, quote, registers, case)
+        late = self._judge_late(evidence, quote, log, case)
+        ima = self._judge_ima(evidence, quote, registers, None)
+        affirmed = {
+            "executables": secure_boot is not None,
+            "file-system": ima is not None and ima.policy != "",
+        }
+        return Part(
+            name="vtpm",
+            tier=NodeTier.VTPM,
+            submodule=Submodule(
+                trust_vector=trust_vector(*(name for name, holds in affirmed.items() if holds)),
+                claims=self._measured(
+                    quote, ima, late, group=self._group(case.node), secure_boot=secure_boot
+                ),
+            ),
         )
 
     def _judge_boot(
         self, evidence: TpmEvidence, quote: Quote, registers: bytes, case: Case
-    ) -> bool | None:
-        """Judge the boot: was Secure Boot on? None where only whole registers are judged."""
+    ) -> tuple[bool | None, EventLog | None]:
+        """Judge the boot: was Secure Boot on, and the log; None where there is none to judge."""
         lease, group = case.lease, self._group(case.node)
         if lease is not None and lease.registers:
             _check_unchanged(registers, lease.registers)
-            return lease.secure_boot
+            return lease.secure_boot, None
         if not self._policy.event_log:
             for number, allowed in self._registers[group].items():
                 check_value(f"PCR {number}", quote.pcrs.get(int(number), b""), allowed)
-            return None
+            return None, None
         if not evidence.event_log:
             raise _missing("the firmware's event log", "event_log")
-        return (
-            self._boots[group]
-            .appraise(
-                evidence.event_log,
-                quote.pcrs,
-                secure_boot=self._policy.secure_boot,
-                own=self._own(case.node),
-            )
-            .secure_boot
+        pcrs = quote.pcrs
+        if not self._judges_keys[group]:
+            pcrs = {index: value for index, value in pcrs.items() if index != OWNER_KEYS_PCR}
+        boot = self._boots[group].appraise(
+            evidence.event_log,
+            pcrs,
+            secure_boot=self._policy.secure_boot,
+            own=self._own(case.node),
+        )
+        return boot.secure_boot, boot.log
+
+    def _judge_late(
+        self, evidence: TpmEvidence, quote: Quote, log: EventLog | None, case: Case
+    ) -> LateProgress | None:
+        """Judge PCR 11 to 15; None where nothing says what they must be."""
+        appraiser = self._late.get(self._group(case.node))
+        if appraiser is None:
+            return None
+        return appraiser.appraise(
+            log,
+            evidence.userspace_log,
+            evidence.pcr_signatures,
+            quote.pcrs,
+            case.lease.late if case.lease is not None else None,
         )
 
     def _judge_ima(
@@ -229,6 +304,7 @@ class TpmAppraiser:
         opening: Opening,
         quote: Quote,
         ima: ImaState | None,
+        late: LateProgress | None,
         *,
         group: str,
         secure_boot: bool | None,
@@ -252,17 +328,8 @@ class TpmAppraiser:
             "restart_count": quote.clock.restart_count,
             "clock_safe": quote.safe,
             "enrolled": opening.enrolled,
-            "pcrs_sha256": hashlib.sha256(b"".join(quote.pcrs.values())).hexdigest(),
+            **self._measured(quote, ima, late, group=group, secure_boot=secure_boot),
         }
-        if group:
-            claims["group"] = group
-        if group in self._unproven:
-            claims["boot_unproven"] = True
-        if secure_boot is not None:
-            claims["secure_boot"] = secure_boot
-        if ima is not None:
-            claims["ima_entries"] = ima.progress.entries
-            claims["ima_policy"] = ima.policy
         return Part(
             name="tpm",
             tier=endorsement.tier,
@@ -272,6 +339,39 @@ class TpmAppraiser:
             ),
             identities=(opening.identity,),
         )
+
+    def _measured(
+        self,
+        quote: Quote,
+        ima: ImaState | None,
+        late: LateProgress | None,
+        *,
+        group: str,
+        secure_boot: bool | None,
+    ) -> dict[str, str | int | bool]:
+        """What the registers say, for people."""
+        claims: dict[str, str | int | bool] = {
+            "pcrs_sha256": hashlib.sha256(b"".join(quote.pcrs.values())).hexdigest(),
+        }
+        if group:
+            claims["group"] = group
+        if group in self._unproven:
+            claims["boot_unproven"] = True
+        if late is None:
+            claims["unjudged_pcrs"] = self._unjudged(group)
+        if secure_boot is not None:
+            claims["secure_boot"] = secure_boot
+        if ima is not None:
+            claims["ima_entries"] = ima.progress.entries
+            claims["ima_policy"] = ima.policy
+        return claims
+
+    def _unjudged(self, group: str) -> str:
+        """The registers from 11 to 15 that nothing says the value of, for people."""
+        named = {int(number) for number in self._registers[group]}
+        if self._judges_keys[group]:
+            named.add(OWNER_KEYS_PCR)
+        return ",".join(str(index) for index in LATE_PCRS if index not in named)
 
 
 def check_activation(evidence: TpmEvidence, ask: Ask, secret: bytes, binding: bytes) -> None:
@@ -295,6 +395,20 @@ def check_activation(evidence: TpmEvidence, ask: Ask, secret: bytes, binding: by
             "the challenge's credential was not opened by the TPM that holds both keys",
             "TPM2_ActivateCredential",
         )
+
+
+def _judges_owner_keys(boot: BootReference) -> bool:
+    """Tell whether a boot's own rules say what PCR 14 must be."""
+    listed = bool(boot.owner_keys) or str(OWNER_KEYS_PCR) in boot.registers
+    return listed or OWNER_KEYS_PCR in boot.unjudged
+
+
+def _elsewhere(boot: BootReference) -> frozenset[int]:
+    """Registers from 11 to 15 that a boot's own rules judge."""
+    named = {*map(int, boot.registers), *boot.unjudged}
+    if _judges_owner_keys(boot):
+        named.add(OWNER_KEYS_PCR)
+    return frozenset(named.intersection(LATE_PCRS))
 
 
 def _check_unchanged(registers: bytes, before: bytes) -> None:

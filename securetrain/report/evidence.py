@@ -34,7 +34,7 @@ from securetrain.attest.session import Revocation
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import UNATTESTED
 from securetrain.evidence import ReferenceValues
-from securetrain.evidence.tpm import BootReference
+from securetrain.evidence.tpm import BootReference, LateReference
 from securetrain.report.document import Document
 from securetrain.report.pieces import (
     bare_table,
@@ -243,6 +243,8 @@ def values_page(values: ReferenceValues, path: Path, now: datetime) -> Document:
                 title(f"image group {name}")
             _boot(group.boot)
             _boot(group.tdx_boot)
+            if group.late is not None:
+                _late(group.late)
 
     return Document(
         data={
@@ -280,6 +282,17 @@ def _boot(boot: BootReference) -> None:
     )
     for name, held in (*boot.registers.items(), *boot.variables.items()):
         facts([(str(name), entry) for entry in held])
+
+
+def _late(late: LateReference) -> None:
+    """The reference values of PCR 11 to 15, one a line."""
+    for kind, said in msgspec.to_builtins(late).items():
+        if isinstance(said, dict):
+            facts((f"{kind} {name}", str(entry)) for name, held in said.items() for entry in held)
+        elif isinstance(said, list | tuple):
+            facts((kind, str(entry)) for entry in said)
+        elif said:
+            facts([(kind, str(said))])
 
 
 def cache_page(

@@ -24,7 +24,7 @@ from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.inventory import EnrolledNode
 from securetrain.evidence.reference import ReferenceValues
 from securetrain.evidence.result import verify_result
-from securetrain.evidence.tpm import BootReference
+from securetrain.evidence.tpm import BootReference, LateReference
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.machine import Machine, runtime_policy
@@ -32,6 +32,8 @@ from tests.attest.bundles import replaced
 from tests.attest.swtpms import needs_swtpm
 from tests.evidence.tee.forge import pem
 from tests.evidence.tee.forge_amd import AmdWorld
+from tests.evidence.tpm import lateboots
+from tests.rsa_keys import rsa_key
 
 WIDTH = 80
 
@@ -421,7 +423,7 @@ def test_what_show_prints(world):
     assert boot[-1].split()[:3] == ["27", "5", "EV_EFI_ACTION"]
     pcrs = ok(world.run("show", "n0.json", "--section", "pcrs"))
     assert read_bundle(world.here / "n0.json").body
-    assert len(pcrs.splitlines()) == 2 + 11
+    assert len(pcrs.splitlines()) == 2 + 16
     assert all("replays" in line for line in pcrs.splitlines()[2:])
     assert error(world.run("show", "n0.json", "--section", "gpus"), 2) == "ST-USAG-001"
 
@@ -729,6 +731,27 @@ def test_values(run, tmp_path, monkeypatch):
     assert made["version"] == 7
     write_reference_values(path, values, key)
     assert error(run("values", "show", path, *signed_by), 1) == "ST-ATTS-009"
+
+
+def test_images(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECURETRAIN_STATE", str(tmp_path / "state"))
+    key = PrivateKey.create(tmp_path / "k.pem")
+    now = datetime.now(UTC)
+    values = ReferenceValues(
+        version=1, issued=now, expires=now + timedelta(days=30), late=LateReference(volume_keys=1)
+    )
+    path = tmp_path / "fleet.json"
+    write_reference_values(path, values, key)
+    signing = tmp_path / "pcr.pem"
+    signing.write_text(lateboots.pem(rsa_key(2048, 5)))
+    with_key = ("--key", tmp_path / "k.pem")
+    assert error(run("images", path, *with_key), 2) == "ST-USAG-001"
+    assert error(run("images", path, *with_key, "--policy-key", path), 1) == "ST-ATTS-009"
+    out = ok(run("images", path, *with_key, "--policy-key", signing, "--retire", "ab" * 32))
+    assert "ab" * 32 in out
+    made = as_json(run("values", "show", path, "--signed-by", key_text(key.public), "--json"))
+    assert made["version"] == 2
+    assert made["late"]["policy_keys"] == [signing.read_text()]
 
 
 # Revocations.

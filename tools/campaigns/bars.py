@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from securetrain.attest.session import FleetState
+from securetrain.attest.session.fleet_state import FleetState
 from securetrain.attest.session.state import Revocation, Seen
 from securetrain.core.errors import AttestationError
 from securetrain.evidence import Remembered

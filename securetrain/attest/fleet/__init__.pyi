@@ -28,6 +28,7 @@ from .enrollment import Enrollment as Enrollment
 from .enrollment import Roots as Roots
 from .enrollment import enroll as enroll
 from .enrollment import enroll_into as enroll_into
+from .images import accept_images as accept_images
 from .local import Collected as Collected
 from .local import collect_here as collect_here
 from .local import default_state as default_state

@@ -39,6 +39,7 @@ from securetrain.evidence.tpm import (
     check_endorsement_profile,
     describe,
     eventlog,
+    leads_to,
     parse_ascii,
     parse_attest,
     parse_binary,
@@ -67,9 +68,10 @@ HOLDS: Final[Mapping[int, str]] = {
     12: "kernel command line overrides",
     13: "system extensions",
     14: "machine owner keys (shim)",
+    15: "machine id, file systems, volume keys",
 }
 """What is measured into a register. TCG PC Client Platform Firmware Profile 1.05, 3.3.4; 8 and 9 by
-GRUB, 11 to 13 by systemd, 14 by shim."""
+GRUB, 11 to 13 and 15 by systemd, 14 by shim."""
 _COMMAND_LINES: Final = (b"kernel_cmdline: ", b"grub_kernel_cmdline ")
 _CERTIFICATE: Final = "certificate"
 _TEXT_LIMIT: Final = 1024
@@ -213,9 +215,18 @@ def _registers(evidence: TpmEvidence, log: EventLog | None) -> Table:
         elif why:
             state = why
         else:
-            state = "replays" if replayed.get(index, bytes(32)) == value else "DIFFERS"
+            state = _state(evidence, index, replayed.get(index, bytes(32)))
         rows.append((str(index), value.hex(), state, HOLDS.get(index, "")))
     return Table(("register", "value", "log", "what is measured into it"), tuple(rows))
+
+
+def _state(evidence: TpmEvidence, index: int, replayed: bytes) -> str:
+    """Compare a register with what the firmware's log, and then systemd's, make of it."""
+    try:
+        same = leads_to(evidence.userspace_log, index, replayed, evidence.pcrs[index])
+    except SecureTrainError as error:
+        return error.code
+    return "replays" if same else "DIFFERS"
 
 
 def _replayed(log: EventLog | None) -> tuple[Mapping[int, bytes], str]:

@@ -73,7 +73,12 @@ from securetrain.evidence.tpm import (
 from securetrain.identity.keys import Signer
 
 LIFETIME: Final = timedelta(days=90)
-_KINDS: Final[Mapping[str, str]] = {"ek_names": "TPM", "chips": "chip", "devices": "device"}
+_KINDS: Final[Mapping[str, str]] = {
+    "ek_names": "TPM",
+    "chips": "chip",
+    "devices": "device",
+    "vms": "VM",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

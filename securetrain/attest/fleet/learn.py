@@ -21,6 +21,7 @@ import msgspec
 
 from securetrain.attest.fleet.bundle import Bundle
 from securetrain.attest.fleet.learn_gpu import learn_devices, merge_devices
+from securetrain.attest.fleet.learn_paravisor import learn_vm
 from securetrain.attest.fleet.learn_tee import learn_snp, learn_tdx, merge_snp, merge_tdx
 from securetrain.core.errors import AttestationError
 from securetrain.evidence import (
@@ -41,11 +42,16 @@ from securetrain.evidence import (
 )
 from securetrain.evidence.tee import ROOT, ROOTS, Product, claimed_key
 from securetrain.evidence.tpm import (
+    LATE_PCRS,
     BootReference,
+    LateReference,
     check_attestation_key,
     check_endorsement_key,
+    eventlog,
     learn_boot,
+    learn_late,
     merge,
+    merge_late,
     parse_public,
     split_own,
     verify_quote,
@@ -122,6 +128,10 @@ class _Lesson:
         if not self.teacher.good and not (self.teacher.proven and evidence.event_log):
             self._note_own(evidence, quote.pcrs)
             return
+        self._learn_boot(evidence, quote.pcrs)
+
+    def _learn_boot(self, evidence: TpmEvidence, pcrs: Mapping[int, bytes]) -> None:
+        """The boot that a quote is of."""
         if not evidence.event_log:
             raise AttestationError(
                 "ST-ATTS-013",
@@ -129,7 +139,7 @@ class _Lesson:
                 f"node {self.bundle.node}",
                 "collect the evidence as root, or enroll without --learn-boot",
             )
-        learned = learn_boot(evidence.event_log, {n: quote.pcrs[n] for n in BOOT_PCRS})
+        learned = learn_boot(evidence.event_log, {n: pcrs[n] for n in BOOT_PCRS})
         shared, own = split_own(evidence.event_log, learned)
         self.node = msgspec.structs.replace(self.node, own=own)
         count = sum(map(len, own.values()))
@@ -138,8 +148,18 @@ class _Lesson:
             self.good.append(alone)
             return
         known = self._group()
-        self._set_group(msgspec.structs.replace(known, boot=merge([known.boot, shared])))
-        self.good.append(f"boot: {_told(shared)}" + (f", {alone}" if own else ""))
+        late, told = known.late, ""
+        if late is None and known.boot != BootReference():
+            self.notes.append("PCR 11 to 15 are judged from now on, for every node of the group")
+        if all(index in pcrs for index in LATE_PCRS):
+            log = eventlog.parse(evidence.event_log)
+            found = learn_late(log, evidence.userspace_log, pcrs)
+            late, told = merge_late(late, found), _told_late(found)
+        else:
+            self.notes.append("PCR 11 to 15 are not judged: the node's securetrain is too old")
+        boot = merge([known.boot, shared])
+        self._set_group(msgspec.structs.replace(known, boot=boot, late=late))
+        self.good.append(f"boot: {_told(shared)}{told}" + (f", {alone}" if own else ""))
 
     def _note_own(self, evidence: TpmEvidence, pcrs: Mapping[int, bytes]) -> None:
         """Say that a verifier would refuse what only this machine measures."""
@@ -161,7 +181,9 @@ class _Lesson:
 
     def read_cpu(self, evidence: TeeEvidence) -> None:
         """The CPU's chip, and the guest on it."""
-        if evidence.kind is TeeKind.SEV_SNP:
+        if evidence.paravisor is not None:
+            self._read_vm(evidence)
+        elif evidence.kind is TeeKind.SEV_SNP:
             self._read_snp(evidence)
         else:
             self._read_tdx(evidence)
@@ -201,6 +223,11 @@ class _Lesson:
             return
         new = merge_snp(old, found)
         self._set(snp=new)
+        if new.min_version < old.min_version:
+            self.notes.append(
+                f"reports of version {new.min_version} are accepted from now on: their firmware"
+                " knows no alias check"
+            )
         for product, tcb in found.min_tcb.items():
             numbers = ", ".join(f"{k} {v}" for k, v in msgspec.structs.asdict(tcb).items())
             self.good.append(f"SEV-SNP guest {found.measurements[0][:16]}..., firmware {numbers}")
@@ -229,6 +256,26 @@ class _Lesson:
             self._set_group(msgspec.structs.replace(known, tdx_boot=merged))
             self.good.append(f"the guest's boot: {_told(learned.boot)}")
 
+    def _read_vm(self, evidence: TeeEvidence) -> None:
+        """A paravisor's VM: which it is, and what it booted."""
+        amd = evidence.kind is TeeKind.SEV_SNP
+        learned = learn_vm(
+            evidence,
+            binding=self.bundle.binding,
+            now=self.teacher.now,
+            vendor_chain=self._vendor_chain(evidence) if amd else (),
+            amd=self.teacher.roots.amd,
+            intel=self.teacher.roots.intel,
+        )
+        self.node = msgspec.structs.replace(self.node, vms=(learned.vm,))
+        if not self.teacher.good:
+            return
+        self._set(**learned.merged(self.values))
+        self._learn_boot(learned.vtpm, learned.pcrs)
+        self.good.append(f"paravisor {learned.measurement[:16]}... of the VM {learned.vm}")
+        if learned.console:
+            self.notes.append("VMs with a serial console are accepted from now on")
+
     def _own_chip(self, chip: str) -> None:
         if chip:
             self.node = msgspec.structs.replace(self.node, chips=(chip,))
@@ -251,7 +298,7 @@ class _Lesson:
         if name := self.teacher.group:
             self._set(groups={**self.values.groups, name: group})
         else:
-            self._set(boot=group.boot, tdx_boot=group.tdx_boot)
+            self._set(boot=group.boot, tdx_boot=group.tdx_boot, late=group.late)
 
     def _set(self, **sections: object) -> None:
         self.values = msgspec.structs.replace(self.values, **sections)
@@ -292,6 +339,18 @@ def learn(
         good=tuple(lesson.good),
         notes=tuple(lesson.notes),
     )
+
+
+def _told_late(late: LateReference) -> str:
+    """The reference values of PCR 11 to 15 in a line."""
+    counts = (
+        (sum(map(len, late.sections.values())), "image section"),
+        (sum(map(len, late.words.values())), "word"),
+        (sum(map(len, late.digests.values())), "other measurement"),
+        (late.volume_keys, "volume key"),
+    )
+    told = [f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts if count]
+    return f"; in PCR 11 to 15: {', '.join(told)}" if told else ""
 
 
 def _told(boot: BootReference) -> str:

@@ -124,6 +124,7 @@ def learn_snp(
         id_key_digests=guest.id_key_digests,
         author_key_digests=guest.author_key_digests,
         permissions=guest.permissions,
+        min_version=min(report.version, SnpReference().min_version),
     )
     return LearnedSnp(reference=learned, chip=chip)
 
@@ -177,7 +178,10 @@ def merge_snp(old: SnpReference, learned: SnpReference) -> SnpReference:
         *("measurements", "chip_ids", "providers", "vmpls", "host_data"),
         *("id_key_digests", "author_key_digests", "permissions"),
     )
-    return msgspec.structs.replace(old, min_tcb=tcbs, **_joined(old, learned, fields))
+    # Whatever accepts a guest already has its own idea of the oldest report.
+    oldest = old.min_version if old.measurements else min(old.min_version, learned.min_version)
+    joined = _joined(old, learned, fields)
+    return msgspec.structs.replace(old, min_tcb=tcbs, min_version=oldest, **joined)
 
 
 def merge_tdx(old: TdxReference, learned: LearnedTdx) -> TdxReference:

@@ -21,7 +21,9 @@ Rules:
    taken where it is there is left out, with a note for people;
 2. without a TPM, a TEE, devices and tokens the node only speaks about itself, and says so by the
    media type;
-3. nothing here says how good the evidence is.
+3. where a paravisor speaks for the TPM (an Azure confidential VM), the TPM's part is in the CPU's:
+   it announces no keys of its own, and is quoted by the paravisor's;
+4. nothing here says how good the evidence is.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,8 +53,11 @@ from securetrain.evidence import (
     device_nonce,
     report_data,
 )
+from securetrain.evidence.tee import parse_hcl_report
 from securetrain.identity.keys import PrivateKey
 
+PARAVISOR_REPORT: Final = 0x01400001
+"""The NV index in which a paravisor leaves its report."""
 MAX_TOKENS: Final = 4
 TOKEN_LIMIT: Final = 64 << 10
 
@@ -84,6 +89,8 @@ class NodeAttester:
     """NVIDIA GPUs in confidential-computing mode."""
     tokens: tuple[Path, ...] = ()
     """Files with one attestation token each, read anew for every evidence."""
+    imds: tuple[str, int] = ("169.254.169.254", 80)
+    """The cloud's metadata service, which confidential VMs ask for what is public."""
     notes: tuple[str, ...] = field(default=(), init=False)
     """What the latest evidence lacks, and why: for people."""
 
@@ -93,7 +100,7 @@ class NodeAttester:
         Raises:
             AttestationError: ST-ATTS-150 to 155 and 157, as `TpmAgent.keys`.
         """
-        return self.tpm.keys() if self.tpm else None
+        return self.tpm.keys() if self.tpm and not self._has_paravisor() else None
 
     def collect(self, binding: Binding, ask: Ask) -> Evidence:
         """Collect anew, bind and sign.
@@ -116,7 +123,7 @@ class NodeAttester:
         evidence = NodeEvidence(
             manifest=manifest,
             tpm=self._tpm(value, ask, notes),
-            tee=_part(self.tee, lambda: _tee(value), notes),
+            tee=_part(self.tee, lambda: self._cpu(value, notes), notes),
             devices=_part(self.gpus, lambda: _gpus(value), notes) or (),
             tokens=_tokens(self.tokens),
         )
@@ -126,13 +133,28 @@ class NodeAttester:
         return sign_evidence(NODE_TYPE, _bounded(evidence), value, self.key)
 
     def _tpm(self, value: bytes, ask: Ask, notes: list[str]) -> TpmEvidence | None:
-        if self.tpm is None:
+        if self.tpm is None or self._has_paravisor():
             return None
         evidence = self.tpm.evidence(
             value, credential=ask.credential, ima_first=ask.ima_first, full=ask.full
         )
         notes += self.tpm.notes
         return evidence
+
+    def _has_paravisor(self) -> bool:
+        """Tell whether a paravisor's report lies in the TPM, and the CPU may speak."""
+        if self.tpm is None or self.tee is Part.OFF:
+            return False
+        return self.tpm.has_index(PARAVISOR_REPORT)
+
+    def _cpu(self, value: bytes, notes: list[str]) -> TeeEvidence:
+        if self.tpm is None or not self._has_paravisor():
+            return _tee(value)
+        from securetrain.attest.node import azure  # noqa: PLC0415 - as in _tee
+
+        report, vtpm = self.tpm.vouched(value, index=PARAVISOR_REPORT, handle=azure.KEY_HANDLE)
+        notes += self.tpm.notes
+        return azure.collect(parse_hcl_report(report), vtpm, notes, azure.Service(*self.imds))
 
 
 def _part(wanted: Part, collect: Callable[[], T], notes: list[str]) -> T | None:

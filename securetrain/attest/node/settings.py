@@ -46,6 +46,8 @@ class TpmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     event_log: PathText = str(_SOURCES.event_log)
     ima_binary: PathText = str(_SOURCES.ima_binary)
     ima_ascii: PathText = str(_SOURCES.ima_ascii)
+    userspace_log: PathText = str(_SOURCES.userspace_log)
+    pcr_signatures: PathText = str(_SOURCES.pcr_signatures)
 
 
 class AttesterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -115,6 +117,8 @@ def make_attester(
                 event_log=Path(settings.tpm.event_log),
                 ima_binary=Path(settings.tpm.ima_binary),
                 ima_ascii=Path(settings.tpm.ima_ascii),
+                userspace_log=Path(settings.tpm.userspace_log),
+                pcr_signatures=Path(settings.tpm.pcr_signatures),
             ),
         )
     return NodeAttester(

@@ -245,6 +245,19 @@ ROWS: Final = (
          fix="switch firmware debugging off and DMA protection (IOMMU) on in the firmware's"
              " settings",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-240", X.FAILURE, "the userspace measurement log is malformed",
+         fix="collect the evidence again; systemd writes /run/log/systemd/tpm2-measure.log",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-241", X.FAILURE,
+         "a measurement in PCR 11 to 15 is not among the reference values",
+         fix="if this image or command line is meant, enroll it; else find out what changed on"
+             " the node",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-242", X.FAILURE,
+         "no accepted key has signed a prediction of the quoted boot",
+         fix="boot an image that 'systemd-measure sign' has signed with a key of"
+             " late.policy_keys, and that was not retired",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-301", X.FAILURE, "the IMA list is malformed",
          fix="collect the evidence again",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),

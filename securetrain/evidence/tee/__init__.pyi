@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from . import chain as chain
 from .chain import load_certificates as load_certificates
+from .paravisor import HclReport as HclReport
+from .paravisor import parse_hcl_report as parse_hcl_report
+from .paravisor import parse_runtime_data as parse_runtime_data
+from .paravisor import vouched_data as vouched_data
 from .snp import AMD as AMD
 from .snp import ROOTS as ROOTS
 from .snp import claimed_key as claimed_key

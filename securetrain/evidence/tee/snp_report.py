@@ -4,10 +4,12 @@
 
 Rules:
 
-1. the size is exact, and whatever the ABI reserves is zero: a bit that this reader does not know
-   could weaken what the known ones say;
+1. the size is exact, and bytes that the ABI reserves are zero. Bits of the guest policy and of
+   PLATFORM_INFO that this reader does not know are kept, for the rules to judge (`snp_rules`);
 2. versions 2 to 5. CPUID fields exist from version 3 on and mitigation vectors from version 5 on;
-   in older versions their bytes are reserved;
+   in older versions their bytes are reserved. AMD adds fields in reserved bytes and changes no
+   others: a newer version is read as version 5, without a look at what is reserved there, and no
+   reference accepts one unless it says so;
 3. the reader judges form only. Nothing of a report is true before its signature was checked.
 
 Source: AMD 56860, SEV Secure Nested Paging Firmware ABI Specification, rev. 1.58: section 7.3
@@ -26,7 +28,10 @@ SIGNED_SIZE: Final = 0x2A0
 MALFORMED: Final = "ST-ATTS-401"
 _NUMBER: Final = 72
 _ECDSA_P384_SHA384: Final = 1
-_KNOWN_POLICY_BITS: Final = 26
+_KNOWN_POLICY: Final = (1 << 26) - 1
+NEWEST: Final = 5
+"""The newest version that this reader knows all fields of."""
+_NEWEST_READ: Final = 0xFF
 _RESERVED_ONE: Final = 17
 _KNOWN_PLATFORM_BITS: Final = 0b1011_1111
 
@@ -106,6 +111,16 @@ class Report:
     """What the signature covers."""
     signature: tuple[int, int]
 
+    @property
+    def unknown_policy(self) -> int:
+        """Bits of the guest policy that this reader does not know."""
+        return self.policy & ~_KNOWN_POLICY
+
+    @property
+    def unknown_platform(self) -> int:
+        """Bits of PLATFORM_INFO that this reader does not know."""
+        return self.platform_info & ~_KNOWN_PLATFORM_BITS
+
     def has_policy(self, bit: PolicyBit) -> bool:
         """Tell whether a bit of the guest policy is set."""
         return bool(self.policy >> bit & 1)
@@ -125,8 +140,9 @@ def parse_report(data: bytes) -> Report:
     if len(data) != REPORT_SIZE:
         raise reader.bad(f"{len(data)} bytes, a report has {REPORT_SIZE}")
     version = reader.u32()
-    if not 2 <= version <= 5:
-        raise reader.bad(f"version {version}, this reader knows 2 to 5")
+    if not 2 <= version <= _NEWEST_READ:
+        raise reader.bad(f"version {version}, this reader knows 2 to {NEWEST}")
+    known = version <= NEWEST
     guest_svn = reader.u32()
     policy = _policy(reader)
     family_id, image_id = reader.take(16), reader.take(16)
@@ -136,24 +152,22 @@ def parse_report(data: bytes) -> Report:
         raise reader.bad(f"signature algorithm {algorithm}, only ECDSA P-384 with SHA-384 exists")
     current_tcb = reader.take(8)
     platform_info = reader.u64()
-    if platform_info & ~_KNOWN_PLATFORM_BITS:
-        raise reader.bad(f"PLATFORM_INFO {platform_info:#x} has reserved bits")
     flags = reader.u32()
     if flags >> 5:
         raise reader.bad(f"key flags {flags:#x} have reserved bits")
-    _zero(reader, 4, "the bytes after the key flags")
+    _zero(reader, 4, "the bytes after the key flags", known)
     report_data, measurement, host_data = reader.take(64), reader.take(48), reader.take(32)
     id_key_digest, author_key_digest = reader.take(48), reader.take(48)
     report_id, report_id_ma = reader.take(32), reader.take(32)
     reported_tcb = reader.take(8)
     cpu = (reader.u8(), reader.u8(), reader.u8()) if version >= 3 else None
-    _zero(reader, 0x1A0 - reader.position, "the bytes before CHIP_ID")
+    _zero(reader, 0x1A0 - reader.position, "the bytes before CHIP_ID", known)
     chip_id = reader.take(64)
     committed_tcb = reader.take(8)
     current, committed = _firmware(reader), _firmware(reader)
     launch_tcb = reader.take(8)
     mitigations = (reader.u64(), reader.u64()) if version >= 5 else (0, 0)
-    _zero(reader, SIGNED_SIZE - reader.position, "the bytes before SIGNATURE")
+    _zero(reader, SIGNED_SIZE - reader.position, "the bytes before SIGNATURE", known)
     signature = reader.number(_NUMBER), reader.number(_NUMBER)
     _zero(reader, reader.left, "the bytes after S")
     return Report(
@@ -204,8 +218,6 @@ def product_of_cpu(family: int, model: int) -> Product | None:
 
 def _policy(reader: Reader) -> int:
     policy = reader.u64()
-    if policy >> _KNOWN_POLICY_BITS:
-        raise reader.bad(f"guest policy {policy:#x} has reserved bits")
     if not policy >> _RESERVED_ONE & 1:
         raise reader.bad(f"guest policy {policy:#x}: bit {_RESERVED_ONE} must be one")
     return policy
@@ -217,6 +229,7 @@ def _firmware(reader: Reader) -> tuple[int, int, int]:
     return major, minor, build
 
 
-def _zero(reader: Reader, size: int, name: str) -> None:
-    if any(reader.take(size)):
+def _zero(reader: Reader, size: int, name: str, known: bool = True) -> None:  # noqa: FBT001, FBT002
+    """Reserved bytes; in a version that is not known, nobody can say which are."""
+    if any(reader.take(size)) and known:
         raise reader.bad(f"{name} are reserved and not zero")

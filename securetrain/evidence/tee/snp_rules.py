@@ -12,7 +12,12 @@ Rules, in order:
    identity block;
 5. the guest's policy permits its host nothing that the reference does not, and what the reference
    asks for is in force;
-6. a guest that its host may debug is never accepted.
+6. a guest that its host may debug is never accepted;
+7. a bit of the guest's policy that nobody here knows may give its host something, as four of the
+   nine known ones do: it is refused unless `policy_bits` names it. One of PLATFORM_INFO describes
+   the machine, and no rule here asks for the absence of any: it is let in and named in the result
+   (`unknown_bits`), unless `strict_platform` refuses it. A version that nobody here knows is
+   refused unless `max_version` lets it in.
 
 Source: AMD 56860, SEV Secure Nested Paging Firmware ABI Specification, rev. 1.58, sections 4.3 and
 7.3.
@@ -28,7 +33,14 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.tee.snp_report import PlatformBit, PolicyBit, Product, Report, SigningKey
+from securetrain.evidence.tee.snp_report import (
+    NEWEST,
+    PlatformBit,
+    PolicyBit,
+    Product,
+    Report,
+    SigningKey,
+)
 
 Svn: TypeAlias = Annotated[int, Meta(ge=0, le=255)]
 Hex32: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -114,6 +126,12 @@ class SnpReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     bits one vulnerability at a time, and the minimum TCB covers firmware."""
     min_version: Annotated[int, Meta(ge=2, le=5)] = 3
     """Oldest version of the report; the firmware that writes version 2 knows no alias check."""
+    max_version: Annotated[int, Meta(ge=5, le=255)] = NEWEST
+    """Newest version; above 5, fields that nobody here knows are not judged."""
+    policy_bits: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
+    """Unknown bits that the guest's policy may have, as a number."""
+    strict_platform: bool = False
+    """Refuse bits of PLATFORM_INFO that are not known."""
     allow_masked_chip: bool = False
     """Accept a report in which the host hid the chip id. The VCEK still names the chip."""
     require_crl: bool = True
@@ -154,9 +172,18 @@ def judge(state: SnpState, reference: SnpReference, report_data: bytes) -> None:
         )
     if report.version < reference.min_version:
         raise _wrong("VERSION", f"{report.version}, the oldest accepted is {reference.min_version}")
+    if report.version > reference.max_version:
+        raise _wrong("VERSION", f"{report.version}, the newest accepted is {reference.max_version}")
     _judge_platform(state, reference)
     _judge_guest(report, reference)
     _judge_policy(report, reference)
+
+
+def unknown_bits(report: Report) -> str:
+    """What a report says that nobody here can read, for people; empty when there is nothing."""
+    found = [("POLICY", report.unknown_policy), ("PLATFORM_INFO", report.unknown_platform)]
+    said = [f"{name} {bits:#x}" for name, bits in found if bits]
+    return ", ".join([f"VERSION {report.version}"] * (report.version > NEWEST) + said)
 
 
 def permissions_of(report: Report) -> tuple[Permission, ...]:
@@ -207,6 +234,10 @@ def _judge_policy(report: Report, reference: SnpReference) -> None:
     for permission in permissions_of(report):
         if permission not in reference.permissions:
             raise _weak(f"the guest's policy permits {permission}, the reference does not")
+    if unknown := report.unknown_policy & ~reference.policy_bits:
+        raise _weak(f"the guest's policy has {unknown:#x}, which nobody here knows (policy_bits)")
+    if report.unknown_platform and reference.strict_platform:
+        raise _weak(f"PLATFORM_INFO has {report.unknown_platform:#x}, which nobody here knows")
     in_force = {name for name, bit in _PROTECTIONS.items() if report.has_policy(bit)}
     if report.has_platform(PlatformBit.ALIAS_CHECK_COMPLETE):
         in_force.add(Protection.ALIAS_CHECK)

@@ -92,6 +92,9 @@ _ATTRIBUTES: Final[dict[TdAttribute, int]] = {
 }
 
 
+_NAMED: Final = sum(_ATTRIBUTES.values())
+
+
 class TdxReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Reference values of TDs. Every list names what is accepted; empty accepts nothing."""
 
@@ -117,6 +120,9 @@ class TdxReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     in the TD's kernel by taking pages away."""
     allowed_attributes: tuple[TdAttribute, ...] = ()
     """Attributes that it may have beside those."""
+    attribute_bits: Xfam = "0" * 16
+    """Unknown attributes that it may have, as a 64-bit number: bits without a name here. Those that
+    open the TD to its host (the lowest byte) are refused all the same."""
     xfams: tuple[Xfam, ...] | None = None
     """Sets of extended CPU features (XFAM, as a 64-bit number). Not judged by default: they limit
     what the TD may use and give its host nothing."""
@@ -429,6 +435,7 @@ def _judge_attributes(attributes: int, reference: TdxReference) -> None:
         )
     required = sum(_ATTRIBUTES[name] for name in set(reference.required_attributes))
     allowed = required | sum(_ATTRIBUTES[name] for name in set(reference.allowed_attributes))
+    allowed |= int(reference.attribute_bits, 16) & ~_NAMED
     if attributes & ~allowed or required & ~attributes:
         raise AttestationError(
             "ST-ATTS-519",

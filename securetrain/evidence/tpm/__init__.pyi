@@ -35,6 +35,11 @@ from .keys import check_attestation_key as check_attestation_key
 from .keys import check_endorsement_key as check_endorsement_key
 from .keys import policy_a as policy_a
 from .keys import policy_b as policy_b
+from .late import LATE_PCRS as LATE_PCRS
+from .late import LateReference as LateReference
+from .late import learn_late as learn_late
+from .late import merge_late as merge_late
+from .pcr_policy import load_policy_key as load_policy_key
 from .profile import check_endorsement_profile as check_endorsement_profile
 from .quote import verify_quote as verify_quote
 from .runtime_policy import PAYLOAD_TYPE as PAYLOAD_TYPE
@@ -54,3 +59,4 @@ from .structures import parse_public as parse_public
 from .structures import parse_selections as parse_selections
 from .structures import parse_signature as parse_signature
 from .structures import tpm2b as tpm2b
+from .userspace_log import leads_to as leads_to

@@ -113,6 +113,8 @@ class BootState:
     boot_aggregate: bytes
     """SHA-256 over PCR 0 to 9, the first entry of IMA's list; empty for a TDX guest."""
     measurements: tuple[Measurement, ...]
+    log: EventLog
+    """The log, parsed."""
 
 
 class BootAppraiser:
@@ -182,6 +184,7 @@ class BootAppraiser:
             registers={r.index: pcrs[r.index] for r in (*_judged(pcrs), _SECURE_BOOT)},
             boot_aggregate=hashlib.sha256(b"".join(pcrs[index] for index in SIGNED)).digest(),
             measurements=tuple(sorted(measurements, key=lambda m: m.entry)),
+            log=parsed,
         )
 
 

@@ -91,6 +91,7 @@ def appraise_ccel(
         registers=dict(enumerate(rtmrs)),
         boot_aggregate=b"",
         measurements=tuple(sorted(measurements, key=lambda m: m.entry)),
+        log=parsed,
     )
 
 

@@ -73,7 +73,7 @@ def verify_quote(
     signature: bytes,
     *,
     ak: PublicArea,
-    ek: PublicArea,
+    ek: PublicArea | None,
     extra_data: bytes,
     pcrs: Mapping[int, bytes],
     required: Iterable[int],
@@ -86,7 +86,8 @@ def verify_quote(
         quote: TPMS_ATTEST.
         signature: TPMT_SIGNATURE.
         ak: the attestation key, judged by `keys.check_attestation_key`.
-        ek: the endorsement key that is its parent.
+        ek: the endorsement key that is its parent; None for a key that a CPU's report vouches
+            for, of which nobody says where it stands.
         extra_data: what the quote must carry.
         pcrs: values of the SHA-256 bank as they came with the quote.
         required: registers that the quote must cover.
@@ -178,7 +179,7 @@ def check_clock(clock: Clock, previous: Clock, *, running: bool) -> None:
         )
 
 
-def _check_origin(attest: Attest, ak: PublicArea, ek: PublicArea, extra_data: bytes) -> None:
+def _check_origin(attest: Attest, ak: PublicArea, ek: PublicArea | None, extra_data: bytes) -> None:
     """Tell whether `ak` below `ek` signed this for us."""
     if not hmac.compare_digest(attest.extra_data, extra_data):
         raise AttestationError(
@@ -186,6 +187,8 @@ def _check_origin(attest: Attest, ak: PublicArea, ek: PublicArea, extra_data: by
             f"expected {extra_data.hex()}, signed was {attest.extra_data.hex()}",
             "extraData",
         )
+    if ek is None:
+        return
     signer = qualified_name((ek, ak))
     if not hmac.compare_digest(attest.qualified_signer, signer):
         raise AttestationError(

@@ -6,13 +6,19 @@ A mutated log never replays to the registers of the original. So registers are m
 itself: what a machine would have whose root user forged everything.
 """
 
+import msgspec
+
 from securetrain.core import canonical
 from securetrain.evidence.tpm.boot import BootReference, appraise_boot, learn_boot
 from securetrain.evidence.tpm.ccel import RTMRS, appraise_ccel, learn_ccel
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.efi import describe
 from securetrain.evidence.tpm.eventlog import parse, read, replay
-from tests.evidence.tpm import bootlogs
+from securetrain.evidence.tpm.late import LateAppraiser, LateReference, learn_late
+from securetrain.evidence.tpm.pcr_policy import check_signed_policy, load_policy_key
+from securetrain.evidence.tpm.userspace_log import parse_userspace_log
+from tests.evidence.tpm import bootlogs, lateboots
+from tests.rsa_keys import rsa_key
 from tools.fuzz.engine import Parser
 
 _PCRS = (*range(10), 14)
@@ -33,6 +39,54 @@ def boot() -> list[Parser]:
             "boot-reference",
             lambda: [canonical.encode(learn_boot(log, bootlogs.pcrs(entries)))],
             lambda data: canonical.decode(data, BootReference, canonical=True),
+        ),
+        *_late(),
+    ]
+
+
+def _late() -> list[Parser]:
+    """PCR 11 to 15."""
+    good, key = lateboots.UkiBoot(), rsa_key(2048, 5)
+    pcrs = good.pcrs()
+    reference = learn_late(parse(good.log()), good.userspace_log(), pcrs)
+    signing = msgspec.structs.replace(reference, policy_keys=(lateboots.pem(key),))
+    judge = LateAppraiser(signing)
+    fixed = load_policy_key(lateboots.pem(key), "fuzz")
+
+    def userspace(data: bytes) -> None:
+        values = dict(good.pcrs(0))
+        for one in parse_userspace_log(data):
+            if one.register in values:
+                values[one.register] = lateboots.sha256(values[one.register] + one.digest)
+        LateAppraiser(reference).appraise(parse(good.log()), data, b"", values)
+
+    def firmware(data: bytes) -> None:
+        log = parse(data)
+        values = {index: replay(log).get(index, bytes(32)) for index in range(16)}
+        learn_late(log, b"", values)
+
+    documents = lateboots.signed(
+        lateboots.prediction(key, pcrs), lateboots.prediction(key, good.pcrs(2), (11, 12))
+    )
+    return [
+        Parser("userspace-log", lambda: [good.userspace_log()], userspace),
+        Parser("late-log", lambda: [good.log()], firmware, share=0.3),
+        Parser(
+            "pcr-signatures",
+            lambda: [documents],
+            lambda data: check_signed_policy(data, pcrs, register=11, keys=[fixed]),
+        ),
+        Parser(
+            "late-evidence",
+            lambda: [documents],
+            lambda data: judge.appraise(parse(good.log()), good.userspace_log(), data, pcrs),
+            share=0.2,
+        ),
+        Parser(
+            "late-reference",
+            lambda: [canonical.encode(signing)],
+            lambda data: LateAppraiser(canonical.decode(data, LateReference, canonical=True)),
+            share=0.3,
         ),
     ]
 

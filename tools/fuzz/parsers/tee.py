@@ -11,11 +11,17 @@ from dataclasses import replace
 
 from securetrain.attest.node.configfs import parse_certificate_table
 from securetrain.evidence.tee import chain
+from securetrain.evidence.tee.paravisor import (
+    ParavisorReference,
+    judge_vm,
+    parse_hcl_report,
+    parse_runtime_data,
+)
 from securetrain.evidence.tee.snp import AMD
 from securetrain.evidence.tee.snp_report import Product, SigningKey, parse_report
 from securetrain.evidence.tee.tdx_collateral import INTEL
 from securetrain.evidence.tee.tdx_quote import parse_quote
-from tests.evidence.tee import forge, forge_amd
+from tests.evidence.tee import forge, forge_amd, forge_azure
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge_amd import AmdWorld
 from tools.fuzz.engine import Parser
@@ -25,7 +31,27 @@ _VCEK = "63da758de6644564adc5f4b93be8accd"
 
 def tee() -> list[Parser]:
     """All of them."""
-    return [*_snp(), *_tdx()]
+    return [*_snp(), *_tdx(), *_paravisor()]
+
+
+def _paravisor() -> list[Parser]:
+    """The report in a VM's TPM, and what it vouches for."""
+    vm = forge_azure.Vm()
+    runtime = vm.runtime()
+    accepted = ParavisorReference(any_vm=True)
+
+    def judge(data: bytes) -> None:
+        found = parse_runtime_data(data)
+        judge_vm(found, accepted, enrolled=(), secure_boot=False, node="fuzz")
+
+    return [
+        Parser(
+            "hcl-report",
+            lambda: [forge_azure.hcl(runtime), forge_azure.hcl(runtime, bytes(1024), kind=4)],
+            parse_hcl_report,
+        ),
+        Parser("runtime-data", lambda: [runtime], judge),
+    ]
 
 
 def _snp() -> list[Parser]:

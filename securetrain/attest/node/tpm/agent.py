@@ -40,7 +40,7 @@ from typing import Final
 import msgspec
 
 from securetrain.attest.node.tpm import endorsement, protected
-from securetrain.attest.node.tpm.client import TIMEOUT, Tpm
+from securetrain.attest.node.tpm.client import TIMEOUT, Range, Tpm
 from securetrain.attest.node.tpm.endorsement import EndorsementKey
 from securetrain.attest.node.tpm.measurements import Measurements, Sources
 from securetrain.attest.node.tpm.protected import Loaded
@@ -59,10 +59,9 @@ from securetrain.evidence.tpm import (
     parse_public,
 )
 
-BOOT_PCRS: Final = tuple(range(11))
-"""Firmware and boot loader (0 to 9) and IMA (10)."""
-MOK_PCR: Final = 14
-"""Where shim measures the machine owner's keys: quoted too when the caller asks for it."""
+BOOT_PCRS: Final = tuple(range(16))
+"""Firmware and boot loader (0 to 9), IMA (10), unified kernel images and what comes with them (11
+to 13), the machine owner's keys (14) and the system's identity (15): all that cannot be reset."""
 QUOTE_TRIES: Final = 5
 KEY_FILE: Final = "attestation-key.json"
 _KEY_LIMIT: Final = 16 << 10
@@ -133,6 +132,7 @@ class TpmAgent:
         self._contexts: dict[str, bytes] = {}
         self._endorsement_key: EndorsementKey | None = None
         self._stored: StoredKey | None = None
+        self._indices: frozenset[int] | None = None
         self.notes: tuple[str, ...] = ()
         """What the latest evidence lacks, and why: for people."""
 
@@ -192,9 +192,48 @@ class TpmAgent:
             pcrs=pcrs,
             event_log=logs.event_log() if full else b"",
             ima=logs.ima(ima_first),
+            userspace_log=logs.userspace_log(),
+            pcr_signatures=logs.pcr_signatures() if full else b"",
         )
         self.notes = tuple(logs.notes)
         return evidence
+
+    def has_index(self, index: int) -> bool:
+        """Tell whether the TPM has an NV index; what a TPM has of them is looked up once."""
+        if self._indices is None:
+            with self._open() as tpm:
+                self._indices = frozenset(tpm.handles(Range.NV))
+        return index in self._indices
+
+    def vouched(self, binding: bytes, *, index: int, handle: int) -> tuple[bytes, TpmEvidence]:
+        """Evidence by a key that is not ours, and that a report in the TPM vouches for.
+
+        Args:
+            binding: what the quote signs as its extraData.
+            index: where the report lies.
+            handle: where the key is persistent.
+
+        Returns:
+            The report, and the quote with the logs.
+
+        Raises:
+            AttestationError: ST-ATTS-150 to 156.
+        """
+        with self._open() as tpm:
+            report = tpm.nv_read(index)
+            quote, signature, pcrs = quote_at_once(tpm, handle, binding, self._pcrs)
+        logs = Measurements(self._sources)
+        evidence = TpmEvidence(
+            quote=quote,
+            signature=signature,
+            pcrs=pcrs,
+            event_log=logs.event_log(),
+            ima=logs.ima(0),
+            userspace_log=logs.userspace_log(),
+            pcr_signatures=logs.pcr_signatures(),
+        )
+        self.notes = tuple(logs.notes)
+        return report, evidence
 
     def _open(self) -> Tpm:
         return Tpm.open(self.address, self._timeout)

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Reads this machine's measurement logs: the firmware's, and the list of the kernel's IMA.
+"""Reads this machine's measurement logs: the firmware's, systemd's, and the list of IMA.
 
 Sources: Linux, security/integrity/ima/ima_fs.c (both lists) and drivers/char/tpm/eventlog (the
-firmware's log).
+firmware's log); systemd, src/shared/tpm2-util.c (the userspace log) and systemd-stub(7) (signed
+predictions).
 
 Rules:
 
@@ -25,6 +26,8 @@ from securetrain.evidence import ImaList
 from securetrain.evidence.tpm import Refusal, split_binary
 
 EVENT_LOG_LIMIT: Final = 1 << 20
+USERSPACE_LOG_LIMIT: Final = 256 << 10
+SIGNATURES_LIMIT: Final = 64 << 10
 IMA_READ_LIMIT: Final = 64 << 20
 IMA_SEND_LIMIT: Final = 3 << 19
 """What fits into an evidence's body beside everything else, as base64."""
@@ -37,6 +40,8 @@ class Sources:
     event_log: Path = Path("/sys/kernel/security/tpm0/binary_bios_measurements")
     ima_binary: Path = Path("/sys/kernel/security/ima/binary_runtime_measurements")
     ima_ascii: Path = Path("/sys/kernel/security/ima/ascii_runtime_measurements")
+    userspace_log: Path = Path("/run/log/systemd/tpm2-measure.log")
+    pcr_signatures: Path = Path("/run/systemd/tpm2-pcr-signature.json")
 
 
 @dataclass(slots=True)
@@ -49,6 +54,18 @@ class Measurements:
     def event_log(self) -> bytes:
         """The firmware's log; empty when it cannot be had."""
         return self._read(self.sources.event_log, EVENT_LOG_LIMIT) or b""
+
+    def userspace_log(self) -> bytes:
+        """Read systemd's log; empty on a machine without one."""
+        return self._optional(self.sources.userspace_log, USERSPACE_LOG_LIMIT)
+
+    def pcr_signatures(self) -> bytes:
+        """The signed predictions that came with the image; empty where none did."""
+        return self._optional(self.sources.pcr_signatures, SIGNATURES_LIMIT)
+
+    def _optional(self, path: Path, limit: int) -> bytes:
+        """Read a file that most machines do not have: its absence is no news."""
+        return (self._read(path, limit) or b"") if path.exists() else b""
 
     def ima(self, first: int) -> ImaList | None:
         """The kernel's list without its first entries; None when it cannot be had.

@@ -12,7 +12,6 @@ from securetrain.attest.node.tpm import client
 from securetrain.attest.node.tpm.agent import (
     BOOT_PCRS,
     KEY_FILE,
-    MOK_PCR,
     Sessions,
     StoredKey,
     TpmAgent,
@@ -144,10 +143,10 @@ def test_logs_are_read_after_the_quote(agent, simulator, tmp_path):
 
 
 def test_registers_are_chosen_by_the_caller(simulator, tmp_path):
-    agent = TpmAgent(tmp_path, pcrs=(MOK_PCR, *BOOT_PCRS, 0))
+    agent = TpmAgent(tmp_path, pcrs=(17, *BOOT_PCRS, 0))
     evidence = agent.evidence(BINDING)
-    verified(agent.keys(), evidence, required=[*BOOT_PCRS, MOK_PCR])
-    assert sorted(evidence.pcrs) == [*BOOT_PCRS, MOK_PCR]
+    verified(agent.keys(), evidence, required=[*BOOT_PCRS, 17])
+    assert sorted(evidence.pcrs) == [*BOOT_PCRS, 17]
 
 
 def test_renewals_use_what_the_tpm_saved(agent, simulator):

@@ -92,3 +92,16 @@ def test_a_list_over_the_limit_of_reading_is_left_out(sources, monkeypatch):
     logs = Measurements(sources)
     assert logs.ima(0) is None
     assert "limit of 100" in logs.notes[0]
+
+
+def test_what_systemd_has_measured_and_what_came_with_the_image(tmp_path):
+    """Most machines have neither, and nobody needs to hear of it."""
+    found = Sources(userspace_log=tmp_path / "measure.log", pcr_signatures=tmp_path / "sig.json")
+    logs = Measurements(found)
+    assert (logs.userspace_log(), logs.pcr_signatures(), logs.notes) == (b"", b"", [])
+    found.userspace_log.write_bytes(b"\x1e{}\n")
+    found.pcr_signatures.write_bytes(b"{}")
+    assert (logs.userspace_log(), logs.pcr_signatures()) == (b"\x1e{}\n", b"{}")
+    found.userspace_log.write_bytes(bytes(measurements.USERSPACE_LOG_LIMIT + 1))
+    assert logs.userspace_log() == b""
+    assert len(logs.notes) == 1

@@ -1,0 +1,309 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Whole exchanges of confidential VMs with a paravisor: report, runtime data, key, quote, boot."""
+
+import random
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from securetrain.core.errors import AttestationError
+from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.binding import Binding
+from securetrain.evidence.inventory import EnrolledNode
+from securetrain.evidence.node_evidence import NodeEvidence, ParavisorEvidence, TpmEvidence
+from securetrain.evidence.tee.paravisor import ParavisorReference
+from securetrain.evidence.tpm.constants import Hash
+from securetrain.evidence.tpm.structures import PcrSelection
+from securetrain.testing.bootlog import Boot
+from securetrain.testing.measurement_lists import ima_list
+from tests.attest.small_fleet import (
+    MANIFEST,
+    Machine,
+    World,
+    reference_values,
+    refused,
+)
+from tests.evidence import test_tee_appraiser as tees
+from tests.evidence.tee import forge_azure as azure
+from tests.evidence.tee import forge_intel as intel
+from tests.evidence.tee.forge_amd import MEASUREMENT
+from tests.evidence.tpm.forge import PCRS
+
+PARAVISORS = ParavisorReference(measurements=(MEASUREMENT.hex(), bytes(intel.Td().mr_td).hex()))
+KINDS = [azure.snp, azure.tdx]
+
+
+class CloudWorld(World):
+    """One VM and its verifier; the CPUs' makers are the forger's."""
+
+    def __init__(self, paravisor=PARAVISORS, **node):
+        self.vm = azure.Vm()
+        machine = Machine("node-0", tpm=self.vm.tpm)
+        values = reference_values(
+            machine,
+            paravisor=paravisor,
+            nodes={"node-0": EnrolledNode(**{"vms": (azure.VM,), **node})},
+        )
+        super().__init__(machine, values=values)
+        # What is accepted of plain guests is nothing: paravisors are judged by their own list.
+        nobody = tees.AMD.reference(require_crl=True, measurements=())
+        no_td = intel.reference(rtmrs=tees.intel_rtmrs(), mr_tds=())
+        self.appraiser._tee = tees.appraiser(snp=nobody, tdx=no_td, paravisor=paravisor)
+
+    def binding(self):
+        """A question to a node that announces no keys: the paravisor's are in its evidence."""
+        return Binding(
+            nonce=self.verifier.challenge(self.machine.name).nonce,
+            session=bytes(16),
+            job=self.job,
+            client_spki=self.machine.key.public.spki,
+            server_spki=b"coordinator",
+            exporter=bytes(32),
+            ak_name=b"",
+        )
+
+    def vtpm(self, binding, **changes):
+        machine = self.machine
+        quote, signature = machine.quote(binding.value(MANIFEST), **changes)
+        return TpmEvidence(
+            quote=quote,
+            signature=signature,
+            pcrs=dict(machine.tpm.values(PCRS)),
+            event_log=machine.what.log(),
+            ima=ima_list(machine.measured, first=0),
+        )
+
+    def say(self, make=azure.snp, forge=lambda tee: tee, runtime=None, vtpm=None, **changes):
+        binding = self.binding()
+        spoken = vtpm(binding) if vtpm else self.vtpm(binding, **changes)
+        tee = forge(make(runtime or self.vm.runtime(), spoken))
+        said = NodeEvidence(manifest=MANIFEST, tee=tee)
+        return self.answer(self.machine.sign(said, binding), binding)
+
+    def refuses(self, code, *args, **how):
+        return refused(code, lambda: self.say(*args, **how))
+
+
+@pytest.fixture
+def world():
+    return CloudWorld()
+
+
+def of_vtpm(**changes):
+    def forge(tee):
+        vtpm = msgspec.structs.replace(tee.paravisor.vtpm, **changes)
+        changed = msgspec.structs.replace(tee.paravisor, vtpm=vtpm)
+        return msgspec.structs.replace(tee, paravisor=changed)
+
+    return forge
+
+
+def of_tee(**changes):
+    return lambda tee: msgspec.structs.replace(tee, **changes)
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_a_confidential_vm(world, make):
+    result = world.say(make)
+    assert result.tier is NodeTier.TEE
+    assert set(result.submods) == {"self-report", make.__name__.replace("snp", "sev-snp"), "vtpm"}
+    part = result.submods["sev-snp" if make is azure.snp else "tdx"]
+    assert part.claims["vm"] == azure.VM
+    assert result.submods["vtpm"].claims["secure_boot"] is True
+    assert world.say(make).tier is NodeTier.TEE, "a renewal says all of it again"
+    world.machine.execute("/opt/another", b"content")
+    world.say(make)
+
+
+def test_many_vms_on_one_chip(world):
+    """Chips are shared: the VM is what nobody else may present."""
+    world.say()
+    (identities,) = [lease.identities for lease in world.verifier._leases.values()]
+    assert identities == (f"vm:{azure.VM}",)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("make", KINDS)
+def test_a_plain_guest_claims_a_paravisor(make):
+    """A guest that is accepted writes REPORT_DATA itself: it could vouch for a key of its own."""
+    world = CloudWorld(ParavisorReference(measurements=("ab" * 48,)))
+    world.appraiser._tee = tees.appraiser(paravisor=world.values.paravisor)
+    world.refuses("ST-ATTS-411" if make is azure.snp else "ST-ATTS-518", make)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("make", KINDS)
+def test_no_paravisor_is_accepted_unless_one_is_listed(make):
+    code = "ST-ATTS-411" if make is azure.snp else "ST-ATTS-518"
+    CloudWorld(ParavisorReference()).refuses(code, make)
+
+
+@pytest.mark.forgery
+def test_a_guest_below_the_paravisor_asks_for_the_report(world):
+    world.refuses("ST-ATTS-411", lambda r, v: azure.snp(r, v, vmpl=1))
+    world.appraiser._tee = replace(
+        world.appraiser._tee, snp=tees.AMD.reference(require_crl=True, vmpls=(0, 1, 2, 3))
+    )
+    assert "VMPL" in world.refuses("ST-ATTS-411", lambda r, v: azure.snp(r, v, vmpl=2)).where
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("make", KINDS)
+def test_runtime_data_that_the_report_does_not_cover(world, make):
+    code = "ST-ATTS-410" if make is azure.snp else "ST-ATTS-517"
+    attacker = azure.Vm(tpm=world.vm.tpm.__class__(ak=world.vm.tpm.ak.public, key=4))
+
+    def forge(tee):
+        runtime = attacker.runtime()
+        changed = ParavisorEvidence(runtime_data=runtime, vtpm=tee.paravisor.vtpm)
+        return msgspec.structs.replace(tee, paravisor=changed)
+
+    world.refuses(code, make, forge)
+    plain = world.refuses(code, make, of_tee(paravisor=None))
+    assert "REPORT" in plain.where
+
+
+@pytest.mark.forgery
+def test_the_quote_of_another_key(world):
+    stranger = azure.Vm(tpm=world.vm.tpm.__class__(ak=world.vm.tpm.ak.public, key=4))
+    stranger.tpm.pcrs = world.vm.tpm.pcrs
+
+    def by_another(binding):
+        quote, signature = stranger.tpm.quote(extra=binding.value(MANIFEST))
+        return msgspec.structs.replace(world.vtpm(binding), quote=quote, signature=signature)
+
+    world.refuses("ST-ATTS-111", vtpm=by_another)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"extra": bytes(32)}, "ST-ATTS-113"),
+        ({"extra": b""}, "ST-ATTS-113"),
+        ({"magic": 0x41414141}, "ST-ATTS-112"),
+        ({"tag": 0x8017}, "ST-ATTS-101"),
+        ({"digest": bytes(32)}, "ST-ATTS-116"),
+        ({"selections": (PcrSelection(Hash.SHA256, tuple(range(10))),)}, "ST-ATTS-115"),
+        ({"tail": b"\0"}, "ST-ATTS-101"),
+    ],
+)
+def test_a_quote_that_says_something_else(world, changes, code):
+    world.refuses(code, **changes)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"event_log": b""}, "ST-ATTS-013"),
+        ({"event_log": b"?"}, "ST-ATTS-201"),
+        ({"event_log": Boot(kernel=b"other").log()}, "ST-ATTS-204"),
+        ({"ima": None}, "ST-ATTS-013"),
+        ({"pcrs": {}}, "ST-ATTS-116"),
+        ({"activation": bytes(32)}, "ST-ATTS-016"),
+        ({"signature": b""}, "ST-ATTS-101"),
+    ],
+)
+def test_a_virtual_tpm_that_leaves_out_or_changes(world, changes, code):
+    world.refuses(code, forge=of_vtpm(**changes))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("boot", "code"),
+    [(Boot(kernel=b"other"), "ST-ATTS-213"), (Boot(secure_boot=False), "ST-ATTS-208")],
+)
+def test_another_boot_in_a_genuine_vm(world, boot, code):
+    world.machine.boot(boot)
+    with pytest.raises(AttestationError) as caught:
+        world.say()
+    assert caught.value.code in {code, "ST-ATTS-211", "ST-ATTS-215"}
+
+
+@pytest.mark.forgery
+def test_the_vm_of_another_node(world):
+    other = azure.VM.replace("7d", "8d")
+    assert world.refuses("ST-ATTS-012", runtime=world.vm.runtime(vmUniqueId=other)).where.endswith(
+        "vms"
+    )
+    CloudWorld(vms=()).refuses("ST-ATTS-012")
+    CloudWorld(msgspec.structs.replace(PARAVISORS, any_vm=True), vms=()).say()
+    CloudWorld(msgspec.structs.replace(PARAVISORS, any_vm=True), vms=(other,)).refuses(
+        "ST-ATTS-012"
+    )
+
+
+@pytest.mark.forgery
+def test_a_node_that_was_revoked_by_its_vm(world):
+    world.say()
+    world.verifier.revoke(f"vm:{azure.VM}", "a test")
+    world.refuses("ST-ATTS-010")
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("name", ["secure-boot", "console-enabled"])
+def test_a_vm_that_is_open(world, name):
+    runtime = world.vm.runtime(**{name: name == "console-enabled"})
+    error = world.refuses("ST-ATTS-441", runtime=runtime)
+    assert name in error.where
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("make", KINDS)
+def test_an_answer_to_the_last_question(world, make):
+    """Report and runtime data are old by nature; the quote must not be."""
+    kept = []
+
+    def keep(tee):
+        kept.append(tee.paravisor.vtpm)
+        return tee
+
+    world.say(make, keep)
+    world.refuses("ST-ATTS-113", make, vtpm=lambda _: kept[0])
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("seed", range(50))
+def test_evidence_that_was_changed_at_random(world, seed):
+    """One bit, anywhere in what travels; nothing but a refusal may come out."""
+    source = random.Random(seed)
+    place = ("report", "runtime", "quote", "signature", "log", "pcr")[seed % 6]
+
+    def flip(data):
+        at = source.randrange(len(data) if place != "report" else 0x2A0)
+        return data[:at] + bytes([data[at] ^ (1 << source.randrange(8))]) + data[at + 1 :]
+
+    def forge(tee):
+        paravisor, vtpm = tee.paravisor, tee.paravisor.vtpm
+        match place:
+            case "report":
+                return msgspec.structs.replace(tee, report=flip(tee.report))
+            case "runtime":
+                changed = msgspec.structs.replace(
+                    paravisor, runtime_data=flip(paravisor.runtime_data)
+                )
+                return msgspec.structs.replace(tee, paravisor=changed)
+            case "quote" | "signature":
+                return of_vtpm(**{place: flip(getattr(vtpm, place))})(tee)
+            case "log":
+                # Types and texts of events are nobody's word; digests are.
+                registers = {**vtpm.pcrs, 4: flip(vtpm.pcrs[4])}
+                return of_vtpm(pcrs=registers)(tee)
+            case _:
+                index = source.choice(sorted(vtpm.pcrs))
+                return of_vtpm(pcrs={**vtpm.pcrs, index: flip(vtpm.pcrs[index])})(tee)
+
+    codes = {
+        "report": "ST-ATTS-4",
+        "runtime": "ST-ATTS-4",
+        "quote": "ST-ATTS-111",
+        "signature": "ST-ATTS-1",
+        "log": "ST-ATTS-116",
+        "pcr": "ST-ATTS-116",
+    }
+    with pytest.raises(AttestationError) as caught:
+        world.say(forge=forge)
+    assert caught.value.code.startswith(codes[place])

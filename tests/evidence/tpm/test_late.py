@@ -1,0 +1,439 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""PCR 11 to 15: what boots as a unified kernel image, and everything that could be said instead."""
+
+import functools
+import random
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.tpm.eventlog import parse
+from securetrain.evidence.tpm.late import (
+    LATE_PCRS,
+    SECTIONS,
+    LateAppraiser,
+    LateReference,
+    learn_late,
+    merge_late,
+)
+from securetrain.evidence.tpm.userspace_log import LOG_LIMIT, leads_to, parse_userspace_log
+from tests import vocabulary
+from tests.evidence.tpm import bootlogs
+from tests.evidence.tpm import lateboots as uki
+from tests.evidence.vectors import needs_vectors, vector, vectors
+from tests.rsa_keys import rsa_key
+
+GOOD = uki.UkiBoot()
+KEY = rsa_key(2048, 5)
+OTHER = rsa_key(2048, 6)
+MEASURE = Path("/usr/lib/systemd/systemd-measure")
+
+
+@functools.cache
+def good():
+    return taught(GOOD)
+
+
+def learned(boot=GOOD):
+    return good() if boot is GOOD else taught(boot)
+
+
+def taught(boot):
+    return learn_late(parse(boot.log()), boot.userspace_log(), boot.pcrs())
+
+
+def judge(boot=GOOD, reference=None, *, pcrs=None, userspace=None, signatures=b"", before=None):
+    log = parse(boot.log()) if before is None else None
+    said = boot.userspace_log() if userspace is None else userspace
+    appraiser = LateAppraiser(reference or learned())
+    return appraiser.appraise(log, said, signatures, pcrs or boot.pcrs(), before)
+
+
+def refused(code, *args, **kwargs):
+    return vocabulary.refused(AttestationError, code, judge, *args, **kwargs)
+
+
+def without(reference=None, **changes):
+    return msgspec.structs.replace(reference or learned(), **changes)
+
+
+# What must work.
+
+
+def test_a_unified_kernel_image_that_was_learned():
+    reference = learned()
+    assert list(reference.sections) == list(uki.IMAGE)
+    assert reference.words == {"12": (uki.LINE,), "15": (uki.ROOT,)}
+    assert {name: len(values) for name, values in reference.digests.items()} == {
+        "12": 1,
+        "13": 1,
+        "14": 1,
+    }
+    assert reference.any_machine_id
+    assert reference.volume_keys == 1
+    progress = judge()
+    assert (progress.phase, progress.free) == (4, 1)
+
+
+def test_another_machine_of_the_same_image():
+    boot = GOOD.changed(userspace=[*uki.PHASES, uki.word(15, "machine-id:" + "77" * 16)])
+    judge(boot)
+    refused("ST-ATTS-241", boot, without(any_machine_id=False, machine_ids=("5e" * 16,)))
+    judge(boot, without(any_machine_id=False, machine_ids=("77" * 16,)))
+
+
+def test_a_machine_that_measures_nothing_there():
+    nothing = uki.UkiBoot(firmware=[], userspace=[])
+    assert learned(nothing) == LateReference()
+    judge(nothing, LateReference())
+    error = refused("ST-ATTS-241", nothing)
+    assert "no unified kernel image" in error.what
+
+
+@pytest.mark.parametrize("done", range(8))
+def test_entries_behind_the_quoted_value_are_no_evidence(done):
+    """The log is read after the quote: it may be further."""
+    progress = judge(pcrs=GOOD.pcrs(done))
+    assert progress.phase == min(done, 4)
+
+
+def test_a_boot_that_goes_on_during_a_lease():
+    early = judge(pcrs=GOOD.pcrs(2))
+    late = judge(before=early)
+    assert late.phase == 4
+    assert judge(before=late) is late
+
+
+def test_both_of_two_boots_merged():
+    other = uki.UkiBoot(firmware=[*uki.sections({".linux": b"another kernel"}), uki.line("other")])
+    merged = merge_late(merge_late(None, learned()), learned(other))
+    judge(GOOD, merged)
+    judge(other, merged)
+    refused("ST-ATTS-241", other)
+
+
+@pytest.mark.parametrize("key", [KEY, ec.generate_private_key(ec.SECP256R1())], ids=["RSA", "P"])
+def test_a_signed_prediction(key):
+    reference = without(sections={}, policy_keys=(uki.pem(OTHER), uki.pem(key)))
+    pcrs = GOOD.pcrs()
+    judge(reference=reference, signatures=uki.signed(uki.prediction(key, pcrs)))
+    both = uki.signed(uki.prediction(key, GOOD.pcrs(1)), uki.prediction(key, pcrs, (11, 12)))
+    judge(reference=reference, signatures=both)
+
+
+def test_whole_values_and_registers_that_are_left_open():
+    pcrs = GOOD.pcrs()
+    pinned = LateReference(registers={str(n): (pcrs[n].hex(),) for n in LATE_PCRS})
+    judge(reference=pinned)
+    assert refused("ST-ATTS-216", reference=pinned, pcrs=GOOD.pcrs(3)).where == "PCR 11"
+    judge(reference=LateReference(unjudged=tuple(LATE_PCRS)), pcrs={**pcrs, 12: bytes(32)})
+
+
+@pytest.mark.skipif(not MEASURE.exists(), reason="NO ORACLE: systemd-measure is not installed")
+def test_systemd_measure_predicts_what_we_replay(tmp_path):
+    arguments = [str(MEASURE), "calculate", "--bank=sha256"]
+    image = {name: content for name, content in uki.IMAGE.items() if name in SECTIONS[:4]}
+    for name, content in image.items():
+        (tmp_path / name[1:]).write_bytes(content)
+        arguments.append(f"--{name[1:]}={tmp_path / name[1:]}")
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120)
+    predicted = [row.rpartition("=")[2] for row in done.stdout.splitlines() if row.startswith("11")]
+    boot = uki.UkiBoot(firmware=list(uki.sections(image)), userspace=uki.PHASES)
+    assert predicted == [boot.pcrs(count)[11].hex() for count in range(1, 5)]
+    judge(boot, without(registers={"11": tuple(predicted)}))
+
+
+@needs_vectors
+def test_real_logs_of_shim():
+    """Every crypto-agile log of others with machine owner's keys, learned and judged."""
+    seen = 0
+    for name in vectors("google__go-tpm-tools/**/*.bin"):
+        try:
+            log = parse(vector(name))
+        except AttestationError:
+            continue
+        values = {n: bytes(32) for n in range(16)}
+        for event in log.events:
+            if event.register in LATE_PCRS and event.type != bootlogs.NO_ACTION:
+                values[event.register] = uki.sha256(values[event.register] + event.digest)
+        reference = learn_late(log, b"", values)
+        LateAppraiser(reference).appraise(log, b"", b"", values)
+        seen += bool(reference.digests.get("14"))
+    assert seen >= 6
+
+
+# Forgeries. Registers hold what the forger extended: only the rules stand between.
+
+
+def forged(**lists):
+    return GOOD.changed(**lists)
+
+
+def replaced(image=None, **changes):
+    return [*uki.sections({**uki.IMAGE, **(image or {}), **changes}), *GOOD.firmware[14:]]
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("name", uki.IMAGE)
+def test_another_section(name):
+    """The plain stack (PCR 0 to 10 alone) sees no difference."""
+    boot = forged(firmware=replaced({name: b"of the attacker"}))
+    assert {n: boot.pcrs()[n] for n in range(11)} == {n: GOOD.pcrs()[n] for n in range(11)}
+    assert name in refused("ST-ATTS-241", boot).what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "firmware",
+    [
+        [*GOOD.firmware, uki.line("root=/dev/vda1 init=/bin/sh")],
+        [*GOOD.firmware, uki.addon(b"another add-on")],
+        [*GOOD.firmware, uki.addon(b"an extension", 13)],
+        [*GOOD.firmware, uki.owner_keys(b"the attacker's key")],
+        [*GOOD.firmware, bootlogs.event(15, bootlogs.IPL, b"?")],
+        [*list(uki.sections({".linux": b"first"})), *GOOD.firmware],
+        [*GOOD.firmware[2:], *GOOD.firmware[:2]],
+        [*GOOD.firmware[2:14], *GOOD.firmware[14:]],
+        [GOOD.firmware[0], *GOOD.firmware[2:]],
+        [*GOOD.firmware[:14], GOOD.firmware[0], *GOOD.firmware[14:]],
+        [*GOOD.firmware[:2], *GOOD.firmware[:2], *GOOD.firmware[2:]],
+        [*GOOD.firmware[:14], bootlogs.event(11, bootlogs.IPL, b"anything"), *GOOD.firmware[14:]],
+        GOOD.firmware[14:],
+    ],
+    ids=[
+        *("command-line", "add-on", "extension", "owner-keys", "identity", "two-images"),
+        *("order", "no-kernel", "name-without-content", "name-alone", "twice", "more", "nothing"),
+    ],
+)
+def test_other_events_of_the_firmware(firmware):
+    refused("ST-ATTS-241", forged(firmware=firmware))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "userspace",
+    [
+        [uki.word(11, "leave-initrd"), uki.word(11, "enter-initrd")],
+        [uki.word(11, "ready"), uki.word(11, "ready")],
+        [*uki.PHASES, uki.word(11, "something")],
+        [*uki.PHASES, uki.word(12, "something")],
+        [*uki.PHASES, uki.word(13, "something")],
+        [*uki.PHASES, uki.word(14, "something")],
+        [*uki.PHASES, uki.volume_key(), uki.volume_key("again")],
+        [*uki.PHASES, uki.volume_key(), uki.word(15, "file-system:/:btrfs")],
+        [uki.Said(11, b"something", "enter-initrd")],
+        [uki.Said(12, b"something", uki.LINE)],
+        [uki.Said(15, b"x", "y"), uki.Said(15, b"x", uki.MACHINE)],
+        [*uki.PHASES[:1], *map(uki.Said, [11], [b".linux\0"], [".linux"])],
+    ],
+)
+def test_other_extensions_of_root(userspace):
+    refused("ST-ATTS-241", forged(userspace=userspace))
+
+
+def lies(source, base):
+    """One lie about an honest boot: registers stay, the logs change."""
+    kind = source.randrange(6)
+    records = [one.record() for one in base.userspace]
+    at = source.randrange(len(records))
+    if kind == 0:
+        del records[at]
+    elif kind == 1:
+        records.insert(at, uki.word(base.userspace[at].pcr, f"x{source.random()}").record())
+    elif kind == 2:
+        was = base.userspace[at].extends().hex().encode()
+        records[at] = records[at].replace(was, source.randbytes(32).hex().encode())
+    elif kind == 3:
+        records[at] = records[at][: source.randrange(2, len(records[at]) - 1)]
+    elif kind == 4:
+        records[at] = records[at].replace(b'"pcr": 1', b'"pcr": ')
+    else:
+        other = source.choice([n for n in range(4) if n != at % 4])
+        first = at % 4
+        records[first], records[other] = records[other], records[first]
+    return b"".join(records), kind
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("seed", range(60))
+def test_a_log_that_was_edited(seed):
+    source = random.Random(seed)
+    said, _ = lies(source, GOOD)
+    with pytest.raises(AttestationError) as caught:
+        judge(userspace=said)
+    assert caught.value.code in {"ST-ATTS-204", "ST-ATTS-240"}
+
+
+@pytest.mark.many
+def test_many_logs_that_were_edited():
+    for seed in range(60, 5060):
+        test_a_log_that_was_edited(seed)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("seed", range(40))
+def test_registers_that_root_extended_at_random(seed):
+    """Root tells the truth about every extension, and calls it what it likes."""
+    source = random.Random(seed)
+    extra = [
+        uki.Said(
+            source.choice((11, 12, 13, 14)),
+            source.randbytes(8),
+            source.choice(("enter-initrd", "ready", uki.LINE, uki.MACHINE, ".linux", "")),
+        )
+        for _ in range(source.randrange(1, 4))
+    ]
+    rest = list(GOOD.userspace)
+    rest[source.randrange(len(rest)) : 0] = extra
+    refused("ST-ATTS-241", forged(userspace=rest))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("index", LATE_PCRS)
+def test_a_register_that_was_not_quoted(index):
+    pcrs = GOOD.pcrs()
+    del pcrs[index]
+    assert refused("ST-ATTS-205", pcrs=pcrs).where == f"PCR {index}"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("index", LATE_PCRS)
+def test_a_register_that_changes_during_a_lease_without_a_word(index):
+    before = judge()
+    pcrs = dict(GOOD.pcrs())
+    pcrs[index] = uki.sha256(pcrs[index] + bytes(32))
+    assert refused("ST-ATTS-008", pcrs=pcrs, before=before).where == f"PCR {index}"
+    more = forged(userspace=[*GOOD.userspace, uki.word(index, "something")])
+    refused("ST-ATTS-241", more, before=before)
+
+
+@pytest.mark.forgery
+def test_phases_do_not_come_again_during_a_lease():
+    before = judge()
+    again = forged(userspace=[*GOOD.userspace, uki.word(11, "sysinit")])
+    assert "is over" in refused("ST-ATTS-241", again, before=before).what
+    keys = forged(userspace=[*GOOD.userspace, uki.volume_key("again")])
+    refused("ST-ATTS-241", keys, before=before)
+    judge(forged(userspace=[*GOOD.userspace, uki.word(11, "shutdown")]), before=before)
+
+
+def _lists(**changes):
+    return lambda: uki.signed(uki.prediction(KEY, GOOD.pcrs(), **changes))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "document",
+    [
+        lambda: b"",
+        lambda: b"{",
+        lambda: b"[]",
+        lambda: b" " * (65 << 10),
+        uki.signed,
+        lambda: uki.signed(uki.prediction(OTHER, GOOD.pcrs())),
+        lambda: uki.signed(uki.prediction(KEY, GOOD.pcrs(3))),
+        lambda: uki.signed(uki.prediction(KEY, GOOD.pcrs()), bank="sha1"),
+        lambda: uki.signed(uki.prediction(KEY, GOOD.pcrs(), (12,))),
+        lambda: uki.signed(
+            uki.prediction(KEY, GOOD.pcrs(3), pol=uki.prediction(KEY, GOOD.pcrs())["pol"])
+        ),
+        lambda: uki.signed(
+            *[uki.prediction(OTHER, GOOD.pcrs())] * 16, uki.prediction(KEY, GOOD.pcrs())
+        ),
+        _lists(pcrs=[11, 12]),
+        _lists(pcrs=[]),
+        _lists(pcrs=[11, 20]),
+        _lists(pcrs=[99]),
+        _lists(sig=""),
+        _lists(sig="?"),
+        _lists(sig="AAAA"),
+        _lists(sig=7),
+        _lists(pol="00" * 32),
+        _lists(pol=""),
+        lambda: b'{"sha256":' + b"[" * 50_000,
+    ],
+)
+def test_predictions_that_do_not_count(document):
+    reference = without(sections={}, policy_keys=(uki.pem(KEY),))
+    refused("ST-ATTS-242", reference=reference, signatures=document())
+
+
+@pytest.mark.forgery
+def test_a_prediction_that_was_retired():
+    """An old image keeps its signature for ever."""
+    one = uki.prediction(KEY, GOOD.pcrs())
+    reference = without(policy_keys=(uki.pem(KEY),))
+    judge(reference=reference, signatures=uki.signed(one))
+    retired = without(reference, retired=(one["pol"],))
+    assert "retired" in refused("ST-ATTS-242", reference=retired, signatures=uki.signed(one)).what
+    spelt = uki.signed({**one, "pol": one["pol"].upper()})
+    refused("ST-ATTS-242", reference=retired, signatures=spelt)
+
+
+@pytest.mark.parametrize("pem", ["", "a key", uki.pem(rsa_key(2048, 5)).replace("A", "B", 3)])
+def test_a_policy_key_that_is_none(pem):
+    vocabulary.refused(
+        AttestationError, "ST-ATTS-009", LateAppraiser, LateReference(policy_keys=(pem,))
+    )
+
+
+def test_events_without_a_firmware_log():
+    appraiser = LateAppraiser(learned())
+    with pytest.raises(AttestationError) as caught:
+        appraiser.appraise(None, GOOD.userspace_log(), b"", GOOD.pcrs())
+    assert caught.value.code == "ST-ATTS-013"
+
+
+# The parser.
+
+
+RECORD = uki.word(11, "enter-initrd").record()
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "log",
+    [
+        b"x",
+        RECORD[1:],
+        b"\x1e",
+        b"\x1e\n",
+        b"\x1e" + RECORD,
+        RECORD[:-1],
+        RECORD * 1025,
+        b"\x1e" + b" " * (LOG_LIMIT + 1) + b"\n",
+        b"\x1e" + b" " * 9000 + RECORD[1:],
+        b"\x1e[1]\n",
+        b"\x1e" + b"[" * 8000 + b"\n",
+        RECORD.replace(b'"pcr": 11', b'"pcr": "11"'),
+        RECORD.replace(b'"pcr": 11', b'"pcr": 24'),
+        RECORD.replace(b'"pcr": 11', b'"pcr": -1'),
+        RECORD.replace(b"sha256", b"sha1"),
+        RECORD.replace(b'"digests": [', b'"digests": [{"hashAlg":"sha256","digest":"00"},'),
+        RECORD.replace(b'"digest": "', b'"digest": "zz'),
+        RECORD.replace(b'"string": "enter-initrd"', b'"string": 7'),
+        RECORD.replace(b"enter-initrd", b"\xff"),
+    ],
+)
+def test_malformed_logs(log):
+    vocabulary.refused(AttestationError, "ST-ATTS-240", parse_userspace_log, log)
+
+
+def test_a_log_leads_from_the_firmwares_end_to_the_quoted_value():
+    start, end, said = GOOD.pcrs(0), GOOD.pcrs(), GOOD.userspace_log()
+    assert all(leads_to(said, index, start[index], end[index]) for index in range(16))
+    assert leads_to(b"", 12, start[12], end[12])
+    assert not leads_to(b"", 11, start[11], end[11])
+    assert not leads_to(said, 11, bytes(32), end[11])
+
+
+def test_records_of_other_registers_are_stepped_over():
+    other = b'\x1e{"nvIndex":1,"digests":[{"hashAlg":"sha256","digest":"00"}]}\n'
+    assert parse_userspace_log(b"") == ()
+    (one,) = parse_userspace_log(other + RECORD)
+    assert (one.index, one.register, one.text) == (1, 11, "enter-initrd")
