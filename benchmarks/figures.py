@@ -110,16 +110,18 @@ def grow(nodes: int) -> tuple[float, float]:
     """Megabytes of this process before and after so many nodes have joined it."""
     from benchmarks.attest import P384
     from benchmarks.fleet import Node, exchange, make_fleet
-    from securetrain.evidence.reference import EnrolledNode
+    from securetrain.evidence.inventory import EnrolledNode
     from securetrain.policy.schema import ImaMode
 
     fleet = make_fleet(1, P384, ima=ImaMode.ENFORCE)
+    nodes_of = fleet.values.nodes
+    assert isinstance(nodes_of, dict)
     with fleet.verifier() as verifier:
         exchange(verifier, fleet.nodes)
         before = _resident()
         for number in range(1, nodes + 1):
             node = Node(number, P384)
-            fleet.values.nodes[node.name] = EnrolledNode(ek_names=(node.ek_name,))
+            nodes_of[node.name] = EnrolledNode(ek_names=(node.ek_name,))
             exchange(verifier, [node])
         gc.collect()
         return before, _resident()

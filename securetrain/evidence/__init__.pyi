@@ -21,6 +21,16 @@ from .case import Remembered as Remembered
 from .collateral import LIMITS as LIMITS
 from .collateral import Collateral as Collateral
 from .collateral import CollateralKind as CollateralKind
+from .inventory import GROUP_PATTERN as GROUP_PATTERN
+from .inventory import INLINE_NODES as INLINE_NODES
+from .inventory import EditedNodes as EditedNodes
+from .inventory import EnrolledNode as EnrolledNode
+from .inventory import PagedNodes as PagedNodes
+from .inventory import PagesRoot as PagesRoot
+from .inventory import PageWriter as PageWriter
+from .inventory import ReadAt as ReadAt
+from .inventory import hardware_of as hardware_of
+from .inventory import with_nodes as with_nodes
 from .jws import parse as parse
 from .node_appraiser import NodeAppraiser as NodeAppraiser
 from .node_evidence import BODY_LIMIT as BODY_LIMIT
@@ -42,8 +52,6 @@ from .node_evidence import report_data as report_data
 from .node_evidence import signed_message as signed_message
 from .reader import Reader as Reader
 from .reference import FILE_LIMIT as FILE_LIMIT
-from .reference import GROUP_PATTERN as GROUP_PATTERN
-from .reference import EnrolledNode as EnrolledNode
 from .reference import ImageGroup as ImageGroup
 from .reference import ReferenceValues as ReferenceValues
 from .reference import SignedReferenceValues as SignedReferenceValues

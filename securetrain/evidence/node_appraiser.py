@@ -14,7 +14,7 @@ Rules:
 4. everything that a node presents - TPM, chip, devices - is its own for the time of the lease.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from securetrain.core.errors import AttestationError
@@ -68,6 +68,7 @@ class NodeAppraiser:
             documents=documents,
             inventory=self._ek_names,
             group=self._group_of,
+            own=self._own_of,
             unproven=frozenset(values.unproven),
         )
         self._tee = TeeAppraiser(
@@ -177,6 +178,10 @@ class NodeAppraiser:
     def _group_of(self, node: str) -> str:
         entry = self._reference.values.nodes.get(node)
         return "" if entry is None else entry.group
+
+    def _own_of(self, node: str) -> Mapping[str, tuple[str, ...]]:
+        entry = self._reference.values.nodes.get(node)
+        return {} if entry is None else entry.own
 
     def _ek_names(self, node: str) -> tuple[str, ...] | None:
         entry = self._reference.values.nodes.get(node)

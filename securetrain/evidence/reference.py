@@ -12,15 +12,17 @@ Rules:
 4. a node is who its TPM is: the inventory maps the names of endorsement keys, chips and devices to
    the one node that may present them;
 5. a node has exactly one image group, and boots what was learned for that group, never what another
-   one boots. `boot` and `tdx_boot` are of the group without a name.
+   one boots. `boot` and `tdx_boot` are of the group without a name;
+6. the nodes of a large fleet stand in pages beside the file, which signs their root (`inventory`).
 """
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Final, TypeAlias
+from functools import partial
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -28,6 +30,14 @@ from msgspec import Meta
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, SecureTrainError, reason
 from securetrain.evidence.gpu.reference import GpuReference
+from securetrain.evidence.inventory import (
+    MAX_NODES,
+    EnrolledNode,
+    GroupName,
+    PagedNodes,
+    PagesRoot,
+    ReadAt,
+)
 from securetrain.evidence.tee.snp_rules import SnpReference
 from securetrain.evidence.tee.tdx import TdxReference
 from securetrain.evidence.tokens import TokenReference
@@ -35,29 +45,10 @@ from securetrain.evidence.tpm.bootrules import BootReference
 from securetrain.evidence.tpm.certificates import TpmReference
 from securetrain.evidence.tpm.runtime_policy import ImaReference
 from securetrain.identity import dsse
-from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.identity.keys import PublicKey, Signer
 
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.reference-values+json"
 FILE_LIMIT: Final = 64 << 20
-MAX_NODES: Final = 100_000
-GROUP_PATTERN: Final = r"\A([a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?)?\Z"
-"""Of an image group's name, as in `gpu-h100-2026.11`; empty for the group without a name."""
-
-
-GroupName: TypeAlias = Annotated[str, Meta(pattern=GROUP_PATTERN)]
-
-
-class EnrolledNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The hardware that one node may present."""
-
-    ek_names: tuple[str, ...] = ()
-    """Names of endorsement keys, hex: one for each key template of its TPM."""
-    chips: tuple[str, ...] = ()
-    """SEV-SNP chip ids or TDX PPIDs, hex; empty leaves the chip open."""
-    devices: tuple[str, ...] = ()
-    """PDIs of its GPUs and switches, hex; empty leaves them open."""
-    group: GroupName = ""
-    """Its image group."""
 
 
 class ImageGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -74,8 +65,10 @@ class ReferenceValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Rises with every edition."""
     issued: Annotated[datetime, Meta(tz=True)]
     expires: Annotated[datetime, Meta(tz=True)]
-    nodes: dict[str, EnrolledNode] = {}
+    nodes: Mapping[str, EnrolledNode] = {}
     """The inventory: node names as in their certificates."""
+    pages: PagesRoot | None = None
+    """Where the inventory stands in pages: what they are. In the file, `nodes` is empty then."""
     tpm: TpmReference = TpmReference()
     boot: BootReference = BootReference()
     ima: ImaReference = ImaReference()
@@ -132,13 +125,18 @@ class SignedReferenceValues:
             )
 
 
-def sign_reference_values(values: ReferenceValues, key: PrivateKey) -> bytes:
-    """The file's bytes."""
+def sign_reference_values(values: ReferenceValues, key: Signer) -> bytes:
+    """The file's bytes. An inventory in pages is named, and stands beside it."""
+    nodes = {} if values.pages is not None else dict(values.nodes.items())
+    values = msgspec.structs.replace(values, nodes=nodes)
     return dsse.sign(canonical.encode(values), PAYLOAD_TYPE, [key])
 
 
 def open_reference_values(
-    envelope: bytes, keys: Mapping[str, PublicKey], where: str
+    envelope: bytes,
+    keys: Mapping[str, PublicKey],
+    where: str,
+    pages: Callable[[PagesRoot], tuple[ReadAt, str]] | None = None,
 ) -> SignedReferenceValues:
     """Check the signature of reference values, then parse them; they may be over.
 
@@ -146,6 +144,7 @@ def open_reference_values(
         envelope: DSSE, as `sign_reference_values` makes it.
         keys: of which one must have signed, by id.
         where: names the envelope in errors.
+        pages: gives what reads the pages of an inventory, and names it in errors.
 
     Raises:
         AttestationError: ST-ATTS-009.
@@ -159,23 +158,43 @@ def open_reference_values(
         raise unusable(
             reason(error), where, "name the key that signed it, or sign it again"
         ) from error
-    if len(values.nodes) > MAX_NODES:
-        raise unusable(
-            f"{len(values.nodes)} nodes, the limit is {MAX_NODES}", where, "split the fleet"
-        )
-    for name, node in values.nodes.items():
-        if node.group and node.group not in values.groups:
+    if values.pages is None:
+        _check_nodes(values, where)
+    else:
+        if values.nodes or pages is None:
             raise unusable(
-                f"it is of the image group {node.group!r}, which has no boots",
-                f"{where}: nodes.{name}.group",
-                "learn a boot for it: securetrain attest enroll --group NAME --learn-boot",
+                "its nodes stand in pages, and "
+                + ("in it as well" if values.nodes else "there are none here"),
+                f"{where}: pages",
+                "sign it again: securetrain attest values sign",
             )
+        nodes = PagedNodes(values.pages, *pages(values.pages))
+        nodes.check = partial(_check_group, values, where)
+        values = msgspec.structs.replace(values, nodes=nodes)
     return SignedReferenceValues(
         values=values,
         digest=hashlib.sha256(payload.data).hexdigest(),
         where=where,
         signed_by=keys,
     )
+
+
+def _check_nodes(values: ReferenceValues, where: str) -> None:
+    if len(values.nodes) > MAX_NODES:
+        raise unusable(
+            f"{len(values.nodes)} nodes, the limit is {MAX_NODES}", where, "split the fleet"
+        )
+    for name, node in values.nodes.items():
+        _check_group(values, where, name, node)
+
+
+def _check_group(values: ReferenceValues, where: str, name: str, node: EnrolledNode) -> None:
+    if node.group and node.group not in values.groups:
+        raise unusable(
+            f"it is of the image group {node.group!r}, which has no boots",
+            f"{where}: nodes.{name}.group",
+            "learn a boot for it: securetrain attest enroll --group NAME --learn-boot",
+        )
 
 
 def trusted_keys(signed_by: Sequence[str], where: str) -> dict[str, PublicKey]:

@@ -81,6 +81,7 @@ class TpmAppraiser:
         documents: dict[str, bytes],
         inventory: Inventory,
         group: Callable[[str], str],
+        own: Callable[[str], Mapping[str, tuple[str, ...]]],
         unproven: frozenset[str],
     ) -> None:
         """Read what is pinned.
@@ -93,6 +94,7 @@ class TpmAppraiser:
             documents: runtime policies that `ima` names by SHA-256.
             inventory: which TPMs a node may present.
             group: which image group a node is of.
+            own: digests that a node alone may measure when it boots, by PCR.
             unproven: image groups with a boot that was learned without a proof.
 
         Raises:
@@ -103,6 +105,7 @@ class TpmAppraiser:
         self._registers = {name: boot.registers for name, boot in boots.items()}
         self._inventory = inventory
         self._group = group
+        self._own = own
         self._unproven = unproven
         self._endorsements = Endorsements(tpm)
         self._attestation_keys: Recent[bytes, PublicArea] = Recent(MAX_KEYS)
@@ -195,7 +198,12 @@ class TpmAppraiser:
             raise _missing("the firmware's event log", "event_log")
         return (
             self._boots[group]
-            .appraise(evidence.event_log, quote.pcrs, secure_boot=self._policy.secure_boot)
+            .appraise(
+                evidence.event_log,
+                quote.pcrs,
+                secure_boot=self._policy.secure_boot,
+                own=self._own(case.node),
+            )
             .secure_boot
         )
 

@@ -161,7 +161,7 @@ def waiting_page(
                 "remote": one.remote,
                 "evidence": one.bundle.evidence.digest.hex(),
                 "adds": {name: list(found) for name, found in new.items()},
-                "own": list(one.boot.firmware),
+                "own": {number: list(found) for number, found in one.own.items()},
                 "notes": list(one.notes),
             }
             for one, new in rows
@@ -285,7 +285,7 @@ def _one(one: Proven) -> None:
             (one.node, f"TPM {one.ek}"),
             ("answered", f"{moment(one.answered)} from {one.remote}"),
             *(("learned", text) for text in one.learned),
-            *(("its own", digest) for digest in one.boot.firmware),
+            *((f"its own PCR {n}", digest) for n, found in one.own.items() for digest in found),
         ]
     )
 

@@ -87,6 +87,8 @@ class Boot:
     kernel: bytes = b"kernel image 6.8"
     initrd: bytes = b"initrd image 6.8"
     command_line: str = "/vmlinuz root=/dev/vda1 ro"
+    machine: bytes = b""
+    """What tells this machine from others of its image: its serial number, its disk's GUID."""
 
     def events(self) -> tuple[Event, ...]:
         """Every measured event, in order."""
@@ -135,11 +137,13 @@ class Boot:
         yield Event(7, EventType.SEPARATOR, _SEPARATOR)
 
     def _configuration_events(self) -> Iterable[Event]:
-        """PCR 1: the boot options."""
+        """PCR 1: the boot options, and what is this machine's."""
         option = struct.pack("<IH", _LOAD_OPTION_ACTIVE, len(_END_OF_DEVICE_PATH))
         option += "linux\0".encode("utf-16-le") + _END_OF_DEVICE_PATH
         for name, data in (("BootOrder", bytes(2)), ("Boot0000", option)):
             yield Event(1, EventType.EFI_VARIABLE_BOOT2, _variable(GLOBAL, name, data))
+        if self.machine:
+            yield Event(1, EventType.EFI_HANDOFF_TABLES2, b"SMBIOS " + self.machine)
 
     def _authority_events(self) -> Iterable[Event]:
         """PCR 7: which key allowed the boot loader to start; with Secure Boot only."""
@@ -150,6 +154,8 @@ class Boot:
     def _loader_events(self) -> Iterable[Event]:
         """PCR 4, 5, 8 and 9: partitions, boot loader, kernel and its command line."""
         table = b"EFI PART" + bytes(84) + struct.pack("<Q", 0)
+        if self.machine:
+            table = table[:56] + hashlib.sha256(self.machine).digest()[:16] + table[72:]
         yield Event(5, EventType.EFI_GPT_EVENT, table)
         application = EventType.EFI_BOOT_SERVICES_APPLICATION
         yield Event(4, application, _image_load(self.boot_loader), self.boot_loader)

@@ -26,6 +26,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.appraiser import APPRAISERS
 from securetrain.evidence.binding import Binding
 from securetrain.evidence.case import Ask
+from securetrain.evidence.inventory import EnrolledNode
 from securetrain.evidence.node_appraiser import NodeAppraiser
 from securetrain.evidence.node_evidence import (
     NODE_TYPE,
@@ -34,7 +35,7 @@ from securetrain.evidence.node_evidence import (
     NodeEvidence,
     TpmEvidence,
 )
-from securetrain.evidence.reference import EnrolledNode, ReferenceValues, SignedReferenceValues
+from securetrain.evidence.reference import ReferenceValues, SignedReferenceValues
 from securetrain.evidence.result import AttestationResult
 from securetrain.evidence.tpm.boot import learn_boot
 from securetrain.evidence.tpm.certificates import TpmReference

@@ -21,7 +21,8 @@ from securetrain.cli.main import main
 from securetrain.core import canonical
 from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED
 from securetrain.evidence.collateral import CollateralKind
-from securetrain.evidence.reference import EnrolledNode, ReferenceValues
+from securetrain.evidence.inventory import EnrolledNode
+from securetrain.evidence.reference import ReferenceValues
 from securetrain.evidence.result import verify_result
 from securetrain.evidence.tpm import BootReference
 from securetrain.identity.keys import PrivateKey

@@ -19,9 +19,9 @@ from securetrain.attest.session.state import MemoryState
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
 from securetrain.evidence import reference
+from securetrain.evidence.inventory import EnrolledNode
 from securetrain.evidence.reference import (
     PAYLOAD_TYPE,
-    EnrolledNode,
     ReferenceValues,
     sign_reference_values,
     trusted_keys,

@@ -30,8 +30,6 @@ from .enrollment import Enrollment as Enrollment
 from .enrollment import Roots as Roots
 from .enrollment import enroll as enroll
 from .enrollment import enroll_into as enroll_into
-from .enrollment import ima_reference as ima_reference
-from .enrollment import read_pem as read_pem
 from .guest_list import Guest as Guest
 from .guest_list import check_guests as check_guests
 from .guest_list import make_fleet_tokens as make_fleet_tokens
@@ -48,6 +46,8 @@ from .local import collect_here as collect_here
 from .local import default_state as default_state
 from .membership import FleetMembership as FleetMembership
 from .membership import write_membership as write_membership
+from .named_files import ima_reference as ima_reference
+from .named_files import read_pem as read_pem
 from .offline import Judgement as Judgement
 from .offline import ask as ask
 from .offline import judge as judge

@@ -110,6 +110,8 @@ class Proven(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Of its TPM's certificate, for people."""
     boot: BootReference
     """What it booted, as its image group would learn it."""
+    own: dict[str, tuple[str, ...]]
+    """What this machine alone measures, by register."""
     learned: tuple[str, ...]
     notes: tuple[str, ...]
 

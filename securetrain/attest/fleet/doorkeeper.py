@@ -220,6 +220,7 @@ class Doorkeeper:
             secret=asked.secret,
             worth=asked.worth,
             boot=values.boot,
+            own={number: tuple(found) for number, found in one.entry.own.items()},
             learned=one.learned,
             notes=one.notes,
         )

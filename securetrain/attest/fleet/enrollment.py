@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from OpenSSL import crypto
 
 from securetrain.attest.fleet.bundle import (
     Bundle,
@@ -42,11 +41,13 @@ from securetrain.attest.fleet.learn import MAKERS, CpuRoots, Teacher, learn
 from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.attest.session.cache import CollateralCache
 from securetrain.attest.session.floors import require_newest_cache
-from securetrain.attest.session.reference_file import read_reference_values, write_reference_values
+from securetrain.attest.session.reference_file import (
+    editing,
+    read_reference_values,
+    write_reference_values,
+)
 from securetrain.attest.session.state import StateStore
-from securetrain.core import canonical
-from securetrain.core.errors import AttestationError, UsageError, reason
-from securetrain.core.files import read_file
+from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import tier_label
 from securetrain.evidence import (
     GROUP_PATTERN,
@@ -54,28 +55,24 @@ from securetrain.evidence import (
     Ask,
     AttestationKeys,
     Collateral,
+    EditedNodes,
     EnrolledNode,
     NodeEvidence,
     ReferenceValues,
     check_activation,
     check_signature,
+    hardware_of,
     parse_node,
     trusted_keys,
 )
 from securetrain.evidence.tpm import (
-    Endorsements,
     ImaReference,
-    RuntimePolicies,
     TpmReference,
     check_endorsement,
 )
-from securetrain.identity.keys import PrivateKey
+from securetrain.identity.keys import Signer
 
 LIFETIME: Final = timedelta(days=90)
-POLICY_LIMIT: Final = 32 << 20
-"""Of a runtime policy that is put into the reference values; a larger one belongs in the cache."""
-PEM_LIMIT: Final = 256 << 10
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _KINDS: Final[Mapping[str, str]] = {"ek_names": "TPM", "chips": "chip", "devices": "device"}
 
 
@@ -141,6 +138,10 @@ class _Draft:
     """An edition while it is being made."""
 
     values: ReferenceValues
+    nodes: EditedNodes
+    """The inventory of `values`."""
+    owners: dict[tuple[str, str], str]
+    """The node that each piece of hardware is."""
     done: list[Enrolled] = field(default_factory=list)
 
 
@@ -173,33 +174,41 @@ def enroll(
             enrolled as another node.
     """
     old = values or ReferenceValues(version=1, issued=now, expires=now + lifetime)
+    nodes = EditedNodes(old.nodes)
     draft = _Draft(
+        nodes=nodes,
+        owners={hard: name for name, node in old.nodes.items() for hard in hardware_of(node)}
+        if enrollments
+        else {},
         values=msgspec.structs.replace(
             old,
+            nodes=nodes,
             version=old.version + 1 if values is not None else 1,
             issued=now,
             expires=now + lifetime,
             tpm=pinned(old.tpm, roots),
             ima=ima or old.ima,
-        )
+        ),
     )
     for one in enrollments:
         teacher = Teacher(
             now=now,
             good=one.learn_boot,
+            proven=_is_proven(draft.values.tpm, one, now),
             collateral=collateral,
             roots=makers,
             group=_group_of(draft.values, one),
         )
         _add(draft, one, teacher)
-    return Edition(values=draft.values, nodes=tuple(draft.done))
+    values = msgspec.structs.replace(draft.values, nodes=nodes.settled())
+    return Edition(values=values, nodes=tuple(draft.done))
 
 
 def enroll_into(
     path: Path,
     enrollments: Sequence[Enrollment],
     *,
-    key: PrivateKey,
+    key: Signer,
     signed_by: Sequence[str],
     roots: Roots,
     now: datetime,
@@ -227,88 +236,33 @@ def enroll_into(
             to 733 about the cache; and as `enroll`.
         UsageError: as `enroll`, and ST-USAG-002 when the file cannot be written.
     """
-    old = read_reference_values(path, signed_by, state).values if path.exists() else None
-    if old is None and not enrollments:
-        raise UsageError(
-            "ST-USAG-002",
-            "there is no such file to make a new edition of",
-            str(path),
-            "name at least one bundle: securetrain attest collect makes them",
-        )
-    collateral = None
-    if cache is not None:
-        keys = trusted_keys(signed_by, str(path))
-        opened = CollateralCache.open(cache, keys, now)
-        require_newest_cache(state, opened.index, keys, str(cache))
-        collateral = CachedCollateral(opened)
-    edition = enroll(
-        old,
-        enrollments,
-        roots=roots,
-        now=now,
-        lifetime=lifetime,
-        ima=ima,
-        collateral=collateral,
-    )
-    write_reference_values(path, edition.values, key)
-    read_reference_values(path, (key_text(key.public),), state)
-    return edition
-
-
-def ima_reference(path: Path | None, digest: str) -> ImaReference | None:
-    """The runtime policy that a person named: in a file, to be put into the reference values, or in
-    the cache.
-
-    Args:
-        path: a Keylime runtime policy; None for none.
-        digest: SHA-256 of one in the cache, hex; empty for none.
-
-    Raises:
-        AttestationError: ST-ATTS-320, 322 or 323.
-        UsageError: ST-USAG-001, 002 or 008.
-    """
-    if path is None:
-        if digest and not _SHA256.fullmatch(digest):
+    with editing(path):
+        old = read_reference_values(path, signed_by, state).values if path.exists() else None
+        if old is None and not enrollments:
             raise UsageError(
-                "ST-USAG-001",
-                f"{digest!r} is no SHA-256 in lower-case hex",
-                "--ima-policy-sha256",
-                "take it from what 'securetrain attest cache add --runtime-policy' prints",
+                "ST-USAG-002",
+                "there is no such file to make a new edition of",
+                str(path),
+                "name at least one bundle: securetrain attest collect makes them",
             )
-        return ImaReference(policy_sha256=digest) if digest else None
-    if digest:
-        raise UsageError(
-            "ST-USAG-001", "two runtime policies", "--ima-policy-sha256", "name one of them"
+        collateral = None
+        if cache is not None:
+            keys = trusted_keys(signed_by, str(path))
+            opened = CollateralCache.open(cache, keys, now)
+            require_newest_cache(state, opened.index, keys, str(cache))
+            collateral = CachedCollateral(opened)
+        edition = enroll(
+            old,
+            enrollments,
+            roots=roots,
+            now=now,
+            lifetime=lifetime,
+            ima=ima,
+            collateral=collateral,
         )
-    document = canonical.loads(read_file(path, POLICY_LIMIT), limit=POLICY_LIMIT, where=str(path))
-    if not isinstance(document, dict):
-        raise UsageError("ST-USAG-008", "not a JSON object", str(path), "name a runtime policy")
-    reference = ImaReference(policy=document)
-    RuntimePolicies().get(reference, {})
-    return reference
-
-
-def read_pem(path: Path) -> str:
-    """Certificates of a file, PEM or DER, as PEM.
-
-    Raises:
-        UsageError: ST-USAG-002 or 008.
-    """
-    data = read_file(path, PEM_LIMIT)
-    try:
-        if b"-----BEGIN CERTIFICATE-----" not in data:
-            loaded = crypto.load_certificate(crypto.FILETYPE_ASN1, data)
-            data = crypto.dump_certificate(crypto.FILETYPE_PEM, loaded)
-        text = data.decode("ascii")
-        Endorsements(TpmReference(intermediates=(text,)))
-    except (crypto.Error, UnicodeDecodeError, AttestationError) as error:
-        raise UsageError(
-            "ST-USAG-008",
-            f"not a certificate: {reason(error)}",
-            str(path),
-            "name a file with CA certificates, in PEM or DER",
-        ) from error
-    return text
+        write_reference_values(path, edition.values, key)
+        read_reference_values(path, (key_text(key.public),), state)
+        return edition
 
 
 def pinned(old: TpmReference, roots: Roots) -> TpmReference:
@@ -333,11 +287,13 @@ def _add(draft: _Draft, one: Enrollment, teacher: Teacher) -> None:
             "; ".join(learned.notes) or "no hardware that could be enrolled speaks for it",
             f"node {name}",
         )
-    known = draft.values.nodes
-    _check_own(known, name, learned.node)
+    known = draft.nodes
+    _check_own(draft.owners, name, learned.node)
     entry = learned.node
     if name in known and not one.replace:
         entry = _completed(name, known[name], learned.node)
+    elif name in known and {*known[name].ek_names} & {*entry.ek_names}:
+        entry = msgspec.structs.replace(entry, own=_own_of_both(known[name], entry))
     entry = msgspec.structs.replace(entry, group=teacher.group)
     tpm = learned.values.tpm
     if one.uncertified:
@@ -347,9 +303,12 @@ def _add(draft: _Draft, one: Enrollment, teacher: Teacher) -> None:
     if warnings:
         listed = _joined(unproven.get(teacher.group, ()), (name,))
         unproven = {**unproven, teacher.group: listed}
-    draft.values = msgspec.structs.replace(
-        learned.values, nodes={**known, name: entry}, tpm=tpm, unproven=unproven
-    )
+    before = known.get(name, EnrolledNode())
+    for hard in hardware_of(before):
+        draft.owners.pop(hard, None)
+    draft.owners.update((hard, name) for hard in hardware_of(entry))
+    draft.nodes.put(name, entry)
+    draft.values = msgspec.structs.replace(learned.values, tpm=tpm, unproven=unproven)
     endorsement, notes = _endorsed(tpm, one.bundle.keys, teacher.now)
     draft.done.append(
         Enrolled(
@@ -427,6 +386,18 @@ def _check_proof(
     return ()
 
 
+def _is_proven(tpm: TpmReference, one: Enrollment, now: datetime) -> bool:
+    """Tell a certified TPM that was asked a question; `_check_proof` checks the answer."""
+    keys, secret = one.bundle.keys, one.secret
+    if secret is None or secret.question.credential is None or keys is None:
+        return False
+    try:
+        check_endorsement(keys.ek_public, keys.ek_certificate, keys.ek_chain, tpm, now)
+    except AttestationError:
+        return False
+    return True
+
+
 def _read(bundle: Bundle) -> NodeEvidence:
     """Evidence that is what this node signed for this bundle's question."""
     if bundle.media_type != NODE_TYPE:
@@ -441,19 +412,17 @@ def _read(bundle: Bundle) -> NodeEvidence:
     return evidence
 
 
-def _check_own(nodes: Mapping[str, EnrolledNode], name: str, found: EnrolledNode) -> None:
+def _check_own(owners: Mapping[tuple[str, str], str], name: str, found: EnrolledNode) -> None:
     """Rule 5."""
-    for kind, words in _KINDS.items():
-        mine = set(getattr(found, kind))
-        for other, entry in nodes.items():
-            shared = mine.intersection(getattr(entry, kind))
-            if other != name and shared:
-                raise UsageError(
-                    "ST-USAG-005",
-                    f"the {words} {min(shared)[:20]}... is enrolled as {other}",
-                    f"node {name}",
-                    "enroll the machine under one name: one machine is one node",
-                )
+    for kind, one in hardware_of(found):
+        other = owners.get((kind, one), name)
+        if other != name:
+            raise UsageError(
+                "ST-USAG-005",
+                f"the {_KINDS[kind]} {one[:20]}... is enrolled as {other}",
+                f"node {name}",
+                "enroll the machine under one name: one machine is one node",
+            )
 
 
 def _completed(name: str, known: EnrolledNode, found: EnrolledNode) -> EnrolledNode:
@@ -469,7 +438,15 @@ def _completed(name: str, known: EnrolledNode, found: EnrolledNode) -> EnrolledN
                 "use --replace when its hardware was really changed",
             )
         fields[kind] = after or before
-    return EnrolledNode(**fields)
+    return EnrolledNode(own=_own_of_both(known, found), **fields)
+
+
+def _own_of_both(known: EnrolledNode, found: EnrolledNode) -> dict[str, tuple[str, ...]]:
+    """Own measurements of one machine, of its boots before and this one."""
+    return {
+        register: _joined(known.own.get(register, ()), found.own.get(register, ()))
+        for register in sorted({*known.own, *found.own})
+    }
 
 
 def _endorsed(

@@ -9,8 +9,8 @@ Rules:
 2. a rule signs only boots that teach their image group nothing (`Rule.SAME`), or a group's first
    boot (`Rule.FIRST`); what would add to a group that has boots waits for a person who names the
    node. Where the machines of a new group do not all boot the same, none of them is the first;
-3. values of one machine alone (its boot entries and partition table: PCR 1 and PCR 5) play no part
-   in that comparison;
+3. what a machine alone measures (its boot entries and partition table: PCR 1 and PCR 5) is kept for
+   that machine, and plays no part in that comparison;
 4. all that is signed together is one edition. A machine that cannot be taken in is left out, with
    the reason, and keeps nobody else out.
 """
@@ -33,6 +33,7 @@ from securetrain.evidence.tpm import BootReference
 from securetrain.identity.keys import PrivateKey
 
 _SHARED: Final = (
+    "firmware",
     "authorities",
     "boot_applications",
     "boot_commands",

@@ -6,7 +6,9 @@ Rules:
 
 1. nothing is taken from evidence that does not verify. A TPM's must: without it there is no node.
    A CPU's or a device's that does not is left out, with a note that says why;
-2. hardware (`Learned.node`) is always taken, what it measures only when a person vouches for it;
+2. hardware (`Learned.node`) is always taken, what it measures only when a person vouches for it.
+   What this machine alone measures (PCR 1 and 5) is kept with the node, never with its image group,
+   and is taken from a TPM that has proven itself too;
 3. what is learned is added to what was known: no value is ever taken away.
 """
 
@@ -45,6 +47,7 @@ from securetrain.evidence.tpm import (
     learn_boot,
     merge,
     parse_public,
+    split_own,
     verify_quote,
 )
 
@@ -72,6 +75,8 @@ class Teacher:
     roots: CpuRoots = MAKERS
     group: str = ""
     """The image group that the node's boot is learned for."""
+    proven: bool = False
+    """Whether a certified TPM has answered a question: what is the node's own is learned too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +119,8 @@ class _Lesson:
             required=QUOTED,
         )
         self.node = msgspec.structs.replace(self.node, ek_names=(ek.name.hex(),))
-        if not self.teacher.good:
+        if not self.teacher.good and not (self.teacher.proven and evidence.event_log):
+            self._note_own(evidence, quote.pcrs)
             return
         if not evidence.event_log:
             raise AttestationError(
@@ -124,9 +130,34 @@ class _Lesson:
                 "collect the evidence as root, or enroll without --learn-boot",
             )
         learned = learn_boot(evidence.event_log, {n: quote.pcrs[n] for n in BOOT_PCRS})
+        shared, own = split_own(evidence.event_log, learned)
+        self.node = msgspec.structs.replace(self.node, own=own)
+        count = sum(map(len, own.values()))
+        alone = f"{count} firmware measurement{'s' if count > 1 else ''} of its own"
+        if not self.teacher.good:
+            self.good.append(alone)
+            return
         known = self._group()
-        self._set_group(msgspec.structs.replace(known, boot=merge([known.boot, learned])))
-        self.good.append(f"boot: {_told(learned)}")
+        self._set_group(msgspec.structs.replace(known, boot=merge([known.boot, shared])))
+        self.good.append(f"boot: {_told(shared)}" + (f", {alone}" if own else ""))
+
+    def _note_own(self, evidence: TpmEvidence, pcrs: Mapping[int, bytes]) -> None:
+        """Say that a verifier would refuse what only this machine measures."""
+        group = self._group()
+        if not evidence.event_log or group.boot == BootReference():
+            return
+        try:
+            learned = learn_boot(evidence.event_log, {n: pcrs[n] for n in BOOT_PCRS})
+        except AttestationError:
+            return
+        known = self.values.nodes.get(self.bundle.node, EnrolledNode()).own
+        for register, digests in split_own(evidence.event_log, learned)[1].items():
+            if not {*digests} <= {*group.boot.firmware, *known.get(register, ())}:
+                self.notes.append(
+                    f"what this machine alone measures (PCR {register}) was not learned, and a"
+                    " verifier will refuse it: enroll its answer to a question (attest challenge"
+                    " --to-enroll)"
+                )
 
     def read_cpu(self, evidence: TeeEvidence) -> None:
         """The CPU's chip, and the guest on it."""

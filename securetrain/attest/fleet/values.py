@@ -11,7 +11,7 @@ Rules:
    next renewal. `Revocation` is the way to throw a machine out of every fleet at once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -19,12 +19,22 @@ from typing import Any, Final
 import msgspec
 
 from securetrain.attest.fleet.bundle import key_text
-from securetrain.attest.session.reference_file import read_reference_values, write_reference_values
+from securetrain.attest.session.reference_file import (
+    editing,
+    read_reference_values,
+    write_reference_values,
+)
 from securetrain.attest.session.state import StateStore
 from securetrain.core.errors import UsageError
-from securetrain.evidence import ImageGroup, ReferenceValues
+from securetrain.evidence import (
+    EnrolledNode,
+    ImageGroup,
+    ReferenceValues,
+    hardware_of,
+    with_nodes,
+)
 from securetrain.evidence.tpm import BootReference
-from securetrain.identity.keys import PrivateKey
+from securetrain.identity.keys import Signer
 
 Change = Callable[[ReferenceValues], ReferenceValues]
 _LISTS: Final = (
@@ -36,11 +46,14 @@ _LISTS: Final = (
     "loaded_files",
     "owner_keys",
 )
+_ONE_NAME: Final = "enroll the machine under one name: one machine is one node"
 _MAPS: Final = ("registers", "variables")
 
 
 def retire(values: ReferenceValues, given: Sequence[str]) -> ReferenceValues:
     """The values without these digests, commands or command lines of a boot, wherever they stand.
+
+    That is in image groups, and among what machines alone measure.
 
     Raises:
         UsageError: ST-USAG-001 when one of them stands nowhere.
@@ -54,6 +67,7 @@ def retire(values: ReferenceValues, given: Sequence[str]) -> ReferenceValues:
         )
         for name, group in values.groups.items()
     }
+    nodes = with_nodes(values.nodes, _without_own(values.nodes, gone, found))
     if missing := sorted(gone - found):
         raise UsageError(
             "ST-USAG-001",
@@ -61,7 +75,7 @@ def retire(values: ReferenceValues, given: Sequence[str]) -> ReferenceValues:
             "VALUE",
             "name digests, commands or command lines as 'securetrain attest values show' does",
         )
-    return msgspec.structs.replace(values, groups=groups, **boots)
+    return msgspec.structs.replace(values, groups=groups, nodes=nodes, **boots)
 
 
 def remove(values: ReferenceValues, names: Sequence[str]) -> ReferenceValues:
@@ -75,18 +89,57 @@ def remove(values: ReferenceValues, names: Sequence[str]) -> ReferenceValues:
             raise UsageError(
                 "ST-USAG-001", f"{name} is not enrolled", "NODE", "name nodes as they are enrolled"
             )
-    nodes = {name: node for name, node in values.nodes.items() if name not in names}
+    nodes = with_nodes(values.nodes, dict.fromkeys(names))
     gone = {ek for name in names for ek in values.nodes[name].ek_names}
     listed = tuple(ek for ek in values.tpm.allow_uncertified if ek not in gone)
     tpm = msgspec.structs.replace(values.tpm, allow_uncertified=listed)
     return msgspec.structs.replace(values, nodes=nodes, tpm=tpm)
 
 
+def put_nodes(
+    values: ReferenceValues, nodes: Mapping[str, EnrolledNode], *, replace: bool = False
+) -> ReferenceValues:
+    """The values with these nodes: their hardware, group, and what each alone measures.
+
+    Args:
+        values: the last edition.
+        nodes: what is added, or put in the place of what is there.
+        replace: whether a node that is there may be changed.
+
+    Raises:
+        UsageError: ST-USAG-005 for a node that is there, or hardware that is another node's;
+            ST-USAG-001 for an image group that is not there.
+    """
+    added: dict[tuple[str, str], str] = {}
+    for name, node in nodes.items():
+        if not replace and name in values.nodes:
+            raise _taken(f"{name} is enrolled", name, "use --replace to change it")
+        if node.group and node.group not in values.groups:
+            raise UsageError(
+                "ST-USAG-001",
+                f"there is no image group {node.group!r}",
+                f"node {name}: group",
+                "learn a boot for it, or name one of 'securetrain attest values show'",
+            )
+        for hard in hardware_of(node):
+            if added.setdefault(hard, name) != name:
+                raise _taken(f"{hard[1][:20]}... is {added[hard]} too", name, _ONE_NAME)
+    for other, known in values.nodes.items() if added else ():
+        for hard in hardware_of(known):
+            if other not in nodes and hard in added:
+                raise _taken(f"{hard[1][:20]}... is enrolled as {other}", added[hard], _ONE_NAME)
+    return msgspec.structs.replace(values, nodes=with_nodes(values.nodes, nodes))
+
+
+def _taken(what: str, name: str, fix: str) -> UsageError:
+    return UsageError("ST-USAG-005", what, f"node {name}", fix)
+
+
 def change_values(
     path: Path,
     change: Change,
     *,
-    key: PrivateKey,
+    key: Signer,
     signed_by: Sequence[str],
     now: datetime,
     lifetime: timedelta | None,
@@ -107,16 +160,34 @@ def change_values(
         AttestationError: ST-ATTS-009, 018; ST-ATTS-015 or 017 about the state.
         UsageError: as `change`; ST-USAG-002 when the file cannot be written.
     """
-    old = read_reference_values(path, signed_by, state).values
-    made = msgspec.structs.replace(
-        change(old),
-        version=old.version + 1,
-        issued=now,
-        expires=old.expires if lifetime is None else now + lifetime,
-    )
-    write_reference_values(path, made, key)
-    read_reference_values(path, (key_text(key.public),), state)
-    return made
+    with editing(path):
+        old = read_reference_values(path, signed_by, state).values
+        made = msgspec.structs.replace(
+            change(old),
+            version=old.version + 1,
+            issued=now,
+            expires=old.expires if lifetime is None else now + lifetime,
+        )
+        write_reference_values(path, made, key)
+        return read_reference_values(path, (key_text(key.public),), state).values
+
+
+def _without_own(
+    nodes: Mapping[str, EnrolledNode], gone: set[str], found: set[str]
+) -> dict[str, EnrolledNode]:
+    """Those nodes that lose something of their own."""
+    changed = {}
+    for name, node in nodes.items():
+        held = {digest for digests in node.own.values() for digest in digests}
+        if gone & held:
+            found |= gone & held
+            own = {
+                number: left
+                for number, digests in node.own.items()
+                if (left := tuple(digest for digest in digests if digest not in gone))
+            }
+            changed[name] = msgspec.structs.replace(node, own=own)
+    return changed
 
 
 def _without(boot: BootReference, gone: set[str], found: set[str]) -> BootReference:

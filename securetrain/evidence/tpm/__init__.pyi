@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from . import eventlog as eventlog
 from .boot import learn_boot as learn_boot
+from .boot import split_own as split_own
 from .bootrules import SEPARATORS as SEPARATORS
 from .bootrules import BootReference as BootReference
 from .bootrules import merge as merge

@@ -27,9 +27,12 @@ Source: TCG PC Client Platform Firmware Profile 1.05, 3.3.4 (use of PCRs), 8.2 (
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tpm.bootrules import (
@@ -86,6 +89,9 @@ _AFTER_SEPARATOR: Final[dict[int, frozenset[EventType] | None]] = {
     6: frozenset(),
 }
 """Types that may follow the separator; None is any."""
+OWN: Final = (1, 5)
+"""Registers in which each machine measures something of its own: boot order, serial numbers, GUIDs
+of partitions."""
 _PINNED: Final = (0, 2, 3, 6)
 """Registers that stay the same from boot to boot, which `learn_boot` takes as a whole."""
 
@@ -111,13 +117,21 @@ class BootAppraiser:
         """Make the reference values ready: what a good boot measures."""
         self._rules = Rules(reference, _BANK)
 
-    def appraise(self, log: bytes, pcrs: Mapping[int, bytes], *, secure_boot: bool) -> BootState:
+    def appraise(
+        self,
+        log: bytes,
+        pcrs: Mapping[int, bytes],
+        *,
+        secure_boot: bool,
+        own: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> BootState:
         """Judge a boot.
 
         Args:
             log: the firmware's event log, crypto-agile.
             pcrs: quoted values of the SHA-256 bank.
             secure_boot: whether Secure Boot must have been on.
+            own: digests (hex) that this machine alone may measure, by PCR.
 
         Raises:
             AttestationError: ST-ATTS-201 to 219; `where` names the PCR and the log's entry.
@@ -136,7 +150,11 @@ class BootAppraiser:
             way = rules.unread(register.index)
             if way is not Kind.PINNED:
                 _check_separator(register, events)
-            measurements += shown(register, events, way) if way else rules.judge(register, events)
+            if way is None:
+                mine = own.get(str(register.index), ())
+                measurements += rules.judge(register, events, mine)
+            else:
+                measurements += shown(register, events, way)
         return BootState(
             secure_boot=not state.off,
             secure_boot_off=state.off,
@@ -171,6 +189,27 @@ def learn_boot(log: bytes, pcrs: Mapping[int, bytes]) -> BootReference:
         if register.index not in _PINNED:
             learner.learn(register, events)
     return learner.reference(state, {str(index): (pcrs[index].hex(),) for index in _PINNED})
+
+
+def split_own(log: bytes, boot: BootReference) -> tuple[BootReference, dict[str, tuple[str, ...]]]:
+    """Take what is one machine's alone out of a boot that `learn_boot` has learned from this log.
+
+    Returns:
+        The boot without it, and digests (hex) by PCR of `OWN`.
+
+    Raises:
+        AttestationError: ST-ATTS-201 to 203.
+    """
+    parsed, learned = parse(log, _BANK), set(boot.firmware)
+    own = {
+        str(index): tuple(
+            dict.fromkeys(d for e in parsed.of(index) if (d := e.digest.hex()) in learned)
+        )
+        for index in OWN
+    }
+    mine = {digest for digests in own.values() for digest in digests}
+    shared = tuple(digest for digest in boot.firmware if digest not in mine)
+    return msgspec.structs.replace(boot, firmware=shared), {n: ds for n, ds in own.items() if ds}
 
 
 def _judged(pcrs: Mapping[int, bytes]) -> list[Register]:
@@ -261,4 +300,12 @@ def _bad_separator(what: str, where: str) -> AttestationError:
     return AttestationError(BAD_SEPARATOR, what, where)
 
 
-__all__ = ["BootAppraiser", "BootReference", "BootState", "appraise_boot", "learn_boot", "merge"]
+__all__ = [
+    "BootAppraiser",
+    "BootReference",
+    "BootState",
+    "appraise_boot",
+    "learn_boot",
+    "merge",
+    "split_own",
+]

@@ -18,10 +18,9 @@ from securetrain.attest.fleet.enrollment import (
     Roots,
     enroll,
     enroll_into,
-    ima_reference,
-    read_pem,
 )
 from securetrain.attest.fleet.learn import CpuRoots
+from securetrain.attest.fleet.named_files import ima_reference, read_pem
 from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.attest.session.cache import Item, build_cache
 from securetrain.attest.session.reference_file import read_reference_values
@@ -30,9 +29,10 @@ from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.gpu.reference import GpuReference
+from securetrain.evidence.inventory import EnrolledNode
 from securetrain.evidence.node_appraiser import NodeAppraiser
 from securetrain.evidence.node_evidence import parse_node
-from securetrain.evidence.reference import EnrolledNode, ReferenceValues, SignedReferenceValues
+from securetrain.evidence.reference import ReferenceValues, SignedReferenceValues
 from securetrain.evidence.tpm.runtime_policy import ImaReference
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
@@ -117,7 +117,11 @@ def test_a_node_that_was_enrolled_is_accepted(machine):
     edition = make(None, bundle_of(machine))
     assert judged(machine, edition.values) is NodeTier.TPM
     (one,) = edition.nodes
-    assert one.entry == EnrolledNode(ek_names=(machine.ek_name,))
+    assert one.entry == EnrolledNode(ek_names=(machine.ek_name,), own=one.entry.own)
+    assert set(one.entry.own) == {"1", "5"}
+    assert not {d for digests in one.entry.own.values() for d in digests} & {
+        *edition.values.boot.firmware
+    }
     assert one.name == "node-0"
     assert one.endorsement.startswith("tpm, ")
     assert one.learned[0].startswith("boot: 4 whole registers, 4 Secure Boot variables, 1 signer")
@@ -130,12 +134,18 @@ def test_a_node_that_was_enrolled_is_accepted(machine):
 def test_the_next_edition_keeps_what_the_last_one_said(machine, other):
     first = make(None, bundle_of(machine)).values
     later = NOW + timedelta(days=1)
-    second = make(
+    edition = make(
         first, bundle_of(other), learn_boot=False, roots=Roots(), now=later, lifetime=LIFETIME * 2
-    ).values
+    )
+    second = edition.values
+    assert [note[:32] for note in edition.notes] == ["what this machine alone measures"] * 2
+    with pytest.raises(AttestationError, match="ST-ATTS-217"):
+        judged(other, msgspec.structs.replace(second, issued=NOW))
+    second = make(first, bundle_of(other), roots=Roots(), now=later, lifetime=LIFETIME * 2).values
     assert (second.version, second.issued, second.expires) == (2, later, later + LIFETIME * 2)
     assert set(second.nodes) == {"node-0", "node-1"}
     assert second.boot == first.boot
+    assert second.nodes["node-0"] == first.nodes["node-0"]
     assert second.tpm == first.tpm
     assert judged(other, msgspec.structs.replace(second, issued=NOW)) is NodeTier.TPM
     renewed = make(second, roots=Roots(), now=later).values
@@ -322,7 +332,7 @@ def test_another_tpm_under_the_same_name(machine, other):
     try:
         error = refused("ST-USAG-005", values, bundle_of(other), error=UsageError)
         assert "another TPM" in error.what
-        replacing = make(values, bundle_of(other), replace=True).values
+        replacing = make(values, bundle_of(other), replace=True, learn_boot=False).values
         assert replacing.nodes == {"node-0": EnrolledNode(ek_names=(other.ek_name,))}
     finally:
         other.name = "node-1"

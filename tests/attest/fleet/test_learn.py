@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from securetrain.evidence.gpu.reference import GpuReference
+from securetrain.evidence.inventory import EnrolledNode
 from securetrain.evidence.node_evidence import parse_node
-from securetrain.evidence.reference import EnrolledNode, ReferenceValues
+from securetrain.evidence.reference import ReferenceValues
 from securetrain.evidence.tee.tdx import TdxReference
 from securetrain.evidence.tpm.constants import Attributes
 from securetrain.evidence.tpm.keys import AK_TEMPLATE
@@ -121,7 +122,8 @@ def test_amds_certificates_from_the_cache(machine):
 @pytest.mark.forgery
 def test_a_cpu_that_does_not_verify_is_left_out_and_said(machine):
     edition = make(None, bundle_of(machine, with_snp(report_data=bytes(64))))
-    assert edition.nodes[0].entry == EnrolledNode(ek_names=(machine.ek_name,))
+    (entry,) = (one.entry for one in edition.nodes)
+    assert entry == EnrolledNode(ek_names=(machine.ek_name,), own=entry.own)
     assert edition.values.snp.chip_ids == ()
     assert "ST-ATTS-410" in edition.notes[0]
 

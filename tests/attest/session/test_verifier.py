@@ -21,7 +21,7 @@ from securetrain.core.vocabulary import UNATTESTED, NodeTier
 from securetrain.evidence.appraiser import APPRAISERS, Appraisal, SoftwareAppraiser
 from securetrain.evidence.binding import Binding
 from securetrain.evidence.case import Ask, Lease
-from securetrain.evidence.reference import EnrolledNode
+from securetrain.evidence.inventory import EnrolledNode
 from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy import load_policy

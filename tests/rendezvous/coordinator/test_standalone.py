@@ -25,7 +25,8 @@ from securetrain.core.errors import (
     UsageError,
 )
 from securetrain.core.rundir import RunDir
-from securetrain.evidence.reference import EnrolledNode, ReferenceValues
+from securetrain.evidence.inventory import EnrolledNode
+from securetrain.evidence.reference import ReferenceValues
 from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind

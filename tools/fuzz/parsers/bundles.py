@@ -21,7 +21,7 @@ from securetrain.attest.fleet.bundle import (
 )
 from securetrain.attest.fleet.cache_files import read_item
 from securetrain.attest.fleet.description import describe
-from securetrain.attest.fleet.enrollment import ima_reference, read_pem
+from securetrain.attest.fleet.named_files import ima_reference, read_pem
 from securetrain.core import canonical
 from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.node_evidence import parse_node
