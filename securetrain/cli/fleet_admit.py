@@ -186,8 +186,11 @@ def admit(
         kept.configure(now, roots=desk.pinned())
         voice = admissions.DeskAnnouncer(as_json=output == "json")
         running = stack.enter_context(_listening(kept, desk, listen, voice)) if listen else None
-        address = _address(kept, desk.advertise or listen)
+        listens = running.address if running is not None else ""
+        address = _address(kept, desk.advertise or listens)
         kept.configure(now, address=address)
+        if running is not None:
+            voice.ready(running.address, kept.key.key_id)
         tokens = make_fleet_tokens(
             kept, guests, _endpoint(address), ends=ends, now=datetime.now(UTC), replace=replace
         )
@@ -218,7 +221,8 @@ def serve(*, listen: str, desk: _DeskOptions, output: str) -> int:
         kept.configure(now, roots=desk.pinned())
         voice = admissions.DeskAnnouncer(as_json=output == "json")
         with _listening(kept, desk, listen, voice) as running:
-            kept.configure(now, address=_address(kept, desk.advertise or listen))
+            kept.configure(now, address=_address(kept, desk.advertise or running.address))
+            voice.ready(running.address, kept.key.key_id)
             with told_to_stop() as stop:
                 running.service.serve(stop)
     return int(ExitCode.INTERRUPTED)
@@ -227,6 +231,7 @@ def serve(*, listen: str, desk: _DeskOptions, output: str) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
     service: "FleetService"
+    address: str
     intake: "Intake | None"
     rule: "Rule | None"
 
@@ -266,8 +271,9 @@ def _listening(
             coordinator=options.coordinator,
         )
         with service.listening(host, port) as address:
-            voice.ready(f"{address[0]}:{address[1]}", kept.key.key_id)
-            yield _Running(service=service, intake=intake, rule=service.rule)
+            here = f"[{address[0]}]" if ":" in address[0] else address[0]
+            here = f"{here}:{address[1]}"
+            yield _Running(service=service, address=here, intake=intake, rule=service.rule)
 
 
 def open_intake(
@@ -329,4 +335,6 @@ def _address(kept: "Desk", given: str) -> str:
 def _endpoint(text: str, where: str = "--advertise") -> tuple[str, int]:
     from securetrain.rendezvous.member import parse_endpoint
 
+    if text.endswith(":0"):  # any port: of a listener alone
+        return parse_endpoint(f"{text[:-1]}1", where)[0], 0
     return parse_endpoint(text, where)
