@@ -10,22 +10,33 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from securetrain.cli.fleet_memory import fleet_memory
-from securetrain.cli.options import file_argument, file_option, json_option
+from securetrain.cli.options import file_argument, json_option
+from securetrain.cli.passphrase import asker
 from securetrain.report import emit
 
 if TYPE_CHECKING:
     from securetrain.attest.fleet import Change
+    from securetrain.evidence import ReferenceValues
 
 EPILOG: Final = """\
 \b
 Examples:
   securetrain attest values show fleet.json --signed-by MCowBQYDK2VwAyEA...
+  securetrain attest values diff fleet.json --signed-by MCowBQYDK2VwAyEA...
+  securetrain attest values set fleet.json --key operator.pem \\
+      snp.min_tcb.Genoa.snp=22 'boot.unjudged+=1' tokens=@tokens.json
+  securetrain attest values set fleet.json --key operator.pem --node node-17 group=gpu-b
   securetrain attest values retire fleet.json --key operator.pem DIGEST
+  securetrain attest values retire fleet.json --key operator.pem DIGEST \\
+      --accept-until 2026-12-01
   securetrain attest values remove fleet.json --key operator.pem node-17
+  securetrain attest values revoke fleet.json --key operator.pem ek:000b7e90f8e7...
+  securetrain attest values sign fleet.json --key operator.pem --days 90
 
-What is written is read back first: the last good edition stands until the next one is whole. A
-coordinator that runs takes the new edition within a second, and asks every node for full evidence
-at its next renewal.
+What is written is read back first: the last good edition stands until the next one is whole, and
+is kept beside it (FILE.last). A coordinator that runs takes the new edition within a second, and
+asks every node for full evidence at its next renewal. More than 1,000 nodes stand in pages beside
+the file (FILE.nodes-...): copy both.
 
 Exit codes: 0 written, or shown; 1 the file is not signed by these keys, went back, or could not be
 read by a verifier; 2 bad command line, or a value or node that is not in it; 3 written or shown,
@@ -37,15 +48,20 @@ _SIGNED_BY = click.option(
     metavar="KEY",
     help="A key that may have signed what is there; repeatable. Default: --key.",
 )
-_KEY = file_option("--key", "key_file", required=True, help="The operator's key.")
+_KEY = click.option(
+    "--key",
+    "key_name",
+    required=True,
+    help="The operator's key: a file, a pkcs11: URI, or one of awskms:, gcpkms: and azurekms:.",
+)
 _DAYS = click.option(
     "--days", type=click.IntRange(1, 3650), help="Days that it lasts. Default: as before."
 )
 
 
-@click.group(name="values", epilog=EPILOG, short_help="Look at reference values; take some out.")
+@click.group(name="values", epilog=EPILOG, short_help="Look at reference values, and change them.")
 def values() -> None:
-    """Look at signed reference values, and take out what is over."""
+    """Look at signed reference values, compare editions, and make the next one."""
 
 
 @values.command(name="show", epilog=EPILOG)
@@ -74,19 +90,34 @@ def show(file: Path, signed_by: tuple[str, ...], output: str) -> int:
 @_KEY
 @_SIGNED_BY
 @_DAYS
+@click.option(
+    "--accept-until",
+    type=click.DateTime(("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")),
+    help="Accept it until then (UTC), and no longer.",
+)
 @json_option
 def retire(  # noqa: PLR0917 - click passes every option
     file: Path,
     entries: tuple[str, ...],
-    key_file: Path,
+    key_name: str,
     signed_by: tuple[str, ...],
     days: int | None,
+    accept_until: datetime | None,
     output: str,
 ) -> int:
-    """Take each VALUE out of FILE: a digest, a boot command or a kernel command line."""
+    """Take each VALUE out of FILE: a digest, a boot command or a kernel command line.
+
+    With --accept-until it is taken out at that time, without anybody signing again: put the new
+    kernel in first, and both are accepted until then.
+    """
     from securetrain.attest.fleet import retire as without
 
-    return _change(file, lambda old: without(old, entries), key_file, signed_by, days, output)
+    end = accept_until.replace(tzinfo=UTC) if accept_until is not None else None
+    if end is not None and end <= datetime.now(UTC):
+        raise click.UsageError("--accept-until is over: leave it out to take the values out now")
+    return _change(
+        file, lambda old: without(old, entries, until=end), key_name, signed_by, days, output
+    )
 
 
 @values.command(name="remove", epilog=EPILOG)
@@ -99,7 +130,7 @@ def retire(  # noqa: PLR0917 - click passes every option
 def remove(  # noqa: PLR0917 - click passes every option
     file: Path,
     nodes: tuple[str, ...],
-    key_file: Path,
+    key_name: str,
     signed_by: tuple[str, ...],
     days: int | None,
     output: str,
@@ -107,22 +138,116 @@ def remove(  # noqa: PLR0917 - click passes every option
     """Take each NODE out of FILE. To bar a machine everywhere, use 'attest revoke' as well."""
     from securetrain.attest.fleet import remove as without
 
-    return _change(file, lambda old: without(old, nodes), key_file, signed_by, days, output)
+    return _change(file, lambda old: without(old, nodes), key_name, signed_by, days, output)
+
+
+@values.command(name="revoke", epilog=EPILOG)
+@file_argument("file")
+@click.argument("eks", nargs=-1, required=True, metavar="EK...")
+@_KEY
+@_SIGNED_BY
+@_DAYS
+@json_option
+def revoke(  # noqa: PLR0917 - click passes every option
+    file: Path,
+    eks: tuple[str, ...],
+    key_name: str,
+    signed_by: tuple[str, ...],
+    days: int | None,
+    output: str,
+) -> int:
+    """Refuse each endorsement key EK (ek:HEX) wherever FILE is used, whoever presents it."""
+    from securetrain.attest.fleet import revoke_eks
+
+    return _change(file, lambda old: revoke_eks(old, eks), key_name, signed_by, days, output)
+
+
+@values.command(name="set", epilog=EPILOG)
+@file_argument("file")
+@click.argument("assignments", nargs=-1, required=True, metavar="FIELD=VALUE...")
+@click.option("--group", default="", help="Set fields of this image group: boot, tdx_boot.")
+@click.option("--node", default="", help="Set fields of this node: group, chips, devices, own.")
+@_KEY
+@_SIGNED_BY
+@_DAYS
+@json_option
+def set_(  # noqa: PLR0917 - click passes every option
+    file: Path,
+    assignments: tuple[str, ...],
+    group: str,
+    node: str,
+    key_name: str,
+    signed_by: tuple[str, ...],
+    days: int | None,
+    output: str,
+) -> int:
+    """Set each FIELD of FILE: of tpm, boot, tdx_boot, ima, snp, tdx, gpu or tokens.
+
+    VALUE is JSON, or plain text, or @FILE with JSON in it. FIELD+=VALUE adds to a list or an
+    object, FIELD-=VALUE takes out of it. A field that there is not is refused, and nothing written.
+    """
+    from securetrain.attest.fleet import set_fields
+
+    if group and node:
+        raise click.UsageError("--group and --node: name one of them")
+    now = datetime.now(UTC)
+
+    def change(old: "ReferenceValues") -> "ReferenceValues":
+        return set_fields(old, assignments, now, group=group, node=node)
+
+    return _change(file, change, key_name, signed_by, days, output)
+
+
+@values.command(name="sign", epilog=EPILOG)
+@file_argument("file")
+@_KEY
+@_SIGNED_BY
+@_DAYS
+@json_option
+def sign(
+    file: Path, key_name: str, signed_by: tuple[str, ...], days: int | None, output: str
+) -> int:
+    """Sign FILE again as the next edition: with --days a later end, or with another key.
+
+    With another key, name the one that has signed it in --signed-by, and put the new one into the
+    policy's signed_by before.
+    """
+    return _change(file, lambda old: old, key_name, signed_by, days, output)
+
+
+@values.command(name="diff", epilog=EPILOG)
+@file_argument("file")
+@file_argument("other", required=False)
+@click.option(
+    "--signed-by",
+    multiple=True,
+    required=True,
+    metavar="KEY",
+    help="A key that may have signed them; repeatable.",
+)
+@json_option
+def diff(file: Path, other: Path | None, signed_by: tuple[str, ...], output: str) -> int:
+    """Show what changed from FILE to OTHER; with FILE alone, from the edition before it to it."""
+    from securetrain.attest.fleet import compare_files
+    from securetrain.report import evidence
+
+    old, new = (None, file) if other is None else (file, other)
+    return emit(evidence.differences(list(compare_files(old, new, signed_by)), new), output)
 
 
 def _change(  # noqa: PLR0917 - what both commands are given
     file: Path,
     change: "Change",
-    key_file: Path,
+    key_name: str,
     signed_by: tuple[str, ...],
     days: int | None,
     output: str,
 ) -> int:
     from securetrain.attest.fleet import change_values, key_text
-    from securetrain.identity.keys import PrivateKey
+    from securetrain.identity import open_signer
     from securetrain.report import evidence
 
-    now, key = datetime.now(UTC), PrivateKey.load(key_file)
+    now, key = datetime.now(UTC), open_signer(key_name, asker(None))
     with closing(fleet_memory()) as state:
         made = change_values(
             file,

@@ -71,6 +71,8 @@ from .selfreport import Kernel as Kernel
 from .selfreport import Software as Software
 from .selfreport import SoftwareEvidence as SoftwareEvidence
 from .selfreport import parse_software as parse_software
+from .staged import entries_of as entries_of
+from .staged import without_entries as without_entries
 from .tiers import check_tier as check_tier
 from .tokens import unbundle as unbundle
 from .tpm_appraiser import BOOT_PCRS as BOOT_PCRS

@@ -27,6 +27,7 @@ from securetrain.evidence.node_evidence import AttestationKeys, NodeEvidence, pa
 from securetrain.evidence.reference import SignedReferenceValues
 from securetrain.evidence.result import Submodule, trust_vector
 from securetrain.evidence.selfreport import parse_software
+from securetrain.evidence.staged import in_force, next_end
 from securetrain.evidence.tee_appraiser import TeeAppraiser
 from securetrain.evidence.tokens import TokenAppraiser
 from securetrain.evidence.tpm_appraiser import TpmAppraiser, TpmState
@@ -54,9 +55,11 @@ class NodeAppraiser:
         Raises:
             AttestationError: ST-ATTS-009, 3xx and 7xx for bad reference values.
         """
-        values = reference.values
+        self._values = values = in_force(reference.values, now)
         self._policy = policy
         self._reference = reference
+        self._collateral = collateral
+        self._changes = next_end(reference.values, now)
         documents = {}
         if named := values.ima.policy_sha256:
             documents[named] = collateral.get(CollateralKind.RUNTIME_POLICY, named, now)
@@ -91,6 +94,19 @@ class NodeAppraiser:
         """The end of the reference values."""
         return self._reference.values.expires
 
+    @property
+    def changes(self) -> datetime | None:
+        """The next instant at which something is accepted no longer."""
+        return self._changes
+
+    def at(self, now: datetime) -> "NodeAppraiser":
+        """An appraiser by the same edition, without what has ended by `now`.
+
+        Raises:
+            AttestationError: as the constructor.
+        """
+        return NodeAppraiser(self._policy, self._reference, self._collateral, now)
+
     def open(self, keys: AttestationKeys, node: str, now: datetime) -> Opening:
         """Look at a TPM's keys; see `TpmAppraiser.open`."""
         self._reference.check_time(now)
@@ -120,14 +136,16 @@ class NodeAppraiser:
         """
         assert claims.node is not None, "read() made them"
         self._reference.check_time(case.now)
+        if self._changes is not None and case.now >= self._changes:
+            return self.at(case.now).appraise(claims, case)
         evidence = claims.node
         self._check_complete(evidence, case)
         tpm = self._judge_tpm(evidence, case)
         parts = [tpm.part] if tpm is not None else []
-        enrolled = self._reference.values.nodes.get(case.node)
+        enrolled = self._values.nodes.get(case.node)
         if evidence.tee is not None:
             chips = enrolled.chips if enrolled is not None else ()
-            group = self._reference.values.group(self._group_of(case.node))
+            group = self._values.group(self._group_of(case.node))
             parts.append(self._tee.appraise(evidence.tee, case, chips, group.tdx_boot))
         if evidence.devices:
             devices = enrolled.devices if enrolled is not None else ()
@@ -176,15 +194,15 @@ class NodeAppraiser:
             )
 
     def _group_of(self, node: str) -> str:
-        entry = self._reference.values.nodes.get(node)
+        entry = self._values.nodes.get(node)
         return "" if entry is None else entry.group
 
     def _own_of(self, node: str) -> Mapping[str, tuple[str, ...]]:
-        entry = self._reference.values.nodes.get(node)
+        entry = self._values.nodes.get(node)
         return {} if entry is None else entry.own
 
     def _ek_names(self, node: str) -> tuple[str, ...] | None:
-        entry = self._reference.values.nodes.get(node)
+        entry = self._values.nodes.get(node)
         return None if entry is None else entry.ek_names
 
 

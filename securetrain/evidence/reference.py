@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -49,6 +49,10 @@ from securetrain.identity.keys import PublicKey, Signer
 
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.reference-values+json"
 FILE_LIMIT: Final = 64 << 20
+
+
+Entry: TypeAlias = Annotated[str, Meta(max_length=65536)]
+"""A digest, a command or a command line of a boot."""
 
 
 class ImageGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -82,6 +86,10 @@ class ReferenceValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Image groups that have a name."""
     unproven: dict[GroupName, tuple[str, ...]] = {}
     """By image group: nodes whose boot was learned although no TPM had proven it (`--unproven`)."""
+
+    until: dict[GroupName, dict[Entry, Annotated[datetime, Meta(tz=True)]]] = {}
+    """By image group: entries of its boots that are accepted until an instant, and not from it on
+    (`staged`)."""
 
     def group(self, name: str) -> ImageGroup:
         """The boots of an image group.

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +22,7 @@ from rich.text import Text
 
 from securetrain.attest.fleet import (
     Collected,
+    Difference,
     Edition,
     Judgement,
     Listing,
@@ -204,6 +207,8 @@ def edition(made: Edition, path: Path, signed_by: str) -> Document:
     return Document(data=data, text=text, exit_code=_incomplete(bool(made.notes)))
 
 
+SHOWN_NODES: Final = 1000
+"""More of them are only counted on a terminal."""
 SOON: Final = timedelta(days=14)
 """Values that end so soon should be signed again."""
 
@@ -220,12 +225,19 @@ def values_page(values: ReferenceValues, path: Path, now: datetime) -> Document:
         for name, nodes in values.unproven.items():
             of = f"of the image group {name}" if name else "of no image group"
             warn(f"UNPROVEN: boots {of} are the word of {', '.join(nodes)} alone")
+        first = list(islice(values.nodes.items(), SHOWN_NODES))
         facts(
             [
                 (name, ", ".join((*node.ek_names, *([node.group] if node.group else []))))
-                for name, node in sorted(values.nodes.items())
+                for name, node in sorted(first)
             ]
         )
+        if len(values.nodes) > len(first):
+            say(f"... and {len(values.nodes) - len(first):,} nodes more: --json has all of them")
+        for name, ends in values.until.items():
+            for entry, end in sorted(ends.items(), key=itemgetter(1)):
+                of = f"of {name} " if name else ""
+                warn(f"accepted until {end:%Y-%m-%d %H:%M} {of}and no longer: {entry}")
         for name, group in by_group.items():
             if name:
                 title(f"image group {name}")
@@ -233,10 +245,29 @@ def values_page(values: ReferenceValues, path: Path, now: datetime) -> Document:
             _boot(group.tdx_boot)
 
     return Document(
-        data={"file": str(path), **msgspec.to_builtins(values)},
+        data={
+            "file": str(path),
+            **msgspec.to_builtins(msgspec.structs.replace(values, nodes={})),
+            "nodes": {name: msgspec.to_builtins(node) for name, node in values.nodes.items()},
+        },
         text=text,
         exit_code=_incomplete(left < SOON),
     )
+
+
+def differences(found: Sequence[Difference], path: Path) -> Document:
+    """The lines in which two editions differ."""
+
+    def text() -> None:
+        title(f"{path}: {len(found)} difference{'' if len(found) == 1 else 's'}")
+        for one in found:
+            if one.old and one.new:
+                say(f"~ {one.where}: {one.old} -> {one.new}")
+            else:
+                say(f"{'+' if one.new else '-'} {one.where}: {one.new or one.old}")
+
+    data = {"file": str(path), "differences": [asdict(one) for one in found]}
+    return Document(data=data, text=text)
 
 
 def _boot(boot: BootReference) -> None:

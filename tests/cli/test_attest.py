@@ -703,6 +703,30 @@ def test_values(run, tmp_path, monkeypatch):
     made = as_json(run("values", "remove", path, "n2", *with_key, "--json"))
     assert (made["version"], list(made["nodes"])) == (3, ["n1"])
     assert "good until" in ok(run("values", "show", path, *signed_by))
+    assert "- nodes.n2" in ok(run("values", "diff", path, *signed_by))
+    made = as_json(run("values", "set", path, "snp.any_chip=true", *with_key, "--json"))
+    assert made["snp"]["any_chip"]
+    assert error(run("values", "set", path, "snp.anything=true", *with_key), 2) == "ST-USAG-001"
+    assert error(run("values", "set", path, "a=1", "--group", "a", "--node", "b", *with_key), 2)
+    (line,) = (
+        one
+        for one in as_json(run("values", "diff", path, *signed_by, "--json"))["differences"]
+        if one["where"].startswith("snp")
+    )
+    assert line == {"where": "snp.any_chip", "old": "false", "new": "true"}
+    staged = ("values", "retire", path, "vmlinuz quiet", *with_key, "--accept-until")
+    assert error(run(*staged, "2020-01-01"), 2) == "ST-USAG-001"
+    assert "accepted until 2999-01-01 00:00 and no longer: vmlinuz quiet" in ok(
+        run(*staged, "2999-01-01")
+    )
+    ek = f"ek:{node.ek_names[0]}"
+    assert as_json(run("values", "revoke", path, ek, *with_key, "--json"))["tpm"]["revoked"]
+    assert error(run("values", "revoke", path, ek, *with_key), 2) == "ST-USAG-001"
+    PrivateKey.create(tmp_path / "next.pem")
+    again = ("values", "sign", path, "--key", tmp_path / "next.pem", "--days", "9")
+    assert error(run(*again), 1) == "ST-ATTS-009"
+    made = as_json(run(*again, *signed_by, "--json"), 3)
+    assert made["version"] == 7
     write_reference_values(path, values, key)
     assert error(run("values", "show", path, *signed_by), 1) == "ST-ATTS-009"
 

@@ -18,6 +18,8 @@ from .cache_files import Listing as Listing
 from .cache_files import add_items as add_items
 from .cache_files import list_cache as list_cache
 from .cache_files import read_item as read_item
+from .compare_values import Difference as Difference
+from .compare_values import compare_files as compare_files
 from .description import describe as describe
 from .description import describe_verdict as describe_verdict
 from .desk import Desk as Desk
@@ -25,6 +27,8 @@ from .desk import Proven as Proven
 from .doorkeeper import Asked as Asked
 from .doorkeeper import Doorkeeper as Doorkeeper
 from .doorkeeper import Knock as Knock
+from .edit_values import revoke_eks as revoke_eks
+from .edit_values import set_fields as set_fields
 from .enrollment import Edition as Edition
 from .enrollment import Enrollment as Enrollment
 from .enrollment import Roots as Roots

@@ -14,7 +14,7 @@ Rules:
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -28,46 +28,42 @@ from securetrain.attest.session.state import StateStore
 from securetrain.core.errors import UsageError
 from securetrain.evidence import (
     EnrolledNode,
-    ImageGroup,
     ReferenceValues,
+    entries_of,
     hardware_of,
     with_nodes,
+    without_entries,
 )
-from securetrain.evidence.tpm import BootReference
 from securetrain.identity.keys import Signer
 
 Change = Callable[[ReferenceValues], ReferenceValues]
-_LISTS: Final = (
-    "firmware",
-    "authorities",
-    "boot_applications",
-    "boot_commands",
-    "kernel_command_lines",
-    "loaded_files",
-    "owner_keys",
-)
 _ONE_NAME: Final = "enroll the machine under one name: one machine is one node"
-_MAPS: Final = ("registers", "variables")
 
 
-def retire(values: ReferenceValues, given: Sequence[str]) -> ReferenceValues:
+def retire(
+    values: ReferenceValues, given: Sequence[str], *, until: datetime | None = None
+) -> ReferenceValues:
     """The values without these digests, commands or command lines of a boot, wherever they stand.
 
     That is in image groups, and among what machines alone measure.
 
+    Args:
+        values: the last edition.
+        given: what is taken out.
+        until: accept it until then, and no longer; None takes it out now.
+
     Raises:
-        UsageError: ST-USAG-001 when one of them stands nowhere.
+        UsageError: ST-USAG-001 when one of them stands nowhere, or nowhere that can end later.
     """
     gone = set(given)
-    found: set[str] = set()
-    boots = {name: _without(getattr(values, name), gone, found) for name in ("boot", "tdx_boot")}
-    groups = {
-        name: ImageGroup(
-            boot=_without(group.boot, gone, found), tdx_boot=_without(group.tdx_boot, gone, found)
+    groups = {name: gone & entries_of(values.group(name)) for name in ("", *values.groups)}
+    found = {entry for entries in groups.values() for entry in entries}
+    if until is None:
+        own, of_machines = _without_own(values.nodes, gone)
+        found |= of_machines
+        values = msgspec.structs.replace(
+            without_entries(values, gone, groups), nodes=with_nodes(values.nodes, own)
         )
-        for name, group in values.groups.items()
-    }
-    nodes = with_nodes(values.nodes, _without_own(values.nodes, gone, found))
     if missing := sorted(gone - found):
         raise UsageError(
             "ST-USAG-001",
@@ -75,7 +71,14 @@ def retire(values: ReferenceValues, given: Sequence[str]) -> ReferenceValues:
             "VALUE",
             "name digests, commands or command lines as 'securetrain attest values show' does",
         )
-    return msgspec.structs.replace(values, groups=groups, nodes=nodes, **boots)
+    ends = {
+        name: {entry: end for entry, end in held.items() if entry not in gone}
+        for name, held in values.until.items()
+    }
+    if until is not None:
+        for name, entries in groups.items():
+            ends[name] = {**ends.get(name, {}), **dict.fromkeys(sorted(entries), until)}
+    return msgspec.structs.replace(values, until={n: held for n, held in ends.items() if held})
 
 
 def remove(values: ReferenceValues, names: Sequence[str]) -> ReferenceValues:
@@ -173,29 +176,18 @@ def change_values(
 
 
 def _without_own(
-    nodes: Mapping[str, EnrolledNode], gone: set[str], found: set[str]
-) -> dict[str, EnrolledNode]:
-    """Those nodes that lose something of their own."""
-    changed = {}
+    nodes: Mapping[str, EnrolledNode], gone: set[str]
+) -> tuple[dict[str, EnrolledNode], set[str]]:
+    """Those nodes that lose something of their own, and what they lose."""
+    changed, found = {}, set()
     for name, node in nodes.items():
-        held = {digest for digests in node.own.values() for digest in digests}
-        if gone & held:
-            found |= gone & held
+        lost = gone & {digest for digests in node.own.values() for digest in digests}
+        if lost:
+            found |= lost
             own = {
                 number: left
                 for number, digests in node.own.items()
                 if (left := tuple(digest for digest in digests if digest not in gone))
             }
             changed[name] = msgspec.structs.replace(node, own=own)
-    return changed
-
-
-def _without(boot: BootReference, gone: set[str], found: set[str]) -> BootReference:
-    def kept(entries: Sequence[str]) -> tuple[str, ...]:
-        found.update(gone.intersection(entries))
-        return tuple(entry for entry in entries if entry not in gone)
-
-    fields: dict[str, Any] = {name: kept(getattr(boot, name)) for name in _LISTS}
-    for name in _MAPS:
-        fields[name] = {one: kept(entries) for one, entries in getattr(boot, name).items()}
-    return msgspec.structs.replace(boot, **fields)
+    return changed, found

@@ -9,7 +9,9 @@ Rules:
    full evidence at its next renewal: what was retired is refused there;
 2. an edition that is not good changes nothing: the last good one stands until it ends by itself,
    and whoever asked to be told hears why;
-3. it is told 14 and 2 days before an edition ends.
+3. what an edition accepts until an instant (`attest values retire --accept-until`) is over then,
+   for joins and, at their next renewal, for leases;
+4. it is told 14 and 2 days before an edition ends.
 """
 
 import sys
@@ -47,6 +49,7 @@ class ValuesWatch:
     """Called when a new edition is not good."""
     ending: Callable[[int], None] = field(default=lambda _: None)
     """Called with the days within which an edition ends, once for each of `WARN_DAYS`."""
+    _appraisers: Mapping[str, Appraiser] = field(default_factory=dict)
     _stamp: Stamp = ()
     _ends: datetime | None = None
     _warned: int = sys.maxsize
@@ -59,6 +62,7 @@ class ValuesWatch:
     def begin(self, appraisers: Mapping[str, Appraiser]) -> None:
         """Look after the edition that these go by."""
         found = appraisers.get(NODE_TYPE)
+        self._appraisers = appraisers
         self._ends = found.ends if isinstance(found, NodeAppraiser) else None
         self._warned = sys.maxsize
         self._warn()
@@ -81,16 +85,30 @@ class ValuesWatch:
         self._warn()
         stamp = self._look()
         if stamp == self._stamp:
-            return None
+            return self._ended(self.clock())
         self._stamp = stamp
         try:
             found = appraisers_for(self.policy, self.clock(), self.state)
         except SecureTrainError as error:
             self.refused(error)
-            return None
+            return self._ended(self.clock())
         self.read()
         self.begin(found)
         return found
+
+    def _ended(self, now: datetime) -> Mapping[str, Appraiser] | None:
+        """The appraisers without what the edition accepts no longer; None while nothing ends.
+
+        No file is read for it: an edition that cannot be read now keeps nothing alive.
+        """
+        current = self._appraisers.get(NODE_TYPE)
+        if not isinstance(current, NodeAppraiser) or current.changes is None:
+            return None
+        if now < current.changes:
+            return None
+        self._appraisers = {**self._appraisers, NODE_TYPE: current.at(now)}
+        self.read()
+        return self._appraisers
 
     def _look(self) -> Stamp:
         wanted = self.policy.policy.node.reference_values

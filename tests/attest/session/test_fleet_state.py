@@ -328,7 +328,10 @@ def test_a_second_signer_in_the_policy_opens_no_way_back(on_disk, folder, tmp_pa
 
 
 READERS = {
-    "open_reference_values": {"attest/session/reference_file.py"},
+    "open_reference_values": {
+        "attest/fleet/compare_values.py",
+        "attest/session/reference_file.py",
+    },
     "read_reference_values": {
         "attest/fleet/enrollment.py",
         "attest/fleet/values.py",
@@ -357,7 +360,8 @@ READERS = {
     },
 }
 """Every path that reads values, a cache or a fleet's memory. A new one belongs here only if it
-passes the memory on: what takes `MemoryState` judges the past (``verify --at``), knows no memory
+passes the memory on: what compares two editions judges nobody by them; what takes `MemoryState`
+judges the past (``verify --at``), knows no memory
 (the audit of a machine that has none), or is a program of its own (`forgetful_verifier`)."""
 
 
