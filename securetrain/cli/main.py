@@ -59,7 +59,7 @@ _HELP: Final[Mapping[str, str]] = {
     "waive": "Excuse one checkpoint that is old or was set aside.",
     "scan": "Look for what the pickles in files would run.",
     "attest": "Collect, look at, verify and enroll evidence of nodes.",
-    "fleet": "Look after a fleet of machines: who is in it, who is barred, what ends soon.",
+    "fleet": "Admit machines to a fleet by what they prove, and look after it.",
     "audit": "Check this host against a policy.",
     "policy": "Lint and explain policies.",
     "threats": "Check that a threat model is backed.",

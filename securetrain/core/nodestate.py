@@ -40,6 +40,11 @@ class NodeState:
         return self.root / "fleet"
 
     @property
+    def admission(self) -> Path:
+        """The folder of the tokens that admit machines to a fleet, and of what they have proven."""
+        return self.root / "admission"
+
+    @property
     def witness_key(self) -> Path:
         """The key with which it cosigns logs."""
         return self.root / "witness.pem"

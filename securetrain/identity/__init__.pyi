@@ -40,6 +40,8 @@ from .token import Digest as Digest
 from .token import Token as Token
 from .token import fingerprint as fingerprint
 from .token import parse_token as parse_token
+from .token import token_body as token_body
+from .token import token_text as token_text
 from .trustfolder import Outcome as Outcome
 from .trustfolder import TrustFolder as TrustFolder
 from .truststore import TrustStore as TrustStore

@@ -78,9 +78,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def text(self) -> str:
         """The one line. It is a secret until it has been used."""
-        body = canonical.encode(self)
-        data = body + hashlib.sha256(body).digest()[:_SUM_SIZE]
-        return PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
+        return token_text(PREFIX, canonical.encode(self))
 
     def __repr__(self) -> str:
         # A token must not reach a log by accident.
@@ -98,10 +96,29 @@ def parse_token(text: str) -> Token:
     Raises:
         IdentityError: ST-IDEN-014; the text is never repeated in it.
     """
+    document = token_body(PREFIX, text)
+    try:
+        return canonical.decode(document, Token, limit=TEXT_LIMIT, canonical=True)
+    except (UsageError, IdentityError) as error:
+        raise _bad(error.what) from None  # the context would hold the secret
+
+
+def token_text(prefix: str, body: bytes) -> str:
+    """One line for a person to carry: the prefix, then base64url of a body and of its checksum."""
+    data = body + hashlib.sha256(body).digest()[:_SUM_SIZE]
+    return prefix + base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def token_body(prefix: str, text: str) -> bytes:
+    """The body of a line that `token_text` made.
+
+    Raises:
+        IdentityError: ST-IDEN-014; the text is never repeated in it.
+    """
     text = text.strip()
-    if len(text) > TEXT_LIMIT or not text.startswith(PREFIX):
-        raise _bad(f"it does not begin with {PREFIX}, or is too long")
-    body = text.removeprefix(PREFIX)
+    if len(text) > TEXT_LIMIT or not text.startswith(prefix):
+        raise _bad(f"it does not begin with {prefix}, or is too long")
+    body = text.removeprefix(prefix)
     try:
         data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
@@ -109,10 +126,7 @@ def parse_token(text: str) -> Token:
     document, checksum = data[:-_SUM_SIZE], data[-_SUM_SIZE:]
     if hashlib.sha256(document).digest()[:_SUM_SIZE] != checksum:
         raise _bad("its checksum is wrong: a part is missing or mistyped")
-    try:
-        return canonical.decode(document, Token, limit=TEXT_LIMIT, canonical=True)
-    except (UsageError, IdentityError) as error:
-        raise _bad(error.what) from None  # the context would hold the secret
+    return document
 
 
 def _bad(what: str) -> IdentityError:

@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from . import admissions as admissions
 from . import attacks as attacks
 from . import authority as authority
 from . import catalogues as catalogues

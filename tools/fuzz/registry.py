@@ -12,6 +12,7 @@ from tools.fuzz.parsers import (
     collateral,
     devices,
     documents,
+    fleet,
     identity,
     ima,
     network,
@@ -48,6 +49,7 @@ def parsers(folder: Path) -> list[Parser]:
         *collateral.collateral(folder),
         *node.node(),
         *bundles.bundles(folder / "bundles"),
+        *fleet.fleet(folder / "fleet"),
         *network.network(folder / "network"),
         *artifacts.artifacts(folder / "artifacts"),
     ]

@@ -107,6 +107,8 @@ class Enrollment:
     """Learn its boot although nobody asked it a question."""
     group: str | None = None
     """Its image group; None for the one that it has, or the one without a name."""
+    answered: datetime | None = None
+    """When the answer came, where whoever asked has waited since; None for now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +191,7 @@ def enroll(
             version=old.version + 1 if values is not None else 1,
             issued=now,
             expires=now + lifetime,
-            tpm=_pinned(old.tpm, roots),
+            tpm=pinned(old.tpm, roots),
             ima=ima or old.ima,
         ),
     )
@@ -268,7 +270,8 @@ def enroll_into(
         return edition
 
 
-def _pinned(old: TpmReference, roots: Roots) -> TpmReference:
+def pinned(old: TpmReference, roots: Roots) -> TpmReference:
+    """The certificates that are pinned, and these."""
     return msgspec.structs.replace(
         old,
         roots=_joined(old.roots, roots.hardware),
@@ -359,7 +362,7 @@ def _check_proof(
     """Rule 2; gives what is to be said where the proof was waived."""
     bundle, where = one.bundle, f"node {one.bundle.node}"
     if one.secret is not None:
-        question = check_question(bundle, one.secret, teacher.now)
+        question = check_question(bundle, one.secret, one.answered or teacher.now)
         check_asked_keys(bundle, one.secret)
         if evidence.tpm is not None:
             ask = Ask(credential=question.credential)

@@ -9,6 +9,7 @@ from securetrain.core.codes.columns import (
     CRITICAL,
     FREE,
     HIGH,
+    INPUT,
     LATER,
     LOW,
     MACHINE,
@@ -81,6 +82,25 @@ ROWS: Final = (
          fix="find out why the node left, and do not resume from checkpoints that it helped to"
              " write",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-CKP-005"),
+    # 02x: machines that are admitted to a fleet, with a token for each
+    Code("ST-ADMN-020", X.FAILURE, "a token was made for another machine",
+         fix="use it on the machine whose TPM the list of nodes names, or make a token without one",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ADMN-021", X.FAILURE, "the machine or the name belongs to another node already",
+         fix="find out which machine answers; for new hardware: 'securetrain fleet admit"
+             " --replace', and 'securetrain fleet reject' what waits under the name",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ADMN-022", X.FAILURE, "the clock of the machine that admits went back",
+         fix="set the clock; tokens that had ended would be good again",
+         severity=HIGH, rank=ALONE, node=OUT, retry=LATER, threat="T-IDN-003"),
+    Code("ST-ADMN-023", X.FAILURE,
+         "the record of tokens and proofs is gone, full, older than it was, or was changed",
+         fix="free the disk, or put the newest copy of the folder back; without one, move the"
+             " folder away and make new tokens: what was signed stays",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-003"),
+    Code("ST-ADMN-024", X.USAGE, "a list of nodes is malformed, or names a node or TPM twice",
+         fix="write one node a line, below a head line of: node, group, ek",
+         severity=LOW, rank=ALONE, node=OUT, retry=NEVER, threat=INPUT),
     # 03x: members of a job, once they are in
     Code("ST-ADMN-030", X.FAILURE, "a node that comes and goes is kept out for a while",
          fix="find out why the node goes, and start it again after the time that is named",

@@ -6,6 +6,8 @@ from .coordinator import CoordinatorSettings as CoordinatorSettings
 from .enrollment_server import MAX_CONNECTIONS as MAX_CONNECTIONS
 from .enrollment_server import EnrollmentServer as EnrollmentServer
 from .enrollment_server import make_token as make_token
+from .fleet_desk import Seen as Seen
+from .fleet_service import FleetService as FleetService
 from .journal import Journal as Journal
 from .standalone import Plan as Plan
 from .standalone import Standalone as Standalone

@@ -12,6 +12,8 @@ from .entry import TUNNEL as TUNNEL
 from .entry import get_creator as get_creator
 from .entry import parse_endpoint as parse_endpoint
 from .entry import parse_endpoints as parse_endpoints
+from .fleet_join import Joined as Joined
+from .fleet_join import join_fleet as join_fleet
 from .identity_dir import NodeIdentity as NodeIdentity
 from .identity_dir import issue_identity as issue_identity
 from .identity_dir import load_identity as load_identity

@@ -1,0 +1,399 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The record behind a fleet's tokens: who is invited, and what was proven and waits for a person.
+
+Rules:
+
+1. a token is spent in the transaction that keeps what its machine has proven: after a kill at any
+   instant there is both or neither. A spent token is never good again;
+2. the folder's key seals what was proven, and every change has the next version, which is told by a
+   file beside the database: a record that was edited, or is older than it was, is noticed
+   (ST-ADMN-023), and no machine is admitted until a person has looked;
+3. the latest time that was seen is kept. A clock that went back more than `SLACK` is refused
+   (ST-ADMN-022): tokens that had ended would be good again;
+4. what waits is of one machine a name, and one name a machine (ST-ADMN-021).
+
+::
+
+    <state>/admission/
+      desk.sqlite       tokens, what was proven, the latest time
+      version           the last version, outside of the database: it may be behind, never ahead
+      key.pem           the listener's TLS key, which tokens pin; it seals what was proven too
+"""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.attest.fleet.bundle import Bundle, Secret
+from securetrain.attest.fleet.enrollment import Roots
+from securetrain.core import canonical
+from securetrain.core.errors import AdmissionError, IdentityError, SecureTrainError, reason
+from securetrain.core.files import (
+    PRIVATE_FILE,
+    locked,
+    make_private_dir,
+    read_file,
+    write_atomic,
+)
+from securetrain.evidence.tpm import BootReference
+from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
+
+SLACK: Final = timedelta(minutes=5)
+WAITS: Final = timedelta(days=30)
+"""Of what was proven and not signed: then the machine must prove it anew."""
+RECORD_LIMIT: Final = 16 << 20
+_LABEL: Final = b"securetrain-fleet-proof-v1\0"
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS tokens (
+    id TEXT PRIMARY KEY, key BLOB NOT NULL, node TEXT NOT NULL, image_group TEXT NOT NULL,
+    ek TEXT NOT NULL, replace_node INTEGER NOT NULL, ends TEXT NOT NULL, tries INTEGER NOT NULL,
+    used TEXT, used_by TEXT
+) STRICT;
+CREATE INDEX IF NOT EXISTS tokens_of_node ON tokens (node);
+CREATE TABLE IF NOT EXISTS proven (
+    token TEXT PRIMARY KEY, node TEXT NOT NULL UNIQUE, ek TEXT NOT NULL UNIQUE,
+    record BLOB NOT NULL, seal BLOB NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+"""
+_BUSY_SECONDS: Final = 30.0
+_VERSION_LIMIT: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invited:
+    """The desk's record of a token."""
+
+    key: PublicKey
+    node: str
+    group: str
+    ends: datetime
+    ek: str = ""
+    """Name of the endorsement key that must answer, hex; empty for any that is certified."""
+    replace: bool = False
+    """Whether the node may have new hardware, or another group."""
+    tries: int = 0
+    used: str = ""
+    """When it was, RFC 3339."""
+    used_by: str = ""
+    """Name of the endorsement key that used it."""
+
+    @property
+    def id(self) -> str:
+        """The id of its key."""
+        return self.key.key_id
+
+
+class Proven(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The proof of one machine, as it waits for a person."""
+
+    token: str
+    node: str
+    group: str
+    replace: bool
+    answered: Annotated[datetime, Meta(tz=True)]
+    remote: str
+    bundle: Bundle
+    secret: Secret
+    """Of the question that the bundle answers."""
+    worth: str
+    """Of its TPM's certificate, for people."""
+    boot: BootReference
+    """What it booted, as its image group would learn it."""
+    own: dict[str, tuple[str, ...]]
+    """What this machine alone measures, by register."""
+    learned: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ek(self) -> str:
+        """Name of its endorsement key, hex."""
+        return self.secret.ek_name.hex()
+
+
+class Desk:
+    """The folder. Safe to use from several threads and processes."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the folder, or make it (mode 0700).
+
+        Raises:
+            AdmissionError: ST-ADMN-023 when it cannot be used, is incomplete or went back.
+        """
+        self.folder = folder
+        self._lock = threading.RLock()
+        try:
+            make_private_dir(folder)
+            with locked(folder / "lock"):
+                self._open()
+        except AdmissionError:
+            raise
+        except (SecureTrainError, sqlite3.Error, OSError) as error:
+            raise self._bad(reason(error)) from error
+
+    def _open(self) -> None:
+        key, database = self.folder / "key.pem", self.folder / "desk.sqlite"
+        told = self._told()
+        if not key.exists() and not database.exists() and not told:
+            PrivateKey.create(key, KeyKind.P256)
+        # A key alone may be what a kill left behind; a version or a database says more.
+        elif not (key.exists() and database.exists()) and (database.exists() or told):
+            raise self._bad("a part of it is missing")
+        self.key = PrivateKey.load(key)
+        os.close(os.open(database, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, PRIVATE_FILE))
+        self._db = sqlite3.connect(
+            database, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        self._db.executescript(f"PRAGMA synchronous=FULL;{_SCHEMA}")
+        if (version := self.version) < told:
+            self._db.close()
+            raise self._bad(f"it has version {version}, and had version {told} before")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._db.close()
+
+    @property
+    def version(self) -> int:
+        """A number that rises with every change; 0 before the first."""
+        return int(self._setting("version") or 0)
+
+    # The listener.
+
+    @property
+    def address(self) -> str:
+        """The address that stands in tokens, HOST:PORT; empty before one was given."""
+        return self._setting("address")
+
+    @property
+    def roots(self) -> Roots:
+        """Certificates to pin beside those of the reference values."""
+        text = self._setting("roots")
+        return msgspec.json.decode(text, type=Roots) if text else Roots()
+
+    def configure(self, now: datetime, *, address: str = "", roots: Roots | None = None) -> None:
+        """Keep where the listener is, and add certificates to pin.
+
+        Raises:
+            AdmissionError: ST-ADMN-022 and 023.
+        """
+        with self._changing(now):
+            if address:
+                self._set("address", address)
+            if roots is not None:
+                kept = msgspec.to_builtins(self.roots)
+                for name, pems in msgspec.to_builtins(roots).items():
+                    kept[name] = list(dict.fromkeys((*kept[name], *pems)))
+                self._set("roots", msgspec.json.encode(kept).decode())
+
+    # Tokens.
+
+    def invite(self, invited: Sequence[Invited], now: datetime) -> None:
+        """Keep new tokens, all or none; an unused one of the same node is good no more.
+
+        Raises:
+            AdmissionError: ST-ADMN-022 and 023.
+        """
+        with self._changing(now):
+            for one in invited:
+                self._run("DELETE FROM tokens WHERE node = ? AND used IS NULL", (one.node,))
+                self._run(
+                    "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, 0, NULL, NULL)",
+                    (
+                        *(one.id, one.key.spki, one.node, one.group, one.ek),
+                        *(int(one.replace), one.ends.isoformat()),
+                    ),
+                )
+
+    def invited(self, token: str) -> Invited | None:
+        """The token with this id."""
+        rows = self._run("SELECT * FROM tokens WHERE id = ?", (token,))
+        return _invited(rows[0]) if rows else None
+
+    def tokens(self) -> list[Invited]:
+        """Every token, in the order in which they were made."""
+        return [_invited(row) for row in self._run("SELECT * FROM tokens ORDER BY rowid")]
+
+    def tried(self, token: str, now: datetime) -> None:
+        """Count a wrong proof of a token."""
+        with self._changing(now):
+            self._run("UPDATE tokens SET tries = tries + 1 WHERE id = ?", (token,))
+
+    # What was proven.
+
+    def keep(self, proven: Proven, now: datetime) -> None:
+        """Spend a token, and keep what its machine has proven: both or neither.
+
+        Raises:
+            AdmissionError: ST-ADMN-016 when the token was used meanwhile, ST-ADMN-021 when the
+                machine waits under another name, or another machine under this one; ST-ADMN-022
+                and 023.
+        """
+        record = canonical.encode(proven)
+        with self._changing(now):
+            spent = self._run(
+                "UPDATE tokens SET used = ?, used_by = ? WHERE id = ? AND used IS NULL RETURNING 1",
+                (now.isoformat(), proven.ek, proven.token),
+            )
+            if not spent:
+                raise AdmissionError("ST-ADMN-016", "it was used meanwhile", f"node {proven.node}")
+            self._check_waiting(proven.node, proven.ek)
+            self._run("DELETE FROM proven WHERE node = ?", (proven.node,))
+            self._run(
+                "INSERT INTO proven VALUES (?, ?, ?, ?, ?)",
+                (proven.token, proven.node, proven.ek, record, self.key.sign(_LABEL + record)),
+            )
+
+    def check_waiting(self, node: str, ek: str) -> None:
+        """Refuse a machine that waits under another name, and a second one under one name.
+
+        Raises:
+            AdmissionError: ST-ADMN-021.
+        """
+        with self._lock:
+            self._check_waiting(node, ek)
+
+    def waiting(self, nodes: Sequence[str] = ()) -> list[Proven]:
+        """Proofs that wait, of some nodes or of all, in the order in which they came.
+
+        Raises:
+            AdmissionError: ST-ADMN-023 when one was changed by something else than securetrain.
+        """
+        wanted = set(nodes)
+        return [
+            self._read(record, seal)
+            for node, record, seal in self._run(
+                "SELECT node, record, seal FROM proven ORDER BY rowid"
+            )
+            if not wanted or node in wanted
+        ]
+
+    def waiting_nodes(self) -> list[str]:
+        """Names of the nodes that wait, in the order in which they came."""
+        return [node for (node,) in self._run("SELECT node FROM proven ORDER BY rowid")]
+
+    def settle(self, tokens: Sequence[str], now: datetime) -> None:
+        """Take out what was signed or rejected."""
+        with self._changing(now):
+            for token in tokens:
+                self._run("DELETE FROM proven WHERE token = ?", (token,))
+
+    def cancel(self, nodes: Sequence[str], now: datetime) -> int:
+        """Forget unused tokens and waiting proofs of nodes; the number of nodes that had any."""
+        found = 0
+        with self._changing(now):
+            for node in nodes:
+                gone = self._run(
+                    "DELETE FROM tokens WHERE node = ? AND used IS NULL RETURNING 1", (node,)
+                )
+                gone += self._run("DELETE FROM proven WHERE node = ? RETURNING 1", (node,))
+                found += bool(gone)
+        return found
+
+    def check_time(self, now: datetime) -> None:
+        """Refuse a clock that went back.
+
+        Raises:
+            AdmissionError: ST-ADMN-022.
+        """
+        latest = self._setting("clock")
+        if latest and now < datetime.fromisoformat(latest) - SLACK:
+            raise AdmissionError(
+                "ST-ADMN-022", f"it is {now}, and it was {latest} before", str(self.folder)
+            )
+
+    # Inside.
+
+    def _check_waiting(self, node: str, ek: str) -> None:
+        rows = self._run("SELECT node, ek FROM proven WHERE node = ? OR ek = ?", (node, ek))
+        for other, its in rows:
+            if (other, its) != (node, ek):
+                raise AdmissionError(
+                    "ST-ADMN-021",
+                    f"the TPM {its[:20]}... waits as {other}",
+                    f"node {node}: the TPM {ek[:20]}...",
+                )
+
+    def _read(self, record: bytes, seal: bytes) -> Proven:
+        try:
+            self.key.public.verify(seal, _LABEL + record)
+            return canonical.decode(record, Proven, limit=RECORD_LIMIT, canonical=True)
+        except SecureTrainError as error:
+            raise self._bad("a proof was changed by something else than securetrain") from error
+
+    def _told(self) -> int:
+        path = self.folder / "version"
+        if not path.exists():
+            return 0
+        text = read_file(path, _VERSION_LIMIT).strip()
+        if not text.isdigit():
+            raise self._bad(f"{path.name} is no number")
+        return int(text)
+
+    def _setting(self, name: str) -> str:
+        rows = self._run("SELECT value FROM settings WHERE name = ?", (name,))
+        return str(rows[0][0]) if rows else ""
+
+    def _set(self, name: str, value: str) -> None:
+        self._run("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
+
+    @contextmanager
+    def _changing(self, now: datetime) -> Iterator[None]:
+        """Change all of it or nothing; it survives a power cut."""
+        with self._lock:
+            self._run("BEGIN IMMEDIATE")
+            try:
+                self.check_time(now)
+                yield
+                latest, version = self._setting("clock"), self.version + 1
+                if not latest or now > datetime.fromisoformat(latest):
+                    self._set("clock", now.isoformat())
+                self._set("version", str(version))
+                self._run("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # the reason of the failure is what is told
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                raise
+            with suppress(SecureTrainError):  # it may be behind
+                write_atomic(self.folder / "version", b"%d\n" % version, mode=PRIVATE_FILE)
+
+    def _run(self, statement: str, values: tuple[str | int | bytes, ...] = ()) -> list[Any]:
+        try:
+            with self._lock:
+                return self._db.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._bad(str(error)) from error
+
+    def _bad(self, what: str) -> AdmissionError:
+        return AdmissionError("ST-ADMN-023", what, str(self.folder))
+
+
+def _invited(row: Any) -> Invited:
+    _, key, node, group, ek, replace, ends, tries, used, used_by = row
+    try:
+        public = PublicKey.from_spki(key)
+    except IdentityError as error:
+        raise AdmissionError("ST-ADMN-023", reason(error), f"token of {node}") from error
+    return Invited(
+        key=public,
+        node=node,
+        group=group,
+        ends=datetime.fromisoformat(ends),
+        ek=ek,
+        replace=bool(replace),
+        tries=tries,
+        used=used or "",
+        used_by=used_by or "",
+    )

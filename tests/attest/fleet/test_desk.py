@@ -1,0 +1,284 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The record of tokens and proofs: kills, full disks, old copies, edits; and lists of nodes."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from securetrain.attest.fleet.desk import Desk
+from securetrain.attest.fleet.guest_list import Guest, read_guests
+from securetrain.attest.fleet.token import FleetToken, parse_fleet_token
+from securetrain.core.errors import AdmissionError, IdentityError, UsageError
+from tests import vocabulary
+from tests.attest.fleet_desks import Office, answer
+from tests.attest.small_fleet import Machine
+from tests.evidence.tpm.forge import NOW
+
+
+@pytest.fixture
+def office(tmp_path):
+    made = Office(tmp_path)
+    yield made
+    made.desk.close()
+
+
+def refused(code, what, *args, **how):
+    return vocabulary.refused(AdmissionError, code, what, *args, **how)
+
+
+# Kills.
+
+
+def killed_at(office, point, token, machine):
+    """A child that keeps a proof and is killed at its n-th step; whether it was."""
+    office.desk.close()
+    child = os.fork()
+    if child == 0:
+        steps = 0
+
+        def step():
+            nonlocal steps
+            steps += 1
+            if steps == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        patched: Any = vars(sys.modules[Desk.__module__])
+        run, write = Desk._run, patched["write_atomic"]
+
+        def counted(self, *args):
+            step()
+            found = run(self, *args)
+            step()
+            return found
+
+        def written(*args, **how):
+            step()
+            write(*args, **how)
+
+        try:
+            office.desk = Desk(office.folder / "admission")
+            office.keeper = office.make_keeper()
+            asked = office.ask(token, machine)
+            said = answer(asked, token, machine)
+            Desk._run = counted  # type: ignore[method-assign]
+            patched["write_atomic"] = written
+            office.keeper.judge(asked, said, "x")
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    office.desk = Desk(office.folder / "admission")
+    office.keeper = office.make_keeper()
+    return os.WIFSIGNALED(status)
+
+
+def test_a_kill_at_every_step_spends_the_token_with_the_proof_or_not_at_all(office):
+    machine = Machine("node-4")
+    before = after = point = 0
+    while True:
+        point += 1
+        token = office.token()
+        was_killed = killed_at(office, point, token, machine)
+        spent = bool(office.desk.invited(token.key.key_id).used)
+        assert spent is (office.desk.waiting_nodes() == ["node-4"])
+        if spent:
+            refused("ST-ADMN-016", office.prove, token, machine)
+            after += 1
+        else:
+            before += 1
+            if before % 8 == 1:
+                office.prove(token, machine)
+        office.desk.settle([one.token for one in office.desk.waiting()], office.now)
+        if not was_killed:
+            break
+        assert point < 60, "the child is never done"
+    assert before >= 5
+    assert after >= 2
+    assert point > 10
+
+
+def test_a_kill_between_the_edition_and_the_desk(office, monkeypatch):
+    """What was signed and still waits is signed again, and nothing is lost or doubled."""
+    machine = Machine("node-4")
+    office.prove(office.token(), machine)
+    waiting = office.desk.waiting()
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Desk, "settle", killed)
+        with pytest.raises(KeyboardInterrupt):
+            office.intake.sign(office.desk, waiting)
+    assert office.intake.current().version == 1
+    office.reopen()
+    taken = office.intake.sign(office.desk, office.desk.waiting())
+    assert (taken.edition.values.version, list(taken.edition.values.nodes)) == (2, ["node-4"])
+    assert office.desk.waiting() == []
+
+
+# A folder that is not what it was.
+
+
+def test_a_database_that_is_gone(office):
+    office.token()
+    office.desk.close()
+    (office.folder / "admission" / "desk.sqlite").unlink()
+    refused("ST-ADMN-023", Desk, office.folder / "admission")
+    (office.folder / "admission" / "version").unlink()
+    Desk(office.folder / "admission").close()  # as after a kill of the very first start
+
+
+def test_a_database_that_is_full(office):
+    token, machine = office.token(), Machine("node-4")
+    pages = office.desk._db.execute("PRAGMA page_count").fetchone()[0]
+    office.desk._db.execute(f"PRAGMA max_page_count={pages}")
+    error = refused("ST-ADMN-023", office.prove, token, machine)
+    assert "full" in error.what
+    assert not office.desk.invited(token.key.key_id).used
+    office.desk._db.execute("PRAGMA max_page_count=100000")
+    office.prove(token, machine)
+
+
+@pytest.mark.forgery
+def test_an_older_copy_put_back(office):
+    """The attack: a copy from before a token was used makes it good again."""
+    token = office.token()
+    folder, copy = office.folder / "admission", office.folder / "copy"
+    office.desk.close()
+    shutil.copytree(folder, copy)
+    office.reopen()
+    office.prove(token, Machine("node-4"))
+    office.desk.close()
+    shutil.copy(copy / "desk.sqlite", folder / "desk.sqlite")
+    error = refused("ST-ADMN-023", Desk, folder)
+    assert "before" in error.what
+    shutil.copy(copy / "version", folder / "version")  # all of it is what root can do
+    office.desk = Desk(folder)
+
+
+@pytest.mark.forgery
+def test_a_proof_that_was_edited(office):
+    office.prove(office.token(), Machine("node-4"))
+    path = office.folder / "admission" / "desk.sqlite"
+    with sqlite3.connect(path) as db:
+        (record,) = db.execute("SELECT record FROM proven").fetchone()
+        db.execute("UPDATE proven SET record = ?", (record.replace(b'"node-4"', b'"node-5"'),))
+    refused("ST-ADMN-023", office.desk.waiting)
+
+
+@pytest.mark.parametrize("content", [b"x\n", b"99\n"])
+def test_a_version_that_cannot_be(office, content):
+    office.desk.close()
+    (office.folder / "admission" / "version").write_bytes(content)
+    refused("ST-ADMN-023", Desk, office.folder / "admission")
+
+
+def test_the_folder_is_private(office):
+    assert (office.folder / "admission").stat().st_mode & 0o777 == 0o700
+    for path in (office.folder / "admission").iterdir():
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_the_secret_of_a_token_is_nowhere(office):
+    token = office.token()
+    for path in (office.folder / "admission").iterdir():
+        assert token.secret not in path.read_bytes()
+        assert token.text().encode() not in path.read_bytes()
+
+
+def test_what_is_cancelled_is_gone(office):
+    token = office.token()
+    office.prove(office.token("node-5"), Machine("node-5"))
+    assert office.desk.cancel(["node-4", "node-5", "node-6"], office.now) == 2
+    refused("ST-ADMN-014", office.prove, token, Machine("node-4"))
+    assert office.desk.waiting() == []
+
+
+# Tokens as text.
+
+
+def test_a_token_as_text(office):
+    token = office.token(group="g")
+    assert parse_fleet_token(f" {token.text()}\n") == token
+    assert token.secret.hex() not in repr(token)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_a_token_that_was_cut_or_mistyped(office, cut):
+    text = office.token().text()
+    for bad in (text[:-cut], text[cut:], "st1_" + text[4:], text[:9] + "A" + text[10:] + "A"):
+        with pytest.raises(IdentityError) as caught:
+            parse_fleet_token(bad)
+        assert caught.value.code == "ST-IDEN-014"
+        assert caught.value.__context__ is None or isinstance(caught.value.__context__, ValueError)
+
+
+def test_a_token_with_a_bad_field():
+    bad = FleetToken(
+        host="h", port=1, pin="ab" * 32, node="a b", group="", ends=NOW, secret=bytes(16)
+    )
+    with pytest.raises(IdentityError) as caught:
+        parse_fleet_token(bad.text())
+    assert caught.value.code == "ST-IDEN-014"
+
+
+# Lists of nodes.
+
+
+def listed(tmp_path, text, group=""):
+    path = tmp_path / "nodes.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_guests(path, group)
+
+
+def test_a_list_of_nodes(tmp_path):
+    ek = "000b" + "ab" * 32
+    found = listed(tmp_path, f"\ufeffnode, group,ek\r\nn-1,,\r\n\r\nn-2,other,{ek.upper()}\n", "g")
+    assert found == [Guest(node="n-1", group="g"), Guest(node="n-2", group="other", ek=ek)]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("node\nn-1\nn-2\nn-1\n", 4, "twice, first in"),
+        (f"node,ek\nn-1,000b{'ab' * 32}\nn-2,000b{'AB' * 32}\n", 3, "the TPM"),
+        ("name\nn-1\n", 1, "the head"),
+        ("node,node\nn-1,n-2\n", 1, "the head"),
+        ("node,group\nn-1\n", 2, "1 cells"),
+        ("node\nn 1\n", 2, "no node's name"),
+        ("node\n../n\n", 2, "no node's name"),
+        ("node,group\nn-1,G!\n", 2, "image group"),
+        ("node,ek\nn-1,abc\n", 2, "endorsement key"),
+        ('node\n"n-1\n', 2, "unexpected end"),
+        (f"node\n{'n' * 2000}\n", 2, "too long"),
+        ("node\n", 0, "names no node"),
+        ("", 0, "names no node"),
+        (b"node\n\xff\n", 0, "UTF-8"),
+    ],
+    ids=range(14),
+)
+def test_a_list_that_is_not_one(tmp_path, text, line, said):
+    error = refused("ST-ADMN-024", listed, tmp_path, text)
+    assert said in error.what
+    if line:
+        assert f"line {line}" in error.where
+
+
+def test_a_list_that_is_not_there(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        read_guests(tmp_path / "nothing.csv")
+    assert caught.value.code == "ST-USAG-002"
+
+
+def test_tokens_are_made_all_or_none(office):
+    office.token("node-1")
+    office.now -= timedelta(days=1)
+    refused("ST-ADMN-022", office.tokens, Guest(node="node-2"), Guest(node="node-3"))
+    assert [one.node for one in office.desk.tokens()] == ["node-1"]

@@ -1,0 +1,184 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Machines that are admitted to a fleet over the real listener, and what may go wrong there."""
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from securetrain.attest.fleet.guest_list import Guest
+from securetrain.attest.fleet.intake import Rule
+from securetrain.core.errors import AdmissionError, AttestationError
+from securetrain.rendezvous.member import fleet_entry
+from securetrain.rendezvous.wire.fleet_entry import KNOCK_LIMIT, decode_fleet
+from securetrain.rendezvous.wire.protocol import Refuse
+from securetrain.testing.bootlog import Boot
+from tests import vocabulary
+from tests.attest.fleet_desks import Office
+from tests.attest.small_fleet import Machine
+from tests.evidence.tpm.forge import Tpm
+
+
+@pytest.fixture
+def office(tmp_path):
+    made = Office(tmp_path)
+    yield made
+    made.desk.close()
+
+
+def refused(code, what, *args):
+    error = AttestationError if code.startswith("ST-ATTS") else AdmissionError
+    return vocabulary.refused(error, code, what, *args)
+
+
+def test_a_machine_proves_itself_and_waits(office):
+    machine = Machine("node-4")
+    with office.open(signed_by=("KEY",), coordinator="10.0.0.1:29400"):
+        token = office.token(group="gpu-h100")
+        bundle, kept = office.join(token, machine)
+    assert kept.digest == bundle.evidence.digest.hex()
+    assert kept.worth.startswith("tpm")
+    assert kept.learned
+    assert (kept.signed_by, kept.coordinator) == (("KEY",), "10.0.0.1:29400")
+    (proven,) = office.desk.waiting()
+    assert (proven.node, proven.group, proven.ek) == ("node-4", "gpu-h100", machine.ek_name)
+    assert office.intake.current() is None, "nothing is signed yet"
+    taken = office.intake.sign(office.desk, [proven])
+    assert list(taken.edition.values.nodes) == ["node-4"]
+    assert taken.edition.values.nodes["node-4"].group == "gpu-h100"
+    assert office.desk.waiting() == []
+
+
+@pytest.mark.forgery
+def test_a_token_is_good_once(office):
+    machine, other = Machine("node-4"), Machine("node-5")
+    with office.open():
+        token = office.token()
+        office.join(token, machine)
+        again = refused("ST-ADMN-016", office.join, token, machine)
+        assert "this machine" in again.what
+        stolen = refused("ST-ADMN-016", office.join, token, other)
+        assert "another machine" in stolen.what
+    assert [one.ek for one in office.desk.waiting()] == [machine.ek_name]
+
+
+@pytest.mark.forgery
+def test_a_listener_that_is_not_the_tokens(office, tmp_path):
+    impostor = Office(tmp_path / "impostor")
+    token = office.token()
+    with impostor.open():
+        elsewhere = msgspec.structs.replace(token, port=impostor.address[1])
+        refused("ST-ADMN-002", office.join, elsewhere, Machine("node-4"))
+    assert impostor.desk.waiting() == []
+    impostor.desk.close()
+
+
+def test_nobody_answers(office):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        office.address = free.getsockname()
+        token = office.token()
+        refused("ST-ADMN-007", office.join, token, Machine("node-4"))
+
+
+def test_a_token_that_ended_is_not_even_shown(office):
+    token = office.token(hours=1)
+    office.now += timedelta(hours=1)
+    refused("ST-ADMN-015", office.join, token, Machine("node-4"))
+
+
+def test_a_machine_without_a_tpm(office):
+    class Nothing:
+        def keys(self):
+            return None
+
+    refused("ST-ATTS-013", office.join, office.token(), Machine("node-4"), Nothing())
+
+
+@pytest.mark.parametrize("frame", [b"\xff\xff\xff\xff", b"\0\0\0\2{}", b"\0\0\0\0"])
+def test_a_stranger_gets_nothing(office, frame):
+    with office.open():
+        channel = fleet_entry._connect(office.token(), 60.0, time.monotonic)
+        channel.shake_hands(time.monotonic() + 60)
+        channel.send_frame(frame, time.monotonic() + 60)
+        said = channel.receive_frame(time.monotonic() + 60, limit=KNOCK_LIMIT)
+        channel.close()
+    assert said is not None
+    answer = decode_fleet(said)
+    assert isinstance(answer, Refuse)
+    assert answer.code == "ST-ADMN-001"
+    assert office.desk.waiting() == []
+
+
+def crowd(office, number, workers):
+    """Machines of two templates and two groups that come at once; gives how many got in."""
+    machines = [
+        Machine(f"node-{n}", tpm=Tpm("H-3" if n % 3 == 0 else "H-2")) for n in range(number)
+    ]
+    with office.open():
+        tokens = office.tokens(
+            *(Guest(node=m.name, group=f"image-{n % 2}") for n, m in enumerate(machines))
+        )
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(office.join, tokens, machines))
+    return machines
+
+
+def test_twenty_come_at_once(office):
+    machines = crowd(office, 20, 8)
+    assert sorted(office.desk.waiting_nodes()) == sorted(m.name for m in machines)
+    taken = office.intake.sign_by_rule(office.desk, Rule.FIRST)
+    assert (len(taken.edition.values.nodes), taken.held) == (20, ())
+    assert taken.edition.values.version == 1
+    assert set(taken.edition.values.groups) == {"image-0", "image-1"}
+
+
+@pytest.mark.many
+def test_a_thousand_come_at_once(office):
+    crowd(office, 1000, 32)
+    taken = office.intake.sign_by_rule(office.desk, Rule.FIRST)
+    assert (len(taken.edition.values.nodes), taken.held) == (1000, ())
+
+
+@pytest.mark.forgery
+def test_one_token_on_many_machines_at_once(office):
+    machines = [Machine(f"m-{n}") for n in range(6)]
+    with office.open():
+        token = office.token("node-4")
+
+        def attempt(machine):
+            try:
+                office.join(token, machine)
+            except AdmissionError as error:
+                return error.code
+            return ""
+
+        with ThreadPoolExecutor(6) as pool:
+            ends = sorted(pool.map(attempt, machines))
+    assert ends[0] == ""
+    # Those that had asked before the first was kept hear of its name, not of the token.
+    assert set(ends[1:]) <= {"ST-ADMN-016", "ST-ADMN-021"}
+    assert len(ends[1:]) == 5
+    assert len(office.desk.waiting()) == 1
+
+
+def test_what_a_rule_signs_and_what_it_leaves(office):
+    with office.open():
+        first, same, other = (Machine(f"node-{n}") for n in range(3))
+        other.boot(Boot(kernel=b"a kernel with a back door"))
+        tokens = office.tokens(*(Guest(node=f"node-{n}", group="g") for n in range(3)))
+        office.join(tokens[0], first)
+        assert office.intake.sign_by_rule(office.desk, Rule.SAME).edition is None
+        office.intake.sign(office.desk, office.desk.waiting(["node-0"]))
+        office.join(tokens[1], same)
+        office.join(tokens[2], other)
+    taken = office.intake.sign_by_rule(office.desk, Rule.SAME)
+    assert sorted(taken.edition.values.nodes) == ["node-0", "node-1"]
+    (held,) = taken.held
+    assert held.proven.node == "node-2"
+    assert "boots what its image group does not" in held.why
+    assert office.desk.waiting_nodes() == ["node-2"]
