@@ -57,9 +57,10 @@ class NodeAppraiser:
         values = reference.values
         self._policy = policy
         self._reference = reference
-        documents = {}
-        if named := values.ima.policy_sha256:
-            documents[named] = collateral.get(CollateralKind.RUNTIME_POLICY, named, now)
+        documents = {
+            named: collateral.get(CollateralKind.RUNTIME_POLICY, named, now)
+            for named in values.ima.named
+        }
         self._tpm = TpmAppraiser(
             policy.tpm,
             tpm=values.tpm,
