@@ -14,6 +14,7 @@ from typing import Final
 import click
 
 from securetrain.cli.attest_fleet import cache, enroll, restore, revocations, revoke
+from securetrain.cli.attest_ima import ima_list, ima_set
 from securetrain.cli.attest_values import values
 from securetrain.cli.fleet_memory import fleet_memory
 from securetrain.cli.options import StoryGroup, file_argument, file_option, json_option
@@ -296,5 +297,5 @@ def _moment(text: str) -> datetime:
     return moment
 
 
-for _command in (enroll, values, cache, revocations, revoke, restore):
+for _command in (enroll, values, ima_list, ima_set, cache, revocations, revoke, restore):
     command.add_command(_command)

@@ -26,6 +26,14 @@ from .enrollment import enroll as enroll
 from .enrollment import enroll_into as enroll_into
 from .enrollment import ima_reference as ima_reference
 from .enrollment import read_pem as read_pem
+from .ima_list import ImaSources as ImaSources
+from .ima_list import list_files as list_files
+from .ima_list import read_list as read_list
+from .ima_list import write_list as write_list
+from .ima_values import ImaChange as ImaChange
+from .ima_values import ima_key as ima_key
+from .ima_values import set_ima as set_ima
+from .ima_values import violation_rule as violation_rule
 from .local import Collected as Collected
 from .local import collect_here as collect_here
 from .local import default_state as default_state
@@ -34,6 +42,7 @@ from .offline import ask as ask
 from .offline import judge as judge
 from .offline import open_state as open_state
 from .offline import write_ear as write_ear
+from .packages.listing import FileListing as FileListing
 from .sections import Section as Section
 from .sections import Table as Table
 from .values import Change as Change

@@ -178,7 +178,7 @@ def enroll(
             issued=now,
             expires=now + lifetime,
             tpm=_pinned(old.tpm, roots),
-            ima=ima or old.ima,
+            ima=_with_policy(old.ima, ima),
         )
     )
     for one in enrollments:
@@ -284,6 +284,15 @@ def ima_reference(path: Path | None, digest: str) -> ImaReference | None:
     reference = ImaReference(policy=document)
     RuntimePolicies().get(reference, {})
     return reference
+
+
+def _with_policy(old: ImaReference, ima: ImaReference | None) -> ImaReference:
+    """Another runtime policy; keys, rules and the policy before stay what they were."""
+    if ima is None:
+        return old
+    return msgspec.structs.replace(
+        old, policy=ima.policy, policy_sha256=ima.policy_sha256, signed_by=ima.signed_by
+    )
 
 
 def read_pem(path: Path) -> str:
