@@ -462,7 +462,7 @@ def test_a_runtime_policy_that_is_none(tmp_path, code, content, digest):
 
 
 def test_a_policy_that_asks_for_what_is_not_enforced(tmp_path):
-    policy = runtime_policy({}) | {"verification-keys": "a key"}
+    policy = runtime_policy({}) | {"ima": {"dm_policy": {"version": 1}}}
     (tmp_path / "policy.json").write_text(json.dumps(policy))
     with pytest.raises(AttestationError, match="ST-ATTS-322"):
         ima_reference(tmp_path / "policy.json", "")
