@@ -99,7 +99,10 @@ def _former(ima: ImaReference, change: ImaChange, now: datetime) -> FormerPolicy
             "ST-USAG-001", f"{change.former_until} is over", "--former-until", "name a later day"
         )
     return FormerPolicy(
-        policy=ima.policy, policy_sha256=ima.policy_sha256, until=change.former_until
+        policy=ima.policy,
+        policy_sha256=ima.policy_sha256,
+        signed_by=ima.signed_by,
+        until=change.former_until,
     )
 
 

@@ -85,6 +85,8 @@ class FormerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     policy: dict[str, Any] | None = None
     policy_sha256: _Sha256 = ""
+    signed_by: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
+    """As in `ImaReference`."""
     until: Annotated[datetime, Meta(tz=True)]
     """From then on it accepts nothing."""
 
@@ -107,7 +109,7 @@ class ImaReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     keys: Annotated[tuple[ImaKey, ...], Meta(max_length=MAX_KEYS)] = ()
     """Keys that sign files, and that may be in the kernel's keyrings."""
     former: FormerPolicy | None = None
-    """The policy before this one; the same keys must have signed its envelope."""
+    """The policy before this one."""
     violations: Annotated[tuple[ViolationRule, ...], Meta(max_length=64)] = ()
     """Answers to violations by path, the first that matches; what matches none goes by
     `node.tpm.allow_ima_violations`."""
@@ -261,7 +263,10 @@ class RuntimePolicies:
             return None
         # Its own verification-keys are not taken over: keys are those of the newest policy.
         before = msgspec.structs.replace(
-            reference, policy=former.policy, policy_sha256=former.policy_sha256
+            reference,
+            policy=former.policy,
+            policy_sha256=former.policy_sha256,
+            signed_by=former.signed_by,
         )
         return self.get(reference, documents).beside(self.get(before, documents))
 

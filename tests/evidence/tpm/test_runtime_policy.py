@@ -456,7 +456,7 @@ def test_a_former_policy_must_be_there(former, code):
 
 
 @pytest.mark.forgery
-def test_a_former_policy_must_be_signed_as_the_next_is():
+def test_a_former_policy_must_be_signed_by_its_own_keys():
     key, stranger = PrivateKey.generate(), PrivateKey.generate()
     form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     pem = key.public.native.public_bytes(*form).decode()
@@ -468,7 +468,9 @@ def test_a_former_policy_must_be_signed_as_the_next_is():
         )
     )
     reference = ImaReference(
-        policy=good, signed_by=(pem,), former=FormerPolicy(policy=forged, until=UNTIL)
+        policy=good,
+        signed_by=(pem,),
+        former=FormerPolicy(policy=forged, signed_by=(pem,), until=UNTIL),
     )
     vocabulary.refused(
         AttestationError, "ST-ATTS-324", RuntimePolicies().with_former, reference, {}
