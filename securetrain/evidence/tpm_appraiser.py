@@ -287,7 +287,7 @@ class TpmAppraiser:
 
 
 def _remarks(ima: ImaState) -> dict[str, str | int]:
-    """What a reader of the result should know of a list that was accepted."""
+    """Claims about a list that was accepted, for readers of the result."""
     remarks: dict[str, str | int] = {}
     if ima.signed:
         remarks["ima_signed"] = ima.signed

@@ -33,7 +33,7 @@ _ENVELOPE_LIMIT: Final = 2 * POLICY_LIMIT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImaSources:
-    """What to list."""
+    """The packages and images to list."""
 
     dpkg: Sequence[Path] = ()
     """Roots of systems, and ``.deb`` files."""

@@ -41,7 +41,7 @@ _KEY_LIMIT: Final = 16 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImaChange:
-    """What a person orders; what is not named stays."""
+    """The order of a person; what is not named stays."""
 
     policy: ImaReference | None = None
     """The next runtime policy."""

@@ -177,11 +177,11 @@ class RuntimePolicy:
 
     @property
     def identity(self) -> tuple[str, bool, str, str]:
-        """What a verdict depends on beside the measurement."""
+        """The things that a verdict depends on beside the measurement."""
         return self.digest, self.allow_sha1, self.signers.digest, self.former
 
     def beside(self, former: "RuntimePolicy") -> "RuntimePolicy":
-        """What either policy accepts, as one.
+        """Join with another policy: what either accepts is accepted.
 
         Raises:
             AttestationError: ST-ATTS-323 when both have more patterns than one may have.
@@ -253,7 +253,7 @@ class RuntimePolicies:
     def with_former(
         self, reference: ImaReference, documents: Mapping[str, bytes]
     ) -> RuntimePolicy | None:
-        """What reference values accept while the policy before theirs counts; None without one.
+        """The policy of reference values while the policy before theirs counts; None without one.
 
         Raises:
             AttestationError: as `get`.

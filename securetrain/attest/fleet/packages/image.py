@@ -279,14 +279,14 @@ class _Tree:
 
 
 class _Below:
-    """What lower layers have, by folder: a whiteout is for these, never for its own layer."""
+    """The paths of lower layers, by folder: a whiteout is for these, never for its own layer."""
 
     def __init__(self, paths: list[str]) -> None:
         self._sorted = sorted(paths)
         self._left = set(paths)
 
     def take(self, prefix: str) -> list[str]:
-        """What is left below a folder, which is then nobody's."""
+        """Take the rest below a folder, which is then nobody's."""
         taken = []
         for index in range(bisect_left(self._sorted, prefix), len(self._sorted)):
             path = self._sorted[index]

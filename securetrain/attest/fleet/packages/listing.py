@@ -32,7 +32,7 @@ _MAX_PATH: Final = 4096
 
 @dataclass(slots=True)
 class FileListing:
-    """What was found so far."""
+    """The files that were found so far."""
 
     files: dict[str, set[str]] = field(default_factory=dict)
     """Digests by path, ``sha256:HEX`` or ``sha512:HEX``."""
@@ -105,7 +105,7 @@ class FileListing:
 
 
 def spellings(path: str) -> tuple[str, ...]:
-    """Where a packaged file lies: on systems whose ``/bin`` is a link too."""
+    """Spell where a packaged file lies: on systems whose ``/bin`` is a link too."""
     return (path, f"/usr{path}") if path.startswith(_MERGED) else (path,)
 
 

@@ -21,7 +21,7 @@ class Root:
         self._folders: dict[str, str | None] = {"/": "/"}
 
     def real(self, path: str) -> str | None:
-        """Where a packaged path lies, links in its folders followed; None when nowhere.
+        """Find where a packaged path lies, links in its folders followed; None when nowhere.
 
         Args:
             path: absolute, as `clean` gives it.
