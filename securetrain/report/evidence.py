@@ -273,7 +273,7 @@ SHOWN: Final = 20
 
 
 def ima_values_page(values: ReferenceValues, path: Path, now: datetime) -> Document:
-    """What reference values say of measured files, without the policy's files."""
+    """The part about measured files of reference values, without the policy's files."""
     ima = values.ima
     policy = ima.policy_sha256 or ("in this file" if ima.policy is not None else "none")
 
