@@ -15,6 +15,7 @@ import click
 
 from securetrain.cli.attest_explain import explain
 from securetrain.cli.attest_fleet import cache, enroll, restore, revocations, revoke
+from securetrain.cli.attest_ima import ima_list, ima_set
 from securetrain.cli.attest_images import images
 from securetrain.cli.attest_values import values
 from securetrain.cli.fleet_memory import fleet_memory
@@ -298,5 +299,16 @@ def _moment(text: str) -> datetime:
     return moment
 
 
-for _command in (explain, enroll, values, images, cache, revocations, revoke, restore):
+for _command in (
+    explain,
+    enroll,
+    values,
+    images,
+    ima_list,
+    ima_set,
+    cache,
+    revocations,
+    revoke,
+    restore,
+):
     command.add_command(_command)

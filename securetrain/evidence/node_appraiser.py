@@ -67,9 +67,10 @@ class NodeAppraiser:
         self._collateral = collateral
         self._changes = next_end(reference.values, now)
         self._manifests: Recent[bytes, bool] = Recent(MAX_MANIFESTS)
-        documents = {}
-        if named := values.ima.policy_sha256:
-            documents[named] = collateral.get(CollateralKind.RUNTIME_POLICY, named, now)
+        documents = {
+            named: collateral.get(CollateralKind.RUNTIME_POLICY, named, now)
+            for named in values.ima.named
+        }
         self._tpm = TpmAppraiser(
             policy.tpm,
             tpm=values.tpm,

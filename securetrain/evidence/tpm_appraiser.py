@@ -29,7 +29,7 @@ import msgspec
 
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.case import Ask, Case, Lease, Opening, Part, Remembered
+from securetrain.evidence.case import Ask, Case, Opening, Part, Remembered
 from securetrain.evidence.node_evidence import AttestationKeys, TpmEvidence
 from securetrain.evidence.recent import Recent
 from securetrain.evidence.result import Submodule, trust_vector
@@ -39,7 +39,13 @@ from securetrain.evidence.tpm.certificates import MAX_KEYS, Endorsements, TpmRef
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.credential import make_credential
 from securetrain.evidence.tpm.eventlog import EventLog
-from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache, appraise_ima
+from securetrain.evidence.tpm.ima import (
+    ImaState,
+    Progress,
+    TemplateCache,
+    Violations,
+    appraise_ima,
+)
 from securetrain.evidence.tpm.keys import check_attestation_key
 from securetrain.evidence.tpm.late import (
     LATE_PCRS,
@@ -48,13 +54,15 @@ from securetrain.evidence.tpm.late import (
     LateReference,
 )
 from securetrain.evidence.tpm.quote import Clock, Quote, verify_quote
-from securetrain.evidence.tpm.runtime_policy import ImaReference, RuntimePolicies
+from securetrain.evidence.tpm.runtime_policy import ImaReference, RuntimePolicies, RuntimePolicy
 from securetrain.evidence.tpm.structures import PublicArea, parse_public
 from securetrain.policy.schema import ImaMode, Tpm
 
 QUOTED: Final = range(11)
 BOOT_PCRS: Final = range(10)
 IMA_PCR: Final = 10
+MAX_SHOWN: Final = 4
+"""Violations that a result names; it counts all."""
 _BOOT_VALUES: Final = itemgetter(*BOOT_PCRS)
 
 
@@ -126,9 +134,14 @@ class TpmAppraiser:
         self._endorsements = Endorsements(tpm)
         self._attestation_keys: Recent[bytes, PublicArea] = Recent(MAX_KEYS)
         self._templates = TemplateCache()
-        self._runtime = (
-            RuntimePolicies().get(ima, documents) if policy.ima is ImaMode.ENFORCE else None
-        )
+        self._violations = Violations(ima.violations, allow=policy.allow_ima_violations)
+        self._runtime: RuntimePolicy | None = None
+        self._with_former: RuntimePolicy | None = None
+        self._former_until = ima.former.until if ima.former is not None else None
+        if policy.ima is ImaMode.ENFORCE:
+            compiled = RuntimePolicies()
+            self._runtime = compiled.get(ima, documents)
+            self._with_former = compiled.with_former(ima, documents)
 
     def open(self, keys: AttestationKeys, node: str, now: datetime) -> Opening:
         """Rule 1, and the form of the attestation key.
@@ -188,7 +201,7 @@ class TpmAppraiser:
         registers = b"".join(_BOOT_VALUES(quote.pcrs))
         secure_boot, log = self._judge_boot(evidence, quote, registers, case)
         late = self._judge_late(evidence, quote, log, case)
-        ima = self._judge_ima(evidence, quote, registers, case.lease)
+        ima = self._judge_ima(evidence, quote, registers, case)
         return TpmState(
             part=self._part(
                 opening, quote, ima, late, group=self._group(case.node), secure_boot=secure_boot
@@ -226,7 +239,7 @@ class TpmAppraiser:
         registers = b"".join(_BOOT_VALUES(quote.pcrs))
         secure_boot, log = self._judge_boot(evidence, quote, registers, case)
         late = self._judge_late(evidence, quote, log, case)
-        ima = self._judge_ima(evidence, quote, registers, None)
+        ima = self._judge_ima(evidence, quote, registers, case)
         affirmed = {
             "executables": secure_boot is not None,
             "file-system": ima is not None and ima.policy != "",
@@ -282,8 +295,14 @@ class TpmAppraiser:
             case.lease.late if case.lease is not None else None,
         )
 
+    def _runtime_at(self, now: datetime) -> RuntimePolicy | None:
+        """The runtime policy, with the one before it until its day."""
+        if self._former_until is not None and now < self._former_until:
+            return self._with_former
+        return self._runtime
+
     def _judge_ima(
-        self, evidence: TpmEvidence, quote: Quote, registers: bytes, lease: Lease | None
+        self, evidence: TpmEvidence, quote: Quote, registers: bytes, case: Case
     ) -> ImaState | None:
         if self._policy.ima is ImaMode.OFF:
             return None
@@ -293,9 +312,9 @@ class TpmAppraiser:
             evidence.ima,
             pcr10=quote.pcrs[IMA_PCR],
             boot_aggregate=hashlib.sha256(registers).digest(),
-            policy=self._runtime,
-            start=lease.ima if lease is not None else None,
-            allow_violations=self._policy.allow_ima_violations,
+            policy=self._runtime_at(case.now),
+            start=case.lease.ima if case.lease is not None else None,
+            violations=self._violations,
             cache=self._templates,
         )
 
@@ -314,7 +333,7 @@ class TpmAppraiser:
             "hardware": endorsement.tier >= NodeTier.TPM,
             "instance-identity": opening.enrolled,
             "executables": secure_boot is not None,
-            "file-system": ima is not None and ima.policy != "",
+            "file-system": ima is not None and ima.policy != "" and not ima.warnings,
         }
         if endorsement.tier is NodeTier.TEST_ONLY:
             affirmed = {}
@@ -364,6 +383,7 @@ class TpmAppraiser:
         if ima is not None:
             claims["ima_entries"] = ima.progress.entries
             claims["ima_policy"] = ima.policy
+            claims.update(_remarks(ima))
         return claims
 
     def _unjudged(self, group: str) -> str:
@@ -372,6 +392,19 @@ class TpmAppraiser:
         if self._judges_keys[group]:
             named.add(OWNER_KEYS_PCR)
         return ",".join(str(index) for index in LATE_PCRS if index not in named)
+
+
+def _remarks(ima: ImaState) -> dict[str, str | int]:
+    """Claims about a list that was accepted, for readers of the result."""
+    remarks: dict[str, str | int] = {}
+    if ima.signed:
+        remarks["ima_signed"] = ima.signed
+    if ima.violations:
+        remarks["ima_violations"] = ima.violations
+        remarks["ima_violated"] = "; ".join(ima.violated[:MAX_SHOWN])
+    if ima.warnings:
+        remarks["ima_warnings"] = ima.warnings
+    return remarks
 
 
 def check_activation(evidence: TpmEvidence, ask: Ask, secret: bytes, binding: bytes) -> None:

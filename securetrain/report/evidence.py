@@ -6,6 +6,7 @@ In an overview, tables are fitted with their digests shortened; asked for by nam
 section comes in full.
 """
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,6 +25,7 @@ from securetrain.attest.fleet import (
     Collected,
     Difference,
     Edition,
+    FileListing,
     Judgement,
     Listing,
     Section,
@@ -34,7 +36,7 @@ from securetrain.attest.session import Revocation
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import UNATTESTED
 from securetrain.evidence import ReferenceValues
-from securetrain.evidence.tpm import BootReference, LateReference
+from securetrain.evidence.tpm import BootReference, LateReference, key_id_of
 from securetrain.report.document import Document
 from securetrain.report.pieces import (
     bare_table,
@@ -270,6 +272,70 @@ def differences(found: Sequence[Difference], path: Path) -> Document:
 
     data = {"file": str(path), "differences": [asdict(one) for one in found]}
     return Document(data=data, text=text)
+
+
+def ima_list_page(listing: FileListing, path: Path, data: bytes) -> Document:
+    """A runtime policy that was made of packages."""
+    digest = hashlib.sha256(data).hexdigest()
+
+    def text() -> None:
+        title(f"{path}: {len(listing.files)} files of {len(listing.packages)} packages")
+        facts([("SHA-256", digest), ("bytes", str(len(data)))])
+        for key_id, files in sorted(listing.signed_by.items()):
+            say(f"{files} files are signed by the key {key_id}: attest ima-set --ima-key")
+        for note in listing.notes[:SHOWN]:
+            warn(note)
+        if listing.left_out > SHOWN:
+            warn(f"{listing.left_out - SHOWN} more are named in {path.name}.packages.json")
+
+    return Document(
+        data={
+            "file": str(path),
+            "sha256": digest,
+            "files": len(listing.files),
+            "packages": len(listing.packages),
+            "left_out": listing.left_out,
+            "signed_by": dict(listing.signed_by),
+        },
+        text=text,
+        exit_code=_incomplete(bool(listing.left_out)),
+    )
+
+
+SHOWN: Final = 20
+
+
+def ima_values_page(values: ReferenceValues, path: Path, now: datetime) -> Document:
+    """The part about measured files of reference values, without the policy's files."""
+    ima = values.ima
+    policy = ima.policy_sha256 or ("in this file" if ima.policy is not None else "none")
+
+    def text() -> None:
+        title(f"{path}: version {values.version}, good until {values.expires:%Y-%m-%d}")
+        facts([("policy", policy)])
+        if ima.former is not None:
+            over = "" if now < ima.former.until else ": it is over"
+            facts([("the one before", f"until {ima.former.until:%Y-%m-%d %H:%M} UTC{over}")])
+        facts(
+            (f"key {key_id_of(key.key)}", f"{key.keyring} {' '.join(key.paths)}".strip())
+            for key in ima.keys
+        )
+        facts((rule.mode, rule.paths) for rule in ima.violations)
+
+    return Document(
+        data={
+            "file": str(path),
+            "version": values.version,
+            "policy": policy,
+            "former_until": ima.former.until.isoformat() if ima.former is not None else None,
+            "keys": [
+                {"id": key_id_of(key.key), "keyring": key.keyring, "paths": list(key.paths)}
+                for key in ima.keys
+            ],
+            "violations": [msgspec.to_builtins(rule) for rule in ima.violations],
+        },
+        text=text,
+    )
 
 
 def _boot(boot: BootReference) -> None:

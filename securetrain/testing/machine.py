@@ -118,6 +118,10 @@ class Machine:
         """Run one more file: the kernel measures it."""
         boot_aggregate, entry = measure_files({path: content}, self.what.registers())
         assert boot_aggregate.name == b"boot_aggregate"
+        self.measure(entry)
+
+    def measure(self, entry: Measurement) -> None:
+        """Measure something else: a signed file, a key for a keyring, a violation."""
         self.measured.append(entry)
         self.tpm.boot(files=[entry])
         self._write_list()

@@ -38,6 +38,14 @@ from .guest_list import Guest as Guest
 from .guest_list import check_guests as check_guests
 from .guest_list import make_fleet_tokens as make_fleet_tokens
 from .guest_list import read_guests as read_guests
+from .ima_list import ImaSources as ImaSources
+from .ima_list import list_files as list_files
+from .ima_list import read_list as read_list
+from .ima_list import write_list as write_list
+from .ima_values import ImaChange as ImaChange
+from .ima_values import ima_key as ima_key
+from .ima_values import set_ima as set_ima
+from .ima_values import violation_rule as violation_rule
 from .images import accept_images as accept_images
 from .intake import CurrentValues as CurrentValues
 from .intake import Held as Held
@@ -58,6 +66,7 @@ from .offline import ask as ask
 from .offline import judge as judge
 from .offline import open_state as open_state
 from .offline import write_ear as write_ear
+from .packages.listing import FileListing as FileListing
 from .refusals import Explained as Explained
 from .refusals import explain as explain
 from .sections import Section as Section

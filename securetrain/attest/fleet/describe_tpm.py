@@ -33,6 +33,7 @@ from securetrain.evidence.tpm import (
     Refusal,
     RsaKey,
     TemplateCache,
+    Violations,
     appraise_ima,
     check_attestation_key,
     check_endorsement_key,
@@ -255,7 +256,7 @@ def _ima_state(evidence: TpmEvidence) -> str:
             boot_aggregate=None,
             policy=None,
             start=None,
-            allow_violations=True,
+            violations=Violations(allow=True),
             cache=TemplateCache(0),
         )
     except SecureTrainError as error:

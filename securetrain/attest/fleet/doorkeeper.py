@@ -49,6 +49,7 @@ from securetrain.evidence.tpm import (
     Endorsements,
     TemplateCache,
     TpmReference,
+    Violations,
     appraise_ima,
     check_attestation_key,
     make_credential,
@@ -339,7 +340,7 @@ def _check_list(answer: Bundle) -> None:
         boot_aggregate=hashlib.sha256(boot).digest(),
         policy=None,
         start=None,
-        allow_violations=True,
+        violations=Violations(allow=True),
         cache=TemplateCache(),
     )
 

@@ -192,7 +192,7 @@ def enroll(
             issued=now,
             expires=now + lifetime,
             tpm=pinned(old.tpm, roots),
-            ima=ima or old.ima,
+            ima=_with_policy(old.ima, ima),
         ),
     )
     for one in enrollments:
@@ -268,6 +268,15 @@ def enroll_into(
         write_reference_values(path, edition.values, key)
         read_reference_values(path, (key_text(key.public),), state)
         return edition
+
+
+def _with_policy(old: ImaReference, ima: ImaReference | None) -> ImaReference:
+    """Another runtime policy; keys, rules and the policy before stay what they were."""
+    if ima is None:
+        return old
+    return msgspec.structs.replace(
+        old, policy=ima.policy, policy_sha256=ima.policy_sha256, signed_by=ima.signed_by
+    )
 
 
 def pinned(old: TpmReference, roots: Roots) -> TpmReference:

@@ -351,6 +351,8 @@ class Verifier:
         """A node that contradicts itself while it holds a lease is out until a person says so."""
         if asked.lease is None or not error.definition.bars_node:
             return
+        if asked.node in self._outdated:
+            return  # asked by one edition, judged by the next: what that one retired is no lie
         reason = f"{error.code} during its lease: {error.what}"[:1000]
         self.release(asked.node)
         subjects = f"node:{asked.node}", *asked.lease.identities

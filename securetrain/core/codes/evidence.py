@@ -277,7 +277,7 @@ ROWS: Final = (
          fix="collect the evidence again; if it stays so, the list was changed or cut off",
          severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-307", X.FAILURE, "a file changed while the kernel measured it",
-         fix="restart the node; allow_ima_violations accepts such entries",
+         fix="restart the node; attest ima-set --violations accepts such entries by path",
          severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-308", X.FAILURE, "the IMA list's boot_aggregate is not that of the quoted boot",
          fix="collect the list from the boot that is quoted; SHA-256 needs a kernel of 5.8",
@@ -290,6 +290,13 @@ ROWS: Final = (
          severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-311", X.FAILURE, "the IMA list does not go on where the last one ended",
          fix="join again, so that the whole list is sent",
+         severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-312", X.FAILURE, "a measured file's signature is not accepted",
+         fix="find out where the file came from; list its digest, or its maker's key (attest"
+             " ima-set --ima-key), if it is meant",
+         severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-313", X.FAILURE, "a keyring holds a key that is not among the reference values",
+         fix="find out who loaded it; name the key (attest ima-set --ima-key) if it is meant",
          severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-320", X.FAILURE, "the runtime policy is malformed",
          fix="create the policy again",
@@ -310,6 +317,9 @@ ROWS: Final = (
     Code("ST-ATTS-325", X.FAILURE, "the runtime policy has a pattern that only RE2 can match",
          fix="run pip install '.[patterns]' in a checkout of securetrain, where the policy is read,"
              " or write the pattern with literals, ., .*, classes and alternatives",
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-326", X.FAILURE, "a key that signs files cannot be used",
+         fix="name a certificate or public key: RSA of 2048 bits or more, P-256, P-384 or P-521",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
 )
 # fmt: on

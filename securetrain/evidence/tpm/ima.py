@@ -13,9 +13,12 @@ Rules:
 3. each entry's SHA-1 in the list must be that of its data, and its PCR must be 10. What is extended
    is the SHA-256 of the data (kernels before 5.8 extend padded SHA-1 and never reach the quote);
 4. a violation (the file changed while it was measured: all-zero digest) extends 0xFF bytes. It is
-   refused unless the policy allows violations; its path is then only what the list says;
-5. with a runtime policy every file and buffer must be listed with its digest or excluded; without
-   one the list is only replayed (the policy's mode `log`);
+   refused unless a rule for its path, or the policy, allows it; its path is then only what the list
+   says. The list does not tell a file that was opened for writing while it was in use (ToMToU)
+   from one that was read while it was open for writing (open_writers): the rules are for both;
+5. with a runtime policy every file and buffer must be listed with its digest, signed by a key of
+   the reference values, or excluded; without one the list is only replayed (the policy's mode
+   `log`). A keyring whose keys are listed takes no others;
 6. what an entry is worth depends on its bytes and the policy alone, so verdicts are shared by the
    fleet: most nodes of a fleet measure the same files.
 
@@ -23,10 +26,10 @@ kexec is not supported: it restarts the list. Source: Linux ``security/integrity
 Client Platform Firmware Profile for the boot registers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from threading import Lock
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -40,8 +43,13 @@ from securetrain.evidence.tpm.ima_list import (
     split_ascii,
     split_binary,
 )
-from securetrain.evidence.tpm.ima_runs import HEAD, Collector, Judged, Run, Runs, starts_run
-from securetrain.evidence.tpm.runtime_policy import RuntimePolicy, Verdict
+from securetrain.evidence.tpm.path_patterns import PathPatterns
+from securetrain.evidence.tpm.runtime_policy import (
+    RuntimePolicy,
+    Verdict,
+    ViolationMode,
+    ViolationRule,
+)
 
 PCR: Final = 10
 LIST_LIMIT: Final = 4 << 20
@@ -54,6 +62,12 @@ _INITIAL: Final = bytes(32)
 _VIOLATION: Final = b"\xff" * 32
 _ENTRY_OVERHEAD: Final = 300
 """Bytes of memory that a cached entry takes beside its own: three objects and a place."""
+
+_Judged: TypeAlias = tuple[bytes, int]
+"""What is extended, and one mark: sums of marks count both kinds at once."""
+_EXCLUDED: Final = 1
+_SIGNED: Final = 1 << 32
+_SIGNABLE: Final = frozenset({b"ima-sig", b"ima-sigv2"})
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -72,16 +86,48 @@ class ImaState(msgspec.Struct, frozen=True, kw_only=True):
     """Entries that this appraisal has attested; `progress` also counts those before it."""
     excluded: int
     """Of these, how many the runtime policy excludes: their digests were not compared."""
+    signed: int = 0
+    """Of these, how many were accepted by their signature, keys in keyrings included."""
     violations: int
     """Of these, how many were violations that the policy allows."""
     violated: tuple[str, ...]
     """The first of them, as ``entry N: path``; the path is the list's word only."""
+    warnings: int = 0
+    """Of the violations, how many a rule wants to be warned of."""
     boot_aggregate: str
     """SHA-256 in hex, when the list was read from its beginning."""
     aggregate_compared: bool
     """Whether it was compared with the quoted PCRs 0 to 9."""
     policy: str
     """SHA-256 of the runtime policy; empty without one."""
+
+
+_Table: TypeAlias = tuple[tuple[str, bool, str, str], bool]
+
+
+class Violations:
+    """Answers to violations, by path."""
+
+    __slots__ = ("_otherwise", "_rules")
+
+    def __init__(self, rules: Sequence[ViolationRule] = (), *, allow: bool) -> None:
+        """Compile the rules.
+
+        Args:
+            rules: the first that matches a path counts.
+            allow: the answer where none does: log, else refuse.
+
+        Raises:
+            AttestationError: ST-ATTS-323.
+        """
+        self._rules = tuple(
+            (PathPatterns([rule.paths], "ima.violations"), rule.mode) for rule in rules
+        )
+        self._otherwise = ViolationMode.LOG if allow else ViolationMode.REFUSE
+
+    def mode(self, path: bytes) -> ViolationMode:
+        """The answer for a path."""
+        return next((mode for rule, mode in self._rules if rule.matches(path)), self._otherwise)
 
 
 class TemplateCache:
@@ -96,21 +142,19 @@ class TemplateCache:
         self._limit = limit
         self._lock = Lock()
         self._size = 0
-        self.runs = Runs(limit // 4)
-        """Whole runs of such entries."""
-        self._tables: dict[tuple[str, bool, bool], dict[bytes, Judged]] = {}
+        self._tables: dict[_Table, dict[bytes, _Judged]] = {}
 
     @property
     def size(self) -> int:
         """Bytes of memory that are in use, roughly."""
         return self._size
 
-    def table(self, policy: RuntimePolicy | None, *, binary: bool) -> Mapping[bytes, Judged]:
+    def table(self, policy: RuntimePolicy | None, *, binary: bool) -> Mapping[bytes, _Judged]:
         """The findings under a policy, by the entry's bytes."""
         return self._tables.get(_key(policy, binary=binary), {})
 
     def add(
-        self, policy: RuntimePolicy | None, judged: Mapping[bytes, Judged], *, binary: bool
+        self, policy: RuntimePolicy | None, judged: Mapping[bytes, _Judged], *, binary: bool
     ) -> None:
         """Remember accepted entries; when there is no room, forget all earlier ones."""
         if not judged:
@@ -134,7 +178,7 @@ def appraise_ima(
     boot_aggregate: bytes | None,
     policy: RuntimePolicy | None,
     start: Progress | None,
-    allow_violations: bool,
+    violations: Violations,
     cache: TemplateCache,
 ) -> ImaState:
     """Replay a list into the quoted PCR 10 and judge its entries.
@@ -146,25 +190,24 @@ def appraise_ima(
         policy: what may have been measured; None replays only.
         start: where the last appraisal of this boot ended; None at a join. The caller makes sure
             that the TPM was not reset since.
-        allow_violations: accept entries that the kernel marked.
+        violations: what is done about entries that the kernel marked.
         cache: shared by all nodes.
 
     Raises:
-        AttestationError: ST-ATTS-301 to 311; `where` names the entry, counted from 1, and its path.
+        AttestationError: ST-ATTS-301 to 313; `where` names the entry, counted from 1, and its path.
     """
     before = _begin(ima, pcr10, start)
-    key = _key(policy, binary=ima.binary)
-    runs = cache.runs.table(key)
-    replay = _Replay(ima, policy, runs, allow_violations=allow_violations)
+    replay = _Replay(ima, policy, violations)
     reached = replay.run(before, pcr10, boot_aggregate, cache.table(policy, binary=ima.binary))
     cache.add(policy, replay.fresh, binary=ima.binary)
-    cache.runs.add(key, replay.collector.found)
     return ImaState(
         progress=reached,
         num_entries=reached.entries - before.entries,
-        excluded=replay.excluded,
+        excluded=replay.marks % _SIGNED,
+        signed=replay.marks // _SIGNED,
         violations=replay.violations,
         violated=tuple(replay.violated),
+        warnings=replay.warnings,
         boot_aggregate=replay.aggregate.hex(),
         aggregate_compared=bool(replay.aggregate) and boot_aggregate is not None,
         policy="" if policy is None else policy.digest,
@@ -192,27 +235,16 @@ def _begin(ima: ImaList, pcr10: bytes, start: Progress | None) -> Progress:
 class _Replay:
     """One pass over one list."""
 
-    def __init__(
-        self,
-        ima: ImaList,
-        policy: RuntimePolicy | None,
-        runs: Mapping[bytes, Run],
-        *,
-        allow_violations: bool,
-    ) -> None:
-        self._data = ima.entries
-        self._binary = ima.binary
+    def __init__(self, ima: ImaList, policy: RuntimePolicy | None, violations: Violations) -> None:
         self._entries = split_binary(ima.entries) if ima.binary else split_ascii(ima.entries)
-        self._runs = runs
-        self.collector = Collector(ima.entries)
-        """Runs that others may share."""
         self._parse = parse_binary if ima.binary else parse_ascii
         self._policy = policy
-        self._allow_violations = allow_violations
-        self.fresh: dict[bytes, Judged] = {}
+        self._answers = violations
+        self.fresh: dict[bytes, _Judged] = {}
         """Verdicts that others may share."""
-        self.excluded = 0
+        self.marks = 0
         self.violations = 0
+        self.warnings = 0
         self.violated: list[str] = []
         self.aggregate = b""
 
@@ -221,52 +253,35 @@ class _Replay:
         before: Progress,
         target: bytes,
         boot_aggregate: bytes | None,
-        known: Mapping[bytes, Judged],
+        known: Mapping[bytes, _Judged],
     ) -> Progress:
         """Replay until the register has the value `target`."""
         number, pcr = before.entries, before.pcr
-        excluded = position = 0
+        marks = 0
         find = known.get
-        collector = self.collector
         try:
             if number == 0:
-                first = next(self._entries, None)
-                if first is None:
-                    raise Refusal("ST-ATTS-306", "the list is empty")
-                number, pcr, position = 1, self._first(first, boot_aggregate), len(first)
+                number, pcr = 1, self._first(boot_aggregate)
             # Before the first entry is read: nothing may have happened since the last appraisal.
             while pcr != target:
                 entry = next(self._entries, None)
                 if entry is None:
                     raise _unreached(number, pcr, target)
-                if self._binary and (starts_run(entry) or collector.full):
-                    run = self._runs.get(entry[:HEAD])
-                    if run is not None and run.stands_at(self._data, position):
-                        collector.end(position)
-                        position += run.size
-                        self._entries = split_binary(self._data, position)
-                        pcr, read = _extended(run, pcr, target)
-                        number += read
-                        excluded += sum(place < read for place in run.excluded)
-                        continue
-                    collector.begin(position)
                 number += 1
-                judged = find(entry) or self._judge(entry, number)
-                collector.take(judged)
-                position += len(entry)
-                excluded += judged[1]
-                pcr = sha256(pcr + judged[0]).digest()
+                extend, mark = find(entry) or self._judge(entry, number)
+                marks += mark
+                pcr = sha256(pcr + extend).digest()
         except Refusal as refusal:
             # Only cutting the list raises it here, behind the entries that were read.
             raise _refused_entry(refusal, number + 1) from None
-        # A run that the quote cuts off is as good as any; in a renewal's few entries none is whole.
-        if before.entries == 0:
-            collector.end(position)
-        self.excluded = excluded
+        self.marks = marks
         return Progress(number, pcr)
 
-    def _first(self, first: bytes, boot_aggregate: bytes | None) -> bytes:
+    def _first(self, boot_aggregate: bytes | None) -> bytes:
         """PCR 10 after the first entry of a boot."""
+        first = next(self._entries, None)
+        if first is None:
+            raise Refusal("ST-ATTS-306", "the list is empty")
         entry = self._parse(first)
         extend = _measured(entry)
         if entry.name != AGGREGATE:
@@ -283,49 +298,61 @@ class _Replay:
         self.aggregate = aggregate
         return sha256(_INITIAL + extend).digest()
 
-    def _judge(self, entry: bytes, number: int) -> Judged:
+    def _judge(self, entry: bytes, number: int) -> _Judged:
         """Judge an entry; the value that it extends when it is acceptable."""
         try:
             parsed = self._parse(entry)
             if parsed.is_violation:
                 return self._violation(parsed, number)
-            judged = _measured(parsed), self._is_excluded(parsed)
+            judged = _measured(parsed), self._mark(parsed)
         except Refusal as refusal:
             raise _refused_entry(refusal, number) from None
         self.fresh[entry] = judged
         return judged
 
-    def _violation(self, entry: Entry, number: int) -> Judged:
+    def _violation(self, entry: Entry, number: int) -> _Judged:
         _check_pcr(entry)
-        if not self._allow_violations:
+        mode = self._answers.mode(entry.name)
+        if mode is ViolationMode.REFUSE:
             raise Refusal("ST-ATTS-307", "the policy does not allow violations", entry.name)
         self.violations += 1
-        self.collector.drop()
+        self.warnings += mode is ViolationMode.WARN
         if len(self.violated) < MAX_NAMED:
             self.violated.append(f"entry {number}: {_shown(entry.name)}")
-        return _VIOLATION, False
+        return _VIOLATION, 0
 
-    def _is_excluded(self, entry: Entry) -> bool:
-        """Tell whether the policy excludes an entry; one that it does not accept is refused."""
-        if self._policy is None:
-            return False
+    def _mark(self, entry: Entry) -> int:
+        """Mark an entry that the policy accepts; one that it does not accept is refused."""
+        policy = self._policy
+        if policy is None:
+            return 0
         # The policy lists digests of files; one of fs-verity (verity:) never equals them.
         digest = entry.digest.removeprefix(b"ima:")
-        verdict = self._policy.judge(entry.name, digest, is_buffer=entry.is_buffer)
-        if verdict is Verdict.ACCEPTED or verdict is Verdict.EXCLUDED:
-            return verdict is Verdict.EXCLUDED
+        verdict = policy.judge(entry.name, digest, is_buffer=entry.is_buffer)
+        if verdict is Verdict.ACCEPTED:
+            return 0
+        if entry.is_buffer and policy.signers.guards(entry.name):
+            if policy.signers.holds(entry.name, entry.extra):
+                return _SIGNED
+            raise Refusal("ST-ATTS-313", _loaded(entry), entry.name)
+        if verdict is Verdict.EXCLUDED:
+            return _EXCLUDED
+        if verdict is Verdict.UNKNOWN and _may_be_signed(entry, policy):
+            problem = policy.signers.problem(entry.name, digest, entry.extra)
+            if not problem:
+                return _SIGNED
+            raise Refusal("ST-ATTS-312", problem, entry.name)
         code = "ST-ATTS-309" if verdict is Verdict.UNKNOWN else "ST-ATTS-310"
         algorithm, _, value = entry.digest.partition(b":\0")
         raise Refusal(code, f"{verdict.value} ({algorithm.decode()}:{value.hex()})", entry.name)
 
 
-def _extended(run: Run, pcr: bytes, target: bytes) -> tuple[bytes, int]:
-    """The register after a run or the entry of it that reaches the quote, and how many it took."""
-    for number, extend in enumerate(run.extends, 1):
-        pcr = sha256(pcr + extend).digest()
-        if pcr == target:
-            return pcr, number
-    return pcr, len(run.extends)
+def _may_be_signed(entry: Entry, policy: RuntimePolicy) -> bool:
+    return bool(entry.template in _SIGNABLE and entry.extra and policy.signers)
+
+
+def _loaded(entry: Entry) -> str:
+    return f"what was loaded has SHA-256 {sha256(entry.extra).hexdigest()}"
 
 
 def _measured(entry: Entry) -> bytes:
@@ -340,8 +367,8 @@ def _check_pcr(entry: Entry) -> None:
         raise Refusal("ST-ATTS-304", f"it is for PCR {entry.pcr}", entry.name)
 
 
-def _key(policy: RuntimePolicy | None, *, binary: bool) -> tuple[str, bool, bool]:
-    return ("", False, binary) if policy is None else (policy.digest, policy.allow_sha1, binary)
+def _key(policy: RuntimePolicy | None, *, binary: bool) -> _Table:
+    return ("", False, "", "") if policy is None else policy.identity, binary
 
 
 def _shown(name: bytes) -> str:

@@ -14,19 +14,25 @@ plain or in the DSSE envelope that ``keylime-policy sign`` writes. Rules:
    ``/tmp-evil``), and only patterns that match in linear time (`path_patterns`);
 4. ``keyrings`` and ``ima-buf`` list buffers by name. A keyring in ``ima.ignored_keyrings`` may
    hold any key; ``*`` is refused, since keys are not told from other buffers here;
-5. what is not enforced is refused, never passed over: ``ima.dm_policy``, ``verification-keys`` (IMA
-   signatures are not evaluated: digests must be listed) and a ``log_hash_alg`` other than sha1 (the
-   digest of the kernel's ordinary list, recomputed beside the SHA-256 that the quote covers);
-6. the kernel writes ``_`` for a space in a path, and so do the paths of the policy; patterns are
-   matched with what the kernel wrote.
+5. a file that is not listed may bear a signature by a key of the reference values or of
+   ``verification-keys`` (`ima_keys`). A path that is listed has the digests that are listed: no
+   signature makes another one good, so that an older signed file cannot be put back;
+6. what is not enforced is refused, never passed over: ``ima.dm_policy`` and a ``log_hash_alg``
+   other than sha1 (the digest of the kernel's ordinary list, recomputed beside the SHA-256 that the
+   quote covers). A key whose digest ``keyrings`` lists may be loaded, and signs for nothing;
+7. the kernel writes ``_`` for a space in a path, and so do the paths of the policy; patterns are
+   matched with what the kernel wrote;
+8. beside the policy stands the one before it, for the time of an upgrade: until its day what either
+   accepts is accepted.
 """
 
 import binascii
 import hashlib
 from base64 import b64decode
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum, StrEnum
 from threading import Lock
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -37,6 +43,7 @@ from msgspec import Meta
 
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, IdentityError, UsageError
+from securetrain.evidence.tpm.ima_keys import MAX_KEYS, NO_SIGNERS, ImaKey, Signers, read_signers
 from securetrain.evidence.tpm.path_patterns import MAX_PATTERNS, PathPatterns
 from securetrain.identity import dsse
 from securetrain.identity.keys import PublicKey
@@ -57,6 +64,33 @@ _Lists: TypeAlias = Annotated[dict[_Name, _Digests], Meta(max_length=MAX_PATHS)]
 _Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
 
+class ViolationMode(StrEnum):
+    """The answer to a file that changed while the kernel measured it."""
+
+    LOG = "log"
+    WARN = "warn"
+    REFUSE = "refuse"
+
+
+class ViolationRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The answer for some paths."""
+
+    paths: Annotated[str, Meta(min_length=1, max_length=512)]
+    """Pattern of whole paths."""
+    mode: ViolationMode
+
+
+class FormerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The runtime policy before this one, for as long as an upgrade takes."""
+
+    policy: dict[str, Any] | None = None
+    policy_sha256: _Sha256 = ""
+    signed_by: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
+    """As in `ImaReference`."""
+    until: Annotated[datetime, Meta(tz=True)]
+    """From then on it accepts nothing."""
+
+
 class ImaReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The runtime policy that the measured files of a node are compared with.
 
@@ -72,6 +106,19 @@ class ImaReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Empty: the policy is not in an envelope, and these reference values vouch for it."""
     allow_sha1: bool = False
     """Accept SHA-1 digests of files."""
+    keys: Annotated[tuple[ImaKey, ...], Meta(max_length=MAX_KEYS)] = ()
+    """Keys that sign files, and that may be in the kernel's keyrings."""
+    former: FormerPolicy | None = None
+    """The policy before this one."""
+    violations: Annotated[tuple[ViolationRule, ...], Meta(max_length=64)] = ()
+    """Answers to violations by path, the first that matches; what matches none goes by
+    `node.tpm.allow_ima_violations`."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """SHA-256 of each policy that is not in here."""
+        both = self.policy_sha256, self.former.policy_sha256 if self.former is not None else ""
+        return tuple(filter(None, both))
 
 
 class _Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -122,6 +169,33 @@ class RuntimePolicy:
     excludes: PathPatterns
     left_out: int
     """SHA-1 digests that accept nothing."""
+    patterns: tuple[str, ...] = ()
+    """What `excludes` was compiled from."""
+    signers: Signers = NO_SIGNERS
+    former: str = ""
+    """`digest` of the policy that is accepted beside this one."""
+
+    @property
+    def identity(self) -> tuple[str, bool, str, str]:
+        """The things that a verdict depends on beside the measurement."""
+        return self.digest, self.allow_sha1, self.signers.digest, self.former
+
+    def beside(self, former: "RuntimePolicy") -> "RuntimePolicy":
+        """Join with another policy: what either accepts is accepted.
+
+        Raises:
+            AttestationError: ST-ATTS-323 when both have more patterns than one may have.
+        """
+        patterns = tuple(dict.fromkeys((*self.patterns, *former.patterns)))
+        return replace(
+            self,
+            files=_united(self.files, former.files),
+            buffers=_united(self.buffers, former.buffers),
+            ignored=self.ignored | former.ignored,
+            excludes=PathPatterns(patterns),
+            patterns=patterns,
+            former=former.digest,
+        )
 
     def judge(self, name: bytes, digest: bytes, *, is_buffer: bool) -> Verdict:
         """Look up one measurement.
@@ -144,7 +218,7 @@ class RuntimePolicies:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._compiled: dict[tuple[str, bool], RuntimePolicy] = {}
+        self._compiled: dict[tuple[str, bool, bytes], RuntimePolicy] = {}
 
     def get(self, reference: ImaReference, documents: Mapping[str, bytes]) -> RuntimePolicy:
         """The policy that reference values name.
@@ -163,22 +237,52 @@ class RuntimePolicies:
         data = _document(reference, documents)
         if reference.signed_by:
             data = _unwrap(data, reference.signed_by)
-        key = (hashlib.sha256(data).hexdigest(), reference.allow_sha1)
+        keys = canonical.encode(list(reference.keys))
+        key = (hashlib.sha256(data).hexdigest(), reference.allow_sha1, keys)
         # Under the lock, so that many nodes that join at once compile it once.
         with self._lock:
             if key not in self._compiled:
-                compiled = parse_runtime_policy(data, allow_sha1=reference.allow_sha1)
+                compiled = parse_runtime_policy(
+                    data, allow_sha1=reference.allow_sha1, keys=reference.keys
+                )
                 if len(self._compiled) >= MAX_POLICIES:
                     del self._compiled[next(iter(self._compiled))]
                 self._compiled[key] = compiled
             return self._compiled[key]
 
+    def with_former(
+        self, reference: ImaReference, documents: Mapping[str, bytes]
+    ) -> RuntimePolicy | None:
+        """The policy of reference values while the policy before theirs counts; None without one.
 
-def parse_runtime_policy(data: bytes, *, allow_sha1: bool = False) -> RuntimePolicy:
+        Raises:
+            AttestationError: as `get`.
+        """
+        former = reference.former
+        if former is None:
+            return None
+        # Its own verification-keys are not taken over: keys are those of the newest policy.
+        before = msgspec.structs.replace(
+            reference,
+            policy=former.policy,
+            policy_sha256=former.policy_sha256,
+            signed_by=former.signed_by,
+        )
+        return self.get(reference, documents).beside(self.get(before, documents))
+
+
+def parse_runtime_policy(
+    data: bytes, *, allow_sha1: bool = False, keys: Sequence[ImaKey] = ()
+) -> RuntimePolicy:
     """Read and compile a document that is not in an envelope.
 
+    Args:
+        data: the document.
+        allow_sha1: accept SHA-1 digests of files.
+        keys: that sign files, beside those of the document.
+
     Raises:
-        AttestationError: ST-ATTS-320, 322 or 323.
+        AttestationError: ST-ATTS-320, 322, 323 or 325.
     """
     try:
         document = canonical.decode(data, _Document, limit=POLICY_LIMIT, where="runtime policy")
@@ -197,6 +301,8 @@ def parse_runtime_policy(data: bytes, *, allow_sha1: bool = False) -> RuntimePol
         ignored=frozenset(name.encode() for name in document.ima.ignored_keyrings),
         excludes=PathPatterns(document.excludes),
         left_out=files_left + buffers_left,
+        patterns=document.excludes,
+        signers=read_signers(keys, document.verification_keys),
     )
 
 
@@ -271,12 +377,25 @@ def _refuse_unenforced(document: _Document) -> None:
     ima = document.ima
     for asked, what in (
         (ima.dm_policy is not None, "ima.dm_policy: device-mapper entries are not evaluated"),
-        (document.verification_keys, "verification-keys: IMA signatures are not evaluated"),
         (ima.log_hash_alg != "sha1", f"ima.log_hash_alg {ima.log_hash_alg!r}, only sha1 is read"),
         ("*" in ima.ignored_keyrings, "ima.ignored_keyrings *: name the keyrings"),
     ):
         if asked:
             raise AttestationError("ST-ATTS-322", what, "runtime policy")
+
+
+def _united(
+    first: Mapping[bytes, tuple[bytes, ...]], second: Mapping[bytes, tuple[bytes, ...]]
+) -> dict[bytes, tuple[bytes, ...]]:
+    """Digest fields by path of both; most files of an upgrade are the same."""
+    united = dict(first)
+    for path, fields in second.items():
+        known = united.get(path)
+        if known is None:
+            united[path] = fields
+        elif known != fields:
+            united[path] = tuple(dict.fromkeys((*known, *fields)))
+    return united
 
 
 def _joined(

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final
 
 from securetrain.attest.fleet import Desk, Doorkeeper, Intake, Rule, Taken
-from securetrain.attest.session import FleetState
+from securetrain.attest.session import SealedState
 from securetrain.core.errors import SecureTrainError
 from securetrain.evidence import ReferenceValues
 from securetrain.rendezvous.coordinator.fleet_desk import FleetDesk, Seen
@@ -27,7 +27,7 @@ class FleetService:
     """Everything that a listener needs."""
 
     desk: Desk
-    state: FleetState
+    state: SealedState
     values: Callable[[], ReferenceValues | None]
     clock: Callable[[], datetime]
     seen: Callable[[Seen], None]

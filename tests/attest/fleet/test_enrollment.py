@@ -33,7 +33,7 @@ from securetrain.evidence.inventory import EnrolledNode
 from securetrain.evidence.node_appraiser import NodeAppraiser
 from securetrain.evidence.node_evidence import parse_node
 from securetrain.evidence.reference import ReferenceValues, SignedReferenceValues
-from securetrain.evidence.tpm.runtime_policy import ImaReference
+from securetrain.evidence.tpm.runtime_policy import ImaReference, ViolationMode, ViolationRule
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.machine import runtime_policy
@@ -441,6 +441,13 @@ def test_a_runtime_policy_from_a_file(machine, tmp_path):
     assert values.ima == reference
     assert make(values).values.ima == reference
     appraiser(values, tpm={"ima": "enforce"})
+    rule = ViolationRule(paths="/var/.*", mode=ViolationMode.LOG)
+    ruled = msgspec.structs.replace(
+        values, ima=msgspec.structs.replace(values.ima, violations=(rule,))
+    )
+    assert make(ruled, ima=ima_reference(None, "ab" * 32)).values.ima == ImaReference(
+        policy_sha256="ab" * 32, violations=(rule,)
+    )
     assert ima_reference(None, "") is None
     assert ima_reference(None, "ab" * 32) == ImaReference(policy_sha256="ab" * 32)
 
@@ -465,7 +472,7 @@ def test_a_runtime_policy_that_is_none(tmp_path, code, content, digest):
 
 
 def test_a_policy_that_asks_for_what_is_not_enforced(tmp_path):
-    policy = runtime_policy({}) | {"verification-keys": "a key"}
+    policy = runtime_policy({}) | {"ima": {"dm_policy": {"version": 1}}}
     (tmp_path / "policy.json").write_text(json.dumps(policy))
     with pytest.raises(AttestationError, match="ST-ATTS-322"):
         ima_reference(tmp_path / "policy.json", "")

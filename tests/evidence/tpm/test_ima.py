@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.node_evidence import ImaList
 from securetrain.evidence.tpm import ima
-from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache, appraise_ima
-from securetrain.evidence.tpm.runtime_policy import RuntimePolicy, parse_runtime_policy
+from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache, Violations, appraise_ima
+from securetrain.evidence.tpm.runtime_policy import (
+    RuntimePolicy,
+    ViolationMode,
+    ViolationRule,
+    parse_runtime_policy,
+)
 from securetrain.testing.measurement_lists import (
     Measurement,
     aggregate,
@@ -63,7 +68,7 @@ def appraise(evidence: ImaList, pcr10: bytes, **changes: Any) -> ImaState:
         "boot_aggregate": BOOT,
         "policy": POLICY,
         "start": None,
-        "allow_violations": False,
+        "violations": Violations(allow=False),
         "cache": TemplateCache(),
         **changes,
     }
@@ -175,15 +180,57 @@ VIOLATION = dataclasses.replace(measured_file("/var/log/journal"), violation=Tru
 def test_violations_where_they_are_allowed(binary):
     measurements = [*HONEST[:3], VIOLATION, *HONEST[3:]]
     state = appraise(
-        ima_list(measurements, binary=binary), replayed(measurements), allow_violations=True
+        ima_list(measurements, binary=binary),
+        replayed(measurements),
+        violations=Violations(allow=True),
     )
     assert state.violations == 1
     assert state.violated == ("entry 4: /var/log/journal",)
 
 
+RULES = [
+    ViolationRule(paths="/var/log/.*", mode=ViolationMode.WARN),
+    ViolationRule(paths="/var/.*", mode=ViolationMode.LOG),
+    ViolationRule(paths="/usr/.*", mode=ViolationMode.REFUSE),
+]
+
+
+@BOTH
+@pytest.mark.parametrize("allow", [False, True])
+@pytest.mark.parametrize(
+    ("path", "mode"),
+    [
+        ("/var/log/journal", ViolationMode.WARN),
+        ("/var/lib/db", ViolationMode.LOG),
+        ("/usr/bin/python3", ViolationMode.REFUSE),
+        ("/opt/var/log/x", None),
+    ],
+)
+def test_violations_by_path(path, mode, allow, binary):
+    changed = dataclasses.replace(measured_file(path), violation=True)
+    measurements = [*HONEST, changed]
+    evidence, quoted = ima_list(measurements, binary=binary), replayed(measurements)
+    answers = Violations(RULES, allow=allow)
+    if mode is ViolationMode.REFUSE or (mode is None and not allow):
+        error = refused(evidence, quoted, "ST-ATTS-307", violations=answers)
+        assert path in error.where
+        return
+    state = appraise(evidence, quoted, violations=answers)
+    assert state.violated == (f"entry 8: {path}",)
+    assert state.warnings == (mode is ViolationMode.WARN)
+
+
+@pytest.mark.forgery
+def test_a_rule_for_every_path_is_refused():
+    rules = [ViolationRule(paths=".*", mode=ViolationMode.LOG)]
+    vocabulary.refused(AttestationError, "ST-ATTS-323", Violations, rules, allow=False)
+
+
 def test_many_violations_are_counted_and_few_are_named():
     measurements = [aggregate(BOOT), *[VIOLATION] * 40]
-    state = appraise(ima_list(measurements), replayed(measurements), allow_violations=True)
+    state = appraise(
+        ima_list(measurements), replayed(measurements), violations=Violations(allow=True)
+    )
     assert state.violations == 40
     assert len(state.violated) == ima.MAX_NAMED
 
@@ -253,7 +300,7 @@ def test_a_violation_in_place_of_an_evil_file():
     evil = measured_file("/usr/bin/evil")
     quoted = replayed([*HONEST, evil])
     forged = ima_list([*HONEST, dataclasses.replace(evil, violation=True)])
-    refused(forged, quoted, "ST-ATTS-306", allow_violations=True)
+    refused(forged, quoted, "ST-ATTS-306", violations=Violations(allow=True))
 
 
 @pytest.mark.forgery
@@ -320,7 +367,9 @@ def test_entries_of_another_register(index, violation, binary):
     other = dataclasses.replace(HONEST[index], pcr=11, violation=violation)
     measurements = instead(index, other)
     evidence = ima_list(measurements, binary=binary)
-    error = refused(evidence, replayed(measurements), "ST-ATTS-304", allow_violations=True)
+    error = refused(
+        evidence, replayed(measurements), "ST-ATTS-304", violations=Violations(allow=True)
+    )
     assert "PCR 11" in error.what
     assert error.where.startswith(f"IMA entry {index + 1}")
 
@@ -599,7 +648,7 @@ def test_violations_are_never_remembered():
     cache = TemplateCache()
     measurements = [*HONEST, VIOLATION]
     evidence, quoted = ima_list(measurements), replayed(measurements)
-    appraise(evidence, quoted, allow_violations=True, cache=cache)
+    appraise(evidence, quoted, violations=Violations(allow=True), cache=cache)
     refused(evidence, quoted, "ST-ATTS-307", cache=cache)
 
 
@@ -648,14 +697,14 @@ def test_any_list_is_attested_up_to_where_the_quote_was_taken(data):
     binary = data.draw(st.booleans())
     cache = TemplateCache()
     whole = appraise(
-        ima_list(measurements, binary=binary), pcr10, allow_violations=True, cache=cache
+        ima_list(measurements, binary=binary), pcr10, violations=Violations(allow=True), cache=cache
     )
     assert whole.progress == Progress(quoted, pcr10)
     start = Progress(cut, replayed(measurements[:cut]))
     rest = appraise(
         ima_list(measurements[cut:], first=cut, binary=binary),
         pcr10,
-        allow_violations=True,
+        violations=Violations(allow=True),
         start=start,
         cache=cache,
     )

@@ -5,6 +5,7 @@
 import base64
 import hashlib
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tpm import runtime_policy
 from securetrain.evidence.tpm.runtime_policy import (
+    FormerPolicy,
     ImaReference,
     RuntimePolicies,
     Verdict,
     parse_runtime_policy,
 )
 from securetrain.identity import dsse
+from securetrain.identity.keys import PrivateKey
 from tests import vocabulary
 from tests.evidence.vectors import needs_vectors, vector
 
@@ -180,7 +183,6 @@ def test_an_error_names_the_path():
 
 UNENFORCED = {
     "device mapper": ({"ima": {"dm_policy": {"version": 1}}}, "dm_policy"),
-    "signatures": ({"verification-keys": '{"pubkeys": []}'}, "verification-keys"),
     "another log digest": ({"ima": {"log_hash_alg": "sha256"}}, "log_hash_alg"),
     "all keyrings ignored": ({"ima": {"ignored_keyrings": ["*"]}}, "ignored_keyrings"),
 }
@@ -406,3 +408,71 @@ def test_a_pinned_key_that_cannot_be_used(key):
     reference = ImaReference(policy_sha256=reference.policy_sha256, signed_by=(key, pem(KEY)))
     error = refused_reference(reference, "ST-ATTS-324", documents)
     assert "signed_by" in error.what
+
+
+UNTIL = datetime(2026, 11, 30, tzinfo=UTC)
+NEWER = hashlib.sha256(b"the next version").hexdigest()
+
+
+def test_the_policy_before_is_accepted_beside_the_next():
+    former = FormerPolicy(policy=document(excludes=["/old/.*"]), until=UNTIL)
+    after = {"/usr/bin/x": [NEWER], "/usr/bin/new": [SHA256]}
+    reference = ImaReference(policy=document(digests=after, excludes=["/new/.*"]), former=former)
+    policies = RuntimePolicies()
+    alone, both = policies.get(reference, {}), policies.with_former(reference, {})
+    assert both is not None
+    newer = b"sha256:\0" + bytes.fromhex(NEWER)
+    for name, digest, then, now in (
+        (b"/usr/bin/x", FIELD, Verdict.ACCEPTED, Verdict.WRONG),
+        (b"/usr/bin/x", newer, Verdict.ACCEPTED, Verdict.ACCEPTED),
+        (b"/usr/bin/x", b"sha256:\0" + bytes(32), Verdict.WRONG, Verdict.WRONG),
+        (b"/usr/bin/new", FIELD, Verdict.ACCEPTED, Verdict.ACCEPTED),
+        (b"/old/y", FIELD, Verdict.EXCLUDED, Verdict.UNKNOWN),
+        (b"/new/y", FIELD, Verdict.EXCLUDED, Verdict.EXCLUDED),
+        (b"/usr/bin/evil", FIELD, Verdict.UNKNOWN, Verdict.UNKNOWN),
+    ):
+        assert both.judge(name, digest, is_buffer=False) is then
+        assert alone.judge(name, digest, is_buffer=False) is now
+    assert both.digest == alone.digest
+    assert both.identity != alone.identity
+
+
+def test_without_a_former_policy_there_is_one():
+    assert RuntimePolicies().with_former(ImaReference(policy=document()), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("former", "code"),
+    [
+        (FormerPolicy(until=UNTIL), "ST-ATTS-321"),
+        (FormerPolicy(policy_sha256="ab" * 32, until=UNTIL), "ST-ATTS-321"),
+        (FormerPolicy(policy={"meta": 1}, until=UNTIL), "ST-ATTS-320"),
+    ],
+    ids=["nothing", "absent", "malformed"],
+)
+def test_a_former_policy_must_be_there(former, code):
+    reference = ImaReference(policy=document(), former=former)
+    vocabulary.refused(AttestationError, code, RuntimePolicies().with_former, reference, {})
+
+
+@pytest.mark.forgery
+def test_a_former_policy_must_be_signed_by_its_own_keys():
+    key, stranger = PrivateKey.generate(), PrivateKey.generate()
+    form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    pem = key.public.native.public_bytes(*form).decode()
+    good, forged = (
+        json.loads(dsse.sign(dumped(release=1), dsse_type, [one]))
+        for one, dsse_type in (
+            (key, runtime_policy.PAYLOAD_TYPE),
+            (stranger, runtime_policy.PAYLOAD_TYPE),
+        )
+    )
+    reference = ImaReference(
+        policy=good,
+        signed_by=(pem,),
+        former=FormerPolicy(policy=forged, signed_by=(pem,), until=UNTIL),
+    )
+    vocabulary.refused(
+        AttestationError, "ST-ATTS-324", RuntimePolicies().with_former, reference, {}
+    )
+    assert reference.named == ()

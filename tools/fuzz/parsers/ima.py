@@ -4,14 +4,17 @@
 
 import hashlib
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from functools import partial
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.node_evidence import ImaList
-from securetrain.evidence.tpm.ima import TemplateCache, appraise_ima
+from securetrain.evidence.tpm.ima import TemplateCache, Violations, appraise_ima
+from securetrain.evidence.tpm.ima_keys import ImaKey, read_signers
 from securetrain.evidence.tpm.path_patterns import PathPatterns
 from securetrain.evidence.tpm.runtime_policy import (
     PAYLOAD_TYPE,
@@ -29,6 +32,7 @@ from securetrain.testing.measurement_lists import (
     measured_file,
     replayed,
 )
+from securetrain.testing.signed_files import Maker
 from tools.fuzz.engine import Parser
 
 _PEM = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -43,6 +47,10 @@ _LIST = [
     _VIOLATION,
     _LEGACY,
 ]
+_MAKER = Maker(ec.generate_private_key(ec.SECP256R1()), "maker")
+_SIGNERS = read_signers([ImaKey(key=_MAKER.pem)])
+_SPKI = _MAKER.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+_KEYS = json.dumps({"pubkeys": [b64encode(_SPKI).decode()], "keyids": [1]}).encode()
 _POLICY = json.dumps(
     {
         "meta": {"version": 1, "generator": 3, "timestamp": "2024-10-09"},
@@ -69,6 +77,9 @@ def ima() -> list[Parser]:
         ),
         Parser("runtime-policy", lambda: [_POLICY], parse_runtime_policy),
         _envelope(),
+        Parser("ima-signature", _signatures, _verify),
+        Parser("ima-keyring-key", lambda: [_MAKER.loaded().extra], _load),
+        Parser("ima-verification-keys", lambda: [_KEYS], lambda d: read_signers([], _text(d))),
         Parser("path-patterns", _patterns, _match),
     ]
 
@@ -90,7 +101,7 @@ def _appraise(*, binary: bool) -> Callable[[bytes], object]:
                 boot_aggregate=_BOOT,
                 policy=judged,
                 start=None,
-                allow_violations=True,
+                violations=Violations(allow=True),
                 cache=cache,
             )
 
@@ -109,6 +120,35 @@ def _envelope() -> Parser:
     return Parser(
         "runtime-policy-envelope", lambda: [dsse.sign(_POLICY, PAYLOAD_TYPE, [key])], parse
     )
+
+
+def _signatures() -> list[bytes]:
+    return [
+        _MAKER.file("/opt/tool", b"tool", algorithm, verity=verity).extra
+        for algorithm in ("sha256", "sha512")
+        for verity in (False, True)
+    ]
+
+
+def _verify(data: bytes) -> object:
+    """Refused is not an error of the parser; accepted is only what the maker has signed."""
+    digest = hashlib.sha256(b"tool").digest()
+    problem = _SIGNERS.problem(b"/opt/tool", b"sha256:\0" + digest, data)
+    if not problem and data not in _signatures():
+        # ECDSA draws a new number for each signature, so this one is not the maker's.
+        assert _SIGNERS.problem(b"/opt/tool", b"sha256:\0" + bytes(32), data)
+    return problem
+
+
+def _load(data: bytes) -> object:
+    return _SIGNERS.holds(b".ima", data)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise AttestationError("ST-ATTS-326", str(error)) from error
 
 
 def _patterns() -> list[bytes]:
