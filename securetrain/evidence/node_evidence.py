@@ -153,11 +153,20 @@ class NodeEvidence(_Struct, frozen=True, kw_only=True):
         """The one spelling of this evidence."""
         plain = self
         if self.tpm is not None:
-            # Keys of JSON objects are text, in whose order they stand; registers are numbers.
-            pcrs = {str(index): value for index, value in self.tpm.pcrs.items()}
-            written = msgspec.structs.replace(self.tpm, pcrs=cast("dict[int, bytes]", pcrs))
-            plain = msgspec.structs.replace(self, tpm=written)
+            plain = msgspec.structs.replace(plain, tpm=_written(self.tpm))
+        if self.tee is not None and self.tee.paravisor is not None:
+            spoken = self.tee.paravisor
+            spoken = msgspec.structs.replace(spoken, vtpm=_written(spoken.vtpm))
+            plain = msgspec.structs.replace(
+                plain, tee=msgspec.structs.replace(self.tee, paravisor=spoken)
+            )
         return msgspec.json.encode(plain, order="sorted")
+
+
+def _written(tpm: TpmEvidence) -> TpmEvidence:
+    """Keys of JSON objects are text, in whose order they stand; registers are numbers."""
+    pcrs = {str(index): value for index, value in tpm.pcrs.items()}
+    return msgspec.structs.replace(tpm, pcrs=cast("dict[int, bytes]", pcrs))
 
 
 @dataclass(frozen=True, kw_only=True)
