@@ -387,8 +387,8 @@ def with_nodes(
 
 
 def hardware_of(node: EnrolledNode) -> Iterable[tuple[str, str]]:
-    """Give what belongs to this node alone: kind and name of TPMs, chips and devices."""
-    for kind in ("ek_names", "chips", "devices"):
+    """Give what belongs to this node alone: kind and name of TPMs, chips, devices and VMs."""
+    for kind in ("ek_names", "chips", "devices", "vms"):
         for name in getattr(node, kind):
             yield kind, name
 

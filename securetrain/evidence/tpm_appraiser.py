@@ -368,7 +368,7 @@ class TpmAppraiser:
         group: str,
         secure_boot: bool | None,
     ) -> dict[str, str | int | bool]:
-        """What the registers say, for people."""
+        """Claims about the registers, for people."""
         claims: dict[str, str | int | bool] = {
             "pcrs_sha256": hashlib.sha256(b"".join(quote.pcrs.values())).hexdigest(),
         }

@@ -36,7 +36,7 @@ from securetrain.evidence.tpm import verify_quote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedVm:
-    """What a VM teaches."""
+    """The values that a VM teaches."""
 
     vm: str
     measurement: str

@@ -180,7 +180,7 @@ def judge(state: SnpState, reference: SnpReference, report_data: bytes) -> None:
 
 
 def unknown_bits(report: Report) -> str:
-    """What a report says that nobody here can read, for people; empty when there is nothing."""
+    """Bits of a report that nobody here can read, for people; empty when there is nothing."""
     found = [("POLICY", report.unknown_policy), ("PLATFORM_INFO", report.unknown_platform)]
     said = [f"{name} {bits:#x}" for name, bits in found if bits]
     return ", ".join([f"VERSION {report.version}"] * (report.version > NEWEST) + said)

@@ -335,6 +335,7 @@ READERS = {
     },
     "read_reference_values": {
         "attest/fleet/enrollment.py",
+        "attest/fleet/intake.py",
         "attest/fleet/status.py",
         "attest/fleet/values.py",
         "attest/session/reference_file.py",

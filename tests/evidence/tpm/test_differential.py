@@ -7,16 +7,13 @@ own fields and by the rules in `structures`, so that the verdicts must be the sa
 no structure may be read by us and not by libtss2, none read differently, and none refused without a
 rule that says so.
 
-tpm2-pytss is compiled against libtss2 and lives in an environment of its own, which is made once
-(about half a minute; libtss2-dev, gcc, pkg-config and a package index are needed).
+tpm2-pytss lives in an environment of its own (`oracle_environment`).
 """
 
 import json
 import random
-import shutil
 import subprocess
 import sys
-import venv
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -44,43 +41,18 @@ from securetrain.evidence.tpm.structures import (
     tpm2b,
 )
 from tests.evidence.tpm.encoders import encode_attest, encode_signature
+from tests.evidence.tpm.oracle_environment import oracle_python
 
-PACKAGE = "tpm2-pytss==3.0.0"
 HERE = Path(__file__).resolve()
-ENVIRONMENT = HERE.parents[3] / "build" / "oracles" / PACKAGE.replace("==", "-")
 STRUCTURES = 40_000
-BUILD_SECONDS = 240
-
-
-def oracle_python() -> Path:
-    """The interpreter of the oracle's environment, made when it is not there."""
-    python = ENVIRONMENT / "bin" / "python"
-    ready = ENVIRONMENT / "ready"
-    if ready.exists():
-        return python
-    if missing := [tool for tool in ("gcc", "pkg-config") if shutil.which(tool) is None]:
-        pytest.skip(f"NO STRUCTURE WAS COMPARED: {', '.join(missing)} not found")
-    shutil.rmtree(ENVIRONMENT, ignore_errors=True)
-    venv.create(ENVIRONMENT, with_pip=True)
-    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", PACKAGE]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"NO STRUCTURE WAS COMPARED: {PACKAGE} took over {BUILD_SECONDS} s to build")
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        pytest.skip(f"NO STRUCTURE WAS COMPARED: {PACKAGE} cannot be installed: {reason}")
-    ready.touch()
-    return python
+LOST = "NO STRUCTURE WAS COMPARED"
 
 
 def ask(structures: list[tuple[str, bytes]]) -> list[dict[str, Any]]:
     """The oracle's answers."""
     lines = [json.dumps({"kind": kind, "data": data.hex()}) for kind, data in structures]
     done = subprocess.run(
-        [str(oracle_python()), "-I", str(HERE.with_name("oracle.py"))],
+        [str(oracle_python(LOST)), "-I", str(HERE.with_name("oracle.py"))],
         input="\n".join(lines),
         capture_output=True,
         text=True,

@@ -30,14 +30,18 @@ from securetrain.testing.swtpm import SoftwareTpm
 from tests.attest.node.tpm.interposer import HEADER, Interposer, flipped
 from tests.attest.node.tpm.test_agent import sources
 from tests.attest.swtpms import needs_swtpm
+from tests.evidence.tpm.oracle_environment import use_library
 
 BINDING = bytes(range(32))
 INDICES = {"H-3": 0x1C00016, "L-1": 0x1C00002}
 
-needs_library = pytest.mark.skipif(
-    not protected.installed(),
-    reason="NO SESSION WAS PROTECTED: tpm2-pytss is not installed (pip install '.[tpm]')",
-)
+needs_library = pytest.mark.usefixtures("library")
+
+
+@pytest.fixture(scope="module")
+def library():
+    """tpm2-pytss, from the extra or from where it was compiled for tests."""
+    use_library("NO SESSION WAS PROTECTED")
 
 
 @pytest.fixture(scope="module")
