@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """tpm2-pytss, compiled once, in an environment of its own: an oracle, and the extra ``[tpm]``.
 
-It is compiled against libtss2 (about half a minute; libtss2-dev, gcc, pkg-config and a package index
-are needed), so no development environment has it by default.
+It is compiled against libtss2 (about half a minute; libtss2-dev, gcc, pkg-config and an index of
+packages are needed), so no development environment has it by default.
 """
 
 import importlib
