@@ -122,7 +122,7 @@ class GuardError(SecureTrainError):
 class IntegrityError(SecureTrainError):
     """A checkpoint, dataset or ledger is not what was signed."""
 
-    families = frozenset({"CKPT", "CTLG", "DATA", "LEDG", "OMSB", "SCAN"})
+    families = frozenset({"CKPT", "CTLG", "DATA", "LEDG", "OMSB", "PACK", "SCAN"})
 
 
 class AuditError(SecureTrainError):
