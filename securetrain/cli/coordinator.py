@@ -90,6 +90,9 @@ def command(
     It runs no training code and needs no torch. It ends when the job is closed. SIGINT ends the job
     for its nodes; after SIGTERM they wait for a coordinator in the same --run-dir.
     """
+    from securetrain.chain import Keeper
+    from securetrain.chain.store import EvidenceStore
+    from securetrain.core import RunDir
     from securetrain.identity import ClusterCA
     from securetrain.launch import this_node
     from securetrain.policy.load import load_policy
@@ -122,6 +125,7 @@ def command(
         unlock=unlocker(cluster, passphrase_file),
         clock=lambda: datetime.now(UTC),
         tell=announcer.event,
+        keep=Keeper(store=EvidenceStore(RunDir(plan.run_dir.absolute()).evidence)),
     )
     with told_to_stop() as stop:
         running.start()

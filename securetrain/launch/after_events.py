@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from securetrain.core.errors import RuntimeRefusal
+from securetrain.launch.binding import Binder
 from securetrain.launch.restart import Restart
 from securetrain.launch.signing_peers import Worker
 from securetrain.launch.signing_rules import NOT_OWN
@@ -33,6 +34,8 @@ class AfterEvents:
     member: Member | None = None
     """The connection to the job; None before it has joined."""
     membership: Membership | None = None
+    binder: Binder | None = None
+    """Keeps the membership; None where nothing is kept."""
 
     def joined(self, member: Member) -> None:
         """The node has joined the job."""
@@ -41,6 +44,8 @@ class AfterEvents:
     def begin(self, membership: Membership, local: Callable[[datetime], datetime]) -> None:
         """An epoch begins: see `Restart.begin`."""
         self.membership = membership
+        if self.binder is not None and self.member is not None:
+            self.binder.begin(membership, self.member.signed)
         self.restart.begin(membership, local)
 
     def act(self, worker: Worker, said: LedgerEvent) -> None:

@@ -37,6 +37,8 @@ class Asked:
     """Whether to ask for the tiers of the nodes, too."""
     expect: Expectation | None = None
     """The artifact that is wanted; None when any will do."""
+    shown: rules.Shown = rules.NOTHING_SHOWN
+    """What evidence shows of the nodes' tiers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,9 @@ def judge(opened: Opened, storage: Storage, asked: Asked) -> Judged:
     """Ask everything."""
     problems = expectation.check(opened, asked.expect)
     if asked.policy is not None:
-        problems += rules.check(opened, asked.policy, asked.now, nodes=asked.nodes)
+        problems += rules.check(
+            opened, asked.policy, asked.now, nodes=asked.nodes, shown=asked.shown
+        )
     if not isinstance(opened.predicate, CheckpointPredicate):
         return Judged(problems=problems)
     policy = None if asked.policy is None else asked.policy.checkpoint

@@ -7,5 +7,6 @@ from .enrollment_server import MAX_CONNECTIONS as MAX_CONNECTIONS
 from .enrollment_server import EnrollmentServer as EnrollmentServer
 from .enrollment_server import make_token as make_token
 from .journal import Journal as Journal
+from .keep import Shown as Shown
 from .standalone import Plan as Plan
 from .standalone import Standalone as Standalone

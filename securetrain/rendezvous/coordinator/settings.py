@@ -5,7 +5,7 @@
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -14,6 +14,7 @@ from cryptography import x509
 from securetrain.attest.session import MemoryState, Verifier, appraisers_for
 from securetrain.identity import SpiffeId
 from securetrain.policy.load import LoadedPolicy
+from securetrain.rendezvous.coordinator.keep import Keep, KeepNothing
 from securetrain.rendezvous.coordinator.memory import JobMemory
 from securetrain.rendezvous.coordinator.renewal import Issue
 
@@ -46,6 +47,8 @@ class CoordinatorSettings:
     """Renews nodes' certificates; by default with the job's CA, without a register."""
     memory: JobMemory | None = None
     """Keeps the state of the job for the next coordinator; None keeps none."""
+    keep: Keep = field(default_factory=KeepNothing)
+    """Keeps memberships, results and evidence for those who verify the job afterwards."""
     monotonic: Callable[[], float] = time.monotonic
     """A steady clock in seconds."""
     random: Callable[[int], bytes] = secrets.token_bytes
