@@ -20,6 +20,7 @@ from .statements import Opened as Opened
 from .statements import Parent as Parent
 from .statements import ParentRole as ParentRole
 from .statements import PolicyRef as PolicyRef
+from .statements import claimed_kind as claimed_kind
 from .statements import digest_of as digest_of
 from .statements import open_statement as open_statement
 from .statements import read_message as read_message
