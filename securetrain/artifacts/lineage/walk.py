@@ -39,6 +39,8 @@ from securetrain.identity.trust import TrustRoot
 MAX_LINKS: Final = 10_000
 MAX_FOUND: Final = 100_000
 MAX_DEPTH: Final = 4
+MAX_NESTED: Final = 64
+"""Levels of a chain that are shown as a tree; a run saves thousands of checkpoints in a row."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,19 +69,38 @@ class Link:
             yield link
             waiting.extend(reversed(link.links))
 
+    def levels(self) -> Iterator[tuple[int, "Link", "Link | None"]]:
+        """Every link as `every` gives them, with how deep it is and the one above it."""
+        waiting: list[tuple[int, Link, Link | None]] = [(0, self, None)]
+        while waiting:
+            depth, link, above = waiting.pop()
+            yield depth, link, above
+            waiting.extend((depth + 1, one, link) for one in reversed(link.links))
+
     def to_dict(self) -> dict[str, object]:
-        """As plain data."""
+        """As plain data, nested `MAX_NESTED` deep; what is deeper stands in one list, ``deeper``,
+        each with the digest of the one above it.
+        """
         made: dict[int, dict[str, object]] = {}
-        for link in reversed(list(self.every())):  # those below come first
+        nested: dict[int, list[object]] = {}
+        deeper: list[object] = []
+        for depth, link, above in self.levels():
+            below: list[object] = []
+            nested[id(link)] = below
             made[id(link)] = {
                 "role": link.role,
                 "digest": link.digest,
                 "path": None if link.path is None else str(link.path),
                 "problem": link.problem,
                 "facts": link.facts,
-                "links": [made[id(one)] for one in link.links],
+                "links": below,
             }
-        return made[id(self)]
+            if above is not None and depth <= MAX_NESTED:
+                nested[id(above)].append(made[id(link)])
+            elif above is not None:
+                deeper.append(made[id(link)] | {"above": above.digest})
+        first = made[id(self)]
+        return first | {"deeper": deeper} if deeper else first
 
 
 def walk(
