@@ -7,6 +7,7 @@ Never imports torch: verifying needs neither a GPU nor trust in what would load 
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -50,7 +51,9 @@ What is checked:
   the signature, against the keys that the trust root names for this kind of artifact;
   every byte of every file, and that nothing is missing, extra or a link;
   with --expect-...: that it is the one that you mean; without, what was not asked is said;
-  with --policy: age, lineage, the gradient verdict and the nodes that took part;
+  with --policy: age, lineage, the gradient verdict and the nodes that took part: their tiers by
+  results that the coordinator signed (the run's evidence folder), never by the statement's word;
+  with a policy's chain.require: those links, of the checkpoint or of all its ancestors;
   of a dispute's transcript: every rank's signature, and who contradicts whom, or itself.
 
 \b
@@ -136,6 +139,17 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
     help="Where its parents and datasets are. Default: the two folders above PATH.",
 )
 @file_option(
+    "--evidence",
+    "evidence",
+    multiple=True,
+    help="Further run directories with evidence of its nodes: a coordinator's, above all. The run"
+    " directory around PATH is always asked.",
+)
+@file_option(
+    "--trust-data",
+    help="The trust root of whoever made its dataset, where --trust does not name them.",
+)
+@file_option(
     "--waiver",
     "waivers",
     multiple=True,
@@ -172,6 +186,8 @@ def command(
     vsa_key: str | None,
     walking: bool,
     places: tuple[Path, ...],
+    evidence: tuple[Path, ...],
+    trust_data: Path | None,
     waivers: tuple[Path, ...],
     floors_file: Path | None,
     scan: bool,
@@ -183,6 +199,7 @@ def command(
     """
     from securetrain.artifacts import Wanted, check_words, examine, examine_model, is_words
     from securetrain.artifacts.model import ModelRoots
+    from securetrain.chain import Evidence, near
     from securetrain.core.errors import IdentityError
     from securetrain.identity import load_trust
     from securetrain.policy.load import load_policy
@@ -221,6 +238,10 @@ def command(
             str(path),
         )
     now = datetime.now(UTC)
+    trust_root = load_trust(trust_file, now)
+    policy = load_policy(policy_name) if policy_name is not None else None
+    kept = Evidence(trust=trust_root, places=(*near(path), *evidence), now=now)
+    requires = policy is not None and bool(policy.policy.chain.require)
     wanted = Wanted(
         log_proof=log_proof,
         waivers=waivers,
@@ -229,13 +250,14 @@ def command(
         scan=scan,
         walk=walking,
         places=places,
+        data=load_trust(trust_data, now) if trust_data is not None else None,
+        shows=kept.shows if policy is not None else None,
+        links=partial(kept.problems, policy.policy) if policy is not None and requires else None,
     )
-    trust_root = load_trust(trust_file, now)
     if is_words(path):
         _refuse_expected(path, expect)
         assert isinstance(path, Path)
         return emit(disputes.words(check_words(path, trust_root)), output)
-    policy = load_policy(policy_name) if policy_name is not None else None
     with progress_bar("verifying") as progress:
         found = examine(path, wanted, trust=trust_root, policy=policy, now=now, progress=progress)
     code = emit(verification.verified(found, trust_file), output)
@@ -341,6 +363,8 @@ def _refuse_ignored(path: Path | str) -> None:
             "vsa_key",
             "walking",
             "places",
+            "evidence",
+            "trust_data",
         )
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }

@@ -10,6 +10,7 @@ from .dataset_predicate import Verdict as Verdict
 from .dataset_predicate import digest_of_report as digest_of_report
 from .expectation import Expectation as Expectation
 from .listing import read_statement as read_statement
+from .rules import Shown as Shown
 from .statements import Bound as Bound
 from .statements import CheckpointPredicate as CheckpointPredicate
 from .statements import DatasetRef as DatasetRef

@@ -187,6 +187,8 @@ def _nodes(
 
 def _unshown(predicate: CheckpointPredicate, shown: Shown) -> list[Problem]:
     """The nodes whose tier is the statement's word alone, or more than evidence shows."""
+    if not any(node.tier > NodeTier.SELF_ASSERTED for node in predicate.nodes):
+        return []  # nothing is claimed that would need evidence
     if shown.problem is not None:
         return [shown.problem]
     found = []

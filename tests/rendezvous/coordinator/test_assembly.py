@@ -12,8 +12,8 @@ from securetrain.core.errors import AdmissionError, UsageError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.rendezvous.coordinator.assembly import Assembly
-from securetrain.rendezvous.coordinator.keep import KeepNothing
 from securetrain.rendezvous.coordinator.journal import Journal
+from securetrain.rendezvous.coordinator.keep import KeepNothing
 from securetrain.rendezvous.coordinator.rounds import Rounds
 from securetrain.rendezvous.wire.protocol import Formed, Status, Store
 
