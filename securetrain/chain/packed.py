@@ -19,11 +19,14 @@ Rules, in order:
    the log's witnesses had seen the checkpoint: what has expired since then counts.
 """
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from securetrain.artifacts import Problem
 from securetrain.artifacts.lineage import Asked, LogProof, judge_statement
@@ -151,6 +154,18 @@ def witnessed(pack: Pack, trust: TrustRoot, now: datetime) -> datetime | None:
     entry = contents(pack).statements[0]
     logged = _logged(pack, entry, trust, now)
     return None if logged is None else logged.seen
+
+
+def claimed_time(pack: Pack) -> datetime | None:
+    """The time that the checkpoint's statement claims; a hint which version of a trust root to ask
+    first, and nothing else: nobody has verified it.
+    """
+    try:
+        envelope = canonical.loads(pack.read(pack.subject.hex, STATEMENT_LIMIT))
+        payload = canonical.loads(base64.b64decode(envelope["payload"], validate=True))
+        return msgspec.convert(payload["predicate"]["created"], datetime)
+    except (SecureTrainError, ValueError, KeyError, TypeError):
+        return None
 
 
 def contents(pack: Pack) -> packing.Contents:

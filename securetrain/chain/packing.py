@@ -12,7 +12,7 @@ Rules:
    verifier finds it missing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
@@ -20,13 +20,20 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.lineage import Link, proof_name
-from securetrain.artifacts.statement import Bound, CheckpointPredicate, read_statement
+from securetrain.artifacts.lineage import Link, proof_name, walk
+from securetrain.artifacts.statement import (
+    Bound,
+    CheckpointPredicate,
+    Kind,
+    open_statement,
+    read_statement,
+)
 from securetrain.chain import container, documents
-from securetrain.chain.store import Pieces
+from securetrain.chain.store import Pieces, Places
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, reason
 from securetrain.core.files import read_file
+from securetrain.identity.trust import TrustRoot
 
 STATEMENT_TYPE: Final = "application/vnd.dsse.envelope.v1+json"
 PROOF_TYPE: Final = "text/vnd.c2sp.tlog-proof"
@@ -154,13 +161,13 @@ def _ledger(found: Gathered, link: Link, ledgers: dict[Path, str | None]) -> str
     return ledgers[path]
 
 
-Kind: TypeAlias = type[documents.Document] | None
+Schema: TypeAlias = type[documents.Document] | None
 """Of a piece: its schema; None for bytes that this version does not look into."""
 
 
 def _follow(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> None:
     """Everything that a statement binds, and that this names."""
-    waiting: list[tuple[str, str, Kind]] = [
+    waiting: list[tuple[str, str, Schema]] = [
         (name, digest, kind)
         for name, digest, kind in (
             ("policy", bound.policy, None),
@@ -215,7 +222,7 @@ def _coordinators_own(found: Gathered, pieces: Pieces, whose: str) -> None:
                     _keep(found, container.Document.of(PIECE_TYPE, piece))
 
 
-def _named_by(document: documents.Document) -> Iterator[tuple[str, str, Kind]]:
+def _named_by(document: documents.Document) -> Iterator[tuple[str, str, Schema]]:
     """The pieces that a document names."""
     match document:
         case documents.Membership():
@@ -237,5 +244,60 @@ def _named_by(document: documents.Document) -> Iterator[tuple[str, str, Kind]]:
             return
 
 
-def _media_type(kind: Kind) -> str:
+def _media_type(kind: Schema) -> str:
     return PIECE_TYPE if kind is None else str(kind.__struct_config__.tag)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A pack that was written."""
+
+    path: Path
+    size: int
+    manifest: str
+    """SHA-256 of its manifest: the same for the same documents."""
+    num_statements: int
+    num_documents: int
+    missing: tuple[str, ...]
+    """What was not at hand, a line each."""
+
+
+def pack(
+    checkpoint: Path,
+    out: Path,
+    *,
+    trust: TrustRoot,
+    data: TrustRoot | None = None,
+    places: Sequence[Path] = (),
+    evidence: Sequence[Path] = (),
+) -> Packed:
+    """Put what proves a checkpoint into one file.
+
+    Args:
+        checkpoint: Its directory.
+        out: The new file.
+        trust: The keys that may sign it and its ancestors.
+        data: The keys that may sign its datasets; by default `trust` names them, too.
+        places: Directories below which ancestors and datasets are looked for. Default: the run
+            directory around it.
+        evidence: Run directories with evidence besides that one: a coordinator's, above all.
+
+    Raises:
+        IntegrityError: The checkpoint's statement does not verify; ST-PACK-130, ST-PACK-140.
+        UsageError: `out` cannot be written, or is there.
+    """
+    run = checkpoint.absolute().parent.parent
+    opened = open_statement(
+        read_statement(checkpoint, Kind.CHECKPOINT), Kind.CHECKPOINT, trust, str(checkpoint)
+    )
+    chain = walk(checkpoint, opened, trust, places or (run,), data)
+    gathered = gather(chain, Places.of((run, *evidence)))
+    manifest = container.write_pack(out, gathered.subject, gathered.documents.values())
+    return Packed(
+        path=out,
+        size=out.stat().st_size,
+        manifest=manifest,
+        num_statements=gathered.num_statements,
+        num_documents=len(gathered.documents),
+        missing=tuple(gathered.missing),
+    )

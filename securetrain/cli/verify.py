@@ -160,6 +160,13 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
     "floors_file",
     help="File that remembers the newest checkpoint of every run: older ones are refused.",
 )
+@click.option(
+    "--at",
+    type=click.Choice(["now", "witness"]),
+    default="now",
+    help="Of a pack: judge at the time at which the log's witnesses had seen it, for one that is"
+    " older than certificates live.",
+)
 @click.option("--scan", is_flag=True, help="Also scan every file for pickles (securetrain scan).")
 @click.option(
     "--offline", is_flag=True, help="Fetch nothing: refuse a PATH that is a URL of a store."
@@ -190,16 +197,19 @@ def command(
     trust_data: Path | None,
     waivers: tuple[Path, ...],
     floors_file: Path | None,
+    at: str,
     scan: bool,
     offline: bool,
 ) -> int:
     """Prove that the checkpoint or dataset at PATH, a directory or a URL, is what was signed.
 
-    PATH may also be the transcript of a disputed reduction (RUN/disputes/SHA256.json).
+    PATH may also be a pack (securetrain pack), or the transcript of a disputed reduction
+    (RUN/disputes/SHA256.json).
     """
     from securetrain.artifacts import Wanted, check_words, examine, examine_model, is_words
     from securetrain.artifacts.model import ModelRoots
-    from securetrain.chain import Evidence, near
+    from securetrain.chain import Evidence, is_pack, near
+    from securetrain.cli.pack import verify_file
     from securetrain.core.errors import IdentityError
     from securetrain.identity import load_trust
     from securetrain.policy.load import load_policy
@@ -237,6 +247,21 @@ def command(
             "no trust root was given, so nothing says whose signature counts",
             str(path),
         )
+    if isinstance(path, Path) and is_pack(path):
+        _refuse_given(path, "a pack", "vsa", "vsa_key", "scan", *_OF_DIRECTORIES)
+        return emit(
+            verify_file(
+                path,
+                trust_file=trust_file,
+                trust_data=trust_data,
+                policy_name=policy_name,
+                expect=expect,
+                at=at,
+            ),
+            output,
+        )
+    if at != "now":
+        raise click.UsageError("--at witness is for packs (securetrain pack)")
     now = datetime.now(UTC)
     trust_root = load_trust(trust_file, now)
     policy = load_policy(policy_name) if policy_name is not None else None
@@ -346,33 +371,44 @@ def _refuse_remote(path: Path | str, asked: Mapping[str, object]) -> None:
 
 def _refuse_ignored(path: Path | str) -> None:
     """Refuse options that a bundle cannot be held to: only our own format has what they check."""
+    _refuse_given(
+        path,
+        "a Model Signing bundle",
+        "trust_file",
+        "policy_name",
+        "vsa",
+        "vsa_key",
+        "trust_data",
+        *_OF_DIRECTORIES,
+    )
+
+
+_OF_DIRECTORIES: Final = (
+    "log_proof",
+    "waivers",
+    "floors_file",
+    "walking",
+    "places",
+    "evidence",
+)
+"""Options about a run's directory, and what lies beside it."""
+
+
+def _refuse_given(path: Path | str, what: str, *names: str) -> None:
+    """Refuse options that were given and do not apply."""
     from click.core import ParameterSource
 
     from securetrain.core.errors import UsageError
 
     context = click.get_current_context()
     asked = {
-        name
-        for name in (
-            "trust_file",
-            "log_proof",
-            "waivers",
-            "floors_file",
-            "policy_name",
-            "vsa",
-            "vsa_key",
-            "walking",
-            "places",
-            "evidence",
-            "trust_data",
-        )
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     flags = [one.opts[0] for one in context.command.params if one.name in asked]
     if flags:
         raise UsageError(
             "ST-USAG-001",
-            f"{', '.join(flags)} does not apply to a Model Signing bundle",
+            f"{', '.join(flags)} does not apply to {what}",
             str(path),
             "leave it out; a bundle is verified with --public-key, --ca or --identity, and --scan",
         )

@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from ..tree.layout import Kind as Kind
 from . import members as members
 from .context import SaveContext as SaveContext
 from .dataset_predicate import DataFormat as DataFormat
