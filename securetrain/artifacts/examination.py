@@ -24,7 +24,7 @@ from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.logged import LogProof
 from securetrain.artifacts.lineage.waivers import LIMIT as WAIVER_LIMIT
-from securetrain.artifacts.lineage.walk import Link, problems, walk
+from securetrain.artifacts.lineage.walk import Link, problems
 from securetrain.artifacts.model.oms.asked import check_bundle
 from securetrain.artifacts.model.oms.model import ModelResult, Scope, verify_model
 from securetrain.artifacts.model.oms.signers import ModelRoots, one_root
@@ -192,5 +192,5 @@ def _followed(
     if not near:
         folder = Path(result.path).absolute().parent
         near = [folder, folder.parent]
-    chain = walk(result.path, result.opened, trust, near, wanted.data)
+    chain = walk_back(result.path, result.opened, trust, near, wanted.data)
     return replace(result, problems=(*result.problems, *problems(chain))), chain

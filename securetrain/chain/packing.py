@@ -20,7 +20,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.lineage import Link, proof_name, walk
+from securetrain.artifacts.lineage import Link, proof_name, walk_back
 from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
@@ -79,7 +79,7 @@ def gather(chain: Link, pieces: Pieces) -> Gathered:
     """Gather everything that a chain leads to.
 
     Args:
-        chain: The checkpoint and all that it was made from (`lineage.walk`).
+        chain: The checkpoint and all that it was made from (`lineage.walk_back`).
         pieces: The evidence of its runs.
 
     Raises:
@@ -290,7 +290,7 @@ def pack(
     opened = open_statement(
         read_statement(checkpoint, Kind.CHECKPOINT), Kind.CHECKPOINT, trust, str(checkpoint)
     )
-    chain = walk(checkpoint, opened, trust, places or (run,), data)
+    chain = walk_back(checkpoint, opened, trust, places or (run,), data)
     gathered = gather(chain, Places.of((run, *evidence)))
     manifest = container.write_pack(out, gathered.subject, gathered.documents.values())
     return Packed(

@@ -13,7 +13,8 @@ from securetrain.report import emit
 
 if TYPE_CHECKING:
     from securetrain.artifacts import Expectation
-    from securetrain.report.document import Document
+    from securetrain.chain import Pack
+    from securetrain.report import Document
 
 EPILOG: Final = """\
 \b

@@ -38,9 +38,11 @@ def made(pack: Packed) -> Document:
         "num_documents": pack.num_documents,
         "missing": list(pack.missing),
     }
+    counts = (
+        f"{plural(pack.num_statements, 'statement')} in {plural(pack.num_documents, 'document')}"
+    )
     lines = [
-        f"packed   {pack.path}: {plural(pack.num_statements, 'statement')} in"
-        f" {plural(pack.num_documents, 'document')}, {pack.size:,} bytes",
+        f"packed   {pack.path}: {counts}, {pack.size:,} bytes",
         f"manifest sha256:{pack.manifest}",
         *(f"missing  {safe(one)}" for one in pack.missing[:MAX_SHOWN]),
     ]

@@ -88,6 +88,7 @@ def _found(finding: Finding) -> Located:
 
 
 def located(problem: Problem) -> Located:
+    """A problem of an artifact at its place."""
     return Located(
         code=problem.code,
         what=problem.what,

@@ -103,7 +103,7 @@ class Link:
         return first | {"deeper": deeper} if deeper else first
 
 
-def walk(
+def walk_back(
     path: Path | str,
     opened: Opened,
     trust: TrustRoot,

@@ -5,7 +5,7 @@
 import json
 from datetime import timedelta
 
-from securetrain.artifacts.lineage.walk import MAX_NESTED, problems, walk
+from securetrain.artifacts.lineage.walk import MAX_NESTED, problems, walk_back
 from securetrain.artifacts.statement.statements import (
     DatasetRef,
     Parent,
@@ -34,7 +34,7 @@ def test_hundreds_of_ancestors_are_walked(forge, trust, now, tmp_path):
         made = forge(folder / f"step-{step:08d}", data, step=step, seq=step, parents=parents)
         parents = [Parent(digest=digest_of(made))]
     last = folder / f"step-{LENGTH - 1:08d}"
-    chain = walk(last, opened(last, trust), trust, [folder])
+    chain = walk_back(last, opened(last, trust), trust, [folder])
     steps = [link.opened.checkpoint.step for link in chain.every() if link.opened is not None]
     assert steps == list(reversed(range(LENGTH)))
     # The datasets lie nowhere here: each is said once for each checkpoint that names it.
@@ -43,7 +43,7 @@ def test_hundreds_of_ancestors_are_walked(forge, trust, now, tmp_path):
     assert len(shown["deeper"]) == 2 * LENGTH - 1 - 2 * MAX_NESTED
     # One that is gone in the middle is said, and so is nothing that lay behind it.
     (folder / f"step-{LENGTH // 2:08d}" / STATEMENT).unlink()
-    cut = walk(last, opened(last, trust), trust, [folder])
+    cut = walk_back(last, opened(last, trust), trust, [folder])
     assert [one.problem for one in cut.every() if "parent" in one.role][-1].startswith("not found")
 
 
@@ -58,7 +58,7 @@ def test_a_circle_is_found_wherever_it_closes(forge, trust, tmp_path):
     (tmp_path / "a").rename(tmp_path / "c" / "old")
     forge(tmp_path / "a", parents=[Parent(digest=digest_of(second))], dataset=DatasetRef(name="d"))
     place = tmp_path / "a"
-    chain = walk(place, opened(place, trust), trust, [tmp_path / "a", tmp_path / "b"])
+    chain = walk_back(place, opened(place, trust), trust, [tmp_path / "a", tmp_path / "b"])
     assert [one.problem for one in chain.every() if one.problem] == ["it leads back to itself"]
 
 
@@ -80,6 +80,6 @@ def test_a_dataset_of_another_maker_is_opened_by_its_own_root(forge, trust, now,
     digest = open_statement(data, Kind.DATASET, theirs).digest
     forge(tmp_path / "c", dataset=DatasetRef(name="theirs", digest=digest))
     place, near = tmp_path / "c", [tmp_path]
-    (problem,) = problems(walk(place, opened(place, trust), trust, near))
+    (problem,) = problems(walk_back(place, opened(place, trust), trust, near))
     assert "ST-DATA-120" in problem.what
-    assert problems(walk(place, opened(place, trust), trust, near, theirs)) == []
+    assert problems(walk_back(place, opened(place, trust), trust, near, theirs)) == []
