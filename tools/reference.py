@@ -112,7 +112,7 @@ def policy_page() -> str:
     info = inspect.type_info(Policy)
     assert isinstance(info, inspect.StructType)
     for section in info.fields:
-        if section.name not in SECTIONS:
+        if section.name not in {*SECTIONS, "chain"}:
             if section.name == "enforcement":
                 lines += [
                     "| field | default | enforced by | meaning |",

@@ -24,7 +24,7 @@ from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.logged import LogProof
 from securetrain.artifacts.lineage.waivers import LIMIT as WAIVER_LIMIT
-from securetrain.artifacts.lineage.walk import Link, problems, walk
+from securetrain.artifacts.lineage.walk import Link, problems, walk_back
 from securetrain.artifacts.model.oms.asked import check_bundle
 from securetrain.artifacts.model.oms.model import ModelResult, Scope, verify_model
 from securetrain.artifacts.model.oms.signers import ModelRoots, one_root
@@ -35,7 +35,7 @@ from securetrain.artifacts.statement.rules import expected_by
 from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.tree.problems import Problem
-from securetrain.artifacts.verify import VerifyResult, verify_path
+from securetrain.artifacts.verify import Shows, VerifyResult, verify_path
 from securetrain.core.errors import IntegrityError
 from securetrain.core.files import read_file
 from securetrain.identity.log import LIMIT as PROOF_LIMIT
@@ -55,6 +55,12 @@ class Wanted:
     walk: bool = False
     places: Sequence[Path] = ()
     """Where the chain's other artifacts are; by default, the two folders above the artifact."""
+    data: TrustRoot | None = None
+    """The keys that may sign its datasets, where the trust root does not name them."""
+    shows: Shows | None = None
+    """Judges the tiers of its nodes by evidence."""
+    links: Callable[[Link, VerifyResult], Sequence[Problem]] | None = None
+    """Judges the links of the chain that the policy requires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +105,7 @@ def examine(
         known=_known(wanted),
         log_proof=proof,
         expect=wanted.expect,
+        shows=wanted.shows,
     )
     if result.ok and wanted.floors is not None:
         result = _remembered(result, Floors(wanted.floors), trust)
@@ -106,8 +113,10 @@ def examine(
     if scanned is not None and result.ok:
         scanned = scanned.among_data()
     chain = None
-    if wanted.walk or wanted.places:
-        result, chain = _followed(result, trust, wanted.places)
+    if wanted.walk or wanted.places or wanted.links is not None:
+        result, chain = _followed(result, trust, wanted)
+    if chain is not None and wanted.links is not None:
+        result = replace(result, problems=(*result.problems, *wanted.links(chain, result)))
     asked = _asked(result, wanted.expect, policy)
     return Examined(result=result, policy=policy, scanned=scanned, chain=chain, asked=asked)
 
@@ -174,14 +183,14 @@ def _remembered(result: VerifyResult, floors: Floors, trust: TrustRoot) -> Verif
 
 
 def _followed(
-    result: VerifyResult, trust: TrustRoot, places: Sequence[Path]
+    result: VerifyResult, trust: TrustRoot, wanted: Wanted
 ) -> tuple[VerifyResult, Link | None]:
     """The result with where the chain breaks, and the chain; none without a statement."""
     if result.opened is None:
         return result, None
-    near = list(places)
+    near = list(wanted.places)
     if not near:
         folder = Path(result.path).absolute().parent
         near = [folder, folder.parent]
-    chain = walk(result.path, result.opened, trust, near)
+    chain = walk_back(result.path, result.opened, trust, near, wanted.data)
     return replace(result, problems=(*result.problems, *problems(chain))), chain

@@ -9,7 +9,8 @@ It is an in-toto statement of SLSA's Verification Summary Attestation
 2. the levels are computed from what was verified, and a failed summary has none:
    ``SECURETRAIN_L1`` every byte is as a trusted key signed it; ``SECURETRAIN_L2`` also a policy
    was given and held, and the statement names run, dataset and policy (a dataset: it held);
-   ``SECURETRAIN_L3`` also every node that took part proved itself by hardware;
+   ``SECURETRAIN_L3`` also results that the coordinator signed show that every node that took
+   part proved itself by hardware; the statement's own word on that counts for nothing;
 3. it always names a policy, as SLSA asks: without one of the user's, the policy is the one that
    every artifact is held to (`INTEGRITY`), whose digest is that of its words;
 4. without a statement that verifies there is no digest, so there is nothing to make a summary of.
@@ -67,7 +68,9 @@ def levels(result: VerifyResult, policy: PolicyUsed | None) -> tuple[str, ...]:
         reached = 2
         if isinstance(said, CheckpointPredicate):
             named = said.run_id and said.dataset.digest and said.policy.digest
-            proven = said.nodes and all(node.tier >= NodeTier.VTPM for node in said.nodes)
+            tiers = result.shown.tiers
+            shown = [tiers.get(node.node, NodeTier.SELF_ASSERTED) for node in said.nodes]
+            proven = bool(shown) and min(shown) >= NodeTier.VTPM
             reached = 1 if not named else 3 if proven else 2
     return LEVELS[:reached]
 

@@ -18,9 +18,11 @@ Rules, in order; the first two end the check when they fail, because nothing els
 7. a directory in which nothing was checked is never ok.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TypeAlias
 
 from securetrain.artifacts.content import MAX_PROBLEMS, Progress, Report, check_content
 from securetrain.artifacts.lineage import logged
@@ -29,7 +31,9 @@ from securetrain.artifacts.lineage.judging import Asked, judge
 from securetrain.artifacts.lineage.logged import LogProof
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.listing import check_listing, read_statement
+from securetrain.artifacts.statement.rules import NOTHING_SHOWN, Shown
 from securetrain.artifacts.statement.statements import (
+    CheckpointPredicate,
     Opened,
     Predicate,
     claimed_kind,
@@ -44,7 +48,10 @@ from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import Policy
 
-__all__ = ["MAX_PROBLEMS", "Progress", "VerifyResult", "verify_path"]
+Shows: TypeAlias = Callable[[Opened], Shown]
+"""Judges the tiers of a checkpoint's nodes by the evidence of its run."""
+
+__all__ = ["MAX_PROBLEMS", "Progress", "Shows", "VerifyResult", "verify_path"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +72,10 @@ class VerifyResult:
     """Where it stands in the log, if a proof was given and holds."""
     truncated: bool = False
     """Whether there were more problems than are listed."""
+    shown: Shown = NOTHING_SHOWN
+    """What evidence shows of the nodes' tiers."""
+    said_in: str = ""
+    """SHA-256 of the statement."""
 
     @property
     def ok(self) -> bool:
@@ -77,7 +88,11 @@ class VerifyResult:
         if self.statement is None:
             return None
         return Opened(
-            kind=self.kind, predicate=self.statement, digest=self.digest, key_ids=self.key_ids
+            kind=self.kind,
+            predicate=self.statement,
+            digest=self.digest,
+            key_ids=self.key_ids,
+            statement=self.said_in,
         )
 
     @property
@@ -98,6 +113,7 @@ def verify_path(
     known: Freshness | None = None,
     log_proof: LogProof | None = None,
     expect: Expectation | None = None,
+    shows: Shows | None = None,
 ) -> VerifyResult:
     """Verify a signed directory.
 
@@ -111,6 +127,7 @@ def verify_path(
         log_proof: the proof that its statement was logged; given, it must hold. Without it, the one
             beside the directory is taken when the policy asks for one.
         expect: which artifact is wanted; None takes any that a trusted key has signed.
+        shows: judges the tiers of its nodes by evidence; without, their evidence is missing.
 
     Raises:
         UsageError: ST-USAG-002 when there is no such directory.
@@ -130,6 +147,9 @@ def verify_path(
     try:
         asked = Asked(trust=trust, policy=policy, now=now, known=known, expect=expect)
         opened = _open(report, asked, log_proof)
+        if shows is not None and isinstance(opened.predicate, CheckpointPredicate):
+            report.shown = shows(opened)
+            asked = replace(asked, shown=report.shown)
         report.add(*judge(opened, storage, asked).problems)
         try:
             report.add(*check_listing(storage, opened.predicate))
@@ -150,6 +170,7 @@ class _Report(Report):
     path: Path | str
     opened: Opened | None = None
     logged: Logged | None = None
+    shown: Shown = NOTHING_SHOWN
 
     def result(self) -> VerifyResult:
         opened = self.opened
@@ -167,6 +188,8 @@ class _Report(Report):
             digest=opened.digest if opened else "",
             key_ids=opened.key_ids if opened else frozenset(),
             logged=self.logged if opened else None,
+            shown=self.shown,
+            said_in=opened.statement if opened else "",
             truncated=self.truncated,
         )
 

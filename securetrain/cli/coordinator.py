@@ -115,6 +115,9 @@ def command(
     It runs no training code and needs no torch. It ends when the job is closed. SIGINT ends the job
     for its nodes; after SIGTERM they wait for a coordinator in the same --run-dir.
     """
+    from securetrain.chain import Keeper
+    from securetrain.chain.store import EvidenceStore
+    from securetrain.core import RunDir
     from securetrain.identity import ClusterCA
     from securetrain.launch import this_node
     from securetrain.policy.load import load_policy
@@ -163,6 +166,7 @@ def command(
         unlock=unlocker(cluster, passphrase_file),
         clock=lambda: datetime.now(UTC),
         tell=tell,
+        keep=Keeper(store=EvidenceStore(RunDir(plan.run_dir.absolute()).evidence)),
     )
     with ExitStack() as last, told_to_stop() as stop:
         last.callback(watchers.stop)

@@ -401,8 +401,14 @@ def _identities(
 
 def _authorities(values: Sequence[str]) -> "list[Authority]":
     from securetrain.core.files import read_file
-    from securetrain.identity import CERTIFICATE_LIMIT, Chain, load_certificate, trust_domain_of
-    from securetrain.identity.trust import Authority
+    from securetrain.identity import (
+        CERTIFICATE_LIMIT,
+        Chain,
+        Role,
+        load_certificate,
+        trust_domain_of,
+    )
+    from securetrain.identity.trust import Authority, TrustRole
 
     found = []
     for role, name in _pairs(values):
@@ -412,6 +418,8 @@ def _authorities(values: Sequence[str]) -> "list[Authority]":
                 role=role,
                 certificate=Chain.of([certificate]).certificates[0],
                 trust_domain=trust_domain_of(certificate),
+                # A node's tier is said by coordinators; everything else is signed by members.
+                parties=[Role.COORDINATOR if role is TrustRole.NODE else Role.MEMBER],
             )
         )
     return found

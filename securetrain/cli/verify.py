@@ -7,6 +7,7 @@ Never imports torch: verifying needs neither a GPU nor trust in what would load 
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -50,7 +51,9 @@ What is checked:
   the signature, against the keys that the trust root names for this kind of artifact;
   every byte of every file, and that nothing is missing, extra or a link;
   with --expect-...: that it is the one that you mean; without, what was not asked is said;
-  with --policy: age, lineage, the gradient verdict and the nodes that took part;
+  with --policy: age, lineage, the gradient verdict and the nodes that took part: their tiers by
+  results that the coordinator signed (the run's evidence folder), never by the statement's word;
+  with a policy's chain.require: those links, of the checkpoint or of all its ancestors;
   of a dispute's transcript: every rank's signature, and who contradicts whom, or itself.
 
 \b
@@ -136,6 +139,17 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
     help="Where its parents and datasets are. Default: the two folders above PATH.",
 )
 @file_option(
+    "--evidence",
+    "evidence",
+    multiple=True,
+    help="Further run directories with evidence of its nodes: a coordinator's, above all. The run"
+    " directory around PATH is always asked.",
+)
+@file_option(
+    "--trust-data",
+    help="The trust root of whoever made its dataset, where --trust does not name them.",
+)
+@file_option(
     "--waiver",
     "waivers",
     multiple=True,
@@ -145,6 +159,13 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
     "--floors",
     "floors_file",
     help="File that remembers the newest checkpoint of every run: older ones are refused.",
+)
+@click.option(
+    "--at",
+    type=click.Choice(["now", "witness"]),
+    default="now",
+    help="Of a pack: judge at the time at which the log's witnesses had seen it, for one that is"
+    " older than certificates live.",
 )
 @click.option("--scan", is_flag=True, help="Also scan every file for pickles (securetrain scan).")
 @click.option(
@@ -172,17 +193,23 @@ def command(
     vsa_key: str | None,
     walking: bool,
     places: tuple[Path, ...],
+    evidence: tuple[Path, ...],
+    trust_data: Path | None,
     waivers: tuple[Path, ...],
     floors_file: Path | None,
+    at: str,
     scan: bool,
     offline: bool,
 ) -> int:
     """Prove that the checkpoint or dataset at PATH, a directory or a URL, is what was signed.
 
-    PATH may also be the transcript of a disputed reduction (RUN/disputes/SHA256.json).
+    PATH may also be a pack (securetrain pack), or the transcript of a disputed reduction
+    (RUN/disputes/SHA256.json).
     """
     from securetrain.artifacts import Wanted, check_words, examine, examine_model, is_words
     from securetrain.artifacts.model import ModelRoots
+    from securetrain.chain import Evidence, is_pack, near
+    from securetrain.cli.pack import verify_file
     from securetrain.core.errors import IdentityError
     from securetrain.identity import load_trust
     from securetrain.policy.load import load_policy
@@ -220,7 +247,26 @@ def command(
             "no trust root was given, so nothing says whose signature counts",
             str(path),
         )
+    if isinstance(path, Path) and is_pack(path):
+        _refuse_given(path, "a pack", "vsa", "vsa_key", "scan", *_OF_DIRECTORIES)
+        return emit(
+            verify_file(
+                path,
+                trust_file=trust_file,
+                trust_data=trust_data,
+                policy_name=policy_name,
+                expect=expect,
+                at=at,
+            ),
+            output,
+        )
+    if at != "now":
+        raise click.UsageError("--at witness is for packs (securetrain pack)")
     now = datetime.now(UTC)
+    trust_root = load_trust(trust_file, now)
+    policy = load_policy(policy_name) if policy_name is not None else None
+    kept = Evidence(trust=trust_root, places=(*near(path), *evidence), now=now)
+    requires = policy is not None and bool(policy.policy.chain.require)
     wanted = Wanted(
         log_proof=log_proof,
         waivers=waivers,
@@ -229,13 +275,14 @@ def command(
         scan=scan,
         walk=walking,
         places=places,
+        data=load_trust(trust_data, now) if trust_data is not None else None,
+        shows=kept.shows if policy is not None else None,
+        links=partial(kept.problems, policy.policy) if policy is not None and requires else None,
     )
-    trust_root = load_trust(trust_file, now)
     if is_words(path):
         _refuse_expected(path, expect)
         assert isinstance(path, Path)
         return emit(disputes.words(check_words(path, trust_root)), output)
-    policy = load_policy(policy_name) if policy_name is not None else None
     with progress_bar("verifying") as progress:
         found = examine(path, wanted, trust=trust_root, policy=policy, now=now, progress=progress)
     code = emit(verification.verified(found, trust_file), output)
@@ -324,31 +371,44 @@ def _refuse_remote(path: Path | str, asked: Mapping[str, object]) -> None:
 
 def _refuse_ignored(path: Path | str) -> None:
     """Refuse options that a bundle cannot be held to: only our own format has what they check."""
+    _refuse_given(
+        path,
+        "a Model Signing bundle",
+        "trust_file",
+        "policy_name",
+        "vsa",
+        "vsa_key",
+        "trust_data",
+        *_OF_DIRECTORIES,
+    )
+
+
+_OF_DIRECTORIES: Final = (
+    "log_proof",
+    "waivers",
+    "floors_file",
+    "walking",
+    "places",
+    "evidence",
+)
+"""Options about a run's directory, and what lies beside it."""
+
+
+def _refuse_given(path: Path | str, what: str, *names: str) -> None:
+    """Refuse options that were given and do not apply."""
     from click.core import ParameterSource
 
     from securetrain.core.errors import UsageError
 
     context = click.get_current_context()
     asked = {
-        name
-        for name in (
-            "trust_file",
-            "log_proof",
-            "waivers",
-            "floors_file",
-            "policy_name",
-            "vsa",
-            "vsa_key",
-            "walking",
-            "places",
-        )
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     flags = [one.opts[0] for one in context.command.params if one.name in asked]
     if flags:
         raise UsageError(
             "ST-USAG-001",
-            f"{', '.join(flags)} does not apply to a Model Signing bundle",
+            f"{', '.join(flags)} does not apply to {what}",
             str(path),
             "leave it out; a bundle is verified with --public-key, --ca or --identity, and --scan",
         )

@@ -13,7 +13,7 @@
       NetworkError        ST-NETW  job network, worker environment
       RuntimeRefusal      ST-RUNT  launcher and worker shim
       GuardError          ST-GRAD  gradients
-      IntegrityError      ST-CKPT, ST-DATA, ST-OMSB, ST-SCAN, ST-LEDG  what is stored
+      IntegrityError      ST-CKPT, ST-DATA, ST-OMSB, ST-SCAN, ST-LEDG, ST-CHAN  what is stored
       AuditError          ST-AUDT, ST-THRT, ST-DRIL  the audit's own inputs, threat models, drills
 
 Every error says what was expected and found (``what``), in which file and field (``where``) and
@@ -122,7 +122,7 @@ class GuardError(SecureTrainError):
 class IntegrityError(SecureTrainError):
     """A checkpoint, dataset or ledger is not what was signed."""
 
-    families = frozenset({"CKPT", "CTLG", "DATA", "LEDG", "OMSB", "SCAN"})
+    families = frozenset({"CHAN", "CKPT", "CTLG", "DATA", "LEDG", "OMSB", "PACK", "SCAN"})
 
 
 class AuditError(SecureTrainError):

@@ -21,6 +21,7 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedWriter
 from pathlib import Path
 from typing import Final
 
@@ -73,6 +74,19 @@ def write_atomic(path: Path, data: bytes, *, mode: int = PUBLIC_FILE, replace: b
     """Write a file whole or not at all, replacing an older one unless told otherwise.
 
     Raises:
+        UsageError: See `whole_file`.
+    """
+    with whole_file(path, mode=mode, replace=replace) as file:
+        file.write(data)
+
+
+@contextmanager
+def whole_file(
+    path: Path, *, mode: int = PUBLIC_FILE, replace: bool = True
+) -> Iterator[BufferedWriter]:
+    """A file to write, which appears under its name, fsynced, when the block has ended well.
+
+    Raises:
         UsageError: ST-USAG-002 or ST-USAG-006 (disk full), ST-USAG-005 when it is there and is not
             to be replaced; nothing is left behind.
     """
@@ -81,7 +95,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = PUBLIC_FILE, replace: b
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             with os.fdopen(fd, "wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             if replace:

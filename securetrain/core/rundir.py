@@ -15,6 +15,7 @@
       checkpoints/       step-00000100/ and so on, one signed directory each
       waivers/           operators' waivers for old checkpoints, one signed file each
       log/               the run's own transparency log, when the policy asks for one
+      evidence/          what the coordinator signed and the run was, one file for each SHA-256
       ledger.jsonl       the signed event log
       attestation.sqlite of earlier versions: what is in `NodeState.fleet` now
       metrics.jsonl      one line a step, written by rank 0
@@ -160,6 +161,11 @@ class RunDir:
     def disputes(self) -> Path:
         """The signed words of disputed reductions, by digest."""
         return self.root / "disputes"
+
+    @property
+    def evidence(self) -> Path:
+        """The evidence that statements name, by digest; the launcher's alone."""
+        return self.root / "evidence"
 
     @property
     def audit(self) -> Path:

@@ -187,3 +187,43 @@ class KeyExchange(StrEnum):
     """What both sides have; X25519MLKEM768 where both have it."""
     HYBRID = "hybrid"
     """X25519MLKEM768, or none."""
+
+
+class ChainLink(StrEnum):
+    """One thing that a checkpoint leads back to, and that a verifier judges by itself."""
+
+    NODES = "nodes"
+    """The tiers, by results that the coordinator signed and that were valid meanwhile."""
+    MEMBERSHIP = "membership"
+    """The epoch, by the membership that an accepted coordinator signed."""
+    POLICY = "policy"
+    JOB = "job"
+    CODE = "code"
+    ENVIRONMENT = "environment"
+    DATASET = "dataset"
+    ROWS = "rows"
+    GRADIENTS = "gradients"
+    PARENTS = "parents"
+    LEDGER = "ledger"
+    LOG = "log"
+    TIME = "time"
+
+
+class ChainDepth(StrEnum):
+    """The checkpoints of a chain of which the links are asked."""
+
+    CHECKPOINT = "checkpoint"
+    """The one that is verified alone."""
+    ALL = "all"
+    """Also every ancestor."""
+
+
+class LinkState(StrEnum):
+    """The verifier's word on one link of one checkpoint."""
+
+    VERIFIED = "verified"
+    BROKEN = "broken"
+    """Evidence contradicts what the checkpoint says."""
+    MISSING = "missing"
+    """There is no evidence; never a pass where the link is required."""
+    NOT_ASKED = "not asked"

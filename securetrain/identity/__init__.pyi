@@ -34,6 +34,7 @@ from .spiffe import SpiffeId as SpiffeId
 from .statement import STATEMENT_TYPE as STATEMENT_TYPE
 from .svid import CERTIFICATE_LIMIT as CERTIFICATE_LIMIT
 from .svid import Chain as Chain
+from .svid import check_chain as check_chain
 from .token import SECRET_SIZE as SECRET_SIZE
 from .token import TEXT_LIMIT as TEXT_LIMIT
 from .token import Digest as Digest

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -40,11 +40,14 @@ from securetrain.identity.keys import PublicKey
 
 VERSION: Final = 1
 HEADER: Final = struct.Struct(">cI")
-REPLY_LIMIT: Final = 64 << 10
+REPLY_LIMIT: Final = 8 << 20
+"""Bytes; what a statement binds names every node of the run."""
 TIMEOUT_SECONDS: Final = 60.0
 UNREACHABLE: Final = "ST-RUNT-035"
 _AGAIN_SECONDS: Final = 0.01
 _FAMILY: Final = "ST-RUNT-"
+
+Hex32: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 T = TypeVar("T")
 
@@ -66,6 +69,10 @@ class Ask(StrEnum):
     """Write an event into the ledger."""
     SECRET = "S"  # noqa: S105 - the letter of a question
     """Give this worker a named secret of the job."""
+    DECLARE = "K"
+    """Keep what only a worker can know of the run, as its own word; rank 0 only."""
+    BIND = "B"
+    """Say what the next statement has to bind; rank 0 only."""
 
 
 LIMITS: Final = {
@@ -76,6 +83,8 @@ LIMITS: Final = {
     Ask.HEAD: 16 << 10,
     Ask.EVENT: 32 << 10,
     Ask.SECRET: 256,
+    Ask.DECLARE: 16 << 20,
+    Ask.BIND: 128 << 10,
 }
 """Bytes of a body."""
 
@@ -141,6 +150,58 @@ class Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __repr__(self) -> str:
         """Without it."""
         return "Given(...)"
+
+
+class Topic(StrEnum):
+    """The things that a worker declares."""
+
+    CODE = "code"
+    """The files of code that it has imported: `ImportedFile`s."""
+    ENVIRONMENT = "environment"
+    """Settings of the arithmetic: names and values."""
+    JOB = "job"
+    """The program's own resolved settings."""
+    STATEMENT = "statement"
+    """A signed statement that it has read: of its dataset, or of what it starts from (base64)."""
+
+
+class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of `Ask.DECLARE`."""
+
+    topic: Topic
+    said: Any
+
+
+class ImportedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A file of code that was imported, for `Topic.CODE`."""
+
+    module: Annotated[str, Meta(min_length=1, max_length=255)]
+    file: Annotated[str, Meta(min_length=1, max_length=4096)]
+    """Where it is on this machine; it is not kept."""
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    size: Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
+
+
+class Bind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of `Ask.BIND`: the statement that is about to be made."""
+
+    step: Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
+    parents: Annotated[tuple[Hex32, ...], Meta(max_length=1024)] = ()
+    """By tree digest, in their order."""
+    dataset: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+
+
+class Bonds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The launcher's part of the next statement; empty where it keeps nothing."""
+
+    keeps: bool
+    bound: dict[str, Any] = {}
+    """`Bound` of the statement."""
+    nodes: tuple[dict[str, Any], ...] = ()
+    """Its `NodeRef`s."""
+    policy: dict[str, Any] = {}
+    """Its `PolicyRef`."""
+    epoch: int | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -242,6 +303,22 @@ class SigningSocket:
             return base64.b64decode(said.value, validate=True)
         except binascii.Error as error:
             raise self._unreachable("its secret is not base64") from error
+
+    def declare(self, topic: Topic, said: Any) -> None:
+        """Declare what only this worker knows.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035.
+        """
+        self._reply(Ask.DECLARE, canonical.encode(Declaration(topic=topic, said=said)), Written)
+
+    def bind(self, about: Bind) -> Bonds:
+        """Ask what a statement has to bind.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035.
+        """
+        return self._reply(Ask.BIND, canonical.encode(about), Bonds)
 
     def close(self) -> None:
         """Close the connection."""

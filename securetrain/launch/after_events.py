@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from securetrain.core.errors import RuntimeRefusal
+from securetrain.launch.binding import Binder
 from securetrain.launch.node_secrets import NodeSecrets
 from securetrain.launch.restart import Restart
 from securetrain.launch.signing_peers import Worker
@@ -35,6 +36,8 @@ class AfterEvents:
     member: Member | None = None
     """The connection to the job; None before it has joined."""
     membership: Membership | None = None
+    binder: Binder | None = None
+    """Keeps the membership; None where nothing is kept."""
 
     def joined(self, member: Member) -> None:
         """The node has joined the job."""
@@ -43,6 +46,8 @@ class AfterEvents:
     def begin(self, membership: Membership, local: Callable[[datetime], datetime]) -> None:
         """An epoch begins: see `Restart.begin`; its secrets are asked for."""
         self.membership = membership
+        if self.binder is not None and self.member is not None:
+            self.binder.begin(membership, self.member.signed)
         self.restart.begin(membership, local)
         self.secrets.begin(self.member, membership.epoch)
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from securetrain.artifacts import RankSigner
 from securetrain.attest.node import AUTO
 from securetrain.attest.session import SealedState, fleet_verifier, open_fleet
+from securetrain.chain import Keeper
 from securetrain.core import SIGNER_VARIABLE, ExitCode, NodeState
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import write_atomic
@@ -53,6 +54,7 @@ from securetrain.launch.run_setup import (
 )
 from securetrain.launch.signing_service import SigningService
 from securetrain.launch.supply_chain import check_torch
+from securetrain.launch.worker_binding import keeper_of, start_binding
 from securetrain.launch.worker_signing import start_signing
 from securetrain.ledger import Ledger, events
 from securetrain.network import DEVICE, Namespace, Verbs, achieve, label, rootless
@@ -80,6 +82,7 @@ class Session:
     started: datetime
     error_file: ErrorFile = field(default_factory=lambda: ErrorFile(None))
     ledger: Ledger = field(init=False)
+    keeper: Keeper = field(init=False)
     profile: NetworkProfile | None = None
     verbs: Verbs | None = None
     forwarded_endpoint: Endpoint | None = None
@@ -104,6 +107,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.ledger = agent_ledger(self.setup, self.clock)
+        self.keeper = keeper_of(self.setup, self.clock(), own=not self.options.joins)
 
     def run(self, environ: Mapping[str, str]) -> int:
         """Do everything; returns the exit code.
@@ -207,9 +211,9 @@ class Session:
                 self.services = start_services(
                     self.setup, self.options, self.ledger, self.clock, state
                 )
-            self.signing = start_signing(
-                self.setup, self.ledger, self.clock, self.coordinator, self.rank_signer
-            )
+            binder = start_binding(self.setup, self.options, self.environment.env, self.keeper)
+            given = (self.setup, self.ledger, self.clock, self.coordinator, self.rank_signer)
+            self.signing = start_signing(*given, binder=binder)
             os.environ[SIGNER_VARIABLE] = str(self.signing.path)
             self.plan = plan = self._confined(plan, state)
             self.signing.stands_in = bool(self.confinement and self.confinement.sandbox)
@@ -224,7 +228,7 @@ class Session:
                 background=self.services.background,
             )
             secrets = NodeSecrets(rules=policy.policy.node.secrets, say=self._say)
-            after = AfterEvents(restart, secrets)
+            after = AfterEvents(restart, secrets, binder=binder)
             self.signing.act, self.signing.secret = after.act, secrets.give
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
@@ -334,7 +338,7 @@ class Session:
             min_nodes=low,
             max_nodes=high,
             clock=self.clock,
-            settings=CoordinatorSettings(verifier=verifier, vault=self.vault),
+            settings=CoordinatorSettings(verifier=verifier, vault=self.vault, keep=self.keeper),
         )
         host, port = self.coordinator.start()
         return f"{host}:{port}", run.keys

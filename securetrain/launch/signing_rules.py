@@ -11,11 +11,13 @@ a word         in a dispute: of this run, this rank and this world; each number 
                once, so that no rank has two words signed for one
 a statement    from rank 0 alone: a checkpoint of this run, name, policy, membership and world,
                made in this round by the launcher's clock, naming only nodes that were admitted,
-               binding nothing that the launcher does not keep, with rank signatures that verify;
-               no step or number before the last
+               binding exactly what the launcher keeps (`binding`), with rank signatures that
+               verify; no step or number before the last
 a head         from rank 0 alone: of a statement signed in this launch, above the last head, without
                a place in the log, which only the launcher gives
 a secret       by every worker, by its name; the coordinator has decided whether the node gets it
+a declaration  from rank 0 alone: its own word on its code, settings and inputs (`binding`)
+what to bind   from rank 0 alone
 an event       of the role ``rank`` or ``worker``; what rank 0 writes for all from rank 0 alone; a
                checkpoint that was signed only where it was signed here
 =============  ===================================================================================
@@ -41,8 +43,18 @@ from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, reason
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import words
-from securetrain.identity.signing import LIMITS, VERSION, Ask, Hello, Wanted
+from securetrain.identity.signing import (
+    LIMITS,
+    VERSION,
+    Ask,
+    Bind,
+    Bonds,
+    Declaration,
+    Hello,
+    Wanted,
+)
 from securetrain.identity.trust import TrustRoot
+from securetrain.launch.binding import Binder
 from securetrain.launch.signing_peers import Worker
 from securetrain.ledger import Event, LedgerEvent, WriterRole, events
 from securetrain.policy.schema import GuardResponse
@@ -57,7 +69,7 @@ _MOST_GROUPS: Final = 256
 """Of one rank's guards in a round."""
 _AHEAD: Final = timedelta(minutes=1)
 """A worker's clock is the launcher's; this is for a clock that was set meanwhile."""
-RANK_ZERO: Final = frozenset({Ask.CHECKPOINT, Ask.HEAD})
+RANK_ZERO: Final = frozenset({Ask.CHECKPOINT, Ask.HEAD, Ask.DECLARE, Ask.BIND})
 FOR_ALL: Final = frozenset(
     {
         events.DatasetOpened,
@@ -93,6 +105,8 @@ class Circumstances:
     """That policy's, to a bad rank: what workers may have the launcher do follows from it."""
     trust: TrustRoot
     clock: Callable[[], datetime]
+    binder: Binder | None = None
+    """Says what statements bind; None where nothing is kept."""
     admitted: Callable[[], Mapping[str, NodeTier] | None]
     """The nodes that were admitted; None where another launcher has the coordinator."""
 
@@ -237,7 +251,9 @@ class Judge:
             )
         if said.name not in {"", said.run_id, self.here.name}:
             raise RuntimeRefusal(NOT_OWN, f"it bears the name {said.name!r}, which is another's")
-        if said.bound != Bound():
+        if self.here.binder is not None:
+            self.here.binder.check(said)
+        elif said.bound != Bound():
             raise RuntimeRefusal(NOT_OWN, "it binds what this launcher does not keep")
         last = self._statement
         if said.step < last.step or said.seq < last.seq:
@@ -253,6 +269,31 @@ class Judge:
             raise RuntimeRefusal(NOT_OWN, f"the ranks' signatures: {problem.what}")
         self._statement = Last(said.step, said.seq)
         self._signed[digest_of(said)] = self._statement
+        if self.here.binder is not None:
+            self.here.binder.signed(digest_of(said), message)
+
+    def declaration(self, worker: Worker, body: bytes) -> None:
+        """Judge and keep a worker's own word on what it runs.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-031 or 032.
+        """
+        self.admit(worker, Ask.DECLARE)
+        said = _read(
+            lambda: canonical.decode(body, Declaration, limit=LIMITS[Ask.DECLARE], canonical=True)
+        )
+        if self.here.binder is not None:
+            self.here.binder.declare(said)
+
+    def bonds(self, worker: Worker, body: bytes) -> Bonds:
+        """Say what the next statement has to bind.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-031 or 032.
+        """
+        self.admit(worker, Ask.BIND)
+        said = _read(lambda: canonical.decode(body, Bind, limit=LIMITS[Ask.BIND], canonical=True))
+        return Bonds(keeps=False) if self.here.binder is None else self.here.binder.bind(said)
 
     def head(self, worker: Worker, message: bytes) -> None:
         """Judge the head of the run; the caller signs it next.

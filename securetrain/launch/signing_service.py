@@ -31,11 +31,20 @@ from typing import Final
 
 from securetrain.artifacts import RankSigner
 from securetrain.core import RunDir, canonical
-from securetrain.core.errors import RuntimeRefusal, SecureTrainError, os_error
+from securetrain.core.errors import IntegrityError, RuntimeRefusal, SecureTrainError, os_error
 from securetrain.core.files import make_private_dir
 from securetrain.identity import signing
 from securetrain.identity.keys import PairSigner, Signer
-from securetrain.identity.signing import Ask, Given, Refusal, Reply, Signed, Welcome, Written
+from securetrain.identity.signing import (
+    Ask,
+    Bonds,
+    Given,
+    Refusal,
+    Reply,
+    Signed,
+    Welcome,
+    Written,
+)
 from securetrain.launch import elastic_agent
 from securetrain.launch.node_secrets import no_secrets
 from securetrain.launch.signing_peers import Worker, identify, stood_for, workers_of
@@ -373,37 +382,41 @@ class SigningService:
             return
         _send(connection.socket, Reply.DONE, canonical.encode(said))
 
-    def _judged(self, worker: Worker, ask: Ask, body: bytes) -> Welcome | Signed | Written | Given:
+    def _judged(
+        self, worker: Worker, ask: Ask, body: bytes
+    ) -> Welcome | Signed | Written | Given | Bonds:
         match ask:
             case Ask.HELLO:
                 self.judge.hello(body)
                 return self._welcome(worker)
-            case Ask.RANK:
+            case Ask.RANK | Ask.WORD:
                 if self.keys.rank is None:
                     raise RuntimeRefusal(
                         MALFORMED, "no key is certified for the ranks of this node"
                     )
-                self.judge.rank_file(worker, body)
+                (self.judge.rank_file if ask is Ask.RANK else self.judge.word)(worker, body)
                 return _signed(self.keys.rank.key, body)
-            case Ask.WORD:
-                if self.keys.rank is None:
-                    raise RuntimeRefusal(
-                        MALFORMED, "no key is certified for the ranks of this node"
-                    )
-                self.judge.word(worker, body)
-                return _signed(self.keys.rank.key, body)
-            case Ask.CHECKPOINT:
-                self.judge.statement(worker, body)
-                return _signed(self.keys.checkpoint, body, whole=True)
-            case Ask.HEAD:
-                self.judge.head(worker, body)
+            case Ask.CHECKPOINT | Ask.HEAD:
+                (self.judge.statement if ask is Ask.CHECKPOINT else self.judge.head)(worker, body)
                 return _signed(self.keys.checkpoint, body, whole=True)
             case Ask.EVENT:
                 return self._write(worker, body)
             case Ask.SECRET:
                 return Given(base64.b64encode(self.secret(self.judge.wanted(body))).decode())
+            case Ask.DECLARE:
+                self.judge.declaration(worker, body)
+                return Written(kept=self.judge.here.binder is not None)
+            case Ask.BIND:
+                return self._bonds(worker, body)
             case _:
                 raise ValueError(f"unknown question {ask!r}")
+
+    def _bonds(self, worker: Worker, body: bytes) -> Bonds:
+        try:
+            return self.judge.bonds(worker, body)
+        except IntegrityError as error:  # evidence that cannot be kept: nothing may name it
+            self.problem = self.problem or error
+            raise RuntimeRefusal(signing.UNREACHABLE, error.what) from error
 
     def _welcome(self, worker: Worker) -> Welcome:
         rank = self.keys.rank

@@ -10,6 +10,7 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import Role, SpiffeId
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
+from securetrain.launch.binding import Binder
 from securetrain.launch.run_setup import RunSetup
 from securetrain.launch.signing_rules import Circumstances, Judge
 from securetrain.launch.signing_service import Keys, SigningService
@@ -25,6 +26,8 @@ def start_signing(
     clock: Callable[[], datetime],
     coordinator: Coordinator | None,
     rank: RankSigner | None,
+    *,
+    binder: Binder | None = None,
 ) -> SigningService:
     """Start the service; the caller stops it.
 
@@ -34,6 +37,7 @@ def start_signing(
         clock: The launcher's.
         coordinator: The launcher's own, which knows what the nodes have proved; None when the
             job has another.
+        binder: Says what statements bind.
         rank: Signs the ranks' files, with the certificate of this node.
 
     Raises:
@@ -58,6 +62,7 @@ def start_signing(
         trust=TrustRoot.load(run.trust, clock()),
         clock=clock,
         admitted=admitted,
+        binder=binder,
     )
     keys = Keys(
         checkpoint=PrivateKey.load(run.key("checkpoint")),

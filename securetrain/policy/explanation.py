@@ -88,7 +88,7 @@ def explain(loaded: LoadedPolicy, section: str | None = None) -> list[Row]:
 def documented_fields() -> list[FieldDoc]:
     """Every field of every section as the schema documents it, nested ones after their parent."""
     hints = typing.get_type_hints(Policy, include_extras=True)
-    whole = [_doc(("enforcement",), hints["enforcement"])]
+    whole = [_doc(("enforcement",), hints["enforcement"]), *_fields_of(hints["chain"], ("chain",))]
     return [*whole, *(doc for name in SECTIONS for doc in _fields_of(hints[name], (name,)))]
 
 

@@ -24,6 +24,7 @@ from securetrain.core.vocabulary import (
     SandboxMode,
     Severity,
 )
+from securetrain.policy.chain import Chain as Chain  # noqa: PLC0414 - part of the schema
 from securetrain.policy.expect import Expect as Expect  # noqa: PLC0414 - part of the schema
 from securetrain.policy.gradients import GradientData as GradientData  # noqa: PLC0414 - part of the schema
 from securetrain.policy.gradients import Gradients as Gradients  # noqa: PLC0414 - part of the schema
@@ -476,6 +477,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     dataset: Dataset = Dataset()
     gradients: Gradients = Gradients()
     checkpoint: Checkpoint = Checkpoint()
+    chain: Chain = Chain()
     debug: Debug = Debug()
 
 
@@ -494,6 +496,6 @@ Section: TypeAlias = (
     | Debug
 )
 
-_HEADER: Final = {"apiVersion", "kind", "metadata", "enforcement"}
+_HEADER: Final = {"apiVersion", "kind", "metadata", "enforcement", "chain"}
 SECTIONS: Final = tuple(f.name for f in msgspec.structs.fields(Policy) if f.name not in _HEADER)
 """Section names in order; with '_' for '-' they are the ids of the twelve boundaries."""

@@ -15,6 +15,7 @@ from . import html as html
 from . import keys as keys
 from . import leftovers as leftovers
 from . import machines as machines
+from . import packs as packs
 from . import policy_fields as policy_fields
 from . import signatures as signatures
 from . import terminal as terminal

@@ -19,7 +19,7 @@ def of_verify(result: VerifyResult) -> Outcome:
         names += [file.name for file in said.files]
     if isinstance(said, CheckpointPredicate):
         names.append(said.index.name)
-    problems = tuple(map(_located, result.problems))
+    problems = tuple(map(located, result.problems))
     return Outcome(
         verb="verify",
         root=str(result.path),
@@ -31,7 +31,7 @@ def of_verify(result: VerifyResult) -> Outcome:
 
 def of_model(result: ModelResult) -> Outcome:
     """The outcome of ``securetrain verify --bundle``."""
-    problems = tuple(map(_located, result.problems))
+    problems = tuple(map(located, result.problems))
     names = [result.bundle.name, *(resource.name for resource in result.resources)]
     return Outcome(
         verb="verify",
@@ -87,7 +87,8 @@ def _found(finding: Finding) -> Located:
     )
 
 
-def _located(problem: Problem) -> Located:
+def located(problem: Problem) -> Located:
+    """A problem of an artifact at its place."""
     return Located(
         code=problem.code,
         what=problem.what,

@@ -33,6 +33,8 @@ from securetrain.report.outcome import Outcome
 from securetrain.report.pieces import safe, wide
 
 MAX_SHOWN: Final = 50
+SHOWN_DEPTH: Final = 64
+"""Levels of a chain that are shown as a tree."""
 Found: TypeAlias = Problem | Finding
 
 
@@ -215,18 +217,24 @@ def _dataset_facts(said: DatasetPredicate) -> Iterator[tuple[str, str]]:
     yield from sorted(said.metadata.items())
 
 
-def _tree(link: Link) -> Tree:
-    """The chain of a checkpoint."""
-    where = safe(str(link.path)) if link.path is not None else ""
-    head = Text.assemble((link.role, "bold"), f" {link.digest[:16]} ", (where, "dim"))
-    if link.problem:
-        head.append(f"  BROKEN: {safe(link.problem)}", "red")
-    tree = Tree(head)
-    for fact in link.facts:
-        tree.add(Text(safe(fact)))
-    for below in link.links:
-        tree.add(_tree(below))
-    return tree
+def _tree(chain: Link) -> Tree:
+    """The chain of a checkpoint: a tree as deep as a screen shows one, then a list."""
+    branches: dict[int, Tree] = {}
+    for depth, link, above in chain.levels():
+        where = safe(str(link.path)) if link.path is not None else ""
+        head = Text.assemble((link.role, "bold"), f" {link.digest[:16]} ", (where, "dim"))
+        if link.problem:
+            head.append(f"  BROKEN: {safe(link.problem)}", "red")
+        if above is None:
+            tree = Tree(head)
+        elif depth <= SHOWN_DEPTH:
+            tree = branches[id(above)].add(head)
+        else:
+            tree = branches[id(chain)].add(head)  # a run saves thousands in a row
+        for fact in link.facts:
+            tree.add(Text(safe(fact)))
+        branches[id(link)] = tree
+    return branches[id(chain)]
 
 
 # --- models and scans ----------------------------------------------------------------------------

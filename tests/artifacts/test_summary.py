@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from securetrain.artifacts.statement.rules import Shown
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetRef,
@@ -53,6 +54,7 @@ GOOD = VerifyResult(
     statement=SAID,
     digest="a" * 64,
     key_ids=frozenset({"k"}),
+    shown=Shown(tiers={"n1": NodeTier.TPM}),
 )
 BAD = replace(GOOD, problems=(Problem(code="ST-CKPT-130", what="changed"),))
 
@@ -84,6 +86,9 @@ def test_a_refused_artifact_fails_and_has_no_level() -> None:
     [
         (GOOD, None, 1),
         (GOOD, POLICY, 3),
+        (replace(GOOD, shown=Shown()), POLICY, 2),
+        (replace(GOOD, shown=Shown(tiers={"n1": NodeTier.SELF_ASSERTED})), POLICY, 2),
+        (replace(GOOD, shown=Shown(tiers={"other": NodeTier.TPM})), POLICY, 2),
         (struct_replace(nodes=[]), POLICY, 2),
         (struct_replace(nodes=[NodeRef(node="n", tier=NodeTier.SELF_ASSERTED)]), POLICY, 2),
         (struct_replace(nodes=[NodeRef(node="n", tier=NodeTier.TEST_ONLY)]), POLICY, 2),

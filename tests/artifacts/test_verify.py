@@ -103,7 +103,7 @@ def test_a_policy_is_asked_when_it_is_given(forge, check, tmp_path, now):
     forge(tmp_path / "c", gradients=GradientRecord())
     assert check(tmp_path / "c").ok
     result = check(tmp_path / "c", policy=load_policy("baseline").policy)
-    assert codes(result) == ["ST-CKPT-121"]
+    assert codes(result) == ["ST-CKPT-121", "ST-CHAN-010"]
     assert result.exit_code is ExitCode.POLICY
     # All bytes were checked all the same.
     assert result.num_files == 2
@@ -111,7 +111,8 @@ def test_a_policy_is_asked_when_it_is_given(forge, check, tmp_path, now):
         tmp_path / "c", policy=load_policy("hardened").policy, now=now + timedelta(days=100)
     )
     # Nobody but the coordinator has signed, it is old, refused, and no head knows it.
-    assert codes(late) == ["ST-CKPT-122", "ST-CKPT-150", "ST-CKPT-121", "ST-CKPT-152"]
+    expected = ["ST-CKPT-122", "ST-CKPT-150", "ST-CKPT-121", "ST-CHAN-010", "ST-CKPT-152"]
+    assert codes(late) == expected
     assert late.exit_code is ExitCode.POLICY
 
 

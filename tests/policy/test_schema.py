@@ -32,7 +32,7 @@ def test_nested_fields_are_documented_too():
 
 ROOMS = {
     "audit": ("audit", "../policies/checks"),
-    "verify": ("artifacts",),
+    "verify": ("artifacts", "chain"),
 }
 
 

@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from securetrain import __version__
+from securetrain.artifacts.checkpoint.bonds import bonded
 from securetrain.artifacts.checkpoint.containers import Container, Native
 from securetrain.artifacts.checkpoint.errors import refusing
 from securetrain.artifacts.checkpoint.sealing import SealingWriter
@@ -180,13 +181,12 @@ class Writer(StorageWriter):
         if self.signs_by_run and self.signer is None:
             run = this_run()
             self.signer = None if run is None else run.signer
-        results = []
-        tensors = []
+        results, tensors = [], []
         for item in plan.items:
-            if item.type is WriteItemType.BYTE_IO:
-                results.append(WriteResult(item.index, 0, coded[item.index.fqn]))
-            else:
+            if item.type is not WriteItemType.BYTE_IO:
                 tensors.append(item)
+                continue
+            results.append(WriteResult(item.index, 0, coded[item.index.fqn]))
         file = None
         if tensors:
             placed, file = self._write_tensors(tensors, planner, name, rank)
@@ -301,11 +301,12 @@ class Writer(StorageWriter):
         # What the other ranks reported is theirs to get wrong: read it as a verifier would.
         index_file.parse(data, {file.name: file.data_size for file in files})
         self.staging.put(INDEX, data)
-        documents = []
-        for name, text in sorted(self.container.documents(index).items()):
+        texts = sorted(self.container.documents(index).items())
+        documents = [_small(name, text) for name, text in texts]
+        for name, text in texts:
             self.staging.put(name, text)
-            documents.append(_small(name, text))
         predicate = self._predicate(files, _small(INDEX, data), documents, reports)
+        predicate = bonded(predicate, self.key, self.context)
         self.staging.put(STATEMENT, sign(predicate, self.storage.base, self.key))
         try:
             self.staging.commit()
@@ -395,7 +396,6 @@ class Writer(StorageWriter):
                 for rank, report in sorted(signed.items())
             ],
         )
-        # A rank that was told another step or run than this one has signed something else.
         problems = members.check_signatures(predicate, members.keys_named(predicate.members))
         for problem in problems:
             raise problem.error(self.storage.name)

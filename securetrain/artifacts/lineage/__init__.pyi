@@ -14,6 +14,8 @@ from .head import ShownHead as ShownHead
 from .head import shown_head as shown_head
 from .history import read_history as read_history
 from .history import read_run_ledger as read_run_ledger
+from .judging import Asked as Asked
+from .judging import judge_statement as judge_statement
 from .logged import LogProof as LogProof
 from .logged import log_policy as log_policy
 from .logged import proof_name as proof_name
@@ -38,3 +40,4 @@ from .recovery import Recovery as Recovery
 from .waivers import Waiver as Waiver
 from .waivers import read_waivers as read_waivers
 from .walk import Link as Link
+from .walk import chain_of as chain_of

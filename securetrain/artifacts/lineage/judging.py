@@ -37,6 +37,8 @@ class Asked:
     """Whether to ask for the tiers of the nodes, too."""
     expect: Expectation | None = None
     """The artifact that is wanted; None when any will do."""
+    shown: rules.Shown = rules.NOTHING_SHOWN
+    """What evidence shows of the nodes' tiers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +52,10 @@ class Judged:
 
 def judge(opened: Opened, storage: Storage, asked: Asked) -> Judged:
     """Ask everything."""
-    problems = expectation.check(opened, asked.expect)
-    if asked.policy is not None:
-        problems += rules.check(opened, asked.policy, asked.now, nodes=asked.nodes)
+    problems = judge_statement(opened, asked)
     if not isinstance(opened.predicate, CheckpointPredicate):
         return Judged(problems=problems)
     policy = None if asked.policy is None else asked.policy.checkpoint
-    required = policy is not None and policy.require_rank_signatures
-    problems = [
-        *machine.expired(opened, asked.now),
-        *members.check(opened.predicate, asked.trust, required=required),
-        *problems,
-    ]
     found = quarantine.check(storage, opened, asked.trust)
     records = {opened.digest: found[0]} if found else {}
     if records and asked.known is not None and asked.known.floors is not None:
@@ -80,3 +74,21 @@ def judge(opened: Opened, storage: Storage, asked: Asked) -> Judged:
         unread = Problem(code=error.code, what=error.what, file=error.where)
         return Judged(problems=[*problems, *found, unread])
     return Judged(problems=[*problems, *machine.doubts(opened, known)], known=known)
+
+
+def judge_statement(opened: Opened, asked: Asked) -> list[Problem]:
+    """Ask what the statement alone can answer, wherever it lies."""
+    problems = expectation.check(opened, asked.expect)
+    if asked.policy is not None:
+        problems += rules.check(
+            opened, asked.policy, asked.now, nodes=asked.nodes, shown=asked.shown
+        )
+    if not isinstance(opened.predicate, CheckpointPredicate):
+        return problems
+    policy = None if asked.policy is None else asked.policy.checkpoint
+    required = policy is not None and policy.require_rank_signatures
+    return [
+        *machine.expired(opened, asked.now),
+        *members.check(opened.predicate, asked.trust, required=required),
+        *problems,
+    ]

@@ -39,6 +39,8 @@ from securetrain.identity.trust import TrustRoot
 MAX_LINKS: Final = 10_000
 MAX_FOUND: Final = 100_000
 MAX_DEPTH: Final = 4
+MAX_NESTED: Final = 64
+"""Levels of a chain that are shown as a tree; a run saves thousands of checkpoints in a row."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,30 +54,62 @@ class Link:
     """Where it was found; a URL when it lies in an object store."""
     said: CheckpointPredicate | DatasetPredicate | None = None
     """What its verified statement says."""
+    opened: Opened | None = None
+    """Its verified statement, with what signed it."""
     problem: str = ""
     """Why the chain breaks here."""
     facts: list[str] = field(default_factory=list)
     links: list["Link"] = field(default_factory=list)
 
     def every(self) -> Iterator["Link"]:
-        """This link and all below it."""
-        yield self
-        for link in self.links:
-            yield from link.every()
+        """This link and all below it, each before those below it; however deep the chain is."""
+        waiting = [self]
+        while waiting:
+            link = waiting.pop()
+            yield link
+            waiting.extend(reversed(link.links))
+
+    def levels(self) -> Iterator[tuple[int, "Link", "Link | None"]]:
+        """Every link as `every` gives them, with how deep it is and the one above it."""
+        waiting: list[tuple[int, Link, Link | None]] = [(0, self, None)]
+        while waiting:
+            depth, link, above = waiting.pop()
+            yield depth, link, above
+            waiting.extend((depth + 1, one, link) for one in reversed(link.links))
 
     def to_dict(self) -> dict[str, object]:
-        """As plain data."""
-        return {
-            "role": self.role,
-            "digest": self.digest,
-            "path": None if self.path is None else str(self.path),
-            "problem": self.problem,
-            "facts": self.facts,
-            "links": [link.to_dict() for link in self.links],
-        }
+        """As plain data, nested `MAX_NESTED` deep; what is deeper stands in one list, ``deeper``,
+        each with the digest of the one above it.
+        """
+        made: dict[int, dict[str, object]] = {}
+        nested: dict[int, list[object]] = {}
+        deeper: list[object] = []
+        for depth, link, above in self.levels():
+            below: list[object] = []
+            nested[id(link)] = below
+            made[id(link)] = {
+                "role": link.role,
+                "digest": link.digest,
+                "path": None if link.path is None else str(link.path),
+                "problem": link.problem,
+                "facts": link.facts,
+                "links": below,
+            }
+            if above is not None and depth <= MAX_NESTED:
+                nested[id(above)].append(made[id(link)])
+            elif above is not None:
+                deeper.append(made[id(link)] | {"above": above.digest})
+        first = made[id(self)]
+        return first | {"deeper": deeper} if deeper else first
 
 
-def walk(path: Path | str, opened: Opened, trust: TrustRoot, places: Sequence[Path]) -> Link:
+def walk_back(
+    path: Path | str,
+    opened: Opened,
+    trust: TrustRoot,
+    places: Sequence[Path],
+    data: TrustRoot | None = None,
+) -> Link:
     """The chain of an artifact that has been verified.
 
     Args:
@@ -83,11 +117,22 @@ def walk(path: Path | str, opened: Opened, trust: TrustRoot, places: Sequence[Pa
         opened: Its verified statement.
         trust: The keys that may sign what it was made from.
         places: Directories below which that is looked for.
+        data: The keys that may sign its datasets; by default `trust` names them, too.
     """
-    walker = _Walker(trust, dict(_near(places)))
+    walker = _Walker(trust, data, dict(_near(places)))
     walker.found[opened.digest] = path
-    role = str(opened.kind)
-    return walker.link(role, opened.digest, frozenset(), opened)
+    return walker.chain(str(opened.kind), opened)
+
+
+def chain_of(
+    path: Path | str, trust: TrustRoot, places: Sequence[Path], data: TrustRoot | None = None
+) -> Link:
+    """Open the statement of an artifact, and walk back from it; see `walk_back`.
+
+    Raises:
+        IntegrityError: Its own statement does not verify.
+    """
+    return walk_back(path, _open(path, trust, data), trust, places, data)
 
 
 def problems(chain: Link) -> list[Problem]:
@@ -100,51 +145,98 @@ def problems(chain: Link) -> list[Problem]:
 
 
 @dataclass(slots=True)
+class _Waiting:
+    """A link that is to be looked at, and the digests between it and the first one."""
+
+    link: Link
+    above: "_Waiting | None" = None
+    opened: Opened | None = None
+
+    def leads_back(self) -> bool:
+        """Tell whether the same digest stands above it."""
+        one = self.above
+        while one is not None:
+            if one.link.digest == self.link.digest:
+                return True
+            one = one.above
+        return False
+
+
+@dataclass(slots=True)
 class _Walker:
     trust: TrustRoot
+    data: TrustRoot | None
+    """Of those who make datasets, where that is another one."""
     found: dict[str, Path | str]
-    count: int = 0
+    done: dict[str, Link] = field(default_factory=dict)
+    """Links that were followed: one that is reached again is not followed again."""
 
-    def link(
-        self, role: str, digest: str, above: frozenset[str], opened: Opened | None = None
-    ) -> Link:
-        """One link and what is below it."""
-        link = Link(role=role, digest=digest, path=self.found.get(digest))
-        self.count += 1
-        if digest in above:
-            link.problem = "it leads back to itself"
-        elif self.count > MAX_LINKS:
+    def chain(self, role: str, opened: Opened) -> Link:
+        """The links from an artifact on, one after the other: a chain may be long."""
+        first = Link(role=role, digest=opened.digest, path=self.found.get(opened.digest))
+        waiting, count = [_Waiting(first, opened=opened)], 0
+        while waiting:
+            one = waiting.pop()
+            count += 1
+            below = self._look(one, count)
+            one.link.links = [each.link for each in below]
+            waiting.extend(reversed(below))
+        return first
+
+    def _look(self, one: _Waiting, count: int) -> list[_Waiting]:
+        """Look at one link; returns those below it."""
+        link = one.link
+        link.path = self.found.get(link.digest)
+        if count > MAX_LINKS:
             link.problem = f"more than {MAX_LINKS} links"
+        elif link.digest in self.done and one.leads_back():
+            link.problem = "it leads back to itself"
         elif link.path is None:
             link.problem = "not found among the directories that were given"
         else:
             try:
-                opened = opened or _open(link.path, self.trust)
+                opened = one.opened or _open(link.path, self.trust, self.data)
             except IntegrityError as error:
                 link.problem = f"{error.code}: {error.what}"
             else:
-                self._follow(link, opened, above)
-        return link
+                return self._follow(one, opened)
+        return []
 
-    def _follow(self, link: Link, opened: Opened, above: frozenset[str]) -> None:
+    def _follow(self, one: _Waiting, opened: Opened) -> list[_Waiting]:
+        link = one.link
         if opened.digest != link.digest:
             link.problem = f"what lies there is {opened.digest[:16]}"
-            return
-        link.said = opened.predicate
-        below = above | {link.digest}
+            return []
+        link.said, link.opened = opened.predicate, opened
+        again = link.digest in self.done
+        self.done[link.digest] = link
         match opened.predicate:
             case CheckpointPredicate() as said:
                 link.facts = _facts(said)
-                for parent in said.parents:
-                    link.links.append(self.link(f"parent {parent.role}", parent.digest, below))
+                if again:
+                    link.facts.append("(its own links stand above)")
+                    return []
+                named = [(f"parent {parent.role}", parent.digest) for parent in said.parents]
                 if said.dataset.digest:
-                    link.links.append(self.link("dataset", said.dataset.digest, below))
+                    named.append(("dataset", said.dataset.digest))
+                return [
+                    _Waiting(Link(role=role, digest=digest), above=one) for role, digest in named
+                ]
             case DatasetPredicate() as said:
                 link.facts = [
                     f"{said.name}, version {said.seq}",
                     *(f"licence {name}" for name in said.licenses),
                     *(f"scan {one.tool} {one.version}: {one.verdict}" for one in said.scans),
                 ]
+        return []
+
+
+def _open(path: Path | str, trust: TrustRoot, data: TrustRoot | None) -> Opened:
+    """Open a statement; a dataset may have a maker of its own, whom another root names."""
+    envelope = read_statement(path, Kind.CHECKPOINT)
+    kind = claimed_kind(envelope) or Kind.CHECKPOINT
+    root = data if data is not None and kind is Kind.DATASET else trust
+    return open_statement(envelope, kind, root, str(path))
 
 
 def _facts(said: CheckpointPredicate) -> list[str]:
@@ -155,11 +247,6 @@ def _facts(said: CheckpointPredicate) -> list[str]:
     facts += [f"code {name} {value}" for name, value in sorted(said.code.items())]
     facts.append(f"gradients {said.gradients.verdict}")
     return facts
-
-
-def _open(path: Path | str, trust: TrustRoot) -> Opened:
-    data = read_statement(path, Kind.CHECKPOINT)
-    return open_statement(data, claimed_kind(data) or Kind.CHECKPOINT, trust, str(path))
 
 
 def _near(places: Sequence[Path]) -> Iterator[tuple[str, Path]]:

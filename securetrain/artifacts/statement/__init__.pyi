@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+
 from . import members as members
 from .context import SaveContext as SaveContext
 from .dataset_predicate import DataFormat as DataFormat
@@ -10,6 +11,7 @@ from .dataset_predicate import Verdict as Verdict
 from .dataset_predicate import digest_of_report as digest_of_report
 from .expectation import Expectation as Expectation
 from .listing import read_statement as read_statement
+from .rules import Shown as Shown
 from .statements import Bound as Bound
 from .statements import CheckpointPredicate as CheckpointPredicate
 from .statements import DatasetRef as DatasetRef
@@ -20,6 +22,7 @@ from .statements import Opened as Opened
 from .statements import Parent as Parent
 from .statements import ParentRole as ParentRole
 from .statements import PolicyRef as PolicyRef
+from .statements import claimed_kind as claimed_kind
 from .statements import digest_of as digest_of
 from .statements import open_statement as open_statement
 from .statements import read_message as read_message

@@ -8,7 +8,8 @@ and no checkpoint is its own parent); the gradient verdict; and, when an artifac
 the run, the tiers that its nodes proved.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -31,7 +32,20 @@ from securetrain.policy.schema import GuardMode, Policy
 CLOCK_SKEW: Final = timedelta(minutes=10)
 
 
-def check(opened: Opened, policy: Policy, now: datetime, *, nodes: bool) -> list[Problem]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The tiers that evidence shows, by node, and why it shows no more."""
+
+    tiers: Mapping[str, NodeTier] = field(default_factory=dict)
+    problem: Problem | None = None
+
+
+NOTHING_SHOWN: Final = Shown()
+
+
+def check(
+    opened: Opened, policy: Policy, now: datetime, *, nodes: bool, shown: Shown = NOTHING_SHOWN
+) -> list[Problem]:
     """Every rule that the statement breaks.
 
     Args:
@@ -40,13 +54,15 @@ def check(opened: Opened, policy: Policy, now: datetime, *, nodes: bool) -> list
         now: the time of the check.
         nodes: also ask for the tiers of the nodes (verification, not resuming inside a run whose
             own admission already asked).
+        shown: what evidence shows of their tiers. The statement's own word on a tier above
+            self-asserted counts for nothing where the policy asks for one.
     """
     match opened.predicate:
         case CheckpointPredicate() as predicate:
             problems = _age(Kind.CHECKPOINT, predicate.created, policy.checkpoint.max_age_days, now)
             problems += _checkpoint(predicate, opened.digest, policy)
             problems += expectation.check(opened, expected_by(policy))
-            return problems + (_nodes(predicate, policy, now) if nodes else [])
+            return problems + (_nodes(predicate, policy, now, shown) if nodes else [])
         case DatasetPredicate() as dataset:
             return _age(Kind.DATASET, dataset.created, policy.dataset.max_age_days, now)
         case _:
@@ -143,10 +159,14 @@ def _encryption(predicate: CheckpointPredicate, keys: Sequence[str]) -> list[Pro
     ][:20]
 
 
-def _nodes(predicate: CheckpointPredicate, policy: Policy, now: datetime) -> list[Problem]:
+def _nodes(
+    predicate: CheckpointPredicate, policy: Policy, now: datetime, shown: Shown
+) -> list[Problem]:
     asked = policy.node
     if not predicate.nodes:
         return [_policy("the statement does not say which nodes took part")]
+    if asked.min_tier > NodeTier.SELF_ASSERTED and (unshown := _unshown(predicate, shown)):
+        return unshown
     allowed = asked.allow_self_asserted
     room = 0
     if allowed is not None and (allowed.until is None or now.date() <= allowed.until):
@@ -163,6 +183,21 @@ def _nodes(predicate: CheckpointPredicate, policy: Policy, now: datetime) -> lis
         _policy(f"node {node.node} is {node.tier}, the policy asks for {asked.min_tier}")
         for node in low[:20]
     ]
+
+
+def _unshown(predicate: CheckpointPredicate, shown: Shown) -> list[Problem]:
+    """The nodes whose tier is the statement's word alone, or more than evidence shows."""
+    if not any(node.tier > NodeTier.SELF_ASSERTED for node in predicate.nodes):
+        return []  # nothing is claimed that would need evidence
+    if shown.problem is not None:
+        return [shown.problem]
+    found = []
+    for node in predicate.nodes:
+        tier = shown.tiers.get(node.node, NodeTier.SELF_ASSERTED)
+        if node.tier > tier:
+            what = f"node {node.node} says {node.tier}, evidence shows {tier}"
+            found.append(Problem(code="ST-CHAN-010", what=what, file=STATEMENT))
+    return found[:20]
 
 
 def _policy(what: str) -> Problem:

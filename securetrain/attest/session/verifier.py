@@ -105,7 +105,16 @@ class Verifier:
     _unattested: dict[str, datetime] = field(default_factory=dict)
     _unkept: dict[str, Revocation] = field(default_factory=dict)
     """What could not be written yet (a full disk); it counts, and is tried again."""
+    _spent: dict[str, bytes] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def spent_secret(self, node: str) -> bytes:
+        """The secret of the credential that a node's TPM opened, after it was judged; once.
+
+        It is kept with the evidence, so that others can judge that again.
+        """
+        with self._lock:
+            return self._spent.pop(node, b"")
 
     def challenge(self, node: str, keys: AttestationKeys | None = None) -> Challenge:
         """A fresh question for a node, good once within 30 seconds.
@@ -322,6 +331,8 @@ class Verifier:
             self._refuse_revoked(subject)
         self._apply_policy(appraisal.tier, node, now, exchange.expires)
         self._begin_lease(node, appraisal.lease, now)
+        with self._lock:
+            self._spent[node] = asked.secret
         return result
 
     def _begin_lease(self, node: str, lease: Lease | None, now: datetime) -> None:

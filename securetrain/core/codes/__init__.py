@@ -17,6 +17,7 @@ be read.
 from typing import Final
 
 from securetrain.core.codes import (
+    chained,
     devices,
     evidence,
     inputs,
@@ -49,4 +50,5 @@ CODES: Final[dict[str, Code]] = _table(
     *joining.ROWS,
     *running.ROWS,
     *stored.ROWS,
+    *chained.ROWS,
 )

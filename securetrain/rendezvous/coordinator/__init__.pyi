@@ -9,6 +9,7 @@ from .enrollment_server import make_token as make_token
 from .fleet_desk import Seen as Seen
 from .fleet_service import FleetService as FleetService
 from .journal import Journal as Journal
+from .keep import Shown as Shown
 from .standalone import Plan as Plan
 from .standalone import Standalone as Standalone
 from .vault import Vault as Vault

@@ -220,6 +220,7 @@ class Assembly:
             ),
         )
         staffed = Staffed(membership=sign_membership(self.membership, self._terms.key))
+        self._terms.keep.membership(staffed.membership, self.membership)
         for peer in sessions:
             if peer is not None:
                 peer.post(staffed)
@@ -299,7 +300,9 @@ class Assembly:
         self._formed_at = self._terms.monotonic()
         self.evictions.formed(membership)
         self.save()
-        for node, formed in announce(membership, self._terms.key, self._terms.random):
+        announced = list(announce(membership, self._terms.key, self._terms.random))
+        self._terms.keep.membership(announced[0][1].membership, membership)
+        for node, formed in announced:
             self._nodes[node].post(formed)
 
     def state(

@@ -120,6 +120,7 @@ class Coordinator:
             lifetime=timedelta(minutes=asked.identity.certificate_lifetime_minutes),
             clock=clock,
             make=partial(make_context, server=True),
+            keep=lambda certificate: chosen.keep.credential(job, (certificate, ca.certificate)),
         )
         self._rounds = Rounds(min_nodes=min_nodes, max_nodes=max_nodes, last_call=chosen.last_call)
         self._nodes: dict[str, Session] = {}

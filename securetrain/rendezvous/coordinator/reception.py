@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from cryptography import x509
 from OpenSSL import SSL
 
 from securetrain.identity import JobCA, Role
@@ -23,6 +24,8 @@ class Reception:
     lifetime: timedelta
     clock: Callable[[], datetime]
     make: Callable[[TlsIdentity], SSL.Context]
+    keep: Callable[[x509.Certificate], None] = field(default=lambda _: None)
+    """Hears of every certificate before a peer sees it."""
     _current: tuple[SSL.Context, datetime] | None = None
     """The context, and when there must be another."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -35,6 +38,7 @@ class Reception:
                 certificate = self.ca.issue(
                     Role.COORDINATOR, self.key.public, now, lifetime=self.lifetime
                 )
+                self.keep(certificate)
                 identity = TlsIdentity(
                     key=self.key, certificate=certificate, ca=self.ca.certificate
                 )

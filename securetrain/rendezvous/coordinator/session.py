@@ -22,11 +22,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec.structs import replace
 
-from securetrain.attest.session import Verifier, issue_passport, svid_pem
+from securetrain.attest.session import Passport, Verifier, issue_passport, svid_pem
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
 from securetrain.evidence import SESSION_SIZE, AttestationResult, Binding, Evidence
 from securetrain.identity import JobCA, SpiffeId, certificate_pem, public_key_of
 from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.rendezvous.coordinator.keep import Keep, Shown
 from securetrain.rendezvous.coordinator.renewal import Renewal
 from securetrain.rendezvous.coordinator.vault import Vault
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
@@ -83,6 +84,7 @@ class Terms:
     random: Callable[[int], bytes]
     renewal: Renewal
     vault: Vault
+    keep: Keep
     monotonic: Callable[[], float] = time.monotonic
 
 
@@ -164,6 +166,7 @@ class Session:
     _farewell: SecureTrainError | None = None
     _told: tuple[object, ...] = (0, False, False, (), CloseState.NONE, 0)
     _pending: Binding | None = None
+    _passport: Passport | None = None
     _challenged: datetime | None = None
     _holder: PublicKey | None = None
     _latest: x509.Certificate | None = None
@@ -344,6 +347,13 @@ class Session:
         )
         result = self.verifier.appraise(evidence, binding, node=self.node, key=self._key())
         self.proven = self._challenged
+        self._passport = issue_passport(
+            result, key=self.terms.key, ca=self.terms.ca, node_key=self._key()
+        )
+        secret = self.verifier.spent_secret(self.node)
+        keys = self.hello.tpm if self.hello is not None else None
+        shown = Shown(evidence=evidence, binding=binding, keys=keys, secret=secret)
+        self.terms.keep.result(self._passport.ear, result, shown)
         return result
 
     def _send_admit(self, result: AttestationResult) -> None:
@@ -353,7 +363,9 @@ class Session:
         assert self.peer is not None
         renewed = terms.renewal.renew(self.peer, self._latest or certificate)
         self._latest = renewed or self._latest
-        passport = issue_passport(result, key=terms.key, ca=terms.ca, node_key=self._key())
+        passport = self._passport
+        assert passport is not None
+        assert passport.result is result
         self.result = result
         self._lease_end = terms.monotonic() + terms.lease
         self.channel.send(

@@ -5,7 +5,7 @@
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -14,6 +14,7 @@ from cryptography import x509
 from securetrain.attest.session import MemoryState, Verifier, appraisers_for
 from securetrain.identity import SpiffeId
 from securetrain.policy.load import LoadedPolicy
+from securetrain.rendezvous.coordinator.keep import Keep, KeepNothing
 from securetrain.rendezvous.coordinator.memory import JobMemory
 from securetrain.rendezvous.coordinator.renewal import Issue
 from securetrain.rendezvous.coordinator.vault import Vault
@@ -49,6 +50,8 @@ class CoordinatorSettings:
     """Keeps the state of the job for the next coordinator; None keeps none."""
     vault: Vault = Vault()  # noqa: RUF009 - frozen
     """The secrets that the policy names; by default there are none."""
+    keep: Keep = field(default_factory=KeepNothing)
+    """Keeps memberships, results and evidence for those who verify the job afterwards."""
     monotonic: Callable[[], float] = time.monotonic
     """A steady clock in seconds."""
     random: Callable[[int], bytes] = secrets.token_bytes

@@ -51,6 +51,7 @@ from securetrain.policy.load import FILE_LIMIT, LoadedPolicy
 from securetrain.rendezvous.coordinator.coordinator import Coordinator
 from securetrain.rendezvous.coordinator.enrollment_server import EnrollmentServer, make_token
 from securetrain.rendezvous.coordinator.journal import Journal
+from securetrain.rendezvous.coordinator.keep import Keep, KeepNothing
 from securetrain.rendezvous.coordinator.memory import JobMemory
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
 from securetrain.rendezvous.coordinator.settings import LAST_CALL_SECONDS, CoordinatorSettings
@@ -115,6 +116,8 @@ class Standalone:
     enrollment_server: EnrollmentServer | None = None
     watch: RevocationWatch = field(init=False)
     state: SealedState | None = None
+    keep: Keep = field(default_factory=KeepNothing)
+    """Keeps memberships, results and evidence."""
     claim: int | None = None
     """Held while it runs: the only coordinator in its run directory."""
 
@@ -168,6 +171,7 @@ class Standalone:
                 issue=self._issue,
                 memory=JobMemory(run.coordinator_state, key),
                 vault=plan.vault,
+                keep=self.keep,
                 verifier=verifier,
             ),
         )

@@ -50,6 +50,7 @@ def make_terms(
         min_nodes=nodes[0],
         max_nodes=nodes[1],
         random=chosen.random,
+        keep=chosen.keep,
         renewal=Renewal(issue=chosen.issue or issue_node, clock=clock, journal=journal),
         vault=chosen.vault,
         monotonic=chosen.monotonic,

@@ -103,8 +103,7 @@ class Member:
             comes_back: whether it outlives the coordinator until its lease ends (`comeback`).
             monotonic: a steady clock in seconds.
         """
-        self._identity = identity
-        self._node = identity.spiffe.node
+        self._identity, self._node = identity, identity.spiffe.node
         self._tunnel = tunnel
         self._floors = floors
         self._monotonic = monotonic
@@ -114,7 +113,7 @@ class Member:
         self._membership: Membership | None = None
         self._store: Store | None = None
         self._keys: tuple[Keys, str] = {}, ""
-        self._epoch = -1
+        self._epoch, self.signed = -1, ""  # `signed`: the membership in its envelope
         self._out: tuple[str, ...] = ()
         hello = Hello(
             protocol=PROTOCOL,
@@ -425,6 +424,7 @@ class Member:
                 membership = verify_membership(message.membership, expected)
                 with self._changed:
                     self._epoch, self._out = membership.epoch, ()
+                    self.signed = message.membership
                     # What was said of who waits was said of the epoch before.
                     self._status = msgspec.structs.replace(
                         self._status, waiting=0, evicted=(), running=len(membership.members)
@@ -459,8 +459,8 @@ class Member:
             current = self._membership
             if current is None or current.is_staffed:
                 return  # of a round that this node has left
-            expected = self._link.expected(self._epoch)
-            self._membership = verify_staffed(message.membership, current, expected)
+            mine, self.signed = self._link.expected(self._epoch), message.membership
+            self._membership = verify_staffed(self.signed, current, mine)
             self._changed.notify_all()
 
     def _fail(self, error: SecureTrainError) -> None:

@@ -208,6 +208,18 @@ def verify_staffed(envelope: str, current: Membership, expected: Expected) -> Me
     return staffed
 
 
+def read_membership(envelope: str, key: PublicKey) -> Membership:
+    """Read a membership of the past that a coordinator signed.
+
+    Raises:
+        AdmissionError: ST-ADMN-006.
+    """
+    membership = _signed(envelope, key)
+    _check_members(membership.members)
+    _check_evicted(membership)
+    return membership
+
+
 def _signed(envelope: str, key: PublicKey) -> Membership:
     try:
         payload = dsse.verify(envelope.encode(), PAYLOAD_TYPE, {key.key_id: key})

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from securetrain.artifacts.dataset.write import sign_documents
-from securetrain.artifacts.lineage.walk import Link, problems, walk
+from securetrain.artifacts.lineage.walk import Link, problems, walk_back
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetRef,
@@ -68,7 +68,7 @@ def corpus(tmp_path: Path, keys: Any, now: Any) -> str:
 def follow(root: Path, name: str, trust: Any, *places: Path) -> Link:
     path = root / "run" / "checkpoints" / name
     opened = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
-    return walk(path, opened, trust, places or [root / "run"])
+    return walk_back(path, opened, trust, places or [root / "run"])
 
 
 def broken(link: Link) -> list[str]:

@@ -25,7 +25,7 @@ from securetrain.policy.schema import GuardMode, SelfAsserted
 
 @pytest.fixture
 def check(forge, trust, now, tmp_path):
-    def run(under="baseline", *, after_run=True, change=None, **said):
+    def run(under="baseline", *, after_run=True, change=None, shown=True, **said):
         root = tmp_path / "c"
         forge(root, **said)
         opened = open_statement((root / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
@@ -33,7 +33,10 @@ def check(forge, trust, now, tmp_path):
         for section, fields in (change or {}).items():
             part = msgspec.structs.replace(getattr(chosen, section), **fields)
             chosen = msgspec.structs.replace(chosen, **{section: part})
-        return [p.code for p in rules.check(opened, chosen, now, nodes=after_run)]
+        tiers = {one.node: one.tier for one in opened.checkpoint.nodes}
+        evidence = rules.Shown(tiers=tiers if shown else {})
+        found = rules.check(opened, chosen, now, nodes=after_run, shown=evidence)
+        return [p.code for p in found]
 
     return run
 
@@ -163,3 +166,18 @@ def test_an_audit_that_is_not_too_old(check, audited, codes):
     change = {"checkpoint": {"max_audit_age_steps": 4}}
     said = GradientRecord(verdict=GradientVerdict.CLEAN, judged=9, audited=audited)
     assert check(change=change, gradients=said, step=9) == codes
+
+
+@pytest.mark.parametrize(
+    ("under", "tier", "codes"),
+    [
+        ("hardened", NodeTier.TEE_GPU, ["ST-CHAN-010"]),
+        ("baseline", NodeTier.VTPM, ["ST-CHAN-010"]),
+        ("dev", NodeTier.TEE_GPU, []),
+        ("baseline", NodeTier.SELF_ASSERTED, []),
+    ],
+)
+def test_a_tier_is_never_the_statement_s_own_word(check, under, tier, codes):
+    """Without evidence it is missing, and no pass; a node that claims nothing needs none."""
+    allowed = {"node": {"allow_self_asserted": SelfAsserted(max_nodes=1, reason="a test")}}
+    assert check(under, nodes=[node(tier)], shown=False, change=allowed) == codes

@@ -13,6 +13,7 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.rendezvous.coordinator.assembly import Assembly
 from securetrain.rendezvous.coordinator.journal import Journal
+from securetrain.rendezvous.coordinator.keep import KeepNothing
 from securetrain.rendezvous.coordinator.rounds import Rounds
 from securetrain.rendezvous.wire.protocol import Formed, Status, Store
 
@@ -66,6 +67,7 @@ class Scene:
             random=bytes,
             monotonic=lambda: self.time,
             join_timeout=600.0,
+            keep=KeepNothing(),
         )
         self.assembly = Assembly(
             self.rounds,

@@ -1,0 +1,179 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The links to what is kept by digest, and to the other signed things of a run.
+
+Rules:
+
+1. a document counts when the statement binds its digest and the bytes of that digest are one of
+   the right kind, in full;
+2. the policy's bytes are those whose digest the statement names, too;
+3. a parent or dataset counts when its own signature verified (by the caller) and its statement is
+   the very one that is bound: another statement on the same bytes is another link;
+4. the ledger counts when its chain holds under the trust root's keys, and the head that was bound
+   is in it: what was cut away before that cannot be hidden.
+"""
+
+from typing import TypeVar
+
+from securetrain.artifacts.statement import Opened, ParentRole
+from securetrain.chain import documents
+from securetrain.chain.links import Given, Subject, Verdict, broken, missing, verified
+from securetrain.chain.store import document
+from securetrain.core import canonical
+from securetrain.core.vocabulary import ChainLink
+from securetrain.identity.trust import TrustRole
+from securetrain.ledger import verify_ledger
+from securetrain.policy.schema import Policy
+
+D = TypeVar("D", bound=documents.Document)
+
+
+def judge_policy(subject: Subject, given: Given) -> Verdict:
+    """Judge the policy in force: rules 1 and 2."""
+    link, said = ChainLink.POLICY, subject.said
+    if said.bound.policy is None:
+        return missing(link, "the statement binds no policy")
+    if said.bound.policy != said.policy.digest:
+        return broken(link, "two policies", expected=said.policy.digest, found=said.bound.policy)
+    data = given.pieces.get(said.bound.policy)
+    if data is None:
+        return missing(link, f"the evidence {said.bound.policy[:16]}")
+    policy = canonical.decode(data, Policy, where="the policy", canonical=True)
+    if policy.metadata.id != said.policy.id:
+        return broken(link, "its name", expected=said.policy.id, found=policy.metadata.id)
+    return verified(link, f"{policy.metadata.id} {policy.metadata.version}")
+
+
+def judge_job(subject: Subject, given: Given) -> Verdict:
+    """Judge the job by rule 1."""
+    link = ChainLink.JOB
+    job = _document(link, subject.said.bound.job, given, documents.Job)
+    if isinstance(job, Verdict):
+        return job
+    if job.declared is not None and given.pieces.get(job.declared) is None:
+        return missing(link, f"what the program declared ({job.declared[:16]})")
+    return verified(link, job.module or (job.program.name if job.program else ""))
+
+
+def judge_code(subject: Subject, given: Given) -> Verdict:
+    """Judge the code by rule 1; a manifest that names nothing shows nothing."""
+    link = ChainLink.CODE
+    code = _document(link, subject.said.bound.code, given, documents.Code)
+    if isinstance(code, Verdict):
+        return code
+    if not code.distributions:
+        return broken(link, "the manifest names no distribution: nothing ran without one")
+    own = sum(one.by is documents.Witness.LAUNCHER for one in code.files)
+    what = f"{len(code.files)} files, {own} of them read by the launcher"
+    return verified(link, f"{what}; {len(code.distributions)} distributions")
+
+
+def judge_environment(subject: Subject, given: Given) -> Verdict:
+    """Judge the environment by rule 1."""
+    link = ChainLink.ENVIRONMENT
+    found = _document(link, subject.said.bound.environment, given, documents.Environment)
+    if isinstance(found, Verdict):
+        return found
+    return verified(link, f"torch {found.torch}, {found.processor.model}"[:200])
+
+
+def judge_dataset(subject: Subject, given: Given) -> Verdict:
+    """Judge the dataset by rule 3."""
+    del given
+    link, said = ChainLink.DATASET, subject.said
+    if not said.dataset.digest:
+        return missing(link, "the statement names no dataset")
+    if said.bound.dataset is None:
+        return missing(link, "the statement binds no statement of its dataset")
+    if subject.dataset is None:
+        return missing(link, f"the dataset {said.dataset.digest[:16]}")
+    return _same(link, subject.dataset, said.dataset.digest, said.bound.dataset) or verified(
+        link, said.dataset.name
+    )
+
+
+def judge_parents(subject: Subject, given: Given) -> Verdict:
+    """Judge every parent by rule 3."""
+    del given
+    link, said = ChainLink.PARENTS, subject.said
+    bound = said.bound.parents
+    if said.parents and not bound:
+        return missing(link, "the statement binds no statement of its parents")
+    if len(bound) != len(said.parents):
+        return broken(
+            link, "its parents", expected=str(len(said.parents)), found=f"{len(bound)} statements"
+        )
+    for parent, statement in zip(said.parents, bound, strict=True):
+        found = subject.parents.get(parent.digest)
+        if found is None:
+            return missing(link, f"the parent {parent.digest[:16]}")
+        if differs := _same(link, found, parent.digest, statement):
+            return differs
+        if parent.role is ParentRole.PREVIOUS and (wrong := _not_before(subject, found)):
+            return broken(link, f"the parent {parent.digest[:16]}: {wrong}")
+    return verified(link, f"{len(bound)} parents" if bound else "a first checkpoint")
+
+
+def judge_ledger(subject: Subject, given: Given) -> Verdict:
+    """Judge the ledger by rule 4."""
+    link, bound = ChainLink.LEDGER, subject.said.bound.ledger_head
+    if bound is None:
+        return missing(link, "the statement binds no head of a ledger")
+    if subject.ledger is None:
+        return missing(link, "the run's ledger")
+    read = verify_ledger(subject.ledger, given.trust.keys_for(TrustRole.LEDGER), where="ledger")
+    heads = [entry.body.prev for entry in read.entries[1:]] + [read.head]
+    if bound not in heads or not read.entries:
+        return broken(link, "the head is not in it", expected=bound, found=read.head)
+    return verified(link, f"{heads.index(bound) + 1} of {len(read.entries)} entries were bound")
+
+
+def judge_log(subject: Subject, given: Given) -> Verdict:
+    """Judge the place in the log; the caller has verified the proof."""
+    del given
+    if subject.logged is None:
+        return missing(ChainLink.LOG, "no proof that the statement was logged")
+    return verified(ChainLink.LOG, f"entry {subject.logged.index}")
+
+
+def judge_time(subject: Subject, given: Given) -> Verdict:
+    """Judge by the witnesses: they saw the statement, and not before it says that it was made."""
+    del given
+    link, seen = ChainLink.TIME, subject.logged.seen if subject.logged is not None else None
+    if seen is None:
+        return missing(link, "no witness says when it was signed")
+    if (made := subject.said.created) > seen:
+        return broken(
+            link,
+            "it was seen before it was made",
+            expected=seen.isoformat(),
+            found=made.isoformat(),
+        )
+    return verified(link, f"made before {seen.isoformat()}")
+
+
+def _document(link: ChainLink, digest: str | None, given: Given, kind: type[D]) -> D | Verdict:
+    if digest is None:
+        return missing(link, f"the statement binds no {link}")
+    found = document(given.pieces, digest, kind)
+    return missing(link, f"the evidence {digest[:16]}") if found is None else found
+
+
+def _same(link: ChainLink, found: Opened, digest: str, statement: str) -> Verdict | None:
+    for name, expected, has in (
+        ("its bytes", digest, found.digest),
+        ("its statement", statement, found.statement),
+    ):
+        if expected != has:
+            return broken(link, name, expected=expected, found=has)
+    return None
+
+
+def _not_before(subject: Subject, parent: Opened) -> str:
+    """Say why a checkpoint cannot be the previous one; empty when it can."""
+    said, before = subject.said, parent.checkpoint
+    if before.created > said.created:
+        return f"it is younger, of {before.created.isoformat()}"
+    if before.run_id == said.run_id and before.seq >= said.seq:
+        return f"it has number {before.seq}, and this one {said.seq}"
+    return ""

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The links of a checkpoint: their verdicts, codes, and what a judge of one is given.
+
+`judging` has the judges. A link is ``verified`` only when evidence was compared with what was
+signed, ``broken`` when evidence contradicts it, ``missing`` when there is none: both are refusals
+where a policy requires the link. ``not asked`` says that nobody required it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeAlias
+
+from securetrain.artifacts import Problem
+from securetrain.artifacts.statement import CheckpointPredicate, Opened
+from securetrain.chain.store import InMemory, Pieces
+from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
+from securetrain.identity.log import Logged
+from securetrain.identity.trust import TrustRoot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A checkpoint whose statement verified, with what it was made from as far as it was found."""
+
+    opened: Opened
+    parents: Mapping[str, Opened] = field(default_factory=dict)
+    """By tree digest; only those whose statements verified."""
+    dataset: Opened | None = None
+    logged: Logged | None = None
+    """Its place in the log, by a proof that holds; None without one."""
+    ledger: bytes | None = None
+    """The run's ledger, as it lies there; None without one."""
+
+    @property
+    def said(self) -> CheckpointPredicate:
+        """Its predicate."""
+        return self.opened.checkpoint
+
+    @property
+    def since(self) -> datetime | None:
+        """The time from which its own steps were done at the earliest: its parent of the same run
+        was there. None for a first checkpoint.
+        """
+        mine = [
+            found.checkpoint.created
+            for found in self.parents.values()
+            if isinstance(found.predicate, CheckpointPredicate)
+            and found.predicate.run_id == self.said.run_id
+        ]
+        return max(mine, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """Everything that a verifier has besides the statements."""
+
+    trust: TrustRoot
+    pieces: Pieces = field(default_factory=InMemory)
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The word on one link of one checkpoint."""
+
+    link: ChainLink
+    state: LinkState
+    what: str = ""
+    """Why, in a line; of one that is verified, what was shown."""
+    expected: str = ""
+    found: str = ""
+    where: str = ""
+    tiers: Mapping[str, NodeTier] = field(default_factory=dict)
+    """Of the link `nodes`: what evidence shows for each node."""
+
+    def problem(self) -> Problem | None:
+        """The refusal of one that is required; None when it is verified."""
+        if self.state is LinkState.VERIFIED:
+            return None
+        what = f"{self.link} {self.state}: {self.what}"
+        if self.expected or self.found:
+            what += f" (expected {self.expected or 'something'}, found {self.found or 'nothing'})"
+        return Problem(code=code_of(self.link), what=what, file=self.where)
+
+
+Judge: TypeAlias = Callable[[Subject, Given], Verdict]
+
+
+def verified(link: ChainLink, what: str, tiers: Mapping[str, NodeTier] | None = None) -> Verdict:
+    """Evidence shows it."""
+    return Verdict(link=link, state=LinkState.VERIFIED, what=what, tiers=tiers or {})
+
+
+def missing(link: ChainLink, what: str, *, where: str = "") -> Verdict:
+    """There is no evidence."""
+    return Verdict(link=link, state=LinkState.MISSING, what=what, where=where)
+
+
+def broken(
+    link: ChainLink, what: str, *, expected: str = "", found: str = "", where: str = ""
+) -> Verdict:
+    """Evidence contradicts what was signed."""
+    return Verdict(
+        link=link,
+        state=LinkState.BROKEN,
+        what=what,
+        expected=expected,
+        found=found,
+        where=where,
+    )
+
+
+def code_of(link: ChainLink) -> str:  # noqa: C901, PLR0912 - a line for each link
+    """The code of a link, broken or missing."""
+    match link:
+        case ChainLink.NODES:
+            return "ST-CHAN-010"
+        case ChainLink.MEMBERSHIP:
+            return "ST-CHAN-011"
+        case ChainLink.POLICY:
+            return "ST-CHAN-012"
+        case ChainLink.CODE:
+            return "ST-CHAN-013"
+        case ChainLink.ENVIRONMENT:
+            return "ST-CHAN-014"
+        case ChainLink.DATASET:
+            return "ST-CHAN-015"
+        case ChainLink.ROWS:
+            return "ST-CHAN-016"
+        case ChainLink.GRADIENTS:
+            return "ST-CHAN-017"
+        case ChainLink.PARENTS:
+            return "ST-CHAN-018"
+        case ChainLink.LEDGER:
+            return "ST-CHAN-019"
+        case ChainLink.LOG:
+            return "ST-CHAN-020"
+        case ChainLink.TIME:
+            return "ST-CHAN-021"
+        case ChainLink.JOB:
+            return "ST-CHAN-022"
+        case _:
+            raise ValueError(f"no code for the link {link!r}")

@@ -1,0 +1,298 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Gather what proves a checkpoint, for one file that leads back by signatures alone.
+
+Rules:
+
+1. a pack holds the statements of the checkpoint, of all its ancestors and of their datasets, the
+   proofs that they were logged, their runs' ledgers, and every piece of evidence that the
+   statements bind or that such a piece names;
+2. whoever packs judges nothing but the statements' own signatures; the verifier judges;
+3. what is not at hand is left out and said (`Gathered.missing`). It is never made up, and the
+   verifier finds it missing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.artifacts.lineage import Link, chain_of, proof_name
+from securetrain.artifacts.statement import (
+    Bound,
+    CheckpointPredicate,
+    read_statement,
+)
+from securetrain.chain import container, documents
+from securetrain.chain.store import Pieces, Places
+from securetrain.core import canonical
+from securetrain.core.errors import IntegrityError, SecureTrainError, reason
+from securetrain.core.files import read_file
+from securetrain.identity.trust import TrustRoot
+
+STATEMENT_TYPE: Final = "application/vnd.dsse.envelope.v1+json"
+PROOF_TYPE: Final = "text/vnd.c2sp.tlog-proof"
+LEDGER_TYPE: Final = "application/vnd.securetrain.ledger+jsonl"
+PIECE_TYPE: Final = "application/octet-stream"
+CONTENTS_TYPE: Final = "application/vnd.securetrain.pack.contents.v1+json"
+LEDGER_LIMIT: Final = 1 << 30
+PROOF_LIMIT: Final = 1 << 20
+LEDGER: Final = "ledger.jsonl"
+
+Hex32: TypeAlias = documents.Hex32
+
+
+class Entry(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """A statement of a pack, and what belongs to it. Hints: nothing counts for standing here."""
+
+    statement: Hex32
+    """SHA-256 of its envelope."""
+    proof: Hex32 | None = None
+    ledger: Hex32 | None = None
+
+
+class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The statements of a pack; the first is the one that it is about."""
+
+    statements: Annotated[tuple[Entry, ...], Meta(min_length=1, max_length=1 << 17)]
+
+
+@dataclass(slots=True)
+class Gathered:
+    """The documents of a pack that is being made."""
+
+    subject: container.Document
+    documents: dict[str, container.Document] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    """What was not at hand, a line each."""
+    num_statements: int = 0
+
+
+def gather(chain: Link, pieces: Pieces) -> Gathered:
+    """Gather everything that a chain leads to.
+
+    Args:
+        chain: The checkpoint and all that it was made from (`lineage.chain_of`).
+        pieces: The evidence of its runs.
+
+    Raises:
+        IntegrityError: The checkpoint's own statement cannot be read.
+        ValueError: The chain's first link was not opened.
+    """
+    if chain.opened is None or chain.path is None:
+        raise ValueError("a chain begins with a checkpoint whose statement verified")
+    found = Gathered(_statement(chain))
+    entries: dict[str, Entry] = {}
+    ledgers: dict[Path, str | None] = {}
+    for link in chain.every():
+        if link.opened is None or link.path is None:
+            found.missing.append(f"{link.role} {link.digest[:16]}: {link.problem}")
+            continue
+        try:
+            envelope = _statement(link)
+        except IntegrityError as error:
+            found.missing.append(f"{link.role} {link.digest[:16]}: {reason(error)}")
+            continue
+        if envelope.digest in entries:
+            continue
+        _keep(found, envelope)
+        entries[envelope.digest] = Entry(
+            statement=envelope.digest,
+            proof=_proof(found, link),
+            ledger=_ledger(found, link, ledgers),
+        )
+        if isinstance(link.said, CheckpointPredicate):
+            _follow(found, link.said.bound, pieces, f"step {link.said.step}")
+    contents = Contents(statements=tuple(entries.values()))
+    _keep(found, container.Document.of(CONTENTS_TYPE, canonical.encode(contents)))
+    found.num_statements = len(entries)
+    return found
+
+
+def _keep(found: Gathered, document: container.Document) -> str:
+    found.documents.setdefault(document.digest, document)
+    return document.digest
+
+
+def _statement(link: Link) -> container.Document:
+    assert link.opened is not None
+    assert link.path is not None
+    data = read_statement(link.path, link.opened.kind)
+    return container.Document.of(STATEMENT_TYPE, data)
+
+
+def _proof(found: Gathered, link: Link) -> str | None:
+    """The proof beside a checkpoint; most have none."""
+    if not isinstance(link.path, Path):
+        return None
+    path = link.path.with_name(proof_name(link.path.name))
+    if not path.exists():
+        return None
+    try:
+        data = read_file(path, PROOF_LIMIT)
+    except SecureTrainError as error:
+        found.missing.append(f"{path.name}: {reason(error)}")
+        return None
+    return _keep(found, container.Document.of(PROOF_TYPE, data))
+
+
+def _ledger(found: Gathered, link: Link, ledgers: dict[Path, str | None]) -> str | None:
+    """The ledger of the run whose directory holds a checkpoint."""
+    if not isinstance(link.said, CheckpointPredicate) or not isinstance(link.path, Path):
+        return None
+    path = link.path.absolute().parent.parent / LEDGER
+    if path not in ledgers:
+        try:
+            data = read_file(path, LEDGER_LIMIT) if path.is_file() else None
+        except SecureTrainError as error:
+            found.missing.append(f"the ledger {path.name}: {reason(error)}")
+            data = None
+        document = None if data is None else container.Document.of(LEDGER_TYPE, data)
+        ledgers[path] = None if document is None else _keep(found, document)
+    if ledgers[path] is None and link.said.bound.ledger_head is not None:
+        found.missing.append(f"step {link.said.step}: the run's ledger")
+    return ledgers[path]
+
+
+Schema: TypeAlias = type[documents.Document] | None
+"""Of a piece: its schema; None for bytes that this version does not look into."""
+
+
+def _follow(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> None:
+    """Everything that a statement binds, and that this names."""
+    waiting: list[tuple[str, str, Schema]] = [
+        (name, digest, kind)
+        for name, digest, kind in (
+            ("policy", bound.policy, None),
+            ("job", bound.job, documents.Job),
+            ("code", bound.code, documents.Code),
+            ("environment", bound.environment, documents.Environment),
+            ("membership", bound.membership, documents.Membership),
+            ("step records", bound.step_records, None),
+        )
+        if digest is not None
+    ]
+    elsewhere = False
+    while waiting:
+        name, digest, kind = waiting.pop()
+        if digest in found.documents:
+            continue
+        try:
+            data = pieces.get(digest)
+            if data is None:
+                found.missing.append(f"{whose}: {name} {digest[:16]}")
+                continue
+            _keep(found, container.Document.of(_media_type(kind), data))
+            if kind is not None:
+                parsed = documents.decode(data, kind)
+                waiting += _named_by(parsed)
+                elsewhere |= isinstance(parsed, documents.Membership) and not (
+                    parsed.credentials and parsed.appraised
+                )
+        except IntegrityError as error:
+            found.missing.append(f"{whose}: {name} {digest[:16]}: {reason(error)}")
+    if elsewhere:
+        _coordinators_own(found, pieces, whose)
+
+
+def _coordinators_own(found: Gathered, pieces: Pieces, whose: str) -> None:
+    """What a coordinator elsewhere kept, which a launcher that joined it does not know by name."""
+    for digest in pieces.names():
+        data = pieces.get(digest)
+        if data is None or digest in found.documents or len(data) > documents.DOCUMENT_LIMIT:
+            continue
+        for kind in (documents.Credential, documents.Appraised):
+            try:
+                parsed = documents.decode(data, kind)
+            except IntegrityError:
+                continue
+            _keep(found, container.Document.of(_media_type(kind), data))
+            for name, inner, _ in _named_by(parsed):
+                piece = pieces.get(inner)
+                if piece is None:
+                    found.missing.append(f"{whose}: {name} {inner[:16]}")
+                else:
+                    _keep(found, container.Document.of(PIECE_TYPE, piece))
+
+
+def _named_by(document: documents.Document) -> Iterator[tuple[str, str, Schema]]:
+    """The pieces that a document names."""
+    match document:
+        case documents.Membership():
+            yield "signed membership", document.envelope, None
+            for digest in document.credentials:
+                yield "coordinator's certificate", digest, documents.Credential
+            for digest in document.appraised:
+                yield "result", digest, documents.Appraised
+        case documents.Appraised():
+            yield "signed result", document.token, None
+            yield "evidence", document.presented.body, None
+            if document.presented.keys is not None:
+                yield "TPM keys", document.presented.keys, None
+            if document.reference_values is not None:
+                yield "reference values", document.reference_values, None
+        case documents.Job(declared=str() as declared):
+            yield "declared settings", declared, documents.Declared
+        case _:
+            return
+
+
+def _media_type(kind: Schema) -> str:
+    return PIECE_TYPE if kind is None else str(kind.__struct_config__.tag)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A pack that was written."""
+
+    path: Path
+    size: int
+    manifest: str
+    """SHA-256 of its manifest: the same for the same documents."""
+    num_statements: int
+    num_documents: int
+    missing: tuple[str, ...]
+    """What was not at hand, a line each."""
+
+
+def pack(
+    checkpoint: Path,
+    out: Path,
+    *,
+    trust: TrustRoot,
+    data: TrustRoot | None = None,
+    places: Sequence[Path] = (),
+    evidence: Sequence[Path] = (),
+) -> Packed:
+    """Put what proves a checkpoint into one file.
+
+    Args:
+        checkpoint: Its directory.
+        out: The new file.
+        trust: The keys that may sign it and its ancestors.
+        data: The keys that may sign its datasets; by default `trust` names them, too.
+        places: Directories below which ancestors and datasets are looked for. Default: the run
+            directory around it.
+        evidence: Run directories with evidence besides that one: a coordinator's, above all.
+
+    Raises:
+        IntegrityError: The checkpoint's statement does not verify; ST-PACK-130, ST-PACK-140.
+        UsageError: `out` cannot be written, or is there.
+    """
+    run = checkpoint.absolute().parent.parent
+    chain = chain_of(checkpoint, trust, places or (run,), data)
+    gathered = gather(chain, Places.of((run, *evidence)))
+    manifest = container.write_pack(out, gathered.subject, gathered.documents.values())
+    return Packed(
+        path=out,
+        size=out.stat().st_size,
+        manifest=manifest,
+        num_statements=gathered.num_statements,
+        num_documents=len(gathered.documents),
+        missing=tuple(gathered.missing),
+    )

@@ -1,0 +1,246 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The evidence of a run on disk: one file for each piece, named by the SHA-256 of its bytes.
+
+Rules:
+
+1. a piece is whole or absent: temporary, fsync, rename. It is the launcher's or coordinator's
+   alone (0600 in a folder of 0700), and workers may not write there;
+2. nothing is replaced. What is there already is left; a file that is not of its name is refused
+   when it is read, and put right when its true bytes are kept again;
+3. a reader takes nothing by its name: bytes count only if they hash to it. Sizes, numbers and the
+   sum of the bytes are bounded before anything is read.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from securetrain.chain import documents
+from securetrain.core.errors import IntegrityError, SecureTrainError, reason
+from securetrain.core.files import PRIVATE_FILE, make_private_dir, read_file, write_atomic
+
+PIECE_LIMIT: Final = 64 << 20
+"""Bytes of one piece."""
+MAX_PIECES: Final = 1 << 20
+SMALL: Final = 64 << 10
+"""Bytes of a document that is looked for without its digest."""
+_NAME: Final = re.compile(r"[0-9a-f]{64}")
+
+D = TypeVar("D", bound=documents.Document)
+
+
+class Pieces(Protocol):
+    """Something that gives evidence by digest: a folder, several, or a pack."""
+
+    def get(self, digest: str) -> bytes | None:
+        """The piece with a digest, which its bytes have; None when it is not there.
+
+        Raises:
+            IntegrityError: ST-CHAN-001 when what is there has another digest.
+        """
+
+    def names(self) -> Iterator[str]:
+        """The digests of what is there."""
+
+
+class Shelf(Pieces, Protocol):
+    """Something that keeps evidence, too."""
+
+    def put(self, data: bytes) -> str:
+        """Keep a piece; its digest (hex).
+
+        Raises:
+            IntegrityError: ST-CHAN-002 when it cannot be kept.
+        """
+
+    def keep(self, document: documents.Document) -> str:
+        """Keep a document; its digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceStore:
+    """A folder of evidence."""
+
+    folder: Path
+
+    def put(self, data: bytes) -> str:
+        """Keep a piece; its digest (hex).
+
+        Raises:
+            IntegrityError: ST-CHAN-002 when it cannot be kept.
+        """
+        digest = hashlib.sha256(data).hexdigest()
+        if len(data) > PIECE_LIMIT:
+            raise IntegrityError(
+                "ST-CHAN-002",
+                f"{len(data)} bytes, the limit of one piece is {PIECE_LIMIT}",
+                str(self.folder / digest),
+            )
+        try:
+            path = make_private_dir(self.folder) / digest
+            if not self._is_whole(path, len(data)):
+                write_atomic(path, data, mode=PRIVATE_FILE)
+        except SecureTrainError as error:
+            raise IntegrityError("ST-CHAN-002", reason(error), str(self.folder)) from error
+        return digest
+
+    def keep(self, document: documents.Document) -> str:
+        """Keep a document; its digest.
+
+        Raises:
+            IntegrityError: ST-CHAN-001 when it breaks its own schema, ST-CHAN-002.
+        """
+        return self.put(documents.encode(document))
+
+    def get(self, digest: str) -> bytes | None:
+        """See `Pieces.get`."""
+        if not _NAME.fullmatch(digest):
+            raise IntegrityError(documents.MALFORMED, f"{digest[:80]!r} is no digest", "evidence")
+        path = self.folder / digest
+        if not os.path.lexists(path):
+            return None
+        try:
+            data = read_file(path, PIECE_LIMIT)
+        except SecureTrainError as error:
+            raise IntegrityError(documents.MALFORMED, reason(error), str(path)) from error
+        found = hashlib.sha256(data).hexdigest()
+        if found != digest:
+            raise IntegrityError(
+                documents.MALFORMED, f"its bytes have the digest {found[:16]}", str(path)
+            )
+        return data
+
+    def names(self) -> Iterator[str]:
+        """See `Pieces.names`; in order, at most `MAX_PIECES`."""
+        try:
+            found = sorted(
+                path.name for path in self.folder.iterdir() if _NAME.fullmatch(path.name)
+            )
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise IntegrityError(documents.MALFORMED, str(error), str(self.folder)) from error
+        if len(found) > MAX_PIECES:
+            raise IntegrityError(
+                documents.MALFORMED,
+                f"{len(found)} pieces, the limit is {MAX_PIECES}",
+                str(self.folder),
+            )
+        yield from found
+
+    @staticmethod
+    def _is_whole(path: Path, size: int) -> bool:
+        """Tell whether a piece is there; one of another size was damaged, and is put right."""
+        try:
+            info = path.lstat()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return False
+        if info.st_size != size:
+            return False
+        try:
+            data = read_file(path, PIECE_LIMIT)
+        except SecureTrainError:
+            return False
+        return hashlib.sha256(data).hexdigest() == path.name
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Several folders of evidence, asked in order: a run's, and its coordinator's."""
+
+    stores: Sequence[EvidenceStore]
+
+    @classmethod
+    def of(cls, folders: Sequence[Path]) -> "Places":
+        """The stores in some folders; a run directory is asked for the folder inside it."""
+        return cls([EvidenceStore(_inside(folder)) for folder in folders])
+
+    def get(self, digest: str) -> bytes | None:
+        """See `Pieces.get`; one that is damaged in a place may be whole in the next."""
+        damaged: IntegrityError | None = None
+        for store in self.stores:
+            try:
+                data = store.get(digest)
+            except IntegrityError as error:
+                damaged = damaged or error
+                continue
+            if data is not None:
+                return data
+        if damaged is not None:
+            raise damaged
+        return None
+
+    def names(self) -> Iterator[str]:
+        """See `Pieces.names`."""
+        seen: set[str] = set()
+        for store in self.stores:
+            for name in store.names():
+                if name not in seen:
+                    seen.add(name)
+                    yield name
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """Evidence that was read already, for verifiers of a pack and for tests."""
+
+    pieces: dict[str, bytes] = field(default_factory=dict)
+
+    def put(self, data: bytes) -> str:
+        """Keep a piece; its digest."""
+        digest = hashlib.sha256(data).hexdigest()
+        self.pieces[digest] = data
+        return digest
+
+    def keep(self, document: documents.Document) -> str:
+        """Keep a document; its digest."""
+        return self.put(documents.encode(document))
+
+    def get(self, digest: str) -> bytes | None:
+        """See `Pieces.get`."""
+        data = self.pieces.get(digest)
+        if data is not None and hashlib.sha256(data).hexdigest() != digest:
+            raise IntegrityError(documents.MALFORMED, "its bytes have another digest", digest)
+        return data
+
+    def names(self) -> Iterator[str]:
+        """See `Pieces.names`."""
+        yield from sorted(self.pieces)
+
+
+def document(pieces: Pieces, digest: str, kind: type[D]) -> D | None:
+    """The document of a kind with a digest; None when it is not there.
+
+    Raises:
+        IntegrityError: ST-CHAN-001 when it is there, and is not one.
+    """
+    data = pieces.get(digest)
+    return None if data is None else documents.decode(data, kind, f"evidence {digest[:16]}")
+
+
+def documents_at_hand(pieces: Pieces, kind: type[D]) -> Iterator[D]:
+    """Every document of a small kind, for those who do not know its digest.
+
+    What is damaged, and what is of another kind, is left out: nothing counts by being there.
+    """
+    tag = str(kind.__struct_config__.tag).encode()
+    for digest in pieces.names():
+        try:
+            data = pieces.get(digest)
+            if data is not None and len(data) <= SMALL and tag in data:
+                yield documents.decode(data, kind)
+        except IntegrityError:
+            continue
+
+
+def _inside(folder: Path) -> Path:
+    """The evidence of a run directory, or the folder itself."""
+    inner = folder / "evidence"
+    return inner if inner.is_dir() else folder

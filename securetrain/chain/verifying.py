@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Judge a checkpoint, and its ancestors, by the evidence of their runs.
+
+Rules:
+
+1. evidence lies in the run directory that holds the checkpoint, and in the folders that are given;
+   it counts by its digest and its signatures, wherever it lies;
+2. the links that a policy requires are asked of the checkpoint, and with ``depth: all`` of every
+   ancestor for itself; one that was not found has all of them missing;
+3. nothing here recurses: a run saves thousands of checkpoints in a row.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from securetrain.artifacts import Problem, VerifyResult
+from securetrain.artifacts.lineage import Link
+from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate, Opened, Shown
+from securetrain.chain.judging import Judged, judge, judge_all
+from securetrain.chain.links import Given, Subject, code_of
+from securetrain.chain.store import Places
+from securetrain.core.errors import SecureTrainError
+from securetrain.core.files import read_file
+from securetrain.core.vocabulary import ChainDepth, ChainLink
+from securetrain.identity.trust import TrustRoot
+from securetrain.policy.schema import Policy
+
+LEDGER_LIMIT: Final = 1 << 30
+MAX_PROBLEMS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The evidence that a verifier has, and its judgement of artifacts by that."""
+
+    trust: TrustRoot
+    places: Sequence[Path]
+    """Run directories, or their folders of evidence."""
+    now: datetime
+
+    def shows(self, opened: Opened) -> Shown:
+        """The tiers that evidence shows for a checkpoint's nodes."""
+        verdict = judge(ChainLink.NODES, Subject(opened=opened), self._given())
+        return Shown(tiers=verdict.tiers, problem=verdict.problem())
+
+    def problems(self, policy: Policy, chain: Link, result: VerifyResult) -> list[Problem]:
+        """The links that a policy requires and that are not verified."""
+        found: list[Problem] = []
+        for judged in self.judged(policy, chain, result):
+            for verdict in judged.verdicts.values():
+                if verdict.link not in policy.chain.require:
+                    continue
+                problem = verdict.problem()
+                if problem is not None and len(found) < MAX_PROBLEMS:
+                    where = f"run {judged.run}, step {judged.step} ({judged.digest[:16]}): "
+                    found.append(Problem(code=problem.code, what=where + problem.what))
+        if policy.chain.require and policy.chain.depth is ChainDepth.ALL:
+            found += self._not_found(policy, chain)
+        return found
+
+    def judged(self, policy: Policy, chain: Link, result: VerifyResult) -> Iterator[Judged]:
+        """The verdicts on each checkpoint that the policy asks about."""
+        given = self._given()
+        for number, link in enumerate(chain.every()):
+            opened = link.opened
+            if opened is None or not isinstance(opened.predicate, CheckpointPredicate):
+                continue
+            if number and (policy.chain.depth is not ChainDepth.ALL or _is_repeated(link)):
+                continue
+            subject = Subject(
+                opened=opened,
+                parents=_opened(link, CheckpointPredicate),
+                dataset=next(iter(_opened(link, DatasetPredicate).values()), None),
+                logged=result.logged if number == 0 else None,
+                ledger=self._ledger(link),
+            )
+            yield judge_all(subject, given, policy.chain.require)
+
+    def _given(self) -> Given:
+        return Given(trust=self.trust, pieces=Places.of(self.places), now=self.now)
+
+    @staticmethod
+    def _ledger(link: Link) -> bytes | None:
+        """The ledger of the run whose directory holds a checkpoint."""
+        if link.path is None or not isinstance(link.path, Path):
+            return None
+        path = link.path.absolute().parent.parent / "ledger.jsonl"
+        try:
+            return read_file(path, LEDGER_LIMIT) if path.is_file() else None
+        except SecureTrainError:
+            return None
+
+    @staticmethod
+    def _not_found(policy: Policy, chain: Link) -> list[Problem]:
+        """Rule 2, for ancestors of which there is no statement."""
+        lost = [one for one in chain.every() if one.opened is None and "parent" in one.role]
+        return [
+            Problem(
+                code=code_of(link),
+                what=f"{one.role} {one.digest[:16]}: {link} missing: {one.problem}",
+            )
+            for one in lost[:100]
+            for link in policy.chain.require
+        ]
+
+
+def near(path: Path | str) -> list[Path]:
+    """The run directory around a checkpoint that lies where a run saves it."""
+    if not isinstance(path, Path):
+        return []
+    return [path.absolute().parent.parent]
+
+
+def _opened(
+    link: Link, kind: type[CheckpointPredicate] | type[DatasetPredicate]
+) -> dict[str, Opened]:
+    return {
+        one.digest: one.opened
+        for one in link.links
+        if one.opened is not None and isinstance(one.opened.predicate, kind)
+    }
+
+
+def _is_repeated(link: Link) -> bool:
+    """Tell whether a link's own links stand elsewhere: it was judged there."""
+    said = link.said
+    return isinstance(said, CheckpointPredicate) and bool(said.parents) and not link.links

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""``securetrain pack CKPT --out FILE``: one file that proves a checkpoint."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from securetrain.cli.options import TRUST_VARIABLE, file_argument, file_option, json_option
+from securetrain.report import emit
+
+if TYPE_CHECKING:
+    from securetrain.artifacts import Expectation
+    from securetrain.chain import Pack
+    from securetrain.report import Document
+
+EPILOG: Final = """\
+\b
+Examples:
+  securetrain pack runs/r1/checkpoints/step-00000400 --trust runs/r1/trust.json --out model.stpack
+  securetrain verify model.stpack --trust trust.json --policy release.yaml
+  securetrain verify model.stpack --trust trust.json --at witness --expect-run r1
+
+\b
+The pack holds the signed statements of the checkpoint, of its ancestors and of their datasets, the
+proofs that they were logged, the runs' ledgers, and the evidence that they bind: memberships,
+attestation results and what those were judged on, policy, job, code, environment. It holds no
+weights and no data. It is an OCI image layout in a tar; the same documents give the same bytes.
+Whoever verifies it needs this one file and a trust root that came another way.
+
+\b
+Exit codes: 0 packed; 3 packed, and something was not at hand: it is named, and the verifier will
+find it missing; 10 to 12 the checkpoint's statement does not verify; 20 a file cannot be written.
+"""
+
+
+@click.command(name="pack", epilog=EPILOG)
+@file_argument("path")
+@file_option(
+    "--trust",
+    "trust_file",
+    required=True,
+    envvar=TRUST_VARIABLE,
+    show_envvar=True,
+    help="The trust root of the run: its trust.json.",
+)
+@file_option("--out", required=True, help="The pack's file, which must not exist.")
+@file_option(
+    "--walk-in",
+    "places",
+    multiple=True,
+    help="Where its parents and datasets are. Default: the run directory around PATH.",
+)
+@file_option(
+    "--evidence",
+    "evidence",
+    multiple=True,
+    help="Further run directories with evidence of its nodes: a coordinator's, above all.",
+)
+@file_option(
+    "--trust-data",
+    help="The trust root of whoever made its dataset, where --trust does not name them.",
+)
+@json_option
+def command(
+    *,
+    path: Path,
+    trust_file: Path,
+    out: Path,
+    places: tuple[Path, ...],
+    evidence: tuple[Path, ...],
+    trust_data: Path | None,
+    output: str,
+) -> int:
+    """Put what proves the checkpoint at PATH into one file."""
+    from securetrain.chain import pack
+    from securetrain.identity import load_trust
+    from securetrain.report import packs
+
+    now = datetime.now(UTC)
+    made = pack(
+        path,
+        out,
+        trust=load_trust(trust_file, now),
+        data=None if trust_data is None else load_trust(trust_data, now),
+        places=places,
+        evidence=evidence,
+    )
+    return emit(packs.made(made), output)
+
+
+def verify_file(
+    path: Path,
+    *,
+    trust_file: Path,
+    trust_data: Path | None,
+    policy_name: str | None,
+    expect: "Expectation | None",
+    at: str,
+) -> "Document":
+    """The answer of ``securetrain verify`` about a pack."""
+    from securetrain.chain import Pack, verify_pack
+    from securetrain.identity import load_trust
+    from securetrain.policy.load import load_policy
+    from securetrain.report import packs
+
+    policy = None if policy_name is None else load_policy(policy_name)
+    with Pack.open(path) as opened:
+        now = datetime.now(UTC)
+        if at == "witness":
+            now = _seen(opened, trust_file, now)
+        result = verify_pack(
+            opened,
+            trust=load_trust(trust_file, now),
+            data=None if trust_data is None else load_trust(trust_data, now),
+            policy=None if policy is None else policy.policy,
+            expect=expect,
+            now=now,
+        )
+    return packs.verified(result, policy, trust_file)
+
+
+def _seen(opened: "Pack", trust_file: Path, now: datetime) -> datetime:
+    """The time at which the witnesses had seen it, by the trust root of that time."""
+    from securetrain.chain import claimed_time, witnessed
+    from securetrain.core.errors import IntegrityError
+    from securetrain.identity import load_trust
+
+    claimed = claimed_time(opened)
+    if claimed is None or claimed > now:
+        claimed = now
+    seen = witnessed(opened, load_trust(trust_file, claimed), now)
+    if seen is not None and seen <= now:
+        # What counted when they saw it decides; the claim only said where to look first.
+        seen = witnessed(opened, load_trust(trust_file, seen), seen)
+    if seen is None or seen > now:
+        raise IntegrityError(
+            "ST-CHAN-021",
+            "no witness says when it was signed, so it cannot be judged at that time",
+            str(opened.path),
+            "verify it without --at witness, or have checkpoints logged with witnesses",
+        )
+    return seen

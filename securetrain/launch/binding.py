@@ -1,0 +1,275 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Bonds of a run's statements: decided and kept by the launcher, only declared by workers.
+
+Rules:
+
+1. the nodes are those of the membership that is in force, with the tiers and results that the
+   coordinator signed. No ledger line and no worker has a say in them;
+2. what is bound is kept before it is said. A statement must say exactly what was last said for its
+   step, and the launcher signs no other;
+3. a parent's statement is one that this run's folder holds under the trust root's keys, or one that
+   a worker has shown; the worker's word gives it no weight: who verifies it asks its signature;
+4. files of code are read again here, where the launcher may; else they stay the worker's word.
+"""
+
+import base64
+import binascii
+import hashlib
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from securetrain.artifacts.lineage import checkpoints_of
+from securetrain.artifacts.statement import Bound, CheckpointPredicate, NodeRef, PolicyRef
+from securetrain.chain import Keeper
+from securetrain.chain.documents import (
+    MAX_FILES,
+    Code,
+    CodeFile,
+    Declared,
+    Distribution,
+    Environment,
+    Input,
+    Job,
+    Witness,
+)
+from securetrain.core import canonical
+from securetrain.core.errors import RuntimeRefusal, SecureTrainError, reason
+from securetrain.core.files import read_file
+from securetrain.core.vocabulary import tier_label
+from securetrain.identity import Role, SpiffeId, dsse, envelope_unverified
+from securetrain.identity.signing import Bind, Bonds, Declaration, ImportedFile, Topic
+from securetrain.identity.trust import TrustRoot
+from securetrain.launch.run_setup import RunSetup
+from securetrain.rendezvous.wire import Membership, node_ranks
+
+NOT_OWN: Final = "ST-RUNT-031"
+MALFORMED: Final = "ST-RUNT-032"
+FILE_LIMIT: Final = 64 << 20
+MAX_STATEMENTS: Final = 4096
+MAX_SAID: Final = 64
+"""Answers that still wait for their statement."""
+TREE: Final = "securetrainTree1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The part of the evidence that is known before any worker runs."""
+
+    job: Job
+    environment: Environment
+    distributions: tuple[Distribution, ...] = ()
+    python: str = ""
+    commit: str = ""
+    dirty: bool | None = None
+    lock_file: Input | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Binder:
+    """Says, for each statement of one launch, what it has to bind."""
+
+    setup: RunSetup
+    keeper: Keeper
+    trust: TrustRoot
+    around: Surroundings
+    membership: Membership | None = None
+    _code: tuple[CodeFile, ...] = ()
+    _declared: Mapping[str, str] = field(default_factory=dict)
+    _job: str | None = None
+    _statements: dict[str, str] = field(default_factory=dict)
+    """By tree digest: SHA-256 of the statement."""
+    _said: dict[int, Bonds] = field(default_factory=dict)
+    """The last answer for each step."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, membership: Membership, signed: str) -> None:
+        """An epoch begins; its membership is kept as it was signed."""
+        self.keeper.membership(signed, membership)
+        with self._lock:
+            self.membership = membership
+            self._said.clear()
+
+    def declare(self, said: Declaration) -> None:
+        """Take a worker's word.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-032 when it is malformed.
+        """
+        try:
+            self._declare(said)
+        except (msgspec.ValidationError, binascii.Error, ValueError) as error:
+            raise RuntimeRefusal(MALFORMED, f"{said.topic}: {error}"[:500]) from error
+        except SecureTrainError as error:
+            raise RuntimeRefusal(MALFORMED, f"{said.topic}: {reason(error)}"[:500]) from error
+
+    def _declare(self, said: Declaration) -> None:
+        match said.topic:
+            case Topic.CODE:
+                files = msgspec.convert(said.said, list[ImportedFile], strict=True)
+                if len(files) > MAX_FILES:
+                    raise ValueError(f"{len(files)} files, the limit is {MAX_FILES}")
+                self._code = tuple(map(code_file, files))
+            case Topic.ENVIRONMENT:
+                self._declared = msgspec.convert(said.said, dict[str, str], strict=True)
+            case Topic.JOB:
+                program = self.around.job.module or "program"
+                made = Declared(program=program, settings=dict(said.said))
+                self._job = self.keeper.store.keep(made)
+            case Topic.STATEMENT:
+                self._show(base64.b64decode(str(said.said), validate=True))
+
+    def _show(self, data: bytes) -> None:
+        """Keep a signed statement, and note which bytes it is about."""
+        payload = base64.b64decode(envelope_unverified(data).payload, validate=True)
+        parsed = canonical.loads(payload, limit=dsse.ENVELOPE_LIMIT, where="statement")
+        digest = parsed["subject"][0]["digest"][TREE]
+        if not isinstance(digest, str) or len(digest) != 64:
+            raise ValueError("it is about no signed directory")
+        if len(self._statements) >= MAX_STATEMENTS:
+            raise ValueError(f"more than {MAX_STATEMENTS} statements")
+        self.keeper.store.put(data)
+        self._statements[digest] = hashlib.sha256(payload).hexdigest()
+
+    def signed(self, digest: str, message: bytes) -> None:
+        """A checkpoint was signed here: later ones may name it."""
+        payload = dsse.payload_of(message, dsse.IN_TOTO)
+        self._statements[digest] = hashlib.sha256(payload).hexdigest()
+
+    def bind(self, about: Bind) -> Bonds:
+        """Everything that the statement of a step has to bind; kept, and then said (rule 2).
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-031 for a parent that nobody has shown.
+            IntegrityError: ST-CHAN-002 when it cannot be kept.
+        """
+        epoch = None if self.membership is None else self.membership.epoch
+        store, policy = self.keeper.store, self.setup.policy
+        bound = Bound(
+            parents=self._parents(about.parents),
+            dataset=self._statements.get(about.dataset),
+            ledger_head=self._head(),
+            membership=self.keeper.bound(epoch),
+            policy=store.put(canonical.encode(policy.policy)),
+            job=store.keep(msgspec.structs.replace(self.around.job, declared=self._job)),
+            code=store.keep(self._manifest()),
+            environment=store.keep(self._environment()),
+        )
+        said = Bonds(
+            keeps=True,
+            bound=msgspec.to_builtins(bound),
+            nodes=tuple(msgspec.to_builtins(node) for node in self.nodes()),
+            policy=msgspec.to_builtins(
+                PolicyRef(id=policy.policy.metadata.id, digest=policy.digest)
+            ),
+            epoch=epoch,
+        )
+        self._said.pop(about.step, None)
+        self._said[about.step] = said
+        while len(self._said) > MAX_SAID:
+            del self._said[next(iter(self._said))]
+        return said
+
+    def check(self, said: CheckpointPredicate) -> None:
+        """Refuse a statement that says anything else than what it was told to (rule 2).
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-031.
+        """
+        told = self._said.get(said.step)
+        if told is None:
+            raise RuntimeRefusal(
+                NOT_OWN,
+                f"step {said.step} binds nothing: its statement did not ask what to bind",
+                fix="save with this version of securetrain on every node",
+            )
+        for name, wanted, found in (
+            ("bound", told.bound, msgspec.to_builtins(said.bound)),
+            ("nodes", list(told.nodes), [msgspec.to_builtins(node) for node in said.nodes]),
+            ("epoch", told.epoch, said.epoch),
+            ("policy", told.policy, msgspec.to_builtins(said.policy)),
+        ):
+            if wanted != found:
+                raise RuntimeRefusal(NOT_OWN, f"its {name} is not what this launcher keeps")
+
+    def nodes(self) -> tuple[NodeRef, ...]:
+        """The members of the epoch, as the coordinator signed them (rule 1)."""
+        found = self.membership
+        if found is None:
+            return ()
+        domain = SpiffeId.parse(found.coordinator).trust_domain
+        ranks = {one.node: list(one.ranks) for one in node_ranks(found)}
+        return tuple(
+            NodeRef(
+                node=str(SpiffeId(domain, found.job, Role.NODE, member.node)),
+                tier=member.tier,
+                label=tier_label(member.tier),
+                ranks=ranks[member.node],
+                result=member.result,
+            )
+            for member in found.members
+        )
+
+    def _parents(self, digests: tuple[str, ...]) -> list[str]:
+        if any(digest not in self._statements for digest in digests):
+            folder, job = self.setup.run.checkpoints, self.setup.job
+            for one in checkpoints_of(folder, job, self.trust):
+                payload = base64.b64decode(envelope_unverified(one.data).payload)
+                self._statements.setdefault(one.digest, hashlib.sha256(payload).hexdigest())
+        unknown = [digest for digest in digests if digest not in self._statements]
+        # Where one is not known, none is bound: the link is missing, and says so.
+        return [] if unknown else [self._statements[digest] for digest in digests]
+
+    def _head(self) -> str | None:
+        """SHA-256 of the ledger's last whole line."""
+        path = self.setup.run.ledger
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - (1 << 20)))
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return None
+        whole = lines[:-1]  # what follows the last line's end is not whole
+        return hashlib.sha256(whole[-1]).hexdigest() if whole else None
+
+    def _manifest(self) -> Code:
+        around = self.around
+        return Code(
+            files=self._code,
+            distributions=around.distributions,
+            python=around.python,
+            commit=around.commit,
+            dirty=around.dirty,
+            lock_file=around.lock_file,
+        )
+
+    def _environment(self) -> Environment:
+        said = dict(self._declared)
+        devices = tuple(one for one in said.pop("devices", "").split(", ") if one)
+        torch = said.get("torch", self.around.environment.torch)
+        return msgspec.structs.replace(
+            self.around.environment, torch=torch, declared=said, devices=devices
+        )
+
+
+def code_file(said: ImportedFile) -> CodeFile:
+    """One entry of the manifest: read here where that can be, else the worker's word (rule 4)."""
+    parts = Path(said.file).parts
+    depth = said.module.count(".") + (2 if parts[-1].startswith("__init__.") else 1)
+    path = "/".join(part for part in parts[-depth:] if part not in {"/", "..", "."})
+    by = Witness.WORKER
+    try:
+        data = read_file(Path(said.file), FILE_LIMIT)
+    except SecureTrainError:
+        data = None
+    if data is not None and hashlib.sha256(data).hexdigest() == said.sha256:
+        by = Witness.LAUNCHER
+    return CodeFile(
+        module=said.module, path=path or "unnamed", sha256=said.sha256, size=said.size, by=by
+    )

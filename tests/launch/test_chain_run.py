@@ -1,0 +1,173 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A whole run: what its statements bind, and a worker that gives its laptop another tier."""
+
+import json
+import shutil
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from securetrain.artifacts.statement import NodeRef
+from securetrain.artifacts.statement.statements import open_statement, sign
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.chain import documents
+from securetrain.chain.store import EvidenceStore, document
+from securetrain.cli.main import main
+from securetrain.core.vocabulary import ChainLink, NodeTier
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRoot
+from securetrain.launch.run_setup import prepare_run
+
+pytestmark = pytest.mark.dist
+
+SCRIPT = """
+import os, sys
+from datetime import UTC, datetime
+from pathlib import Path
+import torch, torch.distributed as dist
+import securetrain.artifacts as artifacts
+dist.init_process_group("gloo")
+out, run, model = Path(sys.argv[1]), artifacts.this_run(), torch.nn.Linear(8, 8)
+parents = ()
+for step in (4, 8):
+    model.weight.data.fill_(step)
+    context = artifacts.SaveContext(
+        run_id=run.run_id, step=step, seq=step, created=datetime.now(UTC), parents=parents
+    )
+    saved = artifacts.save({"model": model.state_dict()}, out / f"step-{step:08d}", context=context)
+    from securetrain.artifacts.statement import Parent
+    parents = (Parent(digest=saved.digest),)
+# A worker that lies: other nodes, another tier, nothing bound. The launcher signs none of them.
+if dist.get_rank() == 0:
+    import msgspec
+    from securetrain.artifacts.statement.statements import sign
+    from securetrain.artifacts.statement import Bound
+    from securetrain.core.errors import RuntimeRefusal
+    from securetrain.artifacts import Kind
+    from securetrain.artifacts.statement import open_statement
+    from securetrain.identity.trust import TrustRoot
+    root = TrustRoot.load(Path(os.environ["SECURETRAIN_RUN_DIR"]) / "trust.json", datetime.now(UTC))
+    data = (out / "step-00000008" / "statement.json").read_bytes()
+    said, codes = open_statement(data, Kind.CHECKPOINT, root).checkpoint, []
+    node = msgspec.structs.replace(said.nodes[0], tier="tee+gpu")
+    other = msgspec.structs.replace(said.bound, policy="0" * 64)
+    for lie in ({"nodes": [node]}, {"nodes": []}, {"bound": Bound()}, {"bound": other}):
+        try:
+            sign(msgspec.structs.replace(said, **lie), "x", run.checkpoint)
+        except RuntimeRefusal as refusal:
+            codes.append(refusal.code)
+    (out / "codes").write_text(" ".join(codes))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+POLICY = """\
+apiVersion: securetrain.dev/policy/v1
+kind: Policy
+metadata: {{id: asks, version: 1.0.0}}
+extends: dev
+node: {{min_tier: {tier}}}
+gradients: {{mode: "off"}}
+checkpoint: {{require_lineage: false, require_clean_verdict: false}}
+chain: {{require: [{links}], depth: all}}
+"""
+
+
+@pytest.fixture
+def verify(capsys):
+    """Verify a checkpoint as a user does: exit code, codes of the problems, all that was said."""
+
+    def call(path, run, policy, *more):
+        words = ["verify", str(path), "--trust", str(run.trust), "--policy", str(policy), "--json"]
+        capsys.readouterr()
+        code = main([*words, *map(str, more)])
+        said = json.loads(capsys.readouterr().out)
+        return code, [problem["code"] for problem in said["problems"]], said
+
+    return call
+
+
+def lied(path, run, **changes):
+    """The checkpoint again, with a statement that its own key signs."""
+    trust = TrustRoot.load(run.trust, datetime.now(UTC))
+    said = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust).checkpoint
+    key = PrivateKey.load(run.key("checkpoint"))
+    made = msgspec.structs.replace(said, **changes)
+    (path / STATEMENT).write_bytes(sign(made, path.name, key))
+    return said
+
+
+def test_a_run_binds_its_evidence_and_a_false_tier_is_refused(launch, verify, tmp_path):
+    made = prepare_run(tmp_path / "run", "dev", datetime.now(UTC))
+    run = made.run
+    (tmp_path / "save.py").write_text(SCRIPT)
+    done = launch(
+        run.root,
+        *("--standalone", "--nproc-per-node", "2"),
+        *(str(tmp_path / "save.py"), str(run.checkpoints)),
+    )
+    assert done.code == 0, done.err
+    assert (run.checkpoints / "codes").read_text() == " ".join(["ST-RUNT-031"] * 4)
+    (run.checkpoints / "codes").unlink()
+
+    newest = run.checkpoint(8)
+    trust = TrustRoot.load(run.trust, datetime.now(UTC))
+    opened = open_statement((newest / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
+    said, store = opened.checkpoint, EvidenceStore(run.evidence)
+    (node,) = said.nodes
+    assert (node.tier, node.ranks) == (NodeTier.SELF_ASSERTED, [0, 1])
+    job = document(store, said.bound.job or "", documents.Job)
+    assert job is not None
+    assert job.program is not None
+    assert job.program.name == "save.py"
+    code = document(store, said.bound.code or "", documents.Code)
+    assert code is not None
+    assert {"torch", "msgspec"} <= {one.name for one in code.distributions}
+    assert any(one.path == "save.py" for one in code.files)
+    kept = b"".join(data for name in store.names() if (data := store.get(name)))
+    for path in (str(tmp_path), "/tmp", "/root"):
+        assert path.encode() not in b"".join(
+            store.get(digest) or b"" for digest in (said.bound.job, said.bound.code) if digest
+        )
+    assert kept
+
+    links = "nodes, membership, policy, job, code, environment, parents, ledger"
+    asked = tmp_path / "asked.yaml"
+    asked.write_text(POLICY.format(tier="self-asserted", links=links))
+    code_, codes, all_said = verify(newest, run, asked)
+    assert (code_, codes) == (0, []), all_said
+
+    # What cannot be shown is missing, and no pass.
+    every = tmp_path / "every.yaml"
+    every.write_text(POLICY.format(tier="self-asserted", links=", ".join(ChainLink)))
+    assert set(verify(newest, run, every)[1]) == {
+        *("ST-CHAN-015", "ST-CHAN-016", "ST-CHAN-017", "ST-CHAN-020", "ST-CHAN-021"),
+    }
+
+    # The measured attack: the statement says tee+gpu, and the checkpoint's own key has signed it.
+    first = run.checkpoint(4)
+    strict = tmp_path / "strict.yaml"
+    strict.write_text(POLICY.format(tier="tee+gpu", links="nodes"))
+    laptop = NodeRef(node=node.node, tier=NodeTier.TEE_GPU, ranks=[0, 1], result=node.result)
+    before = lied(first, run, nodes=[laptop])
+    code_, codes, _ = verify(first, run, strict)
+    assert code_ != 0
+    assert set(codes) == {"ST-CHAN-010"}
+    # An ancestor's lie is found from its descendant, by its own link and by the parent's.
+    assert {"ST-CHAN-010", "ST-CHAN-018"} <= set(verify(newest, run, asked)[1])
+    lied(first, run, nodes=before.nodes)
+    assert verify(newest, run, asked)[1] == []
+
+    # Evidence that is removed where it is kept: every link that needs it is named.
+    for link, code_ in (("job", "ST-CHAN-022"), ("policy", "ST-CHAN-012")):
+        path = run.evidence / getattr(said.bound, link)
+        away = path.rename(tmp_path / path.name)
+        assert set(verify(newest, run, asked)[1]) == {code_}
+        shutil.move(away, path)
+    # A ledger that is cut, and one of another run.
+    ledger = run.ledger.read_bytes()
+    run.ledger.write_bytes(b"\n".join(ledger.split(b"\n")[:3]) + b"\n")
+    assert set(verify(newest, run, asked)[1]) == {"ST-CHAN-019"}
+    run.ledger.write_bytes(ledger)
