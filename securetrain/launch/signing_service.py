@@ -29,12 +29,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts import RankSigner
 from securetrain.core import RunDir, canonical
 from securetrain.core.errors import IntegrityError, RuntimeRefusal, SecureTrainError, os_error
 from securetrain.core.files import make_private_dir
 from securetrain.identity import signing
-from securetrain.identity.keys import PairSigner, Signer
 from securetrain.identity.signing import (
     Ask,
     Bonds,
@@ -47,10 +45,11 @@ from securetrain.identity.signing import (
 )
 from securetrain.launch import elastic_agent
 from securetrain.launch.node_secrets import no_secrets
+from securetrain.launch.signing_keys import Keys, companion_of, signed, spki
 from securetrain.launch.signing_peers import Worker, identify, stood_for, workers_of
 from securetrain.launch.signing_quota import Quota, Share
 from securetrain.launch.signing_rules import MALFORMED, Judge
-from securetrain.ledger import Ledger, LedgerEvent, WriterRole, events
+from securetrain.ledger import Ledger, LedgerEvent, events
 from securetrain.rendezvous.wire import Membership, node_ranks
 
 MAX_CONNECTIONS: Final = 32
@@ -65,17 +64,6 @@ LISTED: Final = 20
 STRANGER: Final = -1
 _PART: Final = 1 << 16
 _SHORT: Final = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """The keys that the service signs with."""
-
-    checkpoint: Signer
-    rank: RankSigner | None
-    """None where nobody certifies a key for this node's ranks."""
-    ledgers: Mapping[WriterRole, Signer]
-    """By the workers' two roles."""
 
 
 @dataclass(slots=True)
@@ -395,10 +383,10 @@ class SigningService:
                         MALFORMED, "no key is certified for the ranks of this node"
                     )
                 (self.judge.rank_file if ask is Ask.RANK else self.judge.word)(worker, body)
-                return _signed(self.keys.rank.key, body)
+                return signed(self.keys.rank.key, body)
             case Ask.CHECKPOINT | Ask.HEAD:
                 (self.judge.statement if ask is Ask.CHECKPOINT else self.judge.head)(worker, body)
-                return _signed(self.keys.checkpoint, body, whole=True)
+                return signed(self.keys.checkpoint, body, whole=True)
             case Ask.EVENT:
                 return self._write(worker, body)
             case Ask.SECRET:
@@ -424,9 +412,9 @@ class SigningService:
             run_id=self.judge.here.run_id,
             rank=worker.rank,
             world_size=worker.world_size,
-            checkpoint_key=_spki(self.keys.checkpoint) if worker.rank == 0 else "",
-            checkpoint_companion=_companion(self.keys.checkpoint) if worker.rank == 0 else "",
-            rank_key="" if rank is None else _spki(rank.key),
+            checkpoint_key=spki(self.keys.checkpoint) if worker.rank == 0 else "",
+            checkpoint_companion=companion_of(self.keys.checkpoint) if worker.rank == 0 else "",
+            rank_key="" if rank is None else spki(rank.key),
             rank_certificate="" if rank is None else rank.certificate,
             nodes=self.nodes,
         )
@@ -485,26 +473,6 @@ def _send(peer: socket.socket, kind: Reply, body: bytes) -> None:
     """Send a reply; a peer that does not read loses it."""
     with suppress(OSError):
         peer.send(signing.frame(kind, body))
-
-
-def _signed(key: Signer, message: bytes, *, whole: bool = False) -> Signed:
-    """Sign; `whole` with a pair's companion too."""
-    made = (
-        key.sign_all(message)
-        if whole and isinstance(key, PairSigner)
-        else ((key.key_id, key.sign(message)),)
-    )
-    sigs = [base64.b64encode(signature).decode() for _, signature in made]
-    return Signed(key.key_id, sigs[0], sigs[1] if len(sigs) > 1 else "")
-
-
-def _spki(key: Signer) -> str:
-    return base64.b64encode(key.public.spki).decode()
-
-
-def _companion(key: Signer) -> str:
-    companion = key.public.companion
-    return "" if companion is None else base64.b64encode(companion.spki).decode()
 
 
 def _name(rank: int) -> str:

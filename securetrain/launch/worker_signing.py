@@ -12,8 +12,9 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.binding import Binder
 from securetrain.launch.run_setup import RunSetup
+from securetrain.launch.signing_keys import Keys
 from securetrain.launch.signing_rules import Circumstances, Judge
-from securetrain.launch.signing_service import Keys, SigningService
+from securetrain.launch.signing_service import SigningService
 from securetrain.ledger import Ledger, WriterRole, key_file
 from securetrain.rendezvous.coordinator import Coordinator
 

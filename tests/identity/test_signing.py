@@ -15,7 +15,7 @@ from securetrain.core.errors import RuntimeRefusal
 from securetrain.identity import signing
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.signing import LIMITS, Ask, LauncherKey, SigningSocket, Welcome
-from securetrain.launch import signing_service
+from securetrain.launch import signing_keys
 
 WELCOME = Welcome(run_id="job-1", rank=3, world_size=4)
 GOOD = signing.frame(signing.Reply.DONE, canonical.encode(WELCOME))
@@ -126,8 +126,8 @@ def test_a_launcher_signs_with_a_pair(tmp_path):
                 key.sign(b"m")
         client.close()
         assert caught.value.code == "ST-RUNT-035"
-    whole = signing_service._signed(pair, b"m", whole=True)
-    assert signing_service._signed(pair, b"m").companion == ""
+    whole = signing_keys.signed(pair, b"m", whole=True)
+    assert signing_keys.signed(pair, b"m").companion == ""
     pair.companion.public.verify(base64.b64decode(whole.companion), b"m")
 
 

@@ -27,18 +27,17 @@ from securetrain.core.errors import AdmissionError, AttestationError, SecureTrai
 from securetrain.evidence import SESSION_SIZE, AttestationResult, Binding, Evidence
 from securetrain.identity import JobCA, SpiffeId, certificate_pem, public_key_of
 from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.rendezvous.coordinator.hello_rules import check_hello
 from securetrain.rendezvous.coordinator.keep import Keep, Shown
 from securetrain.rendezvous.coordinator.renewal import Renewal
 from securetrain.rendezvous.coordinator.vault import Vault
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
 from securetrain.rendezvous.wire.generation import Generation
-from securetrain.rendezvous.wire.meaning import check_address
 from securetrain.rendezvous.wire.protocol import (
     ANSWER_HEARTBEATS,
     DOCUMENT_LIMIT,
     FRAME_LIMIT,
     MISSED_HEARTBEATS,
-    PROTOCOL,
     Admit,
     AnyMessage,
     AskSecrets,
@@ -60,8 +59,6 @@ from securetrain.rendezvous.wire.protocol import (
     Workers,
     unexpected,
 )
-from securetrain.rendezvous.wire.sealing import check_sealing
-from securetrain.rendezvous.wire.tunnel import check_hello as check_tunnel
 
 MAX_OUTBOX: Final = 256
 
@@ -288,7 +285,7 @@ class Session:
         hello = self.channel.receive(self._soon())
         if not isinstance(hello, Hello):
             raise _misplaced(hello, "Hello")
-        _check_hello(hello, self.peer, self.remote, alone=self.terms.max_nodes == 1)
+        check_hello(hello, self.peer, self.remote, alone=self.terms.max_nodes == 1)
         self.hello = hello
         self.hub.authenticated(self)
         self._challenge()
@@ -476,31 +473,6 @@ class Session:
                 self.hub.suspect(self, message)
             case AskSecrets():
                 self.hub.secrets(self, message)
-
-
-def _check_hello(hello: Hello, peer: SpiffeId, remote: str, *, alone: bool) -> None:
-    """Compare what a node says of itself with what its certificate says."""
-    if hello.protocol != PROTOCOL:
-        raise AdmissionError(
-            "ST-ADMN-001", f"protocol {hello.protocol[:40]!r}, this is {PROTOCOL}", "Hello.protocol"
-        )
-    if hello.job != peer.job:
-        raise AdmissionError(
-            "ST-ADMN-004",
-            f"the node asks for job {hello.job}, its certificate is for {peer.job}",
-            "Hello.job",
-            "use the identity of this job",
-        )
-    if hello.node != peer.node:
-        raise AdmissionError(
-            "ST-ADMN-009",
-            f"the node calls itself {hello.node}, its certificate says {peer.node}",
-            "Hello.node",
-            "use the node's own identity",
-        )
-    check_address(hello.address, remote, alone=alone)
-    check_tunnel(hello)
-    check_sealing(hello.sealing)
 
 
 def _misplaced(message: AnyMessage | None, wanted: str) -> AdmissionError:
