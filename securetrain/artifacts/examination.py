@@ -24,7 +24,7 @@ from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.logged import LogProof
 from securetrain.artifacts.lineage.waivers import LIMIT as WAIVER_LIMIT
-from securetrain.artifacts.lineage.walk import Link, problems
+from securetrain.artifacts.lineage.walk import Link, problems, walk_back
 from securetrain.artifacts.model.oms.asked import check_bundle
 from securetrain.artifacts.model.oms.model import ModelResult, Scope, verify_model
 from securetrain.artifacts.model.oms.signers import ModelRoots, one_root

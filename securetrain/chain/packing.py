@@ -20,12 +20,10 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.lineage import Link, proof_name, walk_back
+from securetrain.artifacts.lineage import Link, chain_of, proof_name
 from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
-    Kind,
-    open_statement,
     read_statement,
 )
 from securetrain.chain import container, documents
@@ -79,7 +77,7 @@ def gather(chain: Link, pieces: Pieces) -> Gathered:
     """Gather everything that a chain leads to.
 
     Args:
-        chain: The checkpoint and all that it was made from (`lineage.walk_back`).
+        chain: The checkpoint and all that it was made from (`lineage.chain_of`).
         pieces: The evidence of its runs.
 
     Raises:
@@ -287,10 +285,7 @@ def pack(
         UsageError: `out` cannot be written, or is there.
     """
     run = checkpoint.absolute().parent.parent
-    opened = open_statement(
-        read_statement(checkpoint, Kind.CHECKPOINT), Kind.CHECKPOINT, trust, str(checkpoint)
-    )
-    chain = walk_back(checkpoint, opened, trust, places or (run,), data)
+    chain = chain_of(checkpoint, trust, places or (run,), data)
     gathered = gather(chain, Places.of((run, *evidence)))
     manifest = container.write_pack(out, gathered.subject, gathered.documents.values())
     return Packed(

@@ -40,4 +40,4 @@ from .recovery import Recovery as Recovery
 from .waivers import Waiver as Waiver
 from .waivers import read_waivers as read_waivers
 from .walk import Link as Link
-from .walk import walk_back as walk_back
+from .walk import chain_of as chain_of

@@ -124,6 +124,17 @@ def walk_back(
     return walker.chain(str(opened.kind), opened)
 
 
+def chain_of(
+    path: Path | str, trust: TrustRoot, places: Sequence[Path], data: TrustRoot | None = None
+) -> Link:
+    """Open the statement of an artifact, and walk back from it; see `walk_back`.
+
+    Raises:
+        IntegrityError: Its own statement does not verify.
+    """
+    return walk_back(path, _open(path, trust, data), trust, places, data)
+
+
 def problems(chain: Link) -> list[Problem]:
     """The breaks of a chain, as problems of the artifact that was asked about."""
     return [
@@ -184,7 +195,7 @@ class _Walker:
             link.problem = "not found among the directories that were given"
         else:
             try:
-                opened = one.opened or self._open(link.path)
+                opened = one.opened or _open(link.path, self.trust, self.data)
             except IntegrityError as error:
                 link.problem = f"{error.code}: {error.what}"
             else:
@@ -219,12 +230,13 @@ class _Walker:
                 ]
         return []
 
-    def _open(self, path: Path | str) -> Opened:
-        """Open a statement; a dataset may have a maker of its own, whom another root names."""
-        data = read_statement(path, Kind.CHECKPOINT)
-        kind = claimed_kind(data) or Kind.CHECKPOINT
-        trust = self.data if self.data is not None and kind is Kind.DATASET else self.trust
-        return open_statement(data, kind, trust, str(path))
+
+def _open(path: Path | str, trust: TrustRoot, data: TrustRoot | None) -> Opened:
+    """Open a statement; a dataset may have a maker of its own, whom another root names."""
+    envelope = read_statement(path, Kind.CHECKPOINT)
+    kind = claimed_kind(envelope) or Kind.CHECKPOINT
+    root = data if data is not None and kind is Kind.DATASET else trust
+    return open_statement(envelope, kind, root, str(path))
 
 
 def _facts(said: CheckpointPredicate) -> list[str]:

@@ -1,6 +1,5 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-from securetrain.artifacts.tree.layout import Kind as Kind
 
 from . import members as members
 from .context import SaveContext as SaveContext
