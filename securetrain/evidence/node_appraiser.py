@@ -60,6 +60,7 @@ class NodeAppraiser:
         documents = {}
         if named := values.ima.policy_sha256:
             documents[named] = collateral.get(CollateralKind.RUNTIME_POLICY, named, now)
+        self.documents: tuple[bytes, ...] = (reference.envelope, *documents.values())
         self._tpm = TpmAppraiser(
             policy.tpm,
             tpm=values.tpm,

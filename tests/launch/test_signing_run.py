@@ -111,10 +111,13 @@ def binds_its_inputs(run, saved):
     first, second = saved
     assert {one.bound.dataset for one in saved} == {data.statement}
     assert (len(first.bound.parents), len(second.bound.parents)) == (0, 1)
-    job = document(store, second.bound.job, documents_of_chain.Job)
+    job = document(store, second.bound.job or "", documents_of_chain.Job)
+    assert job is not None
+    assert job.declared is not None
     told = document(store, job.declared, documents_of_chain.Declared)
+    assert told is not None
     assert told.settings["steps"] == 6
-    assert str(run.root.parent).encode() not in store.get(job.declared)
+    assert str(run.root.parent).encode() not in (store.get(job.declared) or b"")
 
 
 def reading(run, trust):

@@ -328,7 +328,7 @@ def test_a_second_signer_in_the_policy_opens_no_way_back(on_disk, folder, tmp_pa
 
 
 READERS = {
-    "open_reference_values": {"attest/session/reference_file.py"},
+    "open_reference_values": {"attest/session/reference_file.py", "chain/reappraise.py"},
     "read_reference_values": {
         "attest/fleet/enrollment.py",
         "attest/fleet/values.py",
