@@ -94,6 +94,7 @@ class Exchange(Part, frozen=True):
     server_spki: Base64
     ak_name: Base64 = ""
     wireguard: Base64 = ""
+    sealing: Base64 = ""
     secret: Base64 = ""
 
 
@@ -119,8 +120,8 @@ class Appraised(Document, frozen=True, tag=f"{BASE}.appraised.v1+json"):
     token: Hex32
     """The signed result (an EAR in a JWT), kept by the digest of its bytes."""
     presented: Presented
-    reference_values: Hex32 | None = None
-    """The signed reference values that were in force, kept by digest; None without."""
+    documents: Annotated[tuple[Hex32, ...], Meta(max_length=64)] = ()
+    """What it was judged by: the signed reference values, then the documents that they name."""
 
 
 class Membership(Document, frozen=True, tag=f"{BASE}.membership.v1+json"):

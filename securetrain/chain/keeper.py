@@ -15,6 +15,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -31,6 +32,8 @@ from securetrain.core import canonical
 from securetrain.evidence import AttestationResult
 from securetrain.rendezvous.coordinator import Shown
 from securetrain.rendezvous.wire import Membership as Epoch
+
+MAX_DOCUMENTS: Final = 16
 
 
 def no_endorsement(_ca: x509.Certificate) -> str:
@@ -50,6 +53,8 @@ class Keeper:
     """Of the results so far: that of the document that holds each, in order."""
     _epoch: tuple[str, int, str, frozenset[str]] | None = None
     """Job, number, envelope and members' names of the latest epoch."""
+    _documents: dict[int, tuple[bytes, str]] = field(default_factory=dict)
+    """What results were judged by, by the object's id: the same for a whole fleet, and large."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def credential(self, job: str, certificates: Sequence[x509.Certificate]) -> None:
@@ -80,7 +85,7 @@ class Keeper:
             node=result.node,
             result=result.digest,
             token=self.store.put(token.encode()),
-            reference_values=result.reference_values or None,
+            documents=tuple(map(self._document, shown.documents)),
             presented=Presented(
                 media_type=shown.evidence.media_type,
                 body=self.store.put(shown.evidence.body),
@@ -95,6 +100,7 @@ class Keeper:
                     server_spki=_text(bound.server_spki),
                     ak_name=_text(bound.ak_name),
                     wireguard=_text(bound.wireguard),
+                    sealing=_text(bound.sealing),
                     secret=_text(shown.secret),
                 ),
             ),
@@ -102,6 +108,15 @@ class Keeper:
         digest = self.store.keep(made)
         with self._lock:
             self._appraised[digest] = result.node
+
+    def _document(self, data: bytes) -> str:
+        """Keep a document of a fleet; it is written and hashed once, as long as it stands."""
+        known = self._documents.get(id(data))
+        if known is None or known[0] is not data:
+            known = self._documents[id(data)] = (data, self.store.put(data))
+            while len(self._documents) > MAX_DOCUMENTS:
+                del self._documents[next(iter(self._documents))]
+        return known[1]
 
     def membership(self, signed: str, membership: Epoch) -> None:
         """Keep a membership in its envelope.

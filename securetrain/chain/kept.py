@@ -9,8 +9,9 @@ Rules:
 2. the policy's bytes are those whose digest the statement names, too;
 3. a parent or dataset counts when its own signature verified (by the caller) and its statement is
    the very one that is bound: another statement on the same bytes is another link;
-4. the ledger counts when its chain holds under the trust root's keys, and the head that was bound
-   is in it: what was cut away before that cannot be hidden.
+4. the ledger counts when its chain holds under the trust root's keys, the trust root says which key
+   may write which events, every line is by a key that may, and the head that was bound is in it:
+   what was cut away before that cannot be hidden.
 """
 
 from typing import TypeVar
@@ -21,8 +22,7 @@ from securetrain.chain.links import Given, Subject, Verdict, broken, missing, ve
 from securetrain.chain.store import document
 from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink
-from securetrain.identity.trust import TrustRole
-from securetrain.ledger import verify_ledger
+from securetrain.ledger import read_ledger
 from securetrain.policy.schema import Policy
 
 D = TypeVar("D", bound=documents.Document)
@@ -121,7 +121,17 @@ def judge_ledger(subject: Subject, given: Given) -> Verdict:
         return missing(link, "the statement binds no head of a ledger")
     if subject.ledger is None:
         return missing(link, "the run's ledger")
-    read = verify_ledger(subject.ledger, given.trust.keys_for(TrustRole.LEDGER), where="ledger")
+    reading = read_ledger(subject.ledger, given.trust, where="ledger")
+    if not reading.names_writers:
+        return broken(
+            link,
+            "the trust root says of no key what it may write, so any line may be any worker's",
+            expected="the roles ledger-coordinator, ledger-launcher, ledger-rank, ledger-worker",
+        )
+    foreign = next((line for line in reading.ignored if line.foreign), None)
+    if foreign is not None:
+        return broken(link, str(foreign))
+    read = reading.verified
     heads = [entry.body.prev for entry in read.entries[1:]] + [read.head]
     if bound not in heads or not read.entries:
         return broken(link, "the head is not in it", expected=bound, found=read.head)

@@ -59,6 +59,8 @@ class Given:
     trust: TrustRoot
     pieces: Pieces = field(default_factory=InMemory)
     now: datetime
+    again: bool = False
+    """Whether the evidence behind results is judged again, besides the results themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,9 @@ Nodes, for a membership that is verified:
    without a gap, from when the steps were done (the later of the membership and the checkpoint
    before it) until the checkpoint was made. It is the lowest tier of those results. Gossip, ledger
    lines and the statement's own word add nothing;
-5. `SLACK` is allowed at the end: the coordinator's clock and the launcher's are two.
+5. where it is asked (`Given.again`), the evidence behind those results is judged again
+   (`reappraise`): evidence that is not there is missing, whatever its result says;
+6. `SLACK` is allowed at the end: the coordinator's clock and the launcher's are two.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,8 +38,9 @@ from securetrain.chain.links import (
     missing,
     verified,
 )
+from securetrain.chain.reappraise import Kept, NotKeptError, appraise_again
 from securetrain.chain.store import document, documents_at_hand
-from securetrain.core.errors import SecureTrainError
+from securetrain.core.errors import AttestationError, SecureTrainError, reason
 from securetrain.core.vocabulary import ChainLink, NodeTier
 from securetrain.evidence import AttestationResult, verify_result
 from securetrain.identity import Role, SpiffeId
@@ -76,7 +79,7 @@ def judge_membership(subject: Subject, given: Given) -> Verdict:
 
 
 def judge_nodes(subject: Subject, given: Given) -> Verdict:
-    """Judge the tiers by rules 3 to 5."""
+    """Judge the tiers by rules 3 to 6."""
     epoch = epoch_of(subject, given)
     if isinstance(epoch, Verdict):
         say = missing if epoch.state == "missing" else broken
@@ -86,7 +89,8 @@ def judge_nodes(subject: Subject, given: Given) -> Verdict:
     issued = epoch.membership.issued
     begins = max(issued, subject.since) if subject.since is not None else issued
     ends = subject.said.created
-    results = _results(epoch, given)
+    kept = _results(epoch, given)
+    results = [one.result for one in kept]
     tiers: dict[str, NodeTier] = {}
     for member in epoch.membership.members:
         name = epoch.spiffe(member.node)
@@ -106,8 +110,19 @@ def judge_nodes(subject: Subject, given: Given) -> Verdict:
                 found=f"none at {until.isoformat()}",
             )
         tiers[name] = min(one.tier for one in covering)
+        if given.again:
+            digests = {one.digest for one in mine if one.issued <= covering[-1].issued}
+            chosen = [one for one in kept if one.result.digest in digests]
+            try:
+                appraise_again(chosen, epoch.coordinators[0].key, given.pieces)
+            except NotKeptError as error:
+                return missing(ChainLink.NODES, f"{name} cannot be appraised again: {error}")
+            except AttestationError as error:
+                what = f"{name}: appraised again: {error.code}: {reason(error)}"
+                return broken(ChainLink.NODES, what, where=error.where)
     shown = ", ".join(f"{name.rpartition('/')[2]} {tier}" for name, tier in tiers.items())
-    return verified(ChainLink.NODES, shown[:500], tiers)
+    how = "appraised again: " if given.again else ""
+    return verified(ChainLink.NODES, how + shown[:500], tiers)
 
 
 def epoch_of(subject: Subject, given: Given) -> Epoch | Verdict:
@@ -209,7 +224,7 @@ def _contradicts(name: str, what: str, expected: object, found: object) -> Verdi
     return broken(ChainLink.NODES, f"{name}: {what}", expected=str(expected), found=str(found))
 
 
-def _results(epoch: Epoch, given: Given) -> list[AttestationResult]:
+def _results(epoch: Epoch, given: Given) -> list[Kept]:
     """Every result of this epoch's coordinator for its members that is at hand."""
     known = [
         found
@@ -217,13 +232,16 @@ def _results(epoch: Epoch, given: Given) -> list[AttestationResult]:
         if (found := document(given.pieces, digest, Appraised)) is not None
     ]
     known = known or list(documents_at_hand(given.pieces, Appraised))
-    tokens = {one.token for one in known}
-    results = {}
-    for token in sorted(tokens):
-        result = _result(token, epoch, given)
-        if result is not None:
-            results[result.digest] = result
-    return sorted(results.values(), key=lambda one: one.issued)
+    kept: dict[str, Kept] = {}
+    tokens: dict[str, AttestationResult | None] = {}
+    for one in known:
+        if one.token not in tokens:
+            tokens[one.token] = _result(one.token, epoch, given)
+        result = tokens[one.token]
+        # A document that speaks of another result than its token's is not the one that was kept.
+        if result is not None and (one.node, one.result) == (result.node, result.digest):
+            kept.setdefault(result.digest, Kept(result=result, document=one))
+    return sorted(kept.values(), key=lambda one: one.result.issued)
 
 
 def _result(token: str, epoch: Epoch, given: Given) -> AttestationResult | None:

@@ -121,6 +121,7 @@ def verify_pack(
     data: TrustRoot | None = None,
     policy: Policy | None = None,
     expect: Expectation | None = None,
+    again: bool = False,
     now: datetime,
 ) -> PackResult:
     """Verify a pack that is open.
@@ -131,12 +132,15 @@ def verify_pack(
         data: The keys that may sign its datasets; by default `trust` names them, too.
         policy: What is asked; None asks for what is there.
         expect: Which checkpoint is wanted; None takes any.
+        again: Whether the evidence behind results is judged again (`reappraise`).
         now: The time to judge by.
 
     Raises:
         IntegrityError: ST-PACK-101 to 141 when the file is no whole pack.
     """
-    verifier = _Verifier(pack=pack, trust=trust, data=data or trust, policy=policy, now=now)
+    verifier = _Verifier(
+        pack=pack, trust=trust, data=data or trust, policy=policy, now=now, again=again
+    )
     return verifier.result(expect)
 
 
@@ -215,6 +219,7 @@ class _Verifier:
     data: TrustRoot
     policy: Policy | None
     now: datetime
+    again: bool
     problems: list[Problem] = field(default_factory=list)
     by_statement: dict[str, Opened] = field(default_factory=dict)
     by_tree: dict[str, Opened] = field(default_factory=dict)
@@ -247,11 +252,12 @@ class _Verifier:
 
     @property
     def _given(self) -> Given:
-        return Given(trust=self.trust, pieces=PackPieces(self.pack), now=self.now)
+        return Given(trust=self.trust, pieces=PackPieces(self.pack), now=self.now, again=self.again)
 
     @property
     def _required(self) -> frozenset[ChainLink]:
-        return frozenset() if self.policy is None else frozenset(self.policy.chain.require)
+        named = frozenset() if self.policy is None else frozenset(self.policy.chain.require)
+        return named | ({ChainLink.NODES} if self.again else frozenset())
 
     @property
     def _asks_all(self) -> bool:

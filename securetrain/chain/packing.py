@@ -201,7 +201,7 @@ def _follow(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> None:
 
 
 def _coordinators_own(found: Gathered, pieces: Pieces, whose: str) -> None:
-    """What a coordinator elsewhere kept, which a launcher that joined it does not know by name."""
+    """Evidence of a coordinator elsewhere, which a launcher that joined it cannot name."""
     for digest in pieces.names():
         data = pieces.get(digest)
         if data is None or digest in found.documents or len(data) > documents.DOCUMENT_LIMIT:
@@ -234,8 +234,8 @@ def _named_by(document: documents.Document) -> Iterator[tuple[str, str, Schema]]
             yield "evidence", document.presented.body, None
             if document.presented.keys is not None:
                 yield "TPM keys", document.presented.keys, None
-            if document.reference_values is not None:
-                yield "reference values", document.reference_values, None
+            for digest in document.documents:
+                yield "reference values", digest, None
         case documents.Job(declared=str() as declared):
             yield "declared settings", declared, documents.Declared
         case _:

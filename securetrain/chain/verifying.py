@@ -41,6 +41,12 @@ class Evidence:
     places: Sequence[Path]
     """Run directories, or their folders of evidence."""
     now: datetime
+    again: bool = False
+    """See `Given`."""
+
+    def required(self, policy: Policy) -> frozenset[ChainLink]:
+        """The links that are required: the policy's, and `nodes` where that is judged again."""
+        return frozenset(policy.chain.require) | ({ChainLink.NODES} if self.again else set())
 
     def shows(self, opened: Opened) -> Shown:
         """The tiers that evidence shows for a checkpoint's nodes."""
@@ -50,16 +56,17 @@ class Evidence:
     def problems(self, policy: Policy, chain: Link, result: VerifyResult) -> list[Problem]:
         """The links that a policy requires and that are not verified."""
         found: list[Problem] = []
+        required = self.required(policy)
         for judged in self.judged(policy, chain, result):
             for verdict in judged.verdicts.values():
-                if verdict.link not in policy.chain.require:
+                if verdict.link not in required:
                     continue
                 problem = verdict.problem()
                 if problem is not None and len(found) < MAX_PROBLEMS:
                     where = f"run {judged.run}, step {judged.step} ({judged.digest[:16]}): "
                     found.append(Problem(code=problem.code, what=where + problem.what))
-        if policy.chain.require and policy.chain.depth is ChainDepth.ALL:
-            found += self._not_found(policy, chain)
+        if required and policy.chain.depth is ChainDepth.ALL:
+            found += self._not_found(required, chain)
         return found
 
     def judged(self, policy: Policy, chain: Link, result: VerifyResult) -> Iterator[Judged]:
@@ -78,10 +85,12 @@ class Evidence:
                 logged=result.logged if number == 0 else None,
                 ledger=self._ledger(link),
             )
-            yield judge_all(subject, given, policy.chain.require)
+            yield judge_all(subject, given, self.required(policy))
 
     def _given(self) -> Given:
-        return Given(trust=self.trust, pieces=Places.of(self.places), now=self.now)
+        return Given(
+            trust=self.trust, pieces=Places.of(self.places), now=self.now, again=self.again
+        )
 
     @staticmethod
     def _ledger(link: Link) -> bytes | None:
@@ -95,7 +104,7 @@ class Evidence:
             return None
 
     @staticmethod
-    def _not_found(policy: Policy, chain: Link) -> list[Problem]:
+    def _not_found(required: frozenset[ChainLink], chain: Link) -> list[Problem]:
         """Rule 2, for ancestors of which there is no statement."""
         lost = [one for one in chain.every() if one.opened is None and "parent" in one.role]
         return [
@@ -104,7 +113,7 @@ class Evidence:
                 what=f"{one.role} {one.digest[:16]}: {link} missing: {one.problem}",
             )
             for one in lost[:100]
-            for link in policy.chain.require
+            for link in sorted(required)
         ]
 
 

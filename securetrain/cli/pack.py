@@ -98,6 +98,7 @@ def verify_file(
     trust_data: Path | None,
     policy_name: str | None,
     expect: "Expectation | None",
+    again: bool,
     at: str,
 ) -> "Document":
     """The answer of ``securetrain verify`` about a pack."""
@@ -117,6 +118,7 @@ def verify_file(
             data=None if trust_data is None else load_trust(trust_data, now),
             policy=None if policy is None else policy.policy,
             expect=expect,
+            again=again,
             now=now,
         )
     return packs.verified(result, policy, trust_file)

@@ -145,6 +145,12 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
     help="Further run directories with evidence of its nodes: a coordinator's, above all. The run"
     " directory around PATH is always asked.",
 )
+@click.option(
+    "--appraise",
+    "again",
+    is_flag=True,
+    help="Also judge the attestation evidence behind the tiers again (the link nodes is required).",
+)
 @file_option(
     "--trust-data",
     help="The trust root of whoever made its dataset, where --trust does not name them.",
@@ -194,6 +200,7 @@ def command(
     walking: bool,
     places: tuple[Path, ...],
     evidence: tuple[Path, ...],
+    again: bool,
     trust_data: Path | None,
     waivers: tuple[Path, ...],
     floors_file: Path | None,
@@ -256,6 +263,7 @@ def command(
                 trust_data=trust_data,
                 policy_name=policy_name,
                 expect=expect,
+                again=again,
                 at=at,
             ),
             output,
@@ -264,9 +272,11 @@ def command(
         raise click.UsageError("--at witness is for packs (securetrain pack)")
     now = datetime.now(UTC)
     trust_root = load_trust(trust_file, now)
+    if again and policy_name is None:
+        raise click.UsageError("--appraise asks what a policy asks of nodes: give --policy")
     policy = load_policy(policy_name) if policy_name is not None else None
-    kept = Evidence(trust=trust_root, places=(*near(path), *evidence), now=now)
-    requires = policy is not None and bool(policy.policy.chain.require)
+    kept = Evidence(trust=trust_root, places=(*near(path), *evidence), now=now, again=again)
+    requires = policy is not None and bool(kept.required(policy.policy))
     wanted = Wanted(
         log_proof=log_proof,
         waivers=waivers,

@@ -57,11 +57,16 @@ class Appraiser(Protocol):
     def reference_values(self) -> str:
         """SHA-256 (hex) of the reference values that it judges by; empty without."""
 
+    @property
+    def documents(self) -> tuple[bytes, ...]:
+        """The signed reference values, and the documents that they name; empty without."""
+
 
 class SoftwareAppraiser:
     """Software evidence proves nothing: the lowest tier of a real node, every claim 'none'."""
 
     reference_values = ""
+    documents: tuple[bytes, ...] = ()
 
     def open(self, keys: AttestationKeys, node: str, now: datetime) -> None:
         """There is nothing to look at."""

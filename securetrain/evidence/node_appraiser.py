@@ -71,6 +71,7 @@ class NodeAppraiser:
             named: collateral.get(CollateralKind.RUNTIME_POLICY, named, now)
             for named in values.ima.named
         }
+        self.documents: tuple[bytes, ...] = (reference.envelope, *documents.values())
         self._tpm = TpmAppraiser(
             policy.tpm,
             tpm=values.tpm,

@@ -125,6 +125,8 @@ class SignedReferenceValues:
     """SHA-256 (hex) of the document: what results name."""
     where: str
     signed_by: Mapping[str, PublicKey]
+    envelope: bytes = b""
+    """The document as it was signed, for whoever judges by it again."""
 
     def check_time(self, now: datetime) -> None:
         """Refuse values that are over, or not yet.
@@ -192,6 +194,7 @@ def open_reference_values(
         digest=hashlib.sha256(payload.data).hexdigest(),
         where=where,
         signed_by=keys,
+        envelope=envelope,
     )
 
 

@@ -8,8 +8,9 @@ Rules:
    coordinator signed. No ledger line and no worker has a say in them;
 2. what is bound is kept before it is said. A statement must say exactly what was last said for its
    step, and the launcher signs no other;
-3. a parent's statement is one that this run's folder holds under the trust root's keys, or one that
-   a worker has shown; the worker's word gives it no weight: who verifies it asks its signature;
+3. the statement of a parent or dataset is one that was signed here, or that this run's directory
+   holds under the trust root's keys; else one that a worker has shown, which never takes the place
+   of the former. The worker's word gives it no weight: a verifier asks its signature;
 4. files of code are read again here, where the launcher may; else they stay the worker's word.
 """
 
@@ -24,8 +25,17 @@ from typing import Final
 
 import msgspec
 
+from securetrain.artifacts import Kind
 from securetrain.artifacts.lineage import checkpoints_of
-from securetrain.artifacts.statement import Bound, CheckpointPredicate, NodeRef, PolicyRef
+from securetrain.artifacts.statement import (
+    Bound,
+    CheckpointPredicate,
+    NodeRef,
+    PolicyRef,
+    claimed_kind,
+    open_statement,
+    read_statement,
+)
 from securetrain.chain import Keeper
 from securetrain.chain.documents import (
     MAX_FILES,
@@ -84,6 +94,8 @@ class Binder:
     _job: str | None = None
     _statements: dict[str, str] = field(default_factory=dict)
     """By tree digest: SHA-256 of the statement."""
+    _verified: set[str] = field(default_factory=set)
+    """Those of which the statement was signed or verified here."""
     _said: dict[int, Bonds] = field(default_factory=dict)
     """The last answer for each step."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -133,13 +145,28 @@ class Binder:
             raise ValueError("it is about no signed directory")
         if len(self._statements) >= MAX_STATEMENTS:
             raise ValueError(f"more than {MAX_STATEMENTS} statements")
+        if digest not in self._verified and not self._verify(data, digest):
+            self.keeper.store.put(data)
+            self._statements[digest] = hashlib.sha256(payload).hexdigest()
+
+    def _verify(self, data: bytes, digest: str) -> bool:
+        """Take a statement that the run's own trust root vouches for; tell whether it does."""
+        try:
+            opened = open_statement(data, claimed_kind(data) or Kind.CHECKPOINT, self.trust)
+        except SecureTrainError:
+            return False  # of another maker, perhaps: whoever verifies it asks for that one's key
+        if opened.digest != digest:
+            return False
         self.keeper.store.put(data)
-        self._statements[digest] = hashlib.sha256(payload).hexdigest()
+        self._statements[digest] = opened.statement
+        self._verified.add(digest)
+        return True
 
     def signed(self, digest: str, message: bytes) -> None:
         """A checkpoint was signed here: later ones may name it."""
         payload = dsse.payload_of(message, dsse.IN_TOTO)
         self._statements[digest] = hashlib.sha256(payload).hexdigest()
+        self._verified.add(digest)
 
     def bind(self, about: Bind) -> Bonds:
         """Everything that the statement of a step has to bind; kept, and then said (rule 2).
@@ -152,7 +179,7 @@ class Binder:
         store, policy = self.keeper.store, self.setup.policy
         bound = Bound(
             parents=self._parents(about.parents),
-            dataset=self._statements.get(about.dataset),
+            dataset=self._dataset(about.dataset),
             ledger_head=self._head(),
             membership=self.keeper.bound(epoch),
             policy=store.put(canonical.encode(policy.policy)),
@@ -215,12 +242,25 @@ class Binder:
             for member in found.members
         )
 
+    def _dataset(self, digest: str) -> str | None:
+        """The statement of a dataset: of the run's own, which is read here, or as it was shown."""
+        if digest and digest not in self._verified:
+            try:
+                data = read_statement(self.setup.run.dataset, Kind.DATASET)
+            except (SecureTrainError, OSError):
+                data = b""  # there is none: the data lie elsewhere
+            if data:
+                self._verify(data, digest)
+        return self._statements.get(digest)
+
     def _parents(self, digests: tuple[str, ...]) -> list[str]:
-        if any(digest not in self._statements for digest in digests):
+        if any(digest not in self._verified for digest in digests):
             folder, job = self.setup.run.checkpoints, self.setup.job
             for one in checkpoints_of(folder, job, self.trust):
-                payload = base64.b64decode(envelope_unverified(one.data).payload)
-                self._statements.setdefault(one.digest, hashlib.sha256(payload).hexdigest())
+                if one.digest in digests and one.digest not in self._verified:
+                    payload = base64.b64decode(envelope_unverified(one.data).payload)
+                    self._statements[one.digest] = hashlib.sha256(payload).hexdigest()
+                    self._verified.add(one.digest)
         unknown = [digest for digest in digests if digest not in self._statements]
         # Where one is not known, none is bound: the link is missing, and says so.
         return [] if unknown else [self._statements[digest] for digest in digests]

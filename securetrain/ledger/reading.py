@@ -74,6 +74,8 @@ class Ignored:
 
     entry: Entry
     reason: str
+    foreign: bool = False
+    """Whether its key may not write such an event; else the event is not known here."""
 
     @property
     def boundary(self) -> Boundary:
@@ -126,7 +128,9 @@ def read_events(verified: VerifiedLedger, writers: Writers) -> Reading:
             recorded.append(Recorded(said, entry))
         else:
             who = writers.of_key(entry.keyid)
-            ignored.append(Ignored(entry, f"written under {who}, which may not write it"))
+            ignored.append(
+                Ignored(entry, f"written under {who}, which may not write it", foreign=True)
+            )
     return Reading(
         verified=verified,
         recorded=tuple(recorded),

@@ -73,6 +73,7 @@ class FakeAppraiser:
     """Believes the claim."""
 
     reference_values = ""
+    documents: tuple[bytes, ...] = ()
 
     def open(self, keys: AttestationKeys, node: str, now: datetime) -> Opening | None:
         """There is nothing to look at."""

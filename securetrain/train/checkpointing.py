@@ -128,6 +128,8 @@ class Checkpoints:
     """Opens an encrypted checkpoint that is resumed."""
     freshness: Freshness | None = None
     """This node's memory of the run, and operators' waivers; asked when the newest one is."""
+    show: Callable[[bytes], None] = field(default=lambda _: None)
+    """Shows the launcher the statement of a checkpoint from elsewhere (`RunSigning.show`)."""
     _parent: str | None = None
     _seq: int = 0
     _writing: Background = field(init=False)
@@ -279,6 +281,8 @@ class Checkpoints:
             self.ledger.write(
                 events.RunResumed(subject=path.name, step=predicate.step, digest=digest)
             )
+            if choice != AUTO:
+                self.show(read_statement(path, Kind.CHECKPOINT))
         same_run = predicate.run_id == self.run_id
         self._parent, self._saved_step = digest, predicate.step if same_run else -1
         self._seq = predicate.seq + 1 if same_run else 0

@@ -62,6 +62,7 @@ from securetrain.train.config import Format, JobConfig, settings_of, shape_of
 from securetrain.train.data import Rows
 from securetrain.train.data.open import Data, plan_data
 from securetrain.train.data.prefetch import Prefetch
+from securetrain.train.inputs import show_inputs
 from securetrain.train.models.init_weights import clear_weights, init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
@@ -166,6 +167,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
             now=worker.clock(),
         )
         data = _open_data(job, where, dataset, weights, worker)
+    show_inputs(signing, job, path)
     mesh = make_mesh(degrees, worker.device.type)
     _warn_of_spread_tp(mesh, worker, ledger)
     sketches = SketchWriter(run.sketches, _textfile(job, run, run_id_of(trust)))
@@ -227,6 +229,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         freshness=_freshness(worker, run_id_of(trust)),
         job=job.checkpoint,
         recovery=_recovery(worker, trust),
+        show=signing.show,
     )
     return Session(
         job=job,

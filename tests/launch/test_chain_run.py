@@ -9,16 +9,20 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from securetrain.artifacts.statement import NodeRef
+from securetrain.artifacts.lineage import read_run_ledger
+from securetrain.artifacts.statement import DatasetRef, NodeRef, Shown
 from securetrain.artifacts.statement.statements import open_statement, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.chain import documents
 from securetrain.chain.store import EvidenceStore, document
+from securetrain.chain.verifying import Evidence
 from securetrain.cli.main import main
 from securetrain.core.vocabulary import ChainLink, NodeTier
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import TrustRoot
+from securetrain.identity.trust import TrustRoot, sign_document
 from securetrain.launch.run_setup import prepare_run
+from securetrain.ledger import Ledger, events
+from securetrain.train.admitted import admitted_nodes
 
 pytestmark = pytest.mark.dist
 
@@ -79,8 +83,9 @@ chain: {{require: [{links}], depth: all}}
 def verify(capsys):
     """Verify a checkpoint as a user does: exit code, codes of the problems, all that was said."""
 
-    def call(path, run, policy, *more):
-        words = ["verify", str(path), "--trust", str(run.trust), "--policy", str(policy), "--json"]
+    def call(path, run, policy, *more, trust=None):
+        root = str(trust or run.trust)
+        words = ["verify", str(path), "--trust", root, "--policy", str(policy), "--json"]
         capsys.readouterr()
         code = main([*words, *map(str, more)])
         said = json.loads(capsys.readouterr().out)
@@ -99,7 +104,9 @@ def lied(path, run, **changes):
     return said
 
 
-def test_a_run_binds_its_evidence_and_a_false_tier_is_refused(launch, verify, tmp_path):
+def test_a_run_binds_its_evidence_and_a_false_tier_is_refused(
+    launch, verify, tmp_path, monkeypatch
+):
     made = prepare_run(tmp_path / "run", "dev", datetime.now(UTC))
     run = made.run
     (tmp_path / "save.py").write_text(SCRIPT)
@@ -171,3 +178,68 @@ def test_a_run_binds_its_evidence_and_a_false_tier_is_refused(launch, verify, tm
     run.ledger.write_bytes(b"\n".join(ledger.split(b"\n")[:3]) + b"\n")
     assert set(verify(newest, run, asked)[1]) == {"ST-CHAN-019"}
     run.ledger.write_bytes(ledger)
+    foreign_line(run, newest, verify, tmp_path, monkeypatch)
+
+
+def foreign_line(run, path, verify, tmp_path, monkeypatch):
+    """The measured attack: ``node-admitted`` by ``keys/worker.pem``, taken over by a statement."""
+    now = datetime.now(UTC)
+    trust = TrustRoot.load(run.trust, now)
+    said = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust).checkpoint
+    lines = run.ledger.read_bytes().split(b"\n")
+    run.ledger.write_bytes(b"\n".join(lines[:-2]) + b"\n")  # it is not closed yet
+    worker = PrivateKey.load(run.key("worker"))
+    ledger = Ledger(run.ledger, worker, "rank-0", lambda: datetime.now(UTC))
+    (node,) = said.nodes
+    ledger.write(
+        events.NodeAdmitted(
+            subject=node.node, tier=NodeTier.TEE_GPU, label="tee+gpu", result=node.result
+        )
+    )
+    old = older_trust(run, tmp_path)
+    taken = admitted_nodes(read_run_ledger(run.ledger, old).events, 2)
+    assert [node.tier for node in taken] == [NodeTier.TEE_GPU]
+    # A root that names roles does not take the line over at all.
+    now_taken = admitted_nodes(read_run_ledger(run.ledger, trust).events, 2)
+    assert [node.tier for node in now_taken] == [NodeTier.SELF_ASSERTED]
+    lied(path, run, nodes=list(taken), dataset=DatasetRef(name="prose", digest="ab" * 32))
+
+    strict, by_ledger = tmp_path / "tee.yaml", tmp_path / "by-ledger.yaml"
+    text = POLICY.replace("depth: all", "depth: checkpoint")
+    strict.write_text(text.format(tier="tee+gpu", links=""))
+    by_ledger.write_text(text.format(tier="self-asserted", links="ledger"))
+    roots = {"older": tmp_path / "older.json", "named": run.trust}
+    for name, root in roots.items():
+        # With the check off, the statement's own word counts: that is how it was measured.
+        with monkeypatch.context() as off:
+            off.setattr(Evidence, "shows", lambda _, opened: own_word(opened))
+            summary = tmp_path / f"{name}-summary.json"
+            code, codes, _ = verify(path, run, strict, "--vsa", summary, trust=root)
+            assert (code, codes) == (0, [])
+            assert "SECURETRAIN_L3" in summary.read_text()
+        code, codes, _ = verify(path, run, strict, trust=root)
+        assert code != 0
+        assert set(codes) == {"ST-CHAN-010"}
+    # The statement is honest again; the line alone is refused, too.
+    lied(path, run, nodes=said.nodes, dataset=said.dataset)
+    for root in roots.values():
+        assert set(verify(path, run, by_ledger, trust=root)[1]) == {"ST-CHAN-019"}
+    # Without the line, a root that names no roles still shows nothing of who wrote what.
+    run.ledger.write_bytes(b"\n".join(lines))
+    assert set(verify(path, run, by_ledger, trust=roots["older"])[1]) == {"ST-CHAN-019"}
+    assert verify(path, run, by_ledger, trust=roots["named"])[1] == []
+
+
+def own_word(opened):
+    return Shown(tiers={node.node: node.tier for node in opened.checkpoint.nodes})
+
+
+def older_trust(run, folder):
+    """The run's trust root, as one of before the roles of a ledger's writers."""
+    now = datetime.now(UTC)
+    document_ = TrustRoot.load(run.trust, now).document
+    roles = {role: keys for role, keys in document_.roles.items() if not role.startswith("ledger-")}
+    made = msgspec.structs.replace(document_, roles=roles)
+    data = sign_document(made, [PrivateKey.load(run.key("root"))])
+    (folder / "older.json").write_bytes(data)
+    return TrustRoot.parse(data, now)

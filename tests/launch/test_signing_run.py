@@ -14,6 +14,8 @@ from securetrain.artifacts.statement import members
 from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.storage import LocalStorage
+from securetrain.chain import documents as documents_of_chain
+from securetrain.chain.store import EvidenceStore, document
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError
 from securetrain.drills.worker_signs import ASK
@@ -102,6 +104,22 @@ def needs_both(run, out, trust):
     assert len(files) == 5
 
 
+def binds_its_inputs(run, saved):
+    """The dataset's statement and the job's settings are bound, without a path of this machine."""
+    trust, store = TrustRoot.load(run.trust, datetime.now(UTC)), EvidenceStore(run.evidence)
+    data = open_statement((run.dataset / STATEMENT).read_bytes(), Kind.DATASET, trust)
+    first, second = saved
+    assert {one.bound.dataset for one in saved} == {data.statement}
+    assert (len(first.bound.parents), len(second.bound.parents)) == (0, 1)
+    job = document(store, second.bound.job or "", documents_of_chain.Job)
+    assert job is not None
+    assert job.declared is not None
+    told = document(store, job.declared, documents_of_chain.Declared)
+    assert told is not None
+    assert told.settings["steps"] == 6
+    assert str(run.root.parent).encode() not in (store.get(job.declared) or b"")
+
+
 def reading(run, trust):
     found = read_ledger(run.ledger.read_bytes(), trust)
     assert not found.ignored
@@ -133,6 +151,7 @@ def test_the_trainer_and_a_script_save_without_a_key_and_speak_for_nobody_else(l
     for one in by_trainer:
         assert members.check(one, trust, required=True) == []
         assert [signature.rank for signature in one.signatures] == [0, 1]
+    binds_its_inputs(made.run, by_trainer)
     newest = read_head(LocalStorage(made.run.checkpoints), trust)
     assert newest is not None
     assert newest.step == 6

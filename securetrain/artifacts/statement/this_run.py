@@ -7,6 +7,7 @@ Under ``securetrain run`` a worker finds the socket by ``SECURETRAIN_SIGNER`` an
 run, and a key has to be given.
 """
 
+import base64
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pathlib import Path
 from securetrain.artifacts.statement.members import RankSigner
 from securetrain.core import SIGNER_VARIABLE
 from securetrain.identity.keys import Signer
-from securetrain.identity.signing import Ask, LauncherKey, nodes_of, shared_socket
+from securetrain.identity.signing import Ask, LauncherKey, Topic, nodes_of, shared_socket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,31 @@ class RunSigning:
     """Signs this rank's own file; None when nobody has certified a key for it."""
     nodes: tuple[int, ...] = ()
     """The node of each rank, by the epoch's membership; empty where nobody says."""
+
+    def show(self, statement: bytes) -> None:
+        """Show the launcher a signed statement that this run starts from or reads: a dataset's, or
+        that of a checkpoint of another run. The next statements bind it.
+
+        It does nothing where this process cannot sign statements, or no launcher does it.
+
+        Args:
+            statement: The DSSE envelope, as it lies there.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035; 032 for what is no statement.
+        """
+        if isinstance(self.checkpoint, LauncherKey):
+            said = base64.b64encode(statement).decode()
+            self.checkpoint.socket.declare(Topic.STATEMENT, said)
+
+    def describe(self, settings: Mapping[str, object]) -> None:
+        """Tell the launcher this program's own resolved settings. They are bound as its own word.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035; 032 for settings that are no JSON.
+        """
+        if isinstance(self.checkpoint, LauncherKey):
+            self.checkpoint.socket.declare(Topic.JOB, dict(settings))
 
 
 def open_signing(path: Path) -> RunSigning:

@@ -69,6 +69,15 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the attestation key that the evidence will be signed with; empty without one."""
 
 
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """The verifier's part of an exchange that is over."""
+
+    secret: bytes = b""
+    """Of the credential that the node's TPM opened; empty without one, and on a renewal."""
+    documents: tuple[bytes, ...] = ()
+    """The signed reference values, and the documents that they name."""
+
+
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A challenge that waits for its answer."""
 
@@ -105,16 +114,16 @@ class Verifier:
     _unattested: dict[str, datetime] = field(default_factory=dict)
     _unkept: dict[str, Revocation] = field(default_factory=dict)
     """What could not be written yet (a full disk); it counts, and is tried again."""
-    _spent: dict[str, bytes] = field(default_factory=dict)
+    _spent: dict[str, "Spent"] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def spent_secret(self, node: str) -> bytes:
-        """The secret of the credential that a node's TPM opened, after it was judged; once.
+    def spent(self, node: str) -> "Spent":
+        """The things that a node was just judged with; once.
 
-        It is kept with the evidence, so that others can judge that again.
+        They are kept with the evidence, so that others can judge that again.
         """
         with self._lock:
-            return self._spent.pop(node, b"")
+            return self._spent.pop(node, Spent())
 
     def challenge(self, node: str, keys: AttestationKeys | None = None) -> Challenge:
         """A fresh question for a node, good once within 30 seconds.
@@ -332,7 +341,7 @@ class Verifier:
         self._apply_policy(appraisal.tier, node, now, exchange.expires)
         self._begin_lease(node, appraisal.lease, now)
         with self._lock:
-            self._spent[node] = asked.secret
+            self._spent[node] = Spent(secret=asked.secret, documents=appraiser.documents)
         return result
 
     def _begin_lease(self, node: str, lease: Lease | None, now: datetime) -> None:

@@ -21,6 +21,8 @@ class Shown:
     keys: AttestationKeys | None
     secret: bytes
     """Of the credential that its TPM opened; empty without one, and on a renewal."""
+    documents: tuple[bytes, ...] = ()
+    """The signed reference values that were in force, and the documents that they name."""
 
 
 class Keep(Protocol):

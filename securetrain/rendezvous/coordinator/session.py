@@ -347,9 +347,15 @@ class Session:
         self._passport = issue_passport(
             result, key=self.terms.key, ca=self.terms.ca, node_key=self._key()
         )
-        secret = self.verifier.spent_secret(self.node)
+        spent = self.verifier.spent(self.node)
         keys = self.hello.tpm if self.hello is not None else None
-        shown = Shown(evidence=evidence, binding=binding, keys=keys, secret=secret)
+        shown = Shown(
+            evidence=evidence,
+            binding=binding,
+            keys=keys,
+            secret=spent.secret,
+            documents=spent.documents,
+        )
         self.terms.keep.result(self._passport.ear, result, shown)
         return result
 

@@ -332,6 +332,7 @@ READERS = {
     "open_reference_values": {
         "attest/fleet/compare_values.py",
         "attest/session/reference_file.py",
+        "chain/reappraise.py",
     },
     "read_reference_values": {
         "attest/fleet/enrollment.py",

@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Evidence of a software TPM, judged again from what a coordinator kept; and what is refused."""
+
+import base64
+import random
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from securetrain.attest.session import MemoryState, Verifier, appraisers_for
+from securetrain.chain import documents
+from securetrain.chain.judging import judge
+from securetrain.chain.links import Given
+from securetrain.chain.store import InMemory
+from securetrain.core import canonical
+from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
+from securetrain.evidence import AttestationResult, Binding
+from securetrain.identity.keys import PrivateKey
+from securetrain.policy import load_policy
+from securetrain.policy.load import LoadedPolicy
+from securetrain.rendezvous.coordinator import Shown
+from securetrain.testing.machine import Machine, reference_values, write_policy
+from tests.attest.swtpms import without_swtpm
+from tests.chain.conftest import MINUTE, Job, Roles, rebound, subject
+
+pytestmark = [pytest.mark.tpm, without_swtpm]
+NODES = ChainLink.NODES
+
+
+@dataclass
+class Attested(Job):
+    """A job whose one node has a software TPM, and whose coordinator is a real verifier."""
+
+    nodes: tuple[str, ...] = ("node-0",)
+    machine: Any = None
+    loaded: LoadedPolicy | None = None
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    verifier: Any = None
+
+    def __post_init__(self) -> None:
+        assert self.loaded is not None
+        self.policy, self.began = self.loaded.digest, self.now
+        self.verifier = Verifier(
+            policy=self.loaded.policy,
+            policy_digest=self.policy,
+            clock=lambda: self.now,
+            appraisers=appraisers_for(self.loaded, self.now, MemoryState()),
+        )
+        super().__post_init__()
+        self.pieces.put(canonical.encode(self.loaded.policy))
+
+    def attest(
+        self, node: str, at: datetime, key: PrivateKey | None = None, **said: Any
+    ) -> AttestationResult:
+        self.now, mine = at, self.node_keys[node]
+        attester = self.machine.attester(mine)
+        challenge = self.verifier.challenge(node, attester.keys())
+        binding = Binding(
+            nonce=challenge.nonce,
+            session=b"s" * 16,
+            job=self.name,
+            client_spki=mine.public.spki,
+            server_spki=self.key.public.spki,
+            exporter=b"e" * 32,
+            ak_name=challenge.ak_name,
+        )
+        evidence = attester.collect(binding, challenge.ask)
+        made: AttestationResult = self.verifier.appraise(
+            evidence, binding, node=node, key=mine.public
+        )
+        spent = self.verifier.spent(node)
+        shown = Shown(
+            evidence=evidence,
+            binding=binding,
+            keys=attester.keys(),
+            secret=spent.secret,
+            documents=spent.documents,
+        )
+        made = msgspec.structs.replace(made, **said)
+        self.keeper.result(made.sign(key or self.key), made, shown)
+        return made
+
+    def again(self, pieces: InMemory | None = None) -> Given:
+        return replace(self.given(pieces=pieces), again=True)
+
+    def kept(self) -> dict[str, documents.Appraised]:
+        """The documents of its results, by the results' digests."""
+        found = {}
+        for data in self.pieces.pieces.values():
+            if str(documents.Appraised.__struct_config__.tag).encode() in data[:4000]:
+                one = documents.decode(data, documents.Appraised)
+                found[one.result] = one
+        return found
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("machine")
+    with Machine(folder / "node-0", "node-0", ca=folder / "ca") as made:
+        made.boot()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def attested(machine, tmp_path_factory):
+    """A job with a join and two renewals."""
+    folder = tmp_path_factory.mktemp("fleet")
+    values = reference_values([machine], datetime.now(UTC))
+    loaded = load_policy(str(write_policy(folder, values, PrivateKey.generate())))
+    job = Attested(roles=Roles(), machine=machine, loaded=loaded)
+    lease = timedelta(minutes=loaded.policy.node.lease_minutes)
+    machine.execute("/usr/bin/true", b"true")
+    for number in (1, 2):
+        job.attest("node-0", job.began + number * lease / 2)
+    return job
+
+
+def late(job):
+    lease = timedelta(minutes=job.loaded.policy.node.lease_minutes)
+    return job.checkpoint(created=job.began + 1.4 * lease)
+
+
+def test_a_join_and_its_renewals_are_appraised_again(attested):
+    verdict = judge(NODES, subject(late(attested)), attested.again())
+    assert verdict.state is LinkState.VERIFIED, verdict
+    assert "appraised again" in verdict.what
+    assert len(attested.kept()) == 3
+    plain = judge(NODES, subject(late(attested)), attested.given())
+    assert "appraised again" not in plain.what
+
+
+def test_a_coordinator_that_lies_is_found_by_the_evidence(machine, attested):
+    """It signs a tier that its node's TPM does not show; by results alone it is believed."""
+    machine.reboot()
+    liar = Attested(
+        roles=attested.roles, machine=machine, loaded=attested.loaded, now=attested.now + MINUTE
+    )
+    false = liar.attest("node-0", liar.began + MINUTE, tier=NodeTier.TEE_GPU, label="tee+gpu")
+    assert false.tier is NodeTier.TEE_GPU
+    liar.results["node-0"] = liar.attest("node-0", liar.began + 2 * MINUTE)
+    liar.results["node-0"] = false
+    liar.form(issued=liar.began + 3 * MINUTE)
+    said = liar.checkpoint(created=liar.began + 4 * MINUTE)
+    believed = judge(NODES, subject(said), liar.given())
+    assert believed.state is LinkState.VERIFIED, believed
+    found = judge(NODES, subject(said), liar.again())
+    assert found.state is LinkState.BROKEN
+    assert "ST-ATTS-014" in found.what
+    problem = found.problem()
+    assert problem is not None
+    assert problem.code == "ST-CHAN-010"
+
+
+def test_evidence_that_is_gone_is_missing_and_damage_is_never_a_pass(attested):
+    """Every piece that the appraisal reads: removed, and with a bit turned over."""
+    said, dice = late(attested), random.Random(19)
+    names = set()
+    for one in attested.kept().values():
+        shown = one.presented
+        names |= {shown.body, shown.keys, *one.documents}
+    assert len(names) >= 5
+    for name in names:
+        left = {k: v for k, v in attested.pieces.pieces.items() if k != name}
+        verdict = judge(NODES, subject(said), attested.again(InMemory(left)))
+        assert verdict.state is LinkState.MISSING, verdict
+        data = bytearray(attested.pieces.pieces[name])
+        data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+        verdict = judge(NODES, subject(said), attested.again(InMemory({**left, name: bytes(data)})))
+        assert verdict.state is not LinkState.VERIFIED, name
+
+
+def other_bytes(text):
+    data = bytearray(base64.b64decode(text))
+    data[-1] ^= 1
+    return base64.b64encode(bytes(data)).decode()
+
+
+@pytest.mark.parametrize(
+    "field_", ["nonce", "session", "exporter", "client_spki", "secret", "wireguard"]
+)
+def test_another_record_of_the_exchange_is_refused(attested, field_):
+    """The launcher that binds the documents can write what it likes; the TPM signed one thing."""
+    said, pieces = late(attested), dict(attested.pieces.pieces)
+    kept = documents.decode(pieces[said.bound.membership], documents.Membership)
+    made = []
+    job = replace_pieces(attested, pieces)
+    for one in attested.kept().values():
+        record = one.presented.exchange
+        text = getattr(record, field_)
+        if text or field_ == "wireguard":
+            record = msgspec.structs.replace(
+                record, **{field_: other_bytes(text) if text else "AAAA"}
+            )
+        presented = msgspec.structs.replace(one.presented, exchange=record)
+        made.append(job.pieces.keep(msgspec.structs.replace(one, presented=presented)))
+    assert len(made) == len(kept.appraised)
+    lied = rebound(job, said, {"appraised": tuple(made)})
+    assert judge(NODES, subject(lied), job.given()).state is LinkState.VERIFIED
+    verdict = judge(NODES, subject(lied), replace(job.given(), again=True))
+    assert verdict.state is LinkState.BROKEN, verdict
+
+
+def replace_pieces(job, pieces):
+    """The same job with evidence of its own."""
+    other = object.__new__(Attested)
+    other.__dict__.update(job.__dict__)
+    other.pieces = InMemory(pieces)
+    return other
+
+
+def test_values_that_the_policy_s_key_did_not_sign_are_refused(attested, tmp_path):
+    """Reference values under a stranger's key, of the same content."""
+    values = reference_values([attested.machine], datetime.now(UTC))
+    write_policy(tmp_path, values, PrivateKey.generate())
+    envelope = next(
+        path.read_bytes() for path in tmp_path.iterdir() if b"payloadType" in path.read_bytes()
+    )
+    job = replace_pieces(attested, dict(attested.pieces.pieces))
+    foreign = job.pieces.put(envelope)
+    made = tuple(
+        job.pieces.keep(msgspec.structs.replace(one, documents=(foreign, *one.documents[1:])))
+        for one in attested.kept().values()
+    )
+    lied = rebound(job, late(attested), {"appraised": made})
+    verdict = judge(NODES, subject(lied), replace(job.given(), again=True))
+    assert verdict.state is LinkState.BROKEN, verdict
+    assert "ST-ATTS-009" in verdict.what
