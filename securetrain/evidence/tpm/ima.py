@@ -43,6 +43,15 @@ from securetrain.evidence.tpm.ima_list import (
     split_ascii,
     split_binary,
 )
+from securetrain.evidence.tpm.ima_runs import (
+    HEAD,
+    VIOLATION,
+    Collector,
+    Judged,
+    Run,
+    Runs,
+    starts_run,
+)
 from securetrain.evidence.tpm.path_patterns import PathPatterns
 from securetrain.evidence.tpm.runtime_policy import (
     RuntimePolicy,
@@ -59,14 +68,12 @@ AGGREGATE: Final = b"boot_aggregate"
 MAX_NAMED: Final = 32
 """How many violations a result names; it counts all."""
 _INITIAL: Final = bytes(32)
-_VIOLATION: Final = b"\xff" * 32
 _ENTRY_OVERHEAD: Final = 300
 """Bytes of memory that a cached entry takes beside its own: three objects and a place."""
 
-_Judged: TypeAlias = tuple[bytes, int]
-"""What is extended, and one mark: sums of marks count both kinds at once."""
 _EXCLUDED: Final = 1
 _SIGNED: Final = 1 << 32
+"""Marks of entries: sums of marks count both kinds at once."""
 _SIGNABLE: Final = frozenset({b"ima-sig", b"ima-sigv2"})
 
 
@@ -137,24 +144,26 @@ class TemplateCache:
         """Start empty.
 
         Args:
-            limit: bytes of memory, roughly.
+            limit: bytes of memory, roughly; runs of entries take a quarter of it more.
         """
         self._limit = limit
+        self.runs = Runs(limit // 4)
+        """Whole runs of entries, by the `key` of what accepted them."""
         self._lock = Lock()
         self._size = 0
-        self._tables: dict[_Table, dict[bytes, _Judged]] = {}
+        self._tables: dict[_Table, dict[bytes, Judged]] = {}
 
     @property
     def size(self) -> int:
         """Bytes of memory that are in use, roughly."""
         return self._size
 
-    def table(self, policy: RuntimePolicy | None, *, binary: bool) -> Mapping[bytes, _Judged]:
+    def table(self, policy: RuntimePolicy | None, *, binary: bool) -> Mapping[bytes, Judged]:
         """The findings under a policy, by the entry's bytes."""
         return self._tables.get(_key(policy, binary=binary), {})
 
     def add(
-        self, policy: RuntimePolicy | None, judged: Mapping[bytes, _Judged], *, binary: bool
+        self, policy: RuntimePolicy | None, judged: Mapping[bytes, Judged], *, binary: bool
     ) -> None:
         """Remember accepted entries; when there is no room, forget all earlier ones."""
         if not judged:
@@ -197,9 +206,11 @@ def appraise_ima(
         AttestationError: ST-ATTS-301 to 313; `where` names the entry, counted from 1, and its path.
     """
     before = _begin(ima, pcr10, start)
-    replay = _Replay(ima, policy, violations)
+    key = _key(policy, binary=ima.binary)
+    replay = _Replay(ima, policy, violations, cache.runs.table(key))
     reached = replay.run(before, pcr10, boot_aggregate, cache.table(policy, binary=ima.binary))
     cache.add(policy, replay.fresh, binary=ima.binary)
+    cache.runs.add(key, replay.collector.found)
     return ImaState(
         progress=reached,
         num_entries=reached.entries - before.entries,
@@ -235,12 +246,23 @@ def _begin(ima: ImaList, pcr10: bytes, start: Progress | None) -> Progress:
 class _Replay:
     """One pass over one list."""
 
-    def __init__(self, ima: ImaList, policy: RuntimePolicy | None, violations: Violations) -> None:
+    def __init__(
+        self,
+        ima: ImaList,
+        policy: RuntimePolicy | None,
+        violations: Violations,
+        runs: Mapping[bytes, Run],
+    ) -> None:
+        self._data = ima.entries
+        self._binary = ima.binary
+        self._runs = runs
+        self.collector = Collector(ima.entries)
+        """Runs that others may share."""
         self._entries = split_binary(ima.entries) if ima.binary else split_ascii(ima.entries)
         self._parse = parse_binary if ima.binary else parse_ascii
         self._policy = policy
         self._answers = violations
-        self.fresh: dict[bytes, _Judged] = {}
+        self.fresh: dict[bytes, Judged] = {}
         """Verdicts that others may share."""
         self.marks = 0
         self.violations = 0
@@ -253,34 +275,51 @@ class _Replay:
         before: Progress,
         target: bytes,
         boot_aggregate: bytes | None,
-        known: Mapping[bytes, _Judged],
+        known: Mapping[bytes, Judged],
     ) -> Progress:
         """Replay until the register has the value `target`."""
         number, pcr = before.entries, before.pcr
-        marks = 0
+        marks = position = 0
         find = known.get
+        collector = self.collector
         try:
             if number == 0:
-                number, pcr = 1, self._first(boot_aggregate)
+                first = next(self._entries, b"")
+                number, pcr, position = 1, self._first(first, boot_aggregate), len(first)
             # Before the first entry is read: nothing may have happened since the last appraisal.
             while pcr != target:
                 entry = next(self._entries, None)
                 if entry is None:
                     raise _unreached(number, pcr, target)
+                if self._binary and (starts_run(entry) or collector.full):
+                    run = self._runs.get(entry[:HEAD])
+                    if run is not None and run.stands_at(self._data, position):
+                        collector.end(position)
+                        position += run.size
+                        self._entries = split_binary(self._data, position)
+                        pcr, read, mark = run.extend(pcr, target)
+                        number += read
+                        marks += mark
+                        continue
+                    collector.begin(position)
                 number += 1
-                extend, mark = find(entry) or self._judge(entry, number)
-                marks += mark
-                pcr = sha256(pcr + extend).digest()
+                judged = find(entry) or self._judge(entry, number)
+                collector.take(judged)
+                position += len(entry)
+                marks += judged[1]
+                pcr = sha256(pcr + judged[0]).digest()
         except Refusal as refusal:
             # Only cutting the list raises it here, behind the entries that were read.
             raise _refused_entry(refusal, number + 1) from None
+        # A run that the quote cuts off is as good as any; in a renewal's few entries none is whole.
+        if before.entries == 0:
+            collector.end(position)
         self.marks = marks
         return Progress(number, pcr)
 
-    def _first(self, boot_aggregate: bytes | None) -> bytes:
+    def _first(self, first: bytes, boot_aggregate: bytes | None) -> bytes:
         """PCR 10 after the first entry of a boot."""
-        first = next(self._entries, None)
-        if first is None:
+        if not first and not self._data:
             raise Refusal("ST-ATTS-306", "the list is empty")
         entry = self._parse(first)
         extend = _measured(entry)
@@ -298,7 +337,7 @@ class _Replay:
         self.aggregate = aggregate
         return sha256(_INITIAL + extend).digest()
 
-    def _judge(self, entry: bytes, number: int) -> _Judged:
+    def _judge(self, entry: bytes, number: int) -> Judged:
         """Judge an entry; the value that it extends when it is acceptable."""
         try:
             parsed = self._parse(entry)
@@ -310,7 +349,7 @@ class _Replay:
         self.fresh[entry] = judged
         return judged
 
-    def _violation(self, entry: Entry, number: int) -> _Judged:
+    def _violation(self, entry: Entry, number: int) -> Judged:
         _check_pcr(entry)
         mode = self._answers.mode(entry.name)
         if mode is ViolationMode.REFUSE:
@@ -319,7 +358,7 @@ class _Replay:
         self.warnings += mode is ViolationMode.WARN
         if len(self.violated) < MAX_NAMED:
             self.violated.append(f"entry {number}: {_shown(entry.name)}")
-        return _VIOLATION, 0
+        return VIOLATION, 0
 
     def _mark(self, entry: Entry) -> int:
         """Mark an entry that the policy accepts; one that it does not accept is refused."""
