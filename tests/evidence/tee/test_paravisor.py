@@ -124,6 +124,7 @@ def test_real_evidence(path):
         azure.hcl(RUNTIME, size=0),
         azure.hcl(RUNTIME, data_size=0),
         azure.hcl(RUNTIME, data_size=0xFFFFFFFF),
+        azure.hcl(RUNTIME, data_size=len(RUNTIME) + 21, size=1237 + len(RUNTIME)),
         azure.hcl(RUNTIME, data_version=2),
         azure.hcl(RUNTIME, kind=0),
         azure.hcl(RUNTIME, kind=3),
@@ -136,6 +137,16 @@ def test_real_evidence(path):
 )
 def test_malformed_reports(data):
     refused("ST-ATTS-440", parse_hcl_report, data)
+
+
+@pytest.mark.forgery
+def test_a_limit_is_asked_before_anything_is_read():
+    """Of the report, and of the runtime data in it: otherwise well-formed ones."""
+    error = refused("ST-ATTS-440", parse_hcl_report, azure.hcl(RUNTIME) + bytes(HCL_LIMIT))
+    assert str(HCL_LIMIT) in error.what
+    long = RUNTIME + b" " * (RUNTIME_LIMIT + 1 - len(RUNTIME))
+    error = refused("ST-ATTS-440", parse_hcl_report, azure.hcl(long))
+    assert f"{RUNTIME_LIMIT}" in error.what
 
 
 KEY = azure.jwk(VM.tpm.ak)
@@ -211,6 +222,9 @@ def test_a_vm_that_is_configured_otherwise(changes, code, where):
     rules: Any = {"enrolled": (azure.VM,), "secure_boot": True, "node": "node-0"}
     judge_vm(parse_runtime_data(RUNTIME), strict, **rules)
     assert where in refused(code, judge_vm, runtime, strict, **rules).where
+    if where == "console-enabled":
+        allowed = ParavisorReference(measurements=("ab" * 48,), allow_console=True)
+        judge_vm(runtime, allowed, **rules)
 
 
 @pytest.mark.forgery
