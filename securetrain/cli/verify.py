@@ -420,5 +420,5 @@ def _refuse_given(path: Path | str, what: str, *names: str) -> None:
             "ST-USAG-001",
             f"{', '.join(flags)} does not apply to {what}",
             str(path),
-            "leave it out; a bundle is verified with --public-key, --ca or --identity, and --scan",
+            f"leave it out; see 'securetrain verify --help' for what applies to {what}",
         )
