@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one policy schema: a section for each trust boundary and one for the audit itself.
 
-A field's metadata, its description and ``enforced_by`` (any of run, audit, verify), is what
-`securetrain policy explain` and the reference page print. Unknown keys are errors.
+`securetrain policy explain` prints a field's description and who enforces it. No key is unknown.
 """
 
 from datetime import date
