@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one policy schema: a section for each trust boundary and one for the audit itself.
 
-`securetrain policy explain` prints a field's description and who enforces it. No key is unknown.
+`securetrain policy explain` prints a field's description and enforcers. Unknown keys are errors.
 """
 
 from datetime import date
