@@ -18,7 +18,7 @@ import base64
 import binascii
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -61,6 +61,9 @@ from securetrain.rendezvous.wire import Membership, node_ranks
 NOT_OWN: Final = "ST-RUNT-031"
 MALFORMED: Final = "ST-RUNT-032"
 FILE_LIMIT: Final = 64 << 20
+PAGE: Final = 4096
+READ_LIMIT: Final = 256 << 20
+"""Bytes of code that are read again for one declaration; the others stay the worker's word."""
 MAX_STATEMENTS: Final = 4096
 MAX_SAID: Final = 64
 """Answers that still wait for their statement."""
@@ -115,8 +118,9 @@ class Binder:
         """
         try:
             self._declare(said)
-        except (msgspec.ValidationError, binascii.Error, ValueError) as error:
-            raise RuntimeRefusal(MALFORMED, f"{said.topic}: {error}"[:500]) from error
+        except (ValueError, TypeError, LookupError, binascii.Error) as error:
+            what = f"{said.topic}: {type(error).__name__}: {error}"
+            raise RuntimeRefusal(MALFORMED, what[:500]) from error
         except SecureTrainError as error:
             raise RuntimeRefusal(MALFORMED, f"{said.topic}: {reason(error)}"[:500]) from error
 
@@ -126,7 +130,7 @@ class Binder:
                 files = msgspec.convert(said.said, list[ImportedFile], strict=True)
                 if len(files) > MAX_FILES:
                     raise ValueError(f"{len(files)} files, the limit is {MAX_FILES}")
-                self._code = tuple(map(code_file, files))
+                self._code = code_files(files)
             case Topic.ENVIRONMENT:
                 self._declared = msgspec.convert(said.said, dict[str, str], strict=True)
             case Topic.JOB:
@@ -298,14 +302,23 @@ class Binder:
         )
 
 
-def code_file(said: ImportedFile) -> CodeFile:
+def code_files(said: Sequence[ImportedFile]) -> tuple[CodeFile, ...]:
+    """The manifest's entries, as many of them read here as `READ_LIMIT` allows."""
+    left, made = READ_LIMIT, []
+    for one in said:
+        made.append(code_file(one, min(FILE_LIMIT, left)))
+        left = max(0, left - max(one.size, PAGE))
+    return tuple(made)
+
+
+def code_file(said: ImportedFile, limit: int = FILE_LIMIT) -> CodeFile:
     """One entry of the manifest: read here where that can be, else the worker's word (rule 4)."""
-    parts = Path(said.file).parts
+    parts = Path(said.file).parts or (said.file,)
     depth = said.module.count(".") + (2 if parts[-1].startswith("__init__.") else 1)
     path = "/".join(part for part in parts[-depth:] if part not in {"/", "..", "."})
     by = Witness.WORKER
     try:
-        data = read_file(Path(said.file), FILE_LIMIT)
+        data = read_file(Path(said.file), said.size) if said.size <= limit else None
     except SecureTrainError:
         data = None
     if data is not None and hashlib.sha256(data).hexdigest() == said.sha256:

@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker declares is its word: malformed, endless or about other files, it harms nobody."""
+
+import base64
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from securetrain.chain import Keeper
+from securetrain.chain.documents import Environment, Job, Witness
+from securetrain.chain.store import InMemory
+from securetrain.core.errors import RuntimeRefusal
+from securetrain.core.files import read_file
+from securetrain.identity.signing import Declaration, ImportedFile, Topic
+from securetrain.launch import binding
+from securetrain.launch.binding import Binder, Surroundings, code_files
+
+
+@pytest.fixture
+def binder() -> Binder:
+    nothing: Any = None
+    around = Surroundings(job=Job(program=None, module="m"), environment=Environment())
+    return Binder(setup=nothing, keeper=Keeper(store=InMemory()), trust=nothing, around=around)
+
+
+def envelope(payload: object) -> str:
+    data = base64.b64encode(json.dumps(payload).encode()).decode()
+    made = {
+        "payload": data,
+        "payloadType": "application/vnd.in-toto+json",
+        "signatures": [{"keyid": "a" * 64, "sig": "c2ln"}],
+    }
+    whole = json.dumps(made, sort_keys=True, separators=(",", ":"))
+    return base64.b64encode(whole.encode()).decode()
+
+
+SHAPES: list[object] = [
+    None,
+    5,
+    "",
+    [],
+    {},
+    [None],
+    {"subject": None},
+    {"subject": []},
+    {"subject": {}},
+    {"subject": [5]},
+    {"subject": [{}]},
+    {"subject": [{"digest": None}]},
+    {"subject": [{"digest": []}]},
+    {"subject": [{"digest": {"securetrainTree1": 7}}]},
+]
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("topic", Topic)
+def test_nothing_that_a_worker_declares_ends_the_launchers_service(binder, topic):
+    said: list[object] = [*SHAPES, *map(envelope, SHAPES), "!!!", {"a": {1: 2}}, [["a", "b"]] * 3]
+    said += [[{"module": "m", "file": name, "sha256": "0" * 64, "size": 0}] for name in (".", "/")]
+    draw = random.Random(3)
+    said += [envelope(SHAPES)[: draw.randrange(400)] for _ in range(40)]
+    refused = []
+    for one in said:
+        try:
+            binder.declare(Declaration(topic=topic, said=one))
+        except RuntimeRefusal as error:
+            refused.append(error.code)
+    assert len(refused) > 10
+    assert set(refused) == {"ST-RUNT-032"}
+
+
+def imported(path, data: bytes, size: int | None = None) -> ImportedFile:
+    return ImportedFile(
+        module="m",
+        file=str(path),
+        sha256=hashlib.sha256(data).hexdigest(),
+        size=len(data) if size is None else size,
+    )
+
+
+def test_the_launcher_reads_no_more_than_it_says(tmp_path, monkeypatch):
+    path = tmp_path / "m.py"
+    path.write_bytes(b"x" * 9000)
+    assert [one.by for one in code_files([imported(path, b"x" * 9000)])] == [Witness.LAUNCHER]
+    # Who says that a file is small has no more of it read than that.
+    read: list[int] = []
+
+    def reading(of: Path, limit: int) -> bytes:
+        read.append(limit)
+        return read_file(of, limit)
+
+    monkeypatch.setattr(binding, "read_file", reading)
+    assert code_files([imported(path, b"x" * 9000, 3)])[0].by is Witness.WORKER
+    assert read == [3]
+    monkeypatch.setattr(binding, "READ_LIMIT", 20_000)
+    by = [one.by for one in code_files([imported(path, b"x" * 9000)] * 4)]
+    assert by == [Witness.LAUNCHER] * 2 + [Witness.WORKER] * 2
