@@ -405,6 +405,8 @@ class SigningService:
         except IntegrityError as error:  # evidence that cannot be kept: nothing may name it
             self.problem = self.problem or error
             raise RuntimeRefusal(signing.UNREACHABLE, error.what) from error
+        except OSError as error:
+            raise RuntimeRefusal(signing.UNREACHABLE, str(error)) from error
 
     def _welcome(self, worker: Worker) -> Welcome:
         rank = self.keys.rank
