@@ -10,10 +10,10 @@ def in_time(deadline: float, what: object = "it never happened") -> None:
 
     Args:
         deadline: By `time.monotonic`.
-        what: The thing that was waited for.
+        what: The thing that was waited for, or what tells it when it is too late.
 
     Raises:
         TimeoutError: It is too late. The test is tried again, and named (see pyproject.toml).
     """
     if time.monotonic() >= deadline:
-        raise TimeoutError(what)
+        raise TimeoutError(what() if callable(what) else what)

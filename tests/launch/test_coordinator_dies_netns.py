@@ -84,8 +84,10 @@ class Job(TwoNodes):
                 assert self.launchers[node].poll() is None, f"{what}: {self.err(node)[-3000:]}"
             in_time(
                 deadline,
-                f"never happened: {what}"
-                + "".join(f"\n{node}: {self.err(node)[-1500:]}" for node in self.names),
+                lambda: (
+                    f"never happened: {what}"
+                    + "".join(f"\n{node}: {self.err(node)[-1500:]}" for node in self.names)
+                ),
             )
             time.sleep(0.02)
 

@@ -93,7 +93,7 @@ class Killed(SharedRun):
         while not condition():
             for node, launcher in self.launchers.items():
                 assert launcher.poll() is None, self.err(node)[-3000:]
-            in_time(deadline, [self.err(node)[-2000:] for node in self.names])
+            in_time(deadline, lambda: [self.err(node)[-2000:] for node in self.names])
             time.sleep(0.1)
 
     def kill(self):

@@ -368,7 +368,6 @@ class Session:
         self._latest = renewed or self._latest
         passport = self._passport
         assert passport is not None
-        assert passport.result is result
         self.result = result
         self._lease_end = terms.monotonic() + terms.lease
         self.channel.send(
