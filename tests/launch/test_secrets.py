@@ -23,6 +23,7 @@ from securetrain.policy.secret import HandOver
 from securetrain.rendezvous.member import Opened
 from securetrain.rendezvous.wire.protocol import WithheldSecret
 from tests.vocabulary import refused
+from tests.waiting import in_time
 
 CANARY = b"CANARY-SECRET-a91d-0123456789"
 TOKEN = b"CANARY-TOKEN-a91d-0123456789"
@@ -137,7 +138,10 @@ def test_a_script_has_its_secrets_and_nothing_else_has(launch, tmp_path):
     # The control: what people do without this is in sight.
     with subprocess.Popen(["/bin/sleep", "60"], env={"HF_TOKEN": TOKEN.decode()}) as plain:
         try:
-            assert in_sight() == [ascii(b"/bin/sleep\x0060\x00")]
+            deadline = time.monotonic() + 60
+            # A program's environment and arguments come in sight a moment after it has started.
+            while in_sight() != [ascii(b"/bin/sleep\x0060\x00")]:
+                in_time(deadline, in_sight)
         finally:
             plain.kill()
 
