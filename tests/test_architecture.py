@@ -38,6 +38,7 @@ MAY_IMPORT_PICKLE = {
     "securetrain/artifacts/checkpoint/legacy.py": "catches what torch's weights-only reader raises",
     "securetrain/artifacts/scan/dcp.py": "reads an index with inert stand-ins for its 13 names",
     "securetrain/launch/allowlist.py": "the allow-list that stands in for pickle's own lookup",
+    "securetrain/launch/file_loads.py": "puts the restricted unpickler in the place of pickle.load",
     "securetrain/launch/import_hooks.py": "puts the restricted unpickler into torch",
     "securetrain/launch/seams.py": "puts the restricted unpickler into torch",
     "securetrain/launch/unpickler.py": "the restricted unpickler",

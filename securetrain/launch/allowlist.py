@@ -88,6 +88,11 @@ TORCH_COMPILE: Final = frozenset(
 
 FRAMEWORKS: Final = frozenset(
     {
+        # deepspeedai/DeepSpeed: what its checkpoints hold beside tensors
+        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+        "deepspeed.runtime.zero.config.ZeroStageEnum",
+        "deepspeed.utils.tensor_fragment.fragment_address",
         # NVIDIA/Megatron-LM: which shards every rank has, without their data
         "megatron.core.dist_checkpointing.core.CheckpointingException",
         "megatron.core.dist_checkpointing.exchange_utils.ShardDistribution",
@@ -98,8 +103,8 @@ FRAMEWORKS: Final = frozenset(
         "vllm.distributed.parallel_state.TensorMetadata",
     }
 )
-"""Named tuples, dataclasses and exceptions: they hold what they are given. Those whose construction
-validates compare shapes, and do nothing else."""
+"""Named tuples, dataclasses, enums, records and exceptions: they hold what they are given. Those
+whose construction validates compare shapes, and do nothing else."""
 
 ALLOWED: Final = VALUES | TORCH_DISTRIBUTED | TORCH_COMPILE
 """Every name that is allowed as it stands; `unpickler` adds the few that need a safe stand-in."""

@@ -19,6 +19,7 @@ torch.distributed.optim.zero_redundancy_optimizer  optimizer state from a peer, 
 torch.distributed.debug                            the debug server does not start
 torch.nn.parallel, .distributed.fsdp, .optim       gradients are watched (`gradients`)
 torch.serialization, torch.distributed.checkpoint  saves that nobody signs are noticed (`saves`)
+torch.serialization, pickle                        files are unpickled under it (`file_loads`)
 multiprocessing.spawn, .forkserver                 child processes get the same shim
 =================================================  ===============================================
 
@@ -39,6 +40,7 @@ from securetrain.core import RUN_DIR_VARIABLE, SIGNER_VARIABLE, RunDir
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.core.vocabulary import EnforcementMode, NetworkProfile
 from securetrain.launch import loopback_peers, seams, sockets, workerlog
+from securetrain.launch.file_loads import FileLoads
 from securetrain.launch.fresh_keys import FreshKeys
 from securetrain.launch.gradients import GradientWatch
 from securetrain.launch.import_hooks import Patch, PostImportFinder
@@ -254,12 +256,15 @@ class Shim:
                 f"{dist}.optim.zero_redundancy_optimizer": functools.partial(
                     torch_load, "_broadcast_object"
                 ),
+                **FileLoads(rules, checkpoint.allow_pickles_in).patches(),
             }
         if not self.policy.debug.allow_servers:
             patches[f"{dist}.debug"] = functools.partial(
                 seams.wrap, self._forbidding, "start_debug_server"
             )
-        patches |= self.saves.patches()
+        for name, patch in self.saves.patches().items():
+            both = (patches[name], patch) if name in patches else (patch,)
+            patches[name] = functools.partial(seams.apply_all, both)
         if self.gradients is not None:
             patches |= self.gradients.patches()
         patches[f"{dist}.distributed_c10d"] = functools.partial(seams.apply_all, tuple(c10d))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Unpickle what another rank sent without giving it code execution.
+"""Unpickle what another rank sent, or a file holds, without giving it code execution.
 
 Plain containers, strings and numbers need no global and always pass. Rules for the rest:
 
@@ -13,9 +13,11 @@ Plain containers, strings and numbers need no global and always pass. Rules for 
    to unpickle them is an unrestricted nested pickle), ``_codecs.encode`` knows latin-1 only,
    ``bytearray`` takes no size, ``getattr`` finds members of enums and two methods of torch's RPC;
 4. in mode ``warn`` anything else is let through and said once; in mode ``enforce`` it is refused
-   with ST-RUNT-001, and a pickle larger than the limit with ST-RUNT-008.
+   with ST-RUNT-001 (a file's with ST-RUNT-037), and a peer's pickle larger than the limit with
+   ST-RUNT-008.
 
-This protects a rank from its peers. It does not protect a process from the script that it runs.
+This protects a rank from its peers, and an honest script from a file. It does not protect a process
+from the script that it runs.
 """
 
 import _compat_pickle
@@ -42,6 +44,26 @@ _IMMUTABLE: Final = 1 << 8
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """The origin of pickles, in the words of a refusal."""
+
+    code: str
+    whose: str
+    where: str
+    fix: str
+    """Holds ``{name}``, the global."""
+
+
+PEERS: Final = Source(
+    "ST-RUNT-001",
+    "a pickle from another rank",
+    "an object collective, RPC or checkpoint index of torch.distributed",
+    "send plain data or tensors; if you trust every rank with it, add '{name}' to"
+    " checkpoint.allow_globals in the policy",
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """The rules for globals."""
 
@@ -51,6 +73,7 @@ class Rules:
     on_event: Callable[[UnpickleMode, str, SecureTrainError], None]
     """Called with each refused (or, in mode warn, merely noticed) global, before the refusal."""
     limit: int = PICKLE_LIMIT
+    source: Source = PEERS
 
 
 class AllowListUnpickler(pickle.Unpickler):
@@ -68,9 +91,9 @@ class AllowListUnpickler(pickle.Unpickler):
         module_name, global_name = _python3_name(module_name, global_name)
         name = f"{module_name}.{global_name}"
         if stand_in := _STAND_INS.get(name):
-            return functools.partial(stand_in)
+            return functools.partial(stand_in, self.rules.source)
         if not is_allowed(module_name, global_name, self.rules.allowed):
-            _refuse(name, self.rules)
+            refuse(name, self.rules, f"names {name}")
         found = super().find_class(module_name, global_name)
         if not isinstance(found, type):
             return functools.partial(found) if callable(found) else found
@@ -85,7 +108,7 @@ class AllowListUnpickler(pickle.Unpickler):
             if _contents(cls) != before:
                 _restore(cls, before)
                 name = f"{cls.__module__}.{cls.__qualname__}"
-                error = _refused(f"a pickle from another rank changed the class {name}", name)
+                error = _refused(self.rules.source, f"changed the class {name}", name)
                 self.rules.on_event(UnpickleMode.ENFORCE, name, error)
                 raise error
         return value
@@ -96,6 +119,23 @@ def make_unpickler(rules: Rules) -> type[pickle.Unpickler]:
     if rules.mode is UnpickleMode.OFF:
         return pickle.Unpickler
     return type("AllowListUnpickler", (AllowListUnpickler,), {"rules": rules})
+
+
+def refuse(name: str, rules: Rules, what: str) -> None:
+    """Tell of something that the rules do not allow, and refuse it unless they only warn.
+
+    Raises:
+        RuntimeRefusal: Under ``enforce``, with the code of the source.
+    """
+    error = _refused(rules.source, what, name)
+    rules.on_event(rules.mode, name, error)
+    match rules.mode:
+        case UnpickleMode.ENFORCE:
+            raise error
+        case UnpickleMode.WARN:
+            return
+        case _:
+            raise ValueError(f"unknown mode {rules.mode!r}")
 
 
 def is_allowed(module: str, name: str, extra: frozenset[str]) -> bool:
@@ -131,7 +171,12 @@ class SafePickle:
     DEFAULT_PROTOCOL = pickle.DEFAULT_PROTOCOL
 
     def __init__(self, unpickler: type[pickle.Unpickler]) -> None:
-        self.Unpickler = unpickler
+        self._unpickler = unpickler
+
+    @property
+    def Unpickler(self) -> type[pickle.Unpickler]:  # noqa: N802 - pickle's name
+        """The restricted reader."""
+        return self._unpickler
 
     def load(self, file: IO[bytes], **options: Any) -> Any:
         """As `pickle.load`."""
@@ -149,25 +194,9 @@ def _python3_name(module: str, name: str) -> tuple[str, str]:
     return _compat_pickle.IMPORT_MAPPING.get(module, module), name
 
 
-def _refuse(name: str, rules: Rules) -> None:
-    error = _refused(f"a pickle from another rank names {name}", name)
-    rules.on_event(rules.mode, name, error)
-    match rules.mode:
-        case UnpickleMode.ENFORCE:
-            raise error
-        case UnpickleMode.WARN:
-            return
-        case _:
-            raise ValueError(f"unknown mode {rules.mode!r}")
-
-
-def _refused(what: str, name: str) -> RuntimeRefusal:
+def _refused(source: Source, what: str, name: str) -> RuntimeRefusal:
     return RuntimeRefusal(
-        "ST-RUNT-001",
-        what,
-        "an object collective, RPC or checkpoint index of torch.distributed",
-        f"send plain data or tensors; if you trust every rank with it, add {name!r} to"
-        " checkpoint.allow_globals in the policy",
+        source.code, f"{source.whose} {what}", source.where, source.fix.replace("{name}", name)
     )
 
 
@@ -182,7 +211,7 @@ def _check_size(file: IO[bytes], rules: Rules) -> None:
         error = RuntimeRefusal(
             "ST-RUNT-008",
             f"{size} bytes, the limit is {rules.limit}",
-            "an object collective of torch.distributed",
+            rules.source.where,
         )
         rules.on_event(rules.mode, "size", error)
         if rules.mode is UnpickleMode.ENFORCE:
@@ -229,37 +258,37 @@ def _declared_safe() -> frozenset[str]:
     )
 
 
-def _load_storage(data: bytes) -> Any:
+def _load_storage(_source: Source, data: bytes) -> Any:
     """Stand-in for `torch.storage._load_from_bytes`, which unpickles without any restriction."""
     import torch  # noqa: PLC0415 - the process has it: it is reading a tensor
 
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
-def _encode(text: str, encoding: str = "latin1") -> bytes:
+def _encode(source: Source, text: str, encoding: str = "latin1") -> bytes:
     """Stand-in for `_codecs.encode`, by which older protocols carry bytes."""
     if encoding not in {"latin1", "latin-1"}:
-        raise _refused(f"a pickle from another rank encodes text as {encoding!r}", "_codecs.encode")
+        raise _refused(source, f"encodes text as {encoding!r}", "_codecs.encode")
     return text.encode("latin-1")
 
 
-def _bytearray(data: bytes | str = b"", encoding: str = "latin-1") -> bytearray:
+def _bytearray(source: Source, data: bytes | str = b"", encoding: str = "latin-1") -> bytearray:
     """Stand-in for `bytearray`, which would allocate any size that it is given."""
     if isinstance(data, str):
-        return bytearray(_encode(data, encoding))
+        return bytearray(_encode(source, data, encoding))
     if not isinstance(data, bytes):
-        raise _refused("a pickle from another rank asks for a sized bytearray", "bytearray")
+        raise _refused(source, "asks for a sized bytearray", "bytearray")
     return bytearray(data)
 
 
-def _getattr(owner: object, name: str) -> Any:
+def _getattr(source: Source, owner: object, name: str) -> Any:
     """Stand-in for `getattr`, by which enums and torch's RPC methods are pickled."""
     if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
         return owner.__members__[name]
     is_rpc = f"{getattr(owner, '__module__', '')}.{getattr(owner, '__qualname__', '')}"
     if is_rpc == allowlist.RPC_PICKLER and name in allowlist.RPC_RECEIVERS:
         return functools.partial(getattr(owner, name))
-    raise _refused(f"a pickle from another rank asks for the attribute {name!r}", "getattr")
+    raise _refused(source, f"asks for the attribute {name!r}", "getattr")
 
 
 _STAND_INS: Final[Mapping[str, Callable[..., Any]]] = {

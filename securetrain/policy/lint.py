@@ -262,12 +262,18 @@ def _artifacts(policy: Policy) -> Iterator[Remark]:
     if checkpoint.unpickle is not UnpickleMode.ENFORCE:
         yield _warn(
             "checkpoint.unpickle",
-            f"{checkpoint.unpickle}: a pickle from another rank may run any code",
+            f"{checkpoint.unpickle}: a pickle from another rank or in a file may run any code",
             "unpickle: enforce",
         )
     for name in checkpoint.allow_globals:
         if any(fnmatchcase(name, pattern) for pattern in DANGEROUS_GLOBALS):
             yield _warn("checkpoint.allow_globals", f"{name} lets a pickle run code", "remove it")
+    for path in checkpoint.allow_pickles_in:
+        yield _warn(
+            "checkpoint.allow_pickles_in",
+            f"any file in {path} may run code when a script loads it",
+            "convert such files ('securetrain convert') and remove it",
+        )
     log = checkpoint.log
     if log is not None and not log.witnesses:
         yield _warn(

@@ -29,6 +29,8 @@ from securetrain.policy.gradients import GradientData as GradientData  # noqa: P
 from securetrain.policy.gradients import Gradients as Gradients  # noqa: PLC0414 - part of the schema
 from securetrain.policy.gradients import GuardMode as GuardMode  # noqa: PLC0414 - part of the schema
 from securetrain.policy.gradients import GuardResponse as GuardResponse  # noqa: PLC0414 - part of the schema
+from securetrain.policy.log import SpkiText as SpkiText  # noqa: PLC0414 - part of the schema
+from securetrain.policy.log import TransparencyLog as TransparencyLog  # noqa: PLC0414 - part of the schema
 from securetrain.policy.meta import EGRESS
 from securetrain.policy.meta import meta as _meta
 from securetrain.policy.secret import MAX_SECRETS as MAX_SECRETS  # noqa: PLC0414 - part of the schema
@@ -344,43 +346,6 @@ class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ] = None
 
 
-SpkiText: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/=]{40,200}\Z")]
-
-
-class TransparencyLog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The log in which every checkpoint's statement must stand, and who watches it."""
-
-    origin: Annotated[
-        str,
-        _meta(
-            "the log's name, like a URL without a scheme; empty for a log of the run's own",
-            "run",
-            "verify",
-            max_length=255,
-        ),
-    ] = ""
-    keys: Annotated[
-        tuple[SpkiText, ...],
-        _meta(
-            "public keys (SPKI, base64, Ed25519) of the log; none for one that the run makes",
-            "run",
-            "verify",
-        ),
-    ] = ()
-    witnesses: Annotated[
-        tuple[SpkiText, ...],
-        _meta(
-            "public keys (SPKI, base64, Ed25519) of the nodes whose agents watch it ('securetrain"
-            " log witness-key' prints one); none for the node alone that makes the run",
-            "run",
-            "verify",
-        ),
-    ] = ()
-    quorum: Annotated[
-        int, _meta("how many of them must have cosigned", "run", "verify", ge=1, le=1024)
-    ] = 1
-
-
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Checkpoints that the job writes and reads. An unsigned one is always refused."""
 
@@ -438,11 +403,16 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")], ...],
         _meta("X25519 public keys (hex) for which every file must be encrypted", "run", "verify"),
     ] = ()
-    unpickle: Annotated[UnpickleMode, _meta("what happens to pickles from other ranks", "run")] = (
-        UnpickleMode.ENFORCE
-    )
+    unpickle: Annotated[
+        UnpickleMode,
+        _meta("what happens to pickles from other ranks, and in files that a script loads", "run"),
+    ] = UnpickleMode.ENFORCE
     allow_globals: Annotated[
         tuple[str, ...], _meta("further globals ('module.name') that may be unpickled", "run")
+    ] = ()
+    allow_pickles_in: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^/")], ...],
+        _meta("absolute folders and files that a script may load with any pickle in them", "run"),
     ] = ()
 
 

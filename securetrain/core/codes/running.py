@@ -108,6 +108,11 @@ ROWS: Final = (
          fix="name it in node.secrets of the policy; the coordinator's ledger says why a node did"
              " not get one (secret-withheld)",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-IDN-007"),
+    Code("ST-RUNT-037", X.FAILURE,
+         "a file that a script loads names a global outside the allow-list",
+         fix="look at it with 'securetrain scan'; save plain data and tensors in its place, or"
+             " allow it in the policy (checkpoint.allow_globals, checkpoint.allow_pickles_in)",
+         severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-001"),
     # gradients
     Code("ST-GRAD-001", X.FAILURE, "a rank's gradient is not finite",
          fix="lower optimizer.lr or optimizer.clip, and look at the rows of this step",
