@@ -40,10 +40,10 @@ FILES: Final = Source(
     "ST-RUNT-037",
     "the pickle in this file",
     "a file",
-    "save plain data and tensors in its place; or let the script declare '{name}' with"
-    " torch.serialization.add_safe_globals, or the policy with checkpoint.allow_globals; for files"
-    " that you trust as much as the script, name their folder in checkpoint.allow_pickles_in."
-    " 'securetrain scan' lists what a file would run",
+    "see what it would run with 'securetrain scan' before anything else. When '{name}' only holds"
+    " data, let the script declare it with torch.serialization.add_safe_globals, or the policy with"
+    " checkpoint.allow_globals; a folder that you trust as much as the script can be named in"
+    " checkpoint.allow_pickles_in",
 )
 _NO_LIMIT: Final = sys.maxsize
 """A file is as large as the disk that the script's people gave it."""
@@ -154,7 +154,9 @@ class FileLoads:
             said = name if isinstance(name, str) else "an open file"
             return _MEMORY if isinstance(file, io.BytesIO) else _Place(_shown(said), False)
         real = Path(os.path.realpath(path))
-        return _Place(_shown(str(path)), any(real.is_relative_to(one) for one in self._trusted))
+        return _Place(
+            _shown(str(path.absolute())), any(real.is_relative_to(one) for one in self._trusted)
+        )
 
 
 class _PickleOfFiles(SafePickle):
