@@ -165,9 +165,9 @@ class Engine(Enum):
     """The signature alone, for makers whose certificates do not meet that profile."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rules:
-    """What one maker's certificates must be."""
+    """The rules of one maker's certificates; equal to themselves alone, which is quick."""
 
     name: str
     scheme: Scheme
@@ -189,12 +189,14 @@ class Link:
     """A certificate that was checked against its issuer, in its place; no time changes it."""
 
     certificate: x509.Certificate
-    spki: str
-    """SHA-256 of the SubjectPublicKeyInfo, hex."""
     not_before: datetime
     not_after: datetime
 
 
+Sent: TypeAlias = bytes | x509.Certificate
+"""A certificate, in DER or read already."""
+Line: TypeAlias = Sequence[tuple[str, Sent]]
+"""Roles (for people) and certificates, leaf first, root last."""
 LinkKey: TypeAlias = tuple[Rules, int, frozenset[str] | None, bytes, bytes]
 """All that the worth of a link depends on: rules, place (certificates below), the pins where it is
 the root, and the digests of certificate and issuer."""
@@ -239,7 +241,7 @@ class Links:
 
 
 def verify_line(
-    line: Sequence[tuple[str, bytes]],
+    line: Line,
     pins: Collection[str],
     now: datetime,
     rules: Rules,
@@ -248,7 +250,7 @@ def verify_line(
     """Lead certificates to a pinned root, all of them in date.
 
     Args:
-        line: roles (for people) and certificates (DER), leaf first, root last.
+        line: leaf first, root last.
         pins: SHA-256 of the SubjectPublicKeyInfo of each accepted root, lower-case hex.
         now: the time of the check, with a time zone.
         rules: the maker's.
@@ -262,7 +264,7 @@ def verify_line(
             Flaw.MALFORMED, f"{len(line)} certificates, 2 to {MAX_LINE} make a line", 0
         )
     links = Links(MAX_LINE) if links is None else links
-    digests = [hashlib.sha256(der).digest() for _, der in line]
+    digests = [_digest(sent) for _, sent in line]
     roots = frozenset(pins)
     held: list[Link] = []
     for position in range(len(line) - 1, -1, -1):
@@ -280,40 +282,46 @@ def verify_line(
 
 
 def _link(
-    line: Sequence[tuple[str, bytes]],
+    line: Line,
     position: int,
     above: Sequence[Link],
     pins: frozenset[str],
     rules: Rules,
 ) -> Link:
     """Check one certificate against its issuer, the first above it, or itself at the root."""
-    _, der = line[position]
+    _, sent = line[position]
+    der = sent if isinstance(sent, bytes) else sent.public_bytes(Encoding.DER)
     if len(der) > rules.limit:
         what = f"{len(der)} bytes, the limit is {rules.limit}"
         raise BadPathError(Flaw.MALFORMED, what, position)
     try:
         with no_warnings():
-            certificate = x509.load_der_x509_certificate(der)
+            certificate = x509.load_der_x509_certificate(der) if isinstance(sent, bytes) else sent
             # A signature is whole bytes; `cryptography` does not look at the count of unused bits.
             if not der.endswith(b"\0" + certificate.signature):
                 raise ValueError("its signature is not a string of whole bytes")
             if certificate.serial_number < 0:
                 raise ValueError("its serial number is negative")
-            spki = spki_sha256(certificate)
             issuer = above[0].certificate if above else certificate
             _check_names(certificate, issuer, _issuer_role(line, position), position)
             if not above:
-                _check_pin(spki, pins, position)
+                _check_pin(spki_sha256(certificate), pins, position)
             _check_key(certificate, position, rules)
             _check_issued(certificate, issuer, _issuer_role(line, position), position, rules)
             _check_extensions(certificate, position, rules)
             begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     except UNREADABLE as error:
         raise BadPathError(Flaw.MALFORMED, f"not a certificate: {error}", position) from error
-    return Link(certificate, spki, begins, ends)
+    return Link(certificate, begins, ends)
 
 
-def _issuer_role(line: Sequence[tuple[str, bytes]], position: int) -> str:
+def _digest(sent: Sent) -> bytes:
+    if isinstance(sent, bytes):
+        return hashlib.sha256(sent).digest()
+    return sent.fingerprint(hashes.SHA256())
+
+
+def _issuer_role(line: Line, position: int) -> str:
     return line[min(position + 1, len(line) - 1)][0]
 
 

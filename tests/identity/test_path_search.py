@@ -45,6 +45,9 @@ def test_honest_searches():
         assert [path_search.encoded(one) for one in found] == [der for _, der in LINE]
     for position, one in enumerate(found):
         assert path_search.weigh(one, position, is_root=position == 3) == (BEGIN, END)
+    validity = path_search.Validity(BEGIN, END)
+    times = (BEGIN - SECOND, BEGIN, END, END + SECOND)
+    assert [validity.covers(now) for now in times] == [False, True, True, False]
     nearest = find(LINE, pinned=[loaded(LINE[1][1])])
     assert len(nearest) == 2
 

@@ -124,7 +124,7 @@ def refused(flaw, line, position=None, text="", **named) -> paths.BadPathError:
 def test_honest_lines(rules):
     held = verify(LINE, rules=rules)
     assert [link.certificate.subject for link in held] == [_name(role) for role in ROLES]
-    assert held[-1].spki == PIN
+    assert paths.spki_sha256(held[-1].certificate) == PIN
     assert (held[0].not_before, held[0].not_after) == (BEGIN, END)
     assert (
         len(
@@ -149,6 +149,8 @@ def test_rules_that_ask_less_of_a_leaf():
     assert verify(bare, rules=replace(RULES, leaf_key=False, leaf_usage=False))
     refused(paths.Flaw.UNTRUSTED, bare, 0, "not one of P-384")
     refused(paths.Flaw.UNTRUSTED, made(leaf={"uses": None}), 0, "no keyUsage")
+    ca = made(low={"public": P256}, leaf={"signer": P256})
+    refused(UNTRUSTED, ca, 1, "not one of P-384", rules=replace(RULES, leaf_key=False))
 
 
 def test_a_time_that_not_all_share_is_no_time():

@@ -186,9 +186,8 @@ def verify_path(
     Raises:
         AttestationError: `maker.malformed`, `maker.untrusted`, `maker.expired`.
     """
-    line = [(role, certificate.public_bytes(Encoding.DER)) for role, certificate in path]
     try:
-        paths.verify_line(line, {pin}, now, maker.rules, (memory or Memory()).links)
+        paths.verify_line(path, {pin}, now, maker.rules, (memory or Memory()).links)
     except paths.BadPathError as bad:
         raise maker.refusal(maker.code(bad.flaw), bad.what, path[bad.position][0]) from bad
 
