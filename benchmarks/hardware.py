@@ -63,9 +63,9 @@ def board(count: int, *, warm: bool) -> Iterator[Sample]:
 @contextmanager
 def genuine_board(count: int) -> Iterator[Sample]:
     """The same of a real machine, whose RIMs are not at hand."""
-    from securetrain.evidence.gpu.certificates import CertificateCache
     from securetrain.evidence.gpu.report import verify_device
     from securetrain.evidence.gpu.topology import check_fabric
+    from securetrain.identity import paths
     from tests.evidence.gpu.test_genuine import NOW as THEN
     from tests.evidence.gpu.test_genuine import board
 
@@ -73,7 +73,7 @@ def genuine_board(count: int) -> Iterator[Sample]:
     reports: list[tuple[DeviceEvidence, bytes]] = list(board())
 
     def sample() -> float:
-        cache = CertificateCache()
+        cache = paths.Links()
         return _timed(
             lambda: check_fabric(
                 [verify_device(r, nonce=nonce, now=THEN, cache=cache) for r, nonce in reports],

@@ -23,6 +23,8 @@ MODULES: Final = (
     "identity/log/store.py",
     "identity/log/tiles.py",
     "identity/log/witness.py",
+    "identity/path_search.py",
+    "identity/paths.py",
     "identity/register.py",
     "identity/revocation.py",
     "identity/rotation.py",

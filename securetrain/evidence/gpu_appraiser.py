@@ -22,7 +22,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.case import Case, Part
 from securetrain.evidence.collateral import Collateral, CollateralKind
-from securetrain.evidence.gpu.certificates import CertificateCache, StatusLookup
+from securetrain.evidence.gpu.certificates import StatusLookup
 from securetrain.evidence.gpu.firmware import Firmware, check_firmware
 from securetrain.evidence.gpu.reference import GpuReference, check_reference
 from securetrain.evidence.gpu.report import DeviceState, verify_device
@@ -31,6 +31,7 @@ from securetrain.evidence.gpu.rim import RimCache
 from securetrain.evidence.gpu.topology import FabricState, check_fabric
 from securetrain.evidence.node_evidence import DeviceEvidence, DeviceKind, device_nonce
 from securetrain.evidence.result import Submodule, trust_vector
+from securetrain.identity import paths
 from securetrain.policy.schema import Gpu
 
 ANSWERS_KEPT: Final = timedelta(minutes=1)
@@ -43,7 +44,7 @@ class GpuAppraiser:
     policy: Gpu
     reference: GpuReference
     collateral: Collateral
-    certificates: CertificateCache = field(default_factory=CertificateCache)
+    certificates: paths.Links = field(default_factory=paths.Links)
     rims: RimCache = field(default_factory=RimCache)
     _status: CachedStatus | None = None
 

@@ -1,5 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from . import path_search as path_search
+from . import paths as paths
 from . import statement as statement
 from . import words as words
 from .cluster_ca import ClusterCA as ClusterCA

@@ -18,7 +18,6 @@ from securetrain.evidence.gpu import (
     NVIDIA_DEVICE_ROOTS,
     UNREADABLE,
     DeviceState,
-    spki_sha256,
     verify_device,
 )
 from securetrain.evidence.gpu import parse_report as parse_device_report
@@ -38,6 +37,7 @@ from securetrain.evidence.tee import (
     read_tcb,
 )
 from securetrain.evidence.tpm import Hash, describe, eventlog
+from securetrain.identity import paths
 
 _DEBUGGED = 0xFF
 _RTMRS = (
@@ -111,7 +111,7 @@ def describe_devices(
 def _device(evidence: DeviceEvidence, when: datetime, where: str) -> tuple[DeviceState, str]:
     """The device by its own certificates, and what they lead to."""
     try:
-        root = spki_sha256(x509.load_der_x509_certificate(evidence.certificates[-1]))
+        root = paths.spki_sha256(x509.load_der_x509_certificate(evidence.certificates[-1]))
     except (IndexError, *UNREADABLE) as error:
         raise AttestationError("ST-ATTS-605", f"no root: {error}", where) from error
     nonce = parse_device_report(evidence.report, f"{where}: SPDM report").nonce

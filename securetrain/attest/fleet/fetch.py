@@ -55,6 +55,7 @@ from securetrain.evidence.tee import (
     chain,
     open_collateral,
 )
+from securetrain.identity import paths
 
 NONCE_SIZE: Final = 32
 _CODE: Final = "ST-ATTS-741"
@@ -266,7 +267,7 @@ def _issuer(
     if len(found) != 2:
         raise maker.refusal(maker.malformed, f"{len(found)} certificates, expected 2", "chain")
     intermediate, root = found
-    if chain.spki_digest(root) != pin:
+    if paths.spki_sha256(root) != pin:
         raise maker.refusal(maker.untrusted, "its root is not the pinned one", "chain")
     signed, signature = intermediate.tbs_certificate_bytes, intermediate.signature
     if not chain.is_signed(root, maker.scheme, signature, signed):

@@ -16,7 +16,6 @@ from .rim import NVIDIA_RIM_ROOTS as NVIDIA_RIM_ROOTS
 from .rim import Rim as Rim
 from .rim import RimKind as RimKind
 from .rim import parse_rim as parse_rim
-from .signer import spki_sha256 as spki_sha256
 from .spdm import NONCE_SIZE as NONCE_SIZE
 from .spdm import parse_report as parse_report
 from .topology import check_fabric as check_fabric

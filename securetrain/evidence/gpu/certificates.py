@@ -29,28 +29,25 @@ Rules:
 7. the leaf's DICE extension tells the firmware (FWID, SHA-384). The composite device id must hold
    the BROM key; a TcbInfo must not say debug, recovery or not secure. DER is decoded, not sliced.
 
-What does not depend on the time, the pinned roots or the status is remembered by `CertificateCache`
-under the digests of certificate and issuer; the rest is checked every time.
+Rules 1 to 4 are judged by `identity.paths`, which also remembers what no time changes; a status is
+asked for every time.
 """
 
-import hashlib
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from threading import Lock
 from typing import Final, TypeAlias
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509.oid import ExtensionOID, NameOID, SignatureAlgorithmOID
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu import dice
+from securetrain.identity import paths
 
 NVIDIA_DEVICE_ROOTS: Final = frozenset(
     {"a90c4eb5acfd3e3d03a25db6a26b84f720ad0503196c627c21ddd48dd85b06a4"}
@@ -68,25 +65,25 @@ _BROM_NAME: Final = re.compile(r"([0-9A-Z_]{4,8}) [A-Z][0-9]{2} [A-Z0-9]{1,8} BR
 _BROM_SERIAL: Final = re.compile(r"[0-9A-F]{2}([0-9A-F]{16})")
 """A byte for the kind of device, then the PDI."""
 _DEVICE_NAME: Final = re.compile(r"NVIDIA:([0-9A-Z_]{4,8}):([0-9A-F]{16})")
-_LOOKED_AT: Final = frozenset(
-    {
-        ExtensionOID.BASIC_CONSTRAINTS,
-        ExtensionOID.KEY_USAGE,
-        ExtensionOID.SUBJECT_ALTERNATIVE_NAME,
-        dice.COMPOSITE_DEVICE_ID,
-        dice.TCB_INFO,
-    }
+_RULES: Final = paths.Rules(
+    name="NVIDIA",
+    scheme=paths.Scheme.ECDSA_P384_SHA384,
+    limit=CERTIFICATE_LIMIT,
+    understood=frozenset(
+        {
+            ExtensionOID.BASIC_CONSTRAINTS,
+            ExtensionOID.KEY_USAGE,
+            ExtensionOID.SUBJECT_ALTERNATIVE_NAME,
+        }
+    ),
 )
-_MALFORMED: Final = (
-    ValueError,
-    TypeError,
-    Warning,  # on what it will refuse one day, where warnings are errors
-    UnsupportedAlgorithm,
-    x509.DuplicateExtension,
-    x509.InvalidVersion,
-    x509.UnsupportedGeneralNameType,
-)
-"""What `cryptography` raises on certificates that are not what they should be."""
+_CODES: Final = {
+    paths.Flaw.MALFORMED: "ST-ATTS-605",
+    paths.Flaw.UNTRUSTED: "ST-ATTS-606",
+    paths.Flaw.EXPIRED: "ST-ATTS-607",
+    paths.Flaw.NOT_YET: "ST-ATTS-608",
+    paths.Flaw.UNPINNED: "ST-ATTS-609",
+}
 
 
 class CertificateStatus(StrEnum):
@@ -100,54 +97,6 @@ class CertificateStatus(StrEnum):
 
 StatusLookup: TypeAlias = Callable[[x509.Certificate, x509.Certificate], CertificateStatus]
 """Status of a certificate, given also its issuer's. May refuse by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A certificate that has been checked against its issuer; facts that no time changes."""
-
-    certificate: x509.Certificate
-    spki: str
-    """SHA-256 of the SubjectPublicKeyInfo."""
-    not_before: datetime
-    not_after: datetime
-
-
-class CertificateCache:
-    """Checked certificates of many devices; bounded, the longest unused leave first.
-
-    The devices of one family share their upper three certificates, and a device keeps its own
-    until its firmware changes: a node that attests again costs one signature per device.
-    """
-
-    def __init__(self, capacity: int = 4096) -> None:
-        """Start empty.
-
-        Args:
-            capacity: number of certificates, about 4 KiB each.
-        """
-        self._capacity = capacity
-        self._links: OrderedDict[bytes, Link] = OrderedDict()
-        self._lock = Lock()
-
-    def __len__(self) -> int:
-        return len(self._links)
-
-    def get(self, key: bytes) -> Link | None:
-        """The link that was remembered under `key`."""
-        with self._lock:
-            link = self._links.get(key)
-            if link is not None:
-                self._links.move_to_end(key)
-            return link
-
-    def put(self, key: bytes, link: Link) -> None:
-        """Remember a link whose checks have passed."""
-        with self._lock:
-            self._links[key] = link
-            self._links.move_to_end(key)
-            while len(self._links) > self._capacity:
-                self._links.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +127,7 @@ def verify_chain(
     roots: Collection[str],
     now: datetime,
     status: StatusLookup | None = None,
-    cache: CertificateCache | None = None,
+    cache: paths.Links | None = None,
     where: str = "device",
 ) -> Identity:
     """Lead a device's certificates to a pinned root.
@@ -194,157 +143,22 @@ def verify_chain(
     Raises:
         AttestationError: ST-ATTS-605 to 612, and 614 for the identity in the leaf.
     """
-    if cache is None:
-        cache = CertificateCache(CHAIN_LENGTH)
-    links = _links(certificates, roots, cache, where)
-    for role, link in zip(_ROLES, links, strict=True):
-        _check_time(link, now, f"{where}: {role} certificate")
+    if len(certificates) != CHAIN_LENGTH:
+        raise _malformed(f"{len(certificates)} certificates, not {CHAIN_LENGTH}", where)
+    line = list(zip(_ROLES, certificates, strict=True))
+    try:
+        links = paths.verify_line(line, roots, now, _RULES, cache)
+    except paths.BadPathError as bad:
+        place = f"{where}: {_ROLES[bad.position]} certificate"
+        raise AttestationError(_CODES[bad.flaw], bad.what, place) from bad
     if status is not None:
         for position in range(_ROOT - 1, _LEAF, -1):
             found = status(links[position].certificate, links[position + 1].certificate)
             _check_status(found, f"{where}: {_ROLES[position]} certificate")
     try:
         return _identity(links, where)
-    except _MALFORMED as error:
+    except paths.UNREADABLE as error:
         raise _anonymous(str(error), where) from error
-
-
-def _links(
-    certificates: Sequence[bytes], roots: Collection[str], cache: CertificateCache, where: str
-) -> list[Link]:
-    """The certificates, leaf first, checked from the root down."""
-    if len(certificates) != CHAIN_LENGTH:
-        raise _malformed(f"{len(certificates)} certificates, not {CHAIN_LENGTH}", where)
-    digests = [hashlib.sha256(der).digest() for der in certificates]
-    links: list[Link] = []
-    for position in range(_ROOT, -1, -1):
-        place = f"{where}: {_ROLES[position]} certificate"
-        issuer = min(position + 1, _ROOT)
-        key = bytes([position]) + digests[position] + digests[issuer]
-        link = cache.get(key)
-        if link is None:
-            link = _link(certificates[position], position, links, place)
-            cache.put(key, link)
-        if position == _ROOT and link.spki not in roots:
-            raise AttestationError(
-                "ST-ATTS-609", f"the root's key {link.spki} is not pinned", place
-            )
-        links.insert(0, link)
-    return links
-
-
-def _link(der: bytes, position: int, above: Sequence[Link], where: str) -> Link:
-    """Check one certificate against its issuer, the first of those above, or itself at the root."""
-    if len(der) > CERTIFICATE_LIMIT:
-        raise _malformed(f"{len(der)} bytes, the limit is {CERTIFICATE_LIMIT}", where)
-    try:
-        certificate = x509.load_der_x509_certificate(der)
-        # A signature is whole bytes; `cryptography` does not look at the count of unused bits.
-        if not der.endswith(b"\0" + certificate.signature):
-            raise _malformed("its signature is not a string of whole bytes", where)
-        key = _public_key(certificate, where)
-        _check_issued(certificate, above[0].certificate if above else certificate, where)
-        if position == _LEAF:
-            _check_leaf(certificate, where)
-        else:
-            _check_authority(certificate, position, where)
-        return Link(
-            certificate=certificate,
-            spki=hashlib.sha256(_spki(key)).hexdigest(),
-            not_before=certificate.not_valid_before_utc,
-            not_after=certificate.not_valid_after_utc,
-        )
-    except _MALFORMED as error:
-        raise _malformed(str(error), where) from error
-
-
-def _public_key(certificate: x509.Certificate, where: str) -> ec.EllipticCurvePublicKey:
-    key = certificate.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise _broken("its key is not one of P-384", where)
-    return key
-
-
-def _spki(key: ec.EllipticCurvePublicKey) -> bytes:
-    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-
-
-def _check_issued(certificate: x509.Certificate, issuer: x509.Certificate, where: str) -> None:
-    if certificate.signature_algorithm_oid != SignatureAlgorithmOID.ECDSA_WITH_SHA384:
-        found = certificate.signature_algorithm_oid.dotted_string
-        raise _broken(f"signed with {found}, not ecdsa-with-SHA384", where)
-    if certificate.issuer != issuer.subject:
-        raise _broken(
-            f"issued by {certificate.issuer.rfc4514_string()!r},"
-            f" the next one is {issuer.subject.rfc4514_string()!r}",
-            where,
-        )
-    try:
-        certificate.verify_directly_issued_by(issuer)
-    except InvalidSignature as error:
-        raise _broken("its issuer's key did not sign it", where) from error
-
-
-def _check_authority(certificate: x509.Certificate, position: int, where: str) -> None:
-    found = _extensions(certificate, where)
-    constraints = found.get(ExtensionOID.BASIC_CONSTRAINTS)
-    if constraints is None or not constraints.critical:
-        raise _broken("it has no critical basicConstraints", where)
-    assert isinstance(constraints.value, x509.BasicConstraints)
-    if not constraints.value.ca:
-        raise _broken("it is not a CA", where)
-    below = position - 1  # CAs between this one and the leaf
-    if constraints.value.path_length is not None and constraints.value.path_length < below:
-        raise _broken(
-            f"its path length is {constraints.value.path_length}, {below} CAs are below it", where
-        )
-    usage = _usage(found, where)
-    if not usage.key_cert_sign:
-        raise _broken("it may not sign certificates (keyCertSign)", where)
-
-
-def _check_leaf(certificate: x509.Certificate, where: str) -> None:
-    found = _extensions(certificate, where)
-    constraints = found.get(ExtensionOID.BASIC_CONSTRAINTS)
-    if constraints is not None:
-        assert isinstance(constraints.value, x509.BasicConstraints)
-        if constraints.value.ca:
-            raise _broken("it is a CA", where)
-    usage = _usage(found, where)
-    if usage.key_cert_sign or not usage.digital_signature:
-        raise _broken("its key usage is not digitalSignature alone", where)
-
-
-_Extensions: TypeAlias = dict[x509.ObjectIdentifier, x509.Extension[x509.ExtensionType]]
-
-
-def _extensions(certificate: x509.Certificate, where: str) -> _Extensions:
-    found = {extension.oid: extension for extension in certificate.extensions}
-    for oid, extension in found.items():
-        if extension.critical and oid not in _LOOKED_AT:
-            raise _broken(f"critical extension {oid.dotted_string} is not known", where)
-    return found
-
-
-def _usage(found: _Extensions, where: str) -> x509.KeyUsage:
-    usage = found.get(ExtensionOID.KEY_USAGE)
-    if usage is None:
-        raise _broken("it has no keyUsage", where)
-    assert isinstance(usage.value, x509.KeyUsage)
-    return usage.value
-
-
-def _check_time(link: Link, now: datetime, where: str) -> None:
-    if now > link.not_after:
-        raise AttestationError(
-            "ST-ATTS-607", f"expired {link.not_after.isoformat()}, now is {now.isoformat()}", where
-        )
-    if now < link.not_before:
-        raise AttestationError(
-            "ST-ATTS-608",
-            f"valid from {link.not_before.isoformat()}, now is {now.isoformat()}",
-            where,
-        )
 
 
 def _check_status(found: CertificateStatus, where: str) -> None:
@@ -362,7 +176,7 @@ def _check_status(found: CertificateStatus, where: str) -> None:
             raise ValueError(f"unknown status {found!r}")
 
 
-def _identity(links: Sequence[Link], where: str) -> Identity:
+def _identity(links: Sequence[paths.Link], where: str) -> Identity:
     """Read which device the certificates speak of; rules 6 and 7."""
     leaf, brom = links[_LEAF].certificate, links[_BROM].certificate
     chip = _attribute(brom, NameOID.COMMON_NAME, _BROM_NAME, where)
@@ -371,7 +185,7 @@ def _identity(links: Sequence[Link], where: str) -> Identity:
     match = _DEVICE_NAME.fullmatch(name)
     if match is None or match[1] != chip:
         raise _anonymous(f"the leaf names the device {name!r}, its issuer is a {chip}", where)
-    firmware = dice.firmware_id(leaf, _spki(_public_key(brom, where)), where)
+    firmware = dice.firmware_id(leaf, _spki(_public_key(brom)), where)
     return Identity(
         chip=chip,
         pdi=pdi,
@@ -379,10 +193,20 @@ def _identity(links: Sequence[Link], where: str) -> Identity:
         ueid=str(leaf.serial_number),
         fwid=firmware.digest,
         dice_oid=firmware.oid,
-        key=_public_key(leaf, where),
+        key=_public_key(leaf),
         certificate_serials=tuple(f"{link.certificate.serial_number:x}" for link in links),
         expires=min(link.not_after for link in links),
     )
+
+
+def _public_key(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
+    key = certificate.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey), "the rules of the line say so"
+    return key
+
+
+def _spki(key: ec.EllipticCurvePublicKey) -> bytes:
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _attribute(
@@ -400,10 +224,6 @@ def _attribute(
 
 def _malformed(what: str, where: str) -> AttestationError:
     return AttestationError("ST-ATTS-605", what, where)
-
-
-def _broken(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-606", what, where)
 
 
 def _anonymous(what: str, where: str) -> AttestationError:

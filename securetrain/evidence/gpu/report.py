@@ -36,7 +36,6 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu import dice, opaque
 from securetrain.evidence.gpu.certificates import (
     NVIDIA_DEVICE_ROOTS,
-    CertificateCache,
     Identity,
     StatusLookup,
     verify_chain,
@@ -44,6 +43,7 @@ from securetrain.evidence.gpu.certificates import (
 from securetrain.evidence.gpu.opaque import Claims, Mode
 from securetrain.evidence.gpu.spdm import COORDINATE_SIZE, Report, parse_report
 from securetrain.evidence.node_evidence import DeviceEvidence, DeviceKind
+from securetrain.identity import paths
 
 
 class Architecture(StrEnum):
@@ -152,7 +152,7 @@ def verify_device(
     now: datetime,
     roots: Collection[str] = NVIDIA_DEVICE_ROOTS,
     status: StatusLookup | None = None,
-    cache: CertificateCache | None = None,
+    cache: paths.Links | None = None,
     where: str = "",
 ) -> DeviceState:
     """Judge the report of one device by itself.

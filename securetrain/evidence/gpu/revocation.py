@@ -23,7 +23,7 @@ from securetrain.evidence.collateral import Collateral, CollateralKind
 from securetrain.evidence.gpu.certificates import CertificateStatus
 from securetrain.evidence.gpu.crl import verify_crl
 from securetrain.evidence.gpu.ocsp import Answer, verify_response
-from securetrain.evidence.gpu.signer import spki_sha256
+from securetrain.identity import paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def ocsp_id(certificate: x509.Certificate) -> str:
 
 def crl_id(issuer: x509.Certificate) -> str:
     """The key under which an issuer's CRL is cached."""
-    return spki_sha256(issuer)
+    return paths.spki_sha256(issuer)
 
 
 def _digest(certificate: x509.Certificate) -> bytes:

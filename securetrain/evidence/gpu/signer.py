@@ -9,15 +9,15 @@ Rules, in order:
    besides its key (name, constraints, dates) is then its owner's word;
 3. every key is on P-384 and every signature ECDSA with SHA-384: the algorithms are the rule's;
 4. the leaf is no CA and may make signatures;
-5. OpenSSL builds and verifies the path (X509_STRICT: signatures, names, key identifiers, basic
-   constraints, path lengths, key usages, critical extensions) and it is the chain that was given;
+5. OpenSSL builds and verifies the path (`identity.path_search`, without a time: signatures, names,
+   key identifiers, basic constraints, path lengths, key usages, critical extensions) and it is the
+   chain that was given;
 6. where a status lookup is given, no certificate below the root is revoked, on hold or unknown.
 
 Time is left to the caller, who must tell "expired" from everything else: `Chain` says when all of
 its certificates are valid at once.
 """
 
-import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,34 +25,17 @@ from itertools import pairwise
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import SignatureAlgorithmOID
 from OpenSSL import crypto
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.certificates import CertificateStatus, StatusLookup
+from securetrain.identity import path_search, paths
 
 MAX_CHAIN: Final = 6
 
 _UNTRUSTED: Final = "ST-ATTS-705"
-
-_UNREADABLE: Final = (
-    ValueError,
-    TypeError,
-    UnsupportedAlgorithm,
-    x509.DuplicateExtension,
-    x509.InvalidVersion,
-    x509.UnsupportedGeneralNameType,
-    CryptographyDeprecationWarning,
-    crypto.Error,
-)
-
-# X509_V_FLAG_NO_CHECK_TIME | X509_V_FLAG_CHECK_SS_SIGNATURE | X509_V_FLAG_X509_STRICT, as in
-# openssl/x509_vfy.h; the first has no name in pyOpenSSL.
-_FLAGS: Final = 0x200000 | 0x4000 | 0x20
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +76,7 @@ def verify_chain(chain: Sequence[bytes], roots: Collection[str], where: str) -> 
         keys = [_key(certificate, where) for certificate in loaded]
         _check_leaf(loaded[0], where)
         _check_path(loaded, where)
-    except _UNREADABLE as error:
+    except (crypto.Error, *paths.UNREADABLE) as error:
         raise _untrusted(f"a certificate that cannot be read: {error}", where) from error
     return Chain(tuple(loaded), keys[0])
 
@@ -123,16 +106,8 @@ def check_revocation(
                 raise ValueError(f"unknown status {found!r}")
 
 
-def spki_sha256(certificate: x509.Certificate) -> str:
-    """SHA-256 (hex) of the SubjectPublicKeyInfo: how roots are pinned."""
-    spki = certificate.public_key().public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    return hashlib.sha256(spki).hexdigest()
-
-
 def _check_root(root: x509.Certificate, roots: Collection[str], where: str) -> None:
-    pin = spki_sha256(root)
+    pin = paths.spki_sha256(root)
     if pin not in roots:
         raise _untrusted(f"it ends at {_name(root)} with key {pin}, which is not pinned", where)
 
@@ -158,13 +133,10 @@ def _check_leaf(leaf: x509.Certificate, where: str) -> None:
 
 def _check_path(chain: Sequence[x509.Certificate], where: str) -> None:
     leaf, *intermediates, root = (crypto.X509.from_cryptography(c) for c in chain)
-    store = crypto.X509Store()
-    store.add_cert(root)
-    store.set_flags(_FLAGS)
     try:
-        path = crypto.X509StoreContext(store, leaf, intermediates).get_verified_chain()
-    except crypto.X509StoreContextError as error:
-        raise _untrusted(f"no path to the root: {error}", where) from error
+        path = path_search.openssl_path(leaf, intermediates, [root], now=None)
+    except paths.BadPathError as bad:
+        raise _untrusted(f"no path to the root: {bad.what}", where) from bad
     if [certificate.to_cryptography() for certificate in path] != list(chain):
         raise _untrusted("the certificates are not one chain in its order", where)
 

@@ -4,43 +4,33 @@
 
 Rules:
 
-1. the root is known by the SHA-256 of its SubjectPublicKeyInfo. Who delivers a certificate is never
-   believed, so roots and intermediates may come from the node or from a cache alike;
-2. the signature scheme is the maker's, never the one that a certificate names;
-3. a path is checked from its root down: every CA is marked as one, may sign certificates and has
-   room for what is below it; the leaf is no CA; nobody carries a critical extension that is not
-   understood here;
-4. signatures come first and dates last, so that "expired" is said only of what is otherwise
-   genuine, and of one certificate, by its role;
-5. a revocation list is signed by the CA whose certificates it lists, is in date and is complete
+1. a path is a line of certificates (`identity.paths`) under the maker's rules, and what its flaws
+   are called is the maker's, too;
+2. the signature scheme of lists and documents is the maker's, never the one that they name;
+3. a revocation list is signed by the CA whose certificates it lists, is in date and is complete
    (delta and indirect lists mark themselves by critical extensions, which are refused).
 
-Checked signatures of certificates and of other documents of a maker are remembered: whether a
-signature fits depends on bytes alone, so dates and revocation are still judged each time. Only what
-hangs from a pinned root is remembered, hence nobody else can fill the memory.
+Checked links, and signatures of other documents of a maker, are remembered: whether one holds
+depends on bytes alone, so dates and revocation are still judged each time. Only what hangs from a
+pinned root is remembered, hence nobody else can fill the memory.
 
 Source: RFC 5280, sections 4.2, 5 and 6.1.
 """
 
-import hashlib
 import re
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum, auto
 from typing import Final, TypeAlias, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509.oid import ExtensionOID, NameOID
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.recent import Recent
+from securetrain.identity import paths
 
 CERTIFICATE_LIMIT: Final = 8 << 10
 CRL_LIMIT: Final = 4 << 20
@@ -51,42 +41,38 @@ _PEM: Final = b"-----BEGIN "
 _PEM_CHAIN: Final = re.compile(
     rb"(-----BEGIN CERTIFICATE-----\s[A-Za-z0-9+/=\s]*-----END CERTIFICATE-----\s*)+"
 )
-_UNDERSTOOD: Final = frozenset({ExtensionOID.BASIC_CONSTRAINTS, ExtensionOID.KEY_USAGE})
-_MISFITS: Final = (
-    ValueError,
-    TypeError,
-    UnsupportedAlgorithm,
-    x509.InvalidVersion,
-    x509.DuplicateExtension,
-    x509.UnsupportedGeneralNameType,
-)
-
-
 E = TypeVar("E", bound=x509.ExtensionType)
-
-
-class Scheme(Enum):
-    """The scheme by which a maker signs certificates, lists and documents."""
-
-    RSA_4096_PSS_SHA384 = auto()
-    ECDSA_P256_SHA256 = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maker:
-    """One maker of CPUs: its signature scheme, and the codes of its refusals."""
+    """One maker of CPUs: the rules of its certificates, and the codes of its refusals."""
 
-    name: str
-    scheme: Scheme
+    rules: paths.Rules
     malformed: str
     untrusted: str
     expired: str
     revoked: str
     bad_list: str
 
+    @property
+    def scheme(self) -> paths.Scheme:
+        """The scheme by which it signs certificates, lists and documents."""
+        return self.rules.scheme
+
     def refusal(self, code: str, what: str, where: str) -> AttestationError:
         """A refusal of something that this maker signed."""
-        return AttestationError(code, what, f"{self.name}, {where}")
+        return AttestationError(code, what, f"{self.rules.name}, {where}")
+
+    def code(self, flaw: paths.Flaw) -> str:
+        """The code of a path's flaw."""
+        match flaw:
+            case paths.Flaw.MALFORMED:
+                return self.malformed
+            case paths.Flaw.EXPIRED | paths.Flaw.NOT_YET:
+                return self.expired
+            case _:
+                return self.untrusted
 
 
 class Memory:
@@ -99,10 +85,8 @@ class Memory:
         self.files: Recent[tuple[bytes, Maker, str], tuple[x509.Certificate, ...]] = Recent(
             REMEMBERED_FILES
         )
-        self.issued: Recent[tuple[x509.Certificate, x509.Certificate], bool] = Recent(
-            REMEMBERED_SIGNATURES
-        )
-        self.signed: Recent[tuple[x509.Certificate, Scheme, bytes, bytes], bool] = Recent(
+        self.links = paths.Links()
+        self.signed: Recent[tuple[x509.Certificate, paths.Scheme, bytes, bytes], bool] = Recent(
             REMEMBERED_SIGNATURES
         )
 
@@ -122,12 +106,12 @@ def load_certificate(data: bytes, maker: Maker, role: str) -> x509.Certificate:
             maker.malformed, f"{len(data)} bytes, the limit is {CERTIFICATE_LIMIT}", role
         )
     try:
-        with _no_warnings():
+        with paths.no_warnings():
             certificate = x509.load_der_x509_certificate(data)
             # The rest is parsed when it is asked for; ask now, so that nothing can fail later.
             _ = certificate.extensions, certificate.subject, certificate.issuer
             certificate.public_key()
-    except _MISFITS as error:
+    except paths.UNREADABLE as error:
         raise maker.refusal(maker.malformed, f"not a certificate: {error}", role) from error
     return certificate
 
@@ -147,9 +131,9 @@ def load_certificates(
     if data.count(_PEM) > limit:
         raise maker.refusal(maker.malformed, f"more than {limit} certificates", role)
     try:
-        with _no_warnings():
+        with paths.no_warnings():
             parsed = x509.load_pem_x509_certificates(data)
-    except _MISFITS as error:
+    except paths.UNREADABLE as error:
         raise maker.refusal(maker.malformed, f"not PEM certificates: {error}", role) from error
     return [load_certificate(c.public_bytes(Encoding.DER), maker, role) for c in parsed]
 
@@ -180,10 +164,10 @@ def load_crl(data: bytes, maker: Maker, role: str) -> x509.CertificateRevocation
         raise maker.refusal(maker.bad_list, f"{len(data)} bytes, the limit is {CRL_LIMIT}", role)
     load = x509.load_pem_x509_crl if data.startswith(_PEM) else x509.load_der_x509_crl
     try:
-        with _no_warnings():
+        with paths.no_warnings():
             crl = load(data)
             _ = crl.extensions, crl.issuer, crl.last_update_utc, crl.next_update_utc
-    except _MISFITS as error:
+    except paths.UNREADABLE as error:
         raise maker.refusal(maker.bad_list, f"not a revocation list: {error}", role) from error
     return crl
 
@@ -194,40 +178,18 @@ def common_name(name: x509.Name) -> str:
     return str(values[0].value) if len(values) == 1 else ""
 
 
-def spki_digest(certificate: x509.Certificate) -> str:
-    """SHA-256 of the SubjectPublicKeyInfo, in hex: what roots are pinned by."""
-    key = certificate.public_key()
-    return hashlib.sha256(
-        key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    ).hexdigest()
-
-
 def verify_path(
     path: Path, pin: str, now: datetime, maker: Maker, memory: Memory | None = None
 ) -> None:
     """The path leads from its leaf to the pinned root, and all of it is in date.
 
     Raises:
-        AttestationError: `maker.untrusted`, `maker.expired`.
+        AttestationError: `maker.malformed`, `maker.untrusted`, `maker.expired`.
     """
-    memory = memory or Memory()
-    role, root = path[-1]
-    if spki_digest(root) != pin:
-        raise maker.refusal(
-            maker.untrusted,
-            f"its key has the SHA-256 {spki_digest(root)}, the pinned root has {pin}",
-            role,
-        )
-    issuers = [*path[1:], path[-1]]
-    for (role, certificate), (issuer_role, issuer) in reversed([*zip(path, issuers, strict=True)]):
-        if certificate.issuer != issuer.subject:
-            raise maker.refusal(maker.untrusted, f"does not name the {issuer_role} as issuer", role)
-        if not _is_issued(certificate, issuer, maker.scheme, memory):
-            raise maker.refusal(maker.untrusted, f"is not signed by the {issuer_role}", role)
-    for below, (role, certificate) in enumerate(path):
-        _check_extensions(certificate, below, maker, role)
-    for role, certificate in path:
-        _check_dates(certificate, now, maker, role)
+    try:
+        paths.verify_line(path, {pin}, now, maker.rules, (memory or Memory()).links)
+    except paths.BadPathError as bad:
+        raise maker.refusal(maker.code(bad.flaw), bad.what, path[bad.position][0]) from bad
 
 
 def verify_crl(
@@ -244,7 +206,7 @@ def verify_crl(
     Raises:
         AttestationError: `maker.bad_list`, `maker.expired`.
     """
-    with _no_warnings():
+    with paths.no_warnings():
         of_another = crl.issuer != issuer.subject
     if of_another:
         raise maker.refusal(maker.bad_list, "the list is of another CA", role)
@@ -281,7 +243,7 @@ def refuse_revoked(
 
 def is_signed(
     issuer: x509.Certificate,
-    scheme: Scheme,
+    scheme: paths.Scheme,
     signature: bytes,
     message: bytes,
     memory: Memory | None = None,
@@ -292,85 +254,10 @@ def is_signed(
     if memory.signed.get(asked):
         return True
     try:
-        _check_signature(issuer, scheme, signature, message)
+        scheme.check(issuer.public_key(), signature, message)
     except InvalidSignature:
         return False
     return memory.signed.put(asked, value=True)
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    """AMD numbers all VCEKs 0, which RFC 5280 forbids and the parser warns about; it also warns
-    about lengths in names, which mean nothing here.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
-
-
-def _is_issued(
-    certificate: x509.Certificate, issuer: x509.Certificate, scheme: Scheme, memory: Memory
-) -> bool:
-    if not memory.issued.get((certificate, issuer)):
-        try:
-            # The algorithm beside the signature is no part of what is signed; this compares it
-            # with the one that is, for what it is worth: `is_signed` believes neither.
-            certificate.verify_directly_issued_by(issuer)
-        except (InvalidSignature, *_MISFITS):
-            return False
-        memory.issued.put((certificate, issuer), value=True)
-    signed = certificate.tbs_certificate_bytes
-    return is_signed(issuer, scheme, certificate.signature, signed, memory)
-
-
-def _check_signature(
-    issuer: x509.Certificate, scheme: Scheme, signature: bytes, message: bytes
-) -> None:
-    """Raise `InvalidSignature` unless `issuer` signed `message`."""
-    key = issuer.public_key()
-    match scheme:
-        case Scheme.RSA_4096_PSS_SHA384:
-            if not isinstance(key, rsa.RSAPublicKey) or key.key_size != 4096:
-                raise InvalidSignature
-            pss = padding.PSS(padding.MGF1(hashes.SHA384()), padding.PSS.DIGEST_LENGTH)
-            key.verify(signature, message, pss, hashes.SHA384())
-        case Scheme.ECDSA_P256_SHA256:
-            if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
-                raise InvalidSignature
-            key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
-
-
-def _check_extensions(certificate: x509.Certificate, below: int, maker: Maker, role: str) -> None:
-    """`below` is the number of certificates under this one; 0 makes it the leaf."""
-    unknown = [
-        extension.oid.dotted_string
-        for extension in certificate.extensions
-        if extension.critical and extension.oid not in _UNDERSTOOD
-    ]
-    if unknown:
-        raise maker.refusal(maker.untrusted, f"unknown critical extensions {unknown}", role)
-    constraints = _extension(certificate, x509.BasicConstraints)
-    usage = _extension(certificate, x509.KeyUsage)
-    if below == 0:
-        if constraints is not None and constraints.ca:
-            raise maker.refusal(maker.untrusted, "is a CA, a leaf was expected", role)
-        if usage is not None and not usage.digital_signature:
-            raise maker.refusal(maker.untrusted, "its key may not sign", role)
-        return
-    if constraints is None or not constraints.ca or usage is None or not usage.key_cert_sign:
-        raise maker.refusal(maker.untrusted, "may not sign certificates", role)
-    if constraints.path_length is not None and constraints.path_length < below - 1:
-        raise maker.refusal(
-            maker.untrusted,
-            f"allows {constraints.path_length} CAs below itself, there are {below - 1}",
-            role,
-        )
-
-
-def _check_dates(certificate: x509.Certificate, now: datetime, maker: Maker, role: str) -> None:
-    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if not first <= now <= last:
-        raise maker.refusal(maker.expired, f"is good from {first} to {last}, now {now}", role)
 
 
 def _extension(certificate: x509.Certificate, kind: type[E]) -> E | None:

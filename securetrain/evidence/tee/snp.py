@@ -47,6 +47,7 @@ from securetrain.evidence.tee.snp_report import (
     product_of_cpu,
 )
 from securetrain.evidence.tee.snp_rules import SnpReference, SnpState, Tcb, judge
+from securetrain.identity import paths
 
 ROOTS: Final[Mapping[Product, str]] = {
     # SHA-256 of the SubjectPublicKeyInfo of each ARK, which signs the intermediates of both kinds
@@ -56,8 +57,15 @@ ROOTS: Final[Mapping[Product, str]] = {
     Product.TURIN: "4f125410563a2ab9a50356f9243f6fe0b6f73de98603f53f90339c70e9d7ad08",
 }
 AMD: Final = chain.Maker(
-    name="AMD",
-    scheme=chain.Scheme.RSA_4096_PSS_SHA384,
+    # The profile refuses AMD's own certificates: they write the defaults of RSASSA-PSS, and the
+    # serial number of a VCEK is 0. VCEKs are on P-384 and do not say what their keys are for.
+    rules=paths.Rules(
+        name="AMD",
+        scheme=paths.Scheme.RSA_4096_PSS_SHA384,
+        engine=paths.Engine.SCHEME,
+        leaf_key=False,
+        leaf_usage=False,
+    ),
     malformed="ST-ATTS-402",
     untrusted="ST-ATTS-404",
     expired="ST-ATTS-405",

@@ -30,13 +30,15 @@ from msgspec import Meta
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tee import chain
+from securetrain.identity import paths
 
 ROOT: Final = "a0af031289f5d5d4132f9186068a7fc13628633ba235777472e29b6b6c67a49e"
 """SHA-256 of the SubjectPublicKeyInfo of the Intel SGX Root CA, as published at
 certificates.trustedservices.intel.com/IntelSGXRootCA.der (valid 2018-05-21 to 2049-12-31)."""
 INTEL: Final = chain.Maker(
-    name="Intel",
-    scheme=chain.Scheme.ECDSA_P256_SHA256,
+    rules=paths.Rules(
+        name="Intel", scheme=paths.Scheme.ECDSA_P256_SHA256, leaf_key=False, leaf_usage=False
+    ),
     malformed="ST-ATTS-502",
     untrusted="ST-ATTS-504",
     expired="ST-ATTS-505",

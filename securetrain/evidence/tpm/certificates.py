@@ -26,12 +26,11 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from datetime import datetime
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec import Meta
 from OpenSSL import crypto
@@ -47,33 +46,27 @@ from securetrain.evidence.tpm.profile import (
     check_endorsement_profile,
 )
 from securetrain.evidence.tpm.structures import NativeKey, PublicArea, parse_public
+from securetrain.identity import path_search, paths
 
 MAX_CERTIFICATE: Final = 8 << 10
 MAX_CHAIN: Final = 8
 """Most certificates that a node may send beside its own."""
-MAX_DEPTH: Final = 8
-"""Most certificates of a path, leaf and root included."""
 MAX_KEYS: Final = 1 << 14
 """Accepted endorsement keys that are remembered."""
 MAX_LINKS: Final = 1 << 10
 """Accepted CAs that are remembered."""
 LEAF: Final = "endorsement key certificate"
 
-_SIGNATURES: Final = frozenset(
-    {
-        *("sha256WithRSAEncryption", "sha384WithRSAEncryption", "sha512WithRSAEncryption"),
-        *("ecdsa-with-SHA256", "ecdsa-with-SHA384", "ecdsa-with-SHA512"),
-    }
-)
-"""What OpenSSL calls the accepted signature algorithms."""
-_MIN_RSA: Final = 2048
-_MIN_EC: Final = 256
-# OpenSSL's x509_vfy.h: X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
-_OUT_OF_TIME: Final = frozenset({9, 10})
 _SOFTWARE: Final = frozenset({"id:49424D20", "id:00001014", "id:53572020", "id:4D534654"})
 """Vendor ids of software TPMs: IBM (twice: libtpms and swtpm, IBM's own), "SW  ", and Microsoft's
 simulator, which shares its id with hardware that is thereby ranked too low, not too high."""
 _SOFTWARE_MODEL: Final = "swtpm"
+_CODES: Final = {
+    paths.Flaw.MALFORMED: "ST-ATTS-105",
+    paths.Flaw.UNTRUSTED: "ST-ATTS-107",
+    paths.Flaw.EXPIRED: "ST-ATTS-108",
+    paths.Flaw.NOT_YET: "ST-ATTS-108",
+}
 _PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
 
 Pem: TypeAlias = Annotated[str, Meta(max_length=256 << 10)]
@@ -134,17 +127,7 @@ class _Path:
     identity: Identity
     tier: NodeTier
     root: str
-    validity: "_Validity"
-
-
-class _Validity(NamedTuple):
-    """A span of time in which something holds."""
-
-    begins: datetime
-    ends: datetime
-
-    def covers(self, now: datetime) -> bool:
-        return self.begins <= now <= self.ends
+    validity: path_search.Validity
 
 
 class Endorsements:
@@ -166,8 +149,8 @@ class Endorsements:
         self._revoked = frozenset(reference.revoked)
         self._revoked_certificates = frozenset(reference.revoked_certificates)
         self._uncertified = frozenset(reference.allow_uncertified)
-        self._intermediates = tuple(_pinned(reference.intermediates, "intermediates"))
-        self._roots: list[crypto.X509] = []
+        intermediates = tuple(_pinned(reference.intermediates, "intermediates"))
+        roots: list[crypto.X509] = []
         self._tiers: dict[str, NodeTier] = {}
         # From most to least, so that the least stands.
         for field, pinned, tier in (
@@ -176,11 +159,12 @@ class Endorsements:
             ("test_roots", reference.test_roots, NodeTier.TEST_ONLY),
         ):
             for root in _pinned(pinned, field):
-                self._roots.append(root)
-                self._tiers[_fingerprint(root)] = tier
+                roots.append(root)
+                self._tiers[path_search.fingerprint(root)] = tier
+        self._anchors = path_search.Anchors(roots, intermediates)
         # By the bytes of key and certificates; by fingerprint and whether it is the path's root.
-        self._accepted: Recent[bytes, tuple[Endorsement, _Validity]] = Recent(max_keys)
-        self._links: Recent[tuple[str, bool], _Validity] = Recent(MAX_LINKS)
+        self._accepted: Recent[bytes, tuple[Endorsement, path_search.Validity]] = Recent(max_keys)
+        self._links: Recent[tuple[str, bool], path_search.Validity] = Recent(MAX_LINKS)
 
     def check(
         self, public: bytes, certificate: bytes, chain: Sequence[bytes], now: datetime
@@ -246,14 +230,14 @@ class Endorsements:
         path = self._build(leaf, chain, now)
         last = len(path) - 1
         times = [self._link(one, depth, root=depth == last) for depth, one in enumerate(path)]
-        root = _fingerprint(path[-1])
+        root = path_search.fingerprint(path[-1])
         tier = self._tiers[root]
         return _Path(
             spki=spki,
             identity=identity,
             tier=min(tier, NodeTier.VTPM) if _is_software(identity) else tier,
             root=root,
-            validity=_Validity(max(t.begins for t in times), min(t.ends for t in times)),
+            validity=path_search.Validity(max(t.begins for t in times), min(t.ends for t in times)),
         )
 
     def _build(
@@ -261,57 +245,34 @@ class Endorsements:
     ) -> Sequence[crypto.X509]:
         """The path that OpenSSL finds and verifies, leaf first."""
         sent = (_load(one, f"certificate {n} of the chain") for n, one in enumerate(chain, 1))
-        # Made anew each time: OpenSSL does not let the time of a store be set twice.
-        store = crypto.X509Store()
-        for root in self._roots:
-            store.add_cert(root)
-        # A pinned CA ends the path, whether or not it is its own issuer.
-        store.set_flags(crypto.X509StoreFlags.PARTIAL_CHAIN)
-        store.set_time(now.astimezone(UTC))
-        context = crypto.X509StoreContext(store, leaf, [*self._intermediates, *sent])
         try:
-            path = context.get_verified_chain()
-        except crypto.X509StoreContextError as error:
-            raise self._broken(error) from error
-        # OpenSSL may go on above a pinned CA, and also takes a leaf that is pinned itself.
-        pinned = [n for n, one in enumerate(path) if n and _fingerprint(one) in self._tiers]
-        if not pinned:
-            raise _untrusted("no pinned root above it", LEAF)
-        if pinned[0] >= MAX_DEPTH:
-            raise _untrusted(f"a path of {pinned[0] + 1}, the limit is {MAX_DEPTH}", LEAF)
-        return path[: pinned[0] + 1]
+            return self._anchors.find(leaf, sent, now)
+        except paths.BadPathError as bad:
+            raise self._broken(bad) from bad
 
-    def _link(self, certificate: crypto.X509, depth: int, *, root: bool) -> _Validity:
+    def _link(self, certificate: crypto.X509, depth: int, *, root: bool) -> path_search.Validity:
         """The validity of one certificate of a path that OpenSSL has verified.
 
         Few CAs certify many keys: what they say is looked at once.
         """
-        fingerprint = _fingerprint(certificate)
+        fingerprint = path_search.fingerprint(certificate)
         known = self._links.get((fingerprint, root)) if depth else None
         if known is not None:
             return known
         where = _place(depth, root=root)
         if fingerprint in self._revoked_certificates:
             raise _revoked(where, fingerprint)
-        if depth:
-            _check_strength(_key(certificate, where), where)
-        if not root:
-            _check_signed(certificate, depth, where)
-        validity = _validity(certificate, where)
+        try:
+            validity = path_search.weigh(certificate, depth, is_root=root)
+        except paths.BadPathError as bad:
+            raise _refusal(bad, where) from bad
+        if depth and not root:
+            check_authority(path_search.encoded(certificate), where)
         return self._links.put((fingerprint, root), validity) if depth else validity
 
-    def _broken(self, error: crypto.X509StoreContextError) -> AttestationError:
-        """The reason why OpenSSL found no path."""
-        code, depth, reason = error.errors
-        where = _place(depth, root=_fingerprint(error.certificate) in self._tiers)
-        if code in _OUT_OF_TIME:
-            return AttestationError(
-                "ST-ATTS-108",
-                f"{reason}: valid from {_shown(error.certificate.get_notBefore())} to"
-                f" {_shown(error.certificate.get_notAfter())}",
-                where,
-            )
-        return _untrusted(reason, where)
+    def _broken(self, bad: paths.BadPathError) -> AttestationError:
+        """The refusal of a path that OpenSSL did not find."""
+        return _refusal(bad, _place(bad.position, root=bad.fingerprint in self._tiers))
 
 
 def check_endorsement(
@@ -345,39 +306,14 @@ def _check_sizes(certificate: bytes, chain: Sequence[bytes]) -> None:
         raise _malformed(f"more than {MAX_CERTIFICATE} bytes", "chain")
 
 
-def _check_strength(key: NativeKey, where: str) -> None:
-    weakest = _MIN_RSA if isinstance(key, rsa.RSAPublicKey) else _MIN_EC
-    if key.key_size < weakest:
-        raise _untrusted(f"a key of {key.key_size} bits, at least {weakest} are asked for", where)
-
-
-def _check_signed(certificate: crypto.X509, depth: int, where: str) -> None:
-    """Check a certificate that another one vouches for: a leaf, or a CA."""
-    algorithm = _signature_algorithm(certificate)
-    if algorithm not in _SIGNATURES:
-        raise _untrusted(f"is signed by {algorithm}", where)
-    if depth:
-        check_authority(_der(certificate), where)
-
-
 def _load(certificate: bytes, where: str) -> crypto.X509:
     try:
         loaded = crypto.load_certificate(crypto.FILETYPE_ASN1, certificate)
     except crypto.Error as error:
         raise _malformed(f"not a certificate: {error}", where) from error
-    if _der(loaded) != certificate:
+    if path_search.encoded(loaded) != certificate:
         raise _malformed("other bytes follow the certificate, or it is not DER", where)
     return loaded
-
-
-def _key(certificate: crypto.X509, where: str) -> NativeKey:
-    try:
-        key = certificate.get_pubkey().to_cryptography_key()
-    except (crypto.Error, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _malformed(f"its key cannot be read: {error}", where) from error
-    if not isinstance(key, rsa.RSAPublicKey | ec.EllipticCurvePublicKey):
-        raise _malformed("its key is neither RSA nor ECC", where)
-    return key
 
 
 def _leaf_key(leaf: crypto.X509, native: bytes) -> tuple[bool, bytes]:
@@ -391,48 +327,18 @@ def _leaf_key(leaf: crypto.X509, native: bytes) -> tuple[bool, bytes]:
         if crypto.dump_publickey(crypto.FILETYPE_ASN1, key) == native:
             return key.type() == crypto.TYPE_RSA, native
     except (crypto.Error, ValueError, TypeError):
-        pass  # _key says what it is
-    read = _key(leaf, LEAF)
+        pass  # `native_key` says what it is
+    try:
+        read = path_search.native_key(leaf, 0)
+    except paths.BadPathError as bad:
+        raise _refusal(bad, LEAF) from bad
     return isinstance(read, rsa.RSAPublicKey), _spki(read)
-
-
-def _signature_algorithm(certificate: crypto.X509) -> str:
-    try:
-        return certificate.get_signature_algorithm().decode("ascii", "replace")
-    except ValueError:
-        return "an unknown algorithm"
-
-
-def _validity(certificate: crypto.X509, where: str) -> _Validity:
-    begins, ends = certificate.get_notBefore(), certificate.get_notAfter()
-    try:
-        return _Validity(_time(begins), _time(ends))
-    except ValueError as error:
-        raise _malformed(f"its validity cannot be read: {error}", where) from error
-
-
-def _time(text: bytes | None) -> datetime:
-    """GeneralizedTime, which is ISO 8601 without its T."""
-    shown = _shown(text)
-    return datetime.fromisoformat(f"{shown[:8]}T{shown[8:]}")
-
-
-def _shown(text: bytes | None) -> str:
-    return (text or b"").decode("ascii", "replace")
 
 
 def _place(depth: int, *, root: bool = False) -> str:
     if depth == 0:
         return LEAF
     return f"root (certificate {depth} above)" if root else f"intermediate certificate {depth}"
-
-
-def _der(certificate: crypto.X509) -> bytes:
-    return crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate)
-
-
-def _fingerprint(certificate: crypto.X509) -> str:
-    return hashlib.sha256(_der(certificate)).hexdigest()
 
 
 def _spki(key: NativeKey) -> bytes:
@@ -447,8 +353,8 @@ def _malformed(what: str, where: str) -> AttestationError:
     return AttestationError("ST-ATTS-105", what, where)
 
 
-def _untrusted(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-107", what, where)
+def _refusal(bad: paths.BadPathError, where: str) -> AttestationError:
+    return AttestationError(_CODES[bad.flaw], bad.what, where)
 
 
 def _revoked(where: str, what: str) -> AttestationError:

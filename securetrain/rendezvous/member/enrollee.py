@@ -28,6 +28,8 @@ from securetrain.identity import (
     check_leaf,
     fingerprint,
     load_certificate,
+    path_search,
+    paths,
     public_key_of,
 )
 from securetrain.identity.keys import KeyKind, PrivateKey
@@ -164,16 +166,13 @@ def _check_server(connection: SSL.Connection, token: Token, now: datetime) -> x5
     leaf = chain[0]
     try:
         peer = check_leaf(leaf, ca, Role.COORDINATOR, now)
-        store = crypto.X509Store()
-        store.add_cert(crypto.X509.from_cryptography(ca))
-        store.set_flags(crypto.X509StoreFlags.PARTIAL_CHAIN)
-        context = crypto.X509StoreContext(store, crypto.X509.from_cryptography(leaf))
-        context.verify_certificate()
+        anchor, own = (crypto.X509.from_cryptography(one) for one in (ca, leaf))
+        path_search.openssl_path(own, [], [anchor], now=now, partial=True)
     except IdentityError as error:
         raise unauthenticated(f"{error.code}: {error.what}", error.fix) from error
-    except crypto.X509StoreContextError as error:
+    except paths.BadPathError as error:
         raise unauthenticated(
-            f"OpenSSL refused the chain: {error}", "ask for a new token"
+            f"OpenSSL refused the chain: {error.what}", "ask for a new token"
         ) from error
     if (peer.trust_domain, peer.job) != (token.trust_domain, token.job):
         raise unauthenticated(

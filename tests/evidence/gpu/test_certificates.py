@@ -13,13 +13,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.gpu import certificates as module
 from securetrain.evidence.gpu.certificates import (
     CERTIFICATE_LIMIT,
-    CertificateCache,
     CertificateStatus,
     verify_chain,
 )
+from securetrain.identity import paths
 from tests import vocabulary
 from tests.evidence.gpu.forge import (
     END,
@@ -382,7 +381,7 @@ def test_the_status_of_all_issued_by_nvidia_is_asked():
     ],
 )
 def test_a_status_that_is_not_good_is_refused(name, role, status, code):
-    cache = CertificateCache()
+    cache = paths.Links()
     verify(chain(), status=Responder(), cache=cache)
     refused(code, f"status is {status}", chain(), role, status=Responder(name, status), cache=cache)
 
@@ -394,18 +393,18 @@ def counted(monkeypatch):
     """The positions of the certificates that are checked, in order."""
     calls = []
 
-    original = module._link
+    original = paths._link
 
     def link(*arguments):
         calls.append(arguments[1])
         return original(*arguments)
 
-    monkeypatch.setattr(module, "_link", link)
+    monkeypatch.setattr(paths, "_link", link)
     return calls
 
 
 def test_the_second_time_costs_nothing(monkeypatch):
-    calls, cache, certificates = counted(monkeypatch), CertificateCache(), chain()
+    calls, cache, certificates = counted(monkeypatch), paths.Links(), chain()
     first = verify(certificates, cache=cache)
     assert calls == [4, 3, 2, 1, 0]
     again = verify(certificates, cache=cache)
@@ -415,7 +414,7 @@ def test_the_second_time_costs_nothing(monkeypatch):
 
 
 def test_devices_share_what_they_share(monkeypatch):
-    calls, cache = counted(monkeypatch), CertificateCache()
+    calls, cache = counted(monkeypatch), paths.Links()
     verify(chain(), cache=cache)
     del calls[:]
     verify(Device("bb" * 8).chain(), cache=cache)
@@ -431,7 +430,7 @@ def test_without_a_cache_nothing_is_remembered(monkeypatch):
 
 @pytest.mark.forgery
 def test_the_cache_remembers_neither_time_nor_roots_nor_failures():
-    cache = CertificateCache()
+    cache = paths.Links()
     certificates = chain(ica={"not_before": NOW - SECOND, "not_after": NOW})
     verify(certificates, cache=cache)
     refused(607, "expired", certificates, "ICA", now=NOW + SECOND, cache=cache)
@@ -445,7 +444,7 @@ def test_the_cache_remembers_neither_time_nor_roots_nor_failures():
 @pytest.mark.forgery
 def test_a_checked_certificate_does_not_stand_in_another_place():
     """A CA that is good in its own place is no leaf, and no leaf is a CA."""
-    cache = CertificateCache()
+    cache = paths.Links()
     own = chain()
     verify(own, cache=cache)
     refused(606, "issued by", (own[1], *own[1:]), "FMC", cache=cache)
@@ -454,14 +453,14 @@ def test_a_checked_certificate_does_not_stand_in_another_place():
 
 
 def test_the_cache_is_bounded_and_keeps_what_is_used():
-    cache = CertificateCache(7)
+    cache = paths.Links(7)
     for number in range(20):
         verify(Device(f"{number:016x}").chain(), cache=cache)
         assert len(cache) <= 7
 
 
 def test_shared_certificates_stay(monkeypatch):
-    cache = CertificateCache(7)
+    cache = paths.Links(7)
     for number in range(20):
         verify(Device(f"{number:016x}").chain(), cache=cache)
     calls = counted(monkeypatch)

@@ -14,11 +14,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.gpu.certificates import CertificateCache, CertificateStatus
+from securetrain.evidence.gpu.certificates import CertificateStatus
 from securetrain.evidence.gpu.opaque import Mode
 from securetrain.evidence.gpu.report import Architecture, verify_device
 from securetrain.evidence.gpu.topology import check_fabric
 from securetrain.evidence.node_evidence import DeviceEvidence, DeviceKind
+from securetrain.identity import paths
 from tests.evidence.vectors import needs_vectors, vector, vectors
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -144,7 +145,7 @@ def board():
 
 @needs_vectors
 def test_the_board_of_eight_gpus_and_four_switches_closes():
-    cache = CertificateCache()
+    cache = paths.Links()
     states = [verify(evidence, nonce, cache=cache) for evidence, nonce in board()]
     fabric = check_fabric(states, gpus=8, switches=4)
     assert fabric.closed
@@ -248,7 +249,7 @@ def distinct():
 @needs_vectors
 @pytest.mark.forgery
 def test_altered_copies_of_every_report_are_refused():
-    cache = CertificateCache()
+    cache = paths.Links()
     for evidence, nonce in distinct().values():
         verify(evidence, nonce, cache=cache)
         size = len(evidence.report)
@@ -262,7 +263,7 @@ def test_altered_copies_of_every_report_are_refused():
 @needs_vectors
 @pytest.mark.forgery
 def test_altered_copies_of_every_certificate_are_refused():
-    cache = CertificateCache()
+    cache = paths.Links()
     for evidence, nonce in distinct().values():
         verify(evidence, nonce, cache=cache)
         for number, der in enumerate(evidence.certificates):

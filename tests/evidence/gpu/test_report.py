@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.gpu.certificates import CertificateCache, CertificateStatus
+from securetrain.evidence.gpu.certificates import CertificateStatus
 from securetrain.evidence.gpu.opaque import Mode
 from securetrain.evidence.gpu.report import Architecture, verify_device
 from securetrain.evidence.node_evidence import DeviceKind, device_nonce
+from securetrain.identity import paths
 from tests import vocabulary
 from tests.evidence.gpu.forge import (
     COMPOSITE,
@@ -161,7 +162,7 @@ def test_a_report_with_another_devices_certificates_is_refused():
 
 @pytest.mark.forgery
 def test_every_altered_byte_of_a_report_is_refused():
-    cache = CertificateCache()
+    cache = paths.Links()
     evidence = HOPPER.evidence()
     verify(evidence, cache=cache)
     for offset in [*range(45), *range(45, len(evidence.report), 13), len(evidence.report) - 1]:
@@ -175,7 +176,7 @@ def test_every_altered_byte_of_a_report_is_refused():
 @pytest.mark.forgery
 @pytest.mark.parametrize("number", range(5))
 def test_every_altered_byte_of_a_certificate_is_refused(number):
-    cache = CertificateCache()
+    cache = paths.Links()
     evidence = HOPPER.evidence()
     verify(evidence, cache=cache)
     codes = set()

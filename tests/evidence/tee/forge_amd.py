@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.tee import chain
 from securetrain.evidence.tee.snp import verify_snp
 from securetrain.evidence.tee.snp_report import Product, SigningKey
 from securetrain.evidence.tee.snp_rules import SnpReference, Tcb
+from securetrain.identity import paths
 from tests import vocabulary
 from tests.evidence.tee import forge
 from tests.evidence.tee.forge import NOW, certificate, custom, der, der_int, p384_key, rsa_key, tlv
@@ -95,7 +95,7 @@ class AmdWorld:
 
     @property
     def roots(self):
-        return {p: chain.spki_digest(AmdWorld(product=p).ark()) for p in Product}
+        return {p: paths.spki_sha256(AmdWorld(product=p).ark()) for p in Product}
 
     def ark(self, **options) -> x509.Certificate:
         name = f"ARK-{self.product}"

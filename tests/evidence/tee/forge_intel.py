@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.tee import chain
 from securetrain.evidence.tee.tdx import TdxReference, verify_tdx
 from securetrain.evidence.tee.tdx_collateral import TdxCollateral
+from securetrain.identity import paths
 from tests import vocabulary
 from tests.evidence.tee import forge
 from tests.evidence.tee.forge import NOW, certificate, custom, der_int, p256_key, tlv
@@ -213,7 +213,7 @@ def signing_chain() -> bytes:
 
 @cache
 def pin() -> str:
-    return chain.spki_digest(root())
+    return paths.spki_sha256(root())
 
 
 # Quotes.

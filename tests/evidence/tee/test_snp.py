@@ -11,6 +11,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.tee import chain, snp
 from securetrain.evidence.tee.snp_report import Product, SigningKey, parse_report
 from securetrain.evidence.tee.snp_rules import Permission, SnpReference, Tcb
+from securetrain.identity import paths
 from tests.evidence.tee import forge, forge_amd
 from tests.evidence.tee.forge import der, der_int, flip, p384_key, rsa_key, tlv
 from tests.evidence.tee.forge_amd import TCBS, AmdWorld, refused
@@ -340,7 +341,7 @@ def test_genuine_intermediates(name):
         root, snp.AMD.scheme, intermediate.signature, intermediate.tbs_certificate_bytes
     )
     assert fits
-    assert chain.spki_digest(root) == snp.ROOTS[product]
+    assert paths.spki_sha256(root) == snp.ROOTS[product]
 
 
 def test_forged_worlds_are_not_amds():

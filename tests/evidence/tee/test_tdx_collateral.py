@@ -12,6 +12,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.tee import chain
 from securetrain.evidence.tee import tdx_collateral as module
 from securetrain.evidence.tee.tdx_collateral import TdxCollateral, open_collateral
+from securetrain.identity import paths
 from tests import vocabulary
 from tests.evidence.tee import forge
 from tests.evidence.tee import forge_intel as intel
@@ -314,7 +315,7 @@ def test_no_byte_of_a_genuine_list_can_change():
         crl = chain.load_crl(data, module.INTEL, "root CRL")
         chain.verify_crl(crl, root, now, module.INTEL, "root CRL")
 
-    assert chain.spki_digest(root) == module.ROOT
+    assert paths.spki_sha256(root) == module.ROOT
     check(data)
     with pytest.raises(AttestationError, match="ST-ATTS-505"):
         check(data, REAL_NOW + timedelta(days=400))

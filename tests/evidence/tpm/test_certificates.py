@@ -24,12 +24,12 @@ from securetrain.evidence.tpm.certificates import (
     LEAF,
     MAX_CERTIFICATE,
     MAX_CHAIN,
-    MAX_DEPTH,
     Endorsements,
     TpmReference,
     check_endorsement,
 )
 from securetrain.evidence.tpm.keys import EK_TEMPLATES
+from securetrain.identity import path_search
 from tests import vocabulary
 from tests.evidence.tpm.forge import (
     BEGIN,
@@ -379,11 +379,11 @@ def descend(depth: int) -> list[Authority]:
 
 @pytest.mark.forgery
 def test_a_path_that_is_too_long():
-    line = descend(MAX_DEPTH - 1)
+    line = descend(path_search.MAX_DEPTH - 1)
     fits = [one.der for one in line[1:-1]]
     assert judge(line[-2].endorse(EK), fits).tier is NodeTier.TPM
     error = refused("ST-ATTS-107", line[-1].endorse(EK), [*fits, line[-1].der])
-    assert f"a path of {MAX_DEPTH + 1}" in error.what
+    assert f"a path of {path_search.MAX_DEPTH + 1}" in error.what
 
 
 @pytest.mark.forgery

@@ -27,6 +27,7 @@ from OpenSSL import crypto
 
 from securetrain.artifacts.model.oms.manifest import malformed
 from securetrain.core.errors import IntegrityError
+from securetrain.identity import path_search, paths
 from securetrain.identity.dsse import IN_TOTO
 
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey
@@ -188,21 +189,17 @@ def _check_path(
     now: datetime,
     where: str,
 ) -> None:
-    store = crypto.X509Store()
-    store.set_time(now)
-    for root in roots:
-        store.add_cert(crypto.X509.from_cryptography(root))
-    context = crypto.X509StoreContext(
-        store,
-        crypto.X509.from_cryptography(leaf),
-        [crypto.X509.from_cryptography(one) for one in between],
-    )
     try:
-        context.verify_certificate()
-    except crypto.X509StoreContextError as error:
-        raise _untrusted(f"the signer's certificate leads to no given root: {error}", where) from (
-            error
+        path_search.openssl_path(
+            crypto.X509.from_cryptography(leaf),
+            [crypto.X509.from_cryptography(one) for one in between],
+            [crypto.X509.from_cryptography(root) for root in roots],
+            now=now,
         )
+    except paths.BadPathError as bad:
+        raise _untrusted(
+            f"the signer's certificate leads to no given root: {bad.what}", where
+        ) from bad
 
 
 def _check_purpose(leaf: x509.Certificate, where: str) -> None:
