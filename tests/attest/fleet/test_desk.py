@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of tokens and proofs: kills, full disks, old copies, edits; and lists of nodes."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -135,6 +136,61 @@ def test_a_database_that_is_gone(office):
     Desk(office.folder / "admission").close()  # as after a kill of the very first start
 
 
+PARTS = ("key.pem", "desk.sqlite", "version")
+WHOLE = ((), ("key.pem",), ("key.pem", "desk.sqlite"), PARTS)
+"""What a kill leaves behind: each is written after the one before."""
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "left", [left for n in range(4) for left in itertools.combinations(PARTS, n)], ids="+".join
+)
+def test_a_folder_of_which_parts_are_gone(office, left):
+    """A desk that began anew would take machines in by tokens that somebody else can make."""
+    office.token()
+    office.desk.close()
+    folder = office.folder / "admission"
+    for name in PARTS:
+        if name not in left:
+            (folder / name).unlink()
+    if left in WHOLE:
+        Desk(folder).close()
+        return
+    error = refused("ST-ADMN-023", Desk, folder)
+    assert error.what == "a part of it is missing"
+    assert {path.name for path in folder.iterdir()} & set(PARTS) == set(left), "nothing is made"
+
+
+@pytest.mark.forgery
+def test_one_tpm_under_two_names_at_once(office):
+    """Both were asked before either had answered."""
+    one, two = office.token("node-1"), office.token("node-4")
+    machine = Machine("node-1")
+    asked = [office.ask(token, machine) for token in (one, two)]
+    office.keeper.judge(asked[0], answer(asked[0], one, machine), "x")
+    error = refused("ST-ADMN-021", office.keeper.judge, asked[1], answer(asked[1], two, machine),
+                    "x")  # fmt: skip
+    assert "node-1" in error.what
+    assert not office.desk.invited(two.key.key_id).used, "a refusal spends no token"
+
+
+def test_some_of_what_waits(office):
+    for name in ("node-1", "node-2", "node-3"):
+        office.prove(office.token(name), Machine(name))
+    found = [one.node for one in office.desk.waiting(["node-3", "node-1", "node-9"])]
+    assert found == ["node-1", "node-3"]
+    assert len(office.desk.waiting()) == 3
+
+
+@pytest.mark.forgery
+def test_a_token_whose_key_was_edited(office):
+    office.token()
+    with sqlite3.connect(office.folder / "admission" / "desk.sqlite") as db:
+        db.execute("UPDATE tokens SET key = x'00'")
+    error = refused("ST-ADMN-023", office.desk.tokens)
+    assert "node-4" in error.where
+
+
 def test_a_database_that_is_full(office):
     token, machine = office.token(), Machine("node-4")
     pages = office.desk._db.execute("PRAGMA page_count").fetchone()[0]
@@ -251,6 +307,7 @@ def test_a_list_of_nodes(tmp_path):
         (f"node,ek\nn-1,000b{'ab' * 32}\nn-2,000b{'AB' * 32}\n", 3, "the TPM"),
         ("name\nn-1\n", 1, "the head"),
         ("node,node\nn-1,n-2\n", 1, "the head"),
+        ("node,rack\nn-1,7\n", 1, "the head"),
         ("node,group\nn-1\n", 2, "1 cells"),
         ("node\nn 1\n", 2, "no node's name"),
         ("node\n../n\n", 2, "no node's name"),
@@ -262,7 +319,7 @@ def test_a_list_of_nodes(tmp_path):
         ("", 0, "names no node"),
         (b"node\n\xff\n", 0, "UTF-8"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_a_list_that_is_not_one(tmp_path, text, line, said):
     error = refused("ST-ADMN-024", listed, tmp_path, text)

@@ -9,10 +9,13 @@ import pytest
 
 from securetrain.attest.fleet import intake, lessons
 from securetrain.attest.fleet.enrollment import enroll
-from securetrain.attest.fleet.intake import Rule
+from securetrain.attest.fleet.intake import CurrentValues, Rule
 from securetrain.attest.fleet.lessons import IDENTITIES, enrollment_of, lesson
+from securetrain.attest.session.state import MemoryState
+from securetrain.core.errors import UsageError
 from securetrain.evidence import ImageGroup
 from securetrain.testing.bootlog import Boot
+from tests import vocabulary
 from tests.attest.fleet_desks import ROOTS, Office
 from tests.attest.small_fleet import Machine
 from tests.evidence.test_late_exchange import CHANGES, LINE, UkiBoot, UkiMachine
@@ -197,3 +200,12 @@ def test_a_machine_that_was_moved_is_judged_by_its_new_group(office):
     office.prove(office.token("node-2", group="one", replace=True), two)
     (held,) = office.intake.sign_by_rule(office.desk, Rule.FIRST).held
     assert "boot_applications" in held.why
+
+
+def test_values_whose_place_cannot_be_looked_at(tmp_path):
+    """It is not the same as a fleet without an edition, for which everything is new."""
+    (tmp_path / "file").write_bytes(b"")
+    for path in (tmp_path / "file" / "fleet.json", tmp_path / ("x" * 300)):
+        current = CurrentValues(path, (), MemoryState())
+        vocabulary.refused(UsageError, "ST-USAG-002", current)
+    assert CurrentValues(tmp_path / "fleet.json", (), MemoryState())() is None
