@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from securetrain.attest.fleet.ima_list import ImaSources, list_files, read_list, write_list
-from securetrain.attest.fleet.packages import tars
+from securetrain.attest.fleet.packages import dpkg, image, tars
+from securetrain.attest.fleet.packages.listing import FileListing
 from securetrain.core.errors import AttestationError, SecureTrainError, UsageError
 from securetrain.evidence.tpm.runtime_policy import RuntimePolicies, Verdict, parse_runtime_policy
 from securetrain.identity.keys import PrivateKey
@@ -368,3 +369,36 @@ def test_spelt_digests_are_what_a_policy_reads():
         "verification-keys": "",
     }
     assert len(parse_runtime_policy(json.dumps(document).encode()).files[b"/x"]) == 3
+
+
+def chained(count):
+    """A long name of a long name, and so on: each is read inside of the one before."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        archive.addfile(tarfile.TarInfo("x" * 200))
+    return made.getvalue()[:1024] * count + made.getvalue()
+
+
+def test_an_archive_of_long_names_of_long_names(tmp_path):
+    package = deb(tmp_path / "a.deb", chained(2), "data.tar")
+    dpkg.list_deb(package, FileListing())
+    for path, read in (
+        (deb(tmp_path / "b.deb", chained(5000), "data.tar"), dpkg.list_deb),
+        (tmp_path / "b.tar", image.list_image),
+    ):
+        if not path.exists():
+            path.write_bytes(chained(5000))
+        error = vocabulary.refused(UsageError, "ST-USAG-008", read, path, FileListing())
+        assert "recursion" in error.what
+
+
+def test_a_package_whose_name_is_no_utf_8(tmp_path):
+    """Its maker's spelling is shown byte by byte; writing the list ended with an error of ours."""
+    root = dpkg_root(tmp_path / "root", {"tool": {"/usr/bin/tool": TOOL}})
+    status = root / "var/lib/dpkg/status"
+    status.write_bytes(status.read_bytes().replace(b"Version: 1", b"Version: 1\xff"))
+    listing = FileListing()
+    dpkg.list_installed(root, listing)
+    write_list(tmp_path / "list.json", listing, NOW)
+    names = json.loads((tmp_path / "list.json.packages.json").read_bytes())["packages"]
+    assert names == ["tool 1\\udcff amd64"]

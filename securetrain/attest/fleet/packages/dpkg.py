@@ -60,7 +60,7 @@ def list_installed(folder: Path, listing: FileListing) -> None:
     if not installed:
         raise unusable("no package is installed", str(folder / STATUS), "name the system's root")
     for name, version, architecture in installed:
-        listing.packages.append(f"{name} {version} {architecture}")
+        listing.list_package(f"{name} {version} {architecture}")
         _list_package(root, name, architecture, diversions, listing)
 
 
@@ -148,7 +148,7 @@ def list_deb(path: Path, listing: FileListing) -> None:
         for name, size in _parts(file, str(path)):
             start = file.tell()
             if name in _CONTROL and size <= _CONTROL_LIMIT:
-                listing.packages.append(_control(file.read(size), _CONTROL[name], str(path)))
+                listing.list_package(_control(file.read(size), _CONTROL[name], str(path)))
             elif name.startswith("data.tar"):
                 if name not in _DATA:
                     raise unusable(
