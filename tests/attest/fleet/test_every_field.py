@@ -75,7 +75,7 @@ def boots():
     )
 
 
-def lates():
+def late_values():
     return LateReference(
         registers={"13": (digest(),)},
         unjudged=(15,),
@@ -93,7 +93,7 @@ def lates():
 def group():
     # A guest's registers are RTMRs of SHA-384.
     guest = BootReference(firmware=("cd" * 48,))
-    return ImageGroup(boot=boots(), tdx_boot=guest, late=lates())
+    return ImageGroup(boot=boots(), tdx_boot=guest, late=late_values())
 
 
 def node(machine):
@@ -320,7 +320,7 @@ def test_enrolling_adds_and_takes_nothing_away(name):
 
 
 def test_joined_boots_have_what_each_has():
-    full = boots(), lates()
+    full = boots(), late_values()
     assert merge([full[0], BootReference()]) == merge([BootReference(), full[0]]) == full[0]
     for other in (None, LateReference()):
         assert merge_late(other, full[1]) == full[1]
