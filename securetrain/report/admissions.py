@@ -22,11 +22,12 @@ from securetrain.attest.fleet import (
 )
 from securetrain.core import ExitCode, printable
 from securetrain.core.errors import SecureTrainError
+from securetrain.ledger import Entry, Event
 from securetrain.rendezvous.coordinator import Seen
 from securetrain.rendezvous.member import Joined
 from securetrain.report import evidence
 from securetrain.report.document import Document, moment, plural
-from securetrain.report.pieces import facts, say, title, warn
+from securetrain.report.pieces import facts, lines, say, title, warn
 
 _NAMED: Final = 12
 """Nodes that are named in a line of an overview."""
@@ -198,6 +199,40 @@ def taken_page(taken: Taken, path: Path, signed_by: str) -> Document:
 
     code = page.exit_code or int(ExitCode.INCOMPLETE if taken.held else ExitCode.OK)
     return Document(data={**page.data, "held": _held(taken.held)}, text=text, exit_code=code)
+
+
+def decisions_page(entries: Sequence[Entry]) -> Document:
+    """The desk's decisions, one a line."""
+    rows = [(one.body.time, one.body.event) for one in entries]
+
+    def text() -> None:
+        if not rows:
+            say("Nothing was decided yet.")
+            return
+        lines(
+            ("time", "decision", "node", "about"),
+            [(moment(time) or "", said.event, said.subject, _about(said)) for time, said in rows],
+        )
+
+    data = {
+        "decisions": [
+            {
+                "time": moment(time),
+                "event": said.event,
+                "decision": said.decision.value,
+                "node": said.subject,
+                "code": said.code,
+                **said.details,
+            }
+            for time, said in rows
+        ]
+    }
+    return Document(data=data, text=text)
+
+
+def _about(said: Event) -> str:
+    found = [f"{name} {value}" for name, value in said.details.items() if value not in {"", None}]
+    return ", ".join([said.code, *found] if said.code else found)
 
 
 class DeskAnnouncer:

@@ -127,10 +127,10 @@ class Intake:
         good, held = sort_out(
             desk.waiting(), self.current(), rule, roots=desk.roots, now=self.clock()
         )
-        taken = self.sign(desk, good)
+        taken = self.sign(desk, good, by=rule.value)
         return Taken(edition=taken.edition, held=(*held, *taken.held))
 
-    def sign(self, desk: Desk, chosen: Sequence[Proven]) -> Taken:
+    def sign(self, desk: Desk, chosen: Sequence[Proven], *, by: str = "person") -> Taken:
         """Write the next edition with these machines, then take them off the desk.
 
         A kill in between leaves both: signing them again changes nothing but the version.
@@ -155,7 +155,8 @@ class Intake:
             if not held:
                 raise  # of none alone: the file, the disk, the key
             edition = self._write(desk, good, now) if good else None
-        desk.settle([one.token for one in good], now)
+        if edition is not None:
+            desk.settle(good, now, version=edition.values.version, by=by)
         return Taken(edition=edition, held=(*late, *held))
 
     def _write(self, desk: Desk, chosen: Sequence[Proven], now: datetime) -> Edition:

@@ -15,8 +15,10 @@ import pytest
 
 from securetrain.attest.fleet.desk import Desk
 from securetrain.attest.fleet.guest_list import Guest, read_guests
+from securetrain.attest.fleet.intake import Rule
 from securetrain.attest.fleet.token import FleetToken, parse_fleet_token
-from securetrain.core.errors import AdmissionError, IdentityError, UsageError
+from securetrain.core.errors import AdmissionError, IdentityError, IntegrityError, UsageError
+from securetrain.identity.keys import KeyKind, PrivateKey
 from tests import vocabulary
 from tests.attest.fleet_desks import Office, answer
 from tests.attest.small_fleet import Machine
@@ -95,7 +97,7 @@ def test_a_kill_at_every_step_spends_the_token_with_the_proof_or_not_at_all(offi
             before += 1
             if before % 8 == 1:
                 office.prove(token, machine)
-        office.desk.settle([one.token for one in office.desk.waiting()], office.now)
+        office.desk.settle(office.desk.waiting(), office.now, version=1, by="person")
         if not was_killed:
             break
         assert point < 60, "the child is never done"
@@ -110,7 +112,7 @@ def test_a_kill_between_the_edition_and_the_desk(office, monkeypatch):
     office.prove(office.token(), machine)
     waiting = office.desk.waiting()
 
-    def killed(*_):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -255,6 +257,84 @@ def test_what_is_cancelled_is_gone(office):
     assert office.desk.cancel(["node-4", "node-5", "node-6"], office.now) == 2
     refused("ST-ADMN-014", office.prove, token, Machine("node-4"))
     assert office.desk.waiting() == []
+
+
+# The ledger.
+
+
+def told(office):
+    return [(one.body.event.event, one.body.event.subject) for one in office.desk.decisions()]
+
+
+def test_every_decision_is_signed_and_in_order(office):
+    machine = Machine("node-4")
+    assert office.desk.decisions() == ()
+    token = office.token(group="g", replace=True)
+    office.prove(token, machine)
+    office.intake.sign_by_rule(office.desk, Rule.FIRST)
+    office.token("node-5")
+    office.desk.cancel(["node-5", "node-6"], office.now)
+    office.prove(office.token("node-7", group="g"), Machine("node-7"))
+    office.intake.sign(office.desk, office.desk.waiting())
+    assert told(office) == [
+        ("fleet-token-made", "node-4"),
+        ("machine-proven", "node-4"),
+        ("machine-enrolled", "node-4"),
+        ("fleet-token-made", "node-5"),
+        ("machine-rejected", "node-5"),
+        ("fleet-token-made", "node-7"),
+        ("machine-proven", "node-7"),
+        ("machine-enrolled", "node-7"),
+    ]
+    made, proven, enrolled = [one.body.event.details for one in office.desk.decisions()[:3]]
+    assert made == {
+        "token": token.key.key_id,
+        "group": "g",
+        "ends": token.ends.isoformat(),
+        "replaces": "yes",
+    }
+    assert (proven["ek"], proven["token"]) == (machine.ek_name, token.key.key_id)
+    assert (enrolled["ek"], enrolled["version"], enrolled["by"]) == (machine.ek_name, 1, "first")
+    assert office.desk.decisions()[-1].body.event.details["by"] == "person"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("how", ["edit", "strike", "swap", "other key"])
+def test_a_ledger_that_was_changed(office, how):
+    for name in ("node-1", "node-2", "node-3"):
+        office.token(name)
+    path = office.folder / "admission" / "ledger.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    if how == "edit":
+        lines[1] = lines[1].replace(b"node-2", b"node-9")
+    elif how == "strike":
+        del lines[1]
+    elif how == "swap":
+        lines[1:] = lines[:0:-1]
+    else:
+        office.desk.key = PrivateKey.generate(KeyKind.P256)
+    path.write_bytes(b"".join(lines))
+    code = "ST-LEDG-003" if how in {"edit", "other key"} else "ST-LEDG-002"
+    vocabulary.refused(IntegrityError, code, office.desk.decisions)
+
+
+def test_what_cannot_be_written_down_is_not_done(office):
+    machine, token = Machine("node-4"), office.token()
+    path = office.folder / "admission" / "ledger.jsonl"
+    whole = path.read_bytes()
+    path.unlink()
+    path.mkdir()
+    refused("ST-ADMN-023", office.token, "node-5")
+    refused("ST-ADMN-023", office.prove, token, machine)
+    assert [one.node for one in office.desk.tokens()] == ["node-4"]
+    assert not office.desk.invited(token.key.key_id).used
+    assert office.desk.waiting() == []
+    path.rmdir()
+    path.write_bytes(whole)
+    office.prove(token, machine)
+    path.write_bytes(whole + b"no entry\n")
+    refused("ST-ADMN-023", office.desk.cancel, ["node-4"], office.now)
+    assert office.desk.waiting_nodes() == ["node-4"]
 
 
 # Tokens as text.
