@@ -163,6 +163,16 @@ def test_a_folder_of_which_parts_are_gone(office, left):
     assert {path.name for path in folder.iterdir()} & set(PARTS) == set(left), "nothing is made"
 
 
+def test_a_folder_that_cannot_be_used(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    for folder in (tmp_path / "file", tmp_path / "file" / "admission"):
+        refused("ST-ADMN-023", Desk, folder)
+    (tmp_path / "admission").mkdir(mode=0o700)
+    (tmp_path / "admission" / "key.pem").write_bytes(b"no key")
+    (tmp_path / "admission" / "desk.sqlite").write_bytes(b"no database" * 100)
+    refused("ST-ADMN-023", Desk, tmp_path / "admission")
+
+
 @pytest.mark.forgery
 def test_one_tpm_under_two_names_at_once(office):
     """Both were asked before either had answered."""

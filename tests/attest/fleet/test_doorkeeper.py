@@ -237,6 +237,7 @@ def test_a_machine_that_has_another_one_answer(office):
     borrowed = copy.copy(cuckoo)
     borrowed.tpm, borrowed.certificate = honest.tpm, honest.certificate
     token = office.token("node-4")
+    refused("ST-ADMN-021", office.ask, token, borrowed)  # before a question is made for it
     waits = refused("ST-ADMN-021", office.prove, token, borrowed)
     assert "node-1" in waits.what
     office.intake.sign(office.desk, office.desk.waiting())
@@ -351,7 +352,12 @@ def test_a_revoked_machine_or_name(office):
 
 
 def test_the_revocation_of_another_is_nobody_elses(office):
-    for subject in ("node:example.org/node-40", "node:example.org/other", "ek:000b" + "ab" * 32):
+    for subject in (
+        "node:example.org/node-40",
+        "node:example.org/other",
+        "ek:000b" + "ab" * 32,
+        "device:a/node-4",
+    ):
         office.state.revoke(Revocation(subject=subject, reason="stolen", since=""))
     office.prove(office.token(), Machine("node-4"))
 
