@@ -275,6 +275,8 @@ def test_an_answer_that_comes_late(office):
     said = answer(asked, token, machine)
     office.now += ANSWER_WITHIN
     refused("ST-ATTS-002", office.keeper.judge, asked, said, "x")
+    office.now = NOW - timedelta(seconds=1)  # by a clock that goes back, before it was asked
+    refused("ST-ATTS-002", office.keeper.judge, asked, said, "x")
 
 
 # Tokens.
