@@ -62,6 +62,7 @@ MODULES: Final = (
     "attest/fleet/doorkeeper.py",
     "attest/fleet/guest_list.py",
     "attest/fleet/intake.py",
+    "attest/fleet/lessons.py",
     "attest/fleet/token.py",
     "evidence/node_evidence.py",
     "attest/fleet/fetch.py",

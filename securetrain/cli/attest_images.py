@@ -10,7 +10,8 @@ from typing import Final
 import click
 
 from securetrain.cli.fleet_memory import fleet_memory
-from securetrain.cli.options import file_argument, file_option, json_option
+from securetrain.cli.options import file_argument, json_option
+from securetrain.cli.passphrase import asker
 from securetrain.report import emit
 
 EPILOG: Final = """\
@@ -31,7 +32,12 @@ _LIMIT: Final = 64 << 10
 
 @click.command(epilog=EPILOG, short_help="Accept unified kernel images by their signature.")
 @file_argument("file")
-@file_option("--key", "key_file", required=True, help="The operator's key.")
+@click.option(
+    "--key",
+    "key_name",
+    required=True,
+    help="The operator's key: a file, a pkcs11: URI, or one of awskms:, gcpkms: and azurekms:.",
+)
 @click.option(
     "--policy-key",
     "policy_keys",
@@ -52,7 +58,7 @@ _LIMIT: Final = 64 << 10
 @json_option
 def images(  # noqa: PLR0917 - click passes every option
     file: Path,
-    key_file: Path,
+    key_name: str,
     policy_keys: tuple[str, ...],
     retire: tuple[str, ...],
     group: str,
@@ -62,10 +68,10 @@ def images(  # noqa: PLR0917 - click passes every option
     """Write into FILE whose images are accepted, and which no longer are."""
     from securetrain.attest.fleet import accept_images, change_values, key_text
     from securetrain.core.files import read_file
-    from securetrain.identity.keys import PrivateKey
+    from securetrain.identity import open_signer
     from securetrain.report import evidence
 
-    now, key = datetime.now(UTC), PrivateKey.load(key_file)
+    now, key = datetime.now(UTC), open_signer(key_name, asker(None))
     keys = [read_file(Path(name), _LIMIT).decode("ascii", "replace") for name in policy_keys]
     with closing(fleet_memory()) as state:
         made = change_values(

@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from securetrain.cli.fleet_admit import admit, serve
+from securetrain.cli.fleet_decisions import decisions
 from securetrain.cli.fleet_join import join
 from securetrain.cli.fleet_sign import reject, show, sign
 from securetrain.cli.fleet_status import status
@@ -35,5 +36,5 @@ def command() -> None:
     """Admit machines to a fleet by what they prove, and look after those that are in it."""
 
 
-for _verb in (admit, serve, join, show, sign, reject, status, use):
+for _verb in (admit, serve, join, show, sign, reject, decisions, status, use):
     command.add_command(_verb)

@@ -300,7 +300,7 @@ def open_intake(
 
 def _finish(kept: "Desk", running: _Running, nodes: list[str], output: str) -> int:
     """All have come: show what waits, ask, and sign."""
-    from securetrain.attest.fleet import key_text
+    from securetrain.attest.fleet import key_text, lesson
     from securetrain.report import admissions
 
     waiting = kept.waiting(nodes)
@@ -308,7 +308,8 @@ def _finish(kept: "Desk", running: _Running, nodes: list[str], output: str) -> i
     if not waiting:
         return int(ExitCode.OK)
     values = intake.current() if intake is not None else None
-    page = admissions.waiting_page(waiting, values, [], full=False)
+    lessons = [lesson(values, one, kept.roots, datetime.now(UTC)) for one in waiting]
+    page = admissions.waiting_page(lessons, [], full=False)
     if intake is None or running.rule is not None or output == "json":
         emit(page, output)
         return int(ExitCode.INCOMPLETE)

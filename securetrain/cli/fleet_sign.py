@@ -41,7 +41,7 @@ def show(
     nodes: tuple[str, ...], values: Path | None, signed_by: tuple[str, ...], output: str
 ) -> int:
     """Show what was proven and waits, and what signing it would add; of NODES or of all."""
-    from securetrain.attest.fleet import CurrentValues, Desk
+    from securetrain.attest.fleet import CurrentValues, Desk, lesson
     from securetrain.launch import this_node
     from securetrain.report import admissions
 
@@ -53,8 +53,9 @@ def show(
     ):
         known = CurrentValues(values, signed_by, state)() if values is not None else None
         to_come = [one.node for one in desk.tokens() if not one.used]
-        waiting = desk.waiting(nodes)
-    return emit(admissions.waiting_page(waiting, known, to_come, full=bool(nodes)), output)
+        now, roots = datetime.now(UTC), desk.roots
+        lessons = [lesson(known, one, roots, now) for one in desk.waiting(nodes)]
+    return emit(admissions.waiting_page(lessons, to_come, full=bool(nodes)), output)
 
 
 @click.command(name="sign", epilog=EPILOG, short_help="Sign what machines have proven.")

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedWriter
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from securetrain.core.errors import UsageError, os_error
 
@@ -32,6 +32,7 @@ PRIVATE_FILE = 0o600
 PUBLIC_FILE = 0o644
 _LINE_LIMIT: Final = 1 << 20
 """Of a diary's line."""
+_LEAST_READ: Final = 1 << 16
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
@@ -57,7 +58,7 @@ def read_file(path: Path, limit: int) -> bytes:
     try:
         fd = open_regular(path)
         with os.fdopen(fd, "rb") as file:
-            data = file.read(limit + 1)
+            data = read_at_most(file, limit + 1)
     except OSError as error:
         raise os_error(error, str(path)) from error
     if len(data) > limit:
@@ -67,6 +68,20 @@ def read_file(path: Path, limit: int) -> bytes:
             str(path),
             "check that it is the right file",
         )
+    return data
+
+
+def read_at_most(file: BinaryIO, limit: int) -> bytes:
+    """Read at most so many bytes, and take no more memory than there are.
+
+    A read takes the memory for all that it is asked for; a file of the kernel's says that it is
+    empty, so that what is beyond the size is asked for too.
+    """
+    wanted = min(limit, max(os.fstat(file.fileno()).st_size, _LEAST_READ) + 1)
+    data = file.read(wanted)
+    while len(data) == wanted < limit:
+        more = min(limit - wanted, wanted)
+        data, wanted = data + file.read(more), wanted + more
     return data
 
 

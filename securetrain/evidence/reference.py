@@ -106,7 +106,8 @@ class ReferenceValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             AttestationError: ST-ATTS-009 for one that is not there.
         """
         if not name:
-            return ImageGroup(boot=self.boot, tdx_boot=self.tdx_boot, late=self.late)
+            own = {field: getattr(self, field) for field in ImageGroup.__struct_fields__}
+            return ImageGroup(**own)
         if name not in self.groups:
             raise unusable(
                 f"there is no image group {name!r}",

@@ -47,10 +47,13 @@ DURABLE: Final = frozenset(
         events.CheckpointRemoved,
         events.RolledBack,
         events.RestartPoint,
+        events.MachineProven,
+        events.MachineEnrolled,
         Closed,
     )
 )
-"""Events by which a run finds its way after a death; refusals are durable, too."""
+"""Events by which a run finds its way after a death, or a machine gets into a fleet; refusals are
+durable, too."""
 Clock: TypeAlias = Callable[[], datetime]
 
 

@@ -16,23 +16,22 @@ import msgspec
 from securetrain.attest.fleet import (
     FleetToken,
     Held,
+    Lesson,
     Proven,
     Taken,
-    added,
-    boot_of,
 )
 from securetrain.core import ExitCode, printable
 from securetrain.core.errors import SecureTrainError
-from securetrain.evidence import ReferenceValues
-from securetrain.evidence.tpm import BootReference
+from securetrain.ledger import Entry, Event
 from securetrain.rendezvous.coordinator import Seen
 from securetrain.rendezvous.member import Joined
 from securetrain.report import evidence
 from securetrain.report.document import Document, moment, plural
-from securetrain.report.pieces import facts, say, title, warn
+from securetrain.report.pieces import facts, lines, say, title, warn
 
 _NAMED: Final = 12
 """Nodes that are named in a line of an overview."""
+_NOTHING_NEW: Final = "what the group boots already: nothing is added"
 FILE_HEAD: Final = "node,token\n"
 
 
@@ -103,8 +102,7 @@ def joined_page(joined: Joined) -> Document:
 
 
 def waiting_page(
-    waiting: Sequence[Proven],
-    values: ReferenceValues | None,
+    lessons: Sequence[Lesson],
     open_tokens: Sequence[str],
     *,
     full: bool,
@@ -112,22 +110,22 @@ def waiting_page(
     """Proofs that wait: by image group and boot, or node by node.
 
     Args:
-        waiting: the proofs.
-        values: the last edition; None before the first, or where it was not named.
+        lessons: of the proofs that wait.
         open_tokens: nodes whose token is still to be used.
         full: whether nodes were asked for by name.
     """
-    rows = [(one, added(_known(values, one.group), one.boot)) for one in waiting]
+    rows = [(one.proven, one) for one in lessons]
 
     def text() -> None:
-        if not waiting:
+        if not rows:
             say("Nothing waits to be signed.")
-        alike: dict[tuple[str, bytes], list[Proven]] = {}
-        for one, new in rows:
-            same = msgspec.json.encode(sorted(new.items()))
-            alike.setdefault((one.group, same), []).append(one)
-        for (group, _), members in alike.items():
-            new = added(_known(values, group), members[0].boot)
+        alike: dict[tuple[str, bytes], list[Lesson]] = {}
+        for one, taught in rows:
+            same = msgspec.json.encode([taught.refused, *sorted(taught.adds.items())])
+            alike.setdefault((one.group, same), []).append(taught)
+        for (group, _), taught_alike in alike.items():
+            new, why = taught_alike[0].adds, taught_alike[0].refused
+            members = [taught.proven for taught in taught_alike]
             head = f"image group {group}" if group else "no image group"
             title(f"{head}: {plural(len(members), 'node')}")
             names = ", ".join(one.node for one in members[:_NAMED])
@@ -136,7 +134,8 @@ def waiting_page(
                 [
                     ("nodes", names + more),
                     ("worth", ", ".join(sorted({one.worth for one in members}))),
-                    *([] if new else [("boot", "what the group boots already: nothing is added")]),
+                    *([("cannot be signed", why)] if why else []),
+                    *([] if new or why else [("boot", _NOTHING_NEW)]),
                     *((f"adds {name}", entry) for name, found in new.items() for entry in found),
                 ]
             )
@@ -160,11 +159,12 @@ def waiting_page(
                 "answered": moment(one.answered),
                 "remote": one.remote,
                 "evidence": one.bundle.evidence.digest.hex(),
-                "adds": {name: list(found) for name, found in new.items()},
+                "adds": {name: list(found) for name, found in taught.adds.items()},
+                "refused": taught.refused,
                 "own": {number: list(found) for number, found in one.own.items()},
                 "notes": list(one.notes),
             }
-            for one, new in rows
+            for one, taught in rows
         ],
         "to_come": list(open_tokens),
     }
@@ -199,6 +199,40 @@ def taken_page(taken: Taken, path: Path, signed_by: str) -> Document:
 
     code = page.exit_code or int(ExitCode.INCOMPLETE if taken.held else ExitCode.OK)
     return Document(data={**page.data, "held": _held(taken.held)}, text=text, exit_code=code)
+
+
+def decisions_page(entries: Sequence[Entry]) -> Document:
+    """The desk's decisions, one a line."""
+    rows = [(one.body.time, one.body.event) for one in entries]
+
+    def text() -> None:
+        if not rows:
+            say("Nothing was decided yet.")
+            return
+        lines(
+            ("time", "decision", "node", "about"),
+            [(moment(time) or "", said.event, said.subject, _about(said)) for time, said in rows],
+        )
+
+    data = {
+        "decisions": [
+            {
+                "time": moment(time),
+                "event": said.event,
+                "decision": said.decision.value,
+                "node": said.subject,
+                "code": said.code,
+                **said.details,
+            }
+            for time, said in rows
+        ]
+    }
+    return Document(data=data, text=text)
+
+
+def _about(said: Event) -> str:
+    found = [f"{name} {value}" for name, value in said.details.items() if value not in {"", None}]
+    return ", ".join([said.code, *found] if said.code else found)
 
 
 class DeskAnnouncer:
@@ -288,10 +322,6 @@ def _one(one: Proven) -> None:
             *((f"its own PCR {n}", digest) for n, found in one.own.items() for digest in found),
         ]
     )
-
-
-def _known(values: ReferenceValues | None, group: str) -> BootReference:
-    return boot_of(values, group) or BootReference()
 
 
 def _held(held: Sequence[Held]) -> list[dict[str, str]]:

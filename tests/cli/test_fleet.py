@@ -124,6 +124,17 @@ def test_a_desk_that_runs_and_an_operator_who_looks_and_signs(run, serve, tmp_pa
     assert run("reject", "node-2")[0] == 0
     assert json.loads(run("show", "--json")[1])["waiting"] == []
     assert refused(run("sign", "node-2", *VALUES), "ST-USAG-001") == 2
+    code, out, _ = run("decisions", "--json", "node-0", "node-2")
+    assert code == 0
+    assert [(one["node"], one["event"]) for one in json.loads(out)["decisions"]] == [
+        ("node-0", "fleet-token-made"),
+        ("node-0", "machine-proven"),
+        ("node-2", "fleet-token-made"),
+        ("node-2", "machine-proven"),
+        ("node-0", "machine-enrolled"),
+        ("node-2", "machine-rejected"),
+    ]
+    assert "machine-enrolled" in run("decisions")[1]
     process.send_signal(signal.SIGTERM)
     assert process.wait(WAIT) == 130
 

@@ -154,3 +154,24 @@ def test_errors_of_the_machine_become_one_message():
     assert os_error(OSError(28, "x"), "p").code == "ST-USAG-006"
     assert os_error(OSError(98, "x"), "p").code == "ST-USAG-003"
     assert os_error(OSError(13, "Permission denied"), "p").what == "Permission denied"
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, (1 << 17) + 3])
+@pytest.mark.parametrize("told", ["its size", "nothing", "less"])
+def test_a_file_is_read_whole_whatever_it_says_of_its_size(tmp_path, monkeypatch, size, told):
+    """The kernel's files say that they are empty, and a log grows while it is read."""
+    path, data = tmp_path / "file", bytes(number % 251 for number in range(size))
+    path.write_bytes(data)
+    real = os.fstat
+
+    def fstat(fd):
+        found = list(real(fd))
+        found[stat.ST_SIZE] = {"its size": size, "nothing": 0, "less": size // 2}[told]
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    assert files.read_file(path, size) == data
+    assert files.read_file(path, 1 << 40) == data, "the limit takes no memory"
+    if size:
+        with pytest.raises(UsageError):
+            files.read_file(path, size - 1)

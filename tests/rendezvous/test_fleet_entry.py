@@ -6,6 +6,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from securetrain.attest.fleet.guest_list import Guest
 from securetrain.attest.fleet.intake import Rule
 from securetrain.core.errors import AdmissionError, AttestationError
+from securetrain.ledger import events
+from securetrain.rendezvous.coordinator import FleetService, Seen
 from securetrain.rendezvous.member import fleet_entry
 from securetrain.rendezvous.wire.fleet_entry import KNOCK_LIMIT, decode_fleet
 from securetrain.rendezvous.wire.protocol import Refuse
@@ -20,7 +23,8 @@ from securetrain.testing.bootlog import Boot
 from tests import vocabulary
 from tests.attest.fleet_desks import Office
 from tests.attest.small_fleet import Machine
-from tests.evidence.tpm.forge import Tpm
+from tests.evidence.tpm.forge import Authority, Tpm
+from tests.waiting import in_time
 
 
 @pytest.fixture
@@ -182,3 +186,59 @@ def test_what_a_rule_signs_and_what_it_leaves(office):
     assert held.proven.node == "node-2"
     assert "boots what its image group does not" in held.why
     assert office.desk.waiting_nodes() == ["node-2"]
+
+
+def test_refusals_of_machines_with_a_token_are_in_the_ledger(office):
+    """Those of strangers are not: anybody could fill the disk."""
+    heard: list[object] = []
+    service = FleetService(
+        desk=office.desk,
+        state=office.state,
+        values=office.intake.current,
+        clock=lambda: office.now,
+        seen=office.seen.append,
+        taken=heard.append,
+    )
+    with service.listening("127.0.0.1", 0) as address:
+        office.address = address
+        token = office.token()
+        stranger = Machine("node-4", maker=Authority("somebody else's root"))
+        refused("ST-ATTS-107", office.join, token, stranger)
+        unknown = msgspec.structs.replace(token, secret=bytes(16))
+        refused("ST-ADMN-014", office.join, unknown, Machine("node-4"))
+        deadline = time.monotonic() + 60
+        while len(office.seen) < 2:  # it is written down when the machine has been told
+            in_time(deadline)
+            time.sleep(0.01)
+        office.join(token, Machine("node-4"))
+    said = [one.body.event for one in office.desk.decisions()]
+    assert [(one.event, one.code) for one in said] == [
+        ("fleet-token-made", ""),
+        ("machine-refused", "ST-ATTS-107"),
+        ("machine-proven", ""),
+    ]
+    assert events.decode_event(said[1]) == events.MachineRefused(
+        subject="node-4",
+        code="ST-ATTS-107",
+        what=said[1].details["what"],
+        where=said[1].details["where"],
+    )
+    assert len(office.seen) == 3
+    assert heard == []
+
+
+def test_a_refusal_that_cannot_be_written_is_told(office):
+    heard: list[Any] = []
+    service = FleetService(
+        desk=office.desk,
+        state=office.state,
+        values=office.intake.current,
+        clock=lambda: office.now,
+        seen=office.seen.append,
+        taken=heard.append,
+    )
+    (office.folder / "admission" / "ledger.jsonl").mkdir()
+    error = AttestationError("ST-ATTS-016", "another key", "node node-4")
+    service._seen(Seen(node="node-4", remote="x", error=error))
+    assert [one.code for one in heard] == ["ST-ADMN-023"]
+    assert len(office.seen) == 1

@@ -17,6 +17,7 @@ from tools.fuzz.parsers import (
     ima,
     network,
     node,
+    packages,
     rendezvous,
     runs,
     signing,
@@ -50,6 +51,7 @@ def parsers(folder: Path) -> list[Parser]:
         *node.node(),
         *bundles.bundles(folder / "bundles"),
         *fleet.fleet(folder / "fleet"),
+        *packages.packages(folder / "packages"),
         *network.network(folder / "network"),
         *artifacts.artifacts(folder / "artifacts"),
     ]

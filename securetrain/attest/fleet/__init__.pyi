@@ -52,8 +52,8 @@ from .intake import Held as Held
 from .intake import Intake as Intake
 from .intake import Rule as Rule
 from .intake import Taken as Taken
-from .intake import added as added
-from .intake import boot_of as boot_of
+from .lessons import Lesson as Lesson
+from .lessons import lesson as lesson
 from .local import Collected as Collected
 from .local import collect_here as collect_here
 from .local import default_state as default_state

@@ -11,12 +11,15 @@ Rules:
    (ST-ADMN-023), and no machine is admitted until a person has looked;
 3. the latest time that was seen is kept. A clock that went back more than `SLACK` is refused
    (ST-ADMN-022): tokens that had ended would be good again;
-4. what waits is of one machine a name, and one name a machine (ST-ADMN-021).
+4. every decision is in the folder's ledger before it is in force: what cannot be written there is
+   not done. Strangers without a token are not written down: they could fill the disk;
+5. what waits is of one machine a name, and one name a machine (ST-ADMN-021).
 
 ::
 
     <state>/admission/
       desk.sqlite       tokens, what was proven, the latest time
+      ledger.jsonl      every decision, signed by the desk's key
       version           the last version, outside of the database: it may be behind, never ahead
       key.pem           the listener's TLS key, which tokens pin; it seals what was proven too
 """
@@ -47,11 +50,14 @@ from securetrain.core.files import (
 )
 from securetrain.evidence.tpm import BootReference
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
+from securetrain.ledger import Entry, Ledger, LedgerEvent, events, verify_ledger
 
 SLACK: Final = timedelta(minutes=5)
 WAITS: Final = timedelta(days=30)
 """Of what was proven and not signed: then the machine must prove it anew."""
 RECORD_LIMIT: Final = 16 << 20
+LEDGER: Final = "ledger.jsonl"
+LEDGER_LIMIT: Final = 1 << 30
 _LABEL: Final = b"securetrain-fleet-proof-v1\0"
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS tokens (
@@ -207,6 +213,16 @@ class Desk:
         """
         with self._changing(now):
             for one in invited:
+                self.record(
+                    events.FleetTokenMade(
+                        subject=one.node,
+                        token=one.id,
+                        group=one.group,
+                        ends=one.ends.isoformat(),
+                        replaces="yes" if one.replace else "no",
+                    ),
+                    now,
+                )
                 self._run("DELETE FROM tokens WHERE node = ? AND used IS NULL", (one.node,))
                 self._run(
                     "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, 0, NULL, NULL)",
@@ -254,6 +270,17 @@ class Desk:
                 "INSERT INTO proven VALUES (?, ?, ?, ?, ?)",
                 (proven.token, proven.node, proven.ek, record, self.key.sign(_LABEL + record)),
             )
+            self.record(
+                events.MachineProven(
+                    subject=proven.node,
+                    token=proven.token,
+                    group=proven.group,
+                    ek=proven.ek,
+                    evidence=proven.bundle.evidence.digest.hex(),
+                    address=proven.remote,
+                ),
+                now,
+            )
 
     def check_waiting(self, node: str, ek: str) -> None:
         """Refuse a machine that waits under another name, and a second one under one name.
@@ -283,11 +310,32 @@ class Desk:
         """Names of the nodes that wait, in the order in which they came."""
         return [node for (node,) in self._run("SELECT node FROM proven ORDER BY rowid")]
 
-    def settle(self, tokens: Sequence[str], now: datetime) -> None:
-        """Take out what was signed or rejected."""
+    def settle(self, signed: Sequence[Proven], now: datetime, *, version: int, by: str) -> None:
+        """Take out what was signed.
+
+        Args:
+            signed: the proofs.
+            now: the time, timezone-aware.
+            version: of the edition.
+            by: ``person``, or the rule.
+
+        Raises:
+            AdmissionError: ST-ADMN-022 and 023.
+        """
         with self._changing(now):
-            for token in tokens:
-                self._run("DELETE FROM proven WHERE token = ?", (token,))
+            for one in signed:
+                self._run("DELETE FROM proven WHERE token = ?", (one.token,))
+                self.record(
+                    events.MachineEnrolled(
+                        subject=one.node,
+                        token=one.token,
+                        group=one.group,
+                        ek=one.ek,
+                        version=version,
+                        by=by,
+                    ),
+                    now,
+                )
 
     def cancel(self, nodes: Sequence[str], now: datetime) -> int:
         """Forget unused tokens and waiting proofs of nodes; the number of nodes that had any."""
@@ -299,7 +347,39 @@ class Desk:
                 )
                 gone += self._run("DELETE FROM proven WHERE node = ? RETURNING 1", (node,))
                 found += bool(gone)
+                if gone:
+                    self.record(events.MachineRejected(subject=node), now)
         return found
+
+    # The ledger.
+
+    def record(self, said: LedgerEvent, now: datetime) -> None:
+        """Write a decision down (rule 4).
+
+        Raises:
+            AdmissionError: ST-ADMN-023 when it cannot be written, or the ledger is damaged.
+        """
+        try:
+            Ledger(self.folder / LEDGER, self.key, "desk", lambda: now).write(said)
+        except SecureTrainError as error:
+            raise self._bad(f"{LEDGER}: {reason(error)}") from error
+
+    def decisions(self) -> Sequence[Entry]:
+        """Every decision, in order.
+
+        Raises:
+            AdmissionError: ST-ADMN-023 when it cannot be read.
+            IntegrityError: ST-LEDG-001 to 003 when it was changed by something else.
+        """
+        path = self.folder / LEDGER
+        if not path.exists():
+            return ()
+        try:
+            data = read_file(path, LEDGER_LIMIT)
+        except SecureTrainError as error:
+            raise self._bad(reason(error)) from error
+        keys = {self.key.key_id: self.key.public}
+        return verify_ledger(data, keys, where=str(path)).entries
 
     def check_time(self, now: datetime) -> None:
         """Refuse a clock that went back.

@@ -127,12 +127,15 @@ class Doorkeeper:
         self._endorsements: tuple[TpmReference, Endorsements] | None = None
         self._known: tuple[ReferenceValues, dict[str, str]] | None = None
 
-    def ask(self, knock: Knock, exporter: bytes) -> Asked:
+    def ask(
+        self, knock: Knock, exporter: bytes, held: Callable[[str], None] = lambda _: None
+    ) -> Asked:
         """Judge a knock, and ask the machine a question.
 
         Args:
             knock: as it came.
             exporter: of its connection.
+            held: is told the node of the token, once the peer has proven that it holds it.
 
         Raises:
             AdmissionError: ST-ADMN-014 not a token or not its holder, 015 expired, 016 used, 017
@@ -143,6 +146,7 @@ class Doorkeeper:
         now = self._clock()
         self.desk.check_time(now)
         invited = self._holder(knock, exporter, now)
+        held(invited.node)
         name = parse_public(knock.keys.ek_public, "endorsement key").name.hex()
         self._check_token(invited, name, now)
         values = self._values()

@@ -452,7 +452,7 @@ def _completed(name: str, known: EnrolledNode, found: EnrolledNode) -> EnrolledN
                 "use --replace when its hardware was really changed",
             )
         fields[kind] = after or before
-    return EnrolledNode(own=_own_of_both(known, found), **fields)
+    return msgspec.structs.replace(known, own=_own_of_both(known, found), **fields)
 
 
 def _own_of_both(known: EnrolledNode, found: EnrolledNode) -> dict[str, tuple[str, ...]]:

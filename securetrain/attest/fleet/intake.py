@@ -6,9 +6,10 @@ Rules:
 
 1. what was proven is verified once more when it is signed, all of it, as `enrollment.enroll` does:
    the desk's word alone enrolls nobody;
-2. a rule signs only boots that teach their image group nothing (`Rule.SAME`), or a group's first
-   boot (`Rule.FIRST`); what would add to a group that has boots waits for a person who names the
-   node. Where the machines of a new group do not all boot the same, none of them is the first;
+2. a rule signs only machines that teach nothing to anybody (`Rule.SAME`), in no field of the
+   reference values (`lessons`), or a group's first boot (`Rule.FIRST`); what would add to a group
+   that has boots, or to what every group accepts, waits for a person who names the node. Where the
+   machines of a new group do not all boot the same, none of them is the first;
 3. what a machine alone measures (its boot entries and partition table: PCR 1 and PCR 5) is kept for
    that machine, and plays no part in that comparison;
 4. all that is signed together is one edition. A machine that cannot be taken in is left out, with
@@ -21,28 +22,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
 
 from securetrain.attest.fleet.desk import WAITS, Desk, Proven
-from securetrain.attest.fleet.enrollment import LIFETIME, Edition, Enrollment, enroll, enroll_into
+from securetrain.attest.fleet.enrollment import LIFETIME, Edition, Roots, enroll, enroll_into
+from securetrain.attest.fleet.lessons import enrollment_of, lesson
 from securetrain.attest.session.reference_file import read_reference_values
 from securetrain.attest.session.state import StateStore
 from securetrain.core.errors import SecureTrainError, os_error
 from securetrain.evidence import ReferenceValues
 from securetrain.evidence.tpm import BootReference
 from securetrain.identity.keys import PrivateKey
-
-_SHARED: Final = (
-    "firmware",
-    "authorities",
-    "boot_applications",
-    "boot_commands",
-    "kernel_command_lines",
-    "loaded_files",
-    "owner_keys",
-)
-"""Lists of a boot that all machines of an image have in common."""
-_MAPS: Final = ("registers", "variables")
 
 
 class Rule(StrEnum):
@@ -135,11 +124,13 @@ class Intake:
         Raises:
             SecureTrainError: as `sign`.
         """
-        good, held = sort_out(desk.waiting(), self.current(), rule)
-        taken = self.sign(desk, good)
+        good, held = sort_out(
+            desk.waiting(), self.current(), rule, roots=desk.roots, now=self.clock()
+        )
+        taken = self.sign(desk, good, by=rule.value)
         return Taken(edition=taken.edition, held=(*held, *taken.held))
 
-    def sign(self, desk: Desk, chosen: Sequence[Proven]) -> Taken:
+    def sign(self, desk: Desk, chosen: Sequence[Proven], *, by: str = "person") -> Taken:
         """Write the next edition with these machines, then take them off the desk.
 
         A kill in between leaves both: signing them again changes nothing but the version.
@@ -164,7 +155,8 @@ class Intake:
             if not held:
                 raise  # of none alone: the file, the disk, the key
             edition = self._write(desk, good, now) if good else None
-        desk.settle([one.token for one in good], now)
+        if edition is not None:
+            desk.settle(good, now, version=edition.values.version, by=by)
         return Taken(edition=edition, held=(*late, *held))
 
     def _write(self, desk: Desk, chosen: Sequence[Proven], now: datetime) -> Edition:
@@ -201,20 +193,13 @@ class Intake:
         return good, held
 
 
-def enrollment_of(proven: Proven) -> Enrollment:
-    """A proof as it is enrolled."""
-    return Enrollment(
-        bundle=proven.bundle,
-        learn_boot=True,
-        secret=proven.secret,
-        group=proven.group,
-        replace=proven.replace,
-        answered=proven.answered,
-    )
-
-
 def sort_out(
-    waiting: Sequence[Proven], values: ReferenceValues | None, rule: Rule
+    waiting: Sequence[Proven],
+    values: ReferenceValues | None,
+    rule: Rule,
+    *,
+    roots: Roots,
+    now: datetime,
 ) -> tuple[list[Proven], list[Held]]:
     """Apply a rule; gives what it signs, and what it leaves to a person."""
     good: list[Proven] = []
@@ -223,49 +208,55 @@ def sort_out(
     for one in waiting:
         groups.setdefault(one.group, []).append(one)
     for name, members in groups.items():
-        known = boot_of(values, name)
-        if known is None and rule is Rule.FIRST:
-            odd = next((one for one in members if added(members[0].boot, one.boot)), None)
-            if odd is None:
-                good += members
+        known = values
+        if rule is Rule.FIRST and not _has_boot(values, name):
+            known, why = _first(values, members, roots, now)
+            if why:
+                held += [Held(proven=one, why=why) for one in members]
                 continue
-            why = f"the group's first machines do not boot the same: {_told(members[0], odd)}"
-            held += [Held(proven=one, why=why) for one in members]
-            continue
+        is_known = _has_boot(known, name)
         for one in members:
             why = "the image group has no boot yet"
-            if known is not None:
-                why = shown(added(known, one.boot))
+            if is_known:
+                found = lesson(known, one, roots, now)
+                why = found.refused or shown(found.adds)
             if why:
                 held.append(Held(proven=one, why=why))
             else:
                 good.append(one)
+        if good:  # what one group has taught the fleet, the next one need not teach
+            values = known
     return good, held
 
 
-def boot_of(values: ReferenceValues | None, group: str) -> BootReference | None:
-    """The boots of an image group; None where it has none."""
+def _first(
+    values: ReferenceValues | None, members: Sequence[Proven], roots: Roots, now: datetime
+) -> tuple[ReferenceValues | None, str]:
+    """The values with the boot of a group's first machines, or why it is no rule's to take it."""
+    first = lesson(values, members[0], roots, now)
+    if first.refused:
+        return values, first.refused
+    if values is not None and (weaker := [n for n in first.of_fleet if not _is_new(values, n)]):
+        return values, f"it adds to what every image group accepts: {', '.join(weaker)}"
+    for one in members[1:]:
+        if other := lesson(first.values, one, roots, now).adds:
+            names = f"{members[0].node} and {one.node} differ in {', '.join(other)}"
+            return values, f"the group's first machines do not boot the same: {names}"
+    return first.values, ""
+
+
+def _is_new(values: ReferenceValues, where: str) -> bool:
+    """Tell a field of a section that nothing has been learned for."""
+    section = where.split(".", 1)[0]
+    found = getattr(values, section)
+    return bool(found == type(found)())
+
+
+def _has_boot(values: ReferenceValues | None, group: str) -> bool:
+    """Whether something was learned of an image group's boots."""
     if values is None or (group and group not in values.groups):
-        return None
-    boot = values.group(group).boot
-    return boot if boot != BootReference() else None
-
-
-def added(known: BootReference, boot: BootReference) -> Mapping[str, tuple[str, ...]]:
-    """The values of a boot that its image group does not have, by list (rule 3)."""
-    found: dict[str, tuple[str, ...]] = {}
-    for name in _SHARED:
-        have = set(getattr(known, name))
-        if new := tuple(entry for entry in getattr(boot, name) if entry not in have):
-            found[name] = new
-    for name in _MAPS:
-        for key, entries in getattr(boot, name).items():
-            have = set(getattr(known, name).get(key, ()))
-            if new := tuple(entry for entry in entries if entry not in have):
-                found[f"PCR {key}" if name == "registers" else key] = new
-    if boot.allow_unprotected_dma and not known.allow_unprotected_dma:
-        found["allow_unprotected_dma"] = ("true",)
-    return found
+        return False
+    return values.group(group).boot != BootReference()
 
 
 def shown(new: Mapping[str, tuple[str, ...]]) -> str:
@@ -274,8 +265,3 @@ def shown(new: Mapping[str, tuple[str, ...]]) -> str:
         return ""
     parts = (f"{name} {entries[0][:48]}" for name, entries in new.items())
     return "it boots what its image group does not: " + "; ".join(parts)
-
-
-def _told(first: Proven, other: Proven) -> str:
-    names = ", ".join(added(first.boot, other.boot))
-    return f"{first.node} and {other.node} differ in {names}"

@@ -298,7 +298,7 @@ class _Lesson:
         if name := self.teacher.group:
             self._set(groups={**self.values.groups, name: group})
         else:
-            self._set(boot=group.boot, tdx_boot=group.tdx_boot, late=group.late)
+            self._set(**msgspec.structs.asdict(group))
 
     def _set(self, **sections: object) -> None:
         self.values = msgspec.structs.replace(self.values, **sections)

@@ -406,7 +406,8 @@ def merge_late(first: LateReference | None, second: LateReference) -> LateRefere
     def joined(name: str) -> tuple[str, ...]:
         return _distinct((*getattr(first, name), *getattr(second, name)))
 
-    return LateReference(
+    return msgspec.structs.replace(
+        first,
         registers=both("registers"),
         unjudged=tuple(sorted({*first.unjudged, *second.unjudged})),
         policy_keys=joined("policy_keys"),

@@ -55,6 +55,13 @@ from securetrain.ledger.events.by_coordinator import (
     StoreAnnounced,
     TrustEnded,
 )
+from securetrain.ledger.events.by_desk import (
+    FleetTokenMade,
+    MachineEnrolled,
+    MachineProven,
+    MachineRefused,
+    MachineRejected,
+)
 from securetrain.ledger.events.by_launcher import (
     Closed,
     CompileCacheUsed,
@@ -204,6 +211,7 @@ __all__ = [
     "EpochStarted",
     "FabricVariablesRemoved",
     "FleetStateOpened",
+    "FleetTokenMade",
     "FloorNotProven",
     "FloorRaised",
     "GradientsJudged",
@@ -223,6 +231,10 @@ __all__ = [
     "LoaderVariablesRemoved",
     "LogRefused",
     "LogWitnessed",
+    "MachineEnrolled",
+    "MachineProven",
+    "MachineRefused",
+    "MachineRejected",
     "MemberSuspected",
     "MeshChecked",
     "MeshRefused",

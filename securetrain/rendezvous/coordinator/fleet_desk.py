@@ -129,7 +129,8 @@ class Visit:
     desk: FleetDesk
     channel: Channel
     remote: str
-    _asked: Asked | None = None
+    _node: str = ""
+    """Of the token, once the peer has proven that it holds it."""
     _proven: Proven | None = None
     _verdict: AdmissionError | None = None
 
@@ -157,8 +158,12 @@ class Visit:
         finally:
             self.desk.passed(self)
             self.channel.close()
-            node = self._asked.invited.node if self._asked is not None else ""
-            self.desk.tell(Seen(node=node, remote=self.remote, proven=self._proven, error=error))
+            self.desk.tell(
+                Seen(node=self._node, remote=self.remote, proven=self._proven, error=error)
+            )
+
+    def _holds(self, node: str) -> None:
+        self._node = node
 
     def _serve(self) -> None:
         self.channel.shake_hands(self._soon())
@@ -181,7 +186,7 @@ class Visit:
             proof=knock.proof,
             possession=knock.possession,
         )
-        asked = self._asked = keeper.ask(claim, exporter)
+        asked: Asked = keeper.ask(claim, exporter, self._holds)
         self.desk.passed(self)  # a stranger no more: nobody pushes it out
         assert asked.question.credential is not None, "a doorkeeper asks for one"
         self._send(Question(fresh=asked.fresh, credential=asked.question.credential))

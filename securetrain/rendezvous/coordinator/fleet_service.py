@@ -17,6 +17,7 @@ from securetrain.attest.fleet import Desk, Doorkeeper, Intake, Rule, Taken
 from securetrain.attest.session import SealedState
 from securetrain.core.errors import SecureTrainError
 from securetrain.evidence import ReferenceValues
+from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.fleet_desk import FleetDesk, Seen
 
 _PAUSE: Final = 0.5
@@ -50,7 +51,7 @@ class FleetService:
         served = FleetDesk(
             keeper,
             clock=self.clock,
-            tell=self.seen,
+            tell=self._seen,
             signed_by=self.signed_by,
             coordinator=self.coordinator,
         )
@@ -58,6 +59,15 @@ class FleetService:
             yield served.start(host, port)
         finally:
             served.stop()
+
+    def _seen(self, seen: Seen) -> None:
+        """Write a refusal down; what was proven is written with the proof."""
+        if seen.error is not None and seen.node:
+            try:
+                self.desk.record(events.MachineRefused.of(seen.error, seen.node), self.clock())
+            except SecureTrainError as error:
+                self.taken(error)
+        self.seen(seen)
 
     def serve(self, stop: threading.Event, nodes: Sequence[str] | None = None) -> bool:
         """Sign by the rule until somebody says stop, or until these nodes have come.

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of tokens and proofs: kills, full disks, old copies, edits; and lists of nodes."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -14,8 +15,10 @@ import pytest
 
 from securetrain.attest.fleet.desk import Desk
 from securetrain.attest.fleet.guest_list import Guest, read_guests
+from securetrain.attest.fleet.intake import Rule
 from securetrain.attest.fleet.token import FleetToken, parse_fleet_token
-from securetrain.core.errors import AdmissionError, IdentityError, UsageError
+from securetrain.core.errors import AdmissionError, IdentityError, IntegrityError, UsageError
+from securetrain.identity.keys import KeyKind, PrivateKey
 from tests import vocabulary
 from tests.attest.fleet_desks import Office, answer
 from tests.attest.small_fleet import Machine
@@ -94,7 +97,7 @@ def test_a_kill_at_every_step_spends_the_token_with_the_proof_or_not_at_all(offi
             before += 1
             if before % 8 == 1:
                 office.prove(token, machine)
-        office.desk.settle([one.token for one in office.desk.waiting()], office.now)
+        office.desk.settle(office.desk.waiting(), office.now, version=1, by="person")
         if not was_killed:
             break
         assert point < 60, "the child is never done"
@@ -109,7 +112,7 @@ def test_a_kill_between_the_edition_and_the_desk(office, monkeypatch):
     office.prove(office.token(), machine)
     waiting = office.desk.waiting()
 
-    def killed(*_):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -133,6 +136,71 @@ def test_a_database_that_is_gone(office):
     refused("ST-ADMN-023", Desk, office.folder / "admission")
     (office.folder / "admission" / "version").unlink()
     Desk(office.folder / "admission").close()  # as after a kill of the very first start
+
+
+PARTS = ("key.pem", "desk.sqlite", "version")
+WHOLE = ((), ("key.pem",), ("key.pem", "desk.sqlite"), PARTS)
+"""What a kill leaves behind: each is written after the one before."""
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "left", [left for n in range(4) for left in itertools.combinations(PARTS, n)], ids="+".join
+)
+def test_a_folder_of_which_parts_are_gone(office, left):
+    """A desk that began anew would take machines in by tokens that somebody else can make."""
+    office.token()
+    office.desk.close()
+    folder = office.folder / "admission"
+    for name in PARTS:
+        if name not in left:
+            (folder / name).unlink()
+    if left in WHOLE:
+        Desk(folder).close()
+        return
+    error = refused("ST-ADMN-023", Desk, folder)
+    assert error.what == "a part of it is missing"
+    assert {path.name for path in folder.iterdir()} & set(PARTS) == set(left), "nothing is made"
+
+
+def test_a_folder_that_cannot_be_used(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    for folder in (tmp_path / "file", tmp_path / "file" / "admission"):
+        refused("ST-ADMN-023", Desk, folder)
+    (tmp_path / "admission").mkdir(mode=0o700)
+    (tmp_path / "admission" / "key.pem").write_bytes(b"no key")
+    (tmp_path / "admission" / "desk.sqlite").write_bytes(b"no database" * 100)
+    refused("ST-ADMN-023", Desk, tmp_path / "admission")
+
+
+@pytest.mark.forgery
+def test_one_tpm_under_two_names_at_once(office):
+    """Both were asked before either had answered."""
+    one, two = office.token("node-1"), office.token("node-4")
+    machine = Machine("node-1")
+    asked = [office.ask(token, machine) for token in (one, two)]
+    office.keeper.judge(asked[0], answer(asked[0], one, machine), "x")
+    error = refused("ST-ADMN-021", office.keeper.judge, asked[1], answer(asked[1], two, machine),
+                    "x")  # fmt: skip
+    assert "node-1" in error.what
+    assert not office.desk.invited(two.key.key_id).used, "a refusal spends no token"
+
+
+def test_some_of_what_waits(office):
+    for name in ("node-1", "node-2", "node-3"):
+        office.prove(office.token(name), Machine(name))
+    found = [one.node for one in office.desk.waiting(["node-3", "node-1", "node-9"])]
+    assert found == ["node-1", "node-3"]
+    assert len(office.desk.waiting()) == 3
+
+
+@pytest.mark.forgery
+def test_a_token_whose_key_was_edited(office):
+    office.token()
+    with sqlite3.connect(office.folder / "admission" / "desk.sqlite") as db:
+        db.execute("UPDATE tokens SET key = x'00'")
+    error = refused("ST-ADMN-023", office.desk.tokens)
+    assert "node-4" in error.where
 
 
 def test_a_database_that_is_full(office):
@@ -201,6 +269,84 @@ def test_what_is_cancelled_is_gone(office):
     assert office.desk.waiting() == []
 
 
+# The ledger.
+
+
+def told(office):
+    return [(one.body.event.event, one.body.event.subject) for one in office.desk.decisions()]
+
+
+def test_every_decision_is_signed_and_in_order(office):
+    machine = Machine("node-4")
+    assert office.desk.decisions() == ()
+    token = office.token(group="g", replace=True)
+    office.prove(token, machine)
+    office.intake.sign_by_rule(office.desk, Rule.FIRST)
+    office.token("node-5")
+    office.desk.cancel(["node-5", "node-6"], office.now)
+    office.prove(office.token("node-7", group="g"), Machine("node-7"))
+    office.intake.sign(office.desk, office.desk.waiting())
+    assert told(office) == [
+        ("fleet-token-made", "node-4"),
+        ("machine-proven", "node-4"),
+        ("machine-enrolled", "node-4"),
+        ("fleet-token-made", "node-5"),
+        ("machine-rejected", "node-5"),
+        ("fleet-token-made", "node-7"),
+        ("machine-proven", "node-7"),
+        ("machine-enrolled", "node-7"),
+    ]
+    made, proven, enrolled = [one.body.event.details for one in office.desk.decisions()[:3]]
+    assert made == {
+        "token": token.key.key_id,
+        "group": "g",
+        "ends": token.ends.isoformat(),
+        "replaces": "yes",
+    }
+    assert (proven["ek"], proven["token"]) == (machine.ek_name, token.key.key_id)
+    assert (enrolled["ek"], enrolled["version"], enrolled["by"]) == (machine.ek_name, 1, "first")
+    assert office.desk.decisions()[-1].body.event.details["by"] == "person"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("how", ["edit", "strike", "swap", "other key"])
+def test_a_ledger_that_was_changed(office, how):
+    for name in ("node-1", "node-2", "node-3"):
+        office.token(name)
+    path = office.folder / "admission" / "ledger.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    if how == "edit":
+        lines[1] = lines[1].replace(b"node-2", b"node-9")
+    elif how == "strike":
+        del lines[1]
+    elif how == "swap":
+        lines[1:] = lines[:0:-1]
+    else:
+        office.desk.key = PrivateKey.generate(KeyKind.P256)
+    path.write_bytes(b"".join(lines))
+    code = "ST-LEDG-003" if how in {"edit", "other key"} else "ST-LEDG-002"
+    vocabulary.refused(IntegrityError, code, office.desk.decisions)
+
+
+def test_what_cannot_be_written_down_is_not_done(office):
+    machine, token = Machine("node-4"), office.token()
+    path = office.folder / "admission" / "ledger.jsonl"
+    whole = path.read_bytes()
+    path.unlink()
+    path.mkdir()
+    refused("ST-ADMN-023", office.token, "node-5")
+    refused("ST-ADMN-023", office.prove, token, machine)
+    assert [one.node for one in office.desk.tokens()] == ["node-4"]
+    assert not office.desk.invited(token.key.key_id).used
+    assert office.desk.waiting() == []
+    path.rmdir()
+    path.write_bytes(whole)
+    office.prove(token, machine)
+    path.write_bytes(whole + b"no entry\n")
+    refused("ST-ADMN-023", office.desk.cancel, ["node-4"], office.now)
+    assert office.desk.waiting_nodes() == ["node-4"]
+
+
 # Tokens as text.
 
 
@@ -251,6 +397,7 @@ def test_a_list_of_nodes(tmp_path):
         (f"node,ek\nn-1,000b{'ab' * 32}\nn-2,000b{'AB' * 32}\n", 3, "the TPM"),
         ("name\nn-1\n", 1, "the head"),
         ("node,node\nn-1,n-2\n", 1, "the head"),
+        ("node,rack\nn-1,7\n", 1, "the head"),
         ("node,group\nn-1\n", 2, "1 cells"),
         ("node\nn 1\n", 2, "no node's name"),
         ("node\n../n\n", 2, "no node's name"),
@@ -262,7 +409,7 @@ def test_a_list_of_nodes(tmp_path):
         ("", 0, "names no node"),
         (b"node\n\xff\n", 0, "UTF-8"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_a_list_that_is_not_one(tmp_path, text, line, said):
     error = refused("ST-ADMN-024", listed, tmp_path, text)

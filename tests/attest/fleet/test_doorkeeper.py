@@ -11,13 +11,14 @@ import msgspec
 import pytest
 
 from securetrain.attest.fleet.bundle import make_question, question_to_enroll, verify_bundle
-from securetrain.attest.fleet.doorkeeper import ANSWER_WITHIN, MAX_TRIES
+from securetrain.attest.fleet.doorkeeper import ANSWER_WITHIN, MAX_TRIES, Doorkeeper
 from securetrain.attest.fleet.enrollment import Enrollment, Roots, enroll
 from securetrain.attest.fleet.intake import Rule
 from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.attest.session.state import Revocation
 from securetrain.core.errors import AdmissionError, AttestationError
 from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.inventory import EnrolledNode
 from securetrain.evidence.node_appraiser import NodeAppraiser
 from securetrain.evidence.reference import SignedReferenceValues
 from securetrain.evidence.tpm.credential import Credential
@@ -26,7 +27,7 @@ from securetrain.testing.bootlog import Boot
 from tests import vocabulary
 from tests.attest.bundles import Collector, bundle_of
 from tests.attest.fleet_desks import EXPORTER, ROOTS, Office, answer, knock
-from tests.attest.small_fleet import MAKER_CA, Machine, node_policy
+from tests.attest.small_fleet import MAKER_CA, Machine, node_policy, reference_values
 from tests.evidence.tpm.forge import NOW, Authority, Tpm, make_key
 
 BACK_DOOR = Boot(kernel=b"a kernel with a back door")
@@ -236,6 +237,7 @@ def test_a_machine_that_has_another_one_answer(office):
     borrowed = copy.copy(cuckoo)
     borrowed.tpm, borrowed.certificate = honest.tpm, honest.certificate
     token = office.token("node-4")
+    refused("ST-ADMN-021", office.ask, token, borrowed)  # before a question is made for it
     waits = refused("ST-ADMN-021", office.prove, token, borrowed)
     assert "node-1" in waits.what
     office.intake.sign(office.desk, office.desk.waiting())
@@ -254,11 +256,26 @@ def test_the_answer_is_of_keys_that_were_not_announced(office):
     refused("ST-ATTS-016", office.keeper.judge, asked, answer(asked, token, forged), "x")
 
 
+@pytest.mark.forgery
+def test_the_answer_is_signed_by_another_node_key(office):
+    machine, token = Machine("node-4"), office.token()
+    asked = office.ask(token, machine)
+    said = answer(asked, token, machine)
+    other = msgspec.structs.replace(said, key=Machine("x").key.public.spki)
+    assert "another node key" in refused("ST-ATTS-003", office.keeper.judge, asked, other, "x").what
+    question = msgspec.structs.replace(said.question, nonce=bytes(32))
+    other = msgspec.structs.replace(said, question=question)
+    assert "another question" in refused("ST-ATTS-003", office.keeper.judge, asked, other, "x").what
+    assert office.keeper.judge(asked, said, "x").node == "node-4"
+
+
 def test_an_answer_that_comes_late(office):
     machine, token = Machine("node-4"), office.token()
     asked = office.ask(token, machine)
     said = answer(asked, token, machine)
     office.now += ANSWER_WITHIN
+    refused("ST-ATTS-002", office.keeper.judge, asked, said, "x")
+    office.now = NOW - timedelta(seconds=1)  # by a clock that goes back, before it was asked
     refused("ST-ATTS-002", office.keeper.judge, asked, said, "x")
 
 
@@ -294,6 +311,7 @@ def test_a_clock_that_is_moved_back(office):
     refused("ST-ADMN-022", office.prove, token, machine)
     office.reopen()
     refused("ST-ADMN-022", office.prove, token, machine)
+    refused("ST-ADMN-022", office.ask, token, machine)  # before anything of it is looked at
     refused("ST-ADMN-022", office.token, "node-6")
     refused("ST-ADMN-022", office.intake.sign, office.desk, [])
 
@@ -333,6 +351,41 @@ def test_a_revoked_machine_or_name(office):
         assert "stolen" in error.what
         office.state.restore(subject)
     office.prove(office.token(), machine)
+
+
+def test_the_revocation_of_another_is_nobody_elses(office):
+    for subject in (
+        "node:example.org/node-40",
+        "node:example.org/other",
+        "ek:000b" + "ab" * 32,
+        "device:a/node-4",
+    ):
+        office.state.revoke(Revocation(subject=subject, reason="stolen", since=""))
+    office.prove(office.token(), Machine("node-4"))
+
+
+def test_a_node_that_was_enrolled_without_a_tpm(office):
+    """A list names it; the first TPM that proves itself under its name is its own."""
+    values = reference_values(Machine("node-0"))
+    nodes = {"node-4": EnrolledNode(chips=("ab" * 64,))}
+    values = msgspec.structs.replace(values, nodes=nodes)
+    office.keeper = Doorkeeper(
+        office.desk, clock=lambda: office.now, values=lambda: values, state=office.state
+    )
+    office.prove(office.token(), Machine("node-4"))
+
+
+@pytest.mark.forgery
+def test_a_cuckoo_after_a_newer_edition(office):
+    """Who owns which TPM is read anew with each edition."""
+    office.prove(office.token("node-0"), Machine("node-0"))
+    office.intake.sign(office.desk, office.desk.waiting())
+    late = Machine("node-1")
+    office.prove(office.token("node-1"), late)
+    office.intake.sign(office.desk, office.desk.waiting())
+    cuckoo = copy.copy(Machine("node-4"))
+    cuckoo.tpm, cuckoo.certificate = late.tpm, late.certificate
+    assert "node-1" in refused("ST-ADMN-021", office.prove, office.token("node-4"), cuckoo).what
 
 
 def test_a_name_that_is_enrolled_with_another_machine(office):

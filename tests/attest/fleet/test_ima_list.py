@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from securetrain.attest.fleet.ima_list import ImaSources, list_files, read_list, write_list
-from securetrain.attest.fleet.packages import tars
+from securetrain.attest.fleet.packages import dpkg, image, tars
+from securetrain.attest.fleet.packages.listing import FileListing
 from securetrain.core.errors import AttestationError, SecureTrainError, UsageError
 from securetrain.evidence.tpm.runtime_policy import RuntimePolicies, Verdict, parse_runtime_policy
 from securetrain.identity.keys import PrivateKey
@@ -368,3 +369,75 @@ def test_spelt_digests_are_what_a_policy_reads():
         "verification-keys": "",
     }
     assert len(parse_runtime_policy(json.dumps(document).encode()).files[b"/x"]) == 3
+
+
+def chained(count):
+    """A long name of a long name, and so on: each is read inside of the one before."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        archive.addfile(tarfile.TarInfo("x" * 200))
+    return made.getvalue()[:1024] * count + made.getvalue()
+
+
+def test_an_archive_of_long_names_of_long_names(tmp_path):
+    package = deb(tmp_path / "a.deb", chained(2), "data.tar")
+    dpkg.list_deb(package, FileListing())
+    for path, read in (
+        (deb(tmp_path / "b.deb", chained(5000), "data.tar"), dpkg.list_deb),
+        (tmp_path / "b.tar", image.list_image),
+    ):
+        if not path.exists():
+            path.write_bytes(chained(5000))
+        error = vocabulary.refused(UsageError, "ST-USAG-008", read, path, FileListing())
+        assert "recursion" in error.what
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 9, 10, 12])
+def test_a_compressed_part_that_ends_in_its_header(tmp_path, size):
+    path = deb(tmp_path / "a.deb", tar({"./usr/bin/tool": TOOL}, "gz")[:size], "data.tar.gz")
+    vocabulary.refused(UsageError, "ST-USAG-008", dpkg.list_deb, path, FileListing())
+
+
+def test_a_control_file_that_is_cut(tmp_path):
+    path = tmp_path / "a.deb"
+    whole = deb(path, tar({"./usr/bin/tool": TOOL}), "data.tar").read_bytes()
+    control = tar({"./control": b"Package: tool\n" * 5000})[:2048]
+    start = whole.index(b"control.tar.gz")
+    head = f"{'control.tar':<16}{0:<12}{0:<6}{0:<6}{0o100644:<8o}{len(control):<10}`\n".encode()
+    path.write_bytes(whole[:start] + head + control)
+    error = vocabulary.refused(UsageError, "ST-USAG-008", dpkg.list_deb, path, FileListing())
+    assert "control file" in error.what
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a/b", "..", ""])
+def test_a_package_whose_name_is_no_files(tmp_path, name):
+    root = dpkg_root(tmp_path / "root", {"tool": {"/usr/bin/tool": TOOL}})
+    status = root / "var/lib/dpkg/status"
+    status.write_bytes(status.read_bytes().replace(b"Package: tool", b"Package: " + name.encode()))
+    listing = FileListing()
+    if name == "..":
+        dpkg.list_installed(root, listing)
+        assert listing.notes == ["..: it has no list of files"]
+    else:
+        vocabulary.refused(UsageError, "ST-USAG-008", dpkg.list_installed, root, listing)
+
+
+def test_a_file_below_thousands_of_folders(tmp_path):
+    root = dpkg_root(tmp_path / "root", {"tool": {"/usr/bin/tool": TOOL}})
+    listed = root / "var/lib/dpkg/info/tool.list"
+    listed.write_text(listed.read_text() + "/a" * 2000 + "\n")
+    listing = FileListing()
+    dpkg.list_installed(root, listing)
+    assert list(listing.files) == ["/usr/bin/tool"]
+
+
+def test_a_package_whose_name_is_no_utf_8(tmp_path):
+    """Its maker's spelling is shown byte by byte; writing the list ended with an error of ours."""
+    root = dpkg_root(tmp_path / "root", {"tool": {"/usr/bin/tool": TOOL}})
+    status = root / "var/lib/dpkg/status"
+    status.write_bytes(status.read_bytes().replace(b"Version: 1", b"Version: 1\xff"))
+    listing = FileListing()
+    dpkg.list_installed(root, listing)
+    write_list(tmp_path / "list.json", listing, NOW)
+    names = json.loads((tmp_path / "list.json.packages.json").read_bytes())["packages"]
+    assert names == ["tool 1\\udcff amd64"]

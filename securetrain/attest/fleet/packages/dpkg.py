@@ -27,7 +27,7 @@ from securetrain.attest.fleet.packages.listing import (
     unusable,
 )
 from securetrain.attest.fleet.packages.roots import Root
-from securetrain.attest.fleet.packages.tars import members
+from securetrain.attest.fleet.packages.tars import BROKEN, members
 from securetrain.core.errors import UsageError
 from securetrain.core.files import open_regular, read_file
 
@@ -39,6 +39,8 @@ _LIST_LIMIT: Final = 64 << 20
 _INSTALLED: Final = "install ok installed"
 _MAGIC: Final = b"!<arch>\n"
 _AR_HEADER: Final = 60
+_MAX_NAME: Final = 200
+"""Of a package, which is the beginning of a file's name."""
 _CONTROL_LIMIT: Final = 1 << 20
 _DATA: Final = {"data.tar": "", "data.tar.gz": "gz", "data.tar.xz": "xz", "data.tar.bz2": "bz2"}
 _CONTROL: Final = {"control.tar": "", "control.tar.gz": "gz", "control.tar.xz": "xz"}
@@ -60,7 +62,7 @@ def list_installed(folder: Path, listing: FileListing) -> None:
     if not installed:
         raise unusable("no package is installed", str(folder / STATUS), "name the system's root")
     for name, version, architecture in installed:
-        listing.packages.append(f"{name} {version} {architecture}")
+        listing.list_package(f"{name} {version} {architecture}")
         _list_package(root, name, architecture, diversions, listing)
 
 
@@ -104,9 +106,11 @@ def _installed(path: Path) -> Iterator[tuple[str, str, str]]:
         )
         if fields.get("Status") == _INSTALLED:
             name = fields.get("Package", "")
-            if not name or "/" in name or "/" in fields.get("Architecture", ""):
+            architecture = fields.get("Architecture", "")
+            whole = f"{name}:{architecture}"
+            if not name or "/" in whole or len(whole.encode(errors="replace")) > _MAX_NAME:
                 raise unusable(f"a package is called {name[:80]!r}", str(path), "repair it")
-            yield name, fields.get("Version", ""), fields.get("Architecture", "")
+            yield name, fields.get("Version", ""), architecture
 
 
 def _diversions(path: Path) -> dict[str, tuple[str, str]]:
@@ -148,7 +152,7 @@ def list_deb(path: Path, listing: FileListing) -> None:
         for name, size in _parts(file, str(path)):
             start = file.tell()
             if name in _CONTROL and size <= _CONTROL_LIMIT:
-                listing.packages.append(_control(file.read(size), _CONTROL[name], str(path)))
+                listing.list_package(_control(file.read(size), _CONTROL[name], str(path)))
             elif name.startswith("data.tar"):
                 if name not in _DATA:
                     raise unusable(
@@ -213,7 +217,10 @@ def _control(data: bytes, compression: str, where: str) -> str:
             continue
         if member.size > _CONTROL_LIMIT:
             break
-        text = content.read(_CONTROL_LIMIT).decode("utf-8", "replace")
+        try:
+            text = content.read(_CONTROL_LIMIT).decode("utf-8", "replace")
+        except BROKEN as error:
+            raise unusable(f"its control file: {error}", where, "get the package again") from error
         fields = dict(line.split(": ", 1) for line in text.split("\n") if ": " in line)
         return " ".join(fields.get(key, "?") for key in ("Package", "Version", "Architecture"))
     raise UsageError("ST-USAG-008", "it has no control file", where, "get the package again")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from securetrain.attest.fleet.packages.listing import FileListing, clean, digest_of, unusable
-from securetrain.attest.fleet.packages.tars import members
+from securetrain.attest.fleet.packages.tars import BROKEN, members
 from securetrain.core import canonical
 from securetrain.core.files import open_regular
 
@@ -62,7 +62,7 @@ def list_image(path: Path, listing: FileListing, platform: str = "") -> None:
         for layer in layers:
             with blobs.open(layer) as file:
                 tree.apply(file, layer)
-        listing.packages.append(name)
+        listing.list_package(name)
         for file_path, digest in tree.files.items():
             listing.add(file_path, digest)
 
@@ -82,6 +82,12 @@ class _Blobs:
             file.seek(0)
             self._tar = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115 - held
             held.enter_context(self._tar)
+            try:
+                self._tar.getmembers()
+            except BROKEN as error:
+                raise unusable(
+                    f"not a readable archive: {error}", self.where, "get it again"
+                ) from error
 
     def has(self, name: str) -> bool:
         """Tell whether a file is there."""

@@ -56,11 +56,15 @@ class FileListing:
         if len(self.files) > MAX_PATHS:
             raise unusable(f"more than {MAX_PATHS} files", path, "list fewer packages")
 
+    def list_package(self, name: str) -> None:
+        """Name a package, in any spelling that its maker found."""
+        self.packages.append(_spelt(name))
+
     def leave_out(self, what: str) -> None:
         """Note what is not listed."""
         self.left_out += 1
         if len(self.notes) < MAX_NOTES:
-            self.notes.append(what)
+            self.notes.append(_spelt(what))
 
     def document(
         self,
@@ -143,6 +147,11 @@ def digest_of(file: IO[bytes], size: int | None = None) -> tuple[str, str]:
     if size is not None and read != size:
         raise unusable(f"a file has {read} bytes of {size}", "", "get the archive again")
     return f"sha256:{strong.hexdigest()}", weak.hexdigest()
+
+
+def _spelt(text: str) -> str:
+    """A text with every byte that is no UTF-8 spelt out."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def unusable(what: str, where: str, fix: str) -> UsageError:

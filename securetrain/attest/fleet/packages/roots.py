@@ -9,6 +9,8 @@ from typing import Final
 
 from securetrain.attest.fleet.packages.listing import digest_of
 
+_MAX_DEPTH: Final = 200
+"""Of folders: each is looked for inside of the one before."""
 _MAX_LINKS: Final = 40
 
 
@@ -26,6 +28,8 @@ class Root:
         Args:
             path: absolute, as `clean` gives it.
         """
+        if path.count("/") > _MAX_DEPTH:
+            return None
         parent, _, name = path.rpartition("/")
         folder = self._folder(parent or "/", _MAX_LINKS)
         return None if folder is None else f"{folder.rstrip('/')}/{name}"

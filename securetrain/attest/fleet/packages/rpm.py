@@ -30,7 +30,7 @@ from typing import Final
 
 from securetrain.attest.fleet.packages.listing import FileListing, clean, spellings, unusable
 from securetrain.attest.fleet.packages.roots import Root
-from securetrain.core.files import open_regular
+from securetrain.core.files import open_regular, read_at_most
 
 DATABASES: Final = ("usr/lib/sysimage/rpm/rpmdb.sqlite", "var/lib/rpm/rpmdb.sqlite")
 OLD_DATABASES: Final = ("var/lib/rpm/Packages", "var/lib/rpm/Packages.db")
@@ -135,7 +135,7 @@ class Header:
         name = " ".join(
             "".join(self.texts(tag)) for tag in (_NAME, _VERSION, _RELEASE, _ARCHITECTURE)
         )
-        listing.packages.append(name)
+        listing.list_package(name)
         if not names:
             return
         if not len(names) == len(places) == len(digests) == len(modes) == len(flags):
@@ -158,7 +158,12 @@ class Header:
             lies = [root.real(path)] if root is not None else spellings(path)
             for one in filter(None, lies):
                 listing.add(one, f"{algorithm}:{digest}")
+        self._count_signatures(listing)
+
+    def _count_signatures(self, listing: FileListing) -> None:
         for signature in filter(None, self.texts(_SIGNATURES)):
+            if not _is_hex(signature):
+                raise self._bad("a file's signature is no hex")
             listing.signed_by[signature[_KEY_ID]] += 1
 
     def check(self, tag: int, data: bytes) -> None:
@@ -182,7 +187,7 @@ def list_rpm(path: Path, listing: FileListing) -> None:
     """
     where = str(path)
     with open(open_regular(path), "rb") as file:  # noqa: PTH123 - opened without following links
-        data = file.read(_LEAD + 3 * _MAX_STORE)
+        data = read_at_most(file, _LEAD + 3 * _MAX_STORE)
     if data[:4] != _LEAD_MAGIC:
         raise unusable("not an RPM package", where, "name an .rpm file")
     signature, end = _header(data, _LEAD, where)

@@ -2,12 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Archives that are read through once and bounded, never unpacked."""
 
+import struct
 import tarfile
+import zlib
 from collections.abc import Iterator
 from typing import IO, Final, Self
 
 from securetrain.attest.fleet.packages.listing import unusable
 
+BROKEN: Final = (
+    *(tarfile.TarError, EOFError, OSError, ValueError),
+    *(RecursionError, TypeError, LookupError, struct.error, zlib.error),
+)
+"""What the standard library ends with: it reads a long name inside of the one before, and a byte of
+a gzip header without looking whether there is one."""
 MAX_HEADER: Final = 1 << 20
 MAX_MEMBERS: Final = 2_000_000
 MAX_BYTES: Final = 1 << 40
@@ -62,5 +70,5 @@ def members(
                     raise unusable("there is too much in it", where, "list fewer packages")
                 yield member, tar.extractfile(member) if member.isreg() else None
                 tar.members.clear()  # they are kept for seeking, which a stream does not do
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+    except BROKEN as error:
         raise unusable(f"not a readable archive: {error}", where, "get it again") from error

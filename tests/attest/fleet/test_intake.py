@@ -1,0 +1,211 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that sign: what would change for any other machine waits for a person."""
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from securetrain.attest.fleet import intake, lessons
+from securetrain.attest.fleet.enrollment import enroll
+from securetrain.attest.fleet.intake import CurrentValues, Rule
+from securetrain.attest.fleet.lessons import IDENTITIES, enrollment_of, lesson
+from securetrain.attest.session.state import MemoryState
+from securetrain.core.errors import UsageError
+from securetrain.evidence import ImageGroup
+from securetrain.testing.bootlog import Boot
+from tests import vocabulary
+from tests.attest.fleet_desks import ROOTS, Office
+from tests.attest.small_fleet import Machine
+from tests.evidence.test_late_exchange import CHANGES, LINE, UkiBoot, UkiMachine
+from tests.evidence.tpm.forge import NOW
+
+
+@pytest.fixture
+def office(tmp_path):
+    made = Office(tmp_path)
+    yield made
+    made.desk.close()
+
+
+def come(office, *machines, group="image"):
+    for machine in machines:
+        office.prove(office.token(machine.name, group=group), machine)
+
+
+def first(office, machine, group="image"):
+    """The first boot of a group."""
+    come(office, machine, group=group)
+    taken = office.intake.sign_by_rule(office.desk, Rule.FIRST)
+    assert taken.held == ()
+    return taken.edition.values
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("group", ["", "image"])
+@pytest.mark.parametrize("change", [change for change, _ in CHANGES], ids=["image", "line", "keys"])
+def test_a_machine_that_differs_in_its_late_registers_alone(office, rule, group, change):
+    """The attack: a rule took another kernel image, command line or owner's key for the group's.
+
+    The control: without the comparison it is signed, and every machine may boot it from then on.
+    """
+    before = first(office, UkiMachine("node-1"), group)
+    odd = UkiMachine("node-2")
+    odd.boot(UkiBoot(**change))
+    come(office, odd, group=group)
+    (proven,) = office.desk.waiting()
+    plain = enroll(before, [enrollment_of(proven)], roots=ROOTS, now=NOW).values
+    assert plain.group(group).late != before.group(group).late
+    assert plain.group(group).boot == before.group(group).boot
+    taken = office.intake.sign_by_rule(office.desk, rule)
+    assert taken.edition is None
+    (held,) = taken.held
+    assert "it boots what its image group does not: late." in held.why
+    assert office.intake.current() == before
+    honest = UkiMachine("node-3")
+    come(office, honest, group=group)
+    taken = office.intake.sign_by_rule(office.desk, rule)
+    assert [one.name for one in taken.edition.nodes] == ["node-3"]
+    assert taken.edition.values.group(group) == before.group(group)
+
+
+@pytest.mark.forgery
+def test_the_first_machines_of_a_group_differ_in_their_late_registers(office):
+    odd = UkiMachine("node-2")
+    odd.boot(UkiBoot(line=LINE + " init=/bin/sh"))
+    come(office, UkiMachine("node-1"), odd)
+    taken = office.intake.sign_by_rule(office.desk, Rule.FIRST)
+    assert taken.edition is None
+    assert [one.proven.node for one in taken.held] == ["node-1", "node-2"]
+    assert all("differ in late.words.12" in one.why for one in taken.held)
+
+
+def changed(field, value):
+    """An enrolling code that learns one thing more, as that of a new kind of evidence would."""
+
+    def learns(values, enrollments, **how):
+        made = enroll(values, enrollments, **how)
+        values = msgspec.structs.replace(made.values, **{field: value(made.values)})
+        return dataclasses.replace(made, values=values)
+
+    return learns
+
+
+def of_fleet(values):
+    return msgspec.structs.replace(values.snp, measurements=("ab" * 48,))
+
+
+def identities(values):
+    return msgspec.structs.replace(values.snp, chip_ids=("ab" * 64,))
+
+
+def test_what_every_group_would_accept_is_no_rules_to_sign(office, monkeypatch):
+    """The firmware of CPUs and guests is one list for the fleet."""
+    values = first(office, Machine("node-1"))
+    come(office, Machine("node-2"), group="other")
+    come(office, Machine("node-3"))
+    monkeypatch.setattr(lessons, "enroll", changed("snp", of_fleet))
+    taken = office.intake.sign_by_rule(office.desk, Rule.SAME)
+    assert {one.proven.node: one.why.split(":")[0] for one in taken.held} == {
+        "node-2": "the image group has no boot yet",
+        "node-3": "it boots what its image group does not",
+    }
+    good, held = sorted_out(office, values)
+    assert [one.node for one in good] == ["node-2", "node-3"], "the fleet had no such list yet"
+    known = msgspec.structs.replace(
+        values, snp=msgspec.structs.replace(values.snp, measurements=("cd" * 48,))
+    )
+    good, held = sorted_out(office, known)
+    assert good == []
+    assert [one.why.split(":")[0] for one in held] == [
+        "it adds to what every image group accepts",
+        "it boots what its image group does not",
+    ]
+
+
+def sorted_out(office, values, rule=Rule.FIRST):
+    return intake.sort_out(office.desk.waiting(), values, rule, roots=ROOTS, now=office.now)
+
+
+def test_the_numbers_of_chips_teach_nothing(office, monkeypatch):
+    values = first(office, Machine("node-1"))
+    come(office, Machine("node-2"))
+    monkeypatch.setattr(lessons, "enroll", changed("snp", identities))
+    assert len(sorted_out(office, values)[0]) == 1
+    assert {"snp.chip_ids", "tdx.ppids", "gpu.devices"} == IDENTITIES
+
+
+@pytest.mark.parametrize("group", ["", "image"])
+def test_a_group_whose_late_registers_were_not_judged(office, group):
+    """From then on they would be, for all of its machines: a person says so."""
+    values = first(office, Machine("node-1"), group)
+    bare: dict[str, object] = {"late": None}
+    if group:
+        bare = {"groups": {group: msgspec.structs.replace(values.groups[group], **bare)}}
+    come(office, Machine("node-2"), group=group)
+    values = msgspec.structs.replace(values, **bare)
+    (proven,) = office.desk.waiting()
+    assert lesson(values, proven, ROOTS, NOW).adds == {
+        "late": ("PCR 11 to 15 are judged from now on",)
+    }
+    assert sorted_out(office, values)[0] == []
+
+
+def test_what_a_first_boot_teaches_is_named_by_field(office):
+    come(office, UkiMachine("node-1"), group="g.boot.1")
+    (proven,) = office.desk.waiting()
+    found = lesson(None, proven, ROOTS, NOW)
+    assert found.adds["late.words.12"] == (LINE,)
+    assert {"boot_applications", "kernel_command_lines", "late", "late.sections..linux"} <= set(
+        found.adds
+    )
+    assert found.of_fleet == ()
+    assert lesson(found.values, proven, ROOTS, NOW).adds == {}
+
+
+def test_a_proof_that_cannot_be_signed_says_so(office):
+    values = first(office, Machine("node-1"))
+    come(office, Machine("node-2"))
+    (proven,) = office.desk.waiting()
+    broken = msgspec.structs.replace(
+        proven, secret=msgspec.structs.replace(proven.secret, secret=bytes(32))
+    )
+    for one in (values, None):
+        assert lesson(one, broken, ROOTS, NOW).refused.startswith("ST-ATTS-016")
+        for rule in Rule:
+            good, held = intake.sort_out([broken], one, rule, roots=ROOTS, now=NOW)
+            assert (good, len(held)) == ([], 1)
+
+
+def test_two_new_groups_that_come_together(office):
+    two = Machine("node-2")
+    two.boot(Boot(kernel=b"another kernel"))
+    come(office, Machine("node-1"), group="one")
+    come(office, two, group="two")
+    taken = office.intake.sign_by_rule(office.desk, Rule.FIRST)
+    assert taken.held == ()
+    groups = taken.edition.values.groups
+    assert set(groups) == {"one", "two"}
+    assert groups["one"] != groups["two"] != ImageGroup()
+
+
+def test_a_machine_that_was_moved_is_judged_by_its_new_group(office):
+    """`fleet admit --replace` names another group: what counts is what that one boots."""
+    first(office, Machine("node-1"), "one")
+    two = Machine("node-2")
+    two.boot(Boot(kernel=b"another kernel"))
+    first(office, two, "two")
+    office.prove(office.token("node-2", group="one", replace=True), two)
+    (held,) = office.intake.sign_by_rule(office.desk, Rule.FIRST).held
+    assert "boot_applications" in held.why
+
+
+def test_values_whose_place_cannot_be_looked_at(tmp_path):
+    """It is not the same as a fleet without an edition, for which everything is new."""
+    (tmp_path / "file").write_bytes(b"")
+    for path in (tmp_path / "file" / "fleet.json", tmp_path / ("x" * 300)):
+        current = CurrentValues(path, (), MemoryState())
+        vocabulary.refused(UsageError, "ST-USAG-002", current)
+    assert CurrentValues(tmp_path / "fleet.json", (), MemoryState())() is None
