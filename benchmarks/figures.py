@@ -26,7 +26,7 @@ from benchmarks.ab import Figure
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 NODES: Final = 10_000
-MOST_MEGABYTES: Final = 300.0
+MOST_MEGABYTES: Final = 100.0
 EXCHANGES: Final = 200
 MOST_MILLISECONDS: Final = 50.0
 _TIMEOUT: Final = 1800.0

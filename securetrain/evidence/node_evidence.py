@@ -30,6 +30,8 @@ BODY_LIMIT: Final = 4 << 20
 MAX_VALUES: Final = 1 << 16
 """Far above what a body can hold in its fields; tokens may hold commas of their own."""
 MAX_DEVICES: Final = 32
+_KEYS: Final = tuple(map(str, range(24)))
+"""Numbers of registers, as keys of an object."""
 _SIGNED_LABEL: Final = b"securetrain-evidence-v1"
 
 Structure: TypeAlias = Annotated[bytes, Meta(max_length=8 << 10)]
@@ -165,7 +167,7 @@ class NodeEvidence(_Struct, frozen=True, kw_only=True):
 
 def _written(tpm: TpmEvidence) -> TpmEvidence:
     """Keys of JSON objects are text, in whose order they stand; registers are numbers."""
-    pcrs = {str(index): value for index, value in tpm.pcrs.items()}
+    pcrs = {_KEYS[index]: value for index, value in tpm.pcrs.items()}
     return msgspec.structs.replace(tpm, pcrs=cast("dict[int, bytes]", pcrs))
 
 

@@ -63,7 +63,12 @@ class Reader:
 
     def number(self, size: int) -> int:
         """An unsigned number of `size` bytes."""
-        return int.from_bytes(self.take(size), self._order)
+        start = self._position
+        data = self._data[start : start + size]
+        if size < 0 or len(data) != size:
+            self.take(size)  # it says what is wrong
+        self._position = start + size
+        return int.from_bytes(data, self._order)
 
     def u8(self) -> int:
         """One byte."""
@@ -87,7 +92,12 @@ class Reader:
         Raises:
             AttestationError: the reader's code, when there are fewer bytes.
         """
-        return layout.unpack(self.take(layout.size))
+        start = self._position
+        end = start + layout.size
+        if end > len(self._data):
+            self.take(layout.size)  # it says what is wrong
+        self._position = end
+        return layout.unpack_from(self._data, start)
 
     def sized(self, width: int, limit: int) -> bytes:
         """Bytes behind their own length of `width` bytes, at most `limit` of them.
@@ -95,10 +105,18 @@ class Reader:
         Raises:
             AttestationError: the reader's code, when the length is over the limit or lies.
         """
-        size = self.number(width)
-        if size > limit:
-            raise self.bad(f"a length of {size} at offset {self._position}, the limit is {limit}")
-        return self.take(size)
+        begin = self._position + width
+        data = self._data
+        size = int.from_bytes(data[begin - width : begin], self._order)
+        end = begin + size
+        if end > len(data) or size > limit:
+            size = self.number(width)
+            if size > limit:
+                where = f"at offset {self._position}"
+                raise self.bad(f"a length of {size} {where}, the limit is {limit}")
+            return self.take(size)
+        self._position = end
+        return data[begin:end]
 
     def rest(self) -> bytes:
         """Everything that is left."""

@@ -7,7 +7,7 @@ kept: a refusal is judged anew, and costs the one who asks for it.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -18,14 +18,16 @@ V = TypeVar("V")
 class Recent(Generic[K, V]):
     """A table that forgets the entry that is in it for longest. Safe for threads."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, forgotten: Callable[[V], None] = lambda _: None) -> None:
         """Start empty.
 
         Args:
             limit: how many entries are kept, at least one.
+            forgotten: is called with each value that makes room.
         """
         assert limit > 0
         self._limit = limit
+        self._forgotten = forgotten
         self._entries: OrderedDict[K, V] = OrderedDict()
         self._lock = Lock()
 
@@ -42,5 +44,5 @@ class Recent(Generic[K, V]):
         with self._lock:
             self._entries[key] = value
             if len(self._entries) > self._limit:
-                self._entries.popitem(last=False)
+                self._forgotten(self._entries.popitem(last=False)[1])
         return value

@@ -60,6 +60,10 @@ from securetrain.policy.schema import ImaMode, Tpm
 
 QUOTED: Final = range(11)
 BOOT_PCRS: Final = range(10)
+READY_KEYS: Final = 1 << 10
+"""Attestation keys that are ready to verify with: OpenSSL takes 2.7 kB for each."""
+MAX_BOOTS: Final = 1 << 10
+"""Boots whose registers the leases of all nodes share."""
 IMA_PCR: Final = 10
 MAX_SHOWN: Final = 4
 """Violations that a result names; it counts all."""
@@ -122,6 +126,7 @@ class TpmAppraiser:
         self._boots = {name: BootAppraiser(boot) for name, boot in boots.items()}
         self._registers = {name: boot.registers for name, boot in boots.items()}
         self._judges_keys = {name: _judges_owner_keys(boot) for name, boot in boots.items()}
+        self._unjudged = {name: _unjudged(boot) for name, boot in boots.items()}
         self._late = {
             name: LateAppraiser(one, _elsewhere(boots[name]))
             for name, one in late.items()
@@ -133,6 +138,8 @@ class TpmAppraiser:
         self._unproven = unproven
         self._endorsements = Endorsements(tpm)
         self._attestation_keys: Recent[bytes, PublicArea] = Recent(MAX_KEYS)
+        self._ready: Recent[bytes, PublicArea] = Recent(READY_KEYS, PublicArea.forget)
+        self._boot_values: Recent[bytes, bytes] = Recent(MAX_BOOTS)
         self._templates = TemplateCache()
         self._violations = Violations(ima.violations, allow=policy.allow_ima_violations)
         self._runtime: RuntimePolicy | None = None
@@ -168,16 +175,24 @@ class TpmAppraiser:
     def _attestation_key(self, public: bytes) -> PublicArea:
         known = self._attestation_keys.get(public)
         if known is not None:
+            if self._ready.get(known.name) is None:
+                self._ready.put(known.name, known)
             return known
         ak = parse_public(public, "attestation key")
         check_attestation_key(ak)
+        self._ready.put(ak.name, ak)
         return self._attestation_keys.put(public, ak)
+
+    def _shared(self, registers: bytes) -> bytes:
+        """The same registers, once for all nodes that boot alike."""
+        return self._boot_values.get(registers) or self._boot_values.put(registers, registers)
 
     def credential(
         self, opening: Opening, secret: bytes, random: Callable[[int], bytes]
     ) -> tuple[bytes, bytes]:
         """The secret, for the TPM that holds both keys."""
         made = make_credential(opening.endorsement.key, opening.ak_name, secret, random)
+        opening.endorsement.key.forget()  # nothing is encrypted to it until the node joins again
         return made.id_object, made.encrypted_secret
 
     def appraise(self, evidence: TpmEvidence, case: Case, opening: Opening) -> TpmState:
@@ -207,7 +222,7 @@ class TpmAppraiser:
                 opening, quote, ima, late, group=self._group(case.node), secure_boot=secure_boot
             ),
             clock=quote.clock,
-            registers=registers,
+            registers=self._shared(registers),
             secure_boot=secure_boot,
             ima=ima.progress if ima is not None else None,
             late=late,
@@ -347,8 +362,8 @@ class TpmAppraiser:
             "restart_count": quote.clock.restart_count,
             "clock_safe": quote.safe,
             "enrolled": opening.enrolled,
-            **self._measured(quote, ima, late, group=group, secure_boot=secure_boot),
         }
+        claims |= self._measured(quote, ima, late, group=group, secure_boot=secure_boot)
         return Part(
             name="tpm",
             tier=endorsement.tier,
@@ -377,7 +392,7 @@ class TpmAppraiser:
         if group in self._unproven:
             claims["boot_unproven"] = True
         if late is None:
-            claims["unjudged_pcrs"] = self._unjudged(group)
+            claims["unjudged_pcrs"] = self._unjudged[group]
         if secure_boot is not None:
             claims["secure_boot"] = secure_boot
         if ima is not None:
@@ -385,13 +400,6 @@ class TpmAppraiser:
             claims["ima_policy"] = ima.policy
             claims.update(_remarks(ima))
         return claims
-
-    def _unjudged(self, group: str) -> str:
-        """The registers from 11 to 15 that nothing says the value of, for people."""
-        named = {int(number) for number in self._registers[group]}
-        if self._judges_keys[group]:
-            named.add(OWNER_KEYS_PCR)
-        return ",".join(str(index) for index in LATE_PCRS if index not in named)
 
 
 def _remarks(ima: ImaState) -> dict[str, str | int]:
@@ -434,6 +442,14 @@ def _judges_owner_keys(boot: BootReference) -> bool:
     """Tell whether a boot's own rules say what PCR 14 must be."""
     listed = bool(boot.owner_keys) or str(OWNER_KEYS_PCR) in boot.registers
     return listed or OWNER_KEYS_PCR in boot.unjudged
+
+
+def _unjudged(boot: BootReference) -> str:
+    """The registers from 11 to 15 that a boot's rules say nothing of, for people."""
+    named = {int(number) for number in boot.registers}
+    if _judges_owner_keys(boot):
+        named.add(OWNER_KEYS_PCR)
+    return ",".join(str(index) for index in LATE_PCRS if index not in named)
 
 
 def _elsewhere(boot: BootReference) -> frozenset[int]:

@@ -42,3 +42,11 @@ def test_threads_keep_it_bounded():
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(use, range(4)))
     assert len(recent) == 8
+
+
+def test_who_makes_room_is_told():
+    gone: list[int] = []
+    recent: Recent[str, int] = Recent(2, gone.append)
+    for number, key in enumerate("abacd"):
+        recent.put(key, number)
+    assert gone == [2, 1], "a value that was replaced makes no room"

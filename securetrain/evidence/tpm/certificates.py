@@ -24,6 +24,7 @@ says that a genuine TPM holds the key, never that it is a TPM of ours: see the e
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -236,7 +237,7 @@ class Endorsements:
             spki=spki,
             identity=identity,
             tier=min(tier, NodeTier.VTPM) if _is_software(identity) else tier,
-            root=root,
+            root=sys.intern(root),
             validity=path_search.Validity(max(t.begins for t in times), min(t.ends for t in times)),
         )
 

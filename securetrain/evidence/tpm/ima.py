@@ -20,7 +20,7 @@ Rules:
    the reference values, or excluded; without one the list is only replayed (the policy's mode
    `log`). A keyring whose keys are listed takes no others;
 6. what an entry is worth depends on its bytes and the policy alone, so verdicts are shared by the
-   fleet: most nodes of a fleet measure the same files.
+   fleet: most nodes of a fleet measure the same files, and between two renewals often all of them.
 
 kexec is not supported: it restarts the list. Source: Linux ``security/integrity/ima``; TCG PC
 Client Platform Firmware Profile for the boot registers.
@@ -45,12 +45,14 @@ from securetrain.evidence.tpm.ima_list import (
 )
 from securetrain.evidence.tpm.ima_runs import (
     HEAD,
+    LONGEST_TAIL,
     VIOLATION,
     Collector,
     Judged,
     Run,
     Runs,
     starts_run,
+    whole,
 )
 from securetrain.evidence.tpm.path_patterns import PathPatterns
 from securetrain.evidence.tpm.runtime_policy import (
@@ -144,11 +146,14 @@ class TemplateCache:
         """Start empty.
 
         Args:
-            limit: bytes of memory, roughly; runs of entries take a quarter of it more.
+            limit: bytes of memory, roughly; runs of entries take a quarter of it more, and the
+                lists of renewals an eighth.
         """
         self._limit = limit
         self.runs = Runs(limit // 4)
         """Whole runs of entries, by the `key` of what accepted them."""
+        self.tails = Runs(limit // 8)
+        """Whole lists of renewals, which many nodes send alike."""
         self._lock = Lock()
         self._size = 0
         self._tables: dict[_Table, dict[bytes, Judged]] = {}
@@ -207,10 +212,15 @@ def appraise_ima(
     """
     before = _begin(ima, pcr10, start)
     key = _key(policy, binary=ima.binary)
-    replay = _Replay(ima, policy, violations, cache.runs.table(key))
-    reached = replay.run(before, pcr10, boot_aggregate, cache.table(policy, binary=ima.binary))
+    replay = _Replay(ima, policy, violations, cache.runs.table(key), cache.tails.table(key))
+    known = cache.table(policy, binary=ima.binary)
+    if before.entries and ima.binary and len(ima.entries) <= LONGEST_TAIL:
+        reached = replay.renew(before, pcr10, known)
+    else:
+        reached = replay.run(before, pcr10, boot_aggregate, known)
     cache.add(policy, replay.fresh, binary=ima.binary)
     cache.runs.add(key, replay.collector.found)
+    cache.tails.add(key, replay.tail)
     return ImaState(
         progress=reached,
         num_entries=reached.entries - before.entries,
@@ -252,10 +262,14 @@ class _Replay:
         policy: RuntimePolicy | None,
         violations: Violations,
         runs: Mapping[bytes, Run],
+        tails: Mapping[bytes, Run],
     ) -> None:
         self._data = ima.entries
         self._binary = ima.binary
         self._runs = runs
+        self._tails = tails
+        self.tail: dict[bytes, Run] = {}
+        """The whole list of a renewal, by its SHA-256, that others may share."""
         self.collector = Collector(ima.entries)
         """Runs that others may share."""
         self._entries = split_binary(ima.entries) if ima.binary else split_ascii(ima.entries)
@@ -264,6 +278,7 @@ class _Replay:
         self._answers = violations
         self.fresh: dict[bytes, Judged] = {}
         """Verdicts that others may share."""
+        self._read = 0
         self.marks = 0
         self.violations = 0
         self.warnings = 0
@@ -315,7 +330,23 @@ class _Replay:
         if before.entries == 0:
             collector.end(position)
         self.marks = marks
+        self._read = position
         return Progress(number, pcr)
+
+    def renew(self, before: Progress, target: bytes, known: Mapping[bytes, Judged]) -> Progress:
+        """Replay a renewal's binary list; one that was accepted as a whole is not taken apart."""
+        digest = sha256(self._data).digest()
+        tail = self._tails.get(digest)
+        if tail is None or before.pcr == target:
+            reached = self.run(before, target, None, known)
+            if self._read == len(self._data):
+                entries = split_binary(self._data)
+                self.tail = whole(digest, [known.get(e) or self.fresh.get(e) for e in entries])
+            return reached
+        pcr, read, self.marks = tail.extend(before.pcr, target)
+        if pcr != target:
+            raise _unreached(before.entries + read, pcr, target)
+        return Progress(before.entries + read, pcr)
 
     def _first(self, first: bytes, boot_aggregate: bytes | None) -> bytes:
         """PCR 10 after the first entry of a boot."""

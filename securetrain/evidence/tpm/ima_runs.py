@@ -5,7 +5,8 @@
 Most nodes of a fleet measure the same files, and most of them in the same order: a boot is not the
 same twice, but a service reads its libraries as it always does. Where a list is cut into runs is
 said by the entries themselves, so that runs are found again behind an entry that is new, missing or
-elsewhere (content-defined chunking: Muthitacharoen et al., SOSP 2001).
+elsewhere (content-defined chunking: Muthitacharoen et al., SOSP 2001). A renewal brings the few
+entries since the last one, often the same on many nodes: those are one run, found by its digest.
 
 A run is what it was when SHA-256 over all of its bytes is. That spares taking entries apart and
 looking them up one by one; each of them is extended into the register as before. A run is kept
@@ -14,7 +15,7 @@ before it, SHA-1, the keys) with their marks. No run holds a violation: what is 
 depends on other rules, and each must be counted and named where it stands.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from hashlib import sha256
 from threading import Lock
 from typing import Final, NamedTuple, TypeAlias
@@ -24,6 +25,8 @@ HEAD: Final = 24
 common. Nothing is believed for it."""
 LONGEST: Final = 256
 """Entries of a run at most."""
+LONGEST_TAIL: Final = 64 << 10
+"""Bytes of a renewal's list that is remembered as a whole."""
 _SHORTEST: Final = 4
 _DIGEST_BYTE: Final = 4
 _STARTS_BELOW: Final = 8
@@ -149,6 +152,21 @@ class Runs:
                 self._size = 0
             self._tables.setdefault(key, {}).update(found)
             self._size += size
+
+
+def whole(digest: bytes, judged: Sequence[Judged | None]) -> dict[bytes, Run]:
+    """The whole list of a renewal as a run, by its digest; nothing where it may not be kept.
+
+    Args:
+        digest: SHA-256 of the list.
+        judged: its entries; None for one whose verdict is not for all nodes (a violation).
+    """
+    accepted = [one for one in judged if one is not None and one[0] != VIOLATION]
+    if not judged or len(accepted) < len(judged):
+        return {}
+    extends = tuple(extend for extend, _ in accepted)
+    marks = tuple((n, mark) for n, (_, mark) in enumerate(accepted) if mark)
+    return {digest: Run(0, digest, extends, marks)}
 
 
 def starts_run(entry: bytes) -> bool:

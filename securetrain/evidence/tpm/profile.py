@@ -17,6 +17,7 @@ ways that are not DER (sets that are not sorted), which OpenSSL accepts when it 
 """
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -206,7 +207,9 @@ def _identity(extensions: Mapping[str, _Extension], where: str) -> Identity:
     vendor = _VENDOR_ID.fullmatch(attributes[MANUFACTURER])
     if vendor is None:
         raise _bad(f"the manufacturer {attributes[MANUFACTURER]!r} is no vendor id", where)
-    return Identity(f"id:{vendor[1].upper()}", attributes[MODEL], attributes[VERSION])
+    # A fleet has a few models of TPM: their texts are kept once.
+    texts = f"id:{vendor[1].upper()}", attributes[MODEL], attributes[VERSION]
+    return Identity(*map(sys.intern, texts))
 
 
 def _directory_attributes(extension: _Extension | None) -> list[tuple[str, str]]:

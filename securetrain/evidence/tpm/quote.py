@@ -153,8 +153,9 @@ def composite(
         banks: values of each selected bank, by index.
         algorithm: the hash of the signing scheme.
     """
-    values = (banks[one.bank][pcr] for one in selections for pcr in one.pcrs)
-    return algorithm.digest(b"".join(values))
+    return algorithm.digest(
+        b"".join([banks[one.bank][pcr] for one in selections for pcr in one.pcrs])
+    )
 
 
 def check_clock(clock: Clock, previous: Clock, *, running: bool) -> None:
@@ -201,9 +202,9 @@ def _check_origin(attest: Attest, ak: PublicArea, ek: PublicArea | None, extra_d
 def _selected(selections: Sequence[PcrSelection], required: Iterable[int]) -> tuple[int, ...]:
     """The registers of the SHA-256 bank, which must be all that is selected."""
     banks = [one.bank for one in selections]
-    if len(set(banks)) < len(banks):
-        raise _selection("a bank is selected twice")
     if banks != [Hash.SHA256]:
+        if len(set(banks)) < len(banks):
+            raise _selection("a bank is selected twice")
         names = ", ".join(bank.name for bank in banks) or "none"
         raise _selection(f"expected the SHA256 bank alone, selected are: {names}")
     pcrs = selections[0].pcrs
@@ -214,12 +215,13 @@ def _selected(selections: Sequence[PcrSelection], required: Iterable[int]) -> tu
 
 def _values(selected: Sequence[int], pcrs: Mapping[int, bytes]) -> dict[int, bytes]:
     """The values under the signed indexes."""
-    if odd := sorted(set(pcrs).symmetric_difference(selected)):
+    if odd := sorted(pcrs.keys() ^ selected):
         raise _value(f"PCR {', '.join(map(str, odd))}", "a value without a selection, or none")
-    for pcr in selected:
-        if len(pcrs[pcr]) != Hash.SHA256.size:
-            raise _value(f"PCR {pcr}", f"a value of {len(pcrs[pcr])} bytes")
-    return {pcr: pcrs[pcr] for pcr in selected}
+    values = {pcr: pcrs[pcr] for pcr in selected}
+    if set(map(len, values.values())) - {_SIZE}:
+        pcr, size = next((n, len(value)) for n, value in values.items() if len(value) != _SIZE)
+        raise _value(f"PCR {pcr}", f"a value of {size} bytes")
+    return values
 
 
 def _clock(attest: Attest) -> Clock:
@@ -239,15 +241,15 @@ def _hash(public: PublicArea) -> Hash:
 
 
 def _verify(public: PublicArea, message: bytes, signature: Signature) -> None:
-    digest = _hash(public).primitive()
     parts = signature.parts
     match public.key(), signature.scheme.algorithm:
         case ec.EllipticCurvePublicKey() as key, Algorithm.ECDSA:
             r, s = (int.from_bytes(part, "big") for part in parts)
             key.verify(encode_dss_signature(r, s), message, _ECDSA[_hash(public)])
         case rsa.RSAPublicKey() as key, Algorithm.RSASSA:
-            key.verify(parts[0], message, padding.PKCS1v15(), digest)
+            key.verify(parts[0], message, padding.PKCS1v15(), _hash(public).primitive())
         case rsa.RSAPublicKey() as key, Algorithm.RSAPSS:
+            digest = _hash(public).primitive()
             # The TPM chooses the salt's length: the digest's, or the longest that fits.
             pss = padding.PSS(padding.MGF1(digest), padding.PSS.AUTO)
             key.verify(parts[0], message, pss, digest)
@@ -255,6 +257,7 @@ def _verify(public: PublicArea, message: bytes, signature: Signature) -> None:
             raise InvalidSignature
 
 
+_SIZE: Final = Hash.SHA256.size
 _ECDSA: Final = {algorithm: ec.ECDSA(algorithm.primitive()) for algorithm in Hash}
 
 

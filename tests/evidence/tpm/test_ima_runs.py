@@ -366,3 +366,95 @@ def test_runs_are_bounded():
     none = Runs(limit=0)
     none.add("policy", {b"one": run})
     assert none.table("policy") == {}
+
+
+BEFORE = [BEGINNING, *FILES[:40]]
+TAIL = FILES[40:60]
+
+
+def renewal(tail: Sequence[Measurement], cache: TemplateCache, **options: Any) -> Any:
+    """The verdict over a renewal that brings `tail` behind what was attested before."""
+    return verdict([*BEFORE, *tail], cache, cut=len(BEFORE), **options)
+
+
+@pytest.fixture
+def renewed():
+    """A cache that knows the tail, from another node."""
+    cache = TemplateCache()
+    assert renewal(TAIL, cache).num_entries == len(TAIL)
+    assert len(cache.tails.table(ima._key(KNOWN, binary=True))) == 1
+    return cache
+
+
+def test_a_renewal_that_others_have_made_is_not_taken_apart(renewed, monkeypatch):
+    expected = renewal(TAIL, TemplateCache(0))
+    monkeypatch.setattr("securetrain.evidence.tpm.ima._Replay.run", None)
+    assert renewal(TAIL, renewed) == expected
+
+
+@pytest.mark.forgery
+def test_a_known_tail_stands_for_nothing_else_than_its_own_bytes(renewed):
+    """Behind another register, with a byte altered, cut off, longer, or under another quote."""
+    drawn = random.Random(11)
+    data, start = ima_list(TAIL).entries, Progress(len(BEFORE), replayed(BEFORE))
+    quoted = replayed([*BEFORE, *TAIL])
+
+    def refused(entries: bytes, start: Progress, quoted: bytes) -> set[str]:
+        """The codes with what is remembered, and without."""
+        codes = set()
+        for cache in (renewed, TemplateCache(0)):
+            ima_given = ImaList(binary=True, first=start.entries, entries=entries)
+            with pytest.raises(AttestationError) as error:
+                appraise(ima_given, quoted, start=start, cache=cache, policy=KNOWN)
+            codes.add(error.value.code)
+        return codes
+
+    other = Progress(len(BEFORE), replayed(BEFORE[:-1]))
+    assert refused(data, other, quoted) == {"ST-ATTS-306"}
+    assert refused(data, start, replayed(BEFORE[:-1])) == {"ST-ATTS-306"}
+    for _ in range(40):
+        place = drawn.randrange(len(data))
+        altered = data[:place] + bytes([data[place] ^ 1 << drawn.randrange(8)]) + data[place + 1 :]
+        assert len(refused(altered, start, quoted)) == 1
+        assert len(refused(data[:place], start, quoted)) == 1
+    longer = [*TAIL, measured_file("/unknown", b"?")]
+    assert renewal(longer, renewed)[0] == "ST-ATTS-309"
+    assert len(renewed.tails.table(ima._key(KNOWN, binary=True))) == 1
+
+
+@pytest.mark.forgery
+def test_a_tail_of_one_edition_is_none_of_another(renewed):
+    """A policy that retires a file, one that was allowed until its day, other keys."""
+    strict = policy_for(FILES[:50])
+    assert renewal(TAIL, renewed, policy=strict)[0] == "ST-ATTS-309"
+    both = strict.beside(KNOWN)
+    assert renewal(TAIL, renewed, policy=both) == renewal(TAIL, TemplateCache(0), policy=both)
+    assert renewal(TAIL, renewed, policy=strict)[0] == "ST-ATTS-309", "the former one has ended"
+    signed = [*TAIL, SIGNED[0]]
+    assert renewal(signed, renewed, policy=_signed_by(KNOWN, KEY)).signed == 1
+    assert renewal(signed, renewed)[0] == "ST-ATTS-309"
+    assert renewal(signed, renewed, policy=_signed_by(KNOWN, KEY)).signed == 1
+
+
+@pytest.mark.forgery
+def test_a_tail_with_a_violation_is_judged_each_time(renewed):
+    held = dict(renewed.tails.table(ima._key(KNOWN, binary=True)))
+    tail = [*TAIL[:5], changed("/var/x"), *TAIL[5:]]
+    for _ in range(2):
+        state = renewal(tail, renewed, violations=Violations(allow=True))
+        assert state.violated == (f"entry {len(BEFORE) + 6}: /var/x",)
+    assert renewal(tail, renewed)[0] == "ST-ATTS-307"
+    assert renewed.tails.table(ima._key(KNOWN, binary=True)) == held
+
+
+@pytest.mark.forgery
+def test_a_tail_that_the_quote_cuts_off_is_no_verdict_on_the_rest():
+    cache, bad = TemplateCache(), [*TAIL, measured_file("/unknown", b"?")]
+    first = renewal(bad, cache, quoted=len(BEFORE) + 3)
+    assert first.num_entries == 3
+    assert cache.tails.table(ima._key(KNOWN, binary=True)) == {}
+    assert renewal(bad, cache)[0] == "ST-ATTS-309"
+    whole = renewal(TAIL, cache)
+    assert whole.num_entries == len(TAIL)
+    assert renewal(TAIL, cache, quoted=len(BEFORE) + 3) == first, "of a tail that is known"
+    assert renewal(TAIL, cache, quoted=len(BEFORE)).num_entries == 0
