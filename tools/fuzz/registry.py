@@ -17,6 +17,7 @@ from tools.fuzz.parsers import (
     ima,
     network,
     node,
+    packs,
     rendezvous,
     runs,
     signing,
@@ -52,4 +53,5 @@ def parsers(folder: Path) -> list[Parser]:
         *fleet.fleet(folder / "fleet"),
         *network.network(folder / "network"),
         *artifacts.artifacts(folder / "artifacts"),
+        *packs.packs(folder / "packs"),
     ]
