@@ -3,6 +3,10 @@
 from .container import Pack as Pack
 from .container import is_pack as is_pack
 from .coordinators import endorse as endorse
+from .exports.facts import Facts as Facts
+from .exports.facts import facts_of as facts_of
+from .exports.writing import ExportFormat as ExportFormat
+from .exports.writing import export as export
 from .judging import Judged as Judged
 from .keeper import Keeper as Keeper
 from .packed import PackResult as PackResult

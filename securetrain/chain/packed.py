@@ -21,7 +21,7 @@ Rules, in order:
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -90,6 +90,10 @@ class PackResult:
     """The time that was judged by."""
     seen: datetime | None = None
     """When the quorum of witnesses had seen the checkpoint; None without."""
+    ancestors: tuple[Opened, ...] = ()
+    """What it was made from, as far as that is in the pack and verified."""
+    dataset: Opened | None = None
+    """The dataset's statement, likewise."""
 
     @property
     def missing(self) -> tuple[ChainLink, ...]:
@@ -239,16 +243,20 @@ class _Verifier:
         chain = list(self._ancestors(opened))
         judged: list[Judged] = []
         seen: datetime | None = None
+        dataset: Opened | None = None
         for number, one in enumerate(chain):
             if number and not self._asks_all:
                 break
             subject = self._subject(one)
             verdicts = judge_all(subject, self._given, self._asked(first=not number))
             judged.append(verdicts)
-            seen = seen or (subject.logged.seen if subject.logged and not number else None)
+            if not number:
+                seen = None if subject.logged is None else subject.logged.seen
+                dataset = subject.dataset
             self._ask_statement(one, verdicts, None if number else expect, first=not number)
             self._ask_links(verdicts)
-        return self._made(opened, tuple(judged), seen, len(chain) - 1)
+        made = self._made(opened, tuple(judged), seen, len(chain) - 1)
+        return replace(made, ancestors=tuple(chain[1:]), dataset=dataset)
 
     @property
     def _given(self) -> Given:

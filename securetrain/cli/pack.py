@@ -13,7 +13,8 @@ from securetrain.report import emit
 
 if TYPE_CHECKING:
     from securetrain.artifacts import Expectation
-    from securetrain.chain import Pack
+    from securetrain.chain import Pack, PackResult
+    from securetrain.policy.load import LoadedPolicy
     from securetrain.report import Document
 
 EPILOG: Final = """\
@@ -102,26 +103,50 @@ def verify_file(
     at: str,
 ) -> "Document":
     """The answer of ``securetrain verify`` about a pack."""
-    from securetrain.chain import Pack, verify_pack
-    from securetrain.identity import load_trust
+    from securetrain.chain import Pack
     from securetrain.policy.load import load_policy
     from securetrain.report import packs
 
     policy = None if policy_name is None else load_policy(policy_name)
     with Pack.open(path) as opened:
-        now = datetime.now(UTC)
-        if at == "witness":
-            now = _seen(opened, trust_file, now)
-        result = verify_pack(
+        result = judged(
             opened,
-            trust=load_trust(trust_file, now),
-            data=None if trust_data is None else load_trust(trust_data, now),
-            policy=None if policy is None else policy.policy,
+            trust_file=trust_file,
+            trust_data=trust_data,
+            policy=policy,
             expect=expect,
             again=again,
-            now=now,
+            at=at,
         )
     return packs.verified(result, policy, trust_file)
+
+
+def judged(
+    pack: "Pack",
+    *,
+    trust_file: Path,
+    trust_data: Path | None,
+    policy: "LoadedPolicy | None",
+    expect: "Expectation | None" = None,
+    again: bool = False,
+    at: str,
+) -> "PackResult":
+    """A pack's verification, now or at its witnesses' time."""
+    from securetrain.chain import verify_pack
+    from securetrain.identity import load_trust
+
+    now = datetime.now(UTC)
+    if at == "witness":
+        now = _seen(pack, trust_file, now)
+    return verify_pack(
+        pack,
+        trust=load_trust(trust_file, now),
+        data=None if trust_data is None else load_trust(trust_data, now),
+        policy=None if policy is None else policy.policy,
+        expect=expect,
+        again=again,
+        now=now,
+    )
 
 
 def _seen(opened: "Pack", trust_file: Path, now: datetime) -> datetime:

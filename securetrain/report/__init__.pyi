@@ -29,6 +29,7 @@ from .document import Document as Document
 from .document import emit as emit
 from .html import write_report as write_report
 from .model import VerificationView as VerificationView
+from .pack_page import write_pack_page as write_pack_page
 from .pieces import bare_table as bare_table
 from .pieces import plain as plain
 from .run_record import DRILLS_FILE as DRILLS_FILE

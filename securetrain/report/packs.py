@@ -11,7 +11,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from securetrain.chain import Judged, Packed, PackResult
+from securetrain.chain import Facts, Judged, Packed, PackResult
 from securetrain.core.vocabulary import LinkState
 from securetrain.policy.load import LoadedPolicy
 from securetrain.report import junit, problems, sarif
@@ -69,6 +69,36 @@ def verified(result: PackResult, policy: LoadedPolicy | None, trust_file: Path) 
         },
         exit_code=int(result.exit_code),
     )
+
+
+def exported(facts: Facts, result: PackResult, kind: str, out: Path) -> Document:
+    """A document that was exported."""
+    by_state = {
+        state: [str(link) for link, one in facts.links.items() if one is state]
+        for state in (LinkState.VERIFIED, LinkState.MISSING, LinkState.BROKEN)
+    }
+    hashed = sum(one.sha256 is not None for one in facts.files)
+    data = {
+        "path": str(out),
+        "format": kind,
+        "digest": facts.digest,
+        "num_subjects": hashed,
+        "num_unhashed": len(facts.files) - hashed,
+        "links": {str(link): str(state) for link, state in facts.links.items()},
+        "problems": [problem.to_dict() for problem in result.problems],
+    }
+    lines = [
+        f"exported {out}: {kind} of {facts.name}",
+        f"subjects {plural(hashed, 'file')} by SHA-256",
+        f"verified {', '.join(by_state[LinkState.VERIFIED]) or 'nothing'}",
+    ]
+    if hashed < len(facts.files):
+        lines.append(f"unhashed {plural(len(facts.files) - hashed, 'file')}: give --files")
+    if missing := by_state[LinkState.MISSING]:
+        lines.append(f"unproven {', '.join(missing)}: declared or left out")
+    if gone := by_state[LinkState.BROKEN]:
+        lines.append(f"left out {', '.join(gone)}: evidence contradicts it")
+    return Document(data=data, text=lines, exit_code=int(result.exit_code))
 
 
 def _to_dict(result: PackResult, policy: LoadedPolicy | None) -> dict[str, Any]:

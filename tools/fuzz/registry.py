@@ -18,6 +18,7 @@ from tools.fuzz.parsers import (
     network,
     node,
     packages,
+    packs,
     rendezvous,
     runs,
     signing,
@@ -54,4 +55,5 @@ def parsers(folder: Path) -> list[Parser]:
         *packages.packages(folder / "packages"),
         *network.network(folder / "network"),
         *artifacts.artifacts(folder / "artifacts"),
+        *packs.packs(folder / "packs"),
     ]

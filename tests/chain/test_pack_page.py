@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a pack: a graph of all links, each leading to its evidence, and no script."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from securetrain.core.vocabulary import ChainLink, NodeTier
+from securetrain.report.pack_page import render_pack, write_pack_page
+from tests.chain.test_packs import SHOWN, Run, of_nodes, policy
+
+TRUST = Path("trust.json")
+
+
+class Reader(HTMLParser):
+    """Everything that a page names, and the kinds of its elements."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.targets: list[str] = []
+        self.ids: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            if name in {"href", "src", "xlink:href", "action"}:
+                self.targets.append(str(value))
+            if name == "id":
+                self.ids.append(str(value))
+            assert not name.startswith("on"), name
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    made = Run(tmp_path / "run")
+    for _ in range(3):
+        made.save()
+    return made
+
+
+def states(page: str) -> dict[str, str]:
+    """The colour of each link of the first checkpoint."""
+    found = re.findall(r'href="#c0-([a-z]+)"><g class="badge b-([a-z]+)"', page)
+    assert len(found) == len(ChainLink)
+    return dict(found)
+
+
+def test_every_link_stands_in_the_graph_and_leads_to_its_evidence(run: Run, tmp_path: Path) -> None:
+    result = run.verify(run.pack(), policy=policy(*SHOWN))
+    out = write_pack_page(result, None, TRUST, tmp_path / "page.html")
+    page = out.read_text()
+    read = Reader(page)
+    assert "default-src 'none'" in page
+    assert not {"script", "iframe", "object", "img", "link", "form"} & read.tags
+    assert set(read.targets) <= {f"#{one}" for one in read.ids}
+    assert len(read.targets) == 3 * len(ChainLink), "each link of each checkpoint"
+    assert len(read.ids) == len(set(read.ids))
+    colours = states(page)
+    assert {link for link, colour in colours.items() if colour == "checked"} == set(SHOWN)
+    assert {colours[str(link)] for link in ChainLink if link not in SHOWN} == {"grey"}
+    for name, digest in (("membership", run.made[-1].bound.membership), ("policy", run.policy)):
+        assert str(digest) in page, name
+
+
+@pytest.mark.forgery
+def test_a_lie_and_what_is_required_and_missing_are_red(run: Run) -> None:
+    run.save(of_nodes(run, tier=NodeTier.TEE_GPU))
+    result = run.verify(run.pack(), policy=policy("nodes", "time", depth="checkpoint"))
+    page = render_pack(result, None, TRUST)
+    colours = states(page)
+    assert (colours["nodes"], colours["time"]) == ("refused", "refused")
+    assert (colours["membership"], colours["log"]) == ("checked", "grey")
+    assert "ST-CHAN-010" in page
+    assert "ST-CHAN-021" in page
+
+
+@pytest.mark.forgery
+def test_a_pack_of_a_stranger_shows_nothing_of_what_it_says(run: Run, tmp_path: Path) -> None:
+    path = run.pack()
+    page = render_pack(Run(tmp_path / "other").verify(path), None, TRUST)
+    assert "does not verify" in page
+    assert "<svg" not in page
+    assert run.made[-1].run_id not in page
+    assert "ST-CKPT-120" in page
+
+
+@pytest.mark.forgery
+def test_words_of_a_pack_are_text(run: Run) -> None:
+    result = run.verify(run.pack(), policy=policy(*SHOWN))
+    bad = '"><script>alert(1)</script><a href="https://x.example">'
+    verdicts = {
+        link: replace(one, what=bad, found=bad, tiers={bad: NodeTier.TPM})
+        for link, one in result.judged[0].verdicts.items()
+    }
+    lied = replace(result.judged[0], verdicts=verdicts, run=bad)
+    page = render_pack(replace(result, judged=(lied, lied)), None, TRUST)
+    assert "script" not in Reader(page).tags
+    assert all(one.startswith("#") for one in Reader(page).targets)
