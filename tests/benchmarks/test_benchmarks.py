@@ -89,14 +89,18 @@ def test_the_sandbox(name):
     "prepare",
     [
         pytest.param(partial(attest.renewals, shared=True, nodes=2), id="renew"),
-        pytest.param(partial(attest.renewals, shared=False, nodes=2), id="renew-new"),
+        pytest.param(
+            partial(attest.renewals, shared=False, nodes=2), id="renew-new", marks=pytest.mark.many
+        ),
         pytest.param(partial(attest.joins, template=attest.P256, nodes=2), id="join"),
         pytest.param(
-            partial(attest.joins, template=attest.P256, nodes=2, entries=9), id="join-ima"
+            partial(attest.joins, template=attest.P256, nodes=2, entries=9),
+            id="join-ima",
+            marks=pytest.mark.many,
         ),
         pytest.param(partial(attest.passports, nodes=1), id="passport"),
         pytest.param(partial(hardware.board, warm=False), id="hgx-cold"),
-        pytest.param(partial(hardware.board, warm=True), id="hgx-warm"),
+        pytest.param(partial(hardware.board, warm=True), id="hgx-warm", marks=pytest.mark.many),
         pytest.param(partial(hardware.reports, make=cpus.snp, warm=False), id="snp"),
         pytest.param(partial(hardware.reports, make=cpus.tdx, warm=True), id="tdx"),
     ],
