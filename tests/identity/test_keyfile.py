@@ -5,6 +5,7 @@ import struct
 
 import pytest
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,7 +135,7 @@ def test_a_file_that_is_too_large_is_not_even_decoded(monkeypatch):
 @pytest.fixture(scope="module")
 def derived_once():
     """Argon2id itself, whose answer to a question is kept: most bytes are not of the salt."""
-    real, kept = keyfile.Argon2id, {}
+    real, kept = Argon2id, {}
 
     class Kept:
         def __init__(self, **cost):
