@@ -89,14 +89,18 @@ def test_the_sandbox(name):
     "prepare",
     [
         pytest.param(partial(attest.renewals, shared=True, nodes=2), id="renew"),
-        pytest.param(partial(attest.renewals, shared=False, nodes=2), id="renew-new"),
+        pytest.param(
+            partial(attest.renewals, shared=False, nodes=2), id="renew-new", marks=pytest.mark.many
+        ),
         pytest.param(partial(attest.joins, template=attest.P256, nodes=2), id="join"),
         pytest.param(
-            partial(attest.joins, template=attest.P256, nodes=2, entries=9), id="join-ima"
+            partial(attest.joins, template=attest.P256, nodes=2, entries=9),
+            id="join-ima",
+            marks=pytest.mark.many,
         ),
         pytest.param(partial(attest.passports, nodes=1), id="passport"),
         pytest.param(partial(hardware.board, warm=False), id="hgx-cold"),
-        pytest.param(partial(hardware.board, warm=True), id="hgx-warm"),
+        pytest.param(partial(hardware.board, warm=True), id="hgx-warm", marks=pytest.mark.many),
         pytest.param(partial(hardware.reports, make=cpus.snp, warm=False), id="snp"),
         pytest.param(partial(hardware.reports, make=cpus.tdx, warm=True), id="tdx"),
     ],
@@ -164,7 +168,7 @@ def test_ranks_answer_in_their_order():
 
 @pytest.mark.dist
 def test_joining():
-    benchmark = join.Join(nodes=2, tunnels=False)
+    benchmark = join.Join(nodes=2, tunnels=False, limit=200.0)
     assert all(0 < seconds < benchmark.limit for seconds in benchmark.run(BOTH))
 
 
@@ -174,7 +178,7 @@ def test_joining():
 def test_whose_the_time_of_joining_is():
     figure = joinparts.parts(2)
     assert figure is not None
-    assert 0 < figure.values["s of starting as many engines alone"] < join.LIMIT_SECONDS
+    assert figure.values["s of starting as many engines alone"] > 0
     assert figure.values["ms of its process"] > 0
 
 
@@ -182,7 +186,7 @@ def test_whose_the_time_of_joining_is():
 @pytest.mark.netns
 @needs_hosts
 def test_joining_with_tunnels():
-    benchmark = join.Join(nodes=2)
+    benchmark = join.Join(nodes=2, limit=200.0)
     assert all(0 < seconds < benchmark.limit for seconds in benchmark.run(BOTH))
 
 
@@ -190,8 +194,9 @@ def test_joining_with_tunnels():
 @pytest.mark.tpm
 @needs_swtpm
 def test_joining_with_software_tpms():
-    (seconds,) = join.Join(nodes=2, tunnels=False, tpm=True).run([ab.Side.OURS])
-    assert 0 < seconds < join.LIMIT_SECONDS
+    benchmark = join.Join(nodes=2, tunnels=False, tpm=True, limit=200.0)
+    (seconds,) = benchmark.run([ab.Side.OURS])
+    assert 0 < seconds < benchmark.limit
 
 
 @pytest.mark.dist

@@ -133,8 +133,17 @@ def test_without_a_key_the_action_signs_keyless(project: Path) -> None:
 def test_an_input_of_the_signing_action_is_never_code_nor_an_option(project: Path) -> None:
     marker = project / "ran"
     bad = f"$(touch {marker}); touch {marker}"
-    for name in ("path", "kind", "key", "name", "bundle"):
-        assert sign(project, **({"path": "model", "kind": "safetensors"} | {name: bad})).returncode
+    fake = project / "bin"
+    fake.mkdir()
+    (fake / "securetrain").write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
+    (fake / "securetrain").chmod(0o755)
+    given = {"path": "model", "kind": "oms", "scan": "false"}
+    for name in ("path", "name", "bundle"):
+        assert f"<{bad}>" in sign(project, fake, **(given | {name: bad})).stdout, "it is one word"
+    assert bad not in sign(project, fake, **(given | {"key": bad})).stdout, "it is in a file"
+    assert sign(project, fake, **(given | {"kind": bad})).returncode == 2
+    # And what the program itself says to such a word.
+    assert sign(project, path=bad, kind="safetensors").returncode
     assert sign(project, path="--help", kind="safetensors").returncode
     assert sign(project, path="", kind="safetensors").returncode == 2
     assert not marker.exists()

@@ -40,17 +40,18 @@ def read(trees: Mapping[str, ast.Module]) -> Source:
     own = {file: _constants(tree) for file, tree in trees.items()}
     of_module = {_module(file): constants for file, constants in own.items()}
     for file, tree in trees.items():
+        nodes = list(ast.walk(tree))  # once: walking is what takes long
         imported = {
             alias.asname or alias.name: of_module[node.module][alias.name]
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.ImportFrom) and node.module in of_module
             for alias in node.names
             if alias.name in of_module[node.module]
         }
         constants = imported | own[file]
-        idle = {id(part) for node in ast.walk(tree) for part in _compared(node)}
+        idle = {id(part) for node in nodes for part in _compared(node)}
         idle |= {id(value) for node in tree.body for _, value in _assigned(node)}
-        for node in ast.walk(tree):
+        for node in nodes:
             if _is_table(node, constants):
                 found.tables.append(f"{file}:{getattr(node, 'lineno', 0)}")
             match node:
@@ -74,18 +75,19 @@ def named(trees: Iterable[ast.Module]) -> set[str]:
 
 
 def _named(tree: ast.Module) -> Iterator[str]:
-    constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    nodes = list(ast.walk(tree))
+    constants = [node.value for node in nodes if isinstance(node, ast.Constant)]
     numbers = {f"{v:03}" for v in constants if isinstance(v, int)}
     numbers |= {v for v in constants if isinstance(v, str) and re.fullmatch(r"\d{3}", v)}
     texts = [v for v in constants if isinstance(v, str) and "\n" not in v]
     yield from (code for text in texts for code in CODE.findall(text))
     listed = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.SetComp | ast.ListComp)
         for inner in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.JoinedStr(values=[ast.Constant(value=str(head)), *_]) if (
                 id(node) not in listed

@@ -23,18 +23,29 @@ FAULTS = {
 }
 
 
-def faults(kind):
-    """What each persistent fault does, with the guard and without, and a run without that rank."""
+EVERY_DAY = {"ddp": ("nan", "huge"), "fsdp": ("nan", "flip")}
+"""The other faults of each kind of group are `many`."""
+
+
+def trained(kind, names):
+    """What each of these faults does, with the guard and without, and runs without that rank."""
     lies.quiet()
     found: dict[str, Any] = {
         "oracle": lies.train(kind, None, without=LIAR),
         "oracle, one step less": lies.train(kind, None, without=LIAR, drop=[START]),
     }
-    for name, factor in FAULTS.items():
-        found[name] = lies.train(kind, lies.SETTINGS, factor=factor)
-        found[f"{name}, plain"] = lies.train(kind, None, factor=factor)
+    for name in names:
+        found[name] = lies.train(kind, lies.SETTINGS, factor=FAULTS[name])
+        found[f"{name}, plain"] = lies.train(kind, None, factor=FAULTS[name])
+    return found
+
+
+def faults(kind):
+    """The faults of every day, and a step that is reduced again without the rank."""
+    found = trained(kind, EVERY_DAY[kind])
     found["exclude"] = lies.train(kind, lies.EXCLUDE, factor=FAULTS["nan"])
-    found["views"] = lies.train(kind, lies.EXCLUDE, factor=FAULTS["nan"], views=kind == "ddp")
+    if kind == "ddp":  # whose gradients can be views of its buckets
+        found["views"] = lies.train(kind, lies.EXCLUDE, factor=FAULTS["nan"], views=True)
     short: Any = {"steps": START + 1, "keep_grads": True}
     mean = lies.train(kind, None, without=LIAR, **short)["grads"][START]
     seen = lies.train(kind, lies.EXCLUDE, factor=FAULTS["nan"], **short)["grads"][START]
@@ -49,9 +60,19 @@ def seen(request):
     return request.param, run_ranks(faults, SIZE, request.param, timeout=200)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_persistent_fault_costs_two_steps_at_most(seen, fault):
-    _, results = seen
+def test_a_persistent_fault_costs_two_steps_at_most(seen):
+    kind, results = seen
+    for fault in EVERY_DAY[kind]:
+        costs_two_steps(results, fault)
+
+
+@pytest.mark.many
+@pytest.mark.parametrize(("kind", "fault"), [("ddp", "flip"), ("fsdp", "huge")])
+def test_so_does_the_other_fault(kind, fault):
+    costs_two_steps(run_ranks(trained, SIZE, kind, [fault], timeout=200), fault)
+
+
+def costs_two_steps(results, fault):
     for found in results:
         control, guarded = found[f"{fault}, plain"], found[fault]
         oracle = found["oracle, one step less"]
@@ -85,7 +106,7 @@ def test_a_step_is_reduced_again_without_the_rank(seen):
     _, results = seen
     for found in results:
         assert max(found["mean"]) < 1e-5
-        for name in ("exclude", "views"):
+        for name in {"exclude", "views"} & found.keys():
             guarded = found[name]
             assert guarded["finite"]
             assert [v["response"] for v in guarded["verdicts"]] == (

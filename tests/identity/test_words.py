@@ -3,6 +3,7 @@
 """The signed words of a dispute: what can be proved by them, and that nobody can bend them."""
 
 import base64
+import copy
 import random
 from typing import Any
 
@@ -143,8 +144,9 @@ def test_words_fit_no_other_attempt(field):
 
 def test_drawn_changes_of_a_transcript_name_nobody_who_did_not_sign_them():
     source = random.Random(4)
+    honest = signed(attempt(), attempt(2))
     for _ in range(300):
-        made = signed(attempt(), attempt(2))
+        made = copy.deepcopy(honest)
         at, place = source.randrange(2), source.randrange(4)
         said = made.attempts[at].said[place]
         kind = source.choice(["whole", "sent", "heard", "sig"])

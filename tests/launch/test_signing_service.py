@@ -346,7 +346,7 @@ def test_a_worker_of_another_launch_is_refused(launcher, tmp_path):
 
 
 def test_a_process_that_stands_for_a_worker_in_a_sandbox(launcher, monkeypatch):
-    monkeypatch.setattr(signing_service, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(signing_service, "PATIENCE_SECONDS", 120.0)
     launcher.service.stands_in = True
     launcher.service.starting()
     outside, inside, stranger = (launcher.puppet() for _ in range(3))
@@ -356,6 +356,7 @@ def test_a_process_that_stands_for_a_worker_in_a_sandbox(launcher, monkeypatch):
     time.sleep(0.1)
     outside.do("watch", inside.pid)
     assert inside.reply()["rank"] == 5
+    monkeypatch.setattr(signing_service, "PATIENCE_SECONDS", 0.5)  # for whom nobody stands
     stranger.connect()
     stranger.send(HELLO)
     assert stranger.reply() == "ST-RUNT-030"

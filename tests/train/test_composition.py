@@ -14,7 +14,7 @@ from securetrain.parallel.schedule import Schedule
 from securetrain.policy.schema import GuardMode
 from securetrain.train.composition import check_guard, check_world
 from securetrain.train.config import JobConfig, parse_job
-from tests.parallel.matrix import MATRIX
+from tests.parallel.matrix import MANY, MATRIX
 
 BASE: dict[str, Any] = {
     "apiVersion": "securetrain.dev/job/v1",
@@ -248,7 +248,7 @@ def test_the_choice_that_is_offered_works(changes, world, field, reason, fix):
     check_world(job(changed), world, "job.yaml")
 
 
-@pytest.mark.parametrize("case", MATRIX, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*MATRIX, *MANY], ids=lambda case: case.name)
 def test_every_row_of_the_parity_matrix_is_allowed(case):
     changes = {"model": yaml.safe_load(case.model), "parallel": yaml.safe_load(case.parallel)}
     degrees = check_world(job(changes), case.ranks, "job.yaml")
