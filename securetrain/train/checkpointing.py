@@ -67,7 +67,7 @@ from securetrain.artifacts.statement import (
 )
 from securetrain.chain.records import Recorder
 from securetrain.core import RunDir
-from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.guard import Verdict
 from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRole, TrustRoot
@@ -124,6 +124,8 @@ class Checkpoints:
     """This node's memory of the run, and operators' waivers; asked when the newest one is."""
     show: Callable[[bytes], None] = field(default=lambda _: None)
     """Shows the launcher the statement of a checkpoint from elsewhere (`RunSigning.show`)."""
+    inputs: TrustRoot | None = None
+    """The job's trust root for what comes from elsewhere; None has the run's own alone."""
     recorder: Recorder | None = None
     """Takes the records of the steps; None without a launcher to keep them."""
     _parent: str | None = None
@@ -274,7 +276,7 @@ class Checkpoints:
             state,
             path,
             shape=trainer.shape,
-            trust=self.trust,
+            trust=self.trust if choice in {AUTO, NEVER} else self._trust_of(path),
             policy=policy,
             now=self.clock(),
             # One that a person names may be old, unless the policy asks for the head.
@@ -306,6 +308,16 @@ class Checkpoints:
             if choice == AUTO:
                 self._remove_old()  # a death may have come before that
         return predicate
+
+    def _trust_of(self, path: Path) -> TrustRoot:
+        """The trust root that a checkpoint which a person names is verified under: the run's own
+        where it vouches for it, else the job's. `load` verifies all of it under that one.
+        """
+        try:
+            open_statement(read_statement(path, Kind.CHECKPOINT), Kind.CHECKPOINT, self.trust)
+        except (SecureTrainError, OSError):
+            return self.inputs or self.trust
+        return self.trust
 
     def roll_back(self, trainer: Trainer, verdict: Verdict) -> int | None:
         """Go back to the newest checkpoint from before what a rank is excluded for; the guard goes

@@ -231,6 +231,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         job=job.checkpoint,
         recovery=_recovery(worker, trust),
         show=signing.show,
+        inputs=inputs,
         recorder=_records(worker, job, data, run_id_of(trust)),
     )
     return Session(
