@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.chain import kept, nodes
+from securetrain.chain import kept, nodes, steps
 from securetrain.chain.links import Given, Judge, Subject, Verdict, broken, missing
 from securetrain.core.errors import SecureTrainError, reason
 from securetrain.core.vocabulary import ChainLink, LinkState
@@ -28,12 +28,14 @@ JUDGES: Final[dict[ChainLink, Judge]] = {
     ChainLink.CODE: kept.judge_code,
     ChainLink.ENVIRONMENT: kept.judge_environment,
     ChainLink.DATASET: kept.judge_dataset,
+    ChainLink.ROWS: steps.judge_rows,
+    ChainLink.GRADIENTS: steps.judge_gradients,
     ChainLink.PARENTS: kept.judge_parents,
     ChainLink.LEDGER: kept.judge_ledger,
     ChainLink.LOG: kept.judge_log,
     ChainLink.TIME: kept.judge_time,
 }
-"""The judges of this version. `rows` and `gradients` need the records of the steps."""
+"""The judges of this version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

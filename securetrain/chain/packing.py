@@ -26,7 +26,7 @@ from securetrain.artifacts.statement import (
     CheckpointPredicate,
     read_statement,
 )
-from securetrain.chain import container, documents
+from securetrain.chain import container, documents, records
 from securetrain.chain.store import Pieces, Places
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, reason
@@ -173,7 +173,7 @@ def _follow(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> None:
             ("code", bound.code, documents.Code),
             ("environment", bound.environment, documents.Environment),
             ("membership", bound.membership, documents.Membership),
-            ("step records", bound.step_records, None),
+            ("step records", bound.step_records, records.StepRecords),
         )
         if digest is not None
     ]
@@ -236,6 +236,9 @@ def _named_by(document: documents.Document) -> Iterator[tuple[str, str, Schema]]
                 yield "TPM keys", document.presented.keys, None
             for digest in document.documents:
                 yield "reference values", digest, None
+        case records.StepRecords():
+            for digest in document.pages:
+                yield "page of step records", digest, None
         case documents.Job(declared=str() as declared):
             yield "declared settings", declared, documents.Declared
         case _:

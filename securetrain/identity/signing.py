@@ -163,6 +163,8 @@ class Topic(StrEnum):
     """The program's own resolved settings."""
     STATEMENT = "statement"
     """A signed statement that it has read: of its dataset, or of what it starts from (base64)."""
+    RECORDS = "records"
+    """A page of step records, or the document that names the pages (base64)."""
 
 
 class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -189,6 +191,8 @@ class Bind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     parents: Annotated[tuple[Hex32, ...], Meta(max_length=1024)] = ()
     """By tree digest, in their order."""
     dataset: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    records: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    """The document of the step records, which was declared before; empty without any."""
 
 
 class Bonds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -11,7 +11,9 @@ Rules:
 3. the statement of a parent or dataset is one that was signed here, or that this run's directory
    holds under the trust root's keys; else one that a worker has shown, which never takes the place
    of the former. The worker's word gives it no weight: a verifier asks its signature;
-4. files of code are read again here, where the launcher may; else they stay the worker's word.
+4. records of steps are read here as a verifier reads them: of this run, whole, and up to the step
+   of the statement. What they say stays the ranks' word, which each signs with its file;
+5. files of code are read again here, where the launcher may; else they stay the worker's word.
 """
 
 import base64
@@ -47,7 +49,9 @@ from securetrain.chain.documents import (
     Input,
     Job,
     Witness,
+    decode,
 )
+from securetrain.chain.records import MAX_PAGES, StepRecords, read_page, read_records
 from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, reason
 from securetrain.core.files import read_file
@@ -101,6 +105,10 @@ class Binder:
     """Those of which the statement was signed or verified here."""
     _said: dict[int, Bonds] = field(default_factory=dict)
     """The last answer for each step."""
+    _records: tuple[str, int] | None = None
+    """The records that were declared last: their document, and their last step."""
+    _num_pages: int = 0
+    """Pages that were declared since."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, membership: Membership, signed: str) -> None:
@@ -137,8 +145,39 @@ class Binder:
                 program = self.around.job.module or "program"
                 made = Declared(program=program, settings=dict(said.said))
                 self._job = self.keeper.store.keep(made)
+            case Topic.RECORDS:
+                self._record(msgspec.convert(said.said, dict[str, str], strict=True))
             case Topic.STATEMENT:
                 self._show(base64.b64decode(str(said.said), validate=True))
+
+    def _record(self, said: Mapping[str, str]) -> None:
+        """Keep a page of records, or the document over pages that are kept (rule 4)."""
+        ((name, text),) = said.items()
+        data = base64.b64decode(text, validate=True)
+        if name == "page":
+            if self._num_pages >= MAX_PAGES:
+                raise ValueError(f"more than {MAX_PAGES} pages without a statement")
+            for _ in read_page(data):
+                pass  # every record is looked at
+            self._num_pages += 1
+            self.keeper.store.put(data)
+        elif name == "document":
+            made = decode(data, StepRecords)
+            if made.run != self.setup.job:
+                raise ValueError(f"records of run {made.run[:64]}")
+            if read_records(self.keeper.store, made) is None:
+                raise ValueError("a page of it was not declared")
+            self._records = self.keeper.store.keep(made), made.last
+            self._num_pages = 0
+        else:
+            raise ValueError(f"{name[:32]!r} is neither page nor document")
+
+    def _records_of(self, about: Bind) -> str | None:
+        if not about.records:
+            return None
+        if self._records != (about.records, about.step):
+            raise RuntimeRefusal(NOT_OWN, f"the records of step {about.step} were not declared")
+        return about.records
 
     def _show(self, data: bytes) -> None:
         """Keep a signed statement, and note which bytes it is about."""
@@ -185,6 +224,7 @@ class Binder:
             parents=self._parents(about.parents),
             dataset=self._dataset(about.dataset),
             ledger_head=self._head(),
+            step_records=self._records_of(about),
             membership=self.keeper.bound(epoch),
             policy=store.put(canonical.encode(policy.policy)),
             job=store.keep(msgspec.structs.replace(self.around.job, declared=self._job)),
@@ -312,7 +352,7 @@ def code_files(said: Sequence[ImportedFile]) -> tuple[CodeFile, ...]:
 
 
 def code_file(said: ImportedFile, limit: int = FILE_LIMIT) -> CodeFile:
-    """One entry of the manifest: read here where that can be, else the worker's word (rule 4)."""
+    """One entry of the manifest: read here where that can be, else the worker's word (rule 5)."""
     parts = Path(said.file).parts or (said.file,)
     depth = said.module.count(".") + (2 if parts[-1].startswith("__init__.") else 1)
     path = "/".join(part for part in parts[-depth:] if part not in {"/", "..", "."})

@@ -17,10 +17,9 @@ Rules:
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
 
 import msgspec
 import torch
@@ -57,8 +56,6 @@ from securetrain.artifacts.lineage import (
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
     DatasetRef,
-    GradientRecord,
-    GradientVerdict,
     NodeRef,
     Opened,
     Parent,
@@ -68,8 +65,9 @@ from securetrain.artifacts.statement import (
     open_statement,
     read_statement,
 )
-from securetrain.core import RunDir, canonical
-from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.chain.records import Recorder
+from securetrain.core import RunDir
+from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.guard import Verdict
 from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRole, TrustRoot
@@ -79,13 +77,9 @@ from securetrain.train.agree import rank_zero_decides
 from securetrain.train.config import AUTO, NEVER, CheckpointJob
 from securetrain.train.decryption import decryption_keys
 from securetrain.train.fitting import load_into
-from securetrain.train.optim import optimizer_state
+from securetrain.train.saved_state import gradient_record, restore, state_of
 from securetrain.train.saving import Background
-from securetrain.train.trainer import Progress, Trainer
-
-PROGRESS: Final = "progress"
-GUARD: Final = "guard"
-GUARD_LIMIT: Final = 64 << 20
+from securetrain.train.trainer import Progress, StepResult, Trainer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,6 +124,10 @@ class Checkpoints:
     """This node's memory of the run, and operators' waivers; asked when the newest one is."""
     show: Callable[[bytes], None] = field(default=lambda _: None)
     """Shows the launcher the statement of a checkpoint from elsewhere (`RunSigning.show`)."""
+    inputs: TrustRoot | None = None
+    """The job's trust root for what comes from elsewhere; None has the run's own alone."""
+    recorder: Recorder | None = None
+    """Takes the records of the steps; None without a launcher to keep them."""
     _parent: str | None = None
     _seq: int = 0
     _writing: Background = field(init=False)
@@ -150,6 +148,7 @@ class Checkpoints:
         path, context = self.run.checkpoint(step), self._context(trainer)
         recipients = [Recipient.parse(key) for key in self.policy.policy.checkpoint.encrypt_to]
         self._saved_step = step
+        self._begin_records(step)
 
         def there(saved: SavedCheckpoint) -> None:
             self._committed(path, context, saved.digest)
@@ -176,6 +175,23 @@ class Checkpoints:
                     recipients=recipients,
                 )
             )
+
+    def record(self, result: StepResult, step: int) -> None:
+        """Take the record of a step that was done, the same on every rank."""
+        if self.recorder is not None:
+            self.recorder.add(
+                step=step,
+                loss=result.loss,
+                norm=result.grad_norm,
+                lr=result.lr,
+                verdict=result.verdict,
+                watched=result.judged is not None,
+                without=() if result.judged is None else result.judged.excluded,
+            )
+
+    def _begin_records(self, after: int) -> None:
+        if self.recorder is not None:
+            self.recorder.begin(after)
 
     def settle(self, *, wait: bool) -> None:
         """Note a checkpoint that was written in the background, if it is there; with `wait`, wait.
@@ -260,7 +276,7 @@ class Checkpoints:
             state,
             path,
             shape=trainer.shape,
-            trust=self.trust,
+            trust=self.trust if choice in {AUTO, NEVER} else self._trust_of(path),
             policy=policy,
             now=self.clock(),
             # One that a person names may be old, unless the policy asks for the head.
@@ -276,6 +292,7 @@ class Checkpoints:
             )
             rank_zero_decides(lambda: self._check_newest(opened, path), self.device)
         restore(trainer, state, with_guard=with_guard)
+        self._begin_records(trainer.progress.step)
         self._check_cursor(predicate, trainer.progress, path)
         if self.is_rank_zero:
             self.ledger.write(
@@ -291,6 +308,16 @@ class Checkpoints:
             if choice == AUTO:
                 self._remove_old()  # a death may have come before that
         return predicate
+
+    def _trust_of(self, path: Path) -> TrustRoot:
+        """The trust root that a checkpoint which a person names is verified under: the run's own
+        where it vouches for it, else the job's. `load` verifies all of it under that one.
+        """
+        try:
+            open_statement(read_statement(path, Kind.CHECKPOINT), Kind.CHECKPOINT, self.trust)
+        except (SecureTrainError, OSError):
+            return self.inputs or self.trust
+        return self.trust
 
     def roll_back(self, trainer: Trainer, verdict: Verdict) -> int | None:
         """Go back to the newest checkpoint from before what a rank is excluded for; the guard goes
@@ -385,6 +412,7 @@ class Checkpoints:
             nodes=self.nodes,
             code=self.code,
             env=self.env,
+            records=None if self.recorder is None else self.recorder.taken(),
         )
 
     def _parents(self) -> tuple[Parent, ...]:
@@ -448,49 +476,3 @@ class Checkpoints:
                 "put the checkpoints back, or use a new run directory",
             )
         return -1 if step is None else step
-
-
-def gradient_record(progress: Progress, *, watched: bool) -> GradientRecord:
-    """Summarize, for the statement, the gradients that led to a state.
-
-    Refused steps were dropped and are not in the weights: they are counted. The verdict is refused
-    when a step that the guard did not like was applied all the same (response 'observe').
-    """
-    if not watched or progress.unwatched:
-        verdict = GradientVerdict.UNWATCHED
-    elif progress.observed:
-        verdict = GradientVerdict.REFUSED
-    else:
-        verdict = GradientVerdict.CLEAN
-    return GradientRecord(
-        verdict=verdict,
-        judged=progress.step - progress.unwatched,
-        refused=min(progress.step - progress.unwatched, progress.refused + progress.observed),
-        clean_steps=progress.clean_steps if watched else 0,
-    )
-
-
-def state_of(trainer: Trainer) -> dict[str, Any]:
-    """The trainer's own tensors under names, and plain values."""
-    state: dict[str, Any] = {}
-    model = trainer.model
-    for name, parameter in model.named_parameters():
-        state[f"model.{name}"] = parameter.detach()
-    # Equal on all ranks that have them.
-    state.update((f"model.{name}", buffer) for name, buffer in model.named_buffers())
-    state.update((f"optim.{n}", t) for n, t in optimizer_state(model, trainer.optimizer))
-    state[PROGRESS] = asdict(trainer.progress)
-    # One value: its inner names change from step to step, and torch wants them equal on loading.
-    guard = trainer.guard.state_dict() if trainer.guard is not None else None
-    state[GUARD] = msgspec.json.encode(guard).decode()
-    return state
-
-
-def restore(trainer: Trainer, state: dict[str, Any], *, with_guard: bool = True) -> None:
-    """Take over a state that was loaded into the tensors of `state_of`."""
-    trainer.progress = Progress(**state[PROGRESS])
-    if not with_guard:
-        return
-    guard = canonical.loads(state[GUARD].encode(), limit=GUARD_LIMIT, where=GUARD)
-    if trainer.guard is not None and guard is not None:
-        trainer.guard.load_state_dict(guard)

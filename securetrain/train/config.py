@@ -302,8 +302,8 @@ class JobConfig(_Section, frozen=True, kw_only=True):
     precision: Precision = Precision.FP32
     """fp32 or bf16: what is computed in; parameters stay in float32."""
     trust: Annotated[str, Meta(min_length=1)] | None = None
-    """The trust root (a file, or a folder of securetrain trust update) that verifies data.dataset
-    and model.weights; null: the run's own, whose keys are in the run directory.
+    """The trust root (a file, or a folder of securetrain trust update) that verifies data.dataset,
+    model.weights and another run's checkpoint; null: the run's own, whose keys are its own.
     """
     model: ModelJob = ModelJob()
     data: DataJob = DataJob()

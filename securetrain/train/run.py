@@ -167,6 +167,7 @@ class _Loop:
             due = _due(job.eval.every, step, ends=step >= last)
             bits = trainer.evaluate() if due else None
         self.bits = self.bits if bits is None else bits
+        self.session.checkpoints.record(result, step)
         self._write(result, bits, ends=ends)
         self._record(result)
         if trace is not None:

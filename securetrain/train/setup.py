@@ -26,6 +26,7 @@ from securetrain.artifacts.lineage import (
 )
 from securetrain.artifacts.model import SignedModel
 from securetrain.artifacts.statement import RunSigning, open_signing
+from securetrain.chain.records import Recorder
 from securetrain.core import NodeState, RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.guard import (
@@ -230,6 +231,8 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         job=job.checkpoint,
         recovery=_recovery(worker, trust),
         show=signing.show,
+        inputs=inputs,
+        recorder=_records(worker, job, data, run_id_of(trust)),
     )
     return Session(
         job=job,
@@ -264,6 +267,13 @@ def _recorder(ledger: Journal) -> OnSuspicion:
         )
 
     return record
+
+
+def _records(worker: Worker, job: JobConfig, data: Data, run_id: str) -> Recorder | None:
+    """The launcher keeps them; without one nobody does."""
+    if not worker.signer:
+        return None
+    return Recorder(run=run_id, order=data.train.described(job.data.batch_rows))
 
 
 def _sketches(trainer: Trainer) -> dict[str, str]:

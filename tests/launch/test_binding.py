@@ -7,16 +7,19 @@ import hashlib
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from securetrain.chain import Keeper
-from securetrain.chain.documents import Environment, Job, Witness
+from securetrain.chain.documents import Environment, Job, Witness, decode
+from securetrain.chain.records import MAX_PAGES, Recorder, StepRecords, recorded
+from securetrain.chain.row_order import RowOrder
 from securetrain.chain.store import InMemory
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.files import read_file
-from securetrain.identity.signing import Declaration, ImportedFile, Topic
+from securetrain.identity.signing import Bind, Declaration, ImportedFile, Topic
 from securetrain.launch import binding
 from securetrain.launch.binding import Binder, Surroundings, code_files
 
@@ -100,3 +103,67 @@ def test_the_launcher_reads_no_more_than_it_says(tmp_path, monkeypatch):
     monkeypatch.setattr(binding, "READ_LIMIT", 20_000)
     by = [one.by for one in code_files([imported(path, b"x" * 9000)] * 4)]
     assert by == [Witness.LAUNCHER] * 2 + [Witness.WORKER] * 2
+
+
+ORDER = RowOrder(kind="random", seed=7, split="train", starts=968, seq_len=32, batch_rows=4)
+
+
+def taken(count: int = 5, run: str = "job-1") -> Any:
+    records = Recorder(run=run, order=ORDER)
+    for step in range(1, count + 1):
+        records.add(step=step, loss=1.0, norm=1.0, lr=0.1, verdict="clean", watched=True)
+    return records.taken()
+
+
+def declare(binder: Binder, name: str, data: bytes) -> None:
+    said = {name: base64.b64encode(data).decode()}
+    binder.declare(Declaration(topic=Topic.RECORDS, said=said))
+
+
+@pytest.mark.forgery
+def test_a_launcher_binds_the_records_that_it_has_read(binder, monkeypatch):
+    binder.setup = SimpleNamespace(job="job-1")
+    made, about = taken(), Bind(step=5, records=taken().digest)
+    for wrong in (about, Bind(step=5, records="ab" * 32)):
+        with pytest.raises(RuntimeRefusal) as refused:
+            binder._records_of(wrong)
+        assert refused.value.code == "ST-RUNT-031"
+    lines = made.pages[0].split(b"\n")[:-1]
+    edited = json.loads(made.document) | {"root": "ab" * 32}
+    for name, data in (
+        ("document", made.document),  # its page is not there yet
+        ("page", made.pages[0][:-1]),
+        ("page", made.document),
+        ("other", made.pages[0]),
+    ):
+        with pytest.raises(RuntimeRefusal) as refused:
+            declare(binder, name, data)
+        assert refused.value.code == "ST-RUNT-032"
+    declare(binder, "page", made.pages[0])
+    for data in (
+        taken(run="job-2").document,
+        json.dumps(edited, sort_keys=True, separators=(",", ":")).encode(),
+        recorded("job-1", 1, lines, ORDER).document,
+        made.pages[0],
+    ):
+        with pytest.raises(RuntimeRefusal) as refused:
+            declare(binder, "document", data)
+        assert refused.value.code == "ST-RUNT-032"
+    declare(binder, "document", made.document)
+    assert binder._records_of(about) == made.digest
+    assert binder._records_of(Bind(step=5)) is None
+    with pytest.raises(RuntimeRefusal) as refused:
+        binder._records_of(Bind(step=6, records=made.digest))
+    assert refused.value.code == "ST-RUNT-031"
+    assert {made.digest, hashlib.sha256(made.pages[0]).hexdigest()} <= set(
+        binder.keeper.store.names()
+    )
+    assert decode(made.document, StepRecords).last == 5
+    # A worker cannot fill the disk between two statements.
+    monkeypatch.setattr(binding, "MAX_PAGES", 2)
+    declare(binder, "page", made.pages[0])
+    declare(binder, "page", made.pages[0])
+    with pytest.raises(RuntimeRefusal) as refused:
+        declare(binder, "page", made.pages[0])
+    assert refused.value.code == "ST-RUNT-032"
+    assert MAX_PAGES > 2

@@ -212,6 +212,28 @@ def two_rank_runs(whole: Path, cut: Path) -> None:
     assert train(RunDir(cut)) is ExitCode.OK
 
 
+def test_another_runs_checkpoint_counts_under_the_trust_root_that_the_job_names(new_run: NewRun):
+    first, second, third = new_run("first"), new_run("second"), new_run("third")
+    assert train(first.run_dir) is ExitCode.OK
+    middle = first.run_dir.checkpoint(3)
+
+    def under(run: RunDir) -> JobConfig:
+        plain = parse_job(JOB, "job.yaml")
+        data = msgspec.structs.replace(plain.data, dataset=str(run.dataset))
+        return msgspec.structs.replace(plain, trust=str(run.trust), data=data)
+
+    job = under(first.run_dir)
+    assert train(second.run_dir, job, resume=str(middle)) is ExitCode.OK
+    # No key of the first run was needed, and the steps are its own, bit for bit.
+    assert curve(second.run_dir) == curve(first.run_dir)[3:]
+    assert weights(second.run_dir.checkpoint(6)) == weights(first.run_dir.checkpoint(6))
+    # Not without the root, and not under another one.
+    for n, wrong in enumerate((None, under(third.run_dir))):
+        with pytest.raises(IntegrityError) as caught:
+            train(new_run(f"refused-{n}").run_dir, wrong, resume=str(middle))
+        assert caught.value.code == "ST-CKPT-120"
+
+
 @pytest.mark.dist
 def test_resuming_on_two_ranks_and_on_another_number(new_run: NewRun):
     alone, whole, cut = new_run("alone"), new_run("whole"), new_run("cut")

@@ -15,9 +15,9 @@ from securetrain.guard.bound_numbers import Aftermath
 from securetrain.guard.verdict import Verdict
 from securetrain.parallel.mesh import make_mesh
 from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
-from securetrain.train.checkpointing import gradient_record
 from securetrain.train.composition import check_world
 from securetrain.train.config import parse_job
+from securetrain.train.saved_state import gradient_record
 from securetrain.train.setup import Worker, build
 from securetrain.train.trainer import Progress, Trainer
 from tests.train.conftest import now

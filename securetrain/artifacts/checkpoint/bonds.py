@@ -8,9 +8,12 @@ Rules:
    takes it over as it stands, and the launcher refuses a statement that says otherwise;
 2. the worker declares the files of code that it has imported, and the settings of its arithmetic.
    That is its own word, and kept as such; it is said again only when it changed;
-3. nothing is asked without a launcher's key: a save under a key of one's own binds nothing.
+3. the records of the steps are handed over before it is asked: the launcher reads them as a
+   verifier does, keeps them, and binds no others;
+4. nothing is asked without a launcher's key: a save under a key of one's own binds nothing.
 """
 
+import base64
 import hashlib
 import os
 import sys
@@ -22,7 +25,7 @@ from typing import Final
 import msgspec
 import torch
 
-from securetrain.artifacts.statement.context import SaveContext
+from securetrain.artifacts.statement.context import SaveContext, StepPieces
 from securetrain.artifacts.statement.statements import (
     Bound,
     CheckpointPredicate,
@@ -51,11 +54,14 @@ def bonded(
         return predicate
     _declare(key, Topic.CODE, msgspec.to_builtins(sorted_files()))
     _declare(key, Topic.ENVIRONMENT, arithmetic())
+    if context.records is not None:
+        _hand_over(key, context.records)
     said: Bonds = key.socket.bind(
         Bind(
             step=context.step,
             parents=tuple(parent.digest for parent in context.parents),
             dataset=context.dataset.digest,
+            records="" if context.records is None else context.records.digest,
         )
     )
     if not said.keeps:
@@ -96,6 +102,12 @@ def arithmetic() -> dict[str, str]:
             torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())
         )
     return {name: str(value)[:1000] for name, value in said.items()}
+
+
+def _hand_over(key: LauncherKey, records: StepPieces) -> None:
+    for name, data in (*(("page", page) for page in records.pages), ("document", records.document)):
+        said = {name: base64.b64encode(data).decode()}
+        key.socket.declare(Topic.RECORDS, said)
 
 
 def _declare(key: LauncherKey, topic: Topic, said: object) -> None:

@@ -36,6 +36,7 @@ from securetrain.artifacts.statement import members
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.members import RankSigner
 from securetrain.artifacts.statement.statements import (
+    Bound,
     CheckpointPredicate,
     IndexFile,
     RankFile,
@@ -272,9 +273,7 @@ class Writer(StorageWriter):
 
     def _report(self, rank: int, file: RankFile | None) -> Report:
         name, size, root = ("", 0, "") if file is None else (file.name, file.size, file.root)
-        sealed = ""
-        if file is not None and file.sealed is not None:
-            sealed = canonical.encode(file.sealed).decode()
+        sealed = canonical.encode(file.sealed).decode() if file and file.sealed else ""
         if self.signer is None:
             return Report(name, size, root, "", "", "", sealed)
         message = members.rank_message(
@@ -285,6 +284,7 @@ class Writer(StorageWriter):
             rank=rank,
             tree=TreeInfo.of(self.params),
             file=file,
+            step_records=self.context.recorded,
         )
         signer = self.signer
         signed = signer.sign(message)
@@ -390,14 +390,14 @@ class Writer(StorageWriter):
             nodes=list(said.nodes),
             gradients=said.gradients,
             epoch=said.epoch,
+            bound=Bound(step_records=said.recorded),
             members=sorted({report.certificate for report in signed.values()}),
             signatures=[
                 RankSignature(rank=rank, key=report.key, sig=report.sig)
                 for rank, report in sorted(signed.items())
             ],
         )
-        problems = members.check_signatures(predicate, members.keys_named(predicate.members))
-        for problem in problems:
+        for problem in members.check_signatures(predicate, members.keys_named(predicate.members)):
             raise problem.error(self.storage.name)
         return predicate
 

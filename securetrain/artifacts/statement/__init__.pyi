@@ -3,6 +3,7 @@
 
 from . import members as members
 from .context import SaveContext as SaveContext
+from .context import StepPieces as StepPieces
 from .dataset_predicate import DataFormat as DataFormat
 from .dataset_predicate import DatasetPredicate as DatasetPredicate
 from .dataset_predicate import Removed as Removed

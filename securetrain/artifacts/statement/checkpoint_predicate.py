@@ -160,7 +160,7 @@ class Bound(_Part, frozen=True, omit_defaults=True):
     """The dataset's statement."""
     ledger_head: Hex32 | None = None
     step_records: Hex32 | None = None
-    """The root of the tree over the records of the steps."""
+    """The document that names the tree over the records of the steps; every rank signs it, too."""
     membership: Hex32 | None = None
     policy: Hex32 | None = None
     job: Hex32 | None = None

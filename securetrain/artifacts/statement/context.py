@@ -14,6 +14,17 @@ from securetrain.artifacts.statement.statements import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class StepPieces:
+    """The records of the steps that led to a state, for the launcher to keep."""
+
+    digest: str
+    """SHA-256 (hex) of the document; the same on every rank, which signs it with its file."""
+    document: bytes
+    pages: tuple[bytes, ...] = ()
+    """The records themselves, which the document names."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveContext:
     """The lineage of one checkpoint. The coordinator's context is the one that gets signed."""
@@ -41,8 +52,15 @@ class SaveContext:
     """What ran: for example a git commit and a lock file's digest."""
     env: dict[str, str] = field(default_factory=dict)
     """Where it ran. The versions of torch, python and securetrain are added when saving."""
+    records: StepPieces | None = None
+    """The records of the steps since the parent; None where nobody made any."""
     save_id: str = ""
     """32 hex digits that no other save has; drawn by the coordinator when empty."""
+
+    @property
+    def recorded(self) -> str | None:
+        """The digest of the steps' records; None without any."""
+        return None if self.records is None else self.records.digest
 
     @property
     def signed_name(self) -> str:

@@ -12,7 +12,8 @@ certified (trust role ``node``). A verifier then asks, in order:
    checkpoint was saved, one certificate a key;
 3. the certified node is one that the statement names, and the one that it names for the rank;
 4. each signature is over exactly this file of this rank, of this step, in this save of this run:
-   a file of another step, save or rank does not fit (no mix and match).
+   a file of another step, save or rank does not fit (no mix and match). Where the steps were
+   recorded, each has signed the records, too (version 2 of the message).
 """
 
 import base64
@@ -30,6 +31,7 @@ from securetrain.artifacts.statement.statements import (
     MAX_WORLD,
     CheckpointPredicate,
     Count,
+    Hex32,
     RankFile,
     RankSignature,
     Text,
@@ -50,6 +52,7 @@ LIMIT: Final = 8 << 10
 CLOCK_SKEW: Final = timedelta(minutes=10)
 MESSAGE_LIMIT: Final = 16 << 10
 _PREFIX: Final = b"securetrain/rank-file/1\n"
+_PREFIX_RECORDED: Final = b"securetrain/rank-file/2\n"
 MAX_NAMED: Final = 8
 """Ranks that one refusal names."""
 
@@ -124,8 +127,11 @@ def rank_message(
     rank: int,
     tree: TreeInfo,
     file: RankFile | None,
+    step_records: str | None = None,
 ) -> bytes:
-    """The bytes that a rank signs; `file` is None when it wrote none."""
+    """The bytes that a rank signs; `file` is None when it wrote none, `step_records` when the steps
+    were not recorded: then the message is of version 1.
+    """
     said = {
         "runId": run_id,
         "step": step,
@@ -135,7 +141,9 @@ def rank_message(
         "tree": msgspec.to_builtins(tree),
         "file": None if file is None else msgspec.to_builtins(file),
     }
-    return _PREFIX + canonical.dumps(said)
+    if step_records is None:
+        return _PREFIX + canonical.dumps(said)
+    return _PREFIX_RECORDED + canonical.dumps(said | {"stepRecords": step_records})
 
 
 class RankMessage(
@@ -150,6 +158,7 @@ class RankMessage(
     rank: Count
     tree: TreeInfo
     file: RankFile | None
+    step_records: Hex32 | None = None
 
 
 def read_message(message: bytes) -> RankMessage:
@@ -158,9 +167,8 @@ def read_message(message: bytes) -> RankMessage:
     Raises:
         UsageError: ST-USAG-008 when it is not exactly what `rank_message` makes.
     """
-    said = canonical.decode(
-        message.removeprefix(_PREFIX), RankMessage, limit=MESSAGE_LIMIT, canonical=True
-    )
+    body = message.removeprefix(_PREFIX).removeprefix(_PREFIX_RECORDED)
+    said = canonical.decode(body, RankMessage, limit=MESSAGE_LIMIT, canonical=True)
     if message != rank_message(**{name: getattr(said, name) for name in said.__struct_fields__}):
         raise UsageError("ST-USAG-008", "not the message of a rank about its file")
     return said
@@ -178,6 +186,7 @@ def messages_of(predicate: CheckpointPredicate) -> list[bytes]:
             rank=rank,
             tree=predicate.tree,
             file=files.get(rank),
+            step_records=predicate.bound.step_records,
         )
         for rank in range(predicate.world_size)
     ]

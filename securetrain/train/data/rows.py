@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from securetrain.chain.row_order import RowOrder
 from securetrain.core.errors import UsageError
 from securetrain.train.data.order import EpochOrder, Order, RandomOrder
 from securetrain.train.data.source import ByteRange
@@ -59,6 +60,32 @@ class Rows:
             UsageError: ST-USAG-014 when the data has ended.
         """
         return self._order.start(step, row)
+
+    def described(self, batch_rows: int) -> RowOrder:
+        """Everything that decides where rows begin, for records that others check."""
+        match self._order:
+            case EpochOrder() as order:
+                return RowOrder(
+                    kind="epochs",
+                    seed=order.seed,
+                    split=order.split,
+                    starts=order.windows,
+                    seq_len=self.seq_len,
+                    batch_rows=batch_rows,
+                    epochs=order.epochs,
+                    sequential=order.sequential,
+                )
+            case RandomOrder() as order:
+                return RowOrder(
+                    kind="random",
+                    seed=order.seed,
+                    split=order.split,
+                    starts=order.starts,
+                    seq_len=self.seq_len,
+                    batch_rows=batch_rows,
+                )
+            case order:
+                raise ValueError(f"rows in an order of their own: {type(order).__name__}")
 
     def batch(self, step: int, rows: Iterable[int]) -> Batch:
         """Inputs and targets, both (B, S) int64 on the CPU, for some rows of a step.

@@ -12,7 +12,7 @@ import pytest
 from securetrain.artifacts.statement import members
 from securetrain.artifacts.statement.members import RankSigner, issue, messages_of, signature_of
 from securetrain.artifacts.statement.statements import CheckpointPredicate, NodeRef, RankFile
-from securetrain.core.errors import IdentityError, IntegrityError
+from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
@@ -246,3 +246,27 @@ def test_a_signing_key_of_any_kind_signs(predicate, keys, trust, now):
     assert codes(signed(predicate, [ed25519, by], by={2: ed25519, 3: ed25519}), trust) == [
         "ST-CKPT-122"  # ranks 2 and 3 are another node's
     ]
+
+
+@pytest.mark.forgery
+def test_recorded_steps_are_part_of_what_each_rank_signs(predicate, signers, trust):
+    bound = [replace(predicate.bound, step_records=digest * 32) for digest in ("ab", "cd")]
+    first, second = (signed(replace(predicate, bound=one), signers) for one in bound)
+    assert codes(first, trust) == []
+    # Records exchanged, stripped, or added behind the ranks' backs.
+    for lie in (
+        replace(first, bound=second.bound),
+        replace(first, bound=predicate.bound),
+        replace(signed(predicate, signers), bound=first.bound),
+        replace(first, signatures=[*first.signatures[:3], second.signatures[3]]),
+    ):
+        assert codes(lie, trust) == ["ST-CKPT-111"]
+    for message in (*messages_of(first), *messages_of(predicate)):
+        assert members.read_message(message).step == predicate.step
+    for message in messages_of(first):
+        older = message.replace(b"rank-file/2", b"rank-file/1")
+        newer = messages_of(predicate)[0].replace(b"rank-file/1", b"rank-file/2")
+        for bad in (older, newer, b"securetrain/rank-file/2\n" + message):
+            with pytest.raises(UsageError) as refused:
+                members.read_message(bad)
+            assert refused.value.code == "ST-USAG-008"

@@ -1,0 +1,228 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The links `rows` and `gradients`: what the records of the steps show.
+
+Rules:
+
+1. the records are those that the statement binds and every rank has signed with its file; they
+   begin where the parent ends, and end at the statement's step;
+2. gradients: the statement's word and counts are worked out again from the parent's and from the
+   records. A step that nobody watched, or that was applied although something was found, is never
+   part of a clean verdict;
+3. rows: the order is that of the settings which the job declared, over the dataset that is bound,
+   and every step's root is worked out again from it (of more than `MAX_ROWS` rows, of steps that
+   the records themselves draw, so that nobody chose them);
+4. whoever wants to know whether the ranks' own words are true does the steps again (`replay`).
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from securetrain.artifacts.statement import (
+    CheckpointPredicate,
+    DataFormat,
+    DatasetPredicate,
+    GradientRecord,
+    GradientVerdict,
+    ParentRole,
+    members,
+)
+from securetrain.chain import documents
+from securetrain.chain.links import Given, Subject, Verdict, broken, missing, verified
+from securetrain.chain.records import StepRecord, StepRecords, StepVerdict, records_of
+from securetrain.chain.row_order import RowOrder
+from securetrain.chain.store import document
+from securetrain.core.vocabulary import ChainLink
+
+WIDTH: Final = "token_bytes"
+"""Metadata of a dataset of tokens, which says how wide they are."""
+MAX_ROWS: Final = 1 << 20
+"""Rows of a segment that are all worked out again."""
+
+
+def judge_gradients(subject: Subject, given: Given) -> Verdict:
+    """Judge the verdict on the gradients by rules 1 and 2."""
+    link = ChainLink.GRADIENTS
+    found = _records(link, subject, given)
+    if isinstance(found, Verdict):
+        return found
+    parent, _, records = found
+    expected = expected_gradients(
+        GradientRecord(verdict=GradientVerdict.CLEAN) if parent is None else parent.gradients,
+        records,
+    )
+    said = subject.said.gradients
+    if not subject.said.step and not said.judged:
+        return verified(link, "no step was done")
+    for name in ("verdict", "judged", "refused", "clean_steps"):
+        wanted, has = getattr(expected, name), getattr(said, name)
+        if name == "refused" and expected.verdict is GradientVerdict.UNWATCHED:
+            continue  # of what nobody watched, the count says nothing
+        if wanted != has:
+            return broken(
+                link, f"its {name.replace('_', ' ')}", expected=str(wanted), found=str(has)
+            )
+    ranks = len(subject.said.signatures)
+    return verified(link, f"{said.verdict}: {len(records)} steps, by the word of {ranks} ranks")
+
+
+def expected_gradients(before: GradientRecord, records: Sequence[StepRecord]) -> GradientRecord:
+    """The summary that a statement has to give, from its parent's and the records since."""
+    watched = before.verdict is not GradientVerdict.UNWATCHED and all(
+        one.watched for one in records
+    )
+    clean = before.clean_steps
+    for one in records:
+        good = one.watched and one.verdict is StepVerdict.CLEAN and not one.without
+        clean = clean + 1 if good else 0
+    observed = any(one.verdict is StepVerdict.OBSERVED for one in records)
+    if not watched:
+        verdict = GradientVerdict.UNWATCHED
+    elif observed or before.verdict is GradientVerdict.REFUSED:
+        verdict = GradientVerdict.REFUSED
+    else:
+        verdict = GradientVerdict.CLEAN
+    bad = {StepVerdict.REFUSED, StepVerdict.OBSERVED}
+    return GradientRecord(
+        verdict=verdict,
+        judged=before.judged + sum(one.watched for one in records),
+        refused=before.refused + sum(one.verdict in bad for one in records),
+        clean_steps=clean,
+    )
+
+
+def judge_rows(subject: Subject, given: Given) -> Verdict:
+    """Judge the rows that were read by rules 1 and 3."""
+    link = ChainLink.ROWS
+    found = _records(link, subject, given)
+    if isinstance(found, Verdict):
+        return found
+    _, kept, records = found
+    settings = _settings(subject, given)
+    if settings is None:
+        return missing(link, "the settings that the job declared")
+    dataset = subject.dataset
+    if dataset is None:
+        return missing(link, f"the dataset {subject.said.dataset.digest[:16]}")
+    assert isinstance(dataset.predicate, DatasetPredicate)
+    places = _places(dataset.predicate, settings, kept.order)
+    asked = [
+        *_compared(settings, kept.order),
+        *_cursor(subject.said, kept.order),
+        ("dataset", subject.said.dataset.digest, dataset.digest),
+        ("places to begin", places or kept.order.starts, kept.order.starts),
+    ]
+    for name, wanted, has in asked:
+        if wanted != has:
+            return broken(link, f"the {name}", expected=str(wanted), found=str(has))
+    looked = 0
+    for record in _drawn(records, kept.order, kept.root):
+        looked += 1
+        if (root := kept.order.root(record.step)) != record.rows:
+            return broken(link, f"the rows of step {record.step}", expected=root, found=record.rows)
+    counted = "; tokens as the ranks counted them" if places is None else ""
+    return verified(link, f"{looked} of {len(records)} steps worked out again{counted}")
+
+
+def _cursor(said: CheckpointPredicate, order: RowOrder) -> Iterator[tuple[str, object, object]]:
+    cursor = said.dataset.cursor
+    yield "cursor's step", said.step, cursor.get("step")
+    yield "cursor's rows", said.step * order.batch_rows, cursor.get("rows")
+
+
+def _records(
+    link: ChainLink, subject: Subject, given: Given
+) -> tuple[CheckpointPredicate | None, StepRecords, list[StepRecord]] | Verdict:
+    """The parent that a checkpoint goes on from, and the records since, by rule 1."""
+    said = subject.said
+    if said.bound.step_records is None:
+        return missing(link, "the steps were not recorded")
+    if not said.signatures:
+        return missing(link, "the ranks did not sign the records")
+    for problem in members.check(said, given.trust, required=True):
+        return broken(link, f"the ranks' signatures: {problem.what}")
+    found = records_of(given.pieces, said.bound.step_records)
+    if found is None:
+        return missing(link, f"the evidence {said.bound.step_records[:16]}")
+    before = [one.digest for one in said.parents if one.role is ParentRole.PREVIOUS]
+    if len(before) > 1:
+        return broken(link, f"it goes on from {len(before)} checkpoints")
+    if before and before[0] not in subject.parents:
+        return missing(link, f"the parent {before[0][:16]}, which they go on from")
+    parent = subject.parents[before[0]].checkpoint if before else None
+    kept, records = found
+    for name, wanted, has in (
+        ("the run of the records", said.run_id, kept.run),
+        ("their last step", said.step, kept.last),
+        ("the step before the first", 0 if parent is None else parent.step, kept.after),
+    ):
+        if wanted != has:
+            return broken(link, name, expected=str(wanted), found=str(has))
+    return parent, kept, records
+
+
+def _settings(subject: Subject, given: Given) -> Mapping[str, Any] | None:
+    bound = subject.said.bound.job
+    job = None if bound is None else document(given.pieces, bound, documents.Job)
+    if job is None or job.declared is None:
+        return None
+    declared = document(given.pieces, job.declared, documents.Declared)
+    return None if declared is None else declared.settings
+
+
+def _compared(settings: Mapping[str, Any], order: RowOrder) -> Iterator[tuple[str, object, object]]:
+    """Each setting that decides about rows, as it was declared and as the order has it."""
+    data = settings.get("data")
+    data = data if isinstance(data, dict) else {}
+    yield "order's seed", settings.get("seed"), order.seed
+    yield "order's split", data.get("train_split"), order.split
+    yield "row length", data.get("seq_len"), order.seq_len
+    yield "rows of a step", data.get("batch_rows"), order.batch_rows
+    if data.get("order") is not None:
+        yield "order's kind", data["order"], order.kind
+    if order.kind == "epochs":
+        yield "order's epochs", data.get("epochs"), order.epochs
+
+
+def _places(dataset: DatasetPredicate, settings: Mapping[str, Any], order: RowOrder) -> int | None:
+    """The places where rows may begin, where a file's size says it: a byte or so many bytes are a
+    token. None where documents would have to be counted.
+    """
+    data = settings.get("data")
+    if not isinstance(data, dict):
+        return None
+    match data.get("format"):
+        case "bytes":
+            width = 1
+        case "tokens" if data.get("token_bytes") in {2, 4}:
+            width = data["token_bytes"]
+        case None if (
+            dataset.format is DataFormat.RAW
+            and WIDTH not in dataset.metadata
+            and (data.get("token_bytes"), data.get("tokenizer")) == (None, "bytes")
+        ):
+            width = 1
+        case _:
+            return None
+    split = next((one for one in dataset.splits if one.name == order.split), None)
+    if split is None:
+        return 0
+    sizes = {file.name: file.size for file in dataset.files}
+    tokens = sum(sizes.get(name, 0) for name in split.files) // width
+    return tokens - order.seq_len if order.kind == "random" else (tokens - 1) // order.seq_len
+
+
+def _drawn(records: Sequence[StepRecord], order: RowOrder, root: str) -> Iterator[StepRecord]:
+    """All records, or as many as have `MAX_ROWS` rows, drawn by the root over all of them."""
+    wanted = max(1, MAX_ROWS // order.batch_rows)
+    if len(records) <= wanted:
+        yield from records
+        return
+    drawn: set[int] = set()
+    number = 0
+    while len(drawn) < wanted:
+        name = f"securetrain/rows/1:{root}:{number}".encode()
+        drawn.add(int.from_bytes(hashlib.sha256(name).digest()[:8], "big") % len(records))
+        number += 1
+    yield from (records[number] for number in sorted(drawn))

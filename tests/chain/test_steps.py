@@ -1,0 +1,479 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The records of steps: every lie about rows and gradients is found and named. No torch."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from securetrain.artifacts.statement import (
+    Bound,
+    CheckpointPredicate,
+    DatasetPredicate,
+    DatasetRef,
+    GradientRecord,
+    GradientVerdict,
+    Opened,
+    Parent,
+    StepPieces,
+    members,
+)
+from securetrain.artifacts.statement.dataset_predicate import DataFile, Split
+from securetrain.artifacts.tree.layout import Kind
+from securetrain.artifacts.tree.parts import TreeInfo
+from securetrain.chain import documents, steps
+from securetrain.chain.judging import judge
+from securetrain.chain.links import Given, Subject, code_of
+from securetrain.chain.records import (
+    PAGE,
+    Recorder,
+    StepRecord,
+    StepRecords,
+    read_page,
+    recorded,
+    records_of,
+)
+from securetrain.chain.row_order import RowOrder, tree_root
+from securetrain.chain.store import InMemory
+from securetrain.core import canonical
+from securetrain.core.errors import IdentityError, IntegrityError
+from securetrain.core.hashtree import TreeParams
+from securetrain.core.vocabulary import ChainLink, LinkState
+from securetrain.identity.log import hashes_of, merkle
+from tests.chain.conftest import MINUTE, NOW, Job
+
+ORDER = RowOrder(kind="random", seed=7, split="train", starts=968, seq_len=32, batch_rows=4)
+SETTINGS = {
+    "seed": 7,
+    "data": {"train_split": "train", "seq_len": 32, "batch_rows": 4, "order": None}
+    | {"format": "bytes", "epochs": 1},
+}
+ROWS, GRADIENTS = ChainLink.ROWS, ChainLink.GRADIENTS
+
+
+def dataset(size: int = 1000, name: str = "prose") -> DatasetPredicate:
+    return DatasetPredicate(
+        name=name,
+        seq=0,
+        created=NOW,
+        tree=TreeInfo.of(TreeParams(leaf_size=1024)),
+        files=[DataFile(name="a.bin", size=size, root="ab" * 32)],
+        splits=[Split(name="train", files=["a.bin"])],
+    )
+
+
+@dataclass
+class Segment:
+    """A checkpoint of step 16 after one of step 8, with records that every rank has signed."""
+
+    job: Job
+    order: RowOrder = ORDER
+    after: int = 8
+    count: int = 8
+    pieces: InMemory = field(default_factory=InMemory)
+
+    def __post_init__(self) -> None:
+        self.run = self.job.name
+        self.before = GradientRecord(
+            verdict=GradientVerdict.CLEAN, judged=self.after, clean_steps=self.after
+        )
+        self.dataset = Opened(
+            kind=Kind.DATASET, predicate=dataset(), digest="da" * 32, key_ids=frozenset()
+        )
+        parent = self.job.checkpoint(NOW, step=self.after, gradients=self.before)
+        self.parent = Opened(
+            kind=Kind.CHECKPOINT, predicate=parent, digest="aa" * 32, key_ids=frozenset()
+        )
+        declared = self.pieces.keep(documents.Declared(program="m", settings=SETTINGS))
+        self.bound_job = self.pieces.keep(documents.Job(program=None, declared=declared))
+        term = (NOW - MINUTE, NOW + timedelta(days=1))
+        self.signers = {
+            node: members.issue(self.run, self.job.spiffe(node), term, self.job.roles.node)
+            for node in self.job.nodes
+        }
+        self.lines = self.record()
+
+    def record(self, order: RowOrder | None = None, **step: Any) -> list[bytes]:
+        taken = Recorder(run=self.run, order=order or self.order, after=self.after)
+        for number in range(self.after + 1, self.after + self.count + 1):
+            said = {"loss": 5.5 / number, "norm": 1.25, "lr": 0.1, "verdict": "clean"}
+            taken.add(step=number, **(said | {"watched": True} | step))  # type: ignore[arg-type]
+        return [line for page in taken.taken().pages for line in page[:-1].split(b"\n")]
+
+    def edit(self, at: int, **changes: Any) -> None:
+        """Change one record, which all ranks then sign."""
+        said = canonical.decode(self.lines[at], StepRecord)
+        self.lines[at] = canonical.encode(msgspec.structs.replace(said, **changes))
+
+    def keep(self, made: StepPieces) -> str:
+        for data in (*made.pages, made.document):
+            self.pieces.put(data)
+        return made.digest
+
+    def kept(self, **changes: Any) -> str:
+        """Keep the records; `changes` are those of the document over them."""
+        digest = self.keep(recorded(self.run, self.after, self.lines, self.order))
+        if not changes:
+            return digest
+        said = documents.decode(self.pieces.pieces[digest], StepRecords)
+        return self.pieces.keep(msgspec.structs.replace(said, **changes))
+
+    def said(self, digest: str | None, **changes: Any) -> CheckpointPredicate:
+        """The statement, with what all ranks sign."""
+        last = self.after + self.count
+        fields: dict[str, Any] = {
+            "step": last,
+            "seq": 2,
+            "parents": [Parent(digest="aa" * 32)],
+            "dataset": DatasetRef(
+                name="prose", digest="da" * 32, cursor={"step": last, "rows": 4 * last}
+            ),
+            "gradients": GradientRecord(
+                verdict=GradientVerdict.CLEAN, judged=last, clean_steps=last
+            ),
+            "bound": Bound(step_records=digest, job=self.bound_job),
+        }
+        return self.signed(self.job.checkpoint(**(fields | changes)))
+
+    def signed(self, said: CheckpointPredicate) -> CheckpointPredicate:
+        messages = members.messages_of(said)
+        node_of = {rank: node for node, ref in zip(self.job.nodes, said.nodes, strict=True)
+                   for rank in ref.ranks}  # fmt: skip
+        return msgspec.structs.replace(
+            said,
+            members=sorted(one.certificate for one in self.signers.values()),
+            signatures=[
+                members.signature_of(rank, self.signers[node_of[rank]], message)
+                for rank, message in enumerate(messages)
+            ],
+        )
+
+    def judge(self, said: CheckpointPredicate, link: ChainLink) -> tuple[LinkState, str]:
+        opened = Opened(kind=Kind.CHECKPOINT, predicate=said, digest="cc" * 32, key_ids=frozenset())
+        subject = Subject(opened=opened, parents={"aa" * 32: self.parent}, dataset=self.dataset)
+        given = Given(trust=self.job.roles.trust(), pieces=self.pieces, now=NOW)
+        verdict = judge(link, subject, given)
+        assert verdict.problem() is None or verdict.problem().code == code_of(link)  # type: ignore[union-attr]
+        return verdict.state, verdict.what
+
+
+@pytest.fixture
+def segment(job: Job) -> Segment:
+    return Segment(job)
+
+
+def test_honest_records_show_rows_and_gradients(segment):
+    said = segment.said(segment.kept())
+    for link in (ROWS, GRADIENTS):
+        state, what = segment.judge(said, link)
+        assert state is LinkState.VERIFIED, what
+    assert "8 of 8 steps" in segment.judge(said, ROWS)[1]
+    # Refused steps are counted, and they are no stain: nothing of them is in the weights.
+    segment.edit(3, verdict="refused", norm="nan")
+    counts = GradientRecord(verdict=GradientVerdict.CLEAN, judged=16, refused=1, clean_steps=4)
+    assert segment.judge(segment.said(segment.kept(), gradients=counts), GRADIENTS)[0] == "verified"
+
+
+def gradients(**said: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = {"verdict": GradientVerdict.CLEAN, "judged": 16, "clean_steps": 16}
+    return {"gradients": GradientRecord(**(plain | said))}
+
+
+LIES: dict[str, tuple[ChainLink, Callable[[Segment], CheckpointPredicate]]] = {}
+
+
+def lie(link: ChainLink) -> Callable[[Any], Any]:
+    def note(make: Callable[[Segment], CheckpointPredicate]) -> Any:
+        LIES[make.__name__] = link, make
+        return make
+
+    return note
+
+
+@lie(GRADIENTS)
+def observed_step_is_called_clean(s: Segment) -> CheckpointPredicate:
+    s.edit(2, verdict="observed")
+    return s.said(s.kept())
+
+
+@lie(GRADIENTS)
+def unwatched_step_is_called_clean(s: Segment) -> CheckpointPredicate:
+    s.edit(2, verdict="unwatched", watched=False)
+    return s.said(s.kept())
+
+
+@lie(GRADIENTS)
+def refused_steps_are_not_counted(s: Segment) -> CheckpointPredicate:
+    s.edit(2, verdict="refused")
+    return s.said(s.kept(), **gradients(clean_steps=5))
+
+
+@lie(GRADIENTS)
+def clean_steps_are_overstated(s: Segment) -> CheckpointPredicate:
+    s.edit(6, verdict="settled")
+    return s.said(s.kept(), **gradients(clean_steps=16))
+
+
+@lie(GRADIENTS)
+def an_excluded_rank_is_not_told(s: Segment) -> CheckpointPredicate:
+    s.edit(7, without=(1,))
+    return s.said(s.kept())
+
+
+@lie(GRADIENTS)
+def judged_steps_are_overstated(s: Segment) -> CheckpointPredicate:
+    return s.said(s.kept(), **gradients(judged=17))
+
+
+@lie(GRADIENTS)
+def the_parents_stain_is_washed_off(s: Segment) -> CheckpointPredicate:
+    refused = msgspec.structs.replace(s.before, verdict=GradientVerdict.REFUSED)
+    said = msgspec.structs.replace(s.parent.checkpoint, gradients=refused)
+    s.parent = Opened(kind=Kind.CHECKPOINT, predicate=said, digest="aa" * 32, key_ids=frozenset())
+    return s.said(s.kept())
+
+
+@lie(GRADIENTS)
+def a_record_is_edited_behind_the_ranks(s: Segment) -> CheckpointPredicate:
+    honest = s.said(s.kept())
+    s.edit(2, loss=(0.25).hex())
+    return msgspec.structs.replace(
+        honest, bound=msgspec.structs.replace(honest.bound, step_records=s.kept())
+    )
+
+
+@lie(GRADIENTS)
+def a_record_is_left_out(s: Segment) -> CheckpointPredicate:
+    del s.lines[3]
+    return s.said(s.kept())
+
+
+@lie(GRADIENTS)
+def two_records_are_exchanged(s: Segment) -> CheckpointPredicate:
+    s.lines[3], s.lines[4] = s.lines[4], s.lines[3]
+    return s.said(s.kept())
+
+
+@lie(GRADIENTS)
+def the_last_steps_are_cut(s: Segment) -> CheckpointPredicate:
+    del s.lines[6:]
+    return s.said(s.kept())
+
+
+@lie(GRADIENTS)
+def the_first_steps_are_cut(s: Segment) -> CheckpointPredicate:
+    digest = s.keep(recorded(s.run, 10, s.lines[2:], s.order))
+    return s.said(digest)
+
+
+@lie(GRADIENTS)
+def records_of_another_run(s: Segment) -> CheckpointPredicate:
+    return s.said(s.keep(recorded("job-other", 8, s.lines, s.order)))
+
+
+@lie(GRADIENTS)
+def the_root_is_of_other_records(s: Segment) -> CheckpointPredicate:
+    return s.said(s.kept(root="ab" * 32))
+
+
+@lie(GRADIENTS)
+def the_count_is_false(s: Segment) -> CheckpointPredicate:
+    return s.said(s.kept(count=7))
+
+
+@lie(GRADIENTS)
+def a_page_is_named_twice(s: Segment) -> CheckpointPredicate:
+    digest = s.kept()
+    pages = documents.decode(s.pieces.pieces[digest], StepRecords).pages
+    return s.said(s.kept(pages=pages * 2))
+
+
+@lie(GRADIENTS)
+def one_rank_signed_other_records(s: Segment) -> CheckpointPredicate:
+    said, other = s.said(s.kept()), s.said("ab" * 32)
+    return msgspec.structs.replace(said, signatures=[*said.signatures[:-1], other.signatures[-1]])
+
+
+@lie(GRADIENTS)
+def the_ranks_signed_no_records(s: Segment) -> CheckpointPredicate:
+    said = s.said(None)
+    return msgspec.structs.replace(
+        said, bound=msgspec.structs.replace(said.bound, step_records=s.kept())
+    )
+
+
+@lie(GRADIENTS)
+def a_rank_is_stripped(s: Segment) -> CheckpointPredicate:
+    said = s.said(s.kept())
+    return msgspec.structs.replace(said, signatures=said.signatures[1:])
+
+
+@lie(ROWS)
+def rows_of_another_seed(s: Segment) -> CheckpointPredicate:
+    s.order = msgspec.structs.replace(ORDER, seed=8)
+    s.lines = s.record(s.order)
+    return s.said(s.kept())
+
+
+@lie(ROWS)
+def rows_of_a_hidden_seed(s: Segment) -> CheckpointPredicate:
+    s.lines = s.record(msgspec.structs.replace(ORDER, seed=8))
+    return s.said(s.kept())
+
+
+@lie(ROWS)
+def one_step_read_other_rows(s: Segment) -> CheckpointPredicate:
+    s.edit(5, rows=ORDER.root(13))
+    return s.said(s.kept())
+
+
+@lie(ROWS)
+def one_row_is_exchanged(s: Segment) -> CheckpointPredicate:
+    rows = list(ORDER.rows(12))
+    rows[1] = b"0:5"
+    s.edit(3, rows=tree_root(rows).hex())
+    return s.said(s.kept())
+
+
+@lie(ROWS)
+def rows_come_from_a_part_of_the_data(s: Segment) -> CheckpointPredicate:
+    s.order = msgspec.structs.replace(ORDER, starts=500)
+    s.lines = s.record(s.order)
+    return s.said(s.kept())
+
+
+@lie(ROWS)
+def rows_come_from_another_split(s: Segment) -> CheckpointPredicate:
+    s.order = msgspec.structs.replace(ORDER, split="validation")
+    s.lines = s.record(s.order)
+    return s.said(s.kept())
+
+
+@lie(ROWS)
+def more_rows_are_claimed(s: Segment) -> CheckpointPredicate:
+    ref = DatasetRef(name="prose", digest="da" * 32, cursor={"step": 16, "rows": 65})
+    return s.said(s.kept(), dataset=ref)
+
+
+@lie(ROWS)
+def another_dataset_is_named(s: Segment) -> CheckpointPredicate:
+    ref = DatasetRef(name="prose", digest="db" * 32, cursor={"step": 16, "rows": 64})
+    return s.said(s.kept(), dataset=ref)
+
+
+@lie(ROWS)
+def the_settings_are_of_another_job(s: Segment) -> CheckpointPredicate:
+    other = s.pieces.keep(documents.Declared(program="m", settings=SETTINGS | {"seed": 9}))
+    s.bound_job = s.pieces.keep(documents.Job(program=None, declared=other))
+    return s.said(s.kept())
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("name", sorted(LIES))
+def test_a_lie_is_broken_at_its_link(segment, monkeypatch, name):
+    link, make = LIES[name]
+    said = make(segment)
+    assert segment.judge(said, link)[0] is LinkState.BROKEN
+    # With the check off, nobody objects: the statement's own word counts, as it did before.
+    kept = documents.decode(segment.pieces.pieces[segment.kept()], StepRecords)
+    monkeypatch.setattr(steps, "_records", lambda *_: (segment.parent.checkpoint, kept, []))
+    monkeypatch.setattr(steps, "expected_gradients", lambda *_: said.gradients)
+    monkeypatch.setattr(steps, "_compared", lambda *_: iter(()))
+    monkeypatch.setattr(steps, "_cursor", lambda *_: iter(()))
+    monkeypatch.setattr(steps, "_places", lambda *_: None)
+    segment.dataset = Opened(
+        kind=Kind.DATASET, predicate=dataset(), digest=said.dataset.digest, key_ids=frozenset()
+    )
+    assert segment.judge(said, link)[0] is LinkState.VERIFIED
+
+
+@pytest.mark.forgery
+def test_what_is_not_there_is_missing(segment):
+    said = segment.said(segment.kept())
+    bare = msgspec.structs.replace(said, signatures=[], members=[])
+    unbound = msgspec.structs.replace(
+        said, bound=msgspec.structs.replace(said.bound, step_records=None)
+    )
+    for link in (ROWS, GRADIENTS):
+        assert segment.judge(bare, link)[0] is LinkState.MISSING
+        assert segment.judge(unbound, link)[0] is LinkState.MISSING
+        lost = msgspec.structs.replace(said, parents=[Parent(digest="ab" * 32)])
+        assert segment.judge(lost, link)[0] is LinkState.MISSING
+    whole = dict(segment.pieces.pieces)
+    bound = said.bound.step_records
+    (page,) = documents.decode(whole[bound], StepRecords).pages
+    for gone, links in ((bound, (ROWS, GRADIENTS)), (page, (ROWS, GRADIENTS))):
+        segment.pieces = InMemory({name: data for name, data in whole.items() if name != gone})
+        for link in links:
+            assert segment.judge(said, link)[0] is LinkState.MISSING
+    segment.pieces = InMemory(
+        {name: data for name, data in whole.items() if name != said.bound.job}
+    )
+    assert segment.judge(said, ROWS)[0] is LinkState.MISSING
+    segment.pieces = InMemory(whole)
+    segment.dataset = None
+    assert segment.judge(said, ROWS)[0] is LinkState.MISSING
+    # A document or page whose bytes are others is broken, not missing.
+    for name in (bound, page):
+        segment.pieces = InMemory(whole | {name: whole[name] + b" "})
+        assert segment.judge(said, GRADIENTS)[0] is LinkState.BROKEN
+
+
+@pytest.mark.forgery
+def test_pages_are_read_strictly(segment):
+    page = b"".join(line + b"\n" for line in segment.lines)
+    assert len(list(read_page(page))) == 8
+    line = segment.lines[0]
+    bad = [
+        b"",
+        b"\n",
+        page[:-1],
+        page + b"\n",
+        page.replace(b'"step":9', b'"step": 9'),
+        page.replace(b'"step":9', b'"step":9,"step":9'),
+        page.replace(b"0x1.", b"0x2."),
+        line.replace(b"{", b'{"a":1,') + b"\n",
+        line.replace(b"clean", b"fine") + b"\n",
+        line.replace(b'"step":9', b'"step":0') + b"\n",
+        line.replace(b'"step":9', b'"step":9223372036854775808') + b"\n",
+        (line + b"\n") * (PAGE + 1),
+    ]
+    draw = random.Random(5)
+    for _ in range(60):
+        at = draw.randrange(len(line))
+        bad.append(line[:at] + line[at + 1 :] + b"\n" + b"{")
+    for data in bad:
+        with pytest.raises(IntegrityError) as refused:
+            list(read_page(data))
+        assert refused.value.code == "ST-CHAN-001"
+
+
+def test_ten_thousand_steps_are_small_and_one_is_shown_by_a_proof():
+    taken = Recorder(run="job-1", order=ORDER)
+    for step in range(1, 10_001):
+        taken.add(step=step, loss=1 / step, norm=3.3, lr=1e-3, verdict="clean", watched=True)
+    made = taken.taken()
+    size = sum(map(len, made.pages)) + len(made.document)
+    assert size / 10_000 < 260
+    pieces = InMemory()
+    for page in (*made.pages, made.document):
+        pieces.put(page)
+    found = records_of(pieces, made.digest)
+    assert found is not None
+    kept, records = found
+    assert [one.step for one in records] == list(range(1, 10_001))
+    assert len(kept.pages) == 3
+    lines = b"".join(made.pages).split(b"\n")[:-1]
+    leaves = [merkle.leaf_hash(line) for line in lines]
+    proof = merkle.inclusion_proof(4711, len(leaves), hashes_of(leaves))
+    root = bytes.fromhex(kept.root)
+    merkle.check_inclusion(leaves[4711], 4711, len(leaves), proof, root)
+    with pytest.raises(IdentityError):
+        merkle.check_inclusion(leaves[4712], 4711, len(leaves), proof, root)
+    with pytest.raises(ValueError, match="step 5 after 10000"):
+        taken.add(step=5, loss=1.0, norm=1.0, lr=1.0, verdict="clean", watched=True)
