@@ -58,6 +58,9 @@ class StepVerdict(StrEnum):
     UNWATCHED = "unwatched"
 
 
+_APPLIED: Final = (StepVerdict.CLEAN, StepVerdict.SETTLED, StepVerdict.OBSERVED)
+
+
 class StepRecord(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
@@ -103,7 +106,7 @@ class Recorder:
     run: str
     order: RowOrder
     after: int = 0
-    _lines: list[bytes] = field(default_factory=list)
+    _records: list[StepRecord] = field(default_factory=list)
 
     def add(
         self,
@@ -121,8 +124,8 @@ class Recorder:
         Raises:
             ValueError: It is another one.
         """
-        if step != self.after + len(self._lines) + 1:
-            raise ValueError(f"step {step} after {self.after + len(self._lines)}")
+        if step != self.after + len(self._records) + 1:
+            raise ValueError(f"step {step} after {self.after + len(self._records)}")
         record = StepRecord(
             step=step,
             loss=number(loss),
@@ -133,11 +136,34 @@ class Recorder:
             without=tuple(without),
             rows=self.order.root(step),
         )
-        self._lines.append(canonical.encode(record))
+        self._records.append(record)
+
+    @property
+    def applied(self) -> bytes:
+        """A letter for each step: which word a step that was applied and watched has; else 0."""
+        return bytes(
+            _APPLIED.index(one.verdict) + 1 if one.verdict in _APPLIED else 0
+            for one in self._records
+        )
+
+    def say_as(self, applied: bytes) -> None:
+        """Take over another rank's words on steps that were applied: groups that hold pieces of a
+        model settle a step each for itself, and all have to say the same of it. Whether a step was
+        applied, and watched, stays this rank's own word.
+
+        Raises:
+            ValueError: They are of other steps.
+        """
+        if len(applied) != len(self._records) or max(applied, default=0) > len(_APPLIED):
+            raise ValueError(f"words on {len(applied)} steps, not on {len(self._records)}")
+        for at, (mine, word) in enumerate(zip(self.applied, applied, strict=True)):
+            if mine and word:
+                changed = msgspec.structs.replace(self._records[at], verdict=_APPLIED[word - 1])
+                self._records[at] = changed
 
     def begin(self, after: int) -> None:
         """Forget what was taken: the next step comes after this one."""
-        self.after, self._lines = after, []
+        self.after, self._records = after, []
 
     def taken(self) -> StepPieces:
         """Everything since `begin`.
@@ -145,14 +171,15 @@ class Recorder:
         Raises:
             UsageError: ST-USAG-001, more steps than one checkpoint can have records of.
         """
-        if len(self._lines) > MAX_PAGES * PAGE:
+        if len(self._records) > MAX_PAGES * PAGE:
             raise UsageError(
                 "ST-USAG-001",
-                f"{len(self._lines)} steps since the last checkpoint",
+                f"{len(self._records)} steps since the last checkpoint",
                 "checkpoint.every",
                 f"save at least every {MAX_PAGES * PAGE} steps",
             )
-        return recorded(self.run, self.after, self._lines, self.order)
+        lines = [canonical.encode(one) for one in self._records]
+        return recorded(self.run, self.after, lines, self.order)
 
 
 def recorded(run: str, after: int, lines: Sequence[bytes], order: RowOrder) -> StepPieces:

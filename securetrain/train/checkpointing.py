@@ -72,6 +72,7 @@ from securetrain.guard import Verdict
 from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Journal, events
+from securetrain.parallel import Mesh
 from securetrain.policy import LoadedPolicy
 from securetrain.train.agree import rank_zero_decides
 from securetrain.train.config import AUTO, NEVER, CheckpointJob
@@ -145,6 +146,8 @@ class Checkpoints:
         if step == self._saved_step:
             return
         self.settle(wait=True)
+        if self.recorder is not None and _has_pieces(trainer.model.mesh):
+            self._agree_on_words(self.recorder)
         path, context = self.run.checkpoint(step), self._context(trainer)
         recipients = [Recipient.parse(key) for key in self.policy.policy.checkpoint.encrypt_to]
         self._saved_step = step
@@ -188,6 +191,15 @@ class Checkpoints:
                 watched=result.judged is not None,
                 without=() if result.judged is None else result.judged.excluded,
             )
+
+    def _agree_on_words(self, recorder: Recorder) -> None:
+        """Say of steps what rank 0 says, whose word the statement has (collective)."""
+        mine = recorder.applied
+        if not mine:
+            return
+        words = torch.tensor(list(mine), dtype=torch.uint8, device=self.device)
+        dist.broadcast(words, src=0)
+        recorder.say_as(bytes(words.tolist()))
 
     def _begin_records(self, after: int) -> None:
         if self.recorder is not None:
@@ -476,3 +488,9 @@ class Checkpoints:
                 "put the checkpoints back, or use a new run directory",
             )
         return -1 if step is None else step
+
+
+def _has_pieces(mesh: Mesh) -> bool:
+    """Tell whether several groups of ranks are guarded, each for its piece of the model."""
+    groups = (mesh.comparable, mesh.comparable_experts)
+    return any(group is not None and group.size() < dist.get_world_size() for group in groups)

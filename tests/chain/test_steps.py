@@ -477,3 +477,24 @@ def test_ten_thousand_steps_are_small_and_one_is_shown_by_a_proof():
         merkle.check_inclusion(leaves[4712], 4711, len(leaves), proof, root)
     with pytest.raises(ValueError, match="step 5 after 10000"):
         taken.add(step=5, loss=1.0, norm=1.0, lr=1.0, verdict="clean", watched=True)
+
+
+def test_ranks_of_several_groups_say_of_applied_steps_what_rank_zero_says():
+    words = (
+        ["clean", "settled", "refused", "observed", "unwatched"],
+        ["clean", "observed", "refused", "clean", "unwatched"],
+    )
+    made = [Recorder(run="job-1", order=ORDER) for _ in words]
+    for taken, said in zip(made, words, strict=True):
+        for step, word in enumerate(said, 1):
+            taken.add(step=step, loss=1.0, norm=1.0, lr=0.1, verdict=word, watched=True)
+    assert made[0].taken() != made[1].taken()
+    made[1].say_as(made[0].applied)
+    assert made[0].taken() == made[1].taken()
+    # A step that was dropped here was dropped, whatever another rank says.
+    before = made[1].taken()
+    made[1].say_as(bytes([1, 2, 1, 3, 1]))
+    assert made[1].taken() == before
+    for bad in (b"", b"\1" * 4, b"\4" * 5):
+        with pytest.raises(ValueError, match="words on"):
+            made[1].say_as(bad)
