@@ -77,13 +77,6 @@ _RULES: Final = paths.Rules(
         }
     ),
 )
-_CODES: Final = {
-    paths.Flaw.MALFORMED: "ST-ATTS-605",
-    paths.Flaw.UNTRUSTED: "ST-ATTS-606",
-    paths.Flaw.EXPIRED: "ST-ATTS-607",
-    paths.Flaw.NOT_YET: "ST-ATTS-608",
-    paths.Flaw.UNPINNED: "ST-ATTS-609",
-}
 
 
 class CertificateStatus(StrEnum):
@@ -150,7 +143,7 @@ def verify_chain(
         links = paths.verify_line(line, roots, now, _RULES, cache)
     except paths.BadPathError as bad:
         place = f"{where}: {_ROLES[bad.position]} certificate"
-        raise AttestationError(_CODES[bad.flaw], bad.what, place) from bad
+        raise _refusal(bad, place) from bad
     if status is not None:
         for position in range(_ROOT - 1, _LEAF, -1):
             found = status(links[position].certificate, links[position + 1].certificate)
@@ -220,6 +213,21 @@ def _attribute(
         case _:
             what = f"the BROM certificate's subject has {oid.dotted_string} {values}"
             raise _anonymous(what, where)
+
+
+def _refusal(bad: paths.BadPathError, where: str) -> AttestationError:
+    match bad.flaw:
+        case paths.Flaw.MALFORMED:
+            code = "ST-ATTS-605"
+        case paths.Flaw.EXPIRED:
+            code = "ST-ATTS-607"
+        case paths.Flaw.NOT_YET:
+            code = "ST-ATTS-608"
+        case paths.Flaw.UNPINNED:
+            code = "ST-ATTS-609"
+        case _:
+            code = "ST-ATTS-606"
+    return AttestationError(code, bad.what, where)
 
 
 def _malformed(what: str, where: str) -> AttestationError:

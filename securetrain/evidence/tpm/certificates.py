@@ -62,12 +62,6 @@ _SOFTWARE: Final = frozenset({"id:49424D20", "id:00001014", "id:53572020", "id:4
 """Vendor ids of software TPMs: IBM (twice: libtpms and swtpm, IBM's own), "SW  ", and Microsoft's
 simulator, which shares its id with hardware that is thereby ranked too low, not too high."""
 _SOFTWARE_MODEL: Final = "swtpm"
-_CODES: Final = {
-    paths.Flaw.MALFORMED: "ST-ATTS-105",
-    paths.Flaw.UNTRUSTED: "ST-ATTS-107",
-    paths.Flaw.EXPIRED: "ST-ATTS-108",
-    paths.Flaw.NOT_YET: "ST-ATTS-108",
-}
 _PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
 
 Pem: TypeAlias = Annotated[str, Meta(max_length=256 << 10)]
@@ -355,7 +349,13 @@ def _malformed(what: str, where: str) -> AttestationError:
 
 
 def _refusal(bad: paths.BadPathError, where: str) -> AttestationError:
-    return AttestationError(_CODES[bad.flaw], bad.what, where)
+    match bad.flaw:
+        case paths.Flaw.MALFORMED:
+            return _malformed(bad.what, where)
+        case paths.Flaw.EXPIRED | paths.Flaw.NOT_YET:
+            return AttestationError("ST-ATTS-108", bad.what, where)
+        case _:
+            return AttestationError("ST-ATTS-107", bad.what, where)
 
 
 def _revoked(where: str, what: str) -> AttestationError:
