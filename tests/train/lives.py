@@ -255,7 +255,8 @@ class Injector:
                 self.dead = True
                 self.undurable.lose()
             case How.AFTER:
-                call(*args, **options)
+                with suppress(OSError):  # a call that fails ends, too
+                    call(*args, **options)
             case How.TORN if name == "write":
                 call(args[0], bytes(args[1])[: len(args[1]) // 2])
             case _:
