@@ -253,7 +253,7 @@ def _is_new(values: ReferenceValues, where: str) -> bool:
 
 
 def _has_boot(values: ReferenceValues | None, group: str) -> bool:
-    """Whether something was learned of an image group's boots."""
+    """Tell whether something was learned of an image group's boots."""
     if values is None or (group and group not in values.groups):
         return False
     return values.group(group).boot != BootReference()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What signing a proof would add to the reference values beside the node itself.
+"""The additions that signing a proof would make to the reference values beside the node itself.
 
 Rules:
 

@@ -40,7 +40,7 @@ class MachineRefused(PeerRefused, frozen=True, kw_only=True):
 
 @event("machine-enrolled", Boundary.NODE, _COORDINATOR)
 class MachineEnrolled(Allowed, frozen=True, kw_only=True):
-    """What a machine has proven was signed into the reference values."""
+    """The proof of a machine was signed into the reference values."""
 
     token: str
     group: str
