@@ -461,13 +461,13 @@ def _check_leaf(
 
 
 def _check_dates(link: Link, now: datetime, position: int) -> None:
-    span = f"it is good from {link.not_before} to {link.not_after}, now {now}"
+    if link.not_before <= now <= link.not_after:
+        return
+    flaw, what = Flaw.NOT_YET, f"valid from {link.not_before.isoformat()}"
     if now > link.not_after:
-        what = f"expired {link.not_after.isoformat()}: {span}"
-        raise BadPathError(Flaw.EXPIRED, what, position)
-    if now < link.not_before:
-        what = f"valid from {link.not_before.isoformat()}: {span}"
-        raise BadPathError(Flaw.NOT_YET, what, position)
+        flaw, what = Flaw.EXPIRED, f"expired {link.not_after.isoformat()}"
+    span = f"it is good from {link.not_before} to {link.not_after}, now {now}"
+    raise BadPathError(flaw, f"{what}: {span}", position)
 
 
 def spki_sha256(certificate: x509.Certificate) -> str:
