@@ -12,7 +12,7 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast test-slow durations test-gpu lint types bench campaign docs fuzz mutate clean system-packages
+.PHONY: help quickstart test test-fast test-slow durations test-gpu lint types bench campaign docs fuzz mutate release clean system-packages
 
 help:  ## Show this text
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -74,6 +74,9 @@ test-gpu: $(VENV)/.dev  ## The tests that need a GPU
 
 campaign: $(VENV)/.dev  ## Many random cases of one attack: make campaign NAME=kills COUNT=200
 	$(BIN)/python tools/campaign.py $(NAME) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
+
+release: $(VENV)/.dev  ## Build, try, describe and sign a release: make release KEY=release.pem
+	$(BIN)/python -m tools.release $(if $(KEY),--key $(KEY)) $(if $(KEYLESS),--keyless) $(if $(EXTRAS),--extras $(EXTRAS)) $(if $(OUT),--out $(OUT))
 
 bench: $(VENV)/.dev  ## Ours and the reference side by side; prints ratios
 	$(BIN)/python benchmarks/run.py

@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Build the distributions of one commit twice, and compare them to the byte."""
+
+import hashlib
+import os
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.release.environment import CONSTRAINTS, ROOT, ReleaseError, run
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a release is made of."""
+
+    sha: str
+    epoch: int
+    """Its committer's time, Unix seconds: the only time that a distribution may contain."""
+
+
+def head() -> Commit:
+    """The commit that is checked out.
+
+    Raises:
+        ReleaseError: there are changes that no commit has, or this is no checkout.
+    """
+    changed = run("git", "status", "--porcelain", cwd=ROOT).splitlines()
+    if changed:
+        raise ReleaseError(
+            f"{len(changed)} files differ from the commit, {changed[0][3:]} first: commit them, "
+            "or put them away (git stash -u)"
+        )
+    sha, epoch = run("git", "log", "-1", "--format=%H %ct", cwd=ROOT).split()
+    return Commit(sha, int(epoch))
+
+
+def source_of(commit: Commit, folder: Path) -> Path:
+    """Lay the commit's tracked files, and nothing else, into `folder`."""
+    archive = folder / "source.tar"
+    run("git", "archive", "--format=tar", "-o", archive, commit.sha, cwd=ROOT)
+    source = folder / "source"
+    with tarfile.open(archive) as opened:
+        opened.extractall(source, filter="data")
+    archive.unlink()
+    return source
+
+
+def twice(commit: Commit, builder: Path, out: Path) -> list[Path]:
+    """Build a source distribution, and a wheel from it, in two places; keep one of each in `out`.
+
+    Args:
+        commit: The commit to build.
+        builder: An interpreter that has the package `build`.
+        out: An empty folder.
+
+    Returns:
+        The distributions' files, by name.
+
+    Raises:
+        ReleaseError: a build failed, or the two differ; the first one that does is named.
+    """
+    # Names of other lengths and another mask: a path or a mode in a distribution would show.
+    masks = {"first": 0o022, "the-second-one": 0o077}
+    made: list[dict[str, Path]] = []
+    for name, mask in masks.items():
+        with tempfile.TemporaryDirectory(prefix=f"release-{name}-") as place:
+            before = os.umask(mask)
+            try:
+                source = source_of(commit, Path(place))
+                target = out / name
+                run(
+                    *(builder, "-m", "build", "--outdir", target, source),
+                    environment={
+                        "SOURCE_DATE_EPOCH": str(commit.epoch),
+                        "PIP_CONSTRAINT": " ".join(str(file) for file in CONSTRAINTS),
+                    },
+                )
+            finally:
+                os.umask(before)
+        made.append({file.name: file for file in target.iterdir()})
+    one, other = made
+    if one.keys() != other.keys():
+        raise ReleaseError(f"two builds made {sorted(one)} and {sorted(other)}")
+    for file_name in sorted(one):
+        if sha256(one[file_name]) != sha256(other[file_name]):
+            raise ReleaseError(
+                f"two builds of {file_name} differ: compare them with diffoscope "
+                f"({one[file_name]}, {other[file_name]})"
+            )
+    kept = [one[file_name].rename(out / file_name) for file_name in sorted(one)]
+    for file in kept:
+        file.chmod(0o644)
+    for file in other.values():
+        file.unlink()
+    for name in masks:
+        (out / name).rmdir()
+    return kept
+
+
+def sha256(file: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

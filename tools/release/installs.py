@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Install the wheel with each of its extras into empty environments, and start it there."""
+
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from packaging.metadata import Metadata
+
+from tools.release.environment import ReleaseError, make, run
+
+PYTHONS: Final = ("3.11", "3.12", "3.13")
+"""What the package says that it supports (pyproject.toml's classifiers)."""
+BASE: Final = "base"
+"""The name under which an installation without extras is asked for and told."""
+
+
+class Outcome(StrEnum):
+    """What came of one installation."""
+
+    WORKS = "works"
+    FAILED = "failed"
+    NO_PYTHON = "no such Python here"
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """One environment."""
+
+    python: str
+    extra: str
+    outcome: Outcome
+    why: str = ""
+
+
+def extras_of(wheel: Path) -> list[str]:
+    """The extras that a wheel's metadata names.
+
+    Raises:
+        ReleaseError: it has no metadata.
+    """
+    with zipfile.ZipFile(wheel) as opened:
+        for name in opened.namelist():
+            if name.endswith(".dist-info/METADATA"):
+                return sorted(Metadata.from_email(opened.read(name)).provides_extra or [])
+    raise ReleaseError(f"{wheel} has no METADATA")
+
+
+def check(
+    wheel: Path,
+    version: str,
+    extras: Iterable[str],
+    pythons: Sequence[str] = PYTHONS,
+    say: Callable[[Install], None] = lambda _: None,
+) -> list[Install]:
+    """Try each extra on each Python; those Pythons that are not here are told, not passed over.
+
+    Args:
+        wheel: The wheel's file; its folder is where pip looks first.
+        version: What ``securetrain --version`` must print.
+        extras: Names of extras, and ``base`` for none.
+        pythons: Versions such as ``3.12``, found on PATH as ``python3.12``.
+        say: Told of each as it ends.
+    """
+    done: list[Install] = []
+    for python in pythons:
+        interpreter = shutil.which(f"python{python}")
+        for extra in extras:
+            if interpreter is None:
+                one = Install(python, extra, Outcome.NO_PYTHON)
+            else:
+                one = _one(wheel, version, interpreter, python, extra)
+            done.append(one)
+            say(one)
+    return done
+
+
+def _one(wheel: Path, version: str, interpreter: str, python: str, extra: str) -> Install:
+    wanted = f"securetrain=={version}" if extra == BASE else f"securetrain[{extra}]=={version}"
+    with tempfile.TemporaryDirectory(prefix="release-install-") as folder:
+        try:
+            made = make(Path(folder) / "env", [wanted], python=interpreter, links=wheel.parent)
+            command = made.with_name("securetrain")
+            said = run(command, "--version", cwd=Path(folder))
+            if version not in said.split():
+                raise ReleaseError(f"securetrain --version says {said.strip()!r}, not {version}")
+            # What the wheel must bring along: bundled policies, read by the safe loader.
+            run(command, "policy", "lint", "baseline", cwd=Path(folder))
+        except ReleaseError as error:
+            return Install(python, extra, Outcome.FAILED, str(error))
+    return Install(python, extra, Outcome.WORKS)
+
+
+def as_values(done: Iterable[Install]) -> list[dict[str, str]]:
+    """Plain values for the release's record, by Python and extra."""
+    return [{name: str(value) for name, value in asdict(one).items()} for one in done]
