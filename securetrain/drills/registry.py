@@ -34,6 +34,7 @@ from securetrain.core import canonical
 from securetrain.core.errors import AuditError, SecureTrainError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.core.vocabulary import Boundary
+from securetrain.drills.plain_stack import lacking
 from securetrain.drills.process_tree import kill_tree
 
 SIDE_TIMEOUT: Final = 120.0
@@ -452,6 +453,8 @@ def run_side(argv: list[str], plain: Attack, hardened: Attack) -> None:
 def _run_side(drill: Drill, side: Side, workdir: Path) -> Outcome:
     if workdir.exists():
         raise UsageError("ST-USAG-005", "already exists", str(workdir))
+    if lacks := lacking():
+        return Outcome(side=side, succeeded=False, lacks=lacks, evidence="It was not started.")
     make_private_dir(workdir)
     log = workdir / "side.log"
     started = time.monotonic()

@@ -14,7 +14,7 @@ from securetrain.core import canonical
 from securetrain.core.codes import CODES
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import Boundary
-from securetrain.drills import DRILLS, DrillResult, run_drill
+from securetrain.drills import DRILLS, DrillResult, plain_stack, run_drill
 from securetrain.drills.process_tree import wait_until
 from securetrain.drills.registry import Drill, Outcome, Side, judge, run_sides
 
@@ -142,3 +142,12 @@ def test_a_side_that_hangs_is_killed_with_all_it_started(tmp_path):
 def test_the_registry_starts_without_torch():
     code = "import sys, securetrain.drills; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_the_plain_stack_no_side_is_started_and_nothing_is_proven(tmp_path, monkeypatch):
+    monkeypatch.setattr(plain_stack, "PACKAGES", ("torch", "no_such_package"))
+    started = tmp_path / "drill"
+    result = run_drill("D-OBJ-PICKLE", started)
+    assert (result.ok, result.problem) == (False, "ST-DRIL-004")
+    assert "no no_such_package (in a checkout" in str(result.error())
+    assert not started.exists()
