@@ -132,7 +132,9 @@ def _for_many_machines(builder: Path, folder: Path, commit: Commit) -> None:
     """Give a wheel with a compiled kernel the oldest manylinux tag that it keeps to (PEP 600).
 
     An index takes no wheel of one machine's Linux. A wheel without the kernel stays as it is.
+    auditwheel writes folders with the mask of whoever runs it: here it is always the same.
     """
+    os.umask(0o022)
     for wheel in folder.glob("*-linux_*.whl"):
         run(
             *(builder, "-m", "auditwheel", "repair", "--only-plat", "--wheel-dir", folder, wheel),
