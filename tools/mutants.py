@@ -231,6 +231,10 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         'raise AttestationError("ST-ATTS-013", "no TPM speaks for it", f"node {answer.node}")',
     ): "`enroll` has refused an answer without a TPM before: it tells the type checker so",
     (
+        "evidence/inventory.py",
+        "len(data) != size or hashlib.sha256(data).hexdigest() != sha256",
+    ): "bytes of another length have another SHA-256",
+    (
         "identity/paths.py",
         "constraints is None or basic is None or not constraints.critical",
     ): "`basic` is None where `constraints` is, and nowhere else: both tell the type checker so",
