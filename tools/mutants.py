@@ -234,6 +234,9 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         "evidence/inventory.py",
         "len(data) != size or hashlib.sha256(data).hexdigest() != sha256",
     ): "bytes of another length have another SHA-256",
+    ("evidence/tpm/late.py", "self._before is None and value != quoted"): (
+        "during a lease another value was refused just above; `check_replay` takes an equal one"
+    ),
     (
         "identity/paths.py",
         "constraints is None or basic is None or not constraints.critical",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from securetrain.attest.fleet.desk import Desk
+from securetrain.attest.fleet.desk import LEDGER, Desk
 from securetrain.attest.fleet.guest_list import Guest, read_guests
 from securetrain.attest.fleet.intake import Rule
 from securetrain.attest.fleet.token import FleetToken, parse_fleet_token
@@ -326,6 +326,14 @@ def test_a_ledger_that_was_changed(office, how):
     path.write_bytes(b"".join(lines))
     code = "ST-LEDG-003" if how in {"edit", "other key"} else "ST-LEDG-002"
     vocabulary.refused(IntegrityError, code, office.desk.decisions)
+
+
+def test_a_ledger_that_cannot_be_read(office):
+    office.token()
+    ledger = office.folder / "admission" / LEDGER
+    ledger.unlink()
+    ledger.mkdir()
+    refused("ST-ADMN-023", office.desk.decisions)
 
 
 def test_what_cannot_be_written_down_is_not_done(office):

@@ -322,6 +322,19 @@ def test_a_token_that_ends_while_its_machine_answers(office):
     assert office.desk.waiting() == []
 
 
+@pytest.mark.forgery
+def test_one_token_on_two_connections_at_once(office):
+    """Both were asked before either had answered: the first answer spends the token."""
+    token, machine = office.token(), Machine("node-4")
+    asked = [office.ask(token, machine) for _ in range(2)]
+    said = [answer(one, token, machine) for one in asked]
+    office.keeper.judge(asked[1], said[1], "x")
+    late = refused("ST-ADMN-016", office.keeper.judge, asked[0], said[0], "x")
+    assert "meanwhile" in late.what
+    (waits,) = office.desk.waiting()
+    assert waits.bundle == said[1]
+
+
 def test_a_token_that_was_used_is_asked_nothing(office):
     token, machine = office.token(), Machine("node-4")
     office.prove(token, machine)

@@ -16,7 +16,11 @@ import pytest
 from securetrain.attest.fleet.bundle import key_text
 from securetrain.attest.fleet.values import change_values, put_nodes, remove
 from securetrain.attest.session import reference_file
-from securetrain.attest.session.inventory_file import open_pages, pages_path
+from securetrain.attest.session.inventory_file import (
+    open_pages,
+    pages_path,
+    remove_pages,
+)
 from securetrain.attest.session.reference_file import (
     last_edition,
     read_reference_values,
@@ -238,6 +242,26 @@ def test_pages_that_change_under_a_running_coordinator_are_refused(path, values)
     assert held[max(held._firsts)], "the others are untouched"
     file.unlink()
     assert "copy the file" in refused("ST-ATTS-009", read, path).fix
+
+
+def test_a_disk_that_does_not_give_the_pages(path, values, monkeypatch):
+    found = read(path)
+
+    def broken(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", broken)
+    error = refused("ST-ATTS-009", lambda: dict(found.nodes.items()))
+    assert "Input/output error" in error.what
+
+
+def test_pages_that_cannot_be_removed(path, values, monkeypatch):
+    def full(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", full)
+    refused("ST-USAG-002", remove_pages, path, (), error=UsageError)
+    assert the_pages(path).exists()
 
 
 @pytest.mark.forgery

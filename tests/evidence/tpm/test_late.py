@@ -236,6 +236,37 @@ def test_other_extensions_of_root(userspace):
     refused("ST-ATTS-241", forged(userspace=userspace))
 
 
+def test_a_register_that_the_quote_leaves_out_teaches_nothing():
+    log, said = parse(GOOD.log()), GOOD.userspace_log()
+    for left_out in LATE_PCRS:
+        pcrs = {index: value for index, value in GOOD.pcrs().items() if index != left_out}
+        error = vocabulary.refused(AttestationError, "ST-ATTS-205", learn_late, log, said, pcrs)
+        assert error.where == f"PCR {left_out}"
+
+
+def test_sections_are_learned_of_their_register_alone():
+    twelve = [bootlogs.event(12, bootlogs.IPL, word) for word in (b".linux\0", b"more\0")]
+    found = taught(GOOD.changed(firmware=[*GOOD.firmware[:14], *twelve, *GOOD.firmware[14:]]))
+    assert found.sections == learned().sections
+
+
+@pytest.mark.forgery
+def test_the_log_ends_behind_the_name_of_a_section():
+    name = bootlogs.event(11, bootlogs.IPL, b".linux\0")
+    error = refused("ST-ATTS-241", forged(firmware=[name], userspace=[]))
+    assert "has no content" in error.what
+
+
+@pytest.mark.forgery
+def test_the_firmware_measures_no_volume_key():
+    """Root alone has keys of volumes; what anything before it measures there is not one."""
+    rest = [one for one in GOOD.userspace if one != uki.volume_key()]
+    assert learned().volume_keys == 1
+    judge(forged(userspace=rest))
+    firmware = [*GOOD.firmware, bootlogs.event(15, bootlogs.IPL, b"?")]
+    refused("ST-ATTS-241", forged(firmware=firmware, userspace=rest))
+
+
 def lies(source, base):
     """One lie about an honest boot: registers stay, the logs change."""
     kind = source.randrange(6)
