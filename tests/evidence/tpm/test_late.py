@@ -250,6 +250,22 @@ def test_sections_are_learned_of_their_register_alone():
     assert found.sections == learned().sections
 
 
+def test_a_phase_is_one_in_its_register_alone():
+    boot = GOOD.changed(
+        userspace=[*uki.PHASES, uki.word(11, "something"), uki.word(12, "enter-initrd")]
+    )
+    found = taught(boot)
+    assert found.words["11"] == ("something",)
+    assert "enter-initrd" in found.words["12"]
+    judge(boot, found)
+
+
+def test_a_machine_id_in_another_register_opens_none():
+    boot = GOOD.changed(userspace=[*uki.PHASES, uki.word(12, uki.MACHINE)])
+    assert not taught(boot).any_machine_id
+    assert taught(GOOD).any_machine_id
+
+
 @pytest.mark.forgery
 def test_the_log_ends_behind_the_name_of_a_section():
     name = bootlogs.event(11, bootlogs.IPL, b".linux\0")
