@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from securetrain.attest.fleet import guest_list
 from securetrain.attest.fleet.desk import LEDGER, Desk
 from securetrain.attest.fleet.guest_list import Guest, read_guests
 from securetrain.attest.fleet.intake import Rule
@@ -424,6 +425,14 @@ def test_a_list_that_is_not_one(tmp_path, text, line, said):
     assert said in error.what
     if line:
         assert f"line {line}" in error.where
+
+
+def test_a_list_of_more_nodes_than_a_fleet_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(guest_list, "MAX_NODES", 2)
+    assert len(listed(tmp_path, "node\nn-1\nn-2\n")) == 2
+    error = refused("ST-ADMN-024", listed, tmp_path, "node\nn-1\nn-2\nn-3\n")
+    assert "more than 2 nodes" in error.what
+    assert "line 4" in error.where
 
 
 def test_a_list_that_is_not_there(tmp_path):

@@ -266,6 +266,24 @@ def test_a_machine_id_in_another_register_opens_none():
     assert taught(GOOD).any_machine_id
 
 
+def test_only_what_root_measured_of_a_node_is_a_volume_key():
+    without_text = GOOD.changed(
+        firmware=[*GOOD.firmware, bootlogs.event(15, bootlogs.IPL, b"", b"of the firmware")],
+        userspace=[*uki.PHASES, uki.Said(12, b"something", "")],
+    )
+    found = taught(without_text)
+    assert found.volume_keys == 0
+    assert len(found.digests["15"]) == 1
+    assert len(found.digests["12"]) == len(learned().digests.get("12", ())) + 1
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("second", [True, False])
+def test_machine_ids_are_open_when_either_boot_leaves_them_open(first, second):
+    one, other = (without(any_machine_id=held) for held in (first, second))
+    assert merge_late(one, other).any_machine_id is (first or second)
+
+
 @pytest.mark.forgery
 def test_the_log_ends_behind_the_name_of_a_section():
     name = bootlogs.event(11, bootlogs.IPL, b".linux\0")
