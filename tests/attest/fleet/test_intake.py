@@ -216,8 +216,11 @@ def test_an_edition_that_somebody_else_signs_is_seen(office):
     first(office, Machine("node-1"))
     current = CurrentValues(office.intake.path, office.intake.signed_by, office.intake.state)
     before = current()
+    assert before is not None
     assert set(before.nodes) == {"node-1"}
     assert current() is before, "a file that did not change is not read again"
     come(office, Machine("node-2"))
     office.intake.sign(office.desk, office.desk.waiting())
-    assert set(current().nodes) == {"node-1", "node-2"}
+    after = current()
+    assert after is not None
+    assert set(after.nodes) == {"node-1", "node-2"}

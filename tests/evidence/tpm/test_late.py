@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tpm.eventlog import parse
@@ -21,6 +22,7 @@ from securetrain.evidence.tpm.late import (
     learn_late,
     merge_late,
 )
+from securetrain.evidence.tpm.pcr_policy import load_policy_key
 from securetrain.evidence.tpm.userspace_log import LOG_LIMIT, leads_to, parse_userspace_log
 from tests import vocabulary
 from tests.evidence.tpm import bootlogs
@@ -282,6 +284,18 @@ def test_only_what_root_measured_of_a_node_is_a_volume_key():
 def test_machine_ids_are_open_when_either_boot_leaves_them_open(first, second):
     one, other = (without(any_machine_id=held) for held in (first, second))
     assert merge_late(one, other).any_machine_id is (first or second)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "key",
+    [rsa_key(1024), ec.generate_private_key(ec.SECP256K1()), ed25519.Ed25519PrivateKey.generate()],
+    ids=["short", "curve", "kind"],
+)
+def test_a_key_that_signs_predictions_is_too_weak_or_of_another_kind(key):
+    pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    vocabulary.refused(AttestationError, "ST-ATTS-009", load_policy_key, pem, "late.policy_keys")
+    load_policy_key(uki.pem(KEY), "late.policy_keys")
 
 
 @pytest.mark.forgery
