@@ -405,6 +405,7 @@ def test_a_list_of_nodes(tmp_path):
         ("node\nn-1\nn-2\nn-1\n", 4, "twice, first in"),
         (f"node,ek\nn-1,000b{'ab' * 32}\nn-2,000b{'AB' * 32}\n", 3, "the TPM"),
         ("name\nn-1\n", 1, "the head"),
+        ("group\nimage\n", 1, "the head"),
         ("node,node\nn-1,n-2\n", 1, "the head"),
         ("node,rack\nn-1,7\n", 1, "the head"),
         ("node,group\nn-1\n", 2, "1 cells"),
@@ -418,7 +419,7 @@ def test_a_list_of_nodes(tmp_path):
         ("", 0, "names no node"),
         (b"node\n\xff\n", 0, "UTF-8"),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_a_list_that_is_not_one(tmp_path, text, line, said):
     error = refused("ST-ADMN-024", listed, tmp_path, text)

@@ -22,7 +22,7 @@ from securetrain.evidence.tpm.late import (
     learn_late,
     merge_late,
 )
-from securetrain.evidence.tpm.pcr_policy import load_policy_key
+from securetrain.evidence.tpm.pcr_policy import DOCUMENT_LIMIT, TRIES, load_policy_key
 from securetrain.evidence.tpm.userspace_log import LOG_LIMIT, leads_to, parse_userspace_log
 from tests import vocabulary
 from tests.evidence.tpm import bootlogs
@@ -296,6 +296,36 @@ def test_a_key_that_signs_predictions_is_too_weak_or_of_another_kind(key):
     pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
     vocabulary.refused(AttestationError, "ST-ATTS-009", load_policy_key, pem, "late.policy_keys")
     load_policy_key(uki.pem(KEY), "late.policy_keys")
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "mine",
+    [KEY, ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP384R1())],
+    ids=["RSA", "P-256", "P-384"],
+)
+def test_a_prediction_by_another_key_of_the_same_kind(mine):
+    other = OTHER if mine is KEY else ec.generate_private_key(mine.curve)
+    reference = without(sections={}, policy_keys=(uki.pem(mine),))
+    pcrs = GOOD.pcrs()
+    judge(reference=reference, signatures=uki.signed(uki.prediction(mine, pcrs)))
+    refused("ST-ATTS-242", reference=reference, signatures=uki.signed(uki.prediction(other, pcrs)))
+
+
+def test_predictions_of_other_values_are_not_counted_as_tries():
+    one = uki.prediction(KEY, GOOD.pcrs())
+    others = [uki.prediction(KEY, GOOD.pcrs(1)) for _ in range(TRIES)]
+    reference = without(sections={}, policy_keys=(uki.pem(KEY),))
+    judge(reference=reference, signatures=uki.signed(*others, one))
+
+
+def test_no_predictions_and_too_many():
+    reference = without(sections={}, policy_keys=(uki.pem(KEY),))
+    error = refused("ST-ATTS-242", reference=reference)
+    assert "sent no signatures" in error.what
+    large = uki.signed(uki.prediction(KEY, GOOD.pcrs())) + b" " * DOCUMENT_LIMIT
+    error = refused("ST-ATTS-242", reference=reference, signatures=large)
+    assert "the limit is" in error.what
 
 
 @pytest.mark.forgery
