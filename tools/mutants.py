@@ -226,6 +226,21 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         "artifacts/tree/lease.py",
         "folder.is_symlink() or (folder.exists() and not folder.is_dir())",
     ): "what it leaves alone `shutil.rmtree` refuses, and the refusal is passed over",
+    (
+        "attest/fleet/doorkeeper.py",
+        'raise AttestationError("ST-ATTS-013", "no TPM speaks for it", f"node {answer.node}")',
+    ): "`enroll` has refused an answer without a TPM before: it tells the type checker so",
+    (
+        "evidence/inventory.py",
+        "len(data) != size or hashlib.sha256(data).hexdigest() != sha256",
+    ): "bytes of another length have another SHA-256",
+    ("evidence/tpm/late.py", "self._before is None and value != quoted"): (
+        "during a lease another value was refused just above; `check_replay` takes an equal one"
+    ),
+    (
+        "identity/paths.py",
+        "constraints is None or basic is None or not constraints.critical",
+    ): "`basic` is None where `constraints` is, and nowhere else: both tell the type checker so",
     ("identity/log/merkle.py", "not number & 1 and number"): (
         "the RFC's words; above the root `last` is not 0, and `number` is odd or equals it"
     ),

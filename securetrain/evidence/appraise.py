@@ -14,8 +14,9 @@ What only the caller knows (nonces, leases, revocations, the policy's tier rule)
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from securetrain.core.errors import AttestationError, SecureTrainError
 from securetrain.core.vocabulary import tier_label
@@ -27,8 +28,7 @@ from securetrain.evidence.result import AttestationResult
 from securetrain.identity.keys import PublicKey
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """The verifier's own view of the exchange that evidence was made for."""
 
     node: str

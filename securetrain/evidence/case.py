@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records that pass between the verifier and its appraisers: an opening, a case, a lease."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -32,8 +31,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """False for a renewal, which leaves out the firmware's log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     """The last accepted quote of one TPM."""
 
     ek_name: str

@@ -162,7 +162,11 @@ class NodeEvidence(_Struct, frozen=True, kw_only=True):
             plain = msgspec.structs.replace(
                 plain, tee=msgspec.structs.replace(self.tee, paravisor=spoken)
             )
-        return msgspec.json.encode(plain, order="sorted")
+        return _ENCODER.encode(plain)
+
+
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_DECODER: Final = msgspec.json.Decoder(NodeEvidence, strict=True)
 
 
 def _written(tpm: TpmEvidence) -> TpmEvidence:
@@ -205,10 +209,10 @@ def parse_node(body: bytes) -> NodeEvidence:
     if len(body) > BODY_LIMIT:
         raise _bad(f"{len(body)} bytes, the limit is {BODY_LIMIT}")
     # A list is built before its length is compared: a million texts would take 100 MiB.
-    if body.count(b",") > MAX_VALUES:
+    if len(body) > MAX_VALUES and body.count(b",") > MAX_VALUES:
         raise _bad(f"more than {MAX_VALUES} values")
     try:
-        evidence = msgspec.json.decode(body, type=NodeEvidence, strict=True)
+        evidence = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _bad(str(error)) from error
     if evidence.encode() != body:

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.verification import VerificationError
 
 from securetrain.identity import paths
 from tests.evidence.tpm.forge import resign
@@ -349,3 +351,89 @@ def test_many_forgeries_drawn_at_random():
     for _ in range(400):
         _turn_a_bit(drawn, links)
     verify(LINE, links=links)
+
+
+# Schemes.
+
+
+def _pss(digest, salt=padding.PSS.DIGEST_LENGTH):
+    return padding.PSS(padding.MGF1(digest), salt)
+
+
+def test_a_scheme_takes_its_own_keys_and_signatures_alone():
+    rsa_scheme, curve = paths.Scheme.RSA_4096_PSS_SHA384, paths.Scheme.ECDSA_P384_SHA384
+    large, small, on_curve = rsa_key(4096), rsa_key(2048), key("leaf")
+    sha384 = hashes.SHA384()
+    by_rsa = large.sign(b"said", _pss(sha384), sha384)
+    by_curve = on_curve.sign(b"said", ec.ECDSA(sha384))
+    rsa_scheme.check(large.public_key(), by_rsa, b"said")
+    curve.check(on_curve.public_key(), by_curve, b"said")
+    weak = small.sign(b"said", _pss(sha384), sha384)
+    other_curve = ec.generate_private_key(ec.SECP256R1())
+    for scheme, public, signature, message in (
+        (rsa_scheme, large.public_key(), by_rsa, b"not said"),
+        (rsa_scheme, rsa_key(4096, 1).public_key(), by_rsa, b"said"),
+        (rsa_scheme, large.public_key(), large.sign(b"said", padding.PKCS1v15(), sha384), b"said"),
+        (rsa_scheme, small.public_key(), weak, b"said"),
+        (rsa_scheme, on_curve.public_key(), by_curve, b"said"),
+        (rsa_scheme, None, by_rsa, b"said"),
+        (curve, on_curve.public_key(), by_curve, b"not said"),
+        (curve, key("low").public_key(), by_curve, b"said"),
+        (curve, on_curve.public_key(), on_curve.sign(b"said", ec.ECDSA(hashes.SHA256())), b"said"),
+        (curve, other_curve.public_key(), other_curve.sign(b"said", ec.ECDSA(sha384)), b"said"),
+        (curve, large.public_key(), by_rsa, b"said"),
+    ):
+        with pytest.raises(InvalidSignature):
+            scheme.check(public, signature, message)
+
+
+def test_who_is_judged_by_a_scheme_need_not_meet_the_profile(monkeypatch):
+    def refuse(*_):
+        raise VerificationError("not like the web's")
+
+    monkeypatch.setattr(paths, "_check_profile", refuse)
+    refused(paths.Flaw.UNTRUSTED, LINE, 2, "not like the web's")
+    assert len(verify(LINE, rules=ALONE)) == len(ROLES)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("rules", [RULES, ALONE], ids=["profile", "scheme"])
+def test_the_algorithm_beside_a_signature_is_not_the_one_that_was_signed(rules):
+    """What was signed says SHA-256; the signature is by SHA-384, and says so."""
+    sha256, sha384 = (bytes.fromhex(f"06082a8648ce3d0403{n}") for n in ("02", "03"))
+    changed = LINE[0][1].replace(sha384, sha256, 1)
+    certificate = x509.load_der_x509_certificate(changed)
+    signature = key("low").sign(certificate.tbs_certificate_bytes, ec.ECDSA(hashes.SHA384()))
+    head = changed[: -len(certificate.signature) - 3]  # BIT STRING, length, unused bits
+    end = b"\x03" + bytes([len(signature) + 1]) + b"\0" + signature
+    inner = head[4:] + end
+    made_again = b"\x30\x82" + len(inner).to_bytes(2, "big") + inner
+    assert x509.load_der_x509_certificate(made_again).signature == signature
+    refused(paths.Flaw.UNTRUSTED, [("leaf", made_again), *LINE[1:]], 0, rules=rules)
+
+
+@pytest.mark.forgery
+def test_a_certificate_by_the_right_algorithm_with_weaker_parameters():
+    """RSASSA-PSS names its hash in parameters: the scheme's is SHA-384."""
+    rules = replace(ALONE, scheme=paths.Scheme.RSA_4096_PSS_SHA384, leaf_key=False)
+    above = rsa_key(4096)
+
+    def certificate(name, public, digest, *, ca):
+        signs = ("key_cert_sign",) if ca else ("digital_signature",)
+        return (
+            x509.CertificateBuilder(_name("root"), _name(name), public, 7, BEGIN, END)
+            .add_extension(x509.BasicConstraints(ca, None), critical=True)
+            .add_extension(usage(*signs), critical=True)
+            .sign(above, digest, rsa_padding=_pss(digest))
+        )
+
+    root = certificate("root", above.public_key(), hashes.SHA384(), ca=True)
+    pins = (paths.spki_sha256(root),)
+    for digest in (hashes.SHA384(), hashes.SHA256()):
+        leaf = certificate("leaf", key("leaf").public_key(), digest, ca=False)
+        leaf.verify_directly_issued_by(root)  # by its own word it is signed in both cases
+        line = [("leaf", leaf), ("root", root)]
+        if isinstance(digest, hashes.SHA384):
+            assert len(verify(line, pins=pins, rules=rules)) == 2
+        else:
+            refused(paths.Flaw.UNTRUSTED, line, 0, "did not sign it", pins=pins, rules=rules)

@@ -212,12 +212,17 @@ def appraise_ima(
     """
     before = _begin(ima, pcr10, start)
     key = _key(policy, binary=ima.binary)
-    replay = _Replay(ima, policy, violations, cache.runs.table(key), cache.tails.table(key))
-    known = cache.table(policy, binary=ima.binary)
+    digest = b""
     if before.entries and ima.binary and len(ima.entries) <= LONGEST_TAIL:
-        reached = replay.renew(before, pcr10, known)
-    else:
-        reached = replay.run(before, pcr10, boot_aggregate, known)
+        digest = sha256(ima.entries).digest()
+        tail = cache.tails.table(key).get(digest)
+        if tail is not None and before.pcr != pcr10:
+            return _as_before(tail, before, pcr10, policy)
+    replay = _Replay(ima, policy, violations, cache.runs.table(key))
+    known = cache.table(policy, binary=ima.binary)
+    reached = replay.run(before, pcr10, boot_aggregate, known)
+    if digest:
+        replay.keep_tail(digest, known)
     cache.add(policy, replay.fresh, binary=ima.binary)
     cache.runs.add(key, replay.collector.found)
     cache.tails.add(key, replay.tail)
@@ -231,6 +236,27 @@ def appraise_ima(
         warnings=replay.warnings,
         boot_aggregate=replay.aggregate.hex(),
         aggregate_compared=bool(replay.aggregate) and boot_aggregate is not None,
+        policy="" if policy is None else policy.digest,
+    )
+
+
+def _as_before(
+    tail: Run, before: Progress, target: bytes, policy: RuntimePolicy | None
+) -> ImaState:
+    """Replay a renewal's list that was accepted as a whole: it is not taken apart."""
+    pcr, read, marks = tail.extend(before.pcr, target)
+    number = before.entries + read
+    if pcr != target:
+        raise _unreached(number, pcr, target)
+    return ImaState(
+        progress=Progress(number, pcr),
+        num_entries=read,
+        excluded=marks % _SIGNED,
+        signed=marks // _SIGNED,
+        violations=0,
+        violated=(),
+        boot_aggregate="",
+        aggregate_compared=False,
         policy="" if policy is None else policy.digest,
     )
 
@@ -262,12 +288,10 @@ class _Replay:
         policy: RuntimePolicy | None,
         violations: Violations,
         runs: Mapping[bytes, Run],
-        tails: Mapping[bytes, Run],
     ) -> None:
         self._data = ima.entries
         self._binary = ima.binary
         self._runs = runs
-        self._tails = tails
         self.tail: dict[bytes, Run] = {}
         """The whole list of a renewal, by its SHA-256, that others may share."""
         self.collector = Collector(ima.entries)
@@ -333,20 +357,11 @@ class _Replay:
         self._read = position
         return Progress(number, pcr)
 
-    def renew(self, before: Progress, target: bytes, known: Mapping[bytes, Judged]) -> Progress:
-        """Replay a renewal's binary list; one that was accepted as a whole is not taken apart."""
-        digest = sha256(self._data).digest()
-        tail = self._tails.get(digest)
-        if tail is None or before.pcr == target:
-            reached = self.run(before, target, None, known)
-            if self._read == len(self._data):
-                entries = split_binary(self._data)
-                self.tail = whole(digest, [known.get(e) or self.fresh.get(e) for e in entries])
-            return reached
-        pcr, read, self.marks = tail.extend(before.pcr, target)
-        if pcr != target:
-            raise _unreached(before.entries + read, pcr, target)
-        return Progress(before.entries + read, pcr)
+    def keep_tail(self, digest: bytes, known: Mapping[bytes, Judged]) -> None:
+        """Keep a renewal's binary list, of this SHA-256, that was read to its end."""
+        if self._read == len(self._data):
+            entries = split_binary(self._data)
+            self.tail = whole(digest, [known.get(e) or self.fresh.get(e) for e in entries])
 
     def _first(self, first: bytes, boot_aggregate: bytes | None) -> bytes:
         """PCR 10 after the first entry of a boot."""

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from securetrain.attest.fleet.desk import Desk
+from securetrain.attest.fleet import guest_list
+from securetrain.attest.fleet.desk import LEDGER, Desk
 from securetrain.attest.fleet.guest_list import Guest, read_guests
 from securetrain.attest.fleet.intake import Rule
 from securetrain.attest.fleet.token import FleetToken, parse_fleet_token
@@ -328,6 +329,14 @@ def test_a_ledger_that_was_changed(office, how):
     vocabulary.refused(IntegrityError, code, office.desk.decisions)
 
 
+def test_a_ledger_that_cannot_be_read(office):
+    office.token()
+    ledger = office.folder / "admission" / LEDGER
+    ledger.unlink()
+    ledger.mkdir()
+    refused("ST-ADMN-023", office.desk.decisions)
+
+
 def test_what_cannot_be_written_down_is_not_done(office):
     machine, token = Machine("node-4"), office.token()
     path = office.folder / "admission" / "ledger.jsonl"
@@ -396,6 +405,7 @@ def test_a_list_of_nodes(tmp_path):
         ("node\nn-1\nn-2\nn-1\n", 4, "twice, first in"),
         (f"node,ek\nn-1,000b{'ab' * 32}\nn-2,000b{'AB' * 32}\n", 3, "the TPM"),
         ("name\nn-1\n", 1, "the head"),
+        ("group\nimage\n", 1, "the head"),
         ("node,node\nn-1,n-2\n", 1, "the head"),
         ("node,rack\nn-1,7\n", 1, "the head"),
         ("node,group\nn-1\n", 2, "1 cells"),
@@ -409,13 +419,21 @@ def test_a_list_of_nodes(tmp_path):
         ("", 0, "names no node"),
         (b"node\n\xff\n", 0, "UTF-8"),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_a_list_that_is_not_one(tmp_path, text, line, said):
     error = refused("ST-ADMN-024", listed, tmp_path, text)
     assert said in error.what
     if line:
         assert f"line {line}" in error.where
+
+
+def test_a_list_of_more_nodes_than_a_fleet_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(guest_list, "MAX_NODES", 2)
+    assert len(listed(tmp_path, "node\nn-1\nn-2\n")) == 2
+    error = refused("ST-ADMN-024", listed, tmp_path, "node\nn-1\nn-2\nn-3\n")
+    assert "more than 2 nodes" in error.what
+    assert "line 4" in error.where
 
 
 def test_a_list_that_is_not_there(tmp_path):

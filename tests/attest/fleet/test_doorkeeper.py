@@ -21,6 +21,7 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.inventory import EnrolledNode
 from securetrain.evidence.node_appraiser import NodeAppraiser
 from securetrain.evidence.reference import SignedReferenceValues
+from securetrain.evidence.tpm.constants import Attributes
 from securetrain.evidence.tpm.credential import Credential
 from securetrain.evidence.tpm.keys import AK_TEMPLATE
 from securetrain.testing.bootlog import Boot
@@ -253,7 +254,17 @@ def test_the_answer_is_of_keys_that_were_not_announced(office):
     asked = office.ask(token, machine)
     inside = machine.tpm.activate(Credential(*asked.question.credential))
     forged.open = lambda ask, value: hmac.new(inside, value, "sha256").digest()
-    refused("ST-ATTS-016", office.keeper.judge, asked, answer(asked, token, forged), "x")
+    error = refused("ST-ATTS-016", office.keeper.judge, asked, answer(asked, token, forged), "x")
+    assert "of other keys than" in error.what, "before anything of it is read"
+
+
+@pytest.mark.forgery
+def test_a_key_that_signs_anything_is_asked_nothing(office):
+    """What such a key says of registers may be a program's word."""
+    machine, token = Machine("node-4"), office.token()
+    free = AK_TEMPLATE.attributes & ~Attributes.RESTRICTED
+    keys = machine.keys(ak_public=make_key(AK_TEMPLATE, attributes=free).public.tpm2b)
+    refused("ST-ATTS-104", office.ask, token, machine, keys=keys)
 
 
 @pytest.mark.forgery
@@ -274,9 +285,10 @@ def test_an_answer_that_comes_late(office):
     asked = office.ask(token, machine)
     said = answer(asked, token, machine)
     office.now += ANSWER_WITHIN
-    refused("ST-ATTS-002", office.keeper.judge, asked, said, "x")
+    late = refused("ST-ATTS-002", office.keeper.judge, asked, said, "x")
     office.now = NOW - timedelta(seconds=1)  # by a clock that goes back, before it was asked
-    refused("ST-ATTS-002", office.keeper.judge, asked, said, "x")
+    early = refused("ST-ATTS-002", office.keeper.judge, asked, said, "x")
+    assert late.what == early.what == "the answer comes late"
 
 
 # Tokens.
@@ -296,8 +308,39 @@ def test_a_token_that_ended(office):
     machine = Machine("node-4")
     asked = office.ask(token, machine)
     office.now += timedelta(hours=1)
-    refused("ST-ADMN-015", office.prove, token, machine)
+    refused("ST-ADMN-015", office.ask, token, machine)
     assert asked.invited.ends == office.now
+
+
+def test_a_token_that_ends_while_its_machine_answers(office):
+    token, machine = office.token(hours=1), Machine("node-4")
+    office.now += timedelta(minutes=59, seconds=59)
+    asked = office.ask(token, machine)
+    said = answer(asked, token, machine)
+    office.now += timedelta(seconds=1)
+    refused("ST-ADMN-015", office.keeper.judge, asked, said, "x")
+    assert office.desk.waiting() == []
+
+
+@pytest.mark.forgery
+def test_one_token_on_two_connections_at_once(office):
+    """Both were asked before either had answered: the first answer spends the token."""
+    token, machine = office.token(), Machine("node-4")
+    asked = [office.ask(token, machine) for _ in range(2)]
+    said = [answer(one, token, machine) for one in asked]
+    office.keeper.judge(asked[1], said[1], "x")
+    late = refused("ST-ADMN-016", office.keeper.judge, asked[0], said[0], "x")
+    assert "meanwhile" in late.what
+    (waits,) = office.desk.waiting()
+    assert waits.bundle == said[1]
+
+
+def test_a_token_that_was_used_is_asked_nothing(office):
+    token, machine = office.token(), Machine("node-4")
+    office.prove(token, machine)
+    assert "this machine" in refused("ST-ADMN-016", office.ask, token, machine).what
+    other = refused("ST-ADMN-016", office.ask, token, Machine("node-4"))
+    assert "another machine" in other.what
 
 
 @pytest.mark.forgery

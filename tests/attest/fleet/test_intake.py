@@ -209,3 +209,18 @@ def test_values_whose_place_cannot_be_looked_at(tmp_path):
         current = CurrentValues(path, (), MemoryState())
         vocabulary.refused(UsageError, "ST-USAG-002", current)
     assert CurrentValues(tmp_path / "fleet.json", (), MemoryState())() is None
+
+
+def test_an_edition_that_somebody_else_signs_is_seen(office):
+    """A desk that went on with the values of before would let in who was taken out meanwhile."""
+    first(office, Machine("node-1"))
+    current = CurrentValues(office.intake.path, office.intake.signed_by, office.intake.state)
+    before = current()
+    assert before is not None
+    assert set(before.nodes) == {"node-1"}
+    assert current() is before, "a file that did not change is not read again"
+    come(office, Machine("node-2"))
+    office.intake.sign(office.desk, office.desk.waiting())
+    after = current()
+    assert after is not None
+    assert set(after.nodes) == {"node-1", "node-2"}

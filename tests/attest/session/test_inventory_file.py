@@ -16,7 +16,11 @@ import pytest
 from securetrain.attest.fleet.bundle import key_text
 from securetrain.attest.fleet.values import change_values, put_nodes, remove
 from securetrain.attest.session import reference_file
-from securetrain.attest.session.inventory_file import open_pages, pages_path
+from securetrain.attest.session.inventory_file import (
+    open_pages,
+    pages_path,
+    remove_pages,
+)
 from securetrain.attest.session.reference_file import (
     last_edition,
     read_reference_values,
@@ -240,6 +244,26 @@ def test_pages_that_change_under_a_running_coordinator_are_refused(path, values)
     assert "copy the file" in refused("ST-ATTS-009", read, path).fix
 
 
+def test_a_disk_that_does_not_give_the_pages(path, values, monkeypatch):
+    found = read(path)
+
+    def broken(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", broken)
+    error = refused("ST-ATTS-009", lambda: dict(found.nodes.items()))
+    assert "Input/output error" in error.what
+
+
+def test_pages_that_cannot_be_removed(path, values, monkeypatch):
+    def full(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", full)
+    refused("ST-USAG-002", remove_pages, path, (), error=UsageError)
+    assert the_pages(path).exists()
+
+
 @pytest.mark.forgery
 def test_pages_of_another_edition_are_refused(path, values):
     mine = read(path).pages
@@ -303,6 +327,53 @@ def test_pages_that_do_not_keep_to_the_rules(bad):
     refused("ST-ATTS-009", lambda: dict(bad().items()))
 
 
+def table_of(*lines, pages, gap=b""):
+    """Pages whose table says of them what it is told to say: first name, nodes, bytes."""
+    content = b"".join(pages) + gap
+    table = canonical.encode(
+        [[*line, sha256(page)] for line, page in zip(lines, pages, strict=True)]
+    )
+    made = inventory.PagesRoot(
+        nodes=sum(nodes for _, nodes, _ in lines),
+        pages_size=len(content),
+        table_size=len(table),
+        table=sha256(table),
+    )
+    content += table
+    return PagedNodes(made, lambda offset, size: content[offset : offset + size], "pages")
+
+
+@pytest.mark.forgery
+def test_a_table_that_lies_is_refused_before_a_page_is_read():
+    one, two = canonical.encode(A), canonical.encode({**B, "c": node(3)})
+    honest = (("a", 1, len(one)), ("b", 2, len(two)))
+    assert dict(table_of(*honest, pages=(one, two)).items()) == {**A, **B, "c": node(3)}
+    for lines, pages, gap in (
+        (honest[::-1], (two, one), b""),
+        (honest, (one, two), b"{}"),
+        ((("a", 1, len(one) - 1), honest[1]), (one, two), b""),
+    ):
+        refused("ST-ATTS-009", table_of, *lines, pages=pages, gap=gap)
+    mixed = b'{"a":{},"c":{},"b":{}}'
+    error = refused("ST-ATTS-009", table_of(("a", 3, len(mixed)), pages=(mixed,)).page, 0)
+    assert "does not fit the table" in error.what
+    moved = table_of(("a", 2, len(one)), ("b", 1, len(two)), pages=(one, two))
+    for index in (0, 1):
+        assert "does not fit the table" in refused("ST-ATTS-009", moved.page, index).what
+
+
+def test_a_node_that_is_not_there_is_not_taken_out_and_not_given():
+    base = laid_out(("a", A), ("b", B))
+    with pytest.raises(KeyError, match="c"):
+        with_nodes(base, {"c": None})
+    left = with_nodes(base, {"a": None})
+    assert (list(left), len(left)) == (["b"], 1)
+    with pytest.raises(KeyError, match="a"):
+        left["a"]
+    with pytest.raises(KeyError, match="a"):
+        with_nodes(left, {"a": None})
+
+
 def test_a_document_with_nodes_in_two_places(path, values):
     found = read(path)
     both = canonical.encode(msgspec.structs.replace(found, nodes=dict(values.nodes)))
@@ -355,7 +426,18 @@ def test_too_many_nodes_are_refused_before_anything_is_written():
 
     written: list[bytes] = []
     refused("ST-ATTS-018", PageWriter(written.append).write, Many(), "v")
+    assert "0 nodes" in refused("ST-ATTS-018", PageWriter(written.append).write, {}, "v").what
     assert written == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"), [("TABLE_LIMIT", "the table"), ("PAGES_LIMIT", "pages")]
+)
+def test_a_table_and_pages_that_no_reader_takes_are_not_written(monkeypatch, limit, said):
+    written: list[bytes] = []
+    PageWriter(written.append).write(A, "v")
+    monkeypatch.setattr(inventory, limit, len(written[limit == "TABLE_LIMIT"]) - 1)
+    assert said in refused("ST-ATTS-018", PageWriter(bytes).write, A, "v").what
 
 
 @pytest.mark.parametrize("place", ["write", "fsync", "replace"])

@@ -5,6 +5,7 @@
 import sqlite3
 import stat
 
+import msgspec
 import pytest
 
 from securetrain.attest.session.fleet_state import FleetState
@@ -190,4 +191,4 @@ def test_a_state_that_cannot_be_written_refuses(tmp_path):
 
 
 def _fields(entry):
-    return {name: getattr(entry, name) for name in Remembered.__dataclass_fields__}
+    return msgspec.structs.asdict(entry)

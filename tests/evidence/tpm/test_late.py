@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tpm.eventlog import parse
@@ -21,6 +22,7 @@ from securetrain.evidence.tpm.late import (
     learn_late,
     merge_late,
 )
+from securetrain.evidence.tpm.pcr_policy import DOCUMENT_LIMIT, TRIES, load_policy_key
 from securetrain.evidence.tpm.userspace_log import LOG_LIMIT, leads_to, parse_userspace_log
 from tests import vocabulary
 from tests.evidence.tpm import bootlogs
@@ -234,6 +236,113 @@ def test_other_events_of_the_firmware(firmware):
 )
 def test_other_extensions_of_root(userspace):
     refused("ST-ATTS-241", forged(userspace=userspace))
+
+
+def test_a_register_that_the_quote_leaves_out_teaches_nothing():
+    log, said = parse(GOOD.log()), GOOD.userspace_log()
+    for left_out in LATE_PCRS:
+        pcrs = {index: value for index, value in GOOD.pcrs().items() if index != left_out}
+        error = vocabulary.refused(AttestationError, "ST-ATTS-205", learn_late, log, said, pcrs)
+        assert error.where == f"PCR {left_out}"
+
+
+def test_sections_are_learned_of_their_register_alone():
+    twelve = [bootlogs.event(12, bootlogs.IPL, word) for word in (b".linux\0", b"more\0")]
+    found = taught(GOOD.changed(firmware=[*GOOD.firmware[:14], *twelve, *GOOD.firmware[14:]]))
+    assert found.sections == learned().sections
+
+
+def test_a_phase_is_one_in_its_register_alone():
+    boot = GOOD.changed(
+        userspace=[*uki.PHASES, uki.word(11, "something"), uki.word(12, "enter-initrd")]
+    )
+    found = taught(boot)
+    assert found.words["11"] == ("something",)
+    assert "enter-initrd" in found.words["12"]
+    judge(boot, found)
+
+
+def test_a_machine_id_in_another_register_opens_none():
+    boot = GOOD.changed(userspace=[*uki.PHASES, uki.word(12, uki.MACHINE)])
+    assert not taught(boot).any_machine_id
+    assert taught(GOOD).any_machine_id
+
+
+def test_only_what_root_measured_of_a_node_is_a_volume_key():
+    without_text = GOOD.changed(
+        firmware=[*GOOD.firmware, bootlogs.event(15, bootlogs.IPL, b"", b"of the firmware")],
+        userspace=[*uki.PHASES, uki.Said(12, b"something", "")],
+    )
+    found = taught(without_text)
+    assert found.volume_keys == 0
+    assert len(found.digests["15"]) == 1
+    assert len(found.digests["12"]) == len(learned().digests.get("12", ())) + 1
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("second", [True, False])
+def test_machine_ids_are_open_when_either_boot_leaves_them_open(first, second):
+    one, other = (without(any_machine_id=held) for held in (first, second))
+    assert merge_late(one, other).any_machine_id is (first or second)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "key",
+    [rsa_key(1024), ec.generate_private_key(ec.SECP256K1()), ed25519.Ed25519PrivateKey.generate()],
+    ids=["short", "curve", "kind"],
+)
+def test_a_key_that_signs_predictions_is_too_weak_or_of_another_kind(key):
+    pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    vocabulary.refused(AttestationError, "ST-ATTS-009", load_policy_key, pem, "late.policy_keys")
+    load_policy_key(uki.pem(KEY), "late.policy_keys")
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "mine",
+    [KEY, ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP384R1())],
+    ids=["RSA", "P-256", "P-384"],
+)
+def test_a_prediction_by_another_key_of_the_same_kind(mine):
+    other = OTHER if mine is KEY else ec.generate_private_key(mine.curve)
+    reference = without(sections={}, policy_keys=(uki.pem(mine),))
+    pcrs = GOOD.pcrs()
+    judge(reference=reference, signatures=uki.signed(uki.prediction(mine, pcrs)))
+    refused("ST-ATTS-242", reference=reference, signatures=uki.signed(uki.prediction(other, pcrs)))
+
+
+def test_predictions_of_other_values_are_not_counted_as_tries():
+    one = uki.prediction(KEY, GOOD.pcrs())
+    others = [uki.prediction(KEY, GOOD.pcrs(1)) for _ in range(TRIES)]
+    reference = without(sections={}, policy_keys=(uki.pem(KEY),))
+    judge(reference=reference, signatures=uki.signed(*others, one))
+
+
+def test_no_predictions_and_too_many():
+    reference = without(sections={}, policy_keys=(uki.pem(KEY),))
+    error = refused("ST-ATTS-242", reference=reference)
+    assert "sent no signatures" in error.what
+    large = uki.signed(uki.prediction(KEY, GOOD.pcrs())) + b" " * DOCUMENT_LIMIT
+    error = refused("ST-ATTS-242", reference=reference, signatures=large)
+    assert "the limit is" in error.what
+
+
+@pytest.mark.forgery
+def test_the_log_ends_behind_the_name_of_a_section():
+    name = bootlogs.event(11, bootlogs.IPL, b".linux\0")
+    error = refused("ST-ATTS-241", forged(firmware=[name], userspace=[]))
+    assert "has no content" in error.what
+
+
+@pytest.mark.forgery
+def test_the_firmware_measures_no_volume_key():
+    """Root alone has keys of volumes; what anything before it measures there is not one."""
+    rest = [one for one in GOOD.userspace if one != uki.volume_key()]
+    assert learned().volume_keys == 1
+    judge(forged(userspace=rest))
+    firmware = [*GOOD.firmware, bootlogs.event(15, bootlogs.IPL, b"?")]
+    refused("ST-ATTS-241", forged(firmware=firmware, userspace=rest))
 
 
 def lies(source, base):
