@@ -15,6 +15,7 @@ import click
 
 from securetrain.cli.attest_explain import explain
 from securetrain.cli.attest_fleet import cache, enroll, restore, revocations, revoke
+from securetrain.cli.attest_google import google
 from securetrain.cli.attest_ima import ima_list, ima_set
 from securetrain.cli.attest_images import images
 from securetrain.cli.attest_values import values
@@ -304,6 +305,7 @@ for _command in (
     enroll,
     values,
     images,
+    google,
     ima_list,
     ima_set,
     cache,

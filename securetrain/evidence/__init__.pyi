@@ -40,6 +40,7 @@ from .node_evidence import AttestationKeys as AttestationKeys
 from .node_evidence import DeviceEvidence as DeviceEvidence
 from .node_evidence import DeviceKind as DeviceKind
 from .node_evidence import Evidence as Evidence
+from .node_evidence import GoogleEvidence as GoogleEvidence
 from .node_evidence import ImaList as ImaList
 from .node_evidence import NodeEvidence as NodeEvidence
 from .node_evidence import ParavisorEvidence as ParavisorEvidence

@@ -50,7 +50,10 @@ _NAME: Final = re.compile(r"[!-~]{1,256}")
 T = TypeVar("T")
 
 GroupName: TypeAlias = Annotated[str, Meta(pattern=GROUP_PATTERN)]
-VmId: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")]
+VmId: TypeAlias = Annotated[
+    str, Meta(pattern=r"\A([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[1-9][0-9]{0,19})\Z")
+]
+"""Azure's id of a VM, or Compute Engine's of an instance."""
 OwnRegister: TypeAlias = Annotated[str, Meta(pattern=r"\A[15]\Z")]
 """PCR 1 (settings, boot order, serial numbers) and PCR 5 (partition tables with their GUIDs)."""
 OwnDigests: TypeAlias = Annotated[
@@ -73,7 +76,7 @@ class EnrolledNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     own: dict[OwnRegister, OwnDigests] = {}
     """Digests of firmware events that this node alone may measure, by PCR."""
     vms: tuple[VmId, ...] = ()
-    """Ids of its VM, where a paravisor speaks for it."""
+    """Ids of its VM, where a paravisor or Google speaks for its TPM."""
 
 
 class PagesRoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

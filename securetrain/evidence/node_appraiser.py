@@ -24,13 +24,19 @@ from securetrain.evidence.appraiser import Appraisal
 from securetrain.evidence.case import Case, Claims, Lease, Opening, Part
 from securetrain.evidence.collateral import Collateral, CollateralKind
 from securetrain.evidence.gpu_appraiser import GpuAppraiser
-from securetrain.evidence.node_evidence import AttestationKeys, NodeEvidence, parse_node
+from securetrain.evidence.node_evidence import (
+    AttestationKeys,
+    NodeEvidence,
+    TeeEvidence,
+    parse_node,
+)
 from securetrain.evidence.recent import Recent
 from securetrain.evidence.reference import SignedReferenceValues
 from securetrain.evidence.result import Submodule, trust_vector
 from securetrain.evidence.selfreport import parse_software
 from securetrain.evidence.staged import in_force, next_end
-from securetrain.evidence.tee_appraiser import TeeAppraiser
+from securetrain.evidence.tee.google import GoogleAppraiser
+from securetrain.evidence.tee_appraiser import TeeAppraiser, check_google_vtpm
 from securetrain.evidence.tokens import TokenAppraiser
 from securetrain.evidence.tpm_appraiser import TpmAppraiser, TpmState
 from securetrain.policy.schema import Node
@@ -91,6 +97,7 @@ class NodeAppraiser:
             secure_boot=policy.tpm.secure_boot,
             collateral=collateral,
             paravisor=values.paravisor,
+            google=GoogleAppraiser(values.google),
         )
         self._gpu = GpuAppraiser(policy=policy.gpu, reference=values.gpu, collateral=collateral)
         self._tokens = TokenAppraiser(values.tokens)
@@ -165,6 +172,8 @@ class NodeAppraiser:
             part, runtime = self._tee.appraise_vm(evidence.tee, case, vms)
             vtpm = self._tpm.appraise_vouched(evidence.tee.paravisor.vtpm, case, runtime.ak)
             parts += [part, vtpm]
+        elif evidence.tee is not None and evidence.tee.google is not None:
+            parts += self._google_parts(evidence.tee, case)
         elif evidence.tee is not None:
             chips = enrolled.chips if enrolled is not None else ()
             group = self._values.group(self._group_of(case.node))
@@ -192,6 +201,17 @@ class NodeAppraiser:
                 late=tpm.late if tpm is not None else None,
             ),
         )
+
+    def _google_parts(self, tee: TeeEvidence, case: Case) -> list[Part]:
+        """The parts of a VM of Google's: the CPU's, and the virtual TPM's that its report names."""
+        assert tee.google is not None, "the caller has seen it"
+        enrolled = self._values.nodes.get(case.node)
+        vms = enrolled.vms if enrolled is not None else ()
+        group = self._values.group(self._group_of(case.node))
+        part, certified = self._tee.appraise_google(tee, case, vms, group.tdx_boot)
+        vtpm = self._tpm.appraise_vouched(tee.google.vtpm, case, certified.ak)
+        check_google_vtpm(tee)
+        return [part, vtpm]
 
     def _judge_tpm(self, evidence: NodeEvidence, case: Case) -> TpmState | None:
         if evidence.tpm is None:

@@ -114,6 +114,17 @@ class ParavisorEvidence(_Struct, frozen=True, kw_only=True):
     """By the key that the runtime data name, and for this exchange."""
 
 
+class GoogleEvidence(_Struct, frozen=True, kw_only=True):
+    """The part of a confidential VM of Google Cloud, whose virtual TPM its host runs."""
+
+    ak_certificate: Structure
+    """Google's certificate of the virtual TPM's attestation key, DER."""
+    ak_chain: Certificates = ()
+    """Certificates above it, where the VM has them."""
+    vtpm: TpmEvidence
+    """The quote by that key."""
+
+
 class TeeEvidence(_Struct, frozen=True, kw_only=True):
     """A report or quote of the CPU's confidential-computing environment."""
 
@@ -126,6 +137,8 @@ class TeeEvidence(_Struct, frozen=True, kw_only=True):
     """TDX: the CCEL data."""
     paravisor: ParavisorEvidence | None = None
     """Set where the report is not the guest's own."""
+    google: GoogleEvidence | None = None
+    """Set where Google vouches for the virtual TPM, whose key the report then names."""
 
 
 class DeviceEvidence(_Struct, frozen=True, kw_only=True):
@@ -156,12 +169,14 @@ class NodeEvidence(_Struct, frozen=True, kw_only=True):
         plain = self
         if self.tpm is not None:
             plain = msgspec.structs.replace(plain, tpm=_written(self.tpm))
-        if self.tee is not None and self.tee.paravisor is not None:
-            spoken = self.tee.paravisor
-            spoken = msgspec.structs.replace(spoken, vtpm=_written(spoken.vtpm))
-            plain = msgspec.structs.replace(
-                plain, tee=msgspec.structs.replace(self.tee, paravisor=spoken)
-            )
+        tee = self.tee
+        if tee is not None and tee.paravisor is not None:
+            spoken = msgspec.structs.replace(tee.paravisor, vtpm=_written(tee.paravisor.vtpm))
+            tee = msgspec.structs.replace(tee, paravisor=spoken)
+        if tee is not None and tee.google is not None:
+            google = msgspec.structs.replace(tee.google, vtpm=_written(tee.google.vtpm))
+            tee = msgspec.structs.replace(tee, google=google)
+        plain = msgspec.structs.replace(plain, tee=tee)
         return _ENCODER.encode(plain)
 
 
@@ -215,6 +230,9 @@ def parse_node(body: bytes) -> NodeEvidence:
         evidence = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _bad(str(error)) from error
+    tee = evidence.tee
+    if tee is not None and tee.paravisor is not None and tee.google is not None:
+        raise _bad("a paravisor and Google speak for one virtual TPM")
     if evidence.encode() != body:
         raise _bad("not in its canonical form (sorted keys, no duplicates, no white space)")
     return evidence
@@ -225,8 +243,16 @@ def device_nonce(binding: bytes) -> bytes:
     return hashlib.sha256(b"securetrain-device-nonce-v1" + prefixed(binding)).digest()
 
 
-def report_data(binding: bytes) -> bytes:
-    """The 64 bytes that a TEE's report carries (REPORT_DATA, REPORTDATA)."""
+def report_data(binding: bytes, key: bytes = b"") -> bytes:
+    """The 64 bytes that a TEE's report carries (REPORT_DATA, REPORTDATA).
+
+    Args:
+        binding: of this exchange.
+        key: SHA-256 of the virtual TPM's attestation key, where the report names it.
+    """
+    if key:
+        label = b"securetrain-report-data-and-key-v1"
+        return hashlib.sha512(label + prefixed(binding) + prefixed(key)).digest()
     return hashlib.sha512(b"securetrain-report-data-v1" + prefixed(binding)).digest()
 
 

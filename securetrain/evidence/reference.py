@@ -38,6 +38,7 @@ from securetrain.evidence.inventory import (
     PagesRoot,
     ReadAt,
 )
+from securetrain.evidence.tee.google import GoogleReference
 from securetrain.evidence.tee.paravisor import ParavisorReference
 from securetrain.evidence.tee.snp_rules import SnpReference
 from securetrain.evidence.tee.tdx import TdxReference
@@ -83,6 +84,8 @@ class ReferenceValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     tdx: TdxReference = TdxReference()
     paravisor: ParavisorReference = ParavisorReference()
     """Confidential VMs whose reports are their paravisor's (Azure)."""
+    google: GoogleReference = GoogleReference()
+    """Confidential VMs of Google Cloud."""
     tdx_boot: BootReference = BootReference()
     """What a TDX guest measures when it boots: as `boot`, with SHA-384 digests and RTMRs."""
     late: LateReference | None = None

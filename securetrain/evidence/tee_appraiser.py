@@ -12,7 +12,9 @@ Rules:
 4. a chip that is enrolled for a node is that node's;
 5. a report that is a paravisor's carries the hash of its runtime data instead, and is judged by the
    measurements of paravisors alone (`paravisor`). Which VM it is, is said by those data: several
-   VMs share a chip. Its registers of a TDX guest have reference values of their own.
+   VMs share a chip. Its registers of a TDX guest have reference values of their own;
+6. a report beside which Google vouches for a virtual TPM names that TPM's key, and is judged by
+   what Google has endorsed alone (`google`).
 """
 
 from collections.abc import Collection, Mapping
@@ -28,6 +30,12 @@ from securetrain.evidence.collateral import Collateral, CollateralKind
 from securetrain.evidence.node_evidence import TeeEvidence, TeeKind, report_data
 from securetrain.evidence.result import Submodule, trust_vector
 from securetrain.evidence.tee.chain import Memory
+from securetrain.evidence.tee.google import (
+    CertifiedKey,
+    GoogleAppraiser,
+    GoogleReference,
+    check_technology,
+)
 from securetrain.evidence.tee.paravisor import (
     ParavisorReference,
     RuntimeData,
@@ -37,11 +45,12 @@ from securetrain.evidence.tee.paravisor import (
 )
 from securetrain.evidence.tee.snp import ROOTS as AMD_ROOTS
 from securetrain.evidence.tee.snp import claimed_key, verify_snp
-from securetrain.evidence.tee.snp_report import Product
+from securetrain.evidence.tee.snp_report import Product, parse_report
 from securetrain.evidence.tee.snp_rules import SnpReference, unknown_bits
 from securetrain.evidence.tee.tdx import TdxReference, TdxState, claimed_platform, verify_tdx
 from securetrain.evidence.tee.tdx_collateral import ROOT as INTEL_ROOT
 from securetrain.evidence.tee.tdx_collateral import TdxCollateral
+from securetrain.evidence.tee.tdx_quote import parse_quote
 from securetrain.evidence.tpm.bootrules import BootReference
 from securetrain.evidence.tpm.ccel import appraise_ccel
 
@@ -58,6 +67,7 @@ class TeeAppraiser:
     secure_boot: bool
     collateral: Collateral
     paravisor: ParavisorReference = field(default_factory=ParavisorReference)
+    google: GoogleAppraiser = field(default_factory=lambda: GoogleAppraiser(GoogleReference()))
     amd_roots: Mapping[Product, str] = field(default_factory=lambda: AMD_ROOTS)
     """SHA-256 of the SubjectPublicKeyInfo of AMD's root for each product."""
     intel_root: str = INTEL_ROOT
@@ -135,6 +145,63 @@ class TeeAppraiser:
                 identities=(runtime.identity,),
             ),
             runtime,
+        )
+
+    def appraise_google(
+        self,
+        evidence: TeeEvidence,
+        case: Case,
+        enrolled: tuple[str, ...],
+        tdx_boot: BootReference,
+    ) -> tuple[Part, CertifiedKey]:
+        """Judge the report of a VM of Google's, and the instance that its TPM's key is of.
+
+        The key in what is returned has said nothing yet: its quote is the caller's to judge.
+
+        Args:
+            evidence: what the node sent, with Google's part.
+            case: this exchange.
+            enrolled: ids of VMs that are enrolled for the node.
+            tdx_boot: what a TDX guest of the node's image group measures when it boots.
+
+        Raises:
+            AttestationError: ST-ATTS-012 and 013, ST-ATTS-2xx, 4xx, 5xx and 7xx.
+        """
+        said = evidence.google
+        assert said is not None, "NodeAppraiser has seen it"
+        certified = self.google.key(said.ak_certificate, said.ak_chain, case.now)
+        wanted = report_data(case.binding, certified.digest)
+        # What is accepted is said by Google's endorsements, once the report is known to be genuine.
+        match evidence.kind:
+            case TeeKind.SEV_SNP:
+                snp = msgspec.structs.replace(
+                    self.snp, measurements=(claimed_measurement(evidence),), vmpls=(0,)
+                )
+                part = self._snp(evidence, case, snp, wanted)
+            case TeeKind.TDX:
+                tdx = msgspec.structs.replace(self.tdx, mr_tds=(claimed_measurement(evidence),))
+                part = self._tdx(evidence, case, tdx, wanted, tdx_boot)
+        measurement = str(part.submodule.claims["measurement"])
+        endorsement, launch = self.google.endorsed(evidence.kind.value, measurement, case.now)
+        instance = certified.instance
+        self.google.judge(instance, enrolled, case.node)
+        claims: dict[str, str | int | bool] = {
+            **part.submodule.claims,
+            "vm": instance.vm,
+            "instance": f"{instance.project}/{instance.zone}/{instance.name}",
+            "vtpm_key": certified.digest.hex(),
+            "firmware": endorsement.firmware,
+            "firmware_svn": launch.svn,
+            "vcpus" if evidence.kind is TeeKind.SEV_SNP else "memory_gib": launch.count,
+        }
+        return (
+            Part(
+                name=part.name,
+                tier=part.tier,
+                submodule=Submodule(trust_vector=_vector(enrolled=bool(enrolled)), claims=claims),
+                identities=(instance.identity,),
+            ),
+            certified,
         )
 
     def _snp(
@@ -243,6 +310,37 @@ class TeeAppraiser:
         if not self.collateral.has(CollateralKind.CRL, name):
             return None
         return self.collateral.get(CollateralKind.CRL, name, case.now)
+
+
+def check_google_vtpm(evidence: TeeEvidence) -> None:
+    """Compare the kind of VM that the TPM's host has started with the kind of the report.
+
+    Its quote has been judged.
+
+    Raises:
+        AttestationError: ST-ATTS-013 without a log, ST-ATTS-446; ST-ATTS-201, 202 and 204.
+    """
+    assert evidence.google is not None, "the caller has seen it"
+    vtpm = evidence.google.vtpm
+    if not vtpm.event_log:
+        raise AttestationError(
+            "ST-ATTS-013",
+            "the firmware's event log is missing: it says what kind of VM the TPM is of",
+            "google.vtpm.event_log",
+            "let the node read the log, as root",
+        )
+    check_technology(vtpm.event_log, vtpm.pcrs.get(0, b""), evidence.kind.value)
+
+
+def claimed_measurement(evidence: TeeEvidence) -> str:
+    """The MEASUREMENT or MRTD of a report that nobody has verified yet, hex.
+
+    Raises:
+        AttestationError: ST-ATTS-401 or 501.
+    """
+    if evidence.kind is TeeKind.SEV_SNP:
+        return parse_report(evidence.report).measurement.hex()
+    return parse_quote(evidence.report).report.mr_td.hex()
 
 
 def _vector(*, enrolled: bool) -> dict[str, int]:

@@ -238,9 +238,7 @@ class TpmAppraiser:
             AttestationError: ST-ATTS-013, 016, ST-ATTS-101 to 119, 2xx, 3xx.
         """
         if evidence.activation:
-            raise AttestationError(
-                "ST-ATTS-016", "an activation that nobody has asked for", "paravisor.vtpm"
-            )
+            raise AttestationError("ST-ATTS-016", "an activation that nobody has asked for", "vtpm")
         case = msgspec.structs.replace(case, lease=None)
         quote = verify_quote(
             evidence.quote,

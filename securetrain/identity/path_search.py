@@ -175,7 +175,11 @@ def _broken(error: crypto.X509StoreContextError) -> paths.BadPathError:
     if flaw is not paths.Flaw.UNTRUSTED:
         begins, ends = error.certificate.get_notBefore(), error.certificate.get_notAfter()
         reason = f"{reason}: valid from {_shown(begins)} to {_shown(ends)}"
-    return paths.BadPathError(flaw, reason, depth, fingerprint(error.certificate))
+    try:
+        found = fingerprint(error.certificate)
+    except crypto.Error:
+        found = ""  # a certificate whose key OpenSSL could not read: it cannot write it either
+    return paths.BadPathError(flaw, reason, depth, found)
 
 
 def _signature_algorithm(certificate: crypto.X509) -> str:

@@ -89,6 +89,8 @@ class Boot:
     command_line: str = "/vmlinuz root=/dev/vda1 ro"
     machine: bytes = b""
     """What tells this machine from others of its image: its serial number, its disk's GUID."""
+    host: bytes = b""
+    """What a cloud's host says of the VM (EV_NONHOST_INFO)."""
 
     def events(self) -> tuple[Event, ...]:
         """Every measured event, in order."""
@@ -120,6 +122,8 @@ class Boot:
         yield Event(0, EventType.S_CRTM_VERSION, version)
         place = struct.pack("<QQ", 0xFF800000, len(self.firmware))
         yield Event(0, EventType.EFI_PLATFORM_FIRMWARE_BLOB, place, self.firmware)
+        if self.host:
+            yield Event(0, EventType.NONHOST_INFO, self.host)
 
     def _secure_boot_events(self) -> Iterable[Event]:
         """PCR 7: the state, the keys in their order, and the end of them."""

@@ -34,6 +34,7 @@ from .enrollment import Enrollment as Enrollment
 from .enrollment import Roots as Roots
 from .enrollment import enroll as enroll
 from .enrollment import enroll_into as enroll_into
+from .google_values import set_google as set_google
 from .guest_list import Guest as Guest
 from .guest_list import check_guests as check_guests
 from .guest_list import make_fleet_tokens as make_fleet_tokens

@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from securetrain.attest.fleet.bundle import Bundle
+from securetrain.attest.fleet.learn_google import learn_instance
 from securetrain.attest.fleet.learn_gpu import learn_devices, merge_devices
 from securetrain.attest.fleet.learn_paravisor import learn_vm
 from securetrain.attest.fleet.learn_tee import learn_snp, learn_tdx, merge_snp, merge_tdx
@@ -183,6 +184,8 @@ class _Lesson:
         """The CPU's chip, and the guest on it."""
         if evidence.paravisor is not None:
             self._read_vm(evidence)
+        elif evidence.google is not None:
+            self._read_instance(evidence)
         elif evidence.kind is TeeKind.SEV_SNP:
             self._read_snp(evidence)
         else:
@@ -275,6 +278,31 @@ class _Lesson:
         self.good.append(f"paravisor {learned.measurement[:16]}... of the VM {learned.vm}")
         if learned.console:
             self.notes.append("VMs with a serial console are accepted from now on")
+
+    def _read_instance(self, evidence: TeeEvidence) -> None:
+        """A VM of Google's: which it is, and what it booted."""
+        amd = evidence.kind is TeeKind.SEV_SNP
+        learned = learn_instance(
+            evidence,
+            self.values,
+            binding=self.bundle.binding,
+            now=self.teacher.now,
+            vendor_chain=self._vendor_chain(evidence) if amd else (),
+            amd=self.teacher.roots.amd,
+            intel=self.teacher.roots.intel,
+        )
+        self.node = msgspec.structs.replace(self.node, vms=(learned.vm,))
+        if not self.teacher.good:
+            return
+        self._set(**learned.merged(self.values))
+        self._learn_boot(learned.vtpm, learned.pcrs)
+        if learned.tdx_boot is not None:
+            known = self._group()
+            merged = merge([known.tdx_boot, learned.tdx_boot])
+            self._set_group(msgspec.structs.replace(known, tdx_boot=merged))
+        self.good.append(f"instance {learned.instance} ({learned.vm}): {learned.size}")
+        if not learned.production:
+            self.notes.append("instances that are not of production are accepted from now on")
 
     def _own_chip(self, chip: str) -> None:
         if chip:

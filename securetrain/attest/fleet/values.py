@@ -147,6 +147,7 @@ def change_values(
     now: datetime,
     lifetime: timedelta | None,
     state: StateStore,
+    new: bool = False,
 ) -> ReferenceValues:
     """Sign the next edition of a file.
 
@@ -158,13 +159,19 @@ def change_values(
         now: the time, timezone-aware.
         lifetime: how long the edition is good; None leaves the day on which it ends.
         state: knows the editions that were accepted before; remembers this one.
+        new: begin a file that is not there yet; it is then good for `lifetime`.
 
     Raises:
         AttestationError: ST-ATTS-009, 018; ST-ATTS-015 or 017 about the state.
-        UsageError: as `change`; ST-USAG-002 when the file cannot be written.
+        UsageError: as `change`; ST-USAG-002 when the file cannot be written, or a new one is there.
     """
     with editing(path):
-        old = read_reference_values(path, signed_by, state).values
+        if new:
+            if path.exists():
+                raise UsageError("ST-USAG-002", "it is there already", str(path), "leave out --new")
+            old = ReferenceValues(version=0, issued=now, expires=now)
+        else:
+            old = read_reference_values(path, signed_by, state).values
         made = msgspec.structs.replace(
             change(old),
             version=old.version + 1,

@@ -22,7 +22,8 @@ Rules:
 2. without a TPM, a TEE, devices and tokens the node only speaks about itself, and says so by the
    media type;
 3. where a paravisor speaks for the TPM (an Azure confidential VM), the TPM's part is in the CPU's:
-   it announces no keys of its own, and is quoted by the paravisor's;
+   it announces no keys of its own, and is quoted by the paravisor's. So it is where Google speaks
+   for it, by a certificate;
 4. nothing here says how good the evidence is.
 """
 
@@ -91,6 +92,8 @@ class NodeAttester:
     """Files with one attestation token each, read anew for every evidence."""
     imds: tuple[str, int] = ("169.254.169.254", 80)
     """The cloud's metadata service, which confidential VMs ask for what is public."""
+    reports: tuple[Path, ...] = ()
+    """Where the kernel is asked for the CPU's report, and its event log; empty for their places."""
     notes: tuple[str, ...] = field(default=(), init=False)
     """What the latest evidence lacks, and why: for people."""
 
@@ -100,7 +103,7 @@ class NodeAttester:
         Raises:
             AttestationError: ST-ATTS-150 to 155 and 157, as `TpmAgent.keys`.
         """
-        return self.tpm.keys() if self.tpm and not self._has_paravisor() else None
+        return self.tpm.keys() if self.tpm and not self._is_vouched() else None
 
     def collect(self, binding: Binding, ask: Ask) -> Evidence:
         """Collect anew, bind and sign.
@@ -133,7 +136,7 @@ class NodeAttester:
         return sign_evidence(NODE_TYPE, _bounded(evidence), value, self.key)
 
     def _tpm(self, value: bytes, ask: Ask, notes: list[str]) -> TpmEvidence | None:
-        if self.tpm is None or self._has_paravisor():
+        if self.tpm is None or self._is_vouched():
             return None
         evidence = self.tpm.evidence(
             value, credential=ask.credential, ima_first=ask.ima_first, full=ask.full
@@ -147,9 +150,28 @@ class NodeAttester:
             return False
         return self.tpm.has_index(PARAVISOR_REPORT)
 
+    def _is_vouched(self) -> bool:
+        """Tell whether a cloud speaks for the TPM, by a paravisor's report or a certificate."""
+        return self._has_paravisor() or self._google_key() is not None
+
+    def _google_key(self) -> int | None:
+        """Where Google's certificate of the TPM's key lies; None on other machines."""
+        if self.tpm is None or self.tee is Part.OFF:
+            return None
+        from securetrain.attest.node import google  # noqa: PLC0415 - as in _tee
+
+        return google.key_index(self.tpm, google.Places(*self.reports))
+
     def _cpu(self, value: bytes, notes: list[str]) -> TeeEvidence:
-        if self.tpm is None or not self._has_paravisor():
+        if self.tpm is None or not self._is_vouched():
             return _tee(value)
+        index = None if self._has_paravisor() else self._google_key()
+        if index is not None:
+            from securetrain.attest.node import google  # noqa: PLC0415 - as in _tee
+
+            said = google.collect(self.tpm, index, value, google.Places(*self.reports))
+            notes += self.tpm.notes
+            return said
         from securetrain.attest.node import azure  # noqa: PLC0415 - as in _tee
 
         report, vtpm = self.tpm.vouched(value, index=PARAVISOR_REPORT, handle=azure.KEY_HANDLE)

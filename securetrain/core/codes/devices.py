@@ -75,6 +75,23 @@ ROWS: Final = (
          fix="start the VM with a virtual TPM, Secure Boot and no console, or sign new reference"
              " values",
          severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-442", X.FAILURE, "a launch endorsement is malformed, or not signed by Google",
+         fix="fetch it again (gs://gce_tcb_integrity), and pin the root that Google publishes",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-443", X.FAILURE, "Google has not endorsed the firmware of such a VM",
+         fix="add the endorsement of this measurement (securetrain attest google), or start a VM"
+             " that is endorsed",
+         severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-444", X.FAILURE, "the attestation key's certificate is not Google's",
+         fix="collect the evidence again on the VM, and name Google's root and intermediate"
+             " (securetrain attest google)",
+         severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-445", X.FAILURE, "the instance is not one that the reference accepts",
+         fix="name its project and zone (securetrain attest google), or start it where they say",
+         severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-446", X.FAILURE, "the virtual TPM is of another kind of VM than the report",
+         fix="find out whose TPM and whose report these are; one machine has both",
+         severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-501", X.FAILURE, "the TDX quote is malformed",
          fix="collect the evidence again",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),

@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from . import chain as chain
 from .chain import load_certificates as load_certificates
+from .google import GoogleAppraiser as GoogleAppraiser
+from .google import GoogleReference as GoogleReference
+from .google import certified_key as certified_key
+from .google import check_technology as check_technology
 from .paravisor import HclReport as HclReport
 from .paravisor import parse_hcl_report as parse_hcl_report
 from .paravisor import parse_runtime_data as parse_runtime_data

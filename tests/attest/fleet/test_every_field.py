@@ -43,6 +43,7 @@ from securetrain.evidence.tpm.secureboot import PolicyVariable
 from securetrain.identity.keys import PrivateKey
 from tests.attest.bundles import bundle_of
 from tests.attest.small_fleet import MAKER_CA, Machine, World, reference_values
+from tests.evidence.tee import forge_google as google
 from tests.evidence.tpm import lateboots as uki
 from tests.evidence.tpm.forge import NOW
 from tests.rsa_keys import rsa_key
@@ -127,6 +128,7 @@ def everything():
         snp=SnpReference(chip_ids=("ab" * 64,)),
         tdx=TdxReference(ppids=("ab" * 16,)),
         paravisor=ParavisorReference(any_vm=True),
+        google=google.reference(any_vm=True),
         gpu=GpuReference(devices=("ab" * 8,)),
         tokens=TokenReference(
             issuers={"https://issuer.example/": TokenIssuer(profile=TokenProfile.EAR)}

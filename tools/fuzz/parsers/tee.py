@@ -11,6 +11,9 @@ from dataclasses import replace
 
 from securetrain.attest.node.configfs import parse_certificate_table
 from securetrain.evidence.tee import chain
+from securetrain.evidence.tee.google import GoogleAppraiser, check_technology
+from securetrain.evidence.tee.google_certificates import pinned
+from securetrain.evidence.tee.google_endorsement import open_endorsement
 from securetrain.evidence.tee.paravisor import (
     ParavisorReference,
     judge_vm,
@@ -21,7 +24,7 @@ from securetrain.evidence.tee.snp import AMD
 from securetrain.evidence.tee.snp_report import Product, SigningKey, parse_report
 from securetrain.evidence.tee.tdx_collateral import INTEL
 from securetrain.evidence.tee.tdx_quote import parse_quote
-from tests.evidence.tee import forge, forge_amd, forge_azure
+from tests.evidence.tee import forge, forge_amd, forge_azure, forge_google
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge_amd import AmdWorld
 from tools.fuzz.engine import Parser
@@ -31,7 +34,37 @@ _VCEK = "63da758de6644564adc5f4b93be8accd"
 
 def tee() -> list[Parser]:
     """All of them."""
-    return [*_snp(), *_tdx(), *_paravisor()]
+    return [*_snp(), *_tdx(), *_paravisor(), *_google()]
+
+
+def _google() -> list[Parser]:
+    """What Google signs: endorsements, and certificates of virtual TPMs' keys."""
+    vm = forge_google.Vm()
+    world = GoogleAppraiser(forge_google.reference())
+    roots = pinned([forge_google.tcb_root().pem], "endorsement_roots")
+    boot = forge_google.boot("sev-snp")
+
+    def signed(data: bytes) -> None:
+        open_endorsement(forge_google.endorsement(data), roots)
+
+    def named(data: bytes) -> None:
+        world.key(forge_google.certify(vm.tpm.ak.public, info=data or b"?"), (), forge.NOW)
+
+    return [
+        Parser(
+            "google-endorsement",
+            lambda: [forge_google.good_endorsement()],
+            lambda data: open_endorsement(data, roots),
+        ),
+        Parser("google-golden", lambda: [forge_google.golden()], signed, share=0.5),
+        Parser("google-key", lambda: [vm.certificate], lambda data: world.key(data, (), forge.NOW)),
+        Parser("google-instance", lambda: [forge_google.instance_info()], named, share=0.5),
+        Parser(
+            "google-technology",
+            lambda: [boot.log()],
+            lambda data: check_technology(data, boot.registers()[0], "sev-snp"),
+        ),
+    ]
 
 
 def _paravisor() -> list[Parser]:

@@ -41,7 +41,7 @@ import msgspec
 
 from securetrain.attest.node.tpm import endorsement, protected
 from securetrain.attest.node.tpm.client import TIMEOUT, Range, Tpm
-from securetrain.attest.node.tpm.endorsement import EndorsementKey
+from securetrain.attest.node.tpm.endorsement import EndorsementKey, split_certificates
 from securetrain.attest.node.tpm.measurements import Measurements, Sources
 from securetrain.attest.node.tpm.protected import Loaded
 from securetrain.attest.node.tpm.responses import TpmRefusalError
@@ -55,8 +55,10 @@ from securetrain.evidence.tpm import (
     EK_TEMPLATES,
     Hash,
     PcrSelection,
+    PublicArea,
     check_attestation_key,
     parse_public,
+    tpm2b,
 )
 
 BOOT_PCRS: Final = tuple(range(16))
@@ -222,6 +224,38 @@ class TpmAgent:
         with self._open() as tpm:
             report = tpm.nv_read(index)
             quote, signature, pcrs = quote_at_once(tpm, handle, binding, self._pcrs)
+        return report, self._in_full(quote, signature, pcrs)
+
+    def certified(
+        self, binding: bytes, *, certificate: int, template: int
+    ) -> tuple[bytes, PublicArea, TpmEvidence]:
+        """Evidence by a primary key whose template and certificate lie in the TPM.
+
+        Args:
+            binding: what the quote signs as its extraData.
+            certificate: the NV index of the certificate.
+            template: the NV index of the template (TPMT_PUBLIC).
+
+        Returns:
+            The certificate, the key's public area, and the quote with the logs.
+
+        Raises:
+            AttestationError: ST-ATTS-150 to 156; ST-ATTS-101 for a template that is none.
+        """
+        with self._open() as tpm, ExitStack() as held:
+            found = split_certificates(tpm.nv_read(certificate))
+            area = parse_public(tpm2b(tpm.nv_read(template)), "template of the attestation key")
+            key = held.enter_context(tpm.create_primary(area))
+            public = tpm.read_public(key)
+            quote, signature, pcrs = quote_at_once(tpm, key, binding, self._pcrs)
+        if not found:
+            raise AttestationError(
+                "ST-ATTS-155", f"NV index {certificate:#x} holds no certificate", self.address
+            )
+        return found[0], public, self._in_full(quote, signature, pcrs)
+
+    def _in_full(self, quote: bytes, signature: bytes, pcrs: dict[int, bytes]) -> TpmEvidence:
+        """A quote with everything that explains it."""
         logs = Measurements(self._sources)
         evidence = TpmEvidence(
             quote=quote,
@@ -233,7 +267,7 @@ class TpmAgent:
             pcr_signatures=logs.pcr_signatures(),
         )
         self.notes = tuple(logs.notes)
-        return report, evidence
+        return evidence
 
     def _open(self) -> Tpm:
         return Tpm.open(self.address, self._timeout)
