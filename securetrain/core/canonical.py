@@ -63,6 +63,17 @@ def encode(value: Any) -> bytes:
     return dumps(msgspec.to_builtins(value))
 
 
+def spells(value: Any, data: bytes) -> bool:
+    """Tell whether canonical bytes say all of what was read from them, defaults included.
+
+    Args:
+        value: A struct that `decode` made of the bytes.
+        data: The bytes, which `decode` has found to be canonical.
+    """
+    # Canonical bytes that msgspec writes, too, need not be written by anybody else.
+    return bool(_ENCODER.encode(value) == data) or encode(value) == data
+
+
 def loads(data: bytes, *, limit: int = DEFAULT_LIMIT, where: str = "") -> Any:
     """Parse JSON strictly.
 
