@@ -45,6 +45,7 @@ FIGURES: Final = (
     "checkpoint",
     "reshard",
     "verify",
+    "chain",
     "plan",
     "audit_fleet",
     "corpus",

@@ -14,6 +14,7 @@ Rules:
    what was cut away before that cannot be hidden.
 """
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from securetrain.artifacts.statement import Opened, ParentRole
@@ -22,7 +23,7 @@ from securetrain.chain.links import Given, Subject, Verdict, broken, missing, ve
 from securetrain.chain.store import document
 from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink
-from securetrain.ledger import read_ledger
+from securetrain.ledger import Reading, read_ledger
 from securetrain.policy.schema import Policy
 
 D = TypeVar("D", bound=documents.Document)
@@ -35,19 +36,34 @@ def judge_policy(subject: Subject, given: Given) -> Verdict:
         return missing(link, "the statement binds no policy")
     if said.bound.policy != said.policy.digest:
         return broken(link, "two policies", expected=said.policy.digest, found=said.bound.policy)
-    data = given.pieces.get(said.bound.policy)
+    digest = said.bound.policy
+    found = given.memory.of("policy", digest, lambda: _policy(digest, given))
+    if found is None:
+        return missing(link, f"the evidence {digest[:16]}")
+    name, version = found
+    if name != said.policy.id:
+        return broken(link, "its name", expected=said.policy.id, found=name)
+    return verified(link, f"{name} {version}")
+
+
+def _policy(digest: str, given: Given) -> tuple[str, str] | None:
+    """The name and version of the policy with a digest; None when it is not there."""
+    data = given.pieces.get(digest)
     if data is None:
-        return missing(link, f"the evidence {said.bound.policy[:16]}")
+        return None
     policy = canonical.decode(data, Policy, where="the policy", canonical=True)
-    if policy.metadata.id != said.policy.id:
-        return broken(link, "its name", expected=said.policy.id, found=policy.metadata.id)
-    return verified(link, f"{policy.metadata.id} {policy.metadata.version}")
+    return policy.metadata.id, str(policy.metadata.version)
 
 
 def judge_job(subject: Subject, given: Given) -> Verdict:
     """Judge the job by rule 1."""
+    bound = subject.said.bound.job
+    return given.memory.of("job", bound, lambda: _judge_job(bound, given))
+
+
+def _judge_job(bound: str | None, given: Given) -> Verdict:
     link = ChainLink.JOB
-    job = _document(link, subject.said.bound.job, given, documents.Job)
+    job = _document(link, bound, given, documents.Job)
     if isinstance(job, Verdict):
         return job
     if job.declared is not None and given.pieces.get(job.declared) is None:
@@ -57,8 +73,13 @@ def judge_job(subject: Subject, given: Given) -> Verdict:
 
 def judge_code(subject: Subject, given: Given) -> Verdict:
     """Judge the code by rule 1; a manifest that names nothing shows nothing."""
+    bound = subject.said.bound.code
+    return given.memory.of("code", bound, lambda: _judge_code(bound, given))
+
+
+def _judge_code(bound: str | None, given: Given) -> Verdict:
     link = ChainLink.CODE
-    code = _document(link, subject.said.bound.code, given, documents.Code)
+    code = _document(link, bound, given, documents.Code)
     if isinstance(code, Verdict):
         return code
     if not code.distributions:
@@ -70,8 +91,13 @@ def judge_code(subject: Subject, given: Given) -> Verdict:
 
 def judge_environment(subject: Subject, given: Given) -> Verdict:
     """Judge the environment by rule 1."""
+    bound = subject.said.bound.environment
+    return given.memory.of("environment", bound, lambda: _judge_environment(bound, given))
+
+
+def _judge_environment(bound: str | None, given: Given) -> Verdict:
     link = ChainLink.ENVIRONMENT
-    found = _document(link, subject.said.bound.environment, given, documents.Environment)
+    found = _document(link, bound, given, documents.Environment)
     if isinstance(found, Verdict):
         return found
     return verified(link, f"torch {found.torch}, {found.processor.model}"[:200])
@@ -121,7 +147,7 @@ def judge_ledger(subject: Subject, given: Given) -> Verdict:
         return missing(link, "the statement binds no head of a ledger")
     if subject.ledger is None:
         return missing(link, "the run's ledger")
-    reading = read_ledger(subject.ledger, given.trust, where="ledger")
+    _, reading, heads = _read_ledger(subject.ledger, given)
     if not reading.names_writers:
         return broken(
             link,
@@ -132,10 +158,24 @@ def judge_ledger(subject: Subject, given: Given) -> Verdict:
     if foreign is not None:
         return broken(link, str(foreign))
     read = reading.verified
-    heads = [entry.body.prev for entry in read.entries[1:]] + [read.head]
-    if bound not in heads or not read.entries:
+    if bound not in heads:
         return broken(link, "the head is not in it", expected=bound, found=read.head)
-    return verified(link, f"{heads.index(bound) + 1} of {len(read.entries)} entries were bound")
+    return verified(link, f"{heads[bound]} of {len(read.entries)} entries were bound")
+
+
+def _read_ledger(data: bytes, given: Given) -> tuple[bytes, Reading, Mapping[str, int]]:
+    """The ledger, and how many entries each head of it covers. The bytes are kept with that, so
+    that no others can come to lie where they lay: the key is their place in memory.
+    """
+
+    def read() -> tuple[bytes, Reading, Mapping[str, int]]:
+        reading = read_ledger(data, given.trust, where="ledger")
+        entries = reading.verified.entries
+        heads = [entry.body.prev for entry in entries[1:]]
+        heads += [reading.verified.head] if entries else []
+        return data, reading, {head: number for number, head in enumerate(heads, 1)}
+
+    return given.memory.of("ledger", id(data), read)
 
 
 def judge_log(subject: Subject, given: Given) -> Verdict:

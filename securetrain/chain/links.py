@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from securetrain.artifacts import Problem
 from securetrain.artifacts.statement import CheckpointPredicate, Opened
+from securetrain.chain.memory import Memory
 from securetrain.chain.store import InMemory, Pieces
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.log import Logged
@@ -61,6 +62,7 @@ class Given:
     now: datetime
     again: bool = False
     """Whether the evidence behind results is judged again, besides the results themselves."""
+    memory: Memory = field(default_factory=Memory, init=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,10 @@ Nodes, for a membership that is verified:
 6. `SLACK` is allowed at the end: the coordinator's clock and the launcher's are two.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Final
 
 from securetrain.artifacts.statement import NodeRef
@@ -42,17 +43,19 @@ from securetrain.chain.reappraise import Kept, NotKeptError, appraise_again
 from securetrain.chain.store import document, documents_at_hand
 from securetrain.core.errors import AttestationError, SecureTrainError, reason
 from securetrain.core.vocabulary import ChainLink, NodeTier
-from securetrain.evidence import AttestationResult, verify_result
+from securetrain.evidence import AttestationResult, read_named, verify_result
 from securetrain.identity import Role, SpiffeId
 from securetrain.rendezvous.wire import Membership, node_ranks, read_membership
 
 SLACK: Final = timedelta(minutes=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Epoch:
     """A membership that is verified, and the coordinator behind it."""
 
+    digest: str
+    """Of the document."""
     document: documents.Membership
     membership: Membership
     coordinators: Sequence[Accepted]
@@ -62,10 +65,24 @@ class Epoch:
         """Tell whether the coordinator's word counted at a time."""
         return any(one.counts(at) for one in self.coordinators)
 
-    def spiffe(self, node: str) -> str:
-        """A member's full name, as statements have it."""
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """The members' full names, as statements have them."""
         of = self.coordinators[0].spiffe
-        return str(SpiffeId(of.trust_domain, of.job, Role.NODE, node))
+        return {
+            member.node: str(SpiffeId(of.trust_domain, of.job, Role.NODE, member.node))
+            for member in self.membership.members
+        }
+
+    @cached_property
+    def joined(self) -> frozenset[str]:
+        """The digests of results that the signed membership names."""
+        return frozenset(member.result for member in self.membership.members)
+
+    @cached_property
+    def ranks(self) -> Mapping[str, Sequence[int]]:
+        """The ranks of each member, by its full name."""
+        return {self.names[one.node]: list(one.ranks) for one in node_ranks(self.membership)}
 
 
 def judge_membership(subject: Subject, given: Given) -> Verdict:
@@ -89,12 +106,12 @@ def judge_nodes(subject: Subject, given: Given) -> Verdict:
     issued = epoch.membership.issued
     begins = max(issued, subject.since) if subject.since is not None else issued
     ends = subject.said.created
-    kept = _results(epoch, given)
-    results = [one.result for one in kept]
+    by_node = given.memory.of("results", epoch.digest, lambda: _results(epoch, given))
     tiers: dict[str, NodeTier] = {}
     for member in epoch.membership.members:
-        name = epoch.spiffe(member.node)
-        mine = [one for one in results if one.node == member.node]
+        name = epoch.names[member.node]
+        kept = by_node.get(member.node, [])
+        mine = [one.result for one in kept]
         first = next((one for one in mine if one.digest == member.result), None)
         if first is None:
             return missing(ChainLink.NODES, f"the result {member.result[:16]} of {name}")
@@ -111,10 +128,9 @@ def judge_nodes(subject: Subject, given: Given) -> Verdict:
             )
         tiers[name] = min(one.tier for one in covering)
         if given.again:
-            digests = {one.digest for one in mine if one.issued <= covering[-1].issued}
-            chosen = [one for one in kept if one.result.digest in digests]
+            digests = frozenset(one.digest for one in mine if one.issued <= covering[-1].issued)
             try:
-                appraise_again(chosen, epoch.coordinators[0].key, given.pieces)
+                _appraise_again(epoch, kept, digests, given)
             except NotKeptError as error:
                 return missing(ChainLink.NODES, f"{name} cannot be appraised again: {error}")
             except AttestationError as error:
@@ -125,14 +141,36 @@ def judge_nodes(subject: Subject, given: Given) -> Verdict:
     return verified(ChainLink.NODES, how + shown[:500], tiers)
 
 
+def _appraise_again(
+    epoch: Epoch, kept: Sequence[Kept], digests: frozenset[str], given: Given
+) -> None:
+    """Rule 5, once for each selection of one node's results."""
+
+    def again() -> bool:
+        chosen = [one for one in kept if one.result.digest in digests]
+        appraise_again(chosen, epoch.coordinators[0].key, given.pieces)
+        return True
+
+    room = len(epoch.membership.members) + 1
+    given.memory.of("again", (epoch.digest, digests), again, room=room)
+
+
 def epoch_of(subject: Subject, given: Given) -> Epoch | Verdict:
     """The verified membership of a checkpoint, or why there is none."""
     link, said = ChainLink.MEMBERSHIP, subject.said
-    if said.bound.membership is None or said.epoch is None:
+    digest = said.bound.membership
+    if digest is None or said.epoch is None:
         return missing(link, "the statement binds no membership")
-    kept = document(given.pieces, said.bound.membership, documents.Membership)
+    found = given.memory.of("epoch", digest, lambda: _signed_epoch(digest, given))
+    return found if isinstance(found, Verdict) else _of_subject(found, subject) or found
+
+
+def _signed_epoch(digest: str, given: Given) -> Epoch | Verdict:
+    """Rule 1, for whatever statement binds the document."""
+    link = ChainLink.MEMBERSHIP
+    kept = document(given.pieces, digest, documents.Membership)
     if kept is None:
-        return missing(link, f"the evidence {said.bound.membership[:16]}")
+        return missing(link, f"the evidence {digest[:16]}")
     envelope = given.pieces.get(kept.envelope)
     if envelope is None:
         return missing(link, f"the membership {kept.envelope[:16]}")
@@ -146,13 +184,6 @@ def epoch_of(subject: Subject, given: Given) -> Epoch | Verdict:
     accepted, refused = accept_any(credentials, given.trust)
     if not accepted:
         return broken(link, f"nobody vouches for its coordinator: {refused[0]}")
-    return _read(kept, envelope, accepted, subject)
-
-
-def _read(
-    kept: documents.Membership, envelope: bytes, accepted: Sequence[Accepted], subject: Subject
-) -> Epoch | Verdict:
-    link, said = ChainLink.MEMBERSHIP, subject.said
     problem = ""
     for key in {one.key.key_id: one.key for one in accepted}.values():
         try:
@@ -163,7 +194,14 @@ def _read(
     else:
         return broken(link, f"no accepted coordinator signed it: {problem}")
     mine = [one for one in accepted if one.key.key_id == key.key_id]
-    coordinator = mine[0]
+    return Epoch(digest=digest, document=kept, membership=membership, coordinators=mine)
+
+
+def _of_subject(epoch: Epoch, subject: Subject) -> Verdict | None:
+    """Rule 2, and the rest of rule 1: why the membership is not the statement's."""
+    link, said = ChainLink.MEMBERSHIP, subject.said
+    kept, membership = epoch.document, epoch.membership
+    coordinator = epoch.coordinators[0]
     for name, expected, found in (
         ("its coordinator", membership.coordinator, str(coordinator.spiffe)),
         ("its job", membership.job, coordinator.spiffe.job),
@@ -176,7 +214,6 @@ def _read(
             return broken(link, name, expected=str(expected), found=str(found))
     if coordinator.own and membership.job != said.run_id:
         return broken(link, "its job", expected=said.run_id, found=membership.job)
-    epoch = Epoch(document=kept, membership=membership, coordinators=mine)
     if not epoch.speaks(membership.issued):
         return broken(link, f"nobody vouched for its coordinator at {membership.issued}")
     if membership.issued > said.created + SLACK:
@@ -186,7 +223,7 @@ def _read(
             expected=f"until {said.created.isoformat()}",
             found=membership.issued.isoformat(),
         )
-    return epoch
+    return None
 
 
 def _credentials_elsewhere(job: str, given: Given) -> Iterable[Credential]:
@@ -199,8 +236,7 @@ def _credentials_elsewhere(job: str, given: Given) -> Iterable[Credential]:
 def _differs(nodes: Sequence[NodeRef], epoch: Epoch) -> Verdict | None:
     """Rule 3."""
     link = ChainLink.NODES
-    ranks = {epoch.spiffe(one.node): list(one.ranks) for one in node_ranks(epoch.membership)}
-    members = {epoch.spiffe(one.node): one for one in epoch.membership.members}
+    members = {epoch.names[one.node]: one for one in epoch.membership.members}
     said = {node.node: node for node in nodes}
     if len(said) != len(nodes) or said.keys() != members.keys():
         return broken(
@@ -215,8 +251,8 @@ def _differs(nodes: Sequence[NodeRef], epoch: Epoch) -> Verdict | None:
             return _contradicts(name, "its tier", member.tier, node.tier)
         if node.result != member.result:
             return _contradicts(name, "its result", member.result, node.result)
-        if node.ranks != ranks[name]:
-            return _contradicts(name, "its ranks", ranks[name], node.ranks)
+        if node.ranks != epoch.ranks[name]:
+            return _contradicts(name, "its ranks", epoch.ranks[name], node.ranks)
     return None
 
 
@@ -224,8 +260,8 @@ def _contradicts(name: str, what: str, expected: object, found: object) -> Verdi
     return broken(ChainLink.NODES, f"{name}: {what}", expected=str(expected), found=str(found))
 
 
-def _results(epoch: Epoch, given: Given) -> list[Kept]:
-    """Every result of this epoch's coordinator for its members that is at hand."""
+def _results(epoch: Epoch, given: Given) -> Mapping[str, Sequence[Kept]]:
+    """Every result of this epoch's coordinator that is at hand, by node, the oldest first."""
     known = [
         found
         for digest in epoch.document.appraised
@@ -236,21 +272,32 @@ def _results(epoch: Epoch, given: Given) -> list[Kept]:
     tokens: dict[str, AttestationResult | None] = {}
     for one in known:
         if one.token not in tokens:
-            tokens[one.token] = _result(one.token, epoch, given)
+            tokens[one.token] = _result(one, epoch, given)
         result = tokens[one.token]
         # A document that speaks of another result than its token's is not the one that was kept.
         if result is not None and (one.node, one.result) == (result.node, result.digest):
             kept.setdefault(result.digest, Kept(result=result, document=one))
-    return sorted(kept.values(), key=lambda one: one.result.issued)
+    by_node: dict[str, list[Kept]] = {}
+    for counted in sorted(kept.values(), key=lambda of: of.result.issued):
+        by_node.setdefault(counted.result.node, []).append(counted)
+    return by_node
 
 
-def _result(token: str, epoch: Epoch, given: Given) -> AttestationResult | None:
-    """A result that counts for this epoch; None for one of another key, job, policy or time."""
-    data = given.pieces.get(token)
+def _result(one: Appraised, epoch: Epoch, given: Given) -> AttestationResult | None:
+    """A result that counts for this epoch; None for one of another key, job, policy or time.
+
+    The digests of the results with which members joined stand in the signed membership: one
+    signature for all of them. A renewal counts by the signature of its own token.
+    """
+    data = given.pieces.get(one.token)
     if data is None:
         return None
     try:
-        result = verify_result(data.decode("ascii"), epoch.coordinators[0].key)
+        token = data.decode("ascii")
+        if one.result in epoch.joined:
+            result = read_named(token, one.result)
+        else:
+            result = verify_result(token, epoch.coordinators[0].key)
     except (SecureTrainError, UnicodeDecodeError):
         return None
     said = (result.job, result.policy)

@@ -231,6 +231,11 @@ class _Verifier:
     """By the statement's digest."""
     refused: list[str] = field(default_factory=list)
     ledgers: dict[str, bytes] = field(default_factory=dict)
+    given: Given = field(init=False)
+
+    def __post_init__(self) -> None:
+        pieces = PackPieces(self.pack)
+        self.given = Given(trust=self.trust, pieces=pieces, now=self.now, again=self.again)
 
     def result(self, expect: Expectation | None) -> PackResult:
         """Everything; see the module."""
@@ -248,7 +253,7 @@ class _Verifier:
             if number and not self._asks_all:
                 break
             subject = self._subject(one)
-            verdicts = judge_all(subject, self._given, self._asked(first=not number))
+            verdicts = judge_all(subject, self.given, self._asked(first=not number))
             judged.append(verdicts)
             if not number:
                 seen = None if subject.logged is None else subject.logged.seen
@@ -257,10 +262,6 @@ class _Verifier:
             self._ask_links(verdicts)
         made = self._made(opened, tuple(judged), seen, len(chain) - 1)
         return replace(made, ancestors=tuple(chain[1:]), dataset=dataset)
-
-    @property
-    def _given(self) -> Given:
-        return Given(trust=self.trust, pieces=PackPieces(self.pack), now=self.now, again=self.again)
 
     @property
     def _required(self) -> frozenset[ChainLink]:

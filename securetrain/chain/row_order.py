@@ -14,7 +14,6 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from securetrain.chain.documents import Count, Name, Part
-from securetrain.identity.log import hashes_of, merkle
 
 ROUNDS: Final = 6
 _GOLDEN: Final = 0x9E3779B97F4A7C15
@@ -58,6 +57,16 @@ class RowOrder(Part, frozen=True):
 
     def rows(self, step: int) -> Iterator[bytes]:
         """The rows of a step as entries of a tree: epoch and first token."""
+        if self.kind == "random":
+            # As `start` says, but what all rows begin with is hashed once.
+            name = hashlib.blake2b(
+                f"securetrain/row/1:{self.seed}:{self.split}:{step}:".encode(), digest_size=8
+            )
+            for row in range(self.batch_rows):
+                state = name.copy()
+                state.update(b"%d" % row)
+                yield b"0:%d" % (int.from_bytes(state.digest(), "big") % self.starts)
+            return
         for row in range(self.batch_rows):
             epoch, start = self.start(step, row)
             yield b"%d:%d" % (epoch, start)
@@ -72,9 +81,22 @@ class RowOrder(Part, frozen=True):
 
 
 def tree_root(entries: Iterable[bytes]) -> bytes:
-    """The root of the tree of RFC 6962 over some entries."""
-    leaves = [merkle.leaf_hash(entry) for entry in entries]
-    return merkle.root_hash(len(leaves), hashes_of(leaves))
+    """The root of the tree of RFC 6962 over some entries.
+
+    Level by level, the last node of an odd level goes up as it is: the same tree as the RFC's,
+    whose left half is the largest power of two.
+    """
+    sha256 = hashlib.sha256
+    level = [sha256(b"\0" + entry).digest() for entry in entries]
+    if not level:
+        return sha256().digest()
+    while len(level) > 1:
+        paired = zip(level[::2], level[1::2], strict=False)
+        above = [sha256(b"\1" + left + right).digest() for left, right in paired]
+        if len(level) % 2:
+            above.append(level[-1])
+        level = above
+    return level[0]
 
 
 def _number_of(name: str) -> int:

@@ -17,7 +17,8 @@ Rules:
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
@@ -131,10 +132,22 @@ def _cursor(said: CheckpointPredicate, order: RowOrder) -> Iterator[tuple[str, o
     yield "cursor's rows", said.step * order.batch_rows, cursor.get("rows")
 
 
-def _records(
-    link: ChainLink, subject: Subject, given: Given
-) -> tuple[CheckpointPredicate | None, StepRecords, list[StepRecord]] | Verdict:
-    """The parent that a checkpoint goes on from, and the records since, by rule 1."""
+Segment: TypeAlias = tuple[CheckpointPredicate | None, StepRecords, list[StepRecord]]
+"""The parent that a checkpoint goes on from, and the records since."""
+
+
+def _records(link: ChainLink, subject: Subject, given: Given) -> Segment | Verdict:
+    """The records of a checkpoint by rule 1, read once for both links."""
+
+    def read() -> tuple[Subject, Segment | Verdict]:
+        return subject, _read_records(link, subject, given)
+
+    # The subject is kept with it, so that no other can come to lie where it lay.
+    _, found = given.memory.of("records", id(subject), read, room=1)
+    return replace(found, link=link) if isinstance(found, Verdict) else found
+
+
+def _read_records(link: ChainLink, subject: Subject, given: Given) -> Segment | Verdict:
     said = subject.said
     if said.bound.step_records is None:
         return missing(link, "the steps were not recorded")
@@ -164,6 +177,10 @@ def _records(
 
 def _settings(subject: Subject, given: Given) -> Mapping[str, Any] | None:
     bound = subject.said.bound.job
+    return given.memory.of("settings", bound, lambda: _read_settings(bound, given))
+
+
+def _read_settings(bound: str | None, given: Given) -> Mapping[str, Any] | None:
     job = None if bound is None else document(given.pieces, bound, documents.Job)
     if job is None or job.declared is None:
         return None

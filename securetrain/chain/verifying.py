@@ -71,7 +71,7 @@ class Evidence:
 
     def judged(self, policy: Policy, chain: Link, result: VerifyResult) -> Iterator[Judged]:
         """The verdicts on each checkpoint that the policy asks about."""
-        given = self._given()
+        given, ledgers = self._given(), dict[Path, bytes | None]()
         for number, link in enumerate(chain.every()):
             opened = link.opened
             if opened is None or not isinstance(opened.predicate, CheckpointPredicate):
@@ -83,7 +83,7 @@ class Evidence:
                 parents=_opened(link, CheckpointPredicate),
                 dataset=next(iter(_opened(link, DatasetPredicate).values()), None),
                 logged=result.logged if number == 0 else None,
-                ledger=self._ledger(link),
+                ledger=self._ledger(link, ledgers),
             )
             yield judge_all(subject, given, self.required(policy))
 
@@ -93,15 +93,17 @@ class Evidence:
         )
 
     @staticmethod
-    def _ledger(link: Link) -> bytes | None:
-        """The ledger of the run whose directory holds a checkpoint."""
+    def _ledger(link: Link, known: dict[Path, bytes | None]) -> bytes | None:
+        """The ledger of the run whose directory holds a checkpoint; read once."""
         if link.path is None or not isinstance(link.path, Path):
             return None
         path = link.path.absolute().parent.parent / "ledger.jsonl"
-        try:
-            return read_file(path, LEDGER_LIMIT) if path.is_file() else None
-        except SecureTrainError:
-            return None
+        if path not in known:
+            try:
+                known[path] = read_file(path, LEDGER_LIMIT) if path.is_file() else None
+            except SecureTrainError:
+                known[path] = None
+        return known[path]
 
     @staticmethod
     def _not_found(required: frozenset[ChainLink], chain: Link) -> list[Problem]:

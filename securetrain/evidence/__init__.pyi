@@ -64,6 +64,7 @@ from .reference import unusable as unusable
 from .result import AFFIRMING as AFFIRMING
 from .result import AttestationResult as AttestationResult
 from .result import Submodule as Submodule
+from .result import read_named as read_named
 from .result import refused as refused
 from .result import verify_result as verify_result
 from .selfreport import SELF_ASSERTED_TYPE as SELF_ASSERTED_TYPE

@@ -14,6 +14,7 @@ Rules:
 4. a reader accepts one algorithm, one key and one spelling of the header.
 """
 
+import base64
 import hashlib
 from datetime import datetime
 from functools import cached_property
@@ -167,6 +168,40 @@ def verify_result(token: str, key: PublicKey, now: datetime | None = None) -> At
         raise refused("its claims contradict each other")
     if now is not None and not result.issued <= now < result.expires:
         raise refused(f"valid from {result.issued} to {result.expires}, and it is {now}")
+    return result
+
+
+def read_named(token: str, digest: str) -> AttestationResult:
+    """Read a result by its digest, which stands in something that the coordinator has signed: in a
+    membership, above all. The signature of the token itself is not looked at.
+
+    Args:
+        token: The JWT.
+        digest: SHA-256 (hex) of the result's document.
+
+    Raises:
+        AttestationError: ST-ATTS-014, it is another result, or none.
+    """
+    if len(token) > TOKEN_LIMIT:
+        raise refused(f"{len(token)} characters, the limit is {TOKEN_LIMIT}")
+    try:
+        body = token.split(".")[1]
+        claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        result = _from_claims(claims)
+    except (
+        msgspec.MsgspecError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        raise refused(f"{type(error).__name__}: {error}") from error
+    if result.digest != digest:
+        raise refused(f"its digest is {result.digest[:16]}, not {digest[:16]}")
+    if result.claims() != claims:
+        raise refused("its claims contradict each other")
     return result
 
 

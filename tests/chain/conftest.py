@@ -65,6 +65,7 @@ class Job:
     began: datetime = NOW
     epoch: int = 1
     lease: timedelta = 10 * MINUTE
+    local_world: int = 2
     pieces: InMemory = field(default_factory=InMemory)
 
     def __post_init__(self) -> None:
@@ -141,7 +142,7 @@ class Job:
                     tier=self.results[node].tier,
                     result=self.results[node].digest,
                     address="127.0.0.1",
-                    local_world=2,
+                    local_world=self.local_world,
                     role="default",
                 )
                 for rank, node in enumerate(self.nodes)
@@ -159,7 +160,7 @@ class Job:
                 node=self.spiffe(node),
                 tier=self.results[node].tier,
                 label=self.results[node].label,
-                ranks=[2 * rank, 2 * rank + 1],
+                ranks=list(range(self.local_world * rank, self.local_world * (rank + 1))),
                 result=self.results[node].digest,
             )
             for rank, node in enumerate(self.nodes)
@@ -173,7 +174,7 @@ class Job:
             "seq": 1,
             "save_id": "0" * 32,
             "created": created or self.began + 5 * MINUTE,
-            "world_size": 2 * len(self.nodes),
+            "world_size": self.local_world * len(self.nodes),
             "tree": TreeInfo.of(TreeParams(leaf_size=1024)),
             "files": [],
             "index": IndexFile(name="index", size=1, sha256="11" * 32),

@@ -52,6 +52,14 @@ def test_the_same_documents_are_the_same_bytes_in_any_order(pack: Path, tmp_path
         assert "0" * 64 not in opened
 
 
+@pytest.mark.parametrize("size", [0, 1, 511, 8**11 - 1, 8**11, 1 << 40, (1 << 63) - 1])
+def test_headers_are_those_of_tarfile(size: int) -> None:
+    for name in ("oci-layout", "blobs/sha256/" + SUBJECT.digest, "n" * 100):
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = size, 0o644
+        assert container._header(name, size) == info.tobuf(tarfile.GNU_FORMAT)
+
+
 def test_others_read_it_as_tar_and_as_an_oci_layout(pack: Path) -> None:
     with tarfile.open(pack) as tar:
         files = {one.name: tar.extractfile(one).read() for one in tar}  # type: ignore[union-attr]

@@ -92,11 +92,33 @@ def test_a_forged_coordinator_is_nobodys(job):
     assert "no accepted coordinator signed it" in refused_nodes(verdict)
 
 
-def test_results_of_another_key_do_not_count(job):
-    """The membership is real, and the result that it names was signed by somebody else."""
+@pytest.mark.parametrize("liar", [False, True])
+def test_renewals_of_another_key_do_not_count(job, liar):
+    key = PrivateKey.generate(KeyKind.P256) if liar else None
+    job.attest("node-0", NOW + 8 * MINUTE, key=key)
+    job.attest("node-1", NOW + 8 * MINUTE)
+    verdict = nodes_of(job, job.checkpoint(NOW + 15 * MINUTE))
+    if liar:
+        assert "no result of" in refused_nodes(verdict)
+    else:
+        assert verdict.state is LinkState.VERIFIED
+
+
+def test_a_result_counts_by_the_membership_that_names_it(job):
+    """The coordinator has signed its digest and tier there: whoever signed the token, or nobody,
+    nothing else than that result is read from it.
+    """
     liar = PrivateKey.generate(KeyKind.P256)
-    job.results["node-0"] = job.attest("node-0", NOW, key=liar, tier=NodeTier.TEE)
-    job.form()
+    honest = job.results["node-0"]
+    job.keeper._appraised.clear()
+    job.attest("node-0", NOW, key=liar)
+    job.attest("node-1", NOW)
+    assert nodes_of(job, job.checkpoint()).state is LinkState.VERIFIED
+    # The same from the liar, but of a higher tier, is another result, which no membership names.
+    job.keeper._appraised.clear()
+    job.attest("node-0", NOW, key=liar, tier=NodeTier.TEE)
+    job.attest("node-1", NOW)
+    assert job.results["node-0"] is honest
     refused_nodes(nodes_of(job, job.checkpoint()), LinkState.MISSING)
 
 

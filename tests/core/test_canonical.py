@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import msgspec
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +49,57 @@ def test_rfc_8785_examples():
     assert canonical.dumps([333333333.33333329, 1e30, 4.5, 2e-3, 1e-27]) == (
         b"[333333333.3333333,1e+30,4.5,0.002,1e-27]"
     )
+
+
+def spelled(make, value):
+    """The bytes that are made, or what is raised."""
+    try:
+        return make(value)
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
+        return type(error)
+
+
+plain = st.text(st.characters(codec="ascii"), max_size=8) | st.from_regex(
+    r"[:,\[]?-?[0-9]{14,18}", fullmatch=True
+)
+any_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**65), 2**65)
+    | st.floats()
+    | plain
+    | st.text(max_size=3)
+    | st.binary(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(plain | st.integers(0, 3) | st.text(max_size=2), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(any_values)
+def test_the_quick_way_writes_what_the_slow_way_does(value):
+    assert spelled(canonical.dumps, value) == spelled(rfc8785.dumps, value)
+
+
+@given(any_values, st.integers(0), st.sampled_from([b" ", b"0", b".0", b'"a":1,', b"\\", b"}"]))
+def test_the_quick_way_reads_no_other_spelling(value, at, more):
+    """Only what a canonical writer makes is taken as canonical, whatever is put into it."""
+    data = spelled(rfc8785.dumps, value)
+    if not isinstance(data, bytes):
+        return
+    at %= len(data) + 1
+    data = data[:at] + more + data[at:]
+    with suppress(UsageError):
+        canonical.decode(data, object, canonical=True)
+        assert rfc8785.dumps(json.loads(data)) == data
+
+
+def test_every_ascii_character_is_written_as_rfc_8785_says():
+    for number in range(128):
+        value = {chr(number): [chr(number)]}
+        assert canonical.dumps(value) == rfc8785.dumps(value)
 
 
 def test_structs():

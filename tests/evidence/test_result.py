@@ -16,8 +16,10 @@ from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.result import (
     PROFILE,
+    TOKEN_LIMIT,
     AttestationResult,
     Submodule,
+    read_named,
     trust_vector,
     verify_result,
 )
@@ -197,3 +199,21 @@ def test_a_forged_result(token, what):
 def test_a_vector_knows_only_the_claims_of_ar4si():
     with pytest.raises(KeyError):
         trust_vector("goodness")
+
+
+def test_a_result_that_is_named_needs_no_signature_of_its_own_and_is_no_other():
+    made = RESULT
+    token = made.sign(KEY)
+    head, body, signature = token.split(".")
+    assert read_named(token, made.digest) == made
+    assert read_named(f"{head}.{body}.{signature[::-1]}", made.digest) == made
+    other = msgspec.structs.replace(made, node="node-9")
+    with pytest.raises(AttestationError) as refusal:
+        read_named(other.sign(KEY), made.digest)
+    assert refusal.value.code == "ST-ATTS-014"
+    for broken in ("", ".", "a.b", f"{head}.{body[:-9]}.x", f"{head}.W10.x", f"{head}.bnVsbA.x"):
+        with pytest.raises(AttestationError) as refusal:
+            read_named(broken, made.digest)
+        assert refusal.value.code == "ST-ATTS-014"
+    with pytest.raises(AttestationError):
+        read_named("a." * TOKEN_LIMIT, made.digest)

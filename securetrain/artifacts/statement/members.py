@@ -55,6 +55,8 @@ _PREFIX: Final = b"securetrain/rank-file/1\n"
 _PREFIX_RECORDED: Final = b"securetrain/rank-file/2\n"
 MAX_NAMED: Final = 8
 """Ranks that one refusal names."""
+MAX_KEPT: Final = 4096
+"""Certificates that are not verified again."""
 
 
 class RankKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -209,6 +211,43 @@ def check(predicate: CheckpointPredicate, trust: TrustRoot, *, required: bool) -
     signed = [signature.rank for signature in predicate.signatures]
     if missing := sorted(set(range(predicate.world_size)) - set(signed)):
         return [_unsigned(f"{_ranks(missing)} did not sign")]
+    return list(_latest.problems(predicate, trust))
+
+
+class _Latest:
+    """The answers that are asked for again: a policy's rules ask about the ranks of a statement,
+    and so does each link of a chain that rests on them; and all checkpoints of a run carry the same
+    certificates. The very objects are compared: they are kept, and they are frozen.
+    """
+
+    def __init__(self) -> None:
+        self._statement: tuple[CheckpointPredicate, TrustRoot, list[Problem]] | None = None
+        self._keys: tuple[TrustRoot, dict[str, tuple[PublicKey, RankKey]]] | None = None
+
+    def problems(self, predicate: CheckpointPredicate, trust: TrustRoot) -> list[Problem]:
+        """Rules 2 to 4."""
+        known = self._statement
+        if known is None or known[0] is not predicate or known[1] is not trust:
+            known = self._statement = predicate, trust, _check_keys(predicate, trust)
+        return known[2]
+
+    def key(self, text: str, trust: TrustRoot, where: str) -> tuple[PublicKey, RankKey]:
+        """The key in a certificate; see `certified_key`."""
+        known = self._keys
+        if known is None or known[0] is not trust:
+            known = self._keys = trust, {}
+        found = known[1].get(text)
+        if found is None:
+            found = known[1][text] = certified_key(text, trust, where)
+            while len(known[1]) > MAX_KEPT:
+                known[1].pop(next(iter(known[1])), None)
+        return found
+
+
+_latest: Final = _Latest()
+
+
+def _check_keys(predicate: CheckpointPredicate, trust: TrustRoot) -> list[Problem]:
     try:
         keys = _certified(predicate, trust)
     except _Refused as refused:
@@ -287,7 +326,7 @@ def _certified(
     for number, text in enumerate(predicate.members):
         where = f"the certificate {number}"
         try:
-            key, said = certified_key(text, trust, where)
+            key, said = _latest.key(text, trust, where)
         except SecureTrainError as error:
             raise _Refused(f"{where}: {reason(error)}") from error
         if said.run_id != predicate.run_id:
