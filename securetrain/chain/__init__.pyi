@@ -14,6 +14,8 @@ from .packed import claimed_time as claimed_time
 from .packed import verify_pack as verify_pack
 from .packed import witnessed as witnessed
 from .packing import Packed as Packed
+from .packing import Wanted as Wanted
 from .packing import pack as pack
+from .unpacking import unpack as unpack
 from .verifying import Evidence as Evidence
 from .verifying import near as near

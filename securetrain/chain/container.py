@@ -25,7 +25,7 @@ base-256 sizes above 8 GiB.
 import hashlib
 import os
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Self, TypeVar
@@ -84,6 +84,15 @@ class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     manifests: Annotated[list[Descriptor], Meta(min_length=1, max_length=1)]
 
 
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Some stretches of a file, one after the other."""
+
+    path: Path
+    stretches: Sequence[tuple[int, int]]
+    """Offset and length of each, in bytes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """One document that goes into a pack."""
@@ -92,8 +101,10 @@ class Document:
     digest: str
     """SHA-256, 64 hex digits."""
     size: int
-    source: bytes | Path
-    """The bytes, or the file that holds them; a file is read once and compared with its digest."""
+    source: bytes | Path | Cuts
+    """The bytes, or the file that holds them or has them in stretches; a file is read once more and
+    compared with the digest.
+    """
 
     @classmethod
     def of(cls, media_type: str, data: bytes) -> Self:
@@ -233,21 +244,26 @@ class Pack:
             raise _refuse("ST-PACK-130", f"document {digest[:16]}... has other bytes", self.path)
         return data
 
-    def chunks(self, digest: str) -> Iterator[bytes]:
-        """The bytes of a document, **unverified**, a MiB at a time: for weights and rows, which
-        their own trees verify.
+    def chunks(self, digest: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        """The bytes of a document or of a stretch inside it, **unverified**, a MiB at a time: for
+        weights and rows, which their own trees verify.
 
         Raises:
-            IntegrityError: ST-PACK-101 when the file has become shorter.
+            IntegrityError: ST-PACK-140 when the pack has none of that digest, ST-PACK-101 when it
+                ends before that.
         """
-        at, left = self._places[digest]
-        while left:
-            chunk = os.pread(self._fd, min(_CHUNK, left), at)
-            if not chunk:
-                raise _refuse("ST-PACK-101", "it ends within a document", self.path)
-            at += len(chunk)
+        if digest not in self._places or digest not in self.layers:
+            raise _refuse("ST-PACK-140", f"no document {digest[:16]}...", self.path)
+        at, size = self._places[digest]
+        left = size - offset if length is None else length
+        if offset < 0 or left < 0 or offset + left > size:
+            what = f"bytes {offset} to {offset + left} of a document of {size}"
+            raise _refuse("ST-PACK-101", what, self.path)
+        for chunk in chunks_of(self._fd, at + offset, left):
             left -= len(chunk)
             yield chunk
+        if left:
+            raise _refuse("ST-PACK-101", "it ends within a document", self.path)
 
 
 def _survey(fd: int, path: Path) -> tuple[list[Descriptor], dict[str, tuple[int, int]]]:
@@ -388,18 +404,30 @@ def _checked(one: Document) -> Iterator[bytes]:
     if isinstance(one.source, bytes):
         yield one.source
         return
-    state, left = hashlib.sha256(), one.size
+    cuts = one.source if isinstance(one.source, Cuts) else Cuts(one.source, [(0, one.size)])
+    state = hashlib.sha256()
     try:
-        fd = open_regular(one.source)
+        fd = open_regular(cuts.path)
     except OSError as error:
-        raise _refuse("ST-PACK-140", str(error.strerror), one.source) from error
+        raise _refuse("ST-PACK-140", str(error.strerror), cuts.path) from error
     with os.fdopen(fd, "rb") as file:
-        while left and (chunk := file.read(min(_CHUNK, left))):
-            left -= len(chunk)
-            state.update(chunk)
-            yield chunk
-        if left or file.read(1) or state.hexdigest() != one.digest:
-            raise _refuse("ST-PACK-130", "it was changed", one.source)
+        left = one.size
+        for offset, length in cuts.stretches:
+            for chunk in chunks_of(file.fileno(), offset, length):
+                left -= len(chunk)
+                state.update(chunk)
+                yield chunk
+        grown = cuts is not one.source and os.fstat(file.fileno()).st_size != one.size
+        if left or grown or state.hexdigest() != one.digest:
+            raise _refuse("ST-PACK-130", "it was changed", cuts.path)
+
+
+def chunks_of(fd: int, offset: int, length: int) -> Iterator[bytes]:
+    """A stretch of an open file, a MiB at a time; less of it where the file ends before."""
+    while length and (chunk := os.pread(fd, min(_CHUNK, length), offset)):
+        offset += len(chunk)
+        length -= len(chunk)
+        yield chunk
 
 
 def _refuse(code: str, what: str, path: Path) -> IntegrityError:

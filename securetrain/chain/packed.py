@@ -16,13 +16,15 @@ Rules, in order:
 6. a link that is required and not verified refuses. Without a policy nothing is required: a broken
    link refuses, and a missing one leaves the answer incomplete;
 7. at the witnesses' time (`seen_at`), everything is judged as of the moment at which the quorum of
-   the log's witnesses had seen the checkpoint: what has expired since then counts.
+   the log's witnesses had seen the checkpoint: what has expired since then counts;
+8. weights and rows that the pack lists are verified byte by byte (`unpacking`), whatever is asked.
 """
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -41,9 +43,11 @@ from securetrain.artifacts.statement import (
 )
 from securetrain.chain import packing
 from securetrain.chain.container import Descriptor, Pack
+from securetrain.chain.held import main_line, rows_wanted
 from securetrain.chain.judging import Judged, judge_all
 from securetrain.chain.links import Given, Subject
 from securetrain.chain.store import PIECE_LIMIT
+from securetrain.chain.unpacking import Holding, check
 from securetrain.core import CODES, ExitCode, canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
 from securetrain.core.vocabulary import ChainDepth, ChainLink, LinkState
@@ -94,6 +98,8 @@ class PackResult:
     """What it was made from, as far as that is in the pack and verified."""
     dataset: Opened | None = None
     """The dataset's statement, likewise."""
+    held: tuple[Holding, ...] = ()
+    """The weights and rows that are in the pack, and were verified."""
 
     @property
     def missing(self) -> tuple[ChainLink, ...]:
@@ -260,8 +266,28 @@ class _Verifier:
                 dataset = subject.dataset
             self._ask_statement(one, verdicts, None if number else expect, first=not number)
             self._ask_links(verdicts)
+        held = tuple(self._held(chain, listed))
         made = self._made(opened, tuple(judged), seen, len(chain) - 1)
-        return replace(made, ancestors=tuple(chain[1:]), dataset=dataset)
+        return replace(made, ancestors=tuple(chain[1:]), dataset=dataset, held=held)
+
+    def _held(self, chain: Sequence[Opened], listed: packing.Contents) -> Iterator[Holding]:
+        """Rule 8."""
+        line = main_line(chain[0], chain[1:])
+        pieces = PackPieces(self.pack)
+        known: set[str] = set()
+        for entry in listed.statements:
+            if entry.holds is None:
+                continue
+            whose = f"statement {entry.statement[:16]}"
+            opened = self._first(entry)
+            try:
+                if opened is None or opened.statement in known:
+                    raise IntegrityError(MALFORMED, "bytes of nothing that verified, or twice")
+                known.add(opened.statement)
+                rows = partial(rows_wanted, line, opened, pieces)
+                yield check(self.pack, entry.holds, entry.statement, opened, rows)
+            except SecureTrainError as error:
+                self._add(error.code, f"{whose}: {reason(error)}", error.where)
 
     @property
     def _required(self) -> frozenset[ChainLink]:

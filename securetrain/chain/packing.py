@@ -24,12 +24,13 @@ from securetrain.artifacts.lineage import Link, chain_of, proof_name
 from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
+    Opened,
     read_statement,
 )
-from securetrain.chain import container, documents, records
+from securetrain.chain import container, documents, held, records
 from securetrain.chain.store import Pieces, Places
 from securetrain.core import canonical
-from securetrain.core.errors import IntegrityError, SecureTrainError, reason
+from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
 from securetrain.core.files import read_file
 from securetrain.identity.trust import TrustRoot
 
@@ -54,6 +55,8 @@ class Entry(
     """SHA-256 of its envelope."""
     proof: Hex32 | None = None
     ledger: Hex32 | None = None
+    holds: Hex32 | None = None
+    """A `Held`: bytes of the artifact itself that are in the pack."""
 
 
 class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -73,21 +76,38 @@ class Gathered:
     num_statements: int = 0
 
 
-def gather(chain: Link, pieces: Pieces) -> Gathered:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The bytes that go into a pack besides proofs."""
+
+    weights: bool = False
+    """The checkpoint's own."""
+    since: int | None = None
+    """Those of the checkpoints of its run, from this step on, that it goes on from, too."""
+    dataset: bool = False
+    """All of its dataset."""
+    rows: tuple[int, int] | None = None
+    """Of its dataset, the rows of the steps from the first to the last."""
+
+
+def gather(chain: Link, pieces: Pieces, wanted: Wanted | None = None) -> Gathered:
     """Gather everything that a chain leads to.
 
     Args:
         chain: The checkpoint and all that it was made from (`lineage.chain_of`).
         pieces: The evidence of its runs.
+        wanted: Bytes that are asked for besides.
 
     Raises:
         IntegrityError: The checkpoint's own statement cannot be read.
         ValueError: The chain's first link was not opened.
+        UsageError: See `held_of`.
     """
     if chain.opened is None or chain.path is None:
         raise ValueError("a chain begins with a checkpoint whose statement verified")
     found = Gathered(_statement(chain))
     entries: dict[str, Entry] = {}
+    holds = held_of(chain, pieces, wanted or Wanted())
     ledgers: dict[Path, str | None] = {}
     for link in chain.every():
         if link.opened is None or link.path is None:
@@ -105,6 +125,7 @@ def gather(chain: Link, pieces: Pieces) -> Gathered:
             statement=envelope.digest,
             proof=_proof(found, link),
             ledger=_ledger(found, link, ledgers),
+            holds=_hold(found, holds.get(link.opened.statement)),
         )
         if isinstance(link.said, CheckpointPredicate):
             _follow(found, link.said.bound, pieces, f"step {link.said.step}")
@@ -112,6 +133,67 @@ def gather(chain: Link, pieces: Pieces) -> Gathered:
     _keep(found, container.Document.of(CONTENTS_TYPE, canonical.encode(contents)))
     found.num_statements = len(entries)
     return found
+
+
+def held_of(chain: Link, pieces: Pieces, wanted: Wanted) -> dict[str, held.Made]:
+    """The bytes that are asked for, by the statement of the artifact that they are of.
+
+    Raises:
+        UsageError: ST-USAG-001 when something lies in an object store, is not at hand, or rows are
+            no bytes of the dataset.
+        IntegrityError: Bytes are not what was signed; ST-CHAN-016 when a step was not recorded.
+    """
+    assert chain.opened is not None
+    opened = [one for one in chain.every() if one.opened is not None]
+    paths = {one.opened.statement: one.path for one in opened if one.opened is not None}
+    known = [one.opened for one in opened if one.opened is not None]
+    line = held.main_line(chain.opened, [one for one in known if _is_checkpoint(one)])
+    found: dict[str, held.Made] = {}
+    if wanted.weights or wanted.since is not None:
+        for number, one in enumerate(line):
+            if number == 0 or (wanted.since is not None and one.checkpoint.step >= wanted.since):
+                found[one.statement] = held.hold_whole(_local(paths[one.statement]), one)
+    if wanted.dataset or wanted.rows is not None:
+        digest = chain.opened.checkpoint.dataset.digest
+        dataset = next((one for one in known if one.digest == digest), None)
+        if dataset is None or not digest:
+            raise UsageError(
+                "ST-USAG-001",
+                "the checkpoint's dataset is not at hand",
+                "--rows" if wanted.rows else "--dataset",
+                "name the folder that it is in: --walk-in DIR",
+            )
+        root = _local(paths[dataset.statement])
+        if wanted.rows is None:
+            found[dataset.statement] = held.hold_whole(root, dataset)
+        else:
+            leaves = held.rows_wanted(line, dataset, pieces, wanted.rows)
+            found[dataset.statement] = held.hold_rows(root, dataset, leaves, wanted.rows)
+    return found
+
+
+def _is_checkpoint(opened: Opened) -> bool:
+    return isinstance(opened.predicate, CheckpointPredicate)
+
+
+def _local(path: Path | str | None) -> Path:
+    if not isinstance(path, Path):
+        raise UsageError(
+            "ST-USAG-001",
+            "weights and rows are packed from a disk only",
+            str(path),
+            "fetch the directory first",
+        )
+    return path
+
+
+def _hold(found: Gathered, made: held.Made | None) -> str | None:
+    if made is None:
+        return None
+    for one in made.documents:
+        _keep(found, one)
+    data = documents.encode(made.held)
+    return _keep(found, container.Document.of(held.HELD_TYPE, data))
 
 
 def _keep(found: Gathered, document: container.Document) -> str:
@@ -271,6 +353,7 @@ def pack(
     data: TrustRoot | None = None,
     places: Sequence[Path] = (),
     evidence: Sequence[Path] = (),
+    wanted: Wanted | None = None,
 ) -> Packed:
     """Put what proves a checkpoint into one file.
 
@@ -282,14 +365,16 @@ def pack(
         places: Directories below which ancestors and datasets are looked for. Default: the run
             directory around it.
         evidence: Run directories with evidence besides that one: a coordinator's, above all.
+        wanted: Weights and rows that go into it; None for none.
 
     Raises:
-        IntegrityError: The checkpoint's statement does not verify; ST-PACK-130, ST-PACK-140.
+        IntegrityError: The checkpoint's statement does not verify, or bytes that were asked for are
+            not what was signed; ST-PACK-130, ST-PACK-140.
         UsageError: `out` cannot be written, or is there.
     """
     run = checkpoint.absolute().parent.parent
     chain = chain_of(checkpoint, trust, places or (run,), data)
-    gathered = gather(chain, Places.of((run, *evidence)))
+    gathered = gather(chain, Places.of((run, *evidence)), wanted)
     manifest = container.write_pack(out, gathered.subject, gathered.documents.values())
     return Packed(
         path=out,

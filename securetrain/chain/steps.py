@@ -22,22 +22,18 @@ from typing import Any, Final, TypeAlias
 
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
-    DataFormat,
     DatasetPredicate,
     GradientRecord,
     GradientVerdict,
     ParentRole,
     members,
 )
-from securetrain.chain import documents
 from securetrain.chain.links import Given, Subject, Verdict, broken, missing, verified
 from securetrain.chain.records import StepRecord, StepRecords, StepVerdict, records_of
+from securetrain.chain.row_bytes import settings_of, width_of
 from securetrain.chain.row_order import RowOrder
-from securetrain.chain.store import document
 from securetrain.core.vocabulary import ChainLink
 
-WIDTH: Final = "token_bytes"
-"""Metadata of a dataset of tokens, which says how wide they are."""
 MAX_ROWS: Final = 1 << 20
 """Rows of a segment that are all worked out again."""
 
@@ -100,7 +96,8 @@ def judge_rows(subject: Subject, given: Given) -> Verdict:
     if isinstance(found, Verdict):
         return found
     _, kept, records = found
-    settings = _settings(subject, given)
+    bound = subject.said.bound.job
+    settings = given.memory.of("settings", bound, lambda: settings_of(given.pieces, bound))
     if settings is None:
         return missing(link, "the settings that the job declared")
     dataset = subject.dataset
@@ -175,19 +172,6 @@ def _read_records(link: ChainLink, subject: Subject, given: Given) -> Segment | 
     return parent, kept, records
 
 
-def _settings(subject: Subject, given: Given) -> Mapping[str, Any] | None:
-    bound = subject.said.bound.job
-    return given.memory.of("settings", bound, lambda: _read_settings(bound, given))
-
-
-def _read_settings(bound: str | None, given: Given) -> Mapping[str, Any] | None:
-    job = None if bound is None else document(given.pieces, bound, documents.Job)
-    if job is None or job.declared is None:
-        return None
-    declared = document(given.pieces, job.declared, documents.Declared)
-    return None if declared is None else declared.settings
-
-
 def _compared(settings: Mapping[str, Any], order: RowOrder) -> Iterator[tuple[str, object, object]]:
     """Each setting that decides about rows, as it was declared and as the order has it."""
     data = settings.get("data")
@@ -206,22 +190,9 @@ def _places(dataset: DatasetPredicate, settings: Mapping[str, Any], order: RowOr
     """The places where rows may begin, where a file's size says it: a byte or so many bytes are a
     token. None where documents would have to be counted.
     """
-    data = settings.get("data")
-    if not isinstance(data, dict):
+    width = width_of(dataset, settings)
+    if width is None:
         return None
-    match data.get("format"):
-        case "bytes":
-            width = 1
-        case "tokens" if data.get("token_bytes") in {2, 4}:
-            width = data["token_bytes"]
-        case None if (
-            dataset.format is DataFormat.RAW
-            and WIDTH not in dataset.metadata
-            and (data.get("token_bytes"), data.get("tokenizer")) == (None, "bytes")
-        ):
-            width = 1
-        case _:
-            return None
     split = next((one for one in dataset.splits if one.name == order.split), None)
     if split is None:
         return 0

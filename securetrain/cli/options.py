@@ -70,6 +70,30 @@ def _spread(args: list[str], options: frozenset[str]) -> Iterator[str]:
         yield word
 
 
+class StepRange(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+    """Steps from the first to the last, such as 9-16; one number is one step."""
+
+    name = "steps"
+
+    def convert(
+        self,
+        value: str | tuple[int, int],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[int, int]:
+        """Read the range."""
+        if isinstance(value, tuple):
+            return value
+        first, _, last = value.partition("-")
+        words = (first, last or first)
+        if not all(word.isascii() and word.isdigit() and len(word) < 16 for word in words):
+            self.fail(f"{value!r} is no range of steps such as 9-16", param, ctx)
+        found = int(words[0]), int(words[1])
+        if not 1 <= found[0] <= found[1]:
+            self.fail(f"{value!r}: steps begin with 1 and go up", param, ctx)
+        return found
+
+
 class Place(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     """A directory of this machine, or the URL of one in an object store."""
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from securetrain.cli.options import TRUST_VARIABLE, file_argument, file_option, json_option
+from securetrain.cli.options import (
+    TRUST_VARIABLE,
+    StepRange,
+    file_argument,
+    file_option,
+    json_option,
+)
 from securetrain.report import emit
 
 if TYPE_CHECKING:
@@ -21,14 +27,17 @@ EPILOG: Final = """\
 \b
 Examples:
   securetrain pack runs/r1/checkpoints/step-00000400 --trust runs/r1/trust.json --out model.stpack
+  securetrain pack runs/r1/checkpoints/step-00000016 --trust runs/r1/trust.json \\
+    --weights-since 8 --rows 9-16 --walk-in data --out replay.stpack
   securetrain verify model.stpack --trust trust.json --policy release.yaml
   securetrain verify model.stpack --trust trust.json --at witness --expect-run r1
 
 \b
 The pack holds the signed statements of the checkpoint, of its ancestors and of their datasets, the
 proofs that they were logged, the runs' ledgers, and the evidence that they bind: memberships,
-attestation results and what those were judged on, policy, job, code, environment. It holds no
-weights and no data. It is an OCI image layout in a tar; the same documents give the same bytes.
+attestation results and what those were judged on, policy, job, code, environment. Weights and rows
+are in it only where they are asked for, each with its proof. It is an OCI image layout in a tar;
+the same documents give the same bytes.
 Whoever verifies it needs this one file and a trust root that came another way.
 
 \b
@@ -64,6 +73,19 @@ find it missing; 10 to 12 the checkpoint's statement does not verify; 20 a file 
     "--trust-data",
     help="The trust root of whoever made its dataset, where --trust does not name them.",
 )
+@click.option("--weights", is_flag=True, help="Put the checkpoint's own bytes into it.")
+@click.option(
+    "--weights-since",
+    type=click.IntRange(min=0),
+    metavar="STEP",
+    help="Put those of its run's checkpoints into it, too, that it goes on from, from STEP on.",
+)
+@click.option(
+    "--rows",
+    type=StepRange(),
+    help="Put the rows of its dataset into it that these steps have read, such as 9-16.",
+)
+@click.option("--dataset", "whole", is_flag=True, help="Put its whole dataset into it.")
 @json_option
 def command(
     *,
@@ -73,13 +95,22 @@ def command(
     places: tuple[Path, ...],
     evidence: tuple[Path, ...],
     trust_data: Path | None,
+    weights: bool,
+    weights_since: int | None,
+    rows: tuple[int, int] | None,
+    whole: bool,
     output: str,
 ) -> int:
     """Put what proves the checkpoint at PATH into one file."""
-    from securetrain.chain import pack
+    from securetrain.chain import Wanted, pack
+    from securetrain.core.errors import UsageError
     from securetrain.identity import load_trust
     from securetrain.report import packs
 
+    if whole and rows is not None:
+        raise UsageError(
+            "ST-USAG-001", "--rows and --dataset", "the command line", "give one of them"
+        )
     now = datetime.now(UTC)
     made = pack(
         path,
@@ -88,6 +119,7 @@ def command(
         data=None if trust_data is None else load_trust(trust_data, now),
         places=places,
         evidence=evidence,
+        wanted=Wanted(weights=weights, since=weights_since, dataset=whole, rows=rows),
     )
     return emit(packs.made(made), output)
 

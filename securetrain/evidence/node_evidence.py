@@ -176,7 +176,8 @@ class NodeEvidence(_Struct, frozen=True, kw_only=True):
         if tee is not None and tee.google is not None:
             google = msgspec.structs.replace(tee.google, vtpm=_written(tee.google.vtpm))
             tee = msgspec.structs.replace(tee, google=google)
-        plain = msgspec.structs.replace(plain, tee=tee)
+        if tee is not self.tee:
+            plain = msgspec.structs.replace(plain, tee=tee)
         return _ENCODER.encode(plain)
 
 

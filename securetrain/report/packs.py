@@ -101,6 +101,24 @@ def exported(facts: Facts, result: PackResult, kind: str, out: Path) -> Document
     return Document(data=data, text=lines, exit_code=int(result.exit_code))
 
 
+def unpacked(result: PackResult, out: Path) -> Document:
+    """Weights and rows that were written."""
+    data = {
+        "path": str(out),
+        "held": [
+            {
+                "path": str(out / one.name),
+                "digest": one.opened.digest,
+                "steps": one.steps,
+                "bytes": one.num_bytes,
+            }
+            for one in result.held
+        ],
+    }
+    lines = [f"unpacked {out / one.name}: {one.num_bytes:,} bytes" for one in result.held]
+    return Document(data=data, text=lines, exit_code=0)
+
+
 def _to_dict(result: PackResult, policy: LoadedPolicy | None) -> dict[str, Any]:
     return {
         "kind": "pack",
@@ -117,6 +135,15 @@ def _to_dict(result: PackResult, policy: LoadedPolicy | None) -> dict[str, Any]:
         "num_documents": result.num_documents,
         "required": sorted(result.required),
         "checkpoints": [_links(one) for one in result.judged],
+        "held": [
+            {
+                "kind": one.opened.kind.value,
+                "digest": one.opened.digest,
+                "steps": one.steps,
+                "bytes": one.num_bytes,
+            }
+            for one in result.held
+        ],
         "problems": [problem.to_dict() for problem in result.problems],
     }
 
@@ -176,6 +203,10 @@ def _facts(
     else:
         yield "signed by", "nobody that this trust root names"
     yield "chain", f"{plural(result.num_ancestors, 'ancestor')}, {result.num_documents} documents"
+    for one in result.held:
+        name = f"{one.opened.kind.value} {one.opened.digest[:16]}"
+        rows = "" if one.steps is None else f", rows of the steps {one.steps[0]} to {one.steps[1]}"
+        yield "holds", f"{name}{rows}: {one.num_bytes:,} bytes, as signed"
     asked = len(result.judged)
     yield "asked", f"the links of {plural(asked, 'checkpoint')}; * is required by the policy"
     if policy is None:

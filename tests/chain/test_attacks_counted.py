@@ -1,0 +1,31 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The attacks on a chain and its pack that are each taken with their check off: counted by link."""
+
+from collections import Counter
+
+from securetrain.core.vocabulary import ChainLink
+from tests.chain import test_held, test_packs, test_steps
+
+BYTES = "the bytes in a pack"
+
+
+def counted() -> Counter[str]:
+    """By the link that names it; every one of them is run by its own test, with its control."""
+    links = [str(link) for link, _ in (*test_packs.LIES.values(), *test_steps.LIES.values())]
+    return Counter([*links, *(BYTES for _ in test_held.ATTACKS)])
+
+
+def test_there_are_at_least_eighty_and_every_link_has_one() -> None:
+    found = counted()
+    assert found.keys() == {BYTES, *map(str, ChainLink)}
+    assert found.total() >= 80
+    assert found[str(ChainLink.ROWS)] >= 9
+    assert found[str(ChainLink.GRADIENTS)] >= 10
+    assert found[BYTES] >= 30
+
+
+def test_each_of_them_is_another_one() -> None:
+    tables = (test_packs.LIES, test_steps.LIES, test_held.ATTACKS)
+    made = [make for table in tables for _, make in table.values()]
+    assert len({id(make) for make in made}) == len(made)
