@@ -35,7 +35,7 @@ class Asked(Protocol):
 
     @property
     def lease_end(self) -> float:
-        """When its lease ends, by the steady clock; 0 without one."""
+        """The end of its lease, by the steady clock; 0 without one."""
 
     def next_part(self, index: int, deadline: float) -> bytes:
         """Ask for a part and wait for it."""

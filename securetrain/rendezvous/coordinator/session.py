@@ -252,7 +252,7 @@ class Session:
 
     @property
     def lease_end(self) -> float:
-        """When the lease ends, by the steady clock; 0 for a node that is not admitted."""
+        """The end of the lease, by the steady clock; 0 for a node that is not admitted."""
         return self._lease_end
 
     def _soon(self) -> float:

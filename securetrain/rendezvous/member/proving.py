@@ -47,7 +47,7 @@ class Prover:
         self._clock = clock
         self._parts: tuple[bytes, ...] = ()
         self.proved: datetime | None = None
-        """When the latest evidence was made."""
+        """The time at which the latest evidence was made."""
 
     def keys(self) -> AttestationKeys | None:
         """The node's TPM keys, for Hello; None without a TPM."""
