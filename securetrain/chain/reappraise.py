@@ -143,6 +143,7 @@ def _again(
             ask=_ask(secret, lease),
             secret=secret,
             lease=lease,
+            fetch=lambda _, digest: _piece(pieces, digest.hex(), "a part of the IMA list"),
         ),
         opening=lambda: opening,
         policy=said.policy,

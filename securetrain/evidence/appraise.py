@@ -22,7 +22,7 @@ from securetrain.core.errors import AttestationError, SecureTrainError
 from securetrain.core.vocabulary import tier_label
 from securetrain.evidence.appraiser import Appraisal, Appraiser
 from securetrain.evidence.binding import Binding
-from securetrain.evidence.case import Ask, Case, Lease, Opening, Remembered
+from securetrain.evidence.case import Ask, Case, Fetch, Lease, Opening, Remembered
 from securetrain.evidence.node_evidence import Evidence
 from securetrain.evidence.result import AttestationResult
 from securetrain.identity.keys import PublicKey
@@ -47,6 +47,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """What a renewal goes on from."""
     last: Callable[[Opening], Remembered | None] = lambda _: None
     """The last accepted quote of a TPM that joins, from whatever lease or verifier before."""
+    fetch: Fetch | None = None
+    """Asks the node for the parts of a long measurement list."""
 
 
 def appraise_evidence(
@@ -87,6 +89,7 @@ def appraise_evidence(
         opening=opened,
         lease=exchange.lease,
         last=exchange.last(opened) if opened is not None and exchange.lease is None else None,
+        fetch=exchange.fetch,
     )
     appraisal = appraiser.appraise(claims, case)
     result = AttestationResult(

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records that pass between the verifier and its appraisers: an opening, a case, a lease."""
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from securetrain.evidence.tpm.structures import PublicArea
 
 
+Fetch: TypeAlias = Callable[[int, bytes], bytes]
+"""Gives a part of a measurement list, by its number (from 0) and SHA-256; what it gives is not
+believed. It may raise whatever ends the exchange."""
+
+
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """A verifier's request, beside the binding."""
 
@@ -29,6 +35,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Entries of the measurement list that were attested before: begin after them."""
     full: bool = True
     """False for a renewal, which leaves out the firmware's log."""
+    parts: bool = False
+    """True where a measurement list may come in parts."""
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,3 +133,5 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """What a renewal goes on from; None when full evidence was asked for."""
     last: Remembered | None = None
     """At a join: the TPM's last accepted quote, from whatever lease or verifier before."""
+    fetch: Fetch | None = None
+    """Asks for the parts of a list; None where nobody can be asked."""

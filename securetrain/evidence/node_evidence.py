@@ -14,7 +14,8 @@ Rules:
 """
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Final, TypeAlias, cast
@@ -30,6 +31,12 @@ BODY_LIMIT: Final = 4 << 20
 MAX_VALUES: Final = 1 << 16
 """Far above what a body can hold in its fields; tokens may hold commas of their own."""
 MAX_DEVICES: Final = 32
+PART_SIZE: Final = 256 << 10
+"""Bytes of each part of a long measurement list but the last."""
+MAX_PARTS: Final = 256
+LIST_SIZE: Final = PART_SIZE * MAX_PARTS
+"""Bytes of a measurement list that is sent in parts: half a million entries."""
+_DIGEST: Final = 32
 _KEYS: Final = tuple(map(str, range(24)))
 """Numbers of registers, as keys of an object."""
 _SIGNED_LABEL: Final = b"securetrain-evidence-v1"
@@ -84,6 +91,44 @@ class ImaList(_Struct, frozen=True, kw_only=True):
     entries: bytes
 
 
+class ImaParts(_Struct, frozen=True, kw_only=True):
+    """A binary measurement list that is too long for a body.
+
+    It is announced here, under the node's signature; its parts follow when the verifier asks.
+    """
+
+    first: Index
+    """As in `ImaList`."""
+    size: Annotated[int, Meta(ge=1, le=LIST_SIZE)]
+    """Bytes of all parts."""
+    digests: Annotated[bytes, Meta(min_length=_DIGEST, max_length=_DIGEST * MAX_PARTS)]
+    """SHA-256 of each part, one behind the other."""
+
+    @property
+    def count(self) -> int:
+        """Parts that the size makes."""
+        return -(-self.size // PART_SIZE)
+
+    def digest(self, index: int) -> bytes:
+        """SHA-256 of a part, counted from 0."""
+        return self.digests[index * _DIGEST : (index + 1) * _DIGEST]
+
+    def length(self, index: int) -> int:
+        """Bytes of a part."""
+        return min(PART_SIZE, self.size - index * PART_SIZE)
+
+    @classmethod
+    def of(cls, first: int, parts: Sequence[bytes]) -> "ImaParts":
+        """The announcement of a list that was cut by `cut_list`."""
+        digests = b"".join(hashlib.sha256(part).digest() for part in parts)
+        return cls(first=first, size=sum(map(len, parts)), digests=digests)
+
+
+def cut_list(entries: bytes) -> tuple[bytes, ...]:
+    """The parts of a list, in order."""
+    return tuple(entries[start : start + PART_SIZE] for start in range(0, len(entries), PART_SIZE))
+
+
 class TpmEvidence(_Struct, frozen=True, kw_only=True):
     """A quote and the logs behind its registers."""
 
@@ -99,6 +144,8 @@ class TpmEvidence(_Struct, frozen=True, kw_only=True):
     event_log: Annotated[bytes, Meta(max_length=1 << 20)] = b""
     """The firmware's log; empty on a renewal whose boot registers did not change."""
     ima: ImaList | None = None
+    ima_parts: ImaParts | None = None
+    """In place of `ima`, for a list that is too long for it."""
     userspace_log: Annotated[bytes, Meta(max_length=256 << 10)] = b""
     """What systemd extended after the firmware's log had ended (JSON text sequence)."""
     pcr_signatures: Annotated[bytes, Meta(max_length=64 << 10)] = b""
@@ -199,6 +246,8 @@ class Evidence:
     body: bytes
     binding: bytes
     signature: bytes
+    parts: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
+    """On the node: parts of the list that the body announces, for a verifier that asks."""
 
     @cached_property
     def digest(self) -> bytes:

@@ -30,6 +30,7 @@ import msgspec
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.case import Ask, Case, Opening, Part, Remembered
+from securetrain.evidence.ima_appraiser import ImaAppraiser
 from securetrain.evidence.node_evidence import AttestationKeys, TpmEvidence
 from securetrain.evidence.recent import Recent
 from securetrain.evidence.result import Submodule, trust_vector
@@ -39,13 +40,7 @@ from securetrain.evidence.tpm.certificates import MAX_KEYS, Endorsements, TpmRef
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.credential import make_credential
 from securetrain.evidence.tpm.eventlog import EventLog
-from securetrain.evidence.tpm.ima import (
-    ImaState,
-    Progress,
-    TemplateCache,
-    Violations,
-    appraise_ima,
-)
+from securetrain.evidence.tpm.ima import ImaState, Progress
 from securetrain.evidence.tpm.keys import check_attestation_key
 from securetrain.evidence.tpm.late import (
     LATE_PCRS,
@@ -54,9 +49,9 @@ from securetrain.evidence.tpm.late import (
     LateReference,
 )
 from securetrain.evidence.tpm.quote import Clock, Quote, verify_quote
-from securetrain.evidence.tpm.runtime_policy import ImaReference, RuntimePolicies, RuntimePolicy
+from securetrain.evidence.tpm.runtime_policy import ImaReference
 from securetrain.evidence.tpm.structures import PublicArea, parse_public
-from securetrain.policy.schema import ImaMode, Tpm
+from securetrain.policy.schema import Tpm
 
 QUOTED: Final = range(11)
 BOOT_PCRS: Final = range(10)
@@ -64,7 +59,6 @@ READY_KEYS: Final = 1 << 10
 """Attestation keys that are ready to verify with: OpenSSL takes 2.7 kB for each."""
 MAX_BOOTS: Final = 1 << 10
 """Boots whose registers the leases of all nodes share."""
-IMA_PCR: Final = 10
 MAX_SHOWN: Final = 4
 """Violations that a result names; it counts all."""
 _BOOT_VALUES: Final = itemgetter(*BOOT_PCRS)
@@ -140,15 +134,7 @@ class TpmAppraiser:
         self._attestation_keys: Recent[bytes, PublicArea] = Recent(MAX_KEYS)
         self._ready: Recent[bytes, PublicArea] = Recent(READY_KEYS, PublicArea.forget)
         self._boot_values: Recent[bytes, bytes] = Recent(MAX_BOOTS)
-        self._templates = TemplateCache()
-        self._violations = Violations(ima.violations, allow=policy.allow_ima_violations)
-        self._runtime: RuntimePolicy | None = None
-        self._with_former: RuntimePolicy | None = None
-        self._former_until = ima.former.until if ima.former is not None else None
-        if policy.ima is ImaMode.ENFORCE:
-            compiled = RuntimePolicies()
-            self._runtime = compiled.get(ima, documents)
-            self._with_former = compiled.with_former(ima, documents)
+        self._ima = ImaAppraiser(policy, ima, documents)
 
     def open(self, keys: AttestationKeys, node: str, now: datetime) -> Opening:
         """Rule 1, and the form of the attestation key.
@@ -216,7 +202,7 @@ class TpmAppraiser:
         registers = b"".join(_BOOT_VALUES(quote.pcrs))
         secure_boot, log = self._judge_boot(evidence, quote, registers, case)
         late = self._judge_late(evidence, quote, log, case)
-        ima = self._judge_ima(evidence, quote, registers, case)
+        ima = self._ima.appraise(evidence, case, quote, registers)
         return TpmState(
             part=self._part(
                 opening, quote, ima, late, group=self._group(case.node), secure_boot=secure_boot
@@ -252,7 +238,7 @@ class TpmAppraiser:
         registers = b"".join(_BOOT_VALUES(quote.pcrs))
         secure_boot, log = self._judge_boot(evidence, quote, registers, case)
         late = self._judge_late(evidence, quote, log, case)
-        ima = self._judge_ima(evidence, quote, registers, case)
+        ima = self._ima.appraise(evidence, case, quote, registers)
         affirmed = {
             "executables": secure_boot is not None,
             "file-system": ima is not None and ima.policy != "",
@@ -306,29 +292,6 @@ class TpmAppraiser:
             evidence.pcr_signatures,
             quote.pcrs,
             case.lease.late if case.lease is not None else None,
-        )
-
-    def _runtime_at(self, now: datetime) -> RuntimePolicy | None:
-        """The runtime policy, with the one before it until its day."""
-        if self._former_until is not None and now < self._former_until:
-            return self._with_former
-        return self._runtime
-
-    def _judge_ima(
-        self, evidence: TpmEvidence, quote: Quote, registers: bytes, case: Case
-    ) -> ImaState | None:
-        if self._policy.ima is ImaMode.OFF:
-            return None
-        if evidence.ima is None:
-            raise _missing("the kernel's measurement list", "ima")
-        return appraise_ima(
-            evidence.ima,
-            pcr10=quote.pcrs[IMA_PCR],
-            boot_aggregate=hashlib.sha256(registers).digest(),
-            policy=self._runtime_at(case.now),
-            start=case.lease.ima if case.lease is not None else None,
-            violations=self._violations,
-            cache=self._templates,
         )
 
     def _part(

@@ -51,7 +51,7 @@ class Measurement:
 
     def ascii(self) -> bytes:
         """The line of an ASCII list."""
-        algorithm, _, digest = self.digest.rpartition(b":\0")
+        algorithm, _, digest = self.digest.partition(b":\0")
         shown = digest.hex() if self.template == b"ima" else f"{algorithm.decode()}:{digest.hex()}"
         fields = [str(self.pcr), self.listed.hex(), self.template.decode(), shown]
         line = " ".join(fields).encode() + b" " + self.name

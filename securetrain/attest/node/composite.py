@@ -28,7 +28,7 @@ Rules:
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
@@ -126,20 +126,25 @@ class NodeAttester:
         evidence = NodeEvidence(
             manifest=manifest,
             tpm=self._tpm(value, ask, notes),
-            tee=_part(self.tee, lambda: self._cpu(value, notes), notes),
+            tee=_part(self.tee, lambda: self._cpu(value, ask, notes), notes),
             devices=_part(self.gpus, lambda: _gpus(value), notes) or (),
             tokens=_tokens(self.tokens),
         )
         self.notes = tuple(notes)
         if not (evidence.tpm or evidence.tee or evidence.devices or evidence.tokens):
             return sign_evidence(SELF_ASSERTED_TYPE, manifest, value, self.key)
-        return sign_evidence(NODE_TYPE, _bounded(evidence), value, self.key)
+        signed = sign_evidence(NODE_TYPE, _bounded(evidence), value, self.key)
+        return replace(signed, parts=self.tpm.parts) if self.tpm is not None else signed
 
     def _tpm(self, value: bytes, ask: Ask, notes: list[str]) -> TpmEvidence | None:
         if self.tpm is None or self._is_vouched():
             return None
         evidence = self.tpm.evidence(
-            value, credential=ask.credential, ima_first=ask.ima_first, full=ask.full
+            value,
+            credential=ask.credential,
+            ima_first=ask.ima_first,
+            in_parts=ask.parts,
+            full=ask.full,
         )
         notes += self.tpm.notes
         return evidence
@@ -162,19 +167,22 @@ class NodeAttester:
 
         return google.key_index(self.tpm, google.Places(*self.reports))
 
-    def _cpu(self, value: bytes, notes: list[str]) -> TeeEvidence:
+    def _cpu(self, value: bytes, ask: Ask, notes: list[str]) -> TeeEvidence:
         if self.tpm is None or not self._is_vouched():
             return _tee(value)
         index = None if self._has_paravisor() else self._google_key()
         if index is not None:
             from securetrain.attest.node import google  # noqa: PLC0415 - as in _tee
 
-            said = google.collect(self.tpm, index, value, google.Places(*self.reports))
+            places = google.Places(*self.reports)
+            said = google.collect(self.tpm, index, value, places, in_parts=ask.parts)
             notes += self.tpm.notes
             return said
         from securetrain.attest.node import azure  # noqa: PLC0415 - as in _tee
 
-        report, vtpm = self.tpm.vouched(value, index=PARAVISOR_REPORT, handle=azure.KEY_HANDLE)
+        report, vtpm = self.tpm.vouched(
+            value, index=PARAVISOR_REPORT, handle=azure.KEY_HANDLE, in_parts=ask.parts
+        )
         notes += self.tpm.notes
         return azure.collect(parse_hcl_report(report), vtpm, notes, azure.Service(*self.imds))
 

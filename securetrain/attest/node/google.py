@@ -51,7 +51,9 @@ def key_index(tpm: TpmAgent, places: Places) -> int | None:
     return next((n for n in (ECC_KEY, RSA_KEY) if tpm.has_index(n) and tpm.has_index(n + 1)), None)
 
 
-def collect(tpm: TpmAgent, index: int, binding: bytes, places: Places) -> TeeEvidence:
+def collect(
+    tpm: TpmAgent, index: int, binding: bytes, places: Places, *, in_parts: bool = False
+) -> TeeEvidence:
     """Put the evidence together.
 
     Args:
@@ -59,12 +61,15 @@ def collect(tpm: TpmAgent, index: int, binding: bytes, places: Places) -> TeeEvi
         index: of the key's certificate.
         binding: of this exchange.
         places: of the CPU's environment.
+        in_parts: as for `TpmAgent.evidence`.
 
     Raises:
         AttestationError: ST-ATTS-150 to 156 about the TPM, ST-ATTS-444 about the certificate,
             ST-ATTS-950 to 955 about the report.
     """
-    certificate, public, vtpm = tpm.certified(binding, certificate=index, template=index + 1)
+    certificate, public, vtpm = tpm.certified(
+        binding, certificate=index, template=index + 1, in_parts=in_parts
+    )
     key, digest = certified_key(certificate)
     if key.unique != public.unique:
         raise AttestationError(

@@ -35,7 +35,7 @@ import msgspec
 
 from securetrain.attest.session.state import MemoryState, Revocation, StateStore
 from securetrain.attest.session.values_watch import ValuesWatch
-from securetrain.core.errors import AttestationError
+from securetrain.core.errors import AdmissionError, AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence import (
     APPRAISERS,
@@ -47,6 +47,7 @@ from securetrain.evidence import (
     Binding,
     Evidence,
     Exchange,
+    Fetch,
     Lease,
     Opening,
     Remembered,
@@ -144,7 +145,13 @@ class Verifier:
             raise _unexpected(error, node) from error
 
     def appraise(
-        self, evidence: Evidence, binding: Binding, *, node: str, key: PublicKey
+        self,
+        evidence: Evidence,
+        binding: Binding,
+        *,
+        node: str,
+        key: PublicKey,
+        fetch: Fetch | None = None,
     ) -> AttestationResult:
         """Judge evidence that arrived on the connection that `binding` describes.
 
@@ -153,6 +160,8 @@ class Verifier:
             binding: the verifier's own view of the connection.
             node: the node's name, from its certificate.
             key: the node's identity key, from its certificate.
+            fetch: asks the node for the parts of a long measurement list, once everything before
+                the list holds. An error of the connection that it raises comes out as it is.
 
         Raises:
             AttestationError: ST-ATTS, saying which rule was broken and where.
@@ -164,10 +173,12 @@ class Verifier:
         except Exception as error:
             raise _unexpected(error, node) from error
         try:
-            return self._appraise(asked, evidence, binding, key)
+            return self._appraise(asked, evidence, binding, key, fetch)
         except AttestationError as error:
             self._judge_lease(asked, error)
             raise
+        except AdmissionError:
+            raise  # of the connection, while the list came
         except Exception as error:
             raise _unexpected(error, node) from error
 
@@ -305,7 +316,12 @@ class Verifier:
         return asked
 
     def _appraise(
-        self, asked: _Asked, evidence: Evidence, binding: Binding, key: PublicKey
+        self,
+        asked: _Asked,
+        evidence: Evidence,
+        binding: Binding,
+        key: PublicKey,
+        fetch: Fetch | None,
     ) -> AttestationResult:
         node = asked.node
         appraiser = self.appraisers.get(evidence.media_type)
@@ -327,6 +343,7 @@ class Verifier:
             secret=asked.secret,
             lease=asked.lease,
             last=lambda _: asked.last,
+            fetch=fetch,
         )
         result, appraisal = appraise_evidence(
             evidence,

@@ -298,6 +298,13 @@ ROWS: Final = (
     Code("ST-ATTS-313", X.FAILURE, "a keyring holds a key that is not among the reference values",
          fix="find out who loaded it; name the key (attest ima-set --ima-key) if it is meant",
          severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-314", X.FAILURE, "a part of the IMA list is not the one that was announced",
+         fix="join again, so that the whole list is sent; if it stays so, the node is not what it"
+             " says",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
+    Code("ST-ATTS-315", X.FAILURE, "too many nodes send long IMA lists at once",
+         fix="join again in a minute",
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=LATER, threat="T-NOD-001"),
     Code("ST-ATTS-320", X.FAILURE, "the runtime policy is malformed",
          fix="create the policy again",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),

@@ -21,7 +21,6 @@ from .eventlog import Event as Event
 from .eventlog import EventLog as EventLog
 from .eventlog import EventType as EventType
 from .ima import TemplateCache as TemplateCache
-from .ima import Violations as Violations
 from .ima import appraise_ima as appraise_ima
 from .ima_keys import ImaKey as ImaKey
 from .ima_keys import key_id_of as key_id_of
@@ -31,6 +30,7 @@ from .ima_list import parse_ascii as parse_ascii
 from .ima_list import parse_binary as parse_binary
 from .ima_list import split_ascii as split_ascii
 from .ima_list import split_binary as split_binary
+from .ima_violations import Violations as Violations
 from .keys import AK_TEMPLATE as AK_TEMPLATE
 from .keys import EK_TEMPLATES as EK_TEMPLATES
 from .keys import POLICY_C as POLICY_C

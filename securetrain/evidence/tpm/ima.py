@@ -26,7 +26,7 @@ kexec is not supported: it restarts the list. Source: Linux ``security/integrity
 Client Platform Firmware Profile for the boot registers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from threading import Lock
 from typing import Final, TypeAlias
@@ -54,12 +54,11 @@ from securetrain.evidence.tpm.ima_runs import (
     starts_run,
     whole,
 )
-from securetrain.evidence.tpm.path_patterns import PathPatterns
+from securetrain.evidence.tpm.ima_violations import Violations
 from securetrain.evidence.tpm.runtime_policy import (
     RuntimePolicy,
     Verdict,
     ViolationMode,
-    ViolationRule,
 )
 
 PCR: Final = 10
@@ -114,31 +113,6 @@ class ImaState(msgspec.Struct, frozen=True, kw_only=True):
 _Table: TypeAlias = tuple[tuple[str, bool, str, str], bool]
 
 
-class Violations:
-    """Answers to violations, by path."""
-
-    __slots__ = ("_otherwise", "_rules")
-
-    def __init__(self, rules: Sequence[ViolationRule] = (), *, allow: bool) -> None:
-        """Compile the rules.
-
-        Args:
-            rules: the first that matches a path counts.
-            allow: the answer where none does: log, else refuse.
-
-        Raises:
-            AttestationError: ST-ATTS-323.
-        """
-        self._rules = tuple(
-            (PathPatterns([rule.paths], "ima.violations"), rule.mode) for rule in rules
-        )
-        self._otherwise = ViolationMode.LOG if allow else ViolationMode.REFUSE
-
-    def mode(self, path: bytes) -> ViolationMode:
-        """The answer for a path."""
-        return next((mode for rule, mode in self._rules if rule.matches(path)), self._otherwise)
-
-
 class TemplateCache:
     """Findings about entries, shared by the appraisals of all nodes and bounded in memory."""
 
@@ -165,7 +139,7 @@ class TemplateCache:
 
     def table(self, policy: RuntimePolicy | None, *, binary: bool) -> Mapping[bytes, Judged]:
         """The findings under a policy, by the entry's bytes."""
-        return self._tables.get(_key(policy, binary=binary), {})
+        return self._tables.get(verdict_key(policy, binary=binary), {})
 
     def add(
         self, policy: RuntimePolicy | None, judged: Mapping[bytes, Judged], *, binary: bool
@@ -181,7 +155,7 @@ class TemplateCache:
                 # Appraisals under way keep the tables that they hold.
                 self._tables = {}
                 self._size = 0
-            self._tables.setdefault(_key(policy, binary=binary), {}).update(judged)
+            self._tables.setdefault(verdict_key(policy, binary=binary), {}).update(judged)
             self._size += size
 
 
@@ -210,15 +184,17 @@ def appraise_ima(
     Raises:
         AttestationError: ST-ATTS-301 to 313; `where` names the entry, counted from 1, and its path.
     """
-    before = _begin(ima, pcr10, start)
-    key = _key(policy, binary=ima.binary)
+    if len(ima.entries) > LIST_LIMIT:
+        raise _refused("ST-ATTS-302", f"{len(ima.entries)} bytes, the limit is {LIST_LIMIT}")
+    before = begin(ima.first, pcr10, start)
+    key = verdict_key(policy, binary=ima.binary)
     digest = b""
     if before.entries and ima.binary and len(ima.entries) <= LONGEST_TAIL:
         digest = sha256(ima.entries).digest()
         tail = cache.tails.table(key).get(digest)
         if tail is not None and before.pcr != pcr10:
             return _as_before(tail, before, pcr10, policy)
-    replay = _Replay(ima, policy, violations, cache.runs.table(key))
+    replay = Replay(ima, policy, violations, cache.runs.table(key))
     known = cache.table(policy, binary=ima.binary)
     reached = replay.run(before, pcr10, boot_aggregate, known)
     if digest:
@@ -226,6 +202,17 @@ def appraise_ima(
     cache.add(policy, replay.fresh, binary=ima.binary)
     cache.runs.add(key, replay.collector.found)
     cache.tails.add(key, replay.tail)
+    return state_of(replay, before, reached, policy, boot_aggregate)
+
+
+def state_of(
+    replay: "Replay",
+    before: Progress,
+    reached: Progress,
+    policy: RuntimePolicy | None,
+    boot_aggregate: bytes | None,
+) -> ImaState:
+    """The state that a list has proven once its replay has reached the quote."""
     return ImaState(
         progress=reached,
         num_entries=reached.entries - before.entries,
@@ -261,25 +248,27 @@ def _as_before(
     )
 
 
-def _begin(ima: ImaList, pcr10: bytes, start: Progress | None) -> Progress:
-    """Find where the list starts."""
-    if len(ima.entries) > LIST_LIMIT:
-        raise _refused("ST-ATTS-302", f"{len(ima.entries)} bytes, the limit is {LIST_LIMIT}")
-    if ima.first > MAX_ENTRIES:
+def begin(first: int, pcr10: bytes, start: Progress | None) -> Progress:
+    """Find where a list starts that leaves out its first entries.
+
+    Raises:
+        AttestationError: ST-ATTS-302, 306, 311.
+    """
+    if first > MAX_ENTRIES:
         raise _refused("ST-ATTS-302", f"more than {MAX_ENTRIES} entries")
     if pcr10 == _INITIAL:
         raise _refused("ST-ATTS-306", "the quoted PCR 10 was never extended: nothing is measured")
-    if ima.first == 0:
+    if first == 0:
         return Progress(0, _INITIAL)
-    if start is None or ima.first != start.entries:
+    if start is None or first != start.entries:
         attested = 0 if start is None else start.entries
         raise _refused(
-            "ST-ATTS-311", f"it leaves out {ima.first} entries, {attested} were attested before"
+            "ST-ATTS-311", f"it leaves out {first} entries, {attested} were attested before"
         )
     return start
 
 
-class _Replay:
+class Replay:
     """One pass over one list."""
 
     def __init__(
@@ -302,7 +291,7 @@ class _Replay:
         self._answers = violations
         self.fresh: dict[bytes, Judged] = {}
         """Verdicts that others may share."""
-        self._read = 0
+        self.read = 0
         self.marks = 0
         self.violations = 0
         self.warnings = 0
@@ -315,8 +304,21 @@ class _Replay:
         target: bytes,
         boot_aggregate: bytes | None,
         known: Mapping[bytes, Judged],
+        *,
+        more: bool = False,
     ) -> Progress:
-        """Replay until the register has the value `target`."""
+        """Replay until the register has the value `target`.
+
+        Args:
+            before: where the list begins.
+            target: the quoted value.
+            boot_aggregate: as in `appraise_ima`.
+            known: verdicts of earlier appraisals.
+            more: whether the list goes on behind these bytes; then they need not reach the target,
+                and `read` says where the first entry begins that is not whole.
+        """
+        if more:
+            self._entries = split_binary(self._data, more=True)
         number, pcr = before.entries, before.pcr
         marks = position = 0
         find = known.get
@@ -328,6 +330,8 @@ class _Replay:
             # Before the first entry is read: nothing may have happened since the last appraisal.
             while pcr != target:
                 entry = next(self._entries, None)
+                if entry is None and more:
+                    break
                 if entry is None:
                     raise _unreached(number, pcr, target)
                 if self._binary and (starts_run(entry) or collector.full):
@@ -335,7 +339,7 @@ class _Replay:
                     if run is not None and run.stands_at(self._data, position):
                         collector.end(position)
                         position += run.size
-                        self._entries = split_binary(self._data, position)
+                        self._entries = split_binary(self._data, position, more=more)
                         pcr, read, mark = run.extend(pcr, target)
                         number += read
                         marks += mark
@@ -354,19 +358,26 @@ class _Replay:
         if before.entries == 0:
             collector.end(position)
         self.marks = marks
-        self._read = position
+        self.read = position
         return Progress(number, pcr)
 
     def keep_tail(self, digest: bytes, known: Mapping[bytes, Judged]) -> None:
         """Keep a renewal's binary list, of this SHA-256, that was read to its end."""
-        if self._read == len(self._data):
+        if self.read == len(self._data):
             entries = split_binary(self._data)
             self.tail = whole(digest, [known.get(e) or self.fresh.get(e) for e in entries])
 
+    def forget(self) -> None:
+        """Forget the bytes; the counts stay."""
+        self._data = b""
+        self._entries = iter(())
+        self._runs = {}
+        self.fresh, self.collector = {}, Collector(b"")
+
     def _first(self, first: bytes, boot_aggregate: bytes | None) -> bytes:
         """PCR 10 after the first entry of a boot."""
-        if not first and not self._data:
-            raise Refusal("ST-ATTS-306", "the list is empty")
+        if not first and (self._binary or not self._data):
+            raise Refusal("ST-ATTS-306", "the list is empty, or its first entry is endless")
         entry = self._parse(first)
         extend = _measured(entry)
         if entry.name != AGGREGATE:
@@ -452,7 +463,8 @@ def _check_pcr(entry: Entry) -> None:
         raise Refusal("ST-ATTS-304", f"it is for PCR {entry.pcr}", entry.name)
 
 
-def _key(policy: RuntimePolicy | None, *, binary: bool) -> _Table:
+def verdict_key(policy: RuntimePolicy | None, *, binary: bool) -> _Table:
+    """The key under which verdicts are shared: all that they depend on but the entry."""
     return ("", False, "", "") if policy is None else policy.identity, binary
 
 

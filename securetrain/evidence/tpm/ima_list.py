@@ -135,15 +135,18 @@ def _frame(template: bytes) -> _Frame:
     return _Frame(layout.unpack_from, head, layout.size)
 
 
+_LONGEST_HEAD: Final = _HEADER_SIZE + _LEGACY_NAME + _SHA1_SIZE + _U32_SIZE
+"""Bytes that are enough to know an entry's length."""
 _FRAMES: Final = {template: _frame(template) for template in (_LEGACY, *_FIELDS)}
 
 
-def split_binary(data: bytes, start: int = 0) -> Iterator[bytes]:
+def split_binary(data: bytes, start: int = 0, *, more: bool = False) -> Iterator[bytes]:
     """The entries of a binary list; what follows the last one that is asked for is not read.
 
     Args:
         data: the list.
         start: where its first entry begins.
+        more: whether bytes follow `data`: an entry that they may complete is left out.
 
     Raises:
         Refusal: ST-ATTS-301 or 305.
@@ -151,6 +154,8 @@ def split_binary(data: bytes, start: int = 0) -> Iterator[bytes]:
     total = len(data)
     unpack, expected, size = _FRAMES[b"ima-ng"]
     while start < total:
+        if more and total - start < _LONGEST_HEAD:
+            return
         # Most entries have their neighbour's template.
         try:
             head, length = unpack(data, start)
@@ -161,6 +166,8 @@ def split_binary(data: bytes, start: int = 0) -> Iterator[bytes]:
             head, length = unpack(data, start)
         end = start + size + length
         if end > total:
+            if more and length <= MAX_DATA:
+                return
             raise _malformed(f"{end - total} bytes are missing at the end of the list")
         yield data[start:end]
         start = end

@@ -29,7 +29,8 @@ from securetrain.rendezvous.coordinator.gossip import gather
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.memory import Held, JobState
 from securetrain.rendezvous.coordinator.rounds import Rounds
-from securetrain.rendezvous.coordinator.session import Session, Terms
+from securetrain.rendezvous.coordinator.session import Session
+from securetrain.rendezvous.coordinator.terms import Terms
 from securetrain.rendezvous.wire.membership import Membership, sign_membership
 from securetrain.rendezvous.wire.protocol import (
     CloseState,

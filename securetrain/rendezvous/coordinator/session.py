@@ -11,9 +11,7 @@ place, when the node falls silent for three heart-beats, when its machine answer
 
 import hashlib
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
@@ -25,21 +23,21 @@ from msgspec.structs import replace
 from securetrain.attest.session import Passport, Verifier, issue_passport, svid_pem
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
 from securetrain.evidence import SESSION_SIZE, AttestationResult, Binding, Evidence
-from securetrain.identity import JobCA, SpiffeId, certificate_pem, public_key_of
-from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.identity import SpiffeId, certificate_pem, public_key_of
+from securetrain.identity.keys import PublicKey
 from securetrain.rendezvous.coordinator.hello_rules import check_hello
-from securetrain.rendezvous.coordinator.keep import Keep, Shown
-from securetrain.rendezvous.coordinator.renewal import Renewal
-from securetrain.rendezvous.coordinator.vault import Vault
+from securetrain.rendezvous.coordinator.keep import Shown
+from securetrain.rendezvous.coordinator.terms import Terms
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
-from securetrain.rendezvous.wire.generation import Generation
 from securetrain.rendezvous.wire.protocol import (
     ANSWER_HEARTBEATS,
     DOCUMENT_LIMIT,
     FRAME_LIMIT,
     MISSED_HEARTBEATS,
+    PART_LIMIT,
     Admit,
     AnyMessage,
+    AskPart,
     AskSecrets,
     Challenge,
     Close,
@@ -49,6 +47,7 @@ from securetrain.rendezvous.wire.protocol import (
     Heartbeat,
     Hello,
     Leave,
+    ListPart,
     Proof,
     Ready,
     Refuse,
@@ -61,28 +60,6 @@ from securetrain.rendezvous.wire.protocol import (
 )
 
 MAX_OUTBOX: Final = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """The terms that the coordinator tells every node; the same for the whole job."""
-
-    job: str
-    key: PrivateKey
-    ca: JobCA
-    generation: Generation
-    policy_digest: str
-    handshake_timeout: float
-    heartbeat: float
-    lease: float
-    join_timeout: float
-    min_nodes: int
-    max_nodes: int
-    random: Callable[[int], bytes]
-    renewal: Renewal
-    vault: Vault
-    keep: Keep
-    monotonic: Callable[[], float] = time.monotonic
 
 
 class Hub(Protocol):
@@ -273,6 +250,11 @@ class Session:
         except SecureTrainError:
             return  # it is gone; the ledger has the reason
 
+    @property
+    def lease_end(self) -> float:
+        """The end of the lease, by the steady clock; 0 for a node that is not admitted."""
+        return self._lease_end
+
     def _soon(self) -> float:
         return self.terms.monotonic() + self.terms.handshake_timeout
 
@@ -342,7 +324,10 @@ class Session:
             binding=proof.binding,
             signature=proof.signature,
         )
-        result = self.verifier.appraise(evidence, binding, node=self.node, key=self._key())
+        with self.terms.lists.of(self) as fetch:
+            result = self.verifier.appraise(
+                evidence, binding, node=self.node, key=self._key(), fetch=fetch
+            )
         self.proven = self._challenged
         self._passport = issue_passport(
             result, key=self.terms.key, ca=self.terms.ca, node_key=self._key()
@@ -405,8 +390,35 @@ class Session:
                 self._check_lease(error)
                 raise
             if message is not None and not self._cut:
-                heard = self.terms.monotonic()
                 self._handle(message)
+                heard = self.terms.monotonic()  # later than it came, where a list came with it
+
+    def next_part(self, index: int, deadline: float) -> bytes:
+        """Ask for a part of the announced list; what else the node says meanwhile is served.
+
+        Args:
+            index: which, from 0.
+            deadline: of the steady clock.
+
+        Raises:
+            AdmissionError: ST-ADMN-001 for another part or a message that has no place, 005, 007.
+        """
+        self.channel.send(AskPart(index=index), deadline)
+        while True:
+            if self.admitted:
+                self._send_posted()
+            message = self.channel.receive(
+                deadline, limit=PART_LIMIT, wakeup=self.wakeup if self.admitted else None
+            )
+            if isinstance(message, ListPart) and message.index == index:
+                return message.data
+            if message is None:
+                continue
+            if not self.admitted or isinstance(message, Renew | Proof | ListPart):
+                raise unexpected(message, f"part {index} of the measurement list")
+            self._handle(message)
+            if self.said_goodbye:
+                raise PeerClosedError("ST-ADMN-007", "the node left while it was asked", self.node)
 
     def _send_posted(self) -> None:
         self.wakeup.clear()

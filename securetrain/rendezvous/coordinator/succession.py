@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from securetrain.core.errors import AdmissionError
 from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.journal import Journal
-from securetrain.rendezvous.coordinator.session import Session, Terms
+from securetrain.rendezvous.coordinator.session import Session
+from securetrain.rendezvous.coordinator.terms import Terms
 from securetrain.rendezvous.wire.generation import check_generation, superseded
 
 

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The terms of a job, worked out from its policy and its coordinator's settings."""
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
@@ -11,10 +13,35 @@ from securetrain.identity import JobCA, Role
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.policy.load import LoadedPolicy
 from securetrain.rendezvous.coordinator.journal import Journal
+from securetrain.rendezvous.coordinator.keep import Keep
+from securetrain.rendezvous.coordinator.list_intake import ListIntake
 from securetrain.rendezvous.coordinator.renewal import Renewal
-from securetrain.rendezvous.coordinator.session import Terms
 from securetrain.rendezvous.coordinator.settings import CoordinatorSettings
-from securetrain.rendezvous.wire.generation import sign_generation
+from securetrain.rendezvous.coordinator.vault import Vault
+from securetrain.rendezvous.wire.generation import Generation, sign_generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The terms that the coordinator tells every node; the same for the whole job."""
+
+    job: str
+    key: PrivateKey
+    ca: JobCA
+    generation: Generation
+    policy_digest: str
+    handshake_timeout: float
+    heartbeat: float
+    lease: float
+    join_timeout: float
+    min_nodes: int
+    max_nodes: int
+    random: Callable[[int], bytes]
+    renewal: Renewal
+    vault: Vault
+    keep: Keep
+    lists: ListIntake
+    monotonic: Callable[[], float] = time.monotonic
 
 
 def make_terms(
@@ -53,5 +80,6 @@ def make_terms(
         keep=chosen.keep,
         renewal=Renewal(issue=chosen.issue or issue_node, clock=clock, journal=journal),
         vault=chosen.vault,
+        lists=ListIntake(asked.rendezvous.handshake_timeout_seconds, monotonic=chosen.monotonic),
         monotonic=chosen.monotonic,
     )

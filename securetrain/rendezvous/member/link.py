@@ -36,7 +36,7 @@ from securetrain.rendezvous.member.comeback import FIRST_PAUSE, LONGEST_PAUSE, C
 from securetrain.rendezvous.member.desk import Desk
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.places import Herald, Place, Places, reach
-from securetrain.rendezvous.member.proving import peer_key, prove
+from securetrain.rendezvous.member.proving import Prover, peer_key
 from securetrain.rendezvous.member.renewed import check_renewed
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
 from securetrain.rendezvous.wire.membership import Expected
@@ -45,12 +45,12 @@ from securetrain.rendezvous.wire.protocol import (
     MISSED_HEARTBEATS,
     Admit,
     AnyMessage,
+    AskPart,
     Challenge,
     Formed,
     Heartbeat,
     Hello,
     Leave,
-    Proof,
     Refuse,
     Renew,
     Secrets,
@@ -119,7 +119,7 @@ class Link:
         self._refused = False
         self.desk = Desk(job=hello.job, node=hello.node)
         self._hello = msgspec.structs.replace(hello, sealing=self.desk.public)
-        self._attester = attester
+        self._prover = Prover(attester, identity, clock)
         self._clock = clock
         self._monotonic = monotonic
         self._timeout = timeout
@@ -135,7 +135,6 @@ class Link:
         self._previous: AttestationResult | None = None
         self._renew_at = 0.0
         self._lease_end = 0.0
-        self._proved_at: datetime | None = None
         self._away = False
         self.clock_offset = timedelta(0)
         """How far this node's clock is ahead of the coordinator's, at least: it sent its evidence
@@ -268,14 +267,15 @@ class Link:
 
     def _join(self, channel: Channel) -> None:
         channel.handshake(self._soon())
-        keys = self._attester.keys()
+        keys = self._prover.keys()
         self._hello = self._comeback.introduce(msgspec.structs.replace(self._hello, tpm=keys))
         channel.send(self._hello, self._soon())
         challenge = self._expect(channel)
         if not isinstance(challenge, Challenge):
             raise unexpected(challenge, "Challenge")
-        channel.send(self._prove(channel, challenge), self._soon())
-        admit = self._expect(channel)
+        self._answer(channel, challenge)
+        while isinstance(admit := self._expect(channel), AskPart):
+            self._answer(channel, admit)
         if not isinstance(admit, Admit):
             raise unexpected(admit, "Admit")
         before = self._comeback.latest
@@ -305,10 +305,8 @@ class Link:
     def _soon(self) -> float:
         return self._monotonic() + self._timeout
 
-    def _prove(self, channel: Channel, challenge: Challenge) -> Proof:
-        found = prove(self._attester, self._identity, self._hello, channel, challenge)
-        self._proved_at = self._clock()
-        return found
+    def _answer(self, channel: Channel, asked: Challenge | AskPart) -> None:
+        channel.send(self._prover.answer(self._hello, channel, asked), self._soon())
 
     def _accept(self, channel: Channel, admit: Admit) -> None:
         """Check an admission and start its lease."""
@@ -335,8 +333,9 @@ class Link:
         now = self._monotonic()
         self._previous = self._admitted.result if self._admitted else None
         self._admitted = Admitted(admit, passport)
-        if self._proved_at is not None:
-            self.clock_offset = self._proved_at - result.issued
+        if self._prover.proved is not None:
+            self.clock_offset = self._prover.proved - result.issued
+        self._prover.judged()
         self._renew_at = now + admit.lease_seconds / 3
         self._lease_end = now + admit.lease_seconds
 
@@ -474,8 +473,8 @@ class Link:
             case Status() | Formed() | Store() | Staffed():
                 self._comeback.hear(message)
                 self._on_message(message)
-            case Challenge():
-                channel.send(self._prove(channel, message), self._soon())
+            case Challenge() | AskPart():
+                self._answer(channel, message)
             case Secrets():
                 self._comeback.hear(message)
                 self.desk.hear(message, channel.exporter)

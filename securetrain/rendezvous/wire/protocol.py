@@ -48,10 +48,10 @@ from msgspec import Meta
 from securetrain.core import CODES, canonical
 from securetrain.core.errors import AdmissionError, SecureTrainError, UsageError
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
-from securetrain.evidence import AttestationKeys, Structure
+from securetrain.evidence import MAX_PARTS, PART_SIZE, AttestationKeys, Structure
 from securetrain.policy.schema import MAX_SECRETS
 
-PROTOCOL: Final = "securetrain-rdzv/4"
+PROTOCOL: Final = "securetrain-rdzv/5"
 """Its number changes with any message: TLS (ALPN) and Hello refuse another one, before the rest."""
 HEADER_SIZE: Final = 4
 ANSWER_HEARTBEATS: Final = 2
@@ -61,6 +61,9 @@ MISSED_HEARTBEATS: Final = 3
 FRAME_LIMIT: Final = 64 << 10
 DOCUMENT_LIMIT: Final = 4 << 20
 """For a frame that carries evidence (base64) or a membership."""
+
+PART_LIMIT: Final = 384 << 10
+"""For a frame that may carry a part of a measurement list (base64)."""
 
 MAX_EVICTED: Final = 256
 """Names and records of evicted nodes in one message: the newest ones, which nobody has heard."""
@@ -90,6 +93,7 @@ WorkerRole: TypeAlias = Annotated[str, Meta(max_length=256)]
 """torchelastic's name for a node's kind of workers (``--role``); empty when it has not said."""
 Floor: TypeAlias = Annotated[bytes, Meta(min_length=1, max_length=FLOOR_LIMIT)]
 """A statement about the newest checkpoint of the run, opaque here (`gossip`)."""
+PartIndex: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_PARTS)]
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
@@ -159,6 +163,26 @@ class Proof(Message, frozen=True, tag="proof"):
     body: bytes
     binding: Annotated[bytes, Meta(min_length=32, max_length=32)]
     signature: Annotated[bytes, Meta(max_length=512)]
+
+
+class AskPart(Message, frozen=True, tag="ask-part"):
+    """The coordinator asks for a part of the measurement list that the evidence announces.
+
+    It has verified the evidence as far as it came.
+    """
+
+    index: PartIndex
+
+
+class ListPart(Message, frozen=True, tag="list-part"):
+    """The answer to AskPart."""
+
+    index: PartIndex
+    data: Annotated[bytes, Meta(min_length=1, max_length=PART_SIZE)]
+
+    def __repr__(self) -> str:
+        """Without the bytes."""
+        return f"ListPart(index={self.index}, {len(self.data)} bytes)"
 
 
 class Admit(Message, frozen=True, tag="admit"):
@@ -347,6 +371,8 @@ AnyMessage: TypeAlias = (
     Hello
     | Challenge
     | Proof
+    | AskPart
+    | ListPart
     | Admit
     | Ready
     | Status
@@ -390,7 +416,7 @@ def encode_frame(message: AnyMessage) -> bytes:
         AdmissionError: ST-ADMN-001 when it is larger than any receiver accepts.
     """
     body = canonical.encode(message)
-    large = isinstance(message, Proof | Formed | Staffed | Secrets)
+    large = isinstance(message, Proof | ListPart | Formed | Staffed | Secrets)
     limit = DOCUMENT_LIMIT if large else FRAME_LIMIT
     if len(body) > limit:
         raise _bad(f"a {type(message).__name__} of {len(body)} bytes, the limit is {limit}")

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.node_evidence import ImaList
 from securetrain.evidence.tpm import ima
-from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache, Violations, appraise_ima
+from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache, appraise_ima
+from securetrain.evidence.tpm.ima_violations import Violations
 from securetrain.evidence.tpm.runtime_policy import (
     RuntimePolicy,
     ViolationMode,

@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.tpm.ima import ImaState, TemplateCache, Violations, appraise_ima
+from securetrain.evidence.tpm.ima import ImaState, TemplateCache, appraise_ima
 from securetrain.evidence.tpm.ima_keys import ImaKey, key_id_of, read_signers
+from securetrain.evidence.tpm.ima_violations import Violations
 from securetrain.evidence.tpm.runtime_policy import RuntimePolicy, parse_runtime_policy
 from securetrain.testing.measurement_lists import (
     Measurement,

@@ -13,7 +13,7 @@ import pytest
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.node_evidence import ImaList
 from securetrain.evidence.tpm import ima
-from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache, Violations
+from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache
 from securetrain.evidence.tpm.ima_keys import ImaKey, read_signers
 from securetrain.evidence.tpm.ima_list import split_binary
 from securetrain.evidence.tpm.ima_runs import (
@@ -25,6 +25,7 @@ from securetrain.evidence.tpm.ima_runs import (
     Runs,
     starts_run,
 )
+from securetrain.evidence.tpm.ima_violations import Violations
 from securetrain.evidence.tpm.runtime_policy import (
     RuntimePolicy,
     ViolationMode,
@@ -89,7 +90,7 @@ def warm():
     """A cache that knows the usual list."""
     cache = TemplateCache()
     verdict([BEGINNING, *FILES], cache)
-    assert cache.runs.table(ima._key(KNOWN, binary=True))
+    assert cache.runs.table(ima.verdict_key(KNOWN, binary=True))
     return cache
 
 
@@ -258,7 +259,7 @@ def test_a_run_is_forgotten_when_anything_that_it_depended_on_changes():
     cache = TemplateCache()
     for policy in EDITIONS:
         verdict(USUAL, cache, policy=policy)
-    tables = [cache.runs.table(ima._key(policy, binary=True)) for policy in EDITIONS]
+    tables = [cache.runs.table(ima.verdict_key(policy, binary=True)) for policy in EDITIONS]
     assert len({id(table) for table in tables if table}) == sum(map(bool, tables))
     assert [bool(table) for table in tables] == [
         isinstance(verdict(USUAL, TemplateCache(0), policy=policy), ImaState) for policy in EDITIONS
@@ -319,13 +320,13 @@ def test_a_run_with_a_violation_is_not_kept():
     files = [one for file in FILES for one in (file, changed("/var/x"))]
     state = verdict([BEGINNING, *files], cache, violations=Violations(allow=True))
     assert state.violations == 300
-    assert cache.runs.table(ima._key(KNOWN, binary=True)) == {}
+    assert cache.runs.table(ima.verdict_key(KNOWN, binary=True)) == {}
 
 
 def test_a_list_that_is_refused_leaves_no_run():
     cache = TemplateCache()
     verdict([BEGINNING, *FILES, measured_file("/unknown", b"?")], cache)
-    assert cache.runs.table(ima._key(KNOWN, binary=True)) == {}
+    assert cache.runs.table(ima.verdict_key(KNOWN, binary=True)) == {}
 
 
 def test_runs_are_as_long_as_they_may_be_and_begin_where_entries_say():
@@ -382,13 +383,13 @@ def renewed():
     """A cache that knows the tail, from another node."""
     cache = TemplateCache()
     assert renewal(TAIL, cache).num_entries == len(TAIL)
-    assert len(cache.tails.table(ima._key(KNOWN, binary=True))) == 1
+    assert len(cache.tails.table(ima.verdict_key(KNOWN, binary=True))) == 1
     return cache
 
 
 def test_a_renewal_that_others_have_made_is_not_taken_apart(renewed, monkeypatch):
     expected = renewal(TAIL, TemplateCache(0))
-    monkeypatch.setattr("securetrain.evidence.tpm.ima._Replay.run", None)
+    monkeypatch.setattr("securetrain.evidence.tpm.ima.Replay.run", None)
     assert renewal(TAIL, renewed) == expected
 
 
@@ -419,7 +420,7 @@ def test_a_known_tail_stands_for_nothing_else_than_its_own_bytes(renewed):
         assert len(refused(data[:place], start, quoted)) == 1
     longer = [*TAIL, measured_file("/unknown", b"?")]
     assert renewal(longer, renewed)[0] == "ST-ATTS-309"
-    assert len(renewed.tails.table(ima._key(KNOWN, binary=True))) == 1
+    assert len(renewed.tails.table(ima.verdict_key(KNOWN, binary=True))) == 1
 
 
 @pytest.mark.forgery
@@ -438,13 +439,13 @@ def test_a_tail_of_one_edition_is_none_of_another(renewed):
 
 @pytest.mark.forgery
 def test_a_tail_with_a_violation_is_judged_each_time(renewed):
-    held = dict(renewed.tails.table(ima._key(KNOWN, binary=True)))
+    held = dict(renewed.tails.table(ima.verdict_key(KNOWN, binary=True)))
     tail = [*TAIL[:5], changed("/var/x"), *TAIL[5:]]
     for _ in range(2):
         state = renewal(tail, renewed, violations=Violations(allow=True))
         assert state.violated == (f"entry {len(BEFORE) + 6}: /var/x",)
     assert renewal(tail, renewed)[0] == "ST-ATTS-307"
-    assert renewed.tails.table(ima._key(KNOWN, binary=True)) == held
+    assert renewed.tails.table(ima.verdict_key(KNOWN, binary=True)) == held
 
 
 @pytest.mark.forgery
@@ -452,7 +453,7 @@ def test_a_tail_that_the_quote_cuts_off_is_no_verdict_on_the_rest():
     cache, bad = TemplateCache(), [*TAIL, measured_file("/unknown", b"?")]
     first = renewal(bad, cache, quoted=len(BEFORE) + 3)
     assert first.num_entries == 3
-    assert cache.tails.table(ima._key(KNOWN, binary=True)) == {}
+    assert cache.tails.table(ima.verdict_key(KNOWN, binary=True)) == {}
     assert renewal(bad, cache)[0] == "ST-ATTS-309"
     whole = renewal(TAIL, cache)
     assert whole.num_entries == len(TAIL)

@@ -84,7 +84,7 @@ def test_a_ready_of_the_protocol_before_is_refused():
     """Without a word about floors: such a node is refused before that, by ALPN and Hello."""
     with pytest.raises(AdmissionError, match="ST-ADMN-001"):
         decode_message(b'{"type":"ready"}')
-    assert PROTOCOL == "securetrain-rdzv/4"
+    assert PROTOCOL == "securetrain-rdzv/5"
 
 
 # Which are handed on.

@@ -12,6 +12,7 @@ from securetrain.rendezvous.wire.protocol import (
     DOCUMENT_LIMIT,
     FRAME_LIMIT,
     Admit,
+    AskPart,
     Challenge,
     Close,
     Done,
@@ -21,6 +22,7 @@ from securetrain.rendezvous.wire.protocol import (
     Heartbeat,
     Hello,
     Leave,
+    ListPart,
     Proof,
     Ready,
     Refuse,
@@ -34,9 +36,11 @@ from securetrain.rendezvous.wire.protocol import (
 )
 
 MESSAGES = [
-    Hello(protocol="securetrain-rdzv/4", job="j", node="n", address="127.0.0.1", local_world=8),
+    Hello(protocol="securetrain-rdzv/5", job="j", node="n", address="127.0.0.1", local_world=8),
     Challenge(nonce=bytes(32), session=bytes(16)),
     Proof(media_type="a/b", body=b"\x00\xff", binding=bytes(32), signature=b"sig"),
+    AskPart(index=255),
+    ListPart(index=0, data=b"\x00\xff"),
     Admit(
         tier=NodeTier.SELF_ASSERTED,
         label="l",

@@ -174,7 +174,7 @@ def careless(server, *, certificate: bool = True, alpn: bool = True, version: in
         context.use_certificate(identity.certificate)
         context.use_privatekey(identity.key.native)
     if alpn and not server:
-        context.set_alpn_protos([b"securetrain-rdzv/4"])
+        context.set_alpn_protos([b"securetrain-rdzv/5"])
     if alpn and server:
         context.set_alpn_select_callback(lambda conn, offered: offered[0])
     if version:
@@ -223,7 +223,7 @@ def test_another_protocol():
     contexts = (careless(False, alpn=False), make_context(COORDINATOR, server=True))
     client, server = sides(contexts=contexts)
     assert shake(client, server) == (None, None)
-    with pytest.raises(AdmissionError, match="does not speak securetrain-rdzv/4"):
+    with pytest.raises(AdmissionError, match="does not speak securetrain-rdzv/5"):
         finish(server)
 
 

@@ -13,8 +13,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.node_evidence import ImaList
-from securetrain.evidence.tpm.ima import TemplateCache, Violations, appraise_ima
+from securetrain.evidence.tpm.ima import TemplateCache, appraise_ima
 from securetrain.evidence.tpm.ima_keys import ImaKey, read_signers
+from securetrain.evidence.tpm.ima_violations import Violations
 from securetrain.evidence.tpm.path_patterns import PathPatterns
 from securetrain.evidence.tpm.runtime_policy import (
     PAYLOAD_TYPE,

@@ -137,6 +137,8 @@ class TpmAgent:
         self._indices: frozenset[int] | None = None
         self.notes: tuple[str, ...] = ()
         """What the latest evidence lacks, and why: for people."""
+        self.parts: tuple[bytes, ...] = ()
+        """Of the list that the latest evidence announces."""
 
     def keys(self) -> AttestationKeys:
         """The endorsement key and the attestation key; the latter is made when there is none.
@@ -161,6 +163,7 @@ class TpmAgent:
         *,
         credential: tuple[bytes, bytes] | None = None,
         ima_first: int = 0,
+        in_parts: bool = False,
         full: bool = True,
     ) -> TpmEvidence:
         """Evidence for one binding.
@@ -169,6 +172,7 @@ class TpmAgent:
             binding: what the quote signs as its extraData.
             credential: TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET to open; None on a renewal.
             ima_first: entries of the IMA list that the verifier has seen before.
+            in_parts: whether the verifier asks for the parts of a long list (`parts`).
             full: whether to send the firmware's log.
 
         Raises:
@@ -193,11 +197,12 @@ class TpmAgent:
             signature=signature,
             pcrs=pcrs,
             event_log=logs.event_log() if full else b"",
-            ima=logs.ima(ima_first),
+            ima=logs.ima(ima_first, in_parts=in_parts),
+            ima_parts=logs.announced,
             userspace_log=logs.userspace_log(),
             pcr_signatures=logs.pcr_signatures() if full else b"",
         )
-        self.notes = tuple(logs.notes)
+        self.notes, self.parts = tuple(logs.notes), logs.parts
         return evidence
 
     def has_index(self, index: int) -> bool:
@@ -207,13 +212,16 @@ class TpmAgent:
                 self._indices = frozenset(tpm.handles(Range.NV))
         return index in self._indices
 
-    def vouched(self, binding: bytes, *, index: int, handle: int) -> tuple[bytes, TpmEvidence]:
+    def vouched(
+        self, binding: bytes, *, index: int, handle: int, in_parts: bool = False
+    ) -> tuple[bytes, TpmEvidence]:
         """Evidence by a key that is not ours, and that a report in the TPM vouches for.
 
         Args:
             binding: what the quote signs as its extraData.
             index: where the report lies.
             handle: where the key is persistent.
+            in_parts: as for `evidence`.
 
         Returns:
             The report, and the quote with the logs.
@@ -224,10 +232,10 @@ class TpmAgent:
         with self._open() as tpm:
             report = tpm.nv_read(index)
             quote, signature, pcrs = quote_at_once(tpm, handle, binding, self._pcrs)
-        return report, self._in_full(quote, signature, pcrs)
+        return report, self._in_full(quote, signature, pcrs, in_parts=in_parts)
 
     def certified(
-        self, binding: bytes, *, certificate: int, template: int
+        self, binding: bytes, *, certificate: int, template: int, in_parts: bool = False
     ) -> tuple[bytes, PublicArea, TpmEvidence]:
         """Evidence by a primary key whose template and certificate lie in the TPM.
 
@@ -235,6 +243,7 @@ class TpmAgent:
             binding: what the quote signs as its extraData.
             certificate: the NV index of the certificate.
             template: the NV index of the template (TPMT_PUBLIC).
+            in_parts: as for `evidence`.
 
         Returns:
             The certificate, the key's public area, and the quote with the logs.
@@ -252,9 +261,11 @@ class TpmAgent:
             raise AttestationError(
                 "ST-ATTS-155", f"NV index {certificate:#x} holds no certificate", self.address
             )
-        return found[0], public, self._in_full(quote, signature, pcrs)
+        return found[0], public, self._in_full(quote, signature, pcrs, in_parts=in_parts)
 
-    def _in_full(self, quote: bytes, signature: bytes, pcrs: dict[int, bytes]) -> TpmEvidence:
+    def _in_full(
+        self, quote: bytes, signature: bytes, pcrs: dict[int, bytes], *, in_parts: bool
+    ) -> TpmEvidence:
         """A quote with everything that explains it."""
         logs = Measurements(self._sources)
         evidence = TpmEvidence(
@@ -262,11 +273,12 @@ class TpmAgent:
             signature=signature,
             pcrs=pcrs,
             event_log=logs.event_log(),
-            ima=logs.ima(0),
+            ima=logs.ima(0, in_parts=in_parts),
+            ima_parts=logs.announced,
             userspace_log=logs.userspace_log(),
             pcr_signatures=logs.pcr_signatures(),
         )
-        self.notes = tuple(logs.notes)
+        self.notes, self.parts = tuple(logs.notes), logs.parts
         return evidence
 
     def _open(self) -> Tpm:

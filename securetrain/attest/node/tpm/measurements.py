@@ -22,13 +22,13 @@ from typing import Final
 
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file
-from securetrain.evidence import ImaList
+from securetrain.evidence import LIST_SIZE, ImaList, ImaParts, cut_list
 from securetrain.evidence.tpm import Refusal, split_binary
 
 EVENT_LOG_LIMIT: Final = 1 << 20
 USERSPACE_LOG_LIMIT: Final = 256 << 10
 SIGNATURES_LIMIT: Final = 64 << 10
-IMA_READ_LIMIT: Final = 64 << 20
+IMA_READ_LIMIT: Final = LIST_SIZE
 IMA_SEND_LIMIT: Final = 3 << 19
 """What fits into an evidence's body beside everything else, as base64."""
 
@@ -50,6 +50,9 @@ class Measurements:
 
     sources: Sources
     notes: list[str] = field(default_factory=list)
+    announced: ImaParts | None = None
+    parts: tuple[bytes, ...] = ()
+    """Of a list that is too long for a body."""
 
     def event_log(self) -> bytes:
         """The firmware's log; empty when it cannot be had."""
@@ -67,18 +70,19 @@ class Measurements:
         """Read a file that most machines do not have: its absence is no news."""
         return (self._read(path, limit) or b"") if path.exists() else b""
 
-    def ima(self, first: int) -> ImaList | None:
+    def ima(self, first: int, *, in_parts: bool = False) -> ImaList | None:
         """The kernel's list without its first entries; None when it cannot be had.
 
-        A list that is shorter than `first` is that of another boot: all of it is returned.
+        Where the verifier will ask for parts, one that is too long for a body is `announced`. A
+        list that is shorter than `first` is that of another boot: all of it is returned.
         """
         for path, binary in ((self.sources.ima_binary, True), (self.sources.ima_ascii, False)):
             data = self._read(path, IMA_READ_LIMIT)
             if data is not None:
-                return self._after(data, first, binary=binary)
+                return self._after(data, first, binary=binary, in_parts=in_parts)
         return None
 
-    def _after(self, data: bytes, first: int, *, binary: bool) -> ImaList | None:
+    def _after(self, data: bytes, first: int, *, binary: bool, in_parts: bool) -> ImaList | None:
         try:
             offset = skip_binary(data, first) if binary else skip_ascii(data, first)
         except Refusal as error:
@@ -87,6 +91,10 @@ class Measurements:
         if offset is None:
             first, offset = 0, 0
         if len(data) - offset > IMA_SEND_LIMIT:
+            if in_parts and binary:
+                self.parts = cut_list(data[offset:])
+                self.announced = ImaParts.of(first, self.parts)
+                return None
             self.notes.append(
                 f"the IMA list is left out: {len(data) - offset} bytes, over {IMA_SEND_LIMIT};"
                 " narrow the IMA policy, or reboot"

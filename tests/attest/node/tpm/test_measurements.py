@@ -6,7 +6,7 @@ import pytest
 
 from securetrain.attest.node.tpm import measurements
 from securetrain.attest.node.tpm.measurements import Measurements, Sources
-from securetrain.evidence.node_evidence import ImaList
+from securetrain.evidence.node_evidence import ImaList, ImaParts
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.measurement_lists import encode_ima, measure_files
 
@@ -85,6 +85,23 @@ def test_logs_over_their_limits_are_left_out(sources, monkeypatch, over):
     rest = logs.ima(1)
     assert rest is not None
     assert rest.entries == encode_ima(FILES[1:])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_list_that_is_too_long_is_announced_where_it_will_be_asked_for(
+    sources, monkeypatch, first
+):
+    monkeypatch.setattr(measurements, "IMA_SEND_LIMIT", 1)
+    logs = Measurements(sources)
+    assert logs.ima(first, in_parts=True) is None
+    assert not logs.notes
+    assert b"".join(logs.parts) == encode_ima(FILES[first:])
+    assert logs.announced == ImaParts.of(first, logs.parts)
+    sources.ima_binary.unlink()  # lines are not sent in parts
+    logs = Measurements(sources)
+    assert logs.ima(first, in_parts=True) is None
+    assert logs.announced is None
+    assert "over 1" in logs.notes[-1]
 
 
 def test_a_list_over_the_limit_of_reading_is_left_out(sources, monkeypatch):
