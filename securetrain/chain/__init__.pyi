@@ -9,6 +9,8 @@ from .exports.writing import ExportFormat as ExportFormat
 from .exports.writing import export as export
 from .judging import Judged as Judged
 from .keeper import Keeper as Keeper
+from .links import Given as Given
+from .packed import PackPieces as PackPieces
 from .packed import PackResult as PackResult
 from .packed import claimed_time as claimed_time
 from .packed import verify_pack as verify_pack
@@ -17,5 +19,11 @@ from .packing import Packed as Packed
 from .packing import Wanted as Wanted
 from .packing import pack as pack
 from .unpacking import unpack as unpack
+from .replayed import Comparison as Comparison
+from .replayed import Replay as Replay
+from .replayed import Sample as Sample
+from .replayed import Word as Word
+from .replayed import read_replay as read_replay
+from .replayed import sign_replay as sign_replay
 from .verifying import Evidence as Evidence
 from .verifying import near as near

@@ -7,7 +7,7 @@ signed, ``broken`` when evidence contradicts it, ``missing`` when there is none:
 where a policy requires the link. ``not asked`` says that nobody required it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
@@ -15,6 +15,7 @@ from typing import TypeAlias
 from securetrain.artifacts import Problem
 from securetrain.artifacts.statement import CheckpointPredicate, Opened
 from securetrain.chain.memory import Memory
+from securetrain.chain.replayed import Replay
 from securetrain.chain.store import InMemory, Pieces
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.log import Logged
@@ -60,6 +61,8 @@ class Given:
     trust: TrustRoot
     pieces: Pieces = field(default_factory=InMemory)
     now: datetime
+    replays: Sequence[Replay] = ()
+    """Signed results of steps that were done again, whose signatures verified."""
     again: bool = False
     """Whether the evidence behind results is judged again, besides the results themselves."""
     memory: Memory = field(default_factory=Memory, init=False, compare=False, repr=False)
@@ -145,5 +148,7 @@ def code_of(link: ChainLink) -> str:  # noqa: C901, PLR0912 - a line for each li
             return "ST-CHAN-021"
         case ChainLink.JOB:
             return "ST-CHAN-022"
+        case ChainLink.REPLAY:
+            return "ST-CHAN-023"
         case _:
             raise ValueError(f"no code for the link {link!r}")

@@ -46,6 +46,7 @@ from securetrain.chain.container import Descriptor, Pack
 from securetrain.chain.held import main_line, rows_wanted
 from securetrain.chain.judging import Judged, judge_all
 from securetrain.chain.links import Given, Subject
+from securetrain.chain.replayed import Replay
 from securetrain.chain.store import PIECE_LIMIT
 from securetrain.chain.unpacking import Holding, check
 from securetrain.core import CODES, ExitCode, canonical
@@ -59,6 +60,7 @@ STATEMENT_LIMIT: Final = 64 << 20
 CONTENTS_LIMIT: Final = 32 << 20
 MAX_PROBLEMS: Final = 1000
 MALFORMED: Final = "ST-PACK-101"
+_ON_REQUEST: Final = frozenset({ChainLink.REPLAY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def verify_pack(
     policy: Policy | None = None,
     expect: Expectation | None = None,
     again: bool = False,
+    replays: Sequence[Replay] = (),
     now: datetime,
 ) -> PackResult:
     """Verify a pack that is open.
@@ -143,13 +146,20 @@ def verify_pack(
         policy: What is asked; None asks for what is there.
         expect: Which checkpoint is wanted; None takes any.
         again: Whether the evidence behind results is judged again (`reappraise`).
+        replays: Results of steps that were done again, whose signatures verified.
         now: The time to judge by.
 
     Raises:
         IntegrityError: ST-PACK-101 to 141 when the file is no whole pack.
     """
     verifier = _Verifier(
-        pack=pack, trust=trust, data=data or trust, policy=policy, now=now, again=again
+        pack=pack,
+        trust=trust,
+        data=data or trust,
+        policy=policy,
+        now=now,
+        again=again,
+        replays=replays,
     )
     return verifier.result(expect)
 
@@ -230,6 +240,7 @@ class _Verifier:
     policy: Policy | None
     now: datetime
     again: bool
+    replays: Sequence[Replay] = ()
     problems: list[Problem] = field(default_factory=list)
     by_statement: dict[str, Opened] = field(default_factory=dict)
     by_tree: dict[str, Opened] = field(default_factory=dict)
@@ -241,7 +252,13 @@ class _Verifier:
 
     def __post_init__(self) -> None:
         pieces = PackPieces(self.pack)
-        self.given = Given(trust=self.trust, pieces=pieces, now=self.now, again=self.again)
+        self.given = Given(
+            trust=self.trust,
+            pieces=pieces,
+            now=self.now,
+            again=self.again,
+            replays=self.replays,
+        )
 
     def result(self, expect: Expectation | None) -> PackResult:
         """Everything; see the module."""
@@ -299,7 +316,9 @@ class _Verifier:
         return self.policy is not None and self.policy.chain.depth is ChainDepth.ALL
 
     def _asked(self, *, first: bool) -> frozenset[ChainLink]:
-        return frozenset(ChainLink) if first else self._required
+        asked = frozenset(ChainLink) if first else self._required
+        # Nobody misses a replay where none was given or required.
+        return asked if self.replays else asked - (_ON_REQUEST - self._required)
 
     def _made(
         self,

@@ -58,6 +58,7 @@ _HELP: Final[Mapping[str, str]] = {
     "catalogue": "Keep a signed list of which artifact a name means.",
     "pack": "Put what proves a checkpoint into one file.",
     "unpack": "Write the weights and rows that a pack holds.",
+    "replay": "Do the recorded steps of a pack again, and compare.",
     "export": "Write what a pack proves as CycloneDX, SPDX or SLSA provenance.",
     "waive": "Excuse one checkpoint that is old or was set aside.",
     "scan": "Look for what the pickles in files would run.",

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain pack CKPT --out FILE``: one file that proves a checkpoint."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -133,6 +134,8 @@ def verify_file(
     expect: "Expectation | None",
     again: bool,
     at: str,
+    replayed: Sequence[Path] = (),
+    trust_replay: Path | None = None,
 ) -> "Document":
     """The answer of ``securetrain verify`` about a pack."""
     from securetrain.chain import Pack
@@ -149,6 +152,8 @@ def verify_file(
             expect=expect,
             again=again,
             at=at,
+            replayed=replayed,
+            trust_replay=trust_replay,
         )
     return packs.verified(result, policy, trust_file)
 
@@ -162,12 +167,16 @@ def judged(
     expect: "Expectation | None" = None,
     again: bool = False,
     at: str,
+    replayed: Sequence[Path] = (),
+    trust_replay: Path | None = None,
 ) -> "PackResult":
     """A pack's verification, now or at its witnesses' time."""
-    from securetrain.chain import verify_pack
+    from securetrain.chain import read_replay, verify_pack
     from securetrain.identity import load_trust
 
     now = datetime.now(UTC)
+    auditors = load_trust(trust_replay or trust_file, now) if replayed else None
+    replays = [read_replay(one, auditors) for one in replayed] if auditors is not None else []
     if at == "witness":
         now = _seen(pack, trust_file, now)
     return verify_pack(
@@ -177,6 +186,7 @@ def judged(
         policy=None if policy is None else policy.policy,
         expect=expect,
         again=again,
+        replays=replays,
         now=now,
     )
 

@@ -173,6 +173,15 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
     help="Of a pack: judge at the time at which the log's witnesses had seen it, for one that is"
     " older than certificates live.",
 )
+@file_option(
+    "--replayed",
+    multiple=True,
+    help="Of a pack: a signed result of steps that were done again (securetrain replay --out).",
+)
+@file_option(
+    "--trust-replay",
+    help="The trust root of whoever did them again (role ci), where --trust does not name them.",
+)
 @click.option("--scan", is_flag=True, help="Also scan every file for pickles (securetrain scan).")
 @click.option(
     "--offline", is_flag=True, help="Fetch nothing: refuse a PATH that is a URL of a store."
@@ -205,6 +214,8 @@ def command(
     waivers: tuple[Path, ...],
     floors_file: Path | None,
     at: str,
+    replayed: tuple[Path, ...],
+    trust_replay: Path | None,
     scan: bool,
     offline: bool,
 ) -> int:
@@ -265,11 +276,15 @@ def command(
                 expect=expect,
                 again=again,
                 at=at,
+                replayed=replayed,
+                trust_replay=trust_replay,
             ),
             output,
         )
-    if at != "now":
-        raise click.UsageError("--at witness is for packs (securetrain pack)")
+    if at != "now" or replayed or trust_replay:
+        raise click.UsageError(
+            "--at witness, --replayed and --trust-replay are for packs (securetrain pack)"
+        )
     now = datetime.now(UTC)
     trust_root = load_trust(trust_file, now)
     if again and policy_name is None:

@@ -211,6 +211,8 @@ class ChainLink(StrEnum):
     LEDGER = "ledger"
     LOG = "log"
     TIME = "time"
+    REPLAY = "replay"
+    """The steps, by the signed word of somebody who did them again."""
 
 
 class ChainDepth(StrEnum):

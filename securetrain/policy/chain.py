@@ -17,7 +17,8 @@ class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         tuple[ChainLink, ...],
         meta(
             "links that evidence must show: nodes, membership, policy, job, code, environment,"
-            " dataset, rows, gradients, parents, ledger, log, time",
+            " dataset, rows, gradients, parents, ledger, log, time,"
+            " replay",
             "verify",
             max_length=len(ChainLink),
         ),

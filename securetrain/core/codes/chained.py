@@ -66,5 +66,16 @@ ROWS: Final = (
     Code("ST-CHAN-022", X.LINEAGE, "the job is not shown",
          fix="give the run's evidence folder (--evidence)",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
+    Code("ST-CHAN-023", X.LINEAGE, "the steps are not shown to give what was signed",
+         fix="have the steps done again (securetrain replay), and give the signed result"
+             " (--replayed)",
+         severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
+    Code("ST-CHAN-024", X.LOG_PROOF, "the log checkpoint that draws the segments is too early",
+         fix="take one that the witnesses cosigned after the run had ended (securetrain log"
+             " checkpoint)",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
+    Code("ST-CHAN-025", X.LINEAGE, "the recorded steps cannot be done again",
+         fix="read what the steps said; give the checkpoints and the dataset that were signed",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
 )
 # fmt: on

@@ -1,0 +1,24 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+from .asked import ANSWER_LIMIT as ANSWER_LIMIT
+from .asked import AskedSegment as AskedSegment
+from .asked import RankFound as RankFound
+from .asked import Request as Request
+from .asked import SegmentFound as SegmentFound
+from .asked import TensorFound as TensorFound
+from .line import Segment as Segment
+from .line import check_files as check_files
+from .line import check_installed as check_installed
+from .line import check_own_files as check_own_files
+from .line import environment_differs as environment_differs
+from .line import find_directories as find_directories
+from .line import segments_of as segments_of
+from .outcome import SegmentOutcome as SegmentOutcome
+from .outcome import outcome_of as outcome_of
+from .outcome import segment_said as segment_said
+from .reach import allowed as allowed
+from .reach import moment_limit as moment_limit
+from .sample import draw as draw
+from .sample import needed as needed
+from .sample import sample_of as sample_of
+from .sample import seed_of as seed_of

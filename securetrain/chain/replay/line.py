@@ -1,0 +1,326 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The segments of a pack's main line, and everything that has to hold before they are done again.
+
+Rules:
+
+1. a segment leads from one checkpoint of the run to the next, by the bond to the previous one;
+2. it is done again by its own evidence alone: the links `job`, `rows`, `gradients` and `code` of
+   the checkpoint that it ends with are verified, else nothing is done, with that link's code;
+3. directories count when they hold the very statement of the pack; their bytes are verified when
+   they are read;
+4. its code is that at hand: the same distributions, and of every file that was imported the same
+   bytes. What the run had imported and this package is not, is refused.
+"""
+
+import base64
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from securetrain.artifacts import STATEMENT
+from securetrain.artifacts.statement import Opened, ParentRole
+from securetrain.chain import documents
+from securetrain.chain.documents import Code, Environment
+from securetrain.chain.judging import judge
+from securetrain.chain.links import Given, Subject, code_of
+from securetrain.chain.records import StepRecord, StepRecords, records_of
+from securetrain.chain.replay.reach import rate_at
+from securetrain.chain.store import Pieces, document
+from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
+from securetrain.core.files import read_file
+from securetrain.core.vocabulary import ChainLink, LinkState
+from securetrain.identity import envelope_unverified
+
+PROGRAM: Final = "securetrain.train"
+OWN: Final = "securetrain"
+MAX_LOOKED: Final = 1 << 16
+"""Directories that are looked into."""
+STATEMENT_LIMIT: Final = 64 << 20
+NEEDED: Final = (ChainLink.JOB, ChainLink.CODE, ChainLink.ROWS, ChainLink.GRADIENTS)
+_MAINS: Final = {"__main__": "train/__main__.py", "__mp_main__": "train/__main__.py"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The steps that lead from one checkpoint to the next."""
+
+    begin: Opened | None
+    """None for the beginning of the run."""
+    end: Opened
+    kept: StepRecords
+    records: tuple[StepRecord, ...]
+    settings: Mapping[str, Any]
+    """What the job declared."""
+    code: Code
+    environment: Environment | None
+
+    @property
+    def after(self) -> int:
+        """The step before the first."""
+        return self.kept.after
+
+    @property
+    def last(self) -> int:
+        """The last step."""
+        return self.kept.last
+
+
+def segments_of(
+    subject: Opened, ancestors: Iterable[Opened], dataset: Opened | None, given: Given
+) -> list[Segment]:
+    """The segments of a checkpoint's main line, oldest first.
+
+    Raises:
+        IntegrityError: The code of a link by rule 2.
+    """
+    known = {one.digest: one for one in ancestors}
+    line = [subject]
+    while (parent := _previous(line[-1], known)) is not None and parent not in line:
+        if parent.checkpoint.run_id != subject.checkpoint.run_id:
+            break
+        line.append(parent)
+    line.reverse()
+    found = []
+    for number, end in enumerate(line):
+        begin = line[number - 1] if number else _previous(end, known)
+        if end.checkpoint.step == 0 or (begin is None and _names_previous(end)):
+            continue
+        found.append(_segment(begin, end, known, dataset, given))
+    return found
+
+
+def _names_previous(opened: Opened) -> bool:
+    return any(one.role is ParentRole.PREVIOUS for one in opened.checkpoint.parents)
+
+
+def _previous(opened: Opened, known: Mapping[str, Opened]) -> Opened | None:
+    for one in opened.checkpoint.parents:
+        if one.role is ParentRole.PREVIOUS:
+            return known.get(one.digest)
+    return None
+
+
+def _segment(
+    begin: Opened | None,
+    end: Opened,
+    known: Mapping[str, Opened],
+    dataset: Opened | None,
+    given: Given,
+) -> Segment:
+    said = end.checkpoint
+    parents = {one.digest: known[one.digest] for one in said.parents if one.digest in known}
+    same = dataset is not None and dataset.digest == said.dataset.digest
+    subject = Subject(opened=end, parents=parents, dataset=dataset if same else None)
+    for link in NEEDED:
+        verdict = judge(link, subject, given)
+        if verdict.state is not LinkState.VERIFIED:
+            problem = verdict.problem()
+            assert problem is not None
+            raise IntegrityError(
+                problem.code,
+                f"step {said.step} cannot be done again: {problem.what}",
+                f"step {said.step} ({end.digest[:16]})",
+            )
+    pieces = given.pieces
+    assert said.bound.step_records is not None
+    found = records_of(pieces, said.bound.step_records)
+    settings = _settings(pieces, said.bound.job)
+    code = _document(pieces, said.bound.code, Code)
+    if found is None or settings is None or code is None:
+        raise IntegrityError(
+            code_of(ChainLink.JOB), f"step {said.step}: its evidence is gone", end.digest[:16]
+        )
+    kept, records = found
+    made = Segment(
+        begin=begin,
+        end=end,
+        kept=kept,
+        records=tuple(records),
+        settings=settings,
+        code=code,
+        environment=_document(pieces, said.bound.environment, Environment),
+    )
+    _check_rates(made)
+    return made
+
+
+def _settings(pieces: Pieces, bound: str | None) -> Mapping[str, Any] | None:
+    job = _document(pieces, bound, documents.Job)
+    if job is None or job.declared is None:
+        return None
+    if job.module != PROGRAM:
+        raise IntegrityError(
+            code_of(ChainLink.JOB),
+            f"the job ran {job.module or 'a script'}: only {PROGRAM} can be done again",
+            "job",
+        )
+    declared = document(pieces, job.declared, documents.Declared)
+    return None if declared is None else declared.settings
+
+
+def _document(pieces: Pieces, digest: str | None, kind: type[documents.D]) -> documents.D | None:
+    return None if digest is None else document(pieces, digest, kind)
+
+
+def _check_rates(segment: Segment) -> None:
+    """The recorded learning rates are those of the declared schedule."""
+    code = code_of(ChainLink.GRADIENTS)
+    for record in segment.records:
+        try:
+            wanted = rate_at(record.step, segment.settings)
+        except ValueError as error:
+            raise IntegrityError(code_of(ChainLink.JOB), str(error), "job") from error
+        if wanted != float.fromhex(record.lr):
+            raise IntegrityError(
+                code,
+                f"step {record.step}: its learning rate was recorded as"
+                f" {float.fromhex(record.lr):.17g}, and the declared schedule says {wanted:.17g}",
+                f"step {segment.last} ({segment.end.digest[:16]})",
+            )
+
+
+def find_directories(places: Sequence[Path], wanted: Mapping[str, str]) -> dict[str, Path]:
+    """The directories that hold some signed statements (rule 3).
+
+    Args:
+        places: Directories: each is looked at, and what is in it, and in that.
+        wanted: By statement (SHA-256 of what was signed), what it is, for the refusal.
+
+    Raises:
+        UsageError: ST-USAG-001, one of them is in none of the places.
+    """
+    found: dict[str, Path] = {}
+    for folder in _folders(places):
+        file = folder / STATEMENT
+        if not file.is_file() or file.is_symlink():
+            continue
+        try:
+            payload = base64.b64decode(
+                envelope_unverified(read_file(file, STATEMENT_LIMIT)).payload, validate=True
+            )
+        except (SecureTrainError, ValueError):
+            continue
+        digest = hashlib.sha256(payload).hexdigest()
+        if digest in wanted:
+            found.setdefault(digest, folder.absolute())
+    if lost := [what for digest, what in wanted.items() if digest not in found]:
+        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise UsageError(
+            "ST-USAG-001",
+            f"no directory of {lost[0]} was found{more}",
+            ", ".join(map(str, places)) or "--in",
+            "give the run directory with its checkpoints, and the dataset's: --in DIR",
+        )
+    return found
+
+
+def _folders(places: Sequence[Path]) -> Iterator[Path]:
+    looked = 0
+    for place in places:
+        waiting = [(place, 0)]
+        while waiting:
+            folder, depth = waiting.pop()
+            looked += 1
+            if looked > MAX_LOOKED:
+                return
+            yield folder
+            if depth < 2:
+                try:
+                    inner = sorted(one.path for one in os.scandir(folder) if one.is_dir())
+                except OSError:
+                    continue
+                waiting += [(Path(one), depth + 1) for one in inner]
+
+
+def check_installed(code: Code, again: Code) -> None:
+    """Refuse other distributions than those of a run (rule 4).
+
+    Raises:
+        IntegrityError: ST-CHAN-013.
+    """
+    here = {(one.name, one.version): one.record for one in again.distributions}
+    if code.python != again.python:
+        raise _other_code(f"Python {code.python}, here is {again.python}")
+    for one in code.distributions:
+        if (one.name, one.version) not in here:
+            versions = [version for name, version in here if name == one.name]
+            raise _other_code(
+                f"{one.name} {one.version}, here is {', '.join(versions) or 'none of it'}"
+            )
+        if one.record != here[one.name, one.version]:
+            raise _other_code(f"{one.name} {one.version} with other files than those here")
+
+
+def check_own_files(code: Code, root: Path) -> None:
+    """Refuse other files of this package than those at hand (rule 4), before any step is done.
+
+    Raises:
+        IntegrityError: ST-CHAN-013.
+    """
+    for one in code.files:
+        if one.module.split(".")[0] == OWN and _hash(root.parent / one.path) != one.sha256:
+            raise _other_code(f"another {one.module} ({one.path}, SHA-256 {one.sha256[:16]})")
+
+
+def check_files(code: Code, again: Code, root: Path) -> None:
+    """Refuse other files of code than those that did the steps again (rule 4).
+
+    Args:
+        code: The run's.
+        again: That of the steps that were done again, by its launcher.
+        root: The folder of this package.
+
+    Raises:
+        IntegrityError: ST-CHAN-013.
+    """
+    here = {one.module: one for one in again.files}
+    for one in code.files:
+        if one.module in _MAINS:
+            same = _hash(root / _MAINS[one.module]) == one.sha256
+        elif one.module in here:
+            same = here[one.module].sha256 == one.sha256
+        else:
+            if one.module.split(".")[0] != OWN:
+                raise _other_code(f"{one.module} ({one.path}), which is no part of {PROGRAM}")
+            same = _hash(root.parent / one.path) == one.sha256
+        if not same:
+            raise _other_code(f"another {one.module} ({one.path}, SHA-256 {one.sha256[:16]})")
+
+
+def _hash(path: Path) -> str:
+    try:
+        return hashlib.sha256(read_file(path, STATEMENT_LIMIT)).hexdigest()
+    except SecureTrainError:
+        return ""
+
+
+def _other_code(what: str) -> IntegrityError:
+    return IntegrityError(
+        code_of(ChainLink.CODE),
+        f"the run had {what}",
+        "code",
+        "install what the run had: its code manifest and lock file name it",
+    )
+
+
+def environment_differs(run: Environment | None, here: Environment) -> str:
+    """Say how an environment differs from a run's in what decides about bits; empty when it does
+    not.
+    """
+    if run is None:
+        return "the run's environment was not kept"
+    for name in ("processor", "devices", "python", "torch", "variables", "declared"):
+        wanted, has = getattr(run, name), getattr(here, name)
+        if wanted != has:
+            return f"{name}: the run had {_brief(wanted, has)}, here is {_brief(has, wanted)}"
+    return ""
+
+
+def _brief(value: object, other: object) -> str:
+    if isinstance(value, dict) and isinstance(other, dict):
+        value = {name: one for name, one in value.items() if other.get(name) != one}
+    return str(value)[:200]

@@ -1,0 +1,513 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Have the steps of a verified pack done again, in a run of its own. No torch in this process.
+
+Rules:
+
+1. no key of the run is needed. What is done again is the recorded job, by the code at hand, under
+   the gradients' section of the recorded policy, in a new run directory that is removed afterwards;
+2. nothing of the pack is run: its settings are data, and its checkpoints and dataset are verified
+   as they are read;
+3. bit-equality is claimed on the run's own mesh, code and environment alone; anything else is
+   compared within bounds, and says so. Where the exact comparison was asked for, another
+   environment is refused;
+4. steps in which ranks were left out cannot be done again without them: such a segment stays open,
+   and never counts as shown.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from securetrain.artifacts import Kind
+from securetrain.artifacts.lineage import highest_step
+from securetrain.artifacts.statement import Opened, open_statement, read_statement
+from securetrain.chain import (
+    Comparison,
+    Given,
+    Pack,
+    PackPieces,
+    Replay,
+    Sample,
+    documents,
+    verify_pack,
+)
+from securetrain.chain.records import StepVerdict
+from securetrain.chain.replay import (
+    ANSWER_LIMIT,
+    AskedSegment,
+    RankFound,
+    Request,
+    Segment,
+    SegmentOutcome,
+    check_files,
+    check_installed,
+    check_own_files,
+    draw,
+    environment_differs,
+    find_directories,
+    needed,
+    outcome_of,
+    sample_of,
+    seed_of,
+    segment_said,
+    segments_of,
+)
+from securetrain.chain.store import EvidenceStore, document
+from securetrain.core import RunDir, canonical
+from securetrain.core.errors import IntegrityError, RuntimeRefusal, UsageError
+from securetrain.core.files import read_file, write_atomic
+from securetrain.identity.trust import TrustRoot
+from securetrain.policy.schema import Policy
+from securetrain.train.config import AUTO, JobConfig, parse_job
+
+MODULE: Final = "securetrain.train.again"
+ENVIRONMENT: Final = "ST-CHAN-014"
+DATASET: Final = "ST-CHAN-015"
+POLICY: Final = "ST-CHAN-012"
+NOT_DONE: Final = "ST-CHAN-025"
+TAIL: Final = 4000
+"""Characters of the steps' own words that a refusal repeats."""
+_EXCLUDING: Final = (StepVerdict.SETTLED,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What became of segments that were done again."""
+
+    segments: tuple[SegmentOutcome, ...]
+    comparison: Comparison
+    why: str
+    """Why they were not compared bit by bit; empty when they were."""
+    mesh: str
+    world: int
+    environment: str
+    """SHA-256 of the environment in which they were done again."""
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether nothing contradicts the checkpoints."""
+        return all(one.ok for one in self.segments)
+
+
+def do_again(  # noqa: PLR0917 - what is done again, from what, and how
+    segments: Sequence[Segment],
+    again: Collection[int],
+    places: Mapping[str, Path],
+    dataset: Path,
+    trust: Path,
+    trust_data: Path,
+    policy: Policy,
+    *,
+    processes: int | None = None,
+    wanted: Comparison | None = None,
+) -> Replayed:
+    """Do some segments again, and hold all of them against what AdamW can do.
+
+    Args:
+        segments: The segments, oldest first.
+        again: The places in `segments` of those that are done again.
+        places: By statement, the directories of the checkpoints.
+        dataset: That of the dataset.
+        trust: The trust root that names the run's keys.
+        trust_data: The one that names the dataset's.
+        policy: The policy under which the run was made.
+        processes: How many ranks, on this machine; None for as many as the run had.
+        wanted: How to compare; None takes the exact comparison where it can be.
+
+    Raises:
+        IntegrityError: ST-CHAN-013 for other code, ST-CHAN-014 for another environment where the
+            exact comparison was asked for, ST-CHAN-025 when the steps could not be done.
+    """
+    first, root = segments[0], Path(__file__).resolve().parent.parent
+    for segment in segments:
+        check_own_files(segment.code, root)  # before anybody waits for the steps
+    world = first.end.checkpoint.world_size
+    processes = processes or world
+    job = job_of(first, dataset, trust_data, same_mesh=processes == world)
+    left = {number: why for number in again if (why := _left_out(segments[number]))}
+    asked = tuple(
+        _asked(segment, places, again=number in again and number not in left)
+        for number, segment in enumerate(segments)
+    )
+    with tempfile.TemporaryDirectory(prefix="securetrain-replay-") as name:
+        folder = Path(name)
+        request = Request(trust=str(trust.absolute()), segments=asked)
+        run = _run(folder, job, request, policy, processes)
+        answers = [_answer(run, rank, processes, len(segments)) for rank in range(processes)]
+        code, environment = _made_with(run)
+    for segment in segments:
+        check_installed(segment.code, code)
+        check_files(segment.code, code, root)
+    differs = "" if processes == world else f"{processes} ranks, the run had {world}"
+    for segment in segments:
+        differs = differs or environment_differs(segment.environment, environment)
+    comparison = wanted or (Comparison.BOUND if differs else Comparison.EXACT)
+    if differs and comparison is Comparison.EXACT:
+        raise IntegrityError(
+            ENVIRONMENT,
+            f"the steps cannot be compared bit by bit: {differs}",
+            "environment",
+            "replay on a machine like the run's with as many processes, or with --compare bound",
+        )
+    found = []
+    for number, segment in enumerate(segments):
+        one = outcome_of(
+            "" if segment.begin is None else segment.begin.digest,
+            segment.end.digest,
+            segment.after,
+            segment.records,
+            [answer.segments[number] for answer in answers],
+            comparison,
+            str(segment.settings.get("precision", "")),
+            again=asked[number].again,
+        )
+        found.append(_with_open(one, left.get(number, "")))
+    return Replayed(
+        segments=tuple(found),
+        comparison=comparison,
+        why=differs if comparison is Comparison.BOUND else "",
+        mesh=answers[0].mesh,
+        world=processes,
+        environment=documents.digest_of(environment),
+    )
+
+
+def _with_open(one: SegmentOutcome, why: str) -> SegmentOutcome:
+    return replace(one, open=why) if why else one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """A request to do again only segments that are drawn."""
+
+    confidence: float
+    """With which one of the forged ones is among them."""
+    forged: float
+    """The part that is forged at least."""
+    log_checkpoint: Path
+    """What draws them (`chain.replay.sample`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Segments of a pack, and which of them are done again."""
+
+    segments: tuple[Segment, ...]
+    again: tuple[int, ...]
+    sample: Sample | None
+    policy: Policy
+    dataset: Opened
+
+    @property
+    def run(self) -> str:
+        """The run that made them."""
+        return self.segments[0].end.checkpoint.run_id
+
+
+def plan(
+    pack: Pack,
+    *,
+    trust: TrustRoot,
+    data: TrustRoot,
+    first: int | None,
+    last: int | None,
+    draw_by: Draw | None,
+    now: datetime,
+) -> Plan:
+    """Verify a pack, and say which of its segments are done again.
+
+    Args:
+        pack: The pack.
+        trust: Names the keys of the run.
+        data: Names those of its dataset.
+        first: The step of the checkpoint to begin with; None for the beginning.
+        last: That of the checkpoint to end with; None for the pack's own.
+        draw_by: How some are drawn; None does all of them again.
+        now: The time to judge by.
+
+    Raises:
+        IntegrityError: The pack's, a link's (ST-CHAN-010 to 022), or ST-CHAN-024.
+        UsageError: ST-USAG-001, there is no checkpoint of such a step.
+    """
+    result = verify_pack(pack, trust=trust, data=data, now=now)
+    where = str(pack.path)
+    for problem in result.problems[:1]:
+        raise IntegrityError(problem.code, problem.what, problem.file or where)
+    subject, dataset = result.subject, result.dataset
+    if subject is None or dataset is None:
+        raise IntegrityError(DATASET, "the pack has no statement of the dataset", where)
+    given = Given(trust=trust, pieces=PackPieces(pack), now=now)
+    everything = segments_of(subject, result.ancestors, dataset, given)
+    segments = _between(everything, first, last, where)
+    policy = given.pieces.get(subject.checkpoint.policy.digest)
+    if policy is None:
+        raise IntegrityError(POLICY, "the pack has not the policy in force", where)
+    sample, again = None, tuple(range(len(segments)))
+    if draw_by is not None:
+        # The witnesses' own time where there is one: the run's clock is its own.
+        ended = max(filter(None, (subject.checkpoint.created, result.seen)))
+        seed, seen = seed_of(
+            draw_by.log_checkpoint, trust, after=ended, subject=subject.statement, now=now
+        )
+        count = needed(len(segments), draw_by.forged, draw_by.confidence)
+        again = tuple(draw([one.end.statement for one in segments], count, seed))
+        sample = sample_of(
+            draw_by.log_checkpoint,
+            (draw_by.confidence, draw_by.forged),
+            (count, len(segments)),
+            seen,
+        )
+    return Plan(
+        segments=tuple(segments),
+        again=again,
+        sample=sample,
+        policy=canonical.decode(policy, Policy, where="the policy", canonical=True),
+        dataset=dataset,
+    )
+
+
+def _between(
+    segments: Sequence[Segment], first: int | None, last: int | None, where: str
+) -> list[Segment]:
+    begins, ends = [one.after for one in segments], [one.last for one in segments]
+    for name, step, there in (("--from", first, begins), ("--to", last, ends)):
+        if step is not None and step not in there:
+            raise UsageError(
+                "ST-USAG-001",
+                f"{name} {step}: the pack has no segment there",
+                where,
+                f"one of {', '.join(map(str, there[:20])) or 'none'}",
+            )
+    found = [
+        one
+        for one in segments
+        if (first is None or one.after >= first) and (last is None or one.last <= last)
+    ]
+    if not found:
+        raise UsageError(
+            "ST-USAG-001",
+            "the pack has no segment whose steps could be done again",
+            where,
+            "pack the ancestors, too: securetrain pack --walk-in DIR",
+        )
+    return found
+
+
+def replay(
+    asked: Plan,
+    *,
+    places: Sequence[Path],
+    trust: Path,
+    trust_data: Path,
+    processes: int | None = None,
+    wanted: Comparison | None = None,
+) -> Replayed:
+    """Do the segments of a plan again; see `do_again`.
+
+    Args:
+        asked: The plan.
+        places: Directories below which the checkpoints and the dataset are looked for.
+        trust: The file of the trust root that names the run's keys.
+        trust_data: The one that names the dataset's.
+        processes: How many ranks; None for as many as the run had.
+        wanted: How to compare; None takes the exact comparison where it can be.
+
+    Raises:
+        UsageError: ST-USAG-001, a directory was not found.
+        IntegrityError: As `do_again`.
+    """
+    names = {one.end.statement: f"step {one.last}" for one in asked.segments}
+    for one in asked.segments:
+        if one.begin is not None:
+            names[one.begin.statement] = f"step {one.after}"
+    names[asked.dataset.statement] = "the dataset"
+    found = find_directories(places, names)
+    return do_again(
+        asked.segments,
+        asked.again,
+        found,
+        found[asked.dataset.statement],
+        trust,
+        trust_data,
+        asked.policy,
+        processes=processes,
+        wanted=wanted,
+    )
+
+
+def result_of(asked: Plan, found: Replayed, now: datetime) -> Replay:
+    """The result, to be signed."""
+    return Replay(
+        run=asked.run,
+        at=now,
+        comparison=found.comparison,
+        why=found.why[:4096],
+        mesh=found.mesh,
+        world=found.world,
+        environment=found.environment,
+        sample=asked.sample,
+        segments=tuple(
+            segment_said(segment.end.statement, one)
+            for segment, one in zip(asked.segments, found.segments, strict=True)
+        ),
+    )
+
+
+def job_of(segment: Segment, dataset: Path, trust: Path, *, same_mesh: bool) -> JobConfig:
+    """The recorded job, for another run: its data where they lie here, and nothing that only a run
+    of its own needs.
+
+    Raises:
+        UsageError: ST-USAG-007, this version cannot do such a job.
+    """
+    settings: dict[str, Any] = msgspec.to_builtins(segment.settings)
+    where = "the recorded job"
+    if settings.get("model", {}).get("weights") and segment.begin is None:
+        raise UsageError(
+            "ST-USAG-007",
+            "it begins from weights of another model, and its first segment cannot be done again",
+            where,
+            "begin with a later checkpoint: --from STEP",
+        )
+    try:
+        settings["model"]["weights"] = None
+        settings["data"]["dataset"] = str(dataset.absolute())
+        settings["trust"] = str(trust.absolute())
+        settings["checkpoint"] = {"every": 0, "resume": AUTO}
+        settings["metrics"] = {"console_every": 0, "tensorboard": False, "prometheus": False}
+        settings["profile"] = {}
+        settings["launch"] = {}
+        if not same_mesh:
+            settings["parallel"] = {}
+    except (KeyError, TypeError) as error:
+        raise UsageError("ST-USAG-007", f"no {error}", where) from error
+    return parse_job(canonical.dumps(settings).decode(), where)
+
+
+def _left_out(segment: Segment) -> str:
+    """Rule 4."""
+    for record in segment.records:
+        if record.without or record.verdict in _EXCLUDING:
+            ranks = ", ".join(map(str, record.without)) or "some"
+            return f"step {record.step} was {record.verdict} without ranks ({ranks})"
+    return ""
+
+
+def _asked(segment: Segment, places: Mapping[str, Path], *, again: bool) -> AskedSegment:
+    begin = segment.begin
+    return AskedSegment(
+        begin="" if begin is None else str(places[begin.statement]),
+        begin_digest="" if begin is None else begin.digest,
+        end=str(places[segment.end.statement]),
+        end_digest=segment.end.digest,
+        after=segment.after,
+        last=segment.last,
+        rates=tuple(one.lr for one in segment.records if one.verdict is not StepVerdict.REFUSED),
+        refused=tuple(one.step for one in segment.records if one.verdict is StepVerdict.REFUSED),
+        again=again,
+    )
+
+
+def policy_of(policy: Policy) -> bytes:
+    """The policy of the steps that are done again: one machine's, with the recorded rules about
+    gradients, which decide what a step does.
+    """
+    said = {
+        "extends": "dev",
+        "apiVersion": policy.apiVersion,
+        "kind": policy.kind,
+        "metadata": {"id": "replay", "version": "1.0.0", "title": "Steps that are done again"},
+        "host": {"preflight": "off"},
+        "gradients": msgspec.to_builtins(policy.gradients),
+    }
+    return canonical.dumps(said)
+
+
+def _run(folder: Path, job: JobConfig, request: Request, policy: Policy, processes: int) -> RunDir:
+    job_file, request_file = folder / "job.yaml", folder / "request.json"
+    policy_file, run = folder / "policy.yaml", folder / "run"
+    write_atomic(job_file, canonical.encode(job))
+    write_atomic(request_file, documents.encode(request))
+    write_atomic(policy_file, policy_of(policy))
+    command = [
+        *(sys.executable, "-m", "securetrain", "run", "--standalone"),
+        *(f"--nproc-per-node={processes}", "--nnodes=1", "--run-dir", str(run)),
+        *("--policy", str(policy_file)),
+        *("-m", MODULE, str(job_file), str(request_file)),
+    ]
+    with (folder / "words").open("w+b") as words:
+        code = _wait(command, words)
+        if code:
+            words.seek(0, os.SEEK_END)
+            words.seek(max(0, words.tell() - TAIL))
+            said = words.read().decode("utf-8", "replace").strip()
+            raise IntegrityError(
+                NOT_DONE,
+                f"the steps could not be done again (exit code {code}): {said}",
+                MODULE,
+                "what stands above names the reason; a checkpoint or dataset that is not what was"
+                " signed is one",
+            )
+    return RunDir(run)
+
+
+def _wait(command: Sequence[str], words: Any) -> int:
+    with (
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=words, stderr=subprocess.STDOUT
+        ) as child,
+        _ended(child),
+    ):
+        return child.wait()
+
+
+@contextmanager
+def _ended(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a child that is left behind when this process is told to stop."""
+    try:
+        yield
+    except BaseException:
+        child.terminate()
+        raise
+
+
+def _answer(run: RunDir, rank: int, world: int, count: int) -> RankFound:
+    path = run.checkpoints / f"replay-{rank:05d}.json"
+    data = read_file(path, ANSWER_LIMIT)
+    found = canonical.decode(data, RankFound, limit=ANSWER_LIMIT, where=str(path), canonical=True)
+    if (found.rank, found.world, len(found.segments)) != (rank, world, count):
+        raise RuntimeRefusal(
+            "ST-RUNT-032", f"rank {rank} answered as rank {found.rank} of {found.world}", str(path)
+        )
+    return found
+
+
+def _made_with(run: RunDir) -> tuple[documents.Code, documents.Environment]:
+    """The code and the environment of the steps, as their own launcher kept them.
+
+    Raises:
+        IntegrityError: ST-CHAN-025, it kept none.
+    """
+    trust = TrustRoot.load(run.trust, datetime.now(UTC))
+    step = highest_step(run.checkpoints)
+    if step is not None:
+        data = read_statement(run.checkpoint(step), Kind.CHECKPOINT)
+        bound = open_statement(data, Kind.CHECKPOINT, trust).checkpoint.bound
+        pieces = EvidenceStore(run.root / "evidence")
+        code = document(pieces, bound.code or "0" * 64, documents.Code)
+        environment = document(pieces, bound.environment or "0" * 64, documents.Environment)
+        if code is not None and environment is not None:
+            return code, environment
+    raise IntegrityError(
+        NOT_DONE, "the launcher of the steps kept neither their code nor their environment", MODULE
+    )
