@@ -213,7 +213,15 @@ def command(
     PATH may also be a pack (securetrain pack), or the transcript of a disputed reduction
     (RUN/disputes/SHA256.json).
     """
-    from securetrain.artifacts import Wanted, check_words, examine, examine_model, is_words
+    from securetrain.artifacts import (
+        Wanted,
+        check_words,
+        examine,
+        examine_model,
+        has_saved,
+        is_words,
+        verify_saved,
+    )
     from securetrain.artifacts.model import ModelRoots
     from securetrain.chain import Evidence, is_pack, near
     from securetrain.cli.pack import verify_file
@@ -268,6 +276,17 @@ def command(
             ),
             output,
         )
+    if isinstance(path, Path) and has_saved(path):
+        _refuse_given(path, "what a script saved", "vsa", "vsa_key", "scan", "at", *_OF_DIRECTORIES)
+        now = datetime.now(UTC)
+        saved = verify_saved(
+            path,
+            trust=load_trust(trust_file, now),
+            policy=None if policy_name is None else load_policy(policy_name).policy,
+            now=now,
+            expect=expect,
+        )
+        return emit(verification.saved(saved, trust_file), output)
     if at != "now":
         raise click.UsageError("--at witness is for packs (securetrain pack)")
     now = datetime.now(UTC)
