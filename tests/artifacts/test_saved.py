@@ -6,6 +6,7 @@ import hashlib
 import random
 import shutil
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -174,7 +175,7 @@ def test_other_keys_other_runs_and_other_times(saved, keys, trust, now):
         covering(saved / "model.pt", [stranger])
     assert refused.value.code == "ST-CKPT-120"
     assert covering(saved / "model.pt", [stranger, trust]).file.name == "model.pt"
-    wanted = {"run": "job-2", "min_step": 4, "name": "x"}
+    wanted: dict[str, Any] = {"run": "job-2", "min_step": 4, "name": "x"}
     found = {
         codes(saved, trust, now, expect=Expectation(**{k: v})).pop() for k, v in wanted.items()
     }

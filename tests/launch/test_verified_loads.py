@@ -40,7 +40,8 @@ class Bench:
         trust = folder / "trust.json"
         roles = {TrustRole.CHECKPOINT: [self.key.public]}
         trust.write_bytes(sign_root(roles, root, NOW - timedelta(days=1), until))
-        self.heard, self.path = [], folder / "model.pt"
+        self.heard: list[IntegrityError] = []
+        self.path = folder / "model.pt"
         self.loads = VerifiedLoads(
             trust=(trust,), clock=lambda: NOW, refused=lambda error, _: self.heard.append(error)
         )
