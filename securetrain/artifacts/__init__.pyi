@@ -19,6 +19,10 @@ from .examination import examine_model as examine_model
 from .lineage.floors import Floors as Floors
 from .lineage.freshness import Freshness as Freshness
 from .model.safetensors_folder import sign_safetensors as sign_safetensors
+from .saved import SavedResult as SavedResult
+from .saved import covering as covering
+from .saved import has_saved as has_saved
+from .saved import verify_saved as verify_saved
 from .scan.findings import NOTHING as NOTHING
 from .scan.findings import Finding as Finding
 from .scan.findings import ScanResult as ScanResult

@@ -18,12 +18,12 @@ from .packed import witnessed as witnessed
 from .packing import Packed as Packed
 from .packing import Wanted as Wanted
 from .packing import pack as pack
-from .unpacking import unpack as unpack
 from .replayed import Comparison as Comparison
 from .replayed import Replay as Replay
 from .replayed import Sample as Sample
 from .replayed import Word as Word
 from .replayed import read_replay as read_replay
 from .replayed import sign_replay as sign_replay
+from .unpacking import unpack as unpack
 from .verifying import Evidence as Evidence
 from .verifying import near as near

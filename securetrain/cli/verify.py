@@ -224,7 +224,15 @@ def command(
     PATH may also be a pack (securetrain pack), or the transcript of a disputed reduction
     (RUN/disputes/SHA256.json).
     """
-    from securetrain.artifacts import Wanted, check_words, examine, examine_model, is_words
+    from securetrain.artifacts import (
+        Wanted,
+        check_words,
+        examine,
+        examine_model,
+        has_saved,
+        is_words,
+        verify_saved,
+    )
     from securetrain.artifacts.model import ModelRoots
     from securetrain.chain import Evidence, is_pack, near
     from securetrain.cli.pack import verify_file
@@ -281,6 +289,17 @@ def command(
             ),
             output,
         )
+    if isinstance(path, Path) and has_saved(path):
+        _refuse_given(path, "what a script saved", "vsa", "vsa_key", "scan", "at", *_OF_DIRECTORIES)
+        now = datetime.now(UTC)
+        saved = verify_saved(
+            path,
+            trust=load_trust(trust_file, now),
+            policy=None if policy_name is None else load_policy(policy_name).policy,
+            now=now,
+            expect=expect,
+        )
+        return emit(verification.saved(saved, trust_file), output)
     if at != "now" or replayed or trust_replay:
         raise click.UsageError(
             "--at witness, --replayed and --trust-replay are for packs (securetrain pack)"

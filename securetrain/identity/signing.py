@@ -7,9 +7,9 @@ worker may say it (`launch.signing_service`). Rules of the frames, both ways:
 
 1. a frame is one letter (`Ask` or `Reply`), a length of four bytes, big-endian, and so many bytes;
 2. the length is checked against the limit of the letter before anything is allocated;
-3. a body is canonical JSON of a closed schema, except that of `RANK`, `WORD`, `CHECKPOINT` and
-   `HEAD`: the message that a key would sign, which the launcher reads as strictly as a verifier
-   does;
+3. a body is canonical JSON of a closed schema, except that of `RANK`, `WORD`, `CHECKPOINT`,
+   `HEAD` and `SAVED`: the message that a key would sign, which the launcher reads as strictly as a
+   verifier does;
 4. one question at a time on a connection, one reply to each. A refusal leaves the connection open
    unless the frame itself was malformed.
 
@@ -73,6 +73,8 @@ class Ask(StrEnum):
     """Keep what only a worker can know of the run, as its own word; rank 0 only."""
     BIND = "B"
     """Say what the next statement has to bind; rank 0 only."""
+    SAVED = "F"
+    """Sign the files that this rank's script has saved, where the policy has them signed."""
 
 
 LIMITS: Final = {
@@ -85,6 +87,7 @@ LIMITS: Final = {
     Ask.SECRET: 256,
     Ask.DECLARE: 16 << 20,
     Ask.BIND: 128 << 10,
+    Ask.SAVED: 8 << 20,
 }
 """Bytes of a body."""
 
@@ -118,6 +121,9 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Its certificate (`artifacts.statement.members`)."""
     nodes: tuple[int, ...] = ()
     """The number of workers of each node, in order of rank; empty before an epoch is known."""
+    saved_key: str = ""
+    """The same as `checkpoint_key`, for what scripts save; empty where nobody signs that."""
+    saved_companion: str = ""
 
 
 class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

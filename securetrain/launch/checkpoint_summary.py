@@ -14,6 +14,7 @@ from securetrain.launch.workerlog import SaveReport, WorkerReport
 from securetrain.policy import unsigned_demands
 from securetrain.policy.schema import Policy
 
+SIGNED: Final = "checkpoints: signed as files"
 NOT_KNOWN: Final = "checkpoints: NOT KNOWN"
 INSTEAD: Final = "save with securetrain.artifacts (docs/how-to/signed-checkpoints.md)"
 _SHOWN: Final = 3
@@ -29,6 +30,14 @@ def at_start(policy: Policy, *, protected: bool) -> str:
         return f"{NOT_KNOWN}: the workers run without the shim"
     required = policy.enforcement is EnforcementMode.REQUIRE
     then = "refused (enforcement: require)" if required else "said (enforcement: report)"
+    if policy.checkpoint.sign_saves:
+        lacking = unsigned_demands(policy)
+        if required and lacking:
+            return f"checkpoints: every save by torch is refused: files cannot meet {lacking[0]}"
+        return (
+            "checkpoints: saves by dcp, torch and safetensors are signed as files; other saves are"
+            f" {then}"
+        )
     return (
         f"checkpoints: signed where the script uses securetrain.artifacts; other saves are {then}"
     )
@@ -46,16 +55,21 @@ def at_end(
         num_workers: On this node.
     """
     ways, places = _saved(reports)
+    signed = _signed(reports)
     silent = num_workers - len({report.rank for report in reports if report.saves is not None})
     why = ""
     if not protected:
         why = "the workers run without the shim"
     elif silent > 0:
         why = f"{silent} of {num_workers} workers left no report"
-    fields = unsigned_demands(policy) if ways else ()
+    fields = unsigned_demands(policy) if ways or signed else ()
     if ways:
         label = f"{NOT_SIGNED}: {_words(ways)}, first {places[0]}; {_consequence(fields)}"
         label += f"; {INSTEAD}" + (f"; {why}" if why else "")
+    elif signed:
+        label = f"{SIGNED}: {_words(signed)}"
+        label += f"; not met by signed files: {', '.join(fields)}" if fields else ""
+        label += f"; {why}" if why else ""
     else:
         label = f"{NOT_KNOWN}: {why}" if why else ""
     return CheckpointSummary(
@@ -65,7 +79,17 @@ def at_end(
         places=places,
         fields=fields,
         is_known=not why,
+        signed=signed,
     )
+
+
+def _signed(reports: Sequence[WorkerReport]) -> dict[str, int]:
+    """Give the saves that were signed, by function; the ledger has each with its rank."""
+    ways: Counter[str] = Counter()
+    for report in reports:
+        for way, times in (report.saves.signed if report.saves is not None else {}).items():
+            ways[_safe(way)] += min(max(times, 0), _MOST)
+    return dict(islice(((way, ways[way]) for way in sorted(ways) if ways[way]), _NAMED))
 
 
 def _saved(reports: Sequence[WorkerReport]) -> tuple[dict[str, int], tuple[str, ...]]:

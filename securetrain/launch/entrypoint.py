@@ -111,7 +111,15 @@ def _prepare(scanned: cmdline.Scan, now: datetime) -> RunSetup:
         return witness_key(this_node(os.environ).witness_key).public
 
     place = scanned.run_dir or default_run_dir(now)
-    return prepare_run(place, scanned.policy, now, witness, guard=scanned.guard)
+    return prepare_run(
+        place,
+        scanned.policy,
+        now,
+        witness,
+        guard=scanned.guard,
+        sign=scanned.sign,
+        verify=scanned.verify,
+    )
 
 
 def _judge_place(scanned: cmdline.Scan, now: datetime) -> None:

@@ -69,7 +69,7 @@ TORCH_VALUED: Final = frozenset(
 )
 """torchrun's options with a value."""
 
-OUR_FLAGS: Final = frozenset({"--json", "--guard"})
+OUR_FLAGS: Final = frozenset({"--json", "--guard", "--sign-checkpoints", "--verify-checkpoints"})
 OUR_VALUED: Final = frozenset(
     {
         *("--policy", "--require", "--run-dir", "--pass-env", "--attester"),
@@ -104,6 +104,10 @@ class Scan:
     json: bool = False
     guard: bool = False
     """Whether gradients are watched although the policy does not ask for it."""
+    sign: bool = False
+    """Whether the script's saves are signed, likewise."""
+    verify: bool = False
+    """Whether the script's loads are verified, likewise."""
     help: bool = False
     nnodes: str = DEFAULT_NODES
     require: tuple[str, ...] = ()
@@ -210,6 +214,8 @@ def scan(
         standalone=standalone,
         json="--json" in flags,
         guard="--guard" in flags,
+        sign="--sign-checkpoints" in flags,
+        verify="--verify-checkpoints" in flags,
         help=bool(flags & HELP),
         nnodes=wanted.nnodes,
         require=tuple(require),
@@ -415,6 +421,16 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         help="watch gradients, although the policy does not ask for it",
     )
     group.add_argument(
+        "--sign-checkpoints",
+        action="store_true",
+        help="sign what the script saves by dcp.save, torch.save and safetensors",
+    )
+    group.add_argument(
+        "--verify-checkpoints",
+        action="store_true",
+        help="refuse to load what is altered, unsigned or of another run",
+    )
+    group.add_argument(
         "--json", action="store_true", help="end with one line of JSON on standard output"
     )
 
@@ -468,16 +484,19 @@ def _check_scan(options: argparse.Namespace, scanned: Scan) -> None:
     policy = options.policy if options.policy is not None else None
     expected = scanned.policy if scanned.policy_source == "given" else None
     run_dir = Path(options.run_dir) if options.run_dir is not None else None
-    if (policy, run_dir, options.json, options.guard, options.logs_specs) != (
+    saves = (options.sign_checkpoints, options.verify_checkpoints)
+    if (policy, run_dir, options.json, options.guard, options.logs_specs, saves) != (
         expected,
         scanned.run_dir,
         scanned.json,
         scanned.guard,
         scanned.logs_specs,
+        (scanned.sign, scanned.verify),
     ) or bool(options.standalone) != scanned.standalone:
         raise UsageError(
             "ST-USAG-001",
-            "an option before --policy, --run-dir, --logs-specs, --guard or --json is not known"
+            "an option before --policy, --run-dir, --logs-specs, --guard, --sign-checkpoints,"
+            " --verify-checkpoints or --json is not known"
             " to securetrain",
             "securetrain run",
             "write these options first, and values as --option=value",

@@ -53,6 +53,7 @@ from securetrain.policy.load import (
     bundled_dir,
     load_policy,
     with_guard,
+    with_saves,
 )
 from securetrain.policy.schema import TransparencyLog
 from securetrain.rendezvous.member import load_identity, write_identity
@@ -94,6 +95,8 @@ def prepare_run(
     witness: Callable[[], PublicKey] | None = None,
     *,
     guard: bool = False,
+    sign: bool = False,
+    verify: bool = False,
 ) -> RunSetup:
     """Make a run directory, or open the one that is there.
 
@@ -103,6 +106,8 @@ def prepare_run(
         now: The time, timezone-aware.
         witness: Gives this machine's witness key, when the run's log has no other.
         guard: Watch gradients, although the policy does not ask for it; the run's policy says so.
+        sign: Have the saves of the script signed, likewise.
+        verify: Verify the loads of the script, likewise.
 
     Raises:
         PolicyError: ST-PLCY-001 to 004 for the policy, ST-PLCY-005 when the directory was made
@@ -115,6 +120,7 @@ def prepare_run(
     policy = load_policy(policy_name)
     if guard:
         policy = with_guard(policy)
+    policy = with_saves(policy, sign=sign, verify=verify)
     run = RunDir(claim_dir(run_dir, _foreign_content))
     created = not run.trust.exists()
     if created:

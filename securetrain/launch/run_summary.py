@@ -110,6 +110,8 @@ class CheckpointSummary(_Base, frozen=True, kw_only=True):
     """The demands of the policy that are not enforced on them."""
     is_known: bool = True
     """Whether every worker has said what it saved."""
+    signed: dict[str, int] = {}
+    """The saves of the script that the launcher signed, by function."""
 
 
 class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):

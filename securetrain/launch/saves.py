@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The seams by which a worker notices that its script saves what nobody signs.
+"""The seams by which a worker notices that its script saves what nobody signs, or has it signed.
 
 Rules:
 
@@ -8,7 +8,10 @@ Rules:
    securetrain's own writer is given to it. The files are not looked at;
 2. it is reported before the first byte is written, so that a death in the middle of a save leaves
    it said; under ``enforcement: require`` nothing is written at all (ST-RUNT-022);
-3. torch's own calls within a save that was noticed, and what stays in memory, are no saves.
+3. torch's own calls within a save that was noticed, and what stays in memory, are no saves;
+4. with ``checkpoint.sign_saves`` a save to a disk of this machine is signed (`signed_saves`) and
+   not accused. Not signed are the older ``dcp.save_state_dict``, saves without collectives, in a
+   process of their own or by another writer, and what goes elsewhere.
 
 =============================================  =================================================
 torch.distributed.checkpoint.state_dict_saver  ``save``, ``async_save``, ``save_state_dict``
@@ -27,14 +30,18 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from securetrain.core import printable
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.vocabulary import NOT_SIGNED
 from securetrain.launch import seams
 from securetrain.launch.import_hooks import Patch
+from securetrain.launch.signed_calls import signed_call
 from securetrain.launch.workerlog import SaveReport
+
+if TYPE_CHECKING:
+    from securetrain.launch.signed_saves import SaveSigner
 
 _DCP: Final = "torch.distributed.checkpoint"
 _PARTS: Final = frozenset(
@@ -49,6 +56,7 @@ _PARTS: Final = frozenset(
     )
 )
 """Modules whose own calls are parts of a save that was noticed (rule 3)."""
+_ASYNC: Final = f"{_DCP}._async_thread_executor"
 _LIGHTNING: Final = "_atomic_save"
 _PLACES: Final = 16
 _PLACE_LIMIT: Final = 300
@@ -68,13 +76,17 @@ class SaveWatch:
     """Write an event, made from `ledger.events`."""
     changed: Callable[[], None]
     """The report has something new."""
+    signing: "SaveSigner | None" = None
+    """Has saves signed; None where the policy does not ask for it."""
+    lacking: tuple[str, ...] = ()
+    """The demands of the policy that signed files leave unenforced as well."""
     ways: dict[str, int] = field(default_factory=dict)
-    """How often each function was called."""
+    """How often each function was called, for what nobody signs."""
     places: list[str] = field(default_factory=list)
 
     def patches(self) -> dict[str, Patch]:
         """The seams, by module."""
-        together = functools.partial(self._noticing, place_of=_place_of_directory, by_all=True)
+        together = functools.partial(self._noticing, place_of=place_of_directory, by_all=True)
         file = functools.partial(self._noticing, place_of=_place_of_file)
         found: dict[str, Patch] = {
             f"{_DCP}.state_dict_saver": functools.partial(
@@ -104,7 +116,11 @@ class SaveWatch:
 
     def report(self) -> SaveReport:
         """Everything until now."""
-        return SaveReport(unsigned=dict(self.ways), places=tuple(self.places))
+        signed: dict[str, int] = {}
+        if self.signing is not None:
+            self.signing.sweep()
+            signed = dict(self.signing.ways)
+        return SaveReport(unsigned=dict(self.ways), places=tuple(self.places), signed=signed)
 
     def _noticing(
         self,
@@ -116,12 +132,27 @@ class SaveWatch:
     ) -> Callable[..., Any]:
         @functools.wraps(save)
         def noticed(*args: Any, **kwargs: Any) -> Any:
-            caller = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001 - rule 3
-            if caller not in _PARTS and (place := place_of(args, kwargs)):
-                self._notice(way, printable(place, keep="")[:_PLACE_LIMIT], by_all=by_all)
+            caller = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - rule 3
+            in_thread = caller == _ASYNC and self._signs
+            if (caller in _PARTS and not in_thread) or not (place := place_of(args, kwargs)):
+                return save(*args, **kwargs)
+            if way == "dcp.async_save" and self._signs and _is_async_thread(kwargs):
+                return save(*args, **kwargs)  # the thread's own call of `save` is signed
+            if self._signs and self.signing is not None:
+                said = "dcp.async_save" if in_thread else way
+                kept = signed_call(self.signing, said, save, place, (args, kwargs))
+                if kept is not None:
+                    self.changed()
+                    return kept.result
+            self._notice(way, printable(place, keep="")[:_PLACE_LIMIT], by_all=by_all)
             return save(*args, **kwargs)
 
         return noticed
+
+    @property
+    def _signs(self) -> bool:
+        """Whether saves are signed, and that is enough for the policy."""
+        return self.signing is not None and not (self.is_required and self.lacking)
 
     def _notice(self, way: str, place: str, *, by_all: bool) -> None:
         """Rule 2."""
@@ -137,17 +168,18 @@ class SaveWatch:
             self.record(lambda events: events.CheckpointsNotSigned(ways=way, place=place))
 
     def _refuse(self, way: str, place: str) -> None:
+        lacking = f" ({', '.join(self.lacking)} are not met by signed files)"
         error = RuntimeRefusal(
             "ST-RUNT-022",
             f"{way} would save what nobody signs, and the policy requires that it is enforced"
-            " (enforcement)",
+            f" (enforcement){lacking if self.signing is not None and self.lacking else ''}",
             place,
         )
         self.record(lambda events: events.UnsignedSaveRefused.of(error, place))
         raise error
 
 
-def _place_of_directory(args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+def place_of_directory(args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     """Say where a distributed save goes; empty for one by securetrain's own writer."""
     given = [*args[1:], *kwargs.values()]
     writer = next((one for one in given if hasattr(one, "write_data")), None)
@@ -176,3 +208,9 @@ def _place_of_file(args: Sequence[Any], kwargs: dict[str, Any]) -> str:
 def _path(path: Any) -> str:
     text = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else str(path)
     return text if "://" in text else str(Path(text).absolute())
+
+
+def _is_async_thread(kwargs: dict[str, Any]) -> bool:
+    """Tell whether ``dcp.async_save`` saves in a thread of this process."""
+    kind = kwargs.get("async_checkpointer_type")
+    return kind is None or getattr(kind, "name", "") == "THREAD"

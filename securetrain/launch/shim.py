@@ -27,12 +27,13 @@ This limits mistakes and hostile **peers**. A hostile script on this machine can
 """
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -46,9 +47,14 @@ from securetrain.launch.gradients import GradientWatch
 from securetrain.launch.import_hooks import Patch, PostImportFinder
 from securetrain.launch.saves import SaveWatch
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
+from securetrain.launch.verified_loads import VerifiedLoads
 from securetrain.network.environment import PROFILE_VARIABLE
-from securetrain.policy.load import load_resolved
+from securetrain.policy import unsigned_demands
+from securetrain.policy.load import digest_of, load_resolved
 from securetrain.policy.schema import GuardMode, Policy, UnpickleMode
+
+if TYPE_CHECKING:
+    from securetrain.launch.signed_saves import SaveSigner
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,6 +94,10 @@ class Shim:
             record=self._record,
             changed=self.report,
         )
+        checkpoint = self.policy.checkpoint
+        if checkpoint.sign_saves and self.signer:
+            self.saves.signing = self._save_signer()
+            self.saves.lacking = unsigned_demands(self.policy)
         self.gradients = None
         if required:
             settings = msgspec.structs.replace(settings, require_watched=True)
@@ -144,8 +154,30 @@ class Shim:
 
     def install(self) -> None:
         """Start waiting for the modules that have seams."""
+        if self.saves.signing is not None:
+            self.saves.signing.follow_moves(os)
         patches = self._patches()
         PostImportFinder({name: self._recorded(name, patches[name]) for name in patches}).install()
+
+    def _save_signer(self) -> "SaveSigner":
+        """What has the script's saves signed."""
+        # Signing needs cryptography, which other workers need not import.
+        from securetrain.artifacts.statement import PolicyRef  # noqa: PLC0415
+        from securetrain.launch.signed_saves import SaveSigner  # noqa: PLC0415
+
+        expected = self.policy.checkpoint.expect
+        named = PolicyRef(id=self.policy.metadata.id, digest=digest_of(self.policy))
+        name = "" if expected is None or expected.name is None else expected.name
+        return SaveSigner(signer=self.signer, policy=named, name=name)
+
+    def _verified_loads(self) -> VerifiedLoads:
+        """What verifies the script's loads."""
+
+        def refused(error: SecureTrainError, place: str) -> None:
+            self._refuse(lambda events: events.SavedFileRefused, error, place)
+
+        others = map(Path, self.policy.checkpoint.load_trust)
+        return VerifiedLoads(trust=(self.run.trust, *others), clock=_now, refused=refused)
 
     def report(self, error: BaseException | None = None) -> None:
         """Write this rank's report."""
@@ -262,6 +294,11 @@ class Shim:
             patches[f"{dist}.debug"] = functools.partial(
                 seams.wrap, self._forbidding, "start_debug_server"
             )
+        if checkpoint.verify_loads:
+            # Inside of what restricts pickles, which goes by the file's own place.
+            for name, patch in self._verified_loads().patches().items():
+                both = (patch, patches[name]) if name in patches else (patch,)
+                patches[name] = functools.partial(seams.apply_all, both)
         for name, patch in self.saves.patches().items():
             both = (patches[name], patch) if name in patches else (patch,)
             patches[name] = functools.partial(seams.apply_all, both)

@@ -18,6 +18,8 @@ a head         from rank 0 alone: of a statement signed in this launch, above th
 a secret       by every worker, by its name; the coordinator has decided whether the node gets it
 a declaration  from rank 0 alone: its own word on its code, settings and inputs (`binding`)
 what to bind   from rank 0 alone
+saved files    where the policy has the saves of scripts signed: of this run, name, policy, rank and
+               world, made in this round by the launcher's clock. The bytes are the worker's word
 an event       of the role ``rank`` or ``worker``; what rank 0 writes for all from rank 0 alone; a
                checkpoint that was signed only where it was signed here
 =============  ===================================================================================
@@ -35,9 +37,11 @@ from securetrain.artifacts.lineage import Head, head
 from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
+    SavedFiles,
     digest_of,
     members,
     read_message,
+    read_saved_message,
 )
 from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, reason
@@ -107,6 +111,8 @@ class Circumstances:
     clock: Callable[[], datetime]
     binder: Binder | None = None
     """Says what statements bind; None where nothing is kept."""
+    signs_saves: bool = False
+    """Whether the policy has the saves of scripts signed (``checkpoint.sign_saves``)."""
     admitted: Callable[[], Mapping[str, NodeTier] | None]
     """The nodes that were admitted; None where another launcher has the coordinator."""
 
@@ -271,6 +277,29 @@ class Judge:
         self._signed[digest_of(said)] = self._statement
         if self.here.binder is not None:
             self.here.binder.signed(digest_of(said), message)
+
+    def saved(self, worker: Worker, message: bytes) -> SavedFiles:
+        """Judge a statement on files that a script has saved; the caller signs it next.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-031 to 033.
+        """
+        if not self.here.signs_saves:
+            raise RuntimeRefusal(NOT_OWN, "the policy does not have the saves of scripts signed")
+        said = _read(lambda: read_saved_message(message))
+        self._check_run(said.run_id)
+        if said.rank != worker.rank:
+            raise RuntimeRefusal(NOT_OWN, f"rank {worker.rank} asks for a save of {said.rank}")
+        if said.world_size != worker.world_size:
+            raise RuntimeRefusal(
+                NOT_OWN, f"it speaks of {said.world_size} ranks, there are {worker.world_size}"
+            )
+        self._check_time(said.created)
+        if said.policy.digest != self.here.policy:
+            raise RuntimeRefusal(NOT_OWN, f"it names the policy {said.policy.digest[:16]}")
+        if said.name not in {said.run_id, self.here.name}:
+            raise RuntimeRefusal(NOT_OWN, f"it bears the name {said.name!r}, which is another's")
+        return said
 
     def declaration(self, worker: Worker, body: bytes) -> None:
         """Judge and keep a worker's own word on what it runs.

@@ -29,6 +29,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from securetrain.artifacts.statement import Form, SavedFiles
 from securetrain.core import RunDir, canonical
 from securetrain.core.errors import IntegrityError, RuntimeRefusal, SecureTrainError, os_error
 from securetrain.core.files import make_private_dir
@@ -387,6 +388,11 @@ class SigningService:
             case Ask.CHECKPOINT | Ask.HEAD:
                 (self.judge.statement if ask is Ask.CHECKPOINT else self.judge.head)(worker, body)
                 return signed(self.keys.checkpoint, body, whole=True)
+            case Ask.SAVED:
+                said = self.judge.saved(worker, body)
+                made = signed(self.keys.checkpoint, body, whole=True)
+                self._note_saved(worker, said)
+                return made
             case Ask.EVENT:
                 return self._write(worker, body)
             case Ask.SECRET:
@@ -419,7 +425,26 @@ class SigningService:
             rank_key="" if rank is None else spki(rank.key),
             rank_certificate="" if rank is None else rank.certificate,
             nodes=self.nodes,
+            saved_key=spki(self.keys.checkpoint) if self.judge.here.signs_saves else "",
+            saved_companion=(
+                companion_of(self.keys.checkpoint) if self.judge.here.signs_saves else ""
+            ),
         )
+
+    def _note_saved(self, worker: Worker, said: SavedFiles) -> None:
+        """Write who has had what signed; above the rank's share it is counted only."""
+        if self._share(worker).entry(len(said.place)):
+            self._note(
+                events.SavedFilesSigned(
+                    subject=_name(worker.rank),
+                    way=said.way,
+                    place=said.place,
+                    file="" if said.form is Form.DIRECTORY else said.files[0].name,
+                    files=len(said.files),
+                    number=said.number,
+                    step=said.step,
+                )
+            )
 
     def _write(self, worker: Worker, body: bytes) -> Written:
         """Write a worker's event: the writer, the time and the chain are the launcher's."""

@@ -64,6 +64,7 @@ def start_signing(
         clock=clock,
         admitted=admitted,
         binder=binder,
+        signs_saves=setup.policy.policy.checkpoint.sign_saves,
     )
     keys = Keys(
         checkpoint=PrivateKey.load(run.key("checkpoint")),

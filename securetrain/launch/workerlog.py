@@ -64,6 +64,8 @@ class SaveReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """How often each function was called."""
     places: tuple[str, ...] = ()
     """The first of the files and directories."""
+    signed: dict[str, int] = {}
+    """How often what each function saved was signed by the launcher."""
 
 
 class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

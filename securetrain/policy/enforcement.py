@@ -78,7 +78,7 @@ _SECTIONS: Final[Mapping[Needs, Mapping[str, str]]] = {
     Needs.JOB_NETWORK: {"network": "egress"},
     Needs.SHIM: {
         "node": "secrets",
-        "checkpoint": "unpickle allow_globals allow_pickles_in",
+        "checkpoint": "unpickle allow_globals allow_pickles_in sign_saves verify_loads load_trust",
         "debug": "allow_servers",
     },
     Needs.WATCHED_MODEL: {

@@ -74,6 +74,20 @@ def with_guard(loaded: LoadedPolicy) -> LoadedPolicy:
     return LoadedPolicy(policy=policy, digest=digest_of(policy), sources=sources)
 
 
+def with_saves(loaded: LoadedPolicy, *, sign: bool, verify: bool) -> LoadedPolicy:
+    """The policy with a script's saves signed, or its loads verified, and its digest."""
+    flags = {"sign_saves": ("--sign-checkpoints", sign)}
+    flags["verify_loads"] = ("--verify-checkpoints", verify)
+    asked = loaded.policy.checkpoint
+    new = {name: flag for name, (flag, on) in flags.items() if on and not getattr(asked, name)}
+    if not new:
+        return loaded
+    checkpoint = msgspec.structs.replace(asked, **dict.fromkeys(new, True))
+    policy = msgspec.structs.replace(loaded.policy, checkpoint=checkpoint)
+    sources = {**loaded.sources, **{f"checkpoint.{name}": flag for name, flag in new.items()}}
+    return LoadedPolicy(policy=policy, digest=digest_of(policy), sources=sources)
+
+
 def load_resolved(path: Path) -> LoadedPolicy:
     """Read the resolved policy that a run directory keeps (`RunDir.resolved_policy`).
 

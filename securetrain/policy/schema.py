@@ -414,6 +414,23 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         tuple[Annotated[str, Meta(pattern=r"^/")], ...],
         _meta("absolute folders and files that a script may load with any pickle in them", "run"),
     ] = ()
+    sign_saves: Annotated[
+        bool,
+        _meta(
+            "what a script saves by the usual functions is signed (`run --sign-checkpoints`)", "run"
+        ),
+    ] = False
+    verify_loads: Annotated[
+        bool,
+        _meta(
+            "what a script loads so must be signed (`run --verify-checkpoints`)",
+            "run",
+        ),
+    ] = False
+    load_trust: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^/")], ...],
+        _meta("trust roots, absolute files, of other runs whose saves a script may load", "run"),
+    ] = ()
 
 
 class Debug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

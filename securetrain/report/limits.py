@@ -189,6 +189,19 @@ def _none(record: RunRecord) -> str:
     )
 
 
+def _saved_files(said: Sequence[LedgerEvent]) -> list[str]:
+    """Saves of the script in other formats that were signed."""
+    found = [event for event in said if isinstance(event, events.SavedFilesSigned)]
+    if not found:
+        return []
+    times = count(len(found), "save")
+    text = (
+        f"{times} of the script in other formats were signed as they were written; 'securetrain"
+        " verify' reads every byte. That they hold what training made is the script's word."
+    )
+    return [text]
+
+
 def _artifacts(record: RunRecord, said: Sequence[LedgerEvent]) -> list[str]:
     proven = {
         result.digest
@@ -199,7 +212,7 @@ def _artifacts(record: RunRecord, said: Sequence[LedgerEvent]) -> list[str]:
         checkpoint.name for checkpoint in record.checkpoints if checkpoint.digest not in proven
     ]
     if not record.checkpoints:
-        return [] if _unsigned(said) else [_none(record)]
+        return _saved_files(said) or ([] if _unsigned(said) else [_none(record)])
     if open_ones:
         text = (
             f"For {len(open_ones)} of {len(record.checkpoints)} checkpoints only the statement's"

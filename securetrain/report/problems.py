@@ -5,7 +5,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from securetrain.artifacts import NOTHING, Finding, Problem, ScanResult, VerifyResult
+from securetrain.artifacts import NOTHING, Finding, Problem, SavedResult, ScanResult, VerifyResult
 from securetrain.artifacts.model import ModelResult
 from securetrain.artifacts.statement import CheckpointPredicate
 from securetrain.report.outcome import Located, Outcome
@@ -20,6 +20,19 @@ def of_verify(result: VerifyResult) -> Outcome:
     if isinstance(said, CheckpointPredicate):
         names.append(said.index.name)
     problems = tuple(map(located, result.problems))
+    return Outcome(
+        verb="verify",
+        root=str(result.path),
+        exit_code=int(result.exit_code),
+        problems=problems,
+        checked=_with_files_of(problems, names),
+    )
+
+
+def of_saved(result: SavedResult) -> Outcome:
+    """The outcome of ``securetrain verify`` for what a script saved in another format."""
+    problems = tuple(map(located, result.problems))
+    names = [file.name for one in result.statements for file in one.said.files]
     return Outcome(
         verb="verify",
         root=str(result.path),

@@ -20,6 +20,7 @@ from securetrain.artifacts import (
     Expectation,
     Finding,
     Problem,
+    SavedResult,
     ScanResult,
     VerifyResult,
 )
@@ -47,6 +48,13 @@ def verified(found: Examined, trust_file: Path) -> Document:
         data["chain"] = found.chain.to_dict()
     text = partial(_verified, found, trust_file)
     return _with_scan(problems.of_verify(found.result), data, text, found.scanned)
+
+
+def saved(result: SavedResult, trust_file: Path) -> Document:
+    """The outcome of ``verify`` for what a script saved in another format."""
+    return _document(
+        problems.of_saved(result), result.to_dict(), partial(_saved, result, trust_file)
+    )
 
 
 def model(result: ModelResult, scanned: ScanResult | None) -> Document:
@@ -235,6 +243,32 @@ def _tree(chain: Link) -> Tree:
             tree.add(Text(safe(fact)))
         branches[id(link)] = tree
     return branches[id(chain)]
+
+
+# --- what scripts save ---------------------------------------------------------------------------
+
+
+def _saved(result: SavedResult, trust_file: Path) -> None:
+    console = wide()
+    _verdict(console, "VERIFIED", "REFUSED", f"saved files {result.path}", ok=result.ok)
+    keys = sorted({key[:16] for one in result.statements for key in one.key_ids})
+    by = f"key {', '.join(keys)}, trusted by {trust_file}"
+    rows = [("signed by", by if keys else "nobody that this trust root names")]
+    for one in result.statements[:MAX_SHOWN]:
+        said = one.said
+        step = f"step {said.step}" if said.step is not None else "no step named"
+        what = said.place if len(said.files) > 1 else f"{said.place}/{said.files[0].name}"
+        text = f"{what}: {said.way}, rank {said.rank}, save {said.number}, {step}"
+        rows.append(("saved", f"{text}, run {said.run_id}, {said.created.isoformat()}"))
+    more = len(result.statements) - MAX_SHOWN
+    rows += [("saved", f"and {more} more")] if more > 0 else []
+    every = ", every one of them" if result.ok else ""
+    rows.append(("checked", f"{result.num_files} files, {result.num_bytes:,} bytes{every}"))
+    rows.append(("not shown", "that training made these bytes: a script has them signed"))
+    console.print(Text("\n".join(aligned([(name, safe(value)) for name, value in rows]))))
+    if result.problems:
+        _problems(console, result.problems, "problem", len(result.problems))
+        _fixes(console, result.problems)
 
 
 # --- models and scans ----------------------------------------------------------------------------

@@ -84,6 +84,10 @@ ROWS: Final = (
     Code("ST-CKPT-142", X.FILES, "the checkpoint has a link, a special file or an unsafe name",
          fix="remove it after finding out who put it there",
          severity=HIGH, rank=100, node=NO_NODE, retry=NEVER, threat="T-CKP-002"),
+    Code("ST-CKPT-143", X.FILES, "a saved file lies under another name than was signed",
+         fix="put it back under the name and into the folder where it was saved; for another name,"
+             " sign it with a key of yours (securetrain sign)",
+         severity=HIGH, rank=165, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
     Code("ST-CKPT-150", X.STALE, "the checkpoint is older than the policy allows",
          fix="use a newer one, or verify with a policy that allows this age",
          severity=MEDIUM, rank=240, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),

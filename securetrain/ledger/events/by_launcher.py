@@ -419,6 +419,24 @@ class GradientsJudged(Observed, frozen=True, kw_only=True):
 # What the workers have asked the signing socket for.
 
 
+@event("saved-files-signed", Boundary.CHECKPOINT, _LAUNCHER)
+class SavedFilesSigned(Allowed, frozen=True, kw_only=True):
+    """Files in another format were signed as a worker's script had saved them; which bytes they
+    hold is the worker's word.
+    """
+
+    way: str
+    """The function that was called."""
+    place: str
+    """The directory, or the folder around the file."""
+    file: str = ""
+    """Empty for a directory."""
+    files: int
+    number: int
+    """Of the save, among those of its rank."""
+    step: int | None = None
+
+
 @event("signing-refused", Boundary.IDENTITY, _LAUNCHER)
 class SigningRefused(PlainRefused, frozen=True, kw_only=True):
     """A worker, or a stranger, asked for a signature or an entry that is not its own to ask for."""

@@ -40,6 +40,11 @@ class PickleLetThrough(Observed, frozen=True, kw_only=True):
     rank: int
 
 
+@event("saved-file-refused", Boundary.CHECKPOINT, _WORKER)
+class SavedFileRefused(PlainRefused, frozen=True, kw_only=True):
+    """The script was about to load a file that no statement covers, or that was altered."""
+
+
 @event("gradients-watched", Boundary.GRADIENTS, _WORKER)
 class GradientsWatched(Allowed, frozen=True, kw_only=True):
     """A guard has moved into a model of an unmodified script."""

@@ -1,0 +1,347 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Verify files that a script saved in other people's formats, by the statements beside them.
+
+Rules:
+
+1. a file counts under its own statement; without one, under that of the nearest directory around
+   it that has one. It is no statement on a file of another name or in another folder;
+2. links in a path are followed before it is judged, so that ``latest`` is what it points to;
+3. in a directory every file must be covered, everything that was signed must be there, and there
+   are no links; the mark of a save that did not end is a problem as well;
+4. what a policy asks of a checkpoint and such a statement does not say is a problem: it has no
+   head, no ranks' signatures, no verdict, no dataset and no nodes.
+
+No file is parsed. The bytes are hashed from an open file; what is loaded later must be hashed
+again when it is loaded (`launch.verified_loads`).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from securetrain.artifacts.statement.expectation import Expectation, Identified, compare
+from securetrain.artifacts.statement.rules import CLOCK_SKEW, expected_by
+from securetrain.artifacts.statement.saved_files import (
+    SUFFIX,
+    Form,
+    OpenedSave,
+    SavedFile,
+    digest_file,
+    is_sidecar,
+    open_saved,
+    read_sidecar,
+    sidecar,
+)
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.tree.problems import Problem, most_telling
+from securetrain.core import CODES, ExitCode
+from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.files import open_regular, survey
+from securetrain.core.vocabulary import NodeTier
+from securetrain.identity.trust import TrustRoot
+from securetrain.policy.schema import GuardMode, Policy
+
+MAX_PROBLEMS: Final = 100
+_RENAMED: Final = "ST-CKPT-143"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """A statement, and what it says of one file."""
+
+    opened: OpenedSave
+    file: SavedFile
+
+    def check(self, size: int, sha256: str, where: str) -> None:
+        """Compare what was read with what was signed.
+
+        Raises:
+            IntegrityError: ST-CKPT-131 or 130.
+        """
+        if problem := _differs(self.file, size, sha256):
+            raise problem.error(where)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedResult:
+    """The result of verifying a file or directory."""
+
+    path: Path
+    problems: tuple[Problem, ...]
+    statements: tuple[OpenedSave, ...]
+    """Those that verify."""
+    num_files: int
+    """Files of which every byte was checked."""
+    num_bytes: int
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether everything held and something was checked."""
+        return not self.problems and self.num_files > 0
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 when ok, else the exit code of the most telling problem."""
+        if self.problems:
+            return CODES[most_telling(self.problems).code].exit
+        return ExitCode.OK if self.ok else ExitCode.FAILURE
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain data."""
+        return {
+            "kind": "saved-files",
+            "path": str(self.path),
+            "ok": self.ok,
+            "exit": int(self.exit_code),
+            "num_files": self.num_files,
+            "num_bytes": self.num_bytes,
+            "statements": [
+                {
+                    "statement": one.statement,
+                    "key_ids": sorted(one.key_ids),
+                    **msgspec.to_builtins(one.said),
+                }
+                for one in self.statements
+            ],
+            "problems": [problem.to_dict() for problem in self.problems],
+        }
+
+
+def covering(path: Path, trust: Sequence[TrustRoot]) -> Covered:
+    """Find and verify the statement on one file (rule 1).
+
+    Args:
+        path: The file, with every link followed.
+        trust: The roots whose checkpoint keys may have signed it; one is enough.
+
+    Raises:
+        IntegrityError: ST-CKPT-100, 101, 110, 120, 143, 161 or 200.
+    """
+    own = sidecar(path, Form.FILE)
+    if _is_there(own):
+        opened = _open(own, trust)
+        _check_name(opened, own, Form.FILE, path)
+        return Covered(opened=opened, file=opened.said.files[0])
+    for folder in path.parents:
+        place = folder / SUFFIX
+        if _is_there(place):
+            opened = _open(place, trust)
+            _check_name(opened, place, Form.DIRECTORY, folder)
+            name = path.relative_to(folder).as_posix()
+            for file in opened.said.files:
+                if file.name == name:
+                    return Covered(opened=opened, file=file)
+            break
+    what = "there is no statement on it: nothing says who made this"
+    raise Problem(code="ST-CKPT-100", what=what).error(str(path))
+
+
+def has_saved(path: Path) -> bool:
+    """Tell whether statements of this kind, or marks of saves, lie beside or below a path."""
+    if not path.is_dir():
+        return path.is_file() and (
+            _is_there(sidecar(path, Form.FILE))
+            or any(_is_there(folder / SUFFIX) for folder in path.absolute().parents)
+        )
+    if _is_there(path / STATEMENT):
+        return False
+    return next(path.rglob(f"*{SUFFIX}"), None) is not None
+
+
+def verify_saved(
+    path: Path,
+    *,
+    trust: TrustRoot,
+    policy: Policy | None,
+    now: datetime,
+    expect: Expectation | None = None,
+) -> SavedResult:
+    """Verify a file, or everything in a directory.
+
+    Raises:
+        UsageError: ST-USAG-002 when there is no such file, or it cannot be read.
+    """
+    real = path.resolve()
+    found = _Found(real, trust)
+    try:
+        if real.is_dir():
+            found.directory()
+        else:
+            found.one_file()
+    except OSError as error:
+        raise UsageError("ST-USAG-002", f"it cannot be read: {error}", str(path)) from error
+    for opened in found.statements.values():
+        said = Identified(
+            code=Kind.CHECKPOINT.code,
+            digest=opened.statement,
+            statement=opened.statement,
+            signers=opened.key_ids,
+            run=opened.said.run_id,
+            name=opened.said.name,
+            step=opened.said.step,
+            version=opened.said.number,
+        )
+        found.problems += compare(expect, said)
+        if policy is not None:
+            found.problems += compare(expected_by(policy), said)
+            found.problems += _asked(opened, policy, now)
+        if opened.said.created > now + CLOCK_SKEW:
+            found.add("ST-CKPT-150", f"signed in the future ({opened.said.created.isoformat()})")
+    unique = list(dict.fromkeys(found.problems))
+    return SavedResult(
+        path=path,
+        problems=tuple(unique[:MAX_PROBLEMS]),
+        statements=tuple(found.statements.values()),
+        num_files=found.num_files,
+        num_bytes=found.num_bytes,
+    )
+
+
+class _Found:
+    """Everything about one path."""
+
+    def __init__(self, root: Path, trust: TrustRoot) -> None:
+        self.root, self.trust = root, trust
+        self.problems: list[Problem] = []
+        self.statements: dict[Path, OpenedSave] = {}
+        self.num_files = 0
+        self.num_bytes = 0
+
+    def add(self, code: str, what: str, file: str = "") -> None:
+        self.problems.append(Problem(code=code, what=what, file=file))
+
+    def one_file(self) -> None:
+        """Judge one file (rule 1)."""
+        try:
+            covered = covering(self.root, [self.trust])
+        except IntegrityError as error:
+            self.add(error.code, error.what, self.root.name)
+            return
+        self.statements[self.root] = covered.opened
+        self._content(self.root.name, self.root, [covered.file])
+
+    def directory(self) -> None:
+        """Judge all that is in a directory (rule 3)."""
+        files, unsafe = survey(self.root)
+        for entry in unsafe:
+            self.add("ST-CKPT-142", entry.reason, entry.name)
+        names = {file.name for file in files}
+        signed: dict[str, list[SavedFile]] = {}
+        for name in sorted(name for name in names if is_sidecar(name)):
+            for covered, file in self._said(name):
+                signed.setdefault(covered, []).append(file)
+        data = {name for name in names if not is_sidecar(name)}
+        refused = {entry.name for entry in unsafe}
+        for name in sorted(signed.keys() - data - refused):
+            self.add("ST-CKPT-140", "a signed file is missing", name)
+        begun = {_covered_by(problem.file) for problem in self.problems if problem.file}
+        for name in sorted(data - signed.keys() - begun):
+            self.add("ST-CKPT-141", "a file that was not signed", name)
+        for name in sorted(signed.keys() & data):
+            self._content(name, self.root / name, signed[name])
+
+    def _said(self, name: str) -> Iterator[tuple[str, SavedFile]]:
+        """Give the files of one statement in the directory, by their names below it."""
+        place = self.root / name
+        form = Form.DIRECTORY if place.name == SUFFIX else Form.FILE
+        about = place.parent if form is Form.DIRECTORY else self.root / _covered_by(name)
+        try:
+            opened = _open(place, [self.trust])
+            _check_name(opened, place, form, about)
+        except IntegrityError as error:
+            self.add(error.code, error.what, name)
+            return
+        self.statements[place] = opened
+        for file in opened.said.files:
+            yield (place.parent / file.name).relative_to(self.root).as_posix(), file
+
+    def _content(self, name: str, path: Path, signed: Sequence[SavedFile]) -> None:
+        try:
+            with open(open_regular(path), "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+                size, sha256 = digest_file(file)
+        except (OSError, UsageError) as error:
+            self.add("ST-CKPT-200", str(error), name)
+            return
+        self.num_files += 1
+        self.num_bytes += size
+        for one in signed:
+            if problem := _differs(one, size, sha256, name):
+                self.problems.append(problem)
+
+
+def _covered_by(name: str) -> str:
+    return name.removesuffix(SUFFIX) if is_sidecar(name) else name
+
+
+def _differs(signed: SavedFile, size: int, sha256: str, name: str = "") -> Problem | None:
+    if size != signed.size:
+        what = f"{size} bytes, {signed.size} were signed"
+        return Problem(code="ST-CKPT-131", what=what, file=name)
+    if sha256 != signed.sha256:
+        what = "the content is not what was signed"
+        return Problem(code="ST-CKPT-130", what=what, file=name)
+    return None
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_symlink() or path.exists()
+
+
+def _open(place: Path, trust: Sequence[TrustRoot]) -> OpenedSave:
+    """Open a statement by the first of the roots that knows its signer."""
+    data = read_sidecar(place)
+    first: IntegrityError | None = None
+    for root in trust:
+        try:
+            return open_saved(data, root, str(place))
+        except IntegrityError as error:
+            first = first or error
+    assert first is not None, "no trust root"
+    raise first
+
+
+def _check_name(opened: OpenedSave, place: Path, form: Form, about: Path) -> None:
+    """Refuse a statement that lies elsewhere than where it was written (rule 1)."""
+    said = opened.said
+    here = about.name if form is Form.DIRECTORY else f"{about.parent.name}/{about.name}"
+    there = said.place
+    if said.form is Form.FILE:
+        there += f"/{said.files[0].name}"
+    if said.form is not form or here != there:
+        what = f"it was signed as {said.form} {there}, and lies at {here}"
+        raise Problem(code=_RENAMED, what=what).error(str(place))
+
+
+def _asked(opened: OpenedSave, policy: Policy, now: datetime) -> list[Problem]:
+    """Say what the policy asks and the statement does not say (rule 4)."""
+    asked, said = policy.checkpoint, opened.said
+    found: list[Problem] = []
+
+    def lacking(code: str, what: str, *, is_asked: bool) -> None:
+        if is_asked:
+            what = f"the policy asks for {what}, which the saves of a script lack"
+            found.append(Problem(code=code, what=what))
+
+    judged = (asked.min_clean_steps, asked.max_audit_age_steps)
+    verdict = asked.require_clean_verdict or policy.gradients.mode is not GuardMode.OFF
+    verdict = verdict or any(one is not None for one in judged)
+    own_word = policy.node.allow_self_asserted is not None
+    nodes = policy.node.min_tier > NodeTier.SELF_ASSERTED or not own_word
+    lacking("ST-CKPT-122", "the ranks' signatures", is_asked=asked.require_rank_signatures)
+    lacking("ST-CKPT-152", "a head of the run", is_asked=asked.require_head)
+    lacking("ST-CKPT-180", "a proof that it was logged", is_asked=asked.log is not None)
+    lacking("ST-CKPT-170", "a dataset", is_asked=asked.require_lineage)
+    lacking("ST-CKPT-121", "encryption", is_asked=bool(asked.encrypt_to))
+    lacking("ST-CKPT-121", "a verdict on the gradients", is_asked=verdict)
+    lacking("ST-CKPT-121", "the nodes that took part", is_asked=nodes)
+    days = asked.max_age_days
+    if days is not None and now - said.created > timedelta(days=days):
+        age = (now - said.created).days
+        what = f"signed {age} days ago, the policy allows {days}"
+        found.append(Problem(code="ST-CKPT-150", what=what))
+    return found
