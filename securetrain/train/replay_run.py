@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The run in which steps are done again: one machine's launcher, in a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from securetrain.artifacts import Kind
+from securetrain.artifacts.lineage import highest_step
+from securetrain.artifacts.statement import open_statement, read_statement
+from securetrain.chain import documents
+from securetrain.chain.replay import ANSWER_LIMIT, RankFound, Request
+from securetrain.chain.store import EvidenceStore, document
+from securetrain.core import RunDir, canonical
+from securetrain.core.errors import IntegrityError, RuntimeRefusal
+from securetrain.core.files import read_file, write_atomic
+from securetrain.identity.trust import TrustRoot
+from securetrain.policy.schema import Policy
+from securetrain.train.config import JobConfig
+
+MODULE: Final = "securetrain.train.again"
+NOT_DONE: Final = "ST-CHAN-025"
+TAIL: Final = 4000
+"""Characters of the steps' own words that a refusal repeats."""
+
+
+def policy_of(policy: Policy) -> bytes:
+    """The policy of the steps that are done again: one machine's, with the recorded rules about
+    gradients, which decide what a step does.
+    """
+    said = {
+        "extends": "dev",
+        "apiVersion": policy.apiVersion,
+        "kind": policy.kind,
+        "metadata": {"id": "replay", "version": "1.0.0", "title": "Steps that are done again"},
+        "host": {"preflight": "off"},
+        "gradients": msgspec.to_builtins(policy.gradients),
+    }
+    return canonical.dumps(said)
+
+
+def run_steps(
+    folder: Path, job: JobConfig, request: Request, policy: Policy, processes: int
+) -> RunDir:
+    """Start the steps as a run of their own below `folder`, and wait for its end.
+
+    Raises:
+        IntegrityError: ST-CHAN-025, with the run's last words.
+    """
+    job_file, request_file = folder / "job.yaml", folder / "request.json"
+    policy_file, run = folder / "policy.yaml", folder / "run"
+    write_atomic(job_file, canonical.encode(job))
+    write_atomic(request_file, documents.encode(request))
+    write_atomic(policy_file, policy_of(policy))
+    command = [
+        *(sys.executable, "-m", "securetrain", "run", "--standalone"),
+        *(f"--nproc-per-node={processes}", "--nnodes=1", "--run-dir", str(run)),
+        *("--policy", str(policy_file)),
+        *("-m", MODULE, str(job_file), str(request_file)),
+    ]
+    with (folder / "words").open("w+b") as words:
+        code = _wait(command, words)
+        if code:
+            words.seek(0, os.SEEK_END)
+            words.seek(max(0, words.tell() - TAIL))
+            said = words.read().decode("utf-8", "replace").strip()
+            raise IntegrityError(
+                NOT_DONE,
+                f"the steps could not be done again (exit code {code}): {said}",
+                MODULE,
+                "what stands above names the reason; a checkpoint or dataset that is not what was"
+                " signed is one",
+            )
+    return RunDir(run)
+
+
+def _wait(command: Sequence[str], words: Any) -> int:
+    with (
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=words, stderr=subprocess.STDOUT
+        ) as child,
+        _ended(child),
+    ):
+        return child.wait()
+
+
+@contextmanager
+def _ended(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a child that is left behind when this process is told to stop."""
+    try:
+        yield
+    except BaseException:
+        child.terminate()
+        raise
+
+
+def answer_of(run: RunDir, rank: int, world: int, count: int) -> RankFound:
+    """What one rank of the steps found.
+
+    Raises:
+        RuntimeRefusal: ST-RUNT-032, it answers as another rank or about other segments.
+    """
+    path = run.checkpoints / f"replay-{rank:05d}.json"
+    data = read_file(path, ANSWER_LIMIT)
+    found = canonical.decode(data, RankFound, limit=ANSWER_LIMIT, where=str(path), canonical=True)
+    if (found.rank, found.world, len(found.segments)) != (rank, world, count):
+        raise RuntimeRefusal(
+            "ST-RUNT-032", f"rank {rank} answered as rank {found.rank} of {found.world}", str(path)
+        )
+    return found
+
+
+def made_with(run: RunDir) -> tuple[documents.Code, documents.Environment]:
+    """The code and the environment of the steps, as their own launcher kept them.
+
+    Raises:
+        IntegrityError: ST-CHAN-025, it kept none.
+    """
+    trust = TrustRoot.load(run.trust, datetime.now(UTC))
+    step = highest_step(run.checkpoints)
+    if step is not None:
+        data = read_statement(run.checkpoint(step), Kind.CHECKPOINT)
+        bound = open_statement(data, Kind.CHECKPOINT, trust).checkpoint.bound
+        pieces = EvidenceStore(run.root / "evidence")
+        code = document(pieces, bound.code or "0" * 64, documents.Code)
+        environment = document(pieces, bound.environment or "0" * 64, documents.Environment)
+        if code is not None and environment is not None:
+            return code, environment
+    raise IntegrityError(
+        NOT_DONE, "the launcher of the steps kept neither their code nor their environment", MODULE
+    )
