@@ -59,7 +59,8 @@ def test_steps(wrapper):
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("cpu", [True, pytest.param(False, marks=pytest.mark.many)])
+@pytest.mark.many
+@pytest.mark.parametrize("cpu", [True, False])
 def test_the_guard_alone(cpu):
     from benchmarks.guard_alone import Alone
 
@@ -69,6 +70,7 @@ def test_the_guard_alone(cpu):
 
 
 @pytest.mark.dist
+@pytest.mark.many
 def test_startup():
     from benchmarks.startup import Startup
 
@@ -185,6 +187,7 @@ def test_whose_the_time_of_joining_is():
 @pytest.mark.dist
 @pytest.mark.netns
 @needs_hosts
+@pytest.mark.many
 def test_joining_with_tunnels():
     benchmark = join.Join(nodes=2, limit=200.0)
     assert all(0 < seconds < benchmark.limit for seconds in benchmark.run(BOTH))
@@ -193,6 +196,7 @@ def test_joining_with_tunnels():
 @pytest.mark.dist
 @pytest.mark.tpm
 @needs_swtpm
+@pytest.mark.many
 def test_joining_with_software_tpms():
     benchmark = join.Join(nodes=2, tunnels=False, tpm=True, limit=200.0)
     (seconds,) = benchmark.run([ab.Side.OURS])

@@ -55,7 +55,7 @@ def faults(kind):
     return found
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp"])
+@pytest.fixture(scope="module", params=[pytest.param("ddp", marks=pytest.mark.many), "fsdp"])
 def seen(request):
     return request.param, run_ranks(faults, SIZE, request.param, timeout=200)
 
@@ -155,7 +155,7 @@ def liars(kind):
     return found
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp"])
+@pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp", marks=pytest.mark.many)])
 def lied(request):
     return request.param, run_ranks(liars, SIZE, request.param, timeout=200)
 

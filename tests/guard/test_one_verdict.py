@@ -273,7 +273,7 @@ def looked_at(results):
 @pytest.mark.dist
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.many), "fsdp"])
 def test_a_real_group_goes_on_as_one(kind):
     results = run_ranks(in_processes, SIZE, kind, tuple(NAMED), (1,), timeout=250)
     looked_at(results)

@@ -345,7 +345,7 @@ def test_a_limit_that_nothing_enforces_is_said(tmp_path, profile):
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("ends", [0, 3])
+@pytest.mark.parametrize("ends", [pytest.param(0, marks=pytest.mark.many), 3])
 def test_a_run_says_it_at_its_start_and_end_in_its_ledger_and_report(tmp_path, launch, ends):
     """A worker reaches whom it likes; that it may is on record wherever somebody looks."""
     policy_with(tmp_path, "hub.example:443")

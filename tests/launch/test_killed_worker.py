@@ -81,6 +81,7 @@ def curve(root):
 
 @pytest.mark.dist
 @pytest.mark.slow
+@pytest.mark.many
 def test_a_killed_worker_and_the_same_curve(launch, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     dense = "model: {dim: 32, layers: 2, heads: 2, ffn: 48}"

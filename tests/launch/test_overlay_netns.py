@@ -19,7 +19,16 @@ from securetrain.network.process_identity import running
 from securetrain.network.record import STATE
 from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
 from securetrain.testing.frames import Kind, Traffic
-from tests.launch.two_nodes import CANARIES, NODES, PATIENCE, POLICY, TRAIN, TwoNodes, coordinated
+from tests.launch.two_nodes import (
+    CANARIES,
+    NODES,
+    PATIENCE,
+    POLICY,
+    TRAIN,
+    TRAIN_DDP,
+    TwoNodes,
+    coordinated,
+)
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -42,10 +51,10 @@ def begin(cluster, tmp_path, run_command, clean_environment):
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
     with ExitStack() as stack:
 
-        def start(policy=POLICY, fewest=2):
+        def start(policy=POLICY, fewest=2, script=TRAIN):
             job = f"job-{os.getpid()}-{tmp_path.name[-8:]}"
             (tmp_path / "policy.yaml").write_text(policy)
-            (tmp_path / "train.py").write_text(TRAIN)
+            (tmp_path / "train.py").write_text(script)
             return stack.enter_context(
                 coordinated(
                     cluster=cluster,
@@ -72,11 +81,12 @@ def tunnels(nodes):
     return {(ip_address(host), int(port)) for host, _, port in ends}
 
 
-def test_the_whole_life_of_a_job_on_two_machines(nodes, cluster):
+def test_the_whole_life_of_a_job_on_two_machines(begin, cluster):
     """An unmodified script trains, crashes on one machine, trains again on both, and ends.
 
     On the underlay there is nothing but WireGuard, TLS to the coordinator and the kernel's own.
     """
+    nodes = begin(script=TRAIN_DDP)
     with cluster.capture() as capture:
         for node in NODES:
             nodes.start(node, "--require", "overlay", "--max-restarts", "2", crash="0")
@@ -131,7 +141,7 @@ def test_the_whole_life_of_a_job_on_two_machines(nodes, cluster):
 
 def test_stock_torchrun_shows_all_of_it(cluster, tmp_path, clean_environment):
     """The control: the same script and the same bridge."""
-    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "train.py").write_text(TRAIN_DDP)
     first = cluster.hosts[0].address
     launchers = []
     with cluster.capture() as capture, ExitStack() as stack:
@@ -177,6 +187,7 @@ def test_a_killed_launcher(nodes):
     assert collect().problems == {}
 
 
+@pytest.mark.many
 def test_an_epoch_without_a_node_that_died(begin):
     """With room for fewer nodes the other one goes on, in an epoch and a network of its own."""
     nodes = begin(fewest=1)
@@ -256,6 +267,7 @@ def test_a_dead_engine_ends_the_run_with_its_own_code(nodes):
     assert nodes.remains("node-a") == []
 
 
+@pytest.mark.many
 def test_commands_only_and_a_revoked_machine(cluster, tmp_path, run_command, clean_environment):
     """From the CA to the last epoch as a person does it; a machine is revoked on the way."""
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))

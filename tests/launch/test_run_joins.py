@@ -158,6 +158,7 @@ def test_a_node_that_is_revoked_while_it_trains(cluster):
     cluster.ended(again, "ST-ADMN-013", int(ExitCode.REVOKED))
 
 
+@pytest.mark.many
 def test_a_coordinator_that_is_killed_while_it_trains(cluster):
     """The node trains on for its lease, and ends at once when it is told to."""
     coordinator = cluster.start()

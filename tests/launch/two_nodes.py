@@ -42,11 +42,10 @@ CANARIES = (
 )
 """In a tensor, in an object and in the name of a key."""
 
-TRAIN = """
+_SCRIPT = """
 import json, os, socket, sys, time
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -55,14 +54,11 @@ dist.broadcast(canary, 0)
 dist.all_gather_object([None] * dist.get_world_size(), {"note": "CANARY-OBJECT-0123456789" * 200})
 dist.distributed_c10d._get_default_store().set(f"CANARY-STORE-KEY-0123456789-{rank}", "x" * 99)
 torch.manual_seed(0)
-model = DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
+# model
 data = torch.randn(16, 4, generator=torch.Generator().manual_seed(rank))
 for step in range(int(sys.argv[3])):
-    optimizer.zero_grad()
     loss = model(data).square().mean()
-    loss.backward()
-    optimizer.step()
+    # update
     dist.all_reduce(loss.detach())
     if step == 5 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == sys.argv[4]:
         os._exit(3)
@@ -79,7 +75,7 @@ except OSError as error:
 status = dict(line.split(":\\t") for line in open("/proc/self/status") if ":\\t" in line)
 with open(f"{sys.argv[1]}/rank-{rank}.json", "w") as file:
     json.dump({
-        "loss": total.item(), "weights": model.module.weight.tolist(), "underlay": underlay,
+        "loss": total.item(), "weights": weight.tolist(), "underlay": underlay,
         "master": os.environ["MASTER_ADDR"], "capabilities": int(status["CapBnd"], 16),
         "devices": [name for _, name in socket.if_nameindex()], "run": os.listdir("/run"),
         "pins": {k: v for k, v in os.environ.items() if k.endswith("SOCKET_IFNAME")},
@@ -87,6 +83,30 @@ with open(f"{sys.argv[1]}/rank-{rank}.json", "w") as file:
 dist.barrier()
 dist.destroy_process_group()
 """
+
+TRAIN = _SCRIPT.replace(
+    "# model", "model = torch.nn.Linear(4, 1); weight, bias = model.parameters()"
+).replace(
+    "    # update",
+    """\
+    for parameter, gradient in zip((weight, bias), torch.autograd.grad(loss, (weight, bias))):
+        dist.all_reduce(gradient)
+        parameter.data -= 0.1 * gradient / dist.get_world_size()""",
+)
+TRAIN_DDP = _SCRIPT.replace(
+    "# model",
+    """\
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+weight, _ = model.parameters()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)""",
+).replace(
+    "    # update",
+    """\
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()""",
+)
+"""As most people write it. DDP and optimizers import torch's compiler, two CPU seconds a rank."""
 
 # argv: folder, policy, address, job, fewest nodes, lease (0: the policy's), names. Each line of its
 # input names a node that is revoked; it serves until the input ends.

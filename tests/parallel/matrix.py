@@ -96,4 +96,13 @@ MANY = (
     Case("ep, recompute", 2, "{dp_shard: 2, ep: 2}", SPARSE, FULL),
 )
 """Too many processes, too long, or wider and paired kin of a row above, for every day."""
+EVERY_DAY = frozenset(
+    (
+        *("ddp, accumulated", "fsdp", "zero-2", "fsdp, offloaded", "hsdp 2x2", "tp", "fsdp x tp"),
+        *("pp, Interleaved1F1B", "pp, ZBVZeroBubble", "pp x fsdp", "cp, ring", "pp x cp, ring"),
+        *("fsdp x cp", "moe x pp", "ep", "ep x tp, one mesh", "ep x hsdp", "fsdp, recompute"),
+    )
+)
+"""What `make test` runs: each axis alone and each pair of axes that share code; `make test-slow`
+runs every row."""
 MATRIX = (*BY_DATA, *BY_TENSOR, *BY_STAGE, *BY_CONTEXT, *BY_EXPERT, *BY_COMPUTE)

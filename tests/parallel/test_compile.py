@@ -69,6 +69,7 @@ def gradients() -> dict[str, dict[str, float]]:
 
 @pytest.mark.dist
 @pytest.mark.slow
+@pytest.mark.many
 def test_an_embedding_gets_its_gradient_through_compiled_blocks():
     found = run_ranks(gradients, 4, timeout=200)[0]
     stock, ours = found["stock"], found["ours"]
@@ -96,7 +97,12 @@ def uncompiled() -> Curve:
 @pytest.mark.dist
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("cases", "backend"), [(TWO, EAGER), pytest.param(INDUCTOR, "inductor", marks=pytest.mark.many)]
+    ("cases", "backend"),
+    [
+        (TWO[1::2], EAGER),
+        pytest.param(TWO[::2], EAGER, marks=pytest.mark.many),
+        pytest.param(INDUCTOR, "inductor", marks=pytest.mark.many),
+    ],
 )
 def test_compiled_meshes_equal_one_process(cases, backend):
     want = run_ranks(uncompiled, 1)[0]

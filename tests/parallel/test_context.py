@@ -128,6 +128,7 @@ def in_one_graph() -> dict[str, tuple[int, bool]]:
 
 
 @pytest.mark.dist
+@pytest.mark.many
 def test_a_compiled_block_with_context_parallelism_is_one_graph():
     for found in run_ranks(in_one_graph, 2, timeout=120):
         assert found == {kind.value: (1, True) for kind in ContextKind}

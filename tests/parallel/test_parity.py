@@ -21,7 +21,7 @@ from tests.parallel.curves import (
     make_trainer,
     passes,
 )
-from tests.parallel.matrix import MANY, MATRIX
+from tests.parallel.matrix import EVERY_DAY, MANY, MATRIX
 
 MODELS = tuple(dict.fromkeys(case.model for case in MATRIX))
 
@@ -42,15 +42,20 @@ def references() -> dict[str, Curve]:
 @pytest.mark.dist
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "ranks",
+    ("ranks", "daily"),
     [
         # Four ranks show every pair of dimensions; eight show three at once.
-        pytest.param(ranks, marks=[pytest.mark.many] if ranks > 4 else [])
-        for ranks in sorted({case.ranks for case in MATRIX})
+        pytest.param(ranks, daily, marks=[] if daily else [pytest.mark.many])
+        for ranks, daily in sorted({(case.ranks, case.name in EVERY_DAY) for case in MATRIX})
     ],
 )
-def test_every_mesh_equals_one_process(ranks, references):
-    compare([case for case in MATRIX if case.ranks == ranks], references)
+def test_every_mesh_equals_one_process(ranks, daily, references):
+    rows = [case for case in MATRIX if (case.ranks, case.name in EVERY_DAY) == (ranks, daily)]
+    compare(rows, references)
+
+
+def test_what_runs_every_day_are_rows():
+    assert {case.name for case in MATRIX} >= EVERY_DAY
 
 
 @pytest.mark.dist

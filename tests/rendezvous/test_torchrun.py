@@ -37,6 +37,7 @@ def environment():
 
 
 @pytest.mark.slow
+@pytest.mark.many
 def test_an_unmodified_script_runs_and_restarts(job, tmp_path):
     """Rank 1 fails at first: the agent asks for another round, whose store is a fresh one."""
     job.start()
@@ -157,7 +158,7 @@ while os.environ["RANK"] == "0" and not (where / "enough").exists():
         pytest.param("for a round", marks=pytest.mark.many),
         "for rank 0's store",
         pytest.param("for what a member runs", marks=pytest.mark.many),
-        "at the end",
+        pytest.param("at the end", marks=pytest.mark.many),
     ],
 )
 def test_a_signal_ends_every_wait_of_an_agent(job, tmp_path, tools, wait):

@@ -136,6 +136,7 @@ def test_a_script_that_wraps_nothing_is_told_at_once_and_at_the_end(start):
     assert {e.subject for e in done.events("gradients-not-watched")} == {"", "end of the run"}
 
 
+@pytest.mark.many
 def test_a_policy_that_requires_the_guard_refuses_its_first_step(start):
     done = start("unwrapped.py", 5, settings="require_watched: true", ranks=2)
     assert done.code == 1

@@ -3,7 +3,9 @@
 """A small model, keys and certificates."""
 
 import datetime as dt
+import fcntl
 import subprocess
+import sys
 import venv
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,17 +114,25 @@ def authority() -> Authority:
 
 
 @pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The reference's command."""
-    folder = tmp_path_factory.mktemp("reference")
-    venv.create(folder, with_pip=True)
-    done = subprocess.run(
-        [folder / "bin" / "python", "-m", "pip", "install", "-q", REFERENCE, UNDECLARED],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if done.returncode != 0:
-        pytest.skip(f"the reference implementation cannot be installed: {done.stderr[-300:]}")
-    return folder / "bin" / "model_signing"
+def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reference's command, in an environment that is made once and kept in pytest's cache."""
+    cache = getattr(request.config, "cache", None)
+    folder = Path(cache.mkdir("oms-reference")) if cache else tmp_path_factory.mktemp("reference")
+    asked = f"{REFERENCE} {UNDECLARED} {sys.version}"
+    made, stamp = folder / "venv", folder / "made"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several workers share the cache
+        if not stamp.exists() or stamp.read_text() != asked:
+            stamp.unlink(missing_ok=True)
+            venv.create(made, clear=True, with_pip=True)
+            done = subprocess.run(
+                [made / "bin" / "python", "-m", "pip", "install", "-q", REFERENCE, UNDECLARED],
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+            if done.returncode != 0:
+                pytest.skip(f"the reference cannot be installed: {done.stderr[-300:]}")
+            stamp.write_text(asked)
+    return made / "bin" / "model_signing"
