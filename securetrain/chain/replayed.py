@@ -31,7 +31,7 @@ MAX_SEGMENTS: Final = 4096
 
 
 class Comparison(StrEnum):
-    """How steps that were done again are compared with the recorded ones."""
+    """The comparison of steps that were done again with the recorded ones."""
 
     EXACT = "exact"
     """Bit by bit: same mesh, same environment."""
@@ -74,7 +74,7 @@ class ReplayedSegment(_Struct, frozen=True, kw_only=True):
 
 
 class Sample(_Struct, frozen=True, kw_only=True):
-    """How segments were drawn."""
+    """The draw of segments."""
 
     confidence: Number
     forged: Number

@@ -105,9 +105,8 @@ class Scan:
     guard: bool = False
     """Whether gradients are watched although the policy does not ask for it."""
     sign: bool = False
-    """Whether the script's saves are signed, likewise."""
     verify: bool = False
-    """Whether the script's loads are verified, likewise."""
+    """Whether the script's saves are signed, and its loads verified, likewise."""
     help: bool = False
     nnodes: str = DEFAULT_NODES
     require: tuple[str, ...] = ()
@@ -416,9 +415,7 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         help="let this node have up to N workers (default: 16 for each core, and at least 64)",
     )
     group.add_argument(
-        "--guard",
-        action="store_true",
-        help="watch gradients, although the policy does not ask for it",
+        "--guard", action="store_true", help="watch gradients although the policy does not ask"
     )
     group.add_argument(
         "--sign-checkpoints",
@@ -496,8 +493,7 @@ def _check_scan(options: argparse.Namespace, scanned: Scan) -> None:
         raise UsageError(
             "ST-USAG-001",
             "an option before --policy, --run-dir, --logs-specs, --guard, --sign-checkpoints,"
-            " --verify-checkpoints or --json is not known"
-            " to securetrain",
+            " --verify-checkpoints or --json is not known to securetrain",
             "securetrain run",
             "write these options first, and values as --option=value",
         )

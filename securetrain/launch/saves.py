@@ -151,7 +151,7 @@ class SaveWatch:
 
     @property
     def _signs(self) -> bool:
-        """Whether saves are signed, and that is enough for the policy."""
+        """Tell whether saves are signed, and that is enough for the policy."""
         return self.signing is not None and not (self.is_required and self.lacking)
 
     def _notice(self, way: str, place: str, *, by_all: bool) -> None:

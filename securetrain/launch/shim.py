@@ -160,7 +160,7 @@ class Shim:
         PostImportFinder({name: self._recorded(name, patches[name]) for name in patches}).install()
 
     def _save_signer(self) -> "SaveSigner":
-        """What has the script's saves signed."""
+        """The part that has the script's saves signed."""
         # Signing needs cryptography, which other workers need not import.
         from securetrain.artifacts.statement import PolicyRef  # noqa: PLC0415
         from securetrain.launch.signed_saves import SaveSigner  # noqa: PLC0415
@@ -171,7 +171,7 @@ class Shim:
         return SaveSigner(signer=self.signer, policy=named, name=name)
 
     def _verified_loads(self) -> VerifiedLoads:
-        """What verifies the script's loads."""
+        """The part that verifies the script's loads."""
 
         def refused(error: SecureTrainError, place: str) -> None:
             self._refuse(lambda events: events.SavedFileRefused, error, place)

@@ -29,7 +29,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.statement import Form, SavedFiles
+from securetrain.artifacts.statement import SavedFiles
 from securetrain.core import RunDir, canonical
 from securetrain.core.errors import IntegrityError, RuntimeRefusal, SecureTrainError, os_error
 from securetrain.core.files import make_private_dir
@@ -46,6 +46,7 @@ from securetrain.identity.signing import (
 )
 from securetrain.launch import elastic_agent
 from securetrain.launch.node_secrets import no_secrets
+from securetrain.launch.saved_events import saved_event
 from securetrain.launch.signing_keys import Keys, companion_of, signed, spki
 from securetrain.launch.signing_peers import Worker, identify, stood_for, workers_of
 from securetrain.launch.signing_quota import Quota, Share
@@ -434,17 +435,7 @@ class SigningService:
     def _note_saved(self, worker: Worker, said: SavedFiles) -> None:
         """Write who has had what signed; above the rank's share it is counted only."""
         if self._share(worker).entry(len(said.place)):
-            self._note(
-                events.SavedFilesSigned(
-                    subject=_name(worker.rank),
-                    way=said.way,
-                    place=said.place,
-                    file="" if said.form is Form.DIRECTORY else said.files[0].name,
-                    files=len(said.files),
-                    number=said.number,
-                    step=said.step,
-                )
-            )
+            self._note(saved_event(said, _name(worker.rank)))
 
     def _write(self, worker: Worker, body: bytes) -> Written:
         """Write a worker's event: the writer, the time and the chain are the launcher's."""

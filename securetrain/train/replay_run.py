@@ -103,7 +103,7 @@ def _ended(child: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def answer_of(run: RunDir, rank: int, world: int, count: int) -> RankFound:
-    """What one rank of the steps found.
+    """The findings of one rank of the steps.
 
     Raises:
         RuntimeRefusal: ST-RUNT-032, it answers as another rank or about other segments.

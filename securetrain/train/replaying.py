@@ -69,7 +69,7 @@ _EXCLUDING: Final = (StepVerdict.SETTLED,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What became of segments that were done again."""
+    """The outcome of segments that were done again."""
 
     segments: tuple[SegmentOutcome, ...]
     comparison: Comparison

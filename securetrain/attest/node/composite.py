@@ -160,7 +160,7 @@ class NodeAttester:
         return self._has_paravisor() or self._google_key() is not None
 
     def _google_key(self) -> int | None:
-        """Where Google's certificate of the TPM's key lies; None on other machines."""
+        """The place of Google's certificate of the TPM's key; None on other machines."""
         if self.tpm is None or self.tee is Part.OFF:
             return None
         from securetrain.attest.node import google  # noqa: PLC0415 - as in _tee

@@ -34,7 +34,7 @@ faster."""
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the kernel shows the CPU's environment."""
+    """The places where the kernel shows the CPU's environment."""
 
     reports: Path = configfs.REPORTS
     event_log: Path = configfs.EVENT_LOG

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What steps that were done again show.
+"""The findings of steps that were done again.
 
 Rules:
 
@@ -32,7 +32,7 @@ _REFUSED: Final = StepVerdict.REFUSED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How far honest steps may be apart, on another mesh or machine."""
+    """Bounds of how far honest steps may be apart, on another mesh or machine."""
 
     weights: float
     """Of all weights: the norm of the difference over that of the movement in the segment."""

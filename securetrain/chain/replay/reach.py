@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How far AdamW can carry a weight, whatever its gradients were.
+"""The farthest that AdamW can carry a weight, whatever its gradients were.
 
 With m = (1-b1) sum b1^i g and v = (1-b2) sum b2^i g^2, the Cauchy-Schwarz inequality gives for
 every element and step t

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which segments are done again, when not all are.
+"""The segments that are done again, when not all are.
 
 Rules:
 
@@ -35,7 +35,7 @@ CHECKPOINT_LIMIT: Final = 1 << 20
 
 
 def needed(segments: int, forged: float, confidence: float) -> int:
-    """How many of some segments have to be drawn (rule 1).
+    """The number of some segments that have to be drawn (rule 1).
 
     Args:
         segments: How many there are.
@@ -113,7 +113,7 @@ def seed_of(
 def sample_of(
     path: Path, numbers: tuple[float, float], counts: tuple[int, int], seen: datetime
 ) -> Sample:
-    """How segments were drawn by the log checkpoint in a file."""
+    """The draw of segments by the log checkpoint in a file."""
     (confidence, forged), (drawn, of) = numbers, counts
     return Sample(
         confidence=number(confidence),
