@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from securetrain.attest.node.tpm import measurements
 from securetrain.attest.session import MemoryState, Verifier, appraisers_for
 from securetrain.chain import documents
 from securetrain.chain.judging import judge
@@ -40,6 +41,8 @@ class Attested(Job):
     loaded: LoadedPolicy | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     verifier: Any = None
+    in_parts: bool = False
+    parts: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         assert self.loaded is not None
@@ -68,9 +71,15 @@ class Attested(Job):
             exporter=b"e" * 32,
             ak_name=challenge.ak_name,
         )
-        evidence = attester.collect(binding, challenge.ask)
+        ask = msgspec.structs.replace(challenge.ask, parts=self.in_parts)
+        evidence = attester.collect(binding, ask)
+        self.parts += evidence.parts
         made: AttestationResult = self.verifier.appraise(
-            evidence, binding, node=node, key=mine.public
+            evidence,
+            binding,
+            node=node,
+            key=mine.public,
+            fetch=lambda index, _: evidence.parts[index],
         )
         spent = self.verifier.spent(node)
         shown = Shown(
@@ -171,6 +180,31 @@ def test_evidence_that_is_gone_is_missing_and_damage_is_never_a_pass(attested):
         data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
         verdict = judge(NODES, subject(said), attested.again(InMemory({**left, name: bytes(data)})))
         assert verdict.state is not LinkState.VERIFIED, name
+
+
+def test_a_list_that_came_in_parts_is_judged_again_where_somebody_kept_it(
+    machine, attested, monkeypatch
+):
+    """The coordinator keeps no parts: that is a piece that is missing, and no pass."""
+    monkeypatch.setattr(measurements, "IMA_SEND_LIMIT", 1)
+    machine.reboot()
+    job = Attested(
+        roles=attested.roles,
+        machine=machine,
+        loaded=attested.loaded,
+        now=attested.now + MINUTE,
+        in_parts=True,
+    )
+    assert job.parts
+    said = job.checkpoint(created=job.began + MINUTE)
+    verdict = judge(NODES, subject(said), job.again())
+    assert verdict.state is LinkState.MISSING, verdict
+    assert "a part of the IMA list" in verdict.what
+    kept = InMemory(dict(job.pieces.pieces))
+    for part in job.parts:
+        kept.put(part)
+    verdict = judge(NODES, subject(said), job.again(kept))
+    assert verdict.state is LinkState.VERIFIED, verdict
 
 
 def other_bytes(text):

@@ -126,8 +126,9 @@ class Cluster:
             return list(pool.map(lambda member: member.next_round(lambda _: 4000), members))
 
     def events(self, name):
-        lines = (self.root / "run" / "ledger.jsonl").read_bytes().splitlines()
-        found = [json.loads(line) for line in lines]
+        data = (self.root / "run" / "ledger.jsonl").read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]  # the last line may just be being written
+        found = [json.loads(line) for line in whole.splitlines()]
         return [line["body"]["event"] for line in found if line["body"]["event"]["event"] == name]
 
     def resumed(self, number):

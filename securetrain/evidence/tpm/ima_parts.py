@@ -88,6 +88,8 @@ def appraise_parts(
         total = _added(total, replay)
         # Before the next part is waited for: whoever waits holds no part.
         del data, replay
+    if reached.pcr != pcr10:  # no part at all: the last one would have been refused
+        raise AttestationError("ST-ATTS-306", "no part of the list was announced", "IMA list")
     if total is None:
         total = Replay(ImaList(binary=True, first=0, entries=b""), policy, violations, {})
     return state_of(total, before, reached, policy, boot_aggregate)

@@ -223,6 +223,8 @@ def test_announcements_that_are_not_of_their_parts():
         sender.announced, sender.asked = announced, []
         refused("ST-ATTS-301", sender, pcr10)
         assert not sender.asked
+    sender.announced = msgspec.structs.replace(honest, size=0, digests=b"")  # no schema allows it
+    refused("ST-ATTS-306", sender, pcr10)
     sender.announced = msgspec.structs.replace(honest, size=honest.size - 1)
     refused("ST-ATTS-314", sender, pcr10)
 

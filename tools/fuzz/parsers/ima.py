@@ -7,14 +7,16 @@ import json
 from base64 import b64encode
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.node_evidence import ImaList
-from securetrain.evidence.tpm.ima import TemplateCache, appraise_ima
+from securetrain.evidence.node_evidence import ImaList, ImaParts
+from securetrain.evidence.tpm.ima import ImaState, TemplateCache, appraise_ima
 from securetrain.evidence.tpm.ima_keys import ImaKey, read_signers
+from securetrain.evidence.tpm.ima_parts import appraise_parts
 from securetrain.evidence.tpm.ima_violations import Violations
 from securetrain.evidence.tpm.path_patterns import PathPatterns
 from securetrain.evidence.tpm.runtime_policy import (
@@ -38,6 +40,7 @@ from tools.fuzz.engine import Parser
 
 _PEM = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 _BOOT = hashlib.sha256(b"boot").digest()
+_PIECE = 400
 _TEMPLATES = ("ima-ng", "ima-sig", "ima-ngv2", "ima-sigv2")
 _LEGACY = Measurement(name=b"/bin/old", digest=b"sha1:\0" + bytes(20), template=b"ima")
 _VIOLATION = Measurement(name=b"/var/x", digest=b"sha256:\0" + bytes(32), violation=True)
@@ -76,6 +79,7 @@ def ima() -> list[Parser]:
             Parser(name, partial(_lists, binary=binary), _appraise(binary=binary))
             for name, binary in (("ima-binary", True), ("ima-ascii", False))
         ),
+        Parser("ima-parts", partial(_lists, binary=True), _in_parts),
         Parser("runtime-policy", lambda: [_POLICY], parse_runtime_policy),
         _envelope(),
         Parser("ima-signature", _signatures, _verify),
@@ -107,6 +111,42 @@ def _appraise(*, binary: bool) -> Callable[[bytes], object]:
             )
 
     return parse
+
+
+class _Pieces(ImaParts, frozen=True, kw_only=True):
+    """A list in parts that are small, so that entries lie across them."""
+
+    @property
+    def count(self) -> int:
+        return -(-self.size // _PIECE)
+
+    def length(self, index: int) -> int:
+        return min(_PIECE, self.size - index * _PIECE)
+
+
+def _in_parts(data: bytes) -> None:
+    """A list in parts is accepted if and only if it is as a whole, and proves the same."""
+    pieces = [data[start : start + _PIECE] for start in range(0, len(data), _PIECE)]
+    digests = b"".join(hashlib.sha256(piece).digest() for piece in pieces)
+    shared: dict[str, Any] = {
+        "pcr10": replayed(_LIST),
+        "boot_aggregate": _BOOT,
+        "policy": None,
+        "start": None,
+        "violations": Violations(allow=True),
+        "cache": TemplateCache(limit=0),
+    }
+    announced = _Pieces(first=0, size=len(data), digests=digests)
+    found = _outcome(lambda: appraise_parts(announced, lambda n, _: pieces[n], **shared))
+    whole = ImaList(binary=True, first=0, entries=data)
+    assert _outcome(lambda: appraise_ima(whole, **shared)) == found
+
+
+def _outcome(judge: Callable[[], ImaState]) -> ImaState | None:
+    try:
+        return judge()
+    except AttestationError:
+        return None
 
 
 def _envelope() -> Parser:
