@@ -317,3 +317,12 @@ def test_results_of_a_time_when_nobody_vouched_do_not_count(job):
         job.results[node] = job.attest(node, NOW, expires=NOW + 10 * MINUTE)
     job.form()
     assert nodes_of(job, job.checkpoint()).state is LinkState.VERIFIED
+
+
+def test_a_result_after_the_checkpoint_says_nothing_of_it(job):
+    for node in job.nodes:
+        job.attest(node, NOW + 8 * MINUTE, tier=NodeTier.TEST_ONLY)
+    shown = nodes_of(job, job.checkpoint(NOW + 5 * MINUTE)).tiers
+    assert set(shown.values()) == {NodeTier.TPM}
+    shown = nodes_of(job, job.checkpoint(NOW + 9 * MINUTE)).tiers
+    assert set(shown.values()) == {NodeTier.TEST_ONLY}
