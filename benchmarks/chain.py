@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.ab import Figure
+from benchmarks.ab import Benchmark, Figure, Goal, Side
 from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
@@ -57,6 +57,8 @@ NODES: Final = 128
 STEPS: Final = 8
 LINES: Final = 100
 """Lines of the ledger."""
+_SEQ: Final = 32
+_WIDTH: Final = 128
 LINKS: Final = tuple(link for link in ChainLink if link not in {ChainLink.LOG, ChainLink.TIME})
 """All but those for which a log's proof stands beside each checkpoint."""
 _SETTINGS: Final[dict[str, Any]] = {
@@ -271,6 +273,63 @@ def ranks() -> Figure:
         goal="<= 50 CPU ms",
         goal_met=values["CPU s again"] <= 0.05,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Processor seconds of `STEPS` steps that are recorded, and of the same without; the records'
+    document is made at the end, as a save does. The model is small: of a larger one it is less.
+    """
+
+    rows: int = 16
+    pairs: int = 9
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        return f"record-{self.rows}-rows"
+
+    @property
+    def title(self) -> str:
+        """What is compared."""
+        return f"steps of {self.rows} rows of {_SEQ} tokens that are recorded, against plain ones"
+
+    @property
+    def goal(self) -> Goal:
+        """A hundredth."""
+        return Goal(ratio=1.01)
+
+    def run(self, order: Sequence[Side]) -> list[float]:
+        """Take the steps once for each entry."""
+        import torch
+
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        layer = torch.nn.TransformerEncoderLayer(_WIDTH, 4, 4 * _WIDTH, 0.0, batch_first=True)
+        model = torch.nn.TransformerEncoder(layer, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        batch = torch.randn(self.rows, _SEQ, _WIDTH)
+        rows = msgspec.structs.replace(_ORDER, batch_rows=self.rows)
+        seconds = []
+        for side in order:
+            taken = Recorder(run="job-1", order=rows)
+            started = time.process_time()
+            for step in range(1, STEPS + 1):
+                loss = model(batch).square().mean()
+                loss.backward()
+                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                values = {"loss": loss.item(), "norm": norm.item()}
+                if side is Side.OURS:
+                    taken.add(step=step, lr=1e-4, verdict="clean", watched=True, **values)
+            if side is Side.OURS:
+                taken.taken()
+            seconds.append(time.process_time() - started)
+        return seconds
+
+
+BENCHMARKS: Final[tuple[Benchmark, ...]] = (Recording(), Recording(rows=256, pairs=5))
 
 
 def _verify(pack: Path, trust: Path) -> None:

@@ -30,6 +30,7 @@ MODULES: Final = (
         "checkpoint",
         "dataset",
         "verify",
+        "chain",
         "startup",
         "sandbox",
         "attest",

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Findings of one verification, for the next checkpoint of the same chain.
+"""Answers of one verification, kept for the next checkpoint of the same chain.
 
 Rules:
 

@@ -188,6 +188,7 @@ def read_named(token: str, digest: str) -> AttestationResult:
         body = token.split(".")[1]
         claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         result = _from_claims(claims)
+        found = result.digest
     except (
         msgspec.MsgspecError,
         KeyError,
@@ -198,8 +199,8 @@ def read_named(token: str, digest: str) -> AttestationResult:
         RecursionError,
     ) as error:
         raise refused(f"{type(error).__name__}: {error}") from error
-    if result.digest != digest:
-        raise refused(f"its digest is {result.digest[:16]}, not {digest[:16]}")
+    if found != digest:
+        raise refused(f"its digest is {found[:16]}, not {digest[:16]}")
     if result.claims() != claims:
         raise refused("its claims contradict each other")
     return result

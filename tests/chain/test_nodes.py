@@ -295,3 +295,34 @@ def test_every_link_has_one_code(link):
     assert problem.code == code_of(link) == CODES_OF_LINKS[link]
     assert problem.code in CODES
     assert len(set(CODES_OF_LINKS.values())) == len(ChainLink)
+
+
+def test_results_are_found_where_the_membership_does_not_name_them(job):
+    """A launcher that joins a coordinator elsewhere cannot name them; they prove themselves."""
+    said = rebound(job, job.checkpoint(), {"appraised": ()})
+    assert nodes_of(job, said).state is LinkState.VERIFIED
+    for digest, data in list(job.pieces.pieces.items()):
+        if b"chain.appraised.v1+json" in data:
+            del job.pieces.pieces[digest]
+    refused_nodes(nodes_of(job, said), LinkState.MISSING)
+
+
+def test_results_of_a_time_when_nobody_vouched_do_not_count(job):
+    """The certificate begins after the result: the work of an earlier time is not taken over."""
+    for node in job.nodes:
+        job.results[node] = job.attest(node, NOW - 20 * MINUTE, expires=NOW + 10 * MINUTE)
+    job.form()
+    refused_nodes(nodes_of(job, job.checkpoint()), LinkState.MISSING)
+    for node in job.nodes:
+        job.results[node] = job.attest(node, NOW, expires=NOW + 10 * MINUTE)
+    job.form()
+    assert nodes_of(job, job.checkpoint()).state is LinkState.VERIFIED
+
+
+def test_a_result_after_the_checkpoint_says_nothing_of_it(job):
+    for node in job.nodes:
+        job.attest(node, NOW + 8 * MINUTE, tier=NodeTier.TEST_ONLY)
+    shown = nodes_of(job, job.checkpoint(NOW + 5 * MINUTE)).tiers
+    assert set(shown.values()) == {NodeTier.TPM}
+    shown = nodes_of(job, job.checkpoint(NOW + 9 * MINUTE)).tiers
+    assert set(shown.values()) == {NodeTier.TEST_ONLY}

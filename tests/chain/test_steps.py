@@ -34,6 +34,7 @@ from securetrain.chain.records import (
     Recorder,
     StepRecord,
     StepRecords,
+    StepVerdict,
     read_page,
     recorded,
     records_of,
@@ -498,3 +499,13 @@ def test_ranks_of_several_groups_say_of_applied_steps_what_rank_zero_says():
     for bad in (b"", b"\1" * 4, b"\4" * 5):
         with pytest.raises(ValueError, match="words on"):
             made[1].say_as(bad)
+
+
+def test_what_nobody_watched_is_not_watched_later():
+    """Steps before the records count, too: a clean segment makes no clean run."""
+    record = StepRecord(
+        step=1, loss="nan", norm="nan", lr="nan", verdict=StepVerdict.CLEAN, rows="ab" * 32
+    )
+    for before in (GradientVerdict.UNWATCHED, GradientVerdict.REFUSED, GradientVerdict.CLEAN):
+        said = steps.expected_gradients(GradientRecord(verdict=before), [record])
+        assert said.verdict is before
