@@ -192,7 +192,8 @@ def judge_time(subject: Subject, given: Given) -> Verdict:
     link, seen = ChainLink.TIME, subject.logged.seen if subject.logged is not None else None
     if seen is None:
         return missing(link, "no witness says when it was signed")
-    if (made := subject.said.created) > seen:
+    # Witnesses sign whole seconds: what was made in the same second was not seen before that.
+    if (made := subject.said.created).replace(microsecond=0) > seen:
         return broken(
             link,
             "it was seen before it was made",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -26,8 +27,8 @@ from securetrain.artifacts.statement.dataset_predicate import DataFile, Split
 from securetrain.artifacts.statement.statements import digest_of, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.parts import TreeInfo
-from securetrain.chain import judging
-from securetrain.chain.links import verified
+from securetrain.chain import judging, kept
+from securetrain.chain.links import Subject, verified
 from securetrain.chain.packing import pack
 from securetrain.cli import pack as cli_pack
 from securetrain.cli.main import main
@@ -43,7 +44,7 @@ from securetrain.identity.trust import (
     key_table,
     sign_document,
 )
-from tests.chain.conftest import MINUTE, NOW, Job, Roles
+from tests.chain.conftest import MINUTE, NOW, Job, Roles, opened
 from tests.chain.test_packs import LATER, SHOWN, Run, codes, policy
 from tests.vocabulary import trust_document
 
@@ -282,3 +283,18 @@ def test_a_base_model_of_another_run_is_an_ancestor(tmp_path: Path, roles: Roles
     alone = run.root / "b.stpack"
     pack(newest, alone, trust=run.trust())
     assert codes(run.verify(alone, policy=policy(*SHOWN))) == {"ST-CHAN-018"}
+
+
+def seen_at(time: datetime) -> Any:
+    """A proof that holds, by what the judge of the time reads of it."""
+    return SimpleNamespace(seen=time)
+
+
+@pytest.mark.forgery
+def test_witnesses_sign_whole_seconds() -> None:
+    """Made and seen within a second is honest, and a second too early is not."""
+    for micro, second, state in ((1, 0, "verified"), (999_999, 0, "verified"), (0, 1, "broken")):
+        job = Job()
+        made = SEEN.replace(microsecond=micro) + timedelta(seconds=second)
+        about = Subject(opened=opened(job.checkpoint(made)), logged=seen_at(SEEN))
+        assert kept.judge_time(about, job.given()).state == state
