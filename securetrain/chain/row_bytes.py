@@ -5,7 +5,7 @@
 Only where a byte, or so many bytes, are a token: rows that are cut from documents depend on a
 tokenizer, and on the whole of the split. What was removed from the dataset is left out of a split,
 as the trainer leaves it out (`train.data.source`); this is written down a second time, because a
-verifier trusts no trainer, and a test compares the two.
+verifier trusts no trainer. Tests compare its bytes with those that were signed.
 """
 
 from bisect import bisect_right
