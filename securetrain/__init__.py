@@ -7,7 +7,7 @@ One policy file, three enforcers: ``securetrain run`` enforces it while a job ru
 afterwards that an artifact was made under it.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def secret(name: str) -> bytes:
