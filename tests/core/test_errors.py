@@ -27,7 +27,7 @@ def test_every_code_belongs_to_exactly_one_error_class():
         assert len(owners) == 1, code.id
 
 
-NAMES = {"AMD's", "NCCL's", "NVML", "Secure"}
+NAMES = {"Google", "AMD's", "NCCL's", "NVML", "Secure"}
 """What a title may begin with in capitals."""
 
 
