@@ -20,9 +20,10 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from securetrain.attest.session.database import DURABLE, SCHEMA, URL_LIMIT, Database, settings_of
 from securetrain.attest.session.fleet_state import DATABASE, FleetState
@@ -150,7 +151,7 @@ class DatabaseState(SealedState):
 
     def remember(self, entry: Remembered) -> None:
         """See `StateStore`."""
-        row = (*astuple(entry)[:6], f"{entry.firmware:x}", entry.seen)
+        row = (*msgspec.structs.astuple(entry)[:6], f"{entry.firmware:x}", entry.seen)
         self._run(_REMEMBER, (*row, self._key.sign(_clock_bytes(row))))
 
     def _clock_of(self, row: Any) -> Remembered:

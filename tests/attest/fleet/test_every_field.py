@@ -7,7 +7,6 @@ test until it has one, and is in every other test from then on. A staged roll-ou
 an image group says of PCR 11 to 15, and nothing noticed.
 """
 
-import dataclasses
 import itertools
 from contextlib import closing
 from datetime import timedelta
@@ -342,7 +341,7 @@ LAST = Remembered(
 
 
 def test_a_clock_is_kept_and_taken_over_whole(tmp_path):
-    assert all(getattr(LAST, one.name) for one in dataclasses.fields(Remembered))
+    assert all(getattr(LAST, one.name) for one in msgspec.structs.fields(Remembered))
     with closing(FileState(tmp_path / "old.sqlite")) as old:
         old.remember(LAST)
         assert old.last(LAST.ek_name) == LAST

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from securetrain.attest.session import Revocation, open_fleet_state, use_database
 from securetrain.attest.session.database import SCHEMA, Database, place_of, settings_of
