@@ -260,7 +260,7 @@ def test_a_clock_that_went_back_is_remembered_across_restarts(world, tmp_path):
     world.verifier = world.make_verifier(FileState(tmp_path / "state"))
     world.join()
     entry = world.verifier.state.last(world.verifier._leases["node-0"].identities[0])
-    later = dataclasses.replace(entry, clock=entry.clock + 10**9)
+    later = msgspec.structs.replace(entry, clock=entry.clock + 10**9)
     world.verifier.state.remember(later)
     world.verifier = world.make_verifier(FileState(tmp_path / "state"))
     world.refused("ST-ATTS-117")

@@ -536,7 +536,7 @@ CONTRADICTIONS = {
     "what it has run": (303, 304, 306, 308, 309, 310, 311, 312, 313),
     "its CPU, of AMD": (403, 406, 408, 409, 410, 411),
     "its CPU, of Intel": (503, 506, 516, 517, 518, 519),
-    "its confidential VM": (441,),
+    "its confidential VM": (441, 446),
     "its GPUs": (603, 604, 610, 613, 615, 619, 622, 626, 631, 633, 634, 637),
 }
 """By what the evidence is about; everything else is late, old, missing or cannot be read."""
