@@ -18,7 +18,9 @@ def counted() -> Counter[str]:
 
 def test_there_are_at_least_eighty_and_every_link_has_one() -> None:
     found = counted()
-    assert found.keys() == {BYTES, *map(str, ChainLink)}
+    # Forged steps are found by doing them again: tests/train/test_again.py.
+    links = set(ChainLink) - {ChainLink.REPLAY}
+    assert found.keys() == {BYTES, *map(str, links)}
     assert found.total() >= 80
     assert found[str(ChainLink.ROWS)] >= 9
     assert found[str(ChainLink.GRADIENTS)] >= 10

@@ -285,6 +285,7 @@ CODES_OF_LINKS = {
     ChainLink.LOG: "ST-CHAN-020",
     ChainLink.TIME: "ST-CHAN-021",
     ChainLink.JOB: "ST-CHAN-022",
+    ChainLink.REPLAY: "ST-CHAN-023",
 }
 
 

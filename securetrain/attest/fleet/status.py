@@ -20,6 +20,7 @@ from typing import Final
 from securetrain.attest.fleet.cache_files import list_cache
 from securetrain.attest.session import Revocation, SealedState, read_reference_values
 from securetrain.attest.session.appraisers import reference_folder
+from securetrain.attest.session.endings import Ending, endings_of_cache
 from securetrain.core import RunDir
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import read_file
@@ -54,16 +55,6 @@ class Node:
     """The time of its last accepted evidence, in any run."""
     barred: str = ""
     """The reason, when it or its hardware is let in no more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """Something that ends, and then somebody is refused."""
-
-    kind: str
-    """``reference values``, ``cache``, ``collateral``, ``certificate``, ``token``, ``lease``."""
-    name: str
-    ends: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,15 +180,7 @@ def _values(found: _Gathering, policy: LoadedPolicy, state: SealedState) -> None
     except SecureTrainError as error:
         found.problem("cache", error)
         return
-    index = listing.index
-    found.endings.append(
-        Ending(kind="cache", name=str(folder / wanted.cache), ends=index.expires.astimezone(UTC))
-    )
-    found.endings.extend(
-        Ending(kind="collateral", name=f"{one.kind} {one.id}", ends=one.expires.astimezone(UTC))
-        for one in index.entries
-        if one.expires is not None
-    )
+    found.endings.extend(endings_of_cache(listing.index, folder / wanted.cache))
 
 
 def _run(found: _Gathering, place: Path) -> None:

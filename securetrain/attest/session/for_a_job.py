@@ -74,6 +74,9 @@ def fleet_verifier(
         read=lambda: ledger.write(events.ReferenceValuesRead()),
         refused=lambda error: ledger.write(events.ReferenceValuesNotRead.of(error)),
         ending=lambda days: ledger.write(events.ReferenceValuesEnding(days=days)),
+        collateral=lambda one, days: ledger.write(
+            events.CollateralEnding(subject=one.name, kind=one.kind, days=days)
+        ),
     )
     appraisers = appraisers_for(policy, clock(), state)
     made = Verifier(

@@ -11,7 +11,8 @@ Rules:
    and whoever asked to be told hears why;
 3. what an edition accepts until an instant (`attest values retire --accept-until`) is over then,
    for joins and, at their next renewal, for leases;
-4. it is told 14 and 2 days before an edition ends.
+4. it is told 14 and 2 days before an edition ends; so it is of the cache of collateral, and of each
+   document in it.
 """
 
 import sys
@@ -23,10 +24,11 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.attest.session.appraisers import appraisers_for, reference_folder
-from securetrain.attest.session.cache import INDEX_NAME
+from securetrain.attest.session.cache import INDEX_NAME, read_index
+from securetrain.attest.session.endings import Ending, endings_of_cache
 from securetrain.attest.session.state import StateStore
 from securetrain.core.errors import SecureTrainError
-from securetrain.evidence import NODE_TYPE, Appraiser, NodeAppraiser
+from securetrain.evidence import NODE_TYPE, Appraiser, NodeAppraiser, trusted_keys
 from securetrain.policy.load import LoadedPolicy
 
 LOOK_SECONDS: Final = 1.0
@@ -49,10 +51,14 @@ class ValuesWatch:
     """Called when a new edition is not good."""
     ending: Callable[[int], None] = field(default=lambda _: None)
     """Called with the days within which an edition ends, once for each of `WARN_DAYS`."""
+    collateral: Callable[[Ending, int], None] = field(default=lambda _, __: None)
+    """Called likewise for the cache of collateral, and for each document in it."""
     _appraisers: Mapping[str, Appraiser] = field(default_factory=dict)
     _stamp: Stamp = ()
     _ends: datetime | None = None
     _warned: int = sys.maxsize
+    _cached: tuple[Ending, ...] = ()
+    _told: dict[Ending, int] = field(default_factory=dict)
     _next_look: float = 0.0
 
     def __post_init__(self) -> None:
@@ -65,16 +71,30 @@ class ValuesWatch:
         self._appraisers = appraisers
         self._ends = found.ends if isinstance(found, NodeAppraiser) else None
         self._warned = sys.maxsize
+        self._cached = self._endings_of_cache()
+        self._told = {one: days for one, days in self._told.items() if one in self._cached}
         self._warn()
 
     def _warn(self) -> None:
-        if self._ends is None:
-            return
-        left = self._ends - self.clock()
-        due = min((days for days in WARN_DAYS if left <= timedelta(days=days)), default=sys.maxsize)
-        if due < self._warned:
+        now = self.clock()
+        if self._ends is not None and (due := _due(self._ends - now)) < self._warned:
             self._warned = due
             self.ending(due)
+        for one in self._cached:
+            if (due := _due(one.ends - now)) < self._told.get(one, sys.maxsize):
+                self._told[one] = due
+                self.collateral(one, due)
+
+    def _endings_of_cache(self) -> tuple[Ending, ...]:
+        wanted = self.policy.policy.node.reference_values
+        if wanted is None or wanted.cache is None:
+            return ()
+        folder = reference_folder(self.policy) / wanted.cache
+        try:
+            index = read_index(folder, trusted_keys(wanted.signed_by, "signed_by"))
+        except SecureTrainError:
+            return ()  # whoever made the appraisers has been refused for it
+        return tuple(endings_of_cache(index, folder))
 
     def renewed(self) -> Mapping[str, Appraiser] | None:
         """The appraisers by a new edition, if there is a good one since the last call."""
@@ -119,6 +139,11 @@ class ValuesWatch:
         if wanted.cache is not None:
             files.append(folder / wanted.cache / INDEX_NAME)
         return tuple(map(_stamp_of, files))
+
+
+def _due(left: timedelta) -> int:
+    """The smallest of `WARN_DAYS` within which something ends; far above them when it does not."""
+    return min((days for days in WARN_DAYS if left <= timedelta(days=days)), default=sys.maxsize)
 
 
 def _stamp_of(path: Path) -> tuple[int, ...]:

@@ -47,6 +47,19 @@ class ReferenceValuesEnding(Observed, frozen=True, kw_only=True):
     """Within so many: 14, then 2."""
 
 
+@event("collateral-ending", Boundary.NODE, _COORDINATOR)
+class CollateralEnding(Observed, frozen=True, kw_only=True):
+    """Collateral ends soon, or the cache of it; nodes that need it are refused then.
+
+    The subject is the document, or the cache's folder.
+    """
+
+    kind: str
+    """``cache`` or ``collateral``."""
+    days: int
+    """Within so many: 14, then 2."""
+
+
 @event("reference-values-read", Boundary.NODE, _COORDINATOR)
 class ReferenceValuesRead(Observed, frozen=True, kw_only=True):
     """The reference values were signed again, and nodes are judged by the new edition now."""

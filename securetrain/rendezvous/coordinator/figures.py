@@ -69,6 +69,7 @@ class Figures:
                 ("barred", "fleet-state-opened", "barred"),
                 ("fleet_version", "fleet-state-opened", "version"),
                 ("values_end_days", "reference-values-ending", "days"),
+                ("collateral_end_days", "collateral-ending", "days"),
             ):
                 if event.event == kind:
                     self._gauges[name] = float(event.details[detail])
@@ -103,6 +104,7 @@ _GAUGES: Final = {
     "barred": "Nodes and hardware that were let in no more when the coordinator was started.",
     "fleet_version": "The version of the fleet's state when the coordinator was started.",
     "values_end_days": "The reference values end within so many days.",
+    "collateral_end_days": "Collateral, or the cache of it, ends within so many days.",
     "notices_sent": "Notices that the webhook took.",
     "notices_lost": "Notices that the webhook did not take.",
 }

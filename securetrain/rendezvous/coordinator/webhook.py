@@ -47,7 +47,9 @@ TEXT_LIMIT: Final = 500
 SECRET_BYTES: Final = 32
 SIGNATURE: Final = "Securetrain-Signature"
 _SECONDS: Final = 5.0
-_ENDINGS: Final = frozenset({"reference-values-ending", "reference-values-not-read"})
+_ENDINGS: Final = frozenset(
+    {"collateral-ending", "reference-values-ending", "reference-values-not-read"}
+)
 _REFUSALS: Final = frozenset({"node-refused", "enrolment-refused"})
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 

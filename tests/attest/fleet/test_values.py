@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reference values that are changed: what is taken out, written whole, and taken by a verifier."""
 
+import json
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -13,12 +14,14 @@ from securetrain.attest.fleet.bundle import key_text
 from securetrain.attest.fleet.values import change_values, remove, retire
 from securetrain.attest.session import values_watch
 from securetrain.attest.session.appraisers import appraisers_for
+from securetrain.attest.session.cache import Item, build_cache
 from securetrain.attest.session.for_a_job import fleet_verifier, open_fleet
 from securetrain.attest.session.reference_file import read_reference_values, write_reference_values
 from securetrain.attest.session.state import MemoryState
 from securetrain.attest.session.values_watch import ValuesWatch
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.evidence import EnrolledNode
+from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.node_evidence import NODE_TYPE
 from securetrain.evidence.tpm import BootReference
 from securetrain.evidence.tpm.secureboot import PolicyVariable
@@ -31,15 +34,28 @@ from tests.evidence.tpm.forge import NOW
 
 OPERATOR = PrivateKey.generate()
 SIGNED_BY = [key_text(OPERATOR.public)]
+CRL = CollateralKind.CRL
+
+
+def add(folder, fetched, *, document, index):
+    """Put a document into the cache; it and the index are good for so many days."""
+    ends = fetched + timedelta(days=document)
+    item = Item(kind=CRL, id="00" * 32, data=b"crl", fetched=fetched, expires=ends)
+    build_cache(folder / "cache", [item], OPERATOR, fetched, fetched + timedelta(days=index))
 
 
 class Watched(World):
     """A verifier that watches the values of a policy on disk; two machines of one image."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, cached: bool = False) -> None:
         machines = Machine("node-0"), Machine("node-1")
         values = reference_values(*machines, expires=NOW + timedelta(days=30))
         file = write_policy(folder, values, OPERATOR, tier="tpm", extends="hardened")
+        if cached:
+            add(folder, NOW, document=11, index=20)
+            document = json.loads(file.read_text())
+            document["node"]["reference_values"]["cache"] = "cache"
+            file.write_text(json.dumps(document))
         policy = load_policy(str(file))
         super().__init__(*machines, values=values, policy=policy.policy)
         self.heard: list[str] = []
@@ -53,6 +69,7 @@ class Watched(World):
             read=lambda: self.heard.append("read"),
             refused=lambda error: self.heard.append(error.code),
             ending=lambda days: self.heard.append(f"{days} days"),
+            collateral=lambda one, days: self.heard.append(f"{one.kind} {one.name}: {days} days"),
         )
         self.verifier.watch.begin(self.verifier.appraisers)
 
@@ -194,6 +211,30 @@ def test_the_ledger_has_every_edition(tmp_path):
         "reference-values-read",
         "close",
     ]
+
+
+def test_a_cache_and_its_documents_are_told_before_they_end(tmp_path):
+    world = Watched(tmp_path, cached=True)
+    folder, crl = tmp_path / "cache", f"{CRL} {'00' * 32}"
+
+    assert world.heard == [f"collateral {crl}: 14 days"], "the cache itself has 20 days"
+    world.heard.clear()
+    for day, heard in (
+        (1, []),
+        (7, [f"cache {folder}: 14 days"]),
+        (9, [f"collateral {crl}: 2 days"]),
+        (18, [f"cache {folder}: 2 days", "14 days"]),
+        (18, []),
+    ):
+        world.now = NOW + timedelta(days=day)
+        later(world)
+        world.verifier.challenge("node-0")
+        assert sorted(world.heard) == sorted(heard), day
+        world.heard.clear()
+    add(tmp_path, world.now, document=60, index=90)
+    later(world)
+    world.verifier.challenge("node-0")
+    assert world.heard == ["read", "14 days"], "the values end as before, and are told again"
 
 
 # What is written.

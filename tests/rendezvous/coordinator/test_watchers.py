@@ -56,14 +56,18 @@ def test_a_bar_a_refusal_and_an_ending_are_told_and_signed(stack):
     reader = stack.enter_context(closing(Reader(200)))
     ending = line(events.ReferenceValuesEnding(days=2))
     admitted = line(events.NodeAdmitted(subject="node-9", tier=NodeTier.TPM))
-    hook = send(stack, reader, EVICTED, REFUSED, LATE, ending, admitted)
-    assert (hook.sent, hook.lost) == (4, 0)
+    cached = line(events.CollateralEnding(subject="crl of the vendor", kind="collateral", days=14))
+    hook = send(stack, reader, EVICTED, REFUSED, LATE, ending, admitted, cached)
+    assert (hook.sent, hook.lost) == (5, 0)
     found = [json.loads(body) for _, body, _ in reader.heard]
-    assert [one["kind"] for one in found] == ["bar", "refusal", "refusal", "expiry"]
+    assert [one["kind"] for one in found] == [
+        *("bar", "refusal", "refusal", "expiry", "expiry"),
+    ]
+    assert found[4]["subject"] == "crl of the vendor"
     assert found[0]["subject"] == "node-0"
     assert found[0]["code"] == "ST-ATTS-008"
     assert found[3]["text"] == "2"
-    assert len({one["id"] for one in found}) == 4
+    assert len({one["id"] for one in found}) == 5
     for headers, body, path in reader.heard:
         assert path == "/hook"
         seconds, mac = (part.partition("=")[2] for part in headers[webhook.SIGNATURE].split(","))
