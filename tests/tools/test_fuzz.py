@@ -37,6 +37,7 @@ TOLERANT = (
     "bundle-",
     "ima-signature",
     "ima-keyring-key",
+    "ima-parts",  # compared with the whole list, and both may refuse
 )
 """Beginnings of the names of those that refuse nothing: they find, show or answer yes or no."""
 
