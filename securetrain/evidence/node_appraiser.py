@@ -113,6 +113,11 @@ class NodeAppraiser:
         return self._reference.values.expires
 
     @property
+    def collateral(self) -> Collateral:
+        """What makers publish, as it was given."""
+        return self._collateral
+
+    @property
     def changes(self) -> datetime | None:
         """The next instant at which something is accepted no longer."""
         return self._changes

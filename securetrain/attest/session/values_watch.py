@@ -23,12 +23,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from securetrain.attest.session.appraisers import appraisers_for, reference_folder
-from securetrain.attest.session.cache import INDEX_NAME, read_index
+from securetrain.attest.session.appraisers import (
+    CachedCollateral,
+    appraisers_for,
+    reference_folder,
+)
+from securetrain.attest.session.cache import INDEX_NAME
 from securetrain.attest.session.endings import Ending, endings_of_cache
 from securetrain.attest.session.state import StateStore
 from securetrain.core.errors import SecureTrainError
-from securetrain.evidence import NODE_TYPE, Appraiser, NodeAppraiser, trusted_keys
+from securetrain.evidence import NODE_TYPE, Appraiser, Collateral, NodeAppraiser
 from securetrain.policy.load import LoadedPolicy
 
 LOOK_SECONDS: Final = 1.0
@@ -71,7 +75,8 @@ class ValuesWatch:
         self._appraisers = appraisers
         self._ends = found.ends if isinstance(found, NodeAppraiser) else None
         self._warned = sys.maxsize
-        self._cached = self._endings_of_cache()
+        collateral = found.collateral if isinstance(found, NodeAppraiser) else None
+        self._cached = _endings(collateral)
         self._told = {one: days for one, days in self._told.items() if one in self._cached}
         self._warn()
 
@@ -84,17 +89,6 @@ class ValuesWatch:
             if (due := _due(one.ends - now)) < self._told.get(one, sys.maxsize):
                 self._told[one] = due
                 self.collateral(one, due)
-
-    def _endings_of_cache(self) -> tuple[Ending, ...]:
-        wanted = self.policy.policy.node.reference_values
-        if wanted is None or wanted.cache is None:
-            return ()
-        folder = reference_folder(self.policy) / wanted.cache
-        try:
-            index = read_index(folder, trusted_keys(wanted.signed_by, "signed_by"))
-        except SecureTrainError:
-            return ()  # whoever made the appraisers has been refused for it
-        return tuple(endings_of_cache(index, folder))
 
     def renewed(self) -> Mapping[str, Appraiser] | None:
         """The appraisers by a new edition, if there is a good one since the last call."""
@@ -139,6 +133,13 @@ class ValuesWatch:
         if wanted.cache is not None:
             files.append(folder / wanted.cache / INDEX_NAME)
         return tuple(map(_stamp_of, files))
+
+
+def _endings(collateral: Collateral | None) -> tuple[Ending, ...]:
+    """The ends of the cache that appraisers read from."""
+    if not isinstance(collateral, CachedCollateral) or collateral.cache is None:
+        return ()
+    return tuple(endings_of_cache(collateral.cache.index, collateral.cache.folder))
 
 
 def _due(left: timedelta) -> int:
