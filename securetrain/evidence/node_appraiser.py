@@ -114,7 +114,7 @@ class NodeAppraiser:
 
     @property
     def collateral(self) -> Collateral:
-        """What makers publish, as it was given."""
+        """The collateral that makers publish, as it was given."""
         return self._collateral
 
     @property

@@ -173,7 +173,7 @@ def test_a_whole_release_is_signed_and_a_changed_wheel_is_refused(tmp_path, monk
         pytest.skip(f"a release is made of a commit: {error}")
     monkeypatch.setattr(release, "check_names", lambda *_: None)  # between two releases
     ours = Path(sys.executable).with_name("securetrain")
-    environment.run(ours, "key", "generate", tmp_path / "key")
+    environment.run(ours, "key", "generate", tmp_path / "key", "--kind", "ecdsa-p256")
     out = tmp_path / "release"
     arguments = ["--key", str(tmp_path / "key"), "--out", str(out), "--extras", "base"]
     assert release.main(arguments) == 0
