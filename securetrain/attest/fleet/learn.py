@@ -254,10 +254,13 @@ class _Lesson:
         self._own_chip(learned.chip)
         self.good.append(f"TDX guest {learned.reference.mr_tds[0][:16]}...")
         if learned.boot is not None:
-            known = self._group()
-            merged = merge([known.tdx_boot, learned.boot])
-            self._set_group(msgspec.structs.replace(known, tdx_boot=merged))
+            self._merge_tdx_boot(learned.boot)
             self.good.append(f"the guest's boot: {_told(learned.boot)}")
+
+    def _merge_tdx_boot(self, boot: BootReference) -> None:
+        known = self._group()
+        merged = merge([known.tdx_boot, boot])
+        self._set_group(msgspec.structs.replace(known, tdx_boot=merged))
 
     def _read_vm(self, evidence: TeeEvidence) -> None:
         """A paravisor's VM: which it is, and what it booted."""
@@ -297,9 +300,7 @@ class _Lesson:
         self._set(**learned.merged(self.values))
         self._learn_boot(learned.vtpm, learned.pcrs)
         if learned.tdx_boot is not None:
-            known = self._group()
-            merged = merge([known.tdx_boot, learned.tdx_boot])
-            self._set_group(msgspec.structs.replace(known, tdx_boot=merged))
+            self._merge_tdx_boot(learned.tdx_boot)
         self.good.append(f"instance {learned.instance} ({learned.vm}): {learned.size}")
         if not learned.production:
             self.notes.append("instances that are not of production are accepted from now on")
