@@ -431,7 +431,12 @@ def _hashed(root: Path, kind: Kind, name: str, size: int, check: Check) -> Docum
 
 
 def _tree(  # noqa: PLR0917 - a file, its tree, and who else is told its bytes
-    root: Path, kind: Kind, name: str, size: int, params: TreeParams, also: object = None
+    root: Path,
+    kind: Kind,
+    name: str,
+    size: int,
+    params: TreeParams,
+    also: Callable[[bytes], object],
 ) -> Tree:
     fd = _open(root / name, kind)
     try:
@@ -441,8 +446,7 @@ def _tree(  # noqa: PLR0917 - a file, its tree, and who else is told its bytes
         writer = TreeWriter(params)
         for chunk in chunks_of(fd, 0, size):
             writer.update(chunk)
-            if callable(also):
-                also(chunk)
+            also(chunk)
         return writer.finish()
     except OSError as error:
         raise os_error(error, str(root / name)) from error
