@@ -30,6 +30,7 @@ import resource
 import signal
 import socket
 import struct
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -133,7 +134,11 @@ def _inside(
     _say(status, {"missing": missing})
     os.close(status)
     listener = socket.socket(fileno=int(orders["socket"]))
-    return Server(listener, int(orders["lifeline"]), orders).serve()
+    try:
+        return Server(listener, int(orders["lifeline"]), orders).serve()
+    except Exception as error:  # noqa: BLE001 - the launcher is not asked any more
+        sys.stderr.write(f"securetrain: the sandbox ends, and every worker in it: {error!r}\n")
+        return 1
 
 
 def _enter_namespaces(orders: Mapping[str, Any]) -> None:

@@ -1,6 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Starts workers for `enter`. The standard library only."""
+"""Starts workers for `enter`. The standard library only.
+
+Rules:
+
+1. what becomes of one connection is its own affair: an `enter` that is killed at any moment, a
+   request that is none, no descriptor left: its worker is ended or not started, and the next one is
+   served. The end of this process would be the end of every worker of the node, for good;
+2. it ends with the launcher.
+"""
 
 import array
 import json
@@ -17,6 +25,7 @@ _HEADER: Final = struct.Struct("!I")
 _ENDED: Final = struct.Struct("!II")
 """How a worker ended, and how long its error file is, which follows."""
 _REQUEST_LIMIT: Final = 32 << 20
+_STANDARD: Final = (0, 1, 2)
 _ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"
 _ERROR_LIMIT: Final = 1 << 20
 _FAILED: Final = "securetrain: the worker cannot be started: {}\n"
@@ -68,7 +77,10 @@ class Server:
             self._reap()
 
     def _accept(self) -> None:
-        connection, _ = self.listener.accept()
+        try:
+            connection, _ = self.listener.accept()
+        except OSError:  # gone before it was served, or no descriptor is left: tried again
+            return
         wanted = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         if struct.unpack("iII", wanted)[1] != self.allowed:
             connection.close()  # another user of this machine
@@ -79,25 +91,24 @@ class Server:
     def _hear(self, number: int) -> None:
         if number in self.running:
             worker = self.running[number]
-            data = worker.connection.recv(64)
+            data = _received(worker.connection, 64)
             for wanted in data or bytes([signal.SIGKILL]):
                 _signal(worker.pid, wanted)
             if not data:
                 self.poll.unregister(number)  # its end is waited for by nobody
             return
         connection, text, files = self.waiting[number]
-        room = socket.CMSG_SPACE(16 * array.array("i").itemsize)
-        data, extra, _, _ = connection.recvmsg(1 << 16, room, socket.MSG_CMSG_CLOEXEC)
-        for level, kind, numbers in extra:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                files += array.array("i", numbers[: len(numbers) // 4 * 4])
+        data = _received(connection, 1 << 16, files)
         text += data
         length = _HEADER.unpack(text[:4])[0] if len(text) >= _HEADER.size else 0
         if not data or length > _REQUEST_LIMIT:
             self._forget(number)
         elif length and len(text) >= (end := length + _HEADER.size):
+            request = _request(text[_HEADER.size : end], files)
+            if request is None:
+                self._forget(number)
+                return
             del self.waiting[number]
-            request = json.loads(text[_HEADER.size : end])
             self._begin(connection, request, files, bytes(text[end:]))
 
     def _begin(
@@ -170,6 +181,39 @@ class Server:
             _signal(worker.pid, signal.SIGKILL)
 
 
+def _received(connection: socket.socket, most: int, files: list[int] | None = None) -> bytes:
+    """Bytes, and descriptors where they are wanted; nothing when the other end is gone.
+
+    One that is killed before it has read our answer resets the connection (unix(7)): gone as well.
+    """
+    try:
+        if files is None:
+            return connection.recv(most)
+        room = socket.CMSG_SPACE(16 * array.array("i").itemsize)
+        data, extra, _, _ = connection.recvmsg(most, room, socket.MSG_CMSG_CLOEXEC)
+    except OSError:
+        return b""
+    for level, kind, numbers in extra:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            files += array.array("i", numbers[: len(numbers) // 4 * 4])
+    return data
+
+
+def _request(text: bytes | bytearray, files: Sequence[int]) -> dict[str, Any] | None:
+    """A request of `enter`; None for anything else."""
+    try:
+        found = json.loads(text)
+        is_one = (
+            all(isinstance(word, str) for word in (*found["argv"], found["cwd"], *found["env"]))
+            and isinstance(found["env"], dict)
+            and len(found["argv"]) > 0
+            and len(files) == len(_STANDARD) + len(found["inherited"])
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if is_one else None
+
+
 def _become_worker(
     request: Mapping[str, Any], files: Sequence[int], variables: Mapping[str, str]
 ) -> NoReturn:
@@ -180,9 +224,9 @@ def _become_worker(
     environment: dict[str, str] = request["env"]
     # What is not set stays so: TMPDIR, and HOME of a service.
     environment |= {name: value for name, value in variables.items() if name in environment}
-    for place, number in enumerate(files[:3]):
-        os.dup2(number, place)
-    for number, name in zip(files[3:], request["inherited"], strict=True):
+    for place in _STANDARD:
+        os.dup2(files[place], place)
+    for number, name in zip(files[len(_STANDARD) :], request["inherited"], strict=True):
         os.set_inheritable(number, True)
         environment[name] = str(number)
     os.umask(request["umask"])
@@ -193,8 +237,16 @@ def _become_worker(
 
 
 def _tell(connection: socket.socket, pid: int) -> None:
-    """Send a descriptor of the process: its number is another one outside."""
-    handle = os.pidfd_open(pid)
+    """Send a descriptor of the process: its number is another one outside.
+
+    Without one `enter` ends, and the worker with it.
+    """
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:  # no descriptor is left
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        return
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle]))]
     with suppress(OSError):
         connection.sendmsg([b"p"], rights)
@@ -213,6 +265,9 @@ def _read_bounded(path: str) -> bytes:
 
 
 def _signal(pid: int, number: int) -> None:
-    """To the whole process group, as torch's agent does it."""
+    """To the whole process group, as torch's agent does it; it has none before its setsid(2)."""
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:
+            os.kill(pid, number)
