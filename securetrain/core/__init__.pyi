@@ -3,6 +3,7 @@
 from . import exposition as exposition
 from . import netlink as netlink
 from . import text as text
+from .accepting import connections as connections
 from .codes import CODES as CODES
 from .codes import ExitCode as ExitCode
 from .codes import Node as Node

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from securetrain.core import connections
 from securetrain.core.errors import NetworkError
 from securetrain.ledger import Ledger, events
 
@@ -99,9 +100,9 @@ class EgressProxy:
             OSError: there is no loopback device.
         """
         with inside:
-            self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, name="egress", daemon=True).start()
+            listener = self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        port = listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=(listener,), name="egress", daemon=True).start()
         return f"http://127.0.0.1:{port}"
 
     def stop(self) -> None:
@@ -127,12 +128,8 @@ class EgressProxy:
                     )
                 )
 
-    def _accept(self) -> None:
-        while (listener := self._listener) is not None:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
+    def _accept(self, listener: socket.socket) -> None:
+        for client, _ in connections(listener):
             if not self._slots.acquire(blocking=False):
                 with client, contextlib.suppress(OSError):
                     client.settimeout(1)

@@ -29,7 +29,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final, Protocol
 
-from securetrain.core import CODES
+from securetrain.core import CODES, connections
 from securetrain.core.errors import IntegrityError, UsageError
 
 F_SEAL_FUTURE_WRITE: Final = 0x10
@@ -193,11 +193,7 @@ class OwnArena:
         self.arena.close()
 
     def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
+        for peer, _ in connections(listener):
             threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
 
     def _serve(self, peer: socket.socket) -> None:

@@ -35,6 +35,7 @@ from typing import Final, Self
 
 from OpenSSL import SSL, crypto
 
+from securetrain.core import connections
 from securetrain.core.errors import AdmissionError, IdentityError, SecureTrainError, os_error
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import Role, SpiffeId, check_leaf
@@ -220,11 +221,7 @@ class Relay:
         threading.Thread(target=self._accept, name="store-relay", daemon=True).start()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                came, source = self.listener.accept()
-            except OSError:
-                return
+        for came, source in connections(self.listener):
             if not self._admit(came):
                 came.close()
                 continue
