@@ -362,7 +362,7 @@ def pack(
         out: The new file.
         trust: The keys that may sign it and its ancestors.
         data: The keys that may sign its datasets; by default `trust` names them, too.
-        places: Directories below which ancestors and datasets are looked for. Default: the run
+        places: Directories below which ancestors and datasets are looked for, besides the run
             directory around it.
         evidence: Run directories with evidence besides that one: a coordinator's, above all.
         wanted: Weights and rows that go into it; None for none.
@@ -373,7 +373,7 @@ def pack(
         UsageError: `out` cannot be written, or is there.
     """
     run = checkpoint.absolute().parent.parent
-    chain = chain_of(checkpoint, trust, places or (run,), data)
+    chain = chain_of(checkpoint, trust, (run, *places), data)
     gathered = gather(chain, Places.of((run, *evidence)), wanted)
     manifest = container.write_pack(out, gathered.subject, gathered.documents.values())
     return Packed(

@@ -62,7 +62,7 @@ find it missing; 10 to 12 the checkpoint's statement does not verify; 20 a file 
     "--walk-in",
     "places",
     multiple=True,
-    help="Where its parents and datasets are. Default: the run directory around PATH.",
+    help="Where else its parents and datasets are, besides the run directory around PATH.",
 )
 @file_option(
     "--evidence",

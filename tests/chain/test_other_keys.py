@@ -274,7 +274,7 @@ def test_a_base_model_of_another_run_is_an_ancestor(tmp_path: Path, roles: Roles
     run.keep()
     out = run.root / "a.stpack"
     newest = run.root / "checkpoints" / "step-00000010"
-    made = pack(newest, out, trust=run.trust(), places=(run.root, base.root), evidence=(base.root,))
+    made = pack(newest, out, trust=run.trust(), places=(base.root,), evidence=(base.root,))
     assert made.missing == ()
     result = run.verify(out, policy=policy(*SHOWN))
     assert result.ok, result.problems
