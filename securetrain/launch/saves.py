@@ -9,7 +9,7 @@ Rules:
 2. it is reported before the first byte is written, so that a death in the middle of a save leaves
    it said; under ``enforcement: require`` nothing is written at all (ST-RUNT-022);
 3. torch's own calls within a save that was noticed, and what stays in memory, are no saves;
-4. with ``checkpoint.sign_saves`` a save to a disk of this machine is signed (`signed_saves`) and
+4. with ``checkpoint.sign_saves`` a save to a disk of this machine is signed (`artifacts.saved`) and
    not accused. Not signed are the older ``dcp.save_state_dict``, saves without collectives, in a
    process of their own or by another writer, and what goes elsewhere.
 
@@ -41,7 +41,7 @@ from securetrain.launch.signed_calls import signed_call
 from securetrain.launch.workerlog import SaveReport
 
 if TYPE_CHECKING:
-    from securetrain.launch.signed_saves import SaveSigner
+    from securetrain.artifacts import SaveSigner
 
 _DCP: Final = "torch.distributed.checkpoint"
 _PARTS: Final = frozenset(

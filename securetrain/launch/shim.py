@@ -50,11 +50,11 @@ from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.launch.verified_loads import VerifiedLoads
 from securetrain.network.environment import PROFILE_VARIABLE
 from securetrain.policy import unsigned_demands
-from securetrain.policy.load import digest_of, load_resolved
+from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import GuardMode, Policy, UnpickleMode
 
 if TYPE_CHECKING:
-    from securetrain.launch.signed_saves import SaveSigner
+    from securetrain.artifacts import SaveSigner
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,13 +162,10 @@ class Shim:
     def _save_signer(self) -> "SaveSigner":
         """The part that has the script's saves signed."""
         # Signing needs cryptography, which other workers need not import.
-        from securetrain.artifacts.statement import PolicyRef  # noqa: PLC0415
-        from securetrain.launch.signed_saves import SaveSigner  # noqa: PLC0415
+        from securetrain.artifacts import SaveSigner, worker_signer  # noqa: PLC0415
 
-        expected = self.policy.checkpoint.expect
-        named = PolicyRef(id=self.policy.metadata.id, digest=digest_of(self.policy))
-        name = "" if expected is None or expected.name is None else expected.name
-        return SaveSigner(signer=self.signer, policy=named, name=name)
+        # The process's own, so that what its script has signed by hand is counted, too.
+        return worker_signer() or SaveSigner.of_worker(self.signer, self.run, self.policy)
 
     def _verified_loads(self) -> VerifiedLoads:
         """The part that verifies the script's loads."""

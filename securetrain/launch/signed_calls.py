@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call of a function that saves, with its signature: which it is, and which rank signs."""
 
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from securetrain.core.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from securetrain.launch.signed_saves import SaveSigner
+    from securetrain.artifacts import SaveSigner
 
+_METADATA: Final = ".metadata"
 _TOGETHER: Final = frozenset({"dcp.save", "dcp.async_save"})
 _OLD: Final = "dcp.save_state_dict"
 
@@ -38,9 +40,7 @@ def signed_call(
         IntegrityError: ST-CKPT-200, what was saved is no regular file, or not the one that was
             named.
     """
-    # Both need cryptography.
-    from securetrain.artifacts.statement import Form  # noqa: PLC0415
-    from securetrain.launch import signed_saves  # noqa: PLC0415
+    from securetrain.artifacts.statement import Form  # noqa: PLC0415 - needs cryptography
 
     args, kwargs = given
     if "://" in place or not Path(place).is_absolute() or way == _OLD:
@@ -53,14 +53,14 @@ def signed_call(
             return Kept(save(*args, **kwargs))
         begun = signing.begin(way, Form.DIRECTORY, place, saved)
         result = save(*args, **kwargs)
-        names = signed_saves.names_of(result, begun.path)
+        names = names_of(result, begun.path)
         if names is None:
             raise IntegrityError(
                 "ST-CKPT-200", "what torch has saved does not say which files it wrote", place
             )
         signing.finish(begun, names)
         return Kept(result)
-    if not signed_saves.may_become_file(place):
+    if not may_become_file(place):
         return None
     begun = signing.begin(way, Form.FILE, place, saved)
     result = save(*args, **kwargs)
@@ -88,3 +88,26 @@ def _flush(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     target: Any = kwargs.get("f", args[1] if len(args) > 1 else None)
     if hasattr(target, "flush"):
         target.flush()
+
+
+def names_of(metadata: Any, folder: Path) -> list[str] | None:
+    """The files that a distributed save has written; None where nothing says it."""
+    entries = getattr(metadata, "storage_data", None)
+    if not isinstance(entries, dict) or not (folder / _METADATA).is_file():
+        return None
+    paths = {getattr(one, "relative_path", None) for one in entries.values()}
+    if not all(isinstance(path, str) for path in paths):
+        return None
+    return sorted({_METADATA, *(str(path) for path in paths)})
+
+
+def may_become_file(place: str) -> bool:
+    """Tell whether a place is a regular file, or nothing yet, on a disk of this machine."""
+    return Path(place).is_absolute() and (_is_plain_file(place) or not Path(place).exists())
+
+
+def _is_plain_file(place: str) -> bool:
+    try:
+        return stat.S_ISREG(Path(place).stat().st_mode)
+    except OSError:
+        return False

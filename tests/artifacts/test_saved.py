@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.saved import covering, has_saved, verify_saved
+from securetrain.artifacts.saved.judging import covering, has_saved, verify_saved
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.saved_files import (

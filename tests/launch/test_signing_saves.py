@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.statement import Form, PolicyRef, SavedFile, SavedFiles, sign_saved
+from securetrain.artifacts.statement import Form, PolicyRef, SavedFiles
+from securetrain.artifacts.statement.saved_files import SavedFile, sign_saved
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.launch.signing_rules import Judge
 from tests.launch.test_signing_rules import NOW, Bench, worker

@@ -15,14 +15,8 @@ import torch
 from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint.utils import _create_file_view as _view
 
-from securetrain.artifacts.statement import (
-    Form,
-    PolicyRef,
-    SavedFile,
-    SavedFiles,
-    sidecar,
-    sign_saved,
-)
+from securetrain.artifacts.statement import Form, PolicyRef, SavedFiles
+from securetrain.artifacts.statement.saved_files import SavedFile, sidecar, sign_saved
 from securetrain.core.errors import IntegrityError
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, sign_root

@@ -14,12 +14,8 @@ from .expectation import Expectation as Expectation
 from .listing import read_statement as read_statement
 from .rules import Shown as Shown
 from .saved_files import Form as Form
-from .saved_files import SavedFile as SavedFile
 from .saved_files import SavedFiles as SavedFiles
-from .saved_files import digest_file as digest_file
 from .saved_files import read_saved_message as read_saved_message
-from .saved_files import sidecar as sidecar
-from .saved_files import sign_saved as sign_saved
 from .statements import Bound as Bound
 from .statements import CheckpointPredicate as CheckpointPredicate
 from .statements import DatasetRef as DatasetRef

@@ -5,7 +5,8 @@
 Rules:
 
 1. a file counts under its own statement; without one, under that of the nearest directory around
-   it that has one. It is no statement on a file of another name or in another folder;
+   it that has one. It is no statement on a file of another name or in another folder. Where both
+   speak of a file they must say the same: a file of another save of the same name does not pass;
 2. links in a path are followed before it is judged, so that ``latest`` is what it points to;
 3. in a directory every file must be covered, everything that was signed must be there, and there
    are no links; the mark of a save that did not end is a problem as well;
@@ -123,22 +124,43 @@ def covering(path: Path, trust: Sequence[TrustRoot]) -> Covered:
         IntegrityError: ST-CKPT-100, 101, 110, 120, 143, 161 or 200.
     """
     own = sidecar(path, Form.FILE)
+    alone: Covered | None = None
     if _is_there(own):
         opened = _open(own, trust)
         _check_name(opened, own, Form.FILE, path)
-        return Covered(opened=opened, file=opened.said.files[0])
+        alone = Covered(opened=opened, file=opened.said.files[0])
+    together = _in_folder(path, trust, is_own_there=alone is not None)
+    if alone is None or together is None:
+        problem = None
+    else:
+        problem = _differs(together.file, alone.file.size, alone.file.sha256)
+    if problem is not None:
+        what = "its own statement does not say what that of its folder says"
+        raise Problem(code=problem.code, what=what).error(str(path))
+    if (covered := alone or together) is not None:
+        return covered
+    what = "there is no statement on it: nothing says who made this"
+    raise Problem(code="ST-CKPT-100", what=what).error(str(path))
+
+
+def _in_folder(path: Path, trust: Sequence[TrustRoot], *, is_own_there: bool) -> Covered | None:
+    """The word of the nearest directory's statement on a file.
+
+    The mark of a save of the folder says nothing of a file that has a statement of its own.
+    """
     for folder in path.parents:
         place = folder / SUFFIX
         if _is_there(place):
+            if is_own_there and not place.is_symlink() and place.stat().st_size == 0:
+                return None
             opened = _open(place, trust)
             _check_name(opened, place, Form.DIRECTORY, folder)
             name = path.relative_to(folder).as_posix()
             for file in opened.said.files:
                 if file.name == name:
                     return Covered(opened=opened, file=file)
-            break
-    what = "there is no statement on it: nothing says who made this"
-    raise Problem(code="ST-CKPT-100", what=what).error(str(path))
+            return None
+    return None
 
 
 def has_saved(path: Path) -> bool:
@@ -156,18 +178,25 @@ def has_saved(path: Path) -> bool:
 def verify_saved(
     path: Path,
     *,
-    trust: TrustRoot,
+    trust: TrustRoot | Sequence[TrustRoot],
     policy: Policy | None,
     now: datetime,
     expect: Expectation | None = None,
 ) -> SavedResult:
     """Verify a file, or everything in a directory.
 
+    Args:
+        path: The file or directory.
+        trust: The root whose checkpoint keys may have signed, or several, of which one is enough.
+        policy: Its demands on a checkpoint are asked, too.
+        now: The time.
+        expect: More that is expected.
+
     Raises:
         UsageError: ST-USAG-002 when there is no such file, or it cannot be read.
     """
     real = path.resolve()
-    found = _Found(real, trust)
+    found = _Found(real, [trust] if isinstance(trust, TrustRoot) else trust)
     try:
         if real.is_dir():
             found.directory()
@@ -205,7 +234,7 @@ def verify_saved(
 class _Found:
     """Everything about one path."""
 
-    def __init__(self, root: Path, trust: TrustRoot) -> None:
+    def __init__(self, root: Path, trust: Sequence[TrustRoot]) -> None:
         self.root, self.trust = root, trust
         self.problems: list[Problem] = []
         self.statements: dict[Path, OpenedSave] = {}
@@ -218,7 +247,7 @@ class _Found:
     def one_file(self) -> None:
         """Judge one file (rule 1)."""
         try:
-            covered = covering(self.root, [self.trust])
+            covered = covering(self.root, self.trust)
         except IntegrityError as error:
             self.add(error.code, error.what, self.root.name)
             return
@@ -251,7 +280,7 @@ class _Found:
         form = Form.DIRECTORY if place.name == SUFFIX else Form.FILE
         about = place.parent if form is Form.DIRECTORY else self.root / _covered_by(name)
         try:
-            opened = _open(place, [self.trust])
+            opened = _open(place, self.trust)
             _check_name(opened, place, form, about)
         except IntegrityError as error:
             self.add(error.code, error.what, name)

@@ -1,0 +1,6 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Files and directories in other people's formats: signed as they are saved, verified as they are.
+
+It starts without torch, and is the same for every framework.
+"""

@@ -1,0 +1,386 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Have what a script has saved signed, as it is saved.
+
+Rules:
+
+1. before the first byte an empty statement marks the save as begun, of a directory only where it is
+   there already. A kill, an error and a refusal leave the mark, or nothing: what lies there then is
+   signed by nobody, and the next save of the same name begins anew;
+2. when the call has returned, the files are read back and hashed, and the launcher signs that. A
+   save that cannot be signed fails;
+3. of a distributed save the files are those that torch's own metadata names, and its first rank
+   signs when all ranks have written; what else lies in the directory is not signed;
+4. of a directory that a framework has written, the files are those that belong to the save
+   (`contents`), each in the one statement of the directory. A file that another rank has had signed
+   stands in both, where the caller says that all ranks have returned;
+5. a file or directory that this process has signed and moves is signed under its new name, if its
+   bytes are the same; of one that it has removed the statement goes, too. Where a file is saved
+   again, the statement of its directory is signed again with it.
+
+The launcher signs in a worker of a run, which has no key; elsewhere a key has to be given. This
+says which bytes an honest script has saved. What a script of bad intent has signed are the bytes
+that it chose.
+"""
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import msgspec
+
+from securetrain.artifacts.saved.contents import Print, contents, look, now, remove_left_overs
+from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
+from securetrain.artifacts.statement.saved_files import (
+    Form,
+    SavedFile,
+    SavedFiles,
+    digest_file,
+    is_sidecar,
+    open_saved,
+    read_sidecar,
+    sidecar,
+    sign_saved,
+)
+from securetrain.core import RUN_DIR_VARIABLE, SIGNER_VARIABLE, RunDir
+from securetrain.core.errors import IntegrityError, RuntimeRefusal
+from securetrain.core.files import open_regular, write_atomic
+from securetrain.identity.keys import Signer
+from securetrain.identity.signing import Ask, LauncherKey, shared_socket
+from securetrain.identity.trust import TrustRoot
+from securetrain.policy.load import digest_of, load_resolved
+from securetrain.policy.schema import Policy
+
+_REMEMBERED: Final = 4096
+_STEPS: Final = ("step", "global_step", "steps", "iteration")
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A save that has begun."""
+
+    way: str
+    form: Form
+    path: Path
+    step: int | None
+    before: Mapping[str, Print] = field(default_factory=dict)
+    """Of a directory that is signed as a whole: what lay there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """The one in whose name saves are signed."""
+
+    key: Signer
+    run_id: str
+    rank: int = 0
+    world_size: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class SaveSigner:
+    """The signed saves of one process."""
+
+    author: Callable[[], Author]
+    policy: PolicyRef
+    name: str = ""
+    """Under which the policy says that the run signs; empty for the run's own."""
+    trust: tuple[Path, ...] = ()
+    """Files of trust roots, by which other ranks' statements in a directory count."""
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ways: dict[str, int] = field(default_factory=dict)
+    """How often each function's save was signed."""
+    started: int = field(default_factory=now)
+    """What changed before belongs to no save of this process."""
+    _number: int = 0
+    _signed: dict[Path, SavedFiles] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @classmethod
+    def of_worker(cls, socket: str, run: RunDir, policy: Policy) -> "SaveSigner":
+        """That of a worker, for which the launcher signs.
+
+        Args:
+            socket: The launcher's signing socket.
+            run: The run.
+            policy: Of the run.
+        """
+        expected = policy.checkpoint.expect
+        return cls(
+            author=functools.partial(_launcher, Path(socket)),
+            policy=PolicyRef(id=policy.metadata.id, digest=digest_of(policy)),
+            name="" if expected is None or expected.name is None else expected.name,
+            trust=(run.trust, *map(Path, policy.checkpoint.load_trust)),
+        )
+
+    def begin(self, way: str, form: Form, place: str, saved: Any) -> Begun:
+        """Mark a save (rule 1).
+
+        Raises:
+            UsageError: ST-USAG-002 when the mark cannot be written.
+        """
+        path = Path(os.path.realpath(place))
+        target = sidecar(path, form)
+        if target.parent.is_dir():
+            write_atomic(target, b"")
+        return Begun(way, form, path, _step(saved))
+
+    def begin_folder(self, way: str, place: str | Path, step: int | None) -> Begun:
+        """Mark the save of a whole directory, and take down what lies there (rules 1 and 4).
+
+        Raises:
+            UsageError: ST-USAG-002 when the mark cannot be written.
+            OSError: the directory cannot be read.
+        """
+        path = Path(os.path.realpath(place))
+        before = look(path)
+        if path.is_dir() and before:
+            write_atomic(sidecar(path, Form.DIRECTORY), b"")
+        return Begun(way, Form.DIRECTORY, path, step, before)
+
+    def finish(self, begun: Begun, names: Sequence[str] = ()) -> None:
+        """Sign what was saved (rule 2).
+
+        Args:
+            begun: What `begin` gave.
+            names: The files of a directory, below it.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035.
+            UsageError: ST-USAG-002 when it cannot be read back, or the statement not be written.
+        """
+        path, form = begun.path, begun.form
+        folder, found = (path, sorted(set(names))) if names else (path.parent, [path.name])
+        with self._lock:
+            files = [_read_back(folder, name) for name in found]
+            self._sign(begun, files)
+            if form is Form.FILE:
+                self._sign_folder_again(path, files[0])
+            self.ways[begun.way] = self.ways.get(begun.way, 0) + 1
+            self.sweep()
+
+    def finish_folder(
+        self, begun: Begun, *, with_all: bool, is_shared: bool = False
+    ) -> SavedFiles | None:
+        """Sign a directory as a whole (rule 4); None where there is nothing to sign.
+
+        Args:
+            begun: What `begin_folder` gave.
+            with_all: Every process has returned from the save: what they have had signed in this
+                directory stands in its statement, too.
+            is_shared: Other processes write there, too, and may have begun earlier.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035.
+            IntegrityError: ST-CKPT-100 to 200, a statement in the directory does not hold.
+            UsageError: ST-USAG-002 when it cannot be read back, or the statement not be written.
+            OSError: the directory cannot be read.
+        """
+        folder = begun.path
+        if not folder.is_dir():
+            return None
+        with self._lock:
+            remove_left_overs(folder, self.started)
+            found = contents(folder, begun.before, since=self.started if is_shared else None)
+            files = {name: _read_back(folder, name) for name in found.written}
+            earlier = self._signed.get(folder)
+            for file in () if earlier is None else earlier.files:
+                if file.name in found.kept:
+                    files[file.name] = file
+            for name in found.apart if with_all else ():
+                below = (folder / name).parent.relative_to(folder)
+                for file in self._said(folder / name):
+                    files[(below / file.name).as_posix()] = file
+            named = [
+                msgspec.structs.replace(file, name=name) for name, file in sorted(files.items())
+            ]
+            if not named:
+                with suppress(OSError):
+                    sidecar(folder, Form.DIRECTORY).unlink()
+                return None
+            said = self._sign(begun, named)
+            for name in found.outdated:
+                with suppress(OSError):
+                    (folder / name).unlink()
+            self.ways[begun.way] = self.ways.get(begun.way, 0) + 1
+            self.sweep()
+            return said
+
+    def sign_folder(self, way: str, place: Path, step: int | None) -> SavedFiles | None:
+        """Sign all that is in a directory, as it is now; None where there is no file.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035.
+            UsageError: ST-USAG-002 when it cannot be read back, or the statement not be written.
+            OSError: the directory cannot be read.
+        """
+        begun = self.begin_folder(way, place, step)
+        with self._lock:
+            remove_left_overs(begun.path, self.started)
+            names = sorted(name for name in look(begun.path) if not is_sidecar(name))
+            if not names:
+                return None
+            said = self._sign(begun, [_read_back(begun.path, name) for name in names])
+            self.ways[way] = self.ways.get(way, 0) + 1
+            return said
+
+    def _said(self, place: Path) -> Sequence[SavedFile]:
+        """The files of another statement, if it holds."""
+        at = self.clock()
+        data = read_sidecar(place)
+        problem: IntegrityError | None = None
+        for root in self.trust:
+            try:
+                return open_saved(data, TrustRoot.load(root, at), str(place)).said.files
+            except IntegrityError as error:
+                problem = problem or error
+        raise problem or IntegrityError("ST-CKPT-100", "nobody's word counts here", str(place))
+
+    def _sign(self, begun: Begun, files: list[SavedFile]) -> SavedFiles:
+        path, form = begun.path, begun.form
+        author = self.author()
+        self._number += 1
+        said = SavedFiles(
+            run_id=author.run_id,
+            name=self.name or author.run_id,
+            policy=self.policy,
+            rank=author.rank,
+            world_size=author.world_size,
+            number=self._number,
+            step=begun.step,
+            created=self.clock(),
+            way=begun.way,
+            form=form,
+            place=(path if form is Form.DIRECTORY else path.parent).name,
+            files=files,
+        )
+        write_atomic(sidecar(path, form), sign_saved(said, author.key))
+        self._signed.pop(path, None)
+        self._signed[path] = said
+        while len(self._signed) > _REMEMBERED:
+            del self._signed[next(iter(self._signed))]
+        return said
+
+    def _sign_folder_again(self, path: Path, file: SavedFile) -> None:
+        """Sign the directory's statement with the new bytes of a file in it (rule 5)."""
+        for folder in path.parents:
+            said = self._signed.get(folder)
+            if said is None or said.form is not Form.DIRECTORY:
+                continue
+            name = path.relative_to(folder).as_posix()
+            if any(one.name == name for one in said.files):
+                new = msgspec.structs.replace(file, name=name)
+                files = [new if one.name == name else one for one in said.files]
+                self._sign(Begun(said.way, said.form, folder, said.step), files)
+            return
+
+    def sweep(self) -> None:
+        """Remove the statements on files that are gone (rule 5)."""
+        with self._lock:
+            for path, said in list(self._signed.items()):
+                if not path.exists():
+                    with suppress(OSError):
+                        sidecar(path, said.form).unlink()
+                    del self._signed[path]
+
+    def follow_moves(self, module: ModuleType) -> None:
+        """Have ``os.rename`` and ``os.replace`` keep statements true (rule 5)."""
+        for name in ("rename", "replace"):
+            setattr(module, name, self._following(getattr(module, name)))
+
+    def _following(self, move: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(move)
+        def moved(src: Any, dst: Any, **options: Any) -> None:
+            carried = self._below(src) if not options and self._signed else []
+            if not carried:
+                move(src, dst, **options)
+                return
+            with self._lock:
+                source = Path(os.path.realpath(os.fsdecode(src)))
+                target = Path(os.path.realpath(os.fsdecode(dst)))
+                alone = [said for path, said in carried if path == source]
+                if alone and alone[0].form is Form.FILE:
+                    write_atomic(sidecar(target, Form.FILE), b"")
+                move(src, dst)
+                for path, said in carried:
+                    self._sign_moved(path, target / path.relative_to(source), said)
+
+        return moved
+
+    def _below(self, src: Any) -> list[tuple[Path, SavedFiles]]:
+        try:
+            source = Path(os.path.realpath(os.fsdecode(src)))
+        except (TypeError, ValueError):
+            return []
+        with self._lock:
+            return [(p, s) for p, s in self._signed.items() if p.is_relative_to(source)]
+
+    def _sign_moved(self, old: Path, new: Path, said: SavedFiles) -> None:
+        """Sign a thing under its new name; one that has changed stays with a mark."""
+        folder = new if said.form is Form.DIRECTORY else new.parent
+        names = [file.name for file in said.files] if said.form is Form.DIRECTORY else [new.name]
+        del self._signed[old]
+        before = [(file.size, file.sha256) for file in said.files]
+        files = [_read_back(folder, name) for name in names]
+        write_atomic(sidecar(new, said.form), b"")
+        if [(file.size, file.sha256) for file in files] == before:
+            self._sign(Begun(said.way, said.form, new, said.step), files)
+        if said.form is Form.FILE:  # it may have moved along, within a directory
+            with suppress(OSError):
+                sidecar(old, said.form).unlink()
+
+
+def worker_signer(environ: Mapping[str, str] | None = None) -> SaveSigner | None:
+    """The signer of the run that this process is a worker of; None outside of any.
+
+    Raises:
+        PolicyError: ST-PLCY-002 when the run's policy cannot be read.
+    """
+    found = os.environ if environ is None else environ
+    socket, run = found.get(SIGNER_VARIABLE, ""), found.get(RUN_DIR_VARIABLE, "")
+    return _of_process(socket, run, os.getpid()) if socket and run else None
+
+
+@functools.cache
+def _of_process(socket: str, run: str, pid: int) -> SaveSigner:
+    """One for a process; a child that was forked has another (`pid`)."""
+    del pid
+    folder = RunDir(Path(run))
+    return SaveSigner.of_worker(socket, folder, load_resolved(folder.resolved_policy).policy)
+
+
+def _launcher(path: Path) -> Author:
+    """This worker, with the launcher's key.
+
+    Raises:
+        RuntimeRefusal: ST-RUNT-030 to 035.
+    """
+    socket = shared_socket(path)
+    welcome = socket.welcome()
+    if not welcome.saved_key:
+        raise RuntimeRefusal("ST-RUNT-031", "this launcher signs no saves of scripts")
+    key = LauncherKey.of(socket, Ask.SAVED, welcome.saved_key, welcome.saved_companion)
+    return Author(key=key, run_id=welcome.run_id, rank=welcome.rank, world_size=welcome.world_size)
+
+
+def _read_back(folder: Path, name: str) -> SavedFile:
+    with open(open_regular(folder / name), "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+        size, sha256 = digest_file(file)
+    return SavedFile(name=name, size=size, sha256=sha256)
+
+
+def _step(saved: Any) -> int | None:
+    """The step that the saved thing names itself; None where it names none."""
+    if isinstance(saved, dict):
+        for name in _STEPS:
+            found = saved.get(name)
+            if type(found) is int and 0 <= found < 1 << 53:
+                return found
+    return None
