@@ -22,6 +22,7 @@ from .model.safetensors_folder import sign_safetensors as sign_safetensors
 from .saved.folder import sign_folder as sign_folder
 from .saved.folder import signs_folders as signs_folders
 from .saved.folder import verify_folder as verify_folder
+from .saved.judged import JudgedFolders as JudgedFolders
 from .saved.judging import SavedResult as SavedResult
 from .saved.judging import covering as covering
 from .saved.judging import has_saved as has_saved

@@ -35,8 +35,8 @@ def at_start(policy: Policy, *, protected: bool) -> str:
         if required and lacking:
             return f"checkpoints: every save by torch is refused: files cannot meet {lacking[0]}"
         return (
-            "checkpoints: saves by dcp, torch and safetensors are signed as files; other saves are"
-            f" {then}"
+            "checkpoints: saves by dcp, torch, safetensors and frameworks are signed as files;"
+            f" other saves are {then}"
         )
     return (
         f"checkpoints: signed where the script uses securetrain.artifacts; other saves are {then}"

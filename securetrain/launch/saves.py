@@ -18,6 +18,8 @@ torch.distributed.checkpoint.state_dict_saver  ``save``, ``async_save``, ``save_
 torch.serialization                            ``torch.save`` to a path or an open file
 safetensors.torch, safetensors.numpy           ``save_file``
 lightning.fabric.utilities.cloud_io            ``_atomic_save``, which saves by way of memory
+transformers, peft, accelerate, deepspeed,     the calls that write a directory (`frameworks`), each
+lightning                                      one save with all that it writes (`folder_saves`)
 =============================================  =================================================
 
 This tells an honest script's people what they have. A script that wants to hide a save can:
@@ -36,6 +38,8 @@ from securetrain.core import printable
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.vocabulary import NOT_SIGNED
 from securetrain.launch import seams
+from securetrain.launch.folder_saves import FolderCalls, is_inner, is_part, writing
+from securetrain.launch.frameworks import SAVES, FolderSave
 from securetrain.launch.import_hooks import Patch
 from securetrain.launch.signed_calls import signed_call
 from securetrain.launch.workerlog import SaveReport
@@ -83,6 +87,7 @@ class SaveWatch:
     ways: dict[str, int] = field(default_factory=dict)
     """How often each function was called, for what nobody signs."""
     places: list[str] = field(default_factory=list)
+    folders: FolderCalls = field(default_factory=FolderCalls)
 
     def patches(self) -> dict[str, Patch]:
         """The seams, by module."""
@@ -112,6 +117,12 @@ class SaveWatch:
             found[f"{package}.utilities.cloud_io"] = functools.partial(
                 seams.wrap_if_there, functools.partial(file, "lightning"), _LIGHTNING
             )
+        for row in SAVES:
+            for module in row.modules:
+                wrapper = functools.partial(self._noticing_folder, row)
+                patch = functools.partial(seams.wrap_method_if_there, wrapper, row.owner, row.call)
+                earlier = (found[module],) if module in found else ()
+                found[module] = functools.partial(seams.apply_all, (*earlier, patch))
         return found
 
     def report(self) -> SaveReport:
@@ -119,6 +130,7 @@ class SaveWatch:
         signed: dict[str, int] = {}
         if self.signing is not None:
             self.signing.sweep()
+            self.signing.take_in()
             signed = dict(self.signing.ways)
         return SaveReport(unsigned=dict(self.ways), places=tuple(self.places), signed=signed)
 
@@ -136,6 +148,8 @@ class SaveWatch:
             in_thread = caller == _ASYNC and self._signs
             if (caller in _PARTS and not in_thread) or not (place := place_of(args, kwargs)):
                 return save(*args, **kwargs)
+            if is_part(place, is_folder=by_all):
+                return save(*args, **kwargs)
             if way == "dcp.async_save" and self._signs and _is_async_thread(kwargs):
                 return save(*args, **kwargs)  # the thread's own call of `save` is signed
             if self._signs and self.signing is not None:
@@ -146,6 +160,29 @@ class SaveWatch:
                     return kept.result
             self._notice(way, printable(place, keep="")[:_PLACE_LIMIT], by_all=by_all)
             return save(*args, **kwargs)
+
+        return noticed
+
+    def _noticing_folder(self, row: FolderSave, save: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(save)
+        def noticed(*args: Any, **kwargs: Any) -> Any:
+            given = (args[0], args[1:], kwargs)
+            where = row.place(given)
+            if not where or is_inner(where):
+                return save(*args, **kwargs)
+            place = _path(where)
+            can_sign = self._signs and "://" not in place and not row.is_later(given)
+            if can_sign and self.signing is not None:
+                here = functools.partial(save, *args, **kwargs)
+                kept = self.folders.sign(self.signing, row, here, given)
+                self.changed()
+                return kept
+            by_all = row.is_collective(given)
+            if not row.has_weights or not (by_all or row.leads(given)):
+                return save(*args, **kwargs)
+            self._notice(row.way, printable(place, keep="")[:_PLACE_LIMIT], by_all=by_all)
+            with writing(place, signs=False, is_signed=False):
+                return save(*args, **kwargs)
 
         return noticed
 

@@ -73,6 +73,20 @@ def wrap_if_there(
         wrap(wrapper, name, module)
 
 
+def wrap_method_if_there(
+    wrapper: Callable[[Callable[..., Any]], Callable[..., Any]],
+    owner: str,
+    name: str,
+    module: ModuleType,
+) -> None:
+    """Put `wrapper` around a method that a class of the module defines itself, or a function of
+    the module where `owner` is empty; nothing where there is none.
+    """
+    found = getattr(module, owner, None) if owner else module
+    if found is not None and name in vars(found):
+        setattr(found, name, wrapper(vars(found)[name]))
+
+
 def hearing_reductions(
     function: Callable[..., Any], hear: Callable[[Any], None]
 ) -> Callable[..., Any]:

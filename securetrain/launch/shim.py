@@ -20,13 +20,17 @@ torch.distributed.debug                            the debug server does not sta
 torch.nn.parallel, .distributed.fsdp, .optim       gradients are watched (`gradients`)
 torch.serialization, torch.distributed.checkpoint  saves that nobody signs are noticed (`saves`)
 torch.serialization, pickle                        files are unpickled under it (`file_loads`)
+transformers, accelerate, deepspeed, lightning     directories are signed, and verified, as a whole
+                                                   (`folder_saves`, `folder_loads`)
 multiprocessing.spawn, .forkserver                 child processes get the same shim
 =================================================  ===============================================
 
 This limits mistakes and hostile **peers**. A hostile script on this machine can undo it.
 """
 
+import builtins
 import functools
+import io
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -42,6 +46,7 @@ from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.core.vocabulary import EnforcementMode, NetworkProfile
 from securetrain.launch import loopback_peers, seams, sockets, workerlog
 from securetrain.launch.file_loads import FileLoads
+from securetrain.launch.folder_loads import FolderLoads
 from securetrain.launch.fresh_keys import FreshKeys
 from securetrain.launch.gradients import GradientWatch
 from securetrain.launch.import_hooks import Patch, PostImportFinder
@@ -156,6 +161,8 @@ class Shim:
         """Start waiting for the modules that have seams."""
         if self.saves.signing is not None:
             self.saves.signing.follow_moves(os)
+            for module in (builtins, io):
+                self.saves.signing.watch_writes(module)
         patches = self._patches()
         PostImportFinder({name: self._recorded(name, patches[name]) for name in patches}).install()
 
@@ -293,7 +300,8 @@ class Shim:
             )
         if checkpoint.verify_loads:
             # Inside of what restricts pickles, which goes by the file's own place.
-            for name, patch in self._verified_loads().patches().items():
+            files = self._verified_loads()
+            for name, patch in (files.patches() | FolderLoads(files).patches()).items():
                 both = (patch, patches[name]) if name in patches else (patch,)
                 patches[name] = functools.partial(seams.apply_all, both)
         for name, patch in self.saves.patches().items():

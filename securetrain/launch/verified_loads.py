@@ -13,6 +13,8 @@ Rules:
 3. the size is compared with what was signed before anything is allocated;
 4. what is in memory already is no file. A stream that is no file of this machine is refused.
 
+Whole directories are judged by `folder_loads`.
+
 =========================================  =====================================================
 torch.serialization                        ``torch.load``
 safetensors                                ``safe_open``, and so ``load_file``
@@ -46,6 +48,8 @@ _IN_STREAM: Final[ContextVar[bool]] = ContextVar("verified-stream", default=Fals
 _HEARD: Final[ContextVar[list[IntegrityError] | None]] = ContextVar("refusals", default=None)
 """The refusals of one ``dcp.load``, which torch may swallow."""
 _UNSIGNED: Final = "ST-CKPT-100"
+_COPY: Final = "securetrain-load"
+"""The name, for people, of memory with a verified copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +106,7 @@ class VerifiedLoads:
             size = os.fstat(source.fileno()).st_size
             if size != covered.file.size:
                 covered.check(size, "", str(path))
-            fd = os.memfd_create("securetrain-load", os.MFD_CLOEXEC)
+            fd = os.memfd_create(_COPY, os.MFD_CLOEXEC)
             copy = os.fdopen(fd, "w+b", buffering=0)
             try:
                 covered.check(*_copied(source, copy, size), str(path))
@@ -117,7 +121,7 @@ class VerifiedLoads:
         def verified(*args: Any, **kwargs: Any) -> Any:
             given = args[0] if args else kwargs.get("f")
             is_part = _IN_STREAM.get() and not isinstance(given, str | os.PathLike)
-            if given is None or isinstance(given, io.BytesIO) or is_part:
+            if given is None or isinstance(given, io.BytesIO) or is_part or _is_copy(given):
                 return load(*args, **kwargs)
             with self.opened(given) as copy:
                 is_path = isinstance(given, str | os.PathLike)
@@ -222,6 +226,15 @@ def _path_of(given: Any) -> Path:
     if not same:
         raise _not_a_file(type(given).__name__)
     return path
+
+
+def _is_copy(given: Any) -> bool:
+    """Tell whether an open file is a verified copy already (`folder_loads`)."""
+    try:
+        place = Path(f"/proc/self/fd/{given.fileno()}").readlink()
+    except (AttributeError, OSError, ValueError, TypeError):
+        return False
+    return str(place).startswith(f"/memfd:{_COPY} ")
 
 
 def _not_a_file(what: str) -> IntegrityError:

@@ -5,6 +5,7 @@
 import json
 import os
 import shutil
+import types
 from datetime import UTC, datetime
 
 import pytest
@@ -238,3 +239,36 @@ def test_a_directory_that_is_moved_is_signed_under_its_new_name(checkpoint, keys
     signer.follow_moves(Moves)
     Moves.rename(temporary, checkpoint)
     assert codes(checkpoint, trust, now) == set()
+
+
+def test_what_the_script_writes_itself_into_its_save_is_signed_with_it(
+    checkpoint, keys, trust, now, tmp_path
+):
+    """A config.json beside torch's own files, and one that is written again."""
+    signer = signer_of(keys, now)
+    module = types.SimpleNamespace(open=open)
+    signer.watch_writes(module)
+    begun = signer.begin("dcp.save", Form.DIRECTORY, str(checkpoint), {"step": 3})
+    with module.open(checkpoint / "early.json", "w") as file:
+        file.write("{}")
+    signer.finish(begun, ["model.safetensors", "optimizer.pt"])
+    assert ("ST-CKPT-141", "config.json") in codes(checkpoint, trust, now)
+    assert ("ST-CKPT-141", "early.json") not in codes(checkpoint, trust, now)
+    others = {"config.json", "trainer_state.json", "tokenizer/vocab.json"}
+    for name in others:
+        with module.open(checkpoint / name) as file:
+            data = file.read()
+        with module.open(checkpoint / name, "w") as file:
+            file.write(data + " ")
+    with module.open(tmp_path / "elsewhere.json", "w") as file:
+        file.write("{}")
+    signer.take_in()
+    assert codes(checkpoint, trust, now) == set()
+    with module.open(checkpoint / "config.json", "a") as file:
+        file.write(" ")
+        assert signer.take_in() is None
+        file.write("more")
+    assert codes(checkpoint, trust, now)
+    signer.take_in()
+    assert codes(checkpoint, trust, now) == set()
+    assert verify_folder(checkpoint, trust=trust, now=now).statements[0].said.step == 3

@@ -89,9 +89,9 @@ def contents(folder: Path, before: Mapping[str, Print], *, since: int | None = N
         if is_sidecar(name) or _is_left_over(name) or name.startswith(roots):
             continue
         own = sidecar(Path(name), Form.FILE).as_posix()
-        if own not in found:
+        if own not in found and not (folder / own).exists():
             (written if is_ours(name) else kept).append(name)
-        elif before.get(own) == found[own] and before.get(name) != found[name]:
+        elif own in found and before.get(own) == found[own] and before.get(name) != found[name]:
             outdated.append(own)
             written.append(name)
         else:
@@ -120,16 +120,22 @@ def _is_left_over(name: str) -> bool:
     return _LEFT_OVER.fullmatch(name.rpartition("/")[2]) is not None
 
 
+def print_of(path: Path) -> Print | None:
+    """Take down how a file is now; None for what is no regular file, or not there."""
+    try:
+        info = path.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(info.st_mode):
+        return None
+    return (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+
+
 def _files(root: Path) -> Iterator[tuple[str, Print]]:
     for here, _, names in os.walk(root, followlinks=False, onerror=_raise):
         for name in names:
             path = Path(here, name)
-            try:
-                info = path.lstat()
-            except FileNotFoundError:  # removed by another process, as rotation does
-                continue
-            if stat.S_ISREG(info.st_mode):
-                taken = (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+            if (taken := print_of(path)) is not None:  # another process may have removed it
                 yield path.relative_to(root).as_posix(), taken
 
 

@@ -14,7 +14,9 @@ Rules:
 4. of a directory that a framework has written, the files are those that belong to the save
    (`contents`), each in the one statement of the directory. A file that another rank has had signed
    stands in both, where the caller says that all ranks have returned;
-5. a file or directory that this process has signed and moves is signed under its new name, if its
+5. a file that the script itself opens for writing in a directory that this process has signed, such
+   as a ``config.json``, is taken into the directory's statement at the next save, or at the end;
+6. a file or directory that this process has signed and moves is signed under its new name, if its
    bytes are the same; of one that it has removed the statement goes, too. Where a file is saved
    again, the statement of its directory is signed again with it.
 
@@ -36,7 +38,14 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.artifacts.saved.contents import Print, contents, look, now, remove_left_overs
+from securetrain.artifacts.saved.contents import (
+    Print,
+    contents,
+    look,
+    now,
+    print_of,
+    remove_left_overs,
+)
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.saved_files import (
     Form,
@@ -59,6 +68,8 @@ from securetrain.policy.load import digest_of, load_resolved
 from securetrain.policy.schema import Policy
 
 _REMEMBERED: Final = 4096
+_READING: Final = frozenset("rbtU")
+"""The letters of a mode that writes nothing."""
 _STEPS: Final = ("step", "global_step", "steps", "iteration")
 
 
@@ -72,6 +83,8 @@ class Begun:
     step: int | None
     before: Mapping[str, Print] = field(default_factory=dict)
     """Of a directory that is signed as a whole: what lay there."""
+    earlier: SavedFiles | None = None
+    """The directory's statement of this process until now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +114,8 @@ class SaveSigner:
     """What changed before belongs to no save of this process."""
     _number: int = 0
     _signed: dict[Path, SavedFiles] = field(default_factory=dict)
+    _opened: dict[Path, Print | None] = field(default_factory=dict)
+    """The files that the script opened for writing, and how they were when last looked at."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @classmethod
@@ -127,6 +142,8 @@ class SaveSigner:
             UsageError: ST-USAG-002 when the mark cannot be written.
         """
         path = Path(os.path.realpath(place))
+        if form is Form.DIRECTORY:
+            self._signed.pop(path, None)
         target = sidecar(path, form)
         if target.parent.is_dir():
             write_atomic(target, b"")
@@ -140,10 +157,10 @@ class SaveSigner:
             OSError: the directory cannot be read.
         """
         path = Path(os.path.realpath(place))
-        before = look(path)
-        if path.is_dir() and before:
+        before, earlier = look(path), self._signed.pop(path, None)
+        if before:
             write_atomic(sidecar(path, Form.DIRECTORY), b"")
-        return Begun(way, Form.DIRECTORY, path, step, before)
+        return Begun(way, Form.DIRECTORY, path, step, before, earlier)
 
     def finish(self, begun: Begun, names: Sequence[str] = ()) -> None:
         """Sign what was saved (rule 2).
@@ -162,9 +179,10 @@ class SaveSigner:
             files = [_read_back(folder, name) for name in found]
             self._sign(begun, files)
             if form is Form.FILE:
-                self._sign_folder_again(path, files[0])
+                self._sign_folder_again(path)
             self.ways[begun.way] = self.ways.get(begun.way, 0) + 1
             self.sweep()
+            self.take_in()
 
     def finish_folder(
         self, begun: Begun, *, with_all: bool, is_shared: bool = False
@@ -190,8 +208,7 @@ class SaveSigner:
             remove_left_overs(folder, self.started)
             found = contents(folder, begun.before, since=self.started if is_shared else None)
             files = {name: _read_back(folder, name) for name in found.written}
-            earlier = self._signed.get(folder)
-            for file in () if earlier is None else earlier.files:
+            for file in () if begun.earlier is None else begun.earlier.files:
                 if file.name in found.kept:
                     files[file.name] = file
             for name in found.apart if with_all else ():
@@ -211,6 +228,7 @@ class SaveSigner:
                     (folder / name).unlink()
             self.ways[begun.way] = self.ways.get(begun.way, 0) + 1
             self.sweep()
+            self.take_in()
             return said
 
     def sign_folder(self, way: str, place: Path, step: int | None) -> SavedFiles | None:
@@ -262,27 +280,71 @@ class SaveSigner:
             files=files,
         )
         write_atomic(sidecar(path, form), sign_saved(said, author.key))
+        folder = path if form is Form.DIRECTORY else path.parent
+        for file in files:
+            if (place := folder / file.name) in self._opened:
+                self._opened[place] = print_of(place)
         self._signed.pop(path, None)
         self._signed[path] = said
         while len(self._signed) > _REMEMBERED:
             del self._signed[next(iter(self._signed))]
         return said
 
-    def _sign_folder_again(self, path: Path, file: SavedFile) -> None:
-        """Sign the directory's statement with the new bytes of a file in it (rule 5)."""
-        for folder in path.parents:
-            said = self._signed.get(folder)
-            if said is None or said.form is not Form.DIRECTORY:
-                continue
+    def _sign_folder_again(self, path: Path) -> None:
+        """Sign the directory's statement with the new bytes of a file in it (rule 6)."""
+        folder = self._folder_of(path)
+        if folder is not None:
             name = path.relative_to(folder).as_posix()
-            if any(one.name == name for one in said.files):
-                new = msgspec.structs.replace(file, name=name)
-                files = [new if one.name == name else one for one in said.files]
-                self._sign(Begun(said.way, said.form, folder, said.step), files)
-            return
+            if any(one.name == name for one in self._signed[folder].files):
+                self._sign_with(folder, [path])
+
+    def wrote(self, path: Path) -> None:
+        """Remember that the script opens a file for writing (rule 5)."""
+        real = Path(os.path.realpath(path))
+        if real not in self._opened and len(self._opened) < _REMEMBERED:
+            self._opened[real] = None
+
+    def take_in(self) -> None:
+        """Sign directories again with what the script has written into them (rule 5).
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035.
+            UsageError: ST-USAG-002 when it cannot be read back, or the statement not be written.
+        """
+        with self._lock:
+            more: dict[Path, list[Path]] = {}
+            for path, before in list(self._opened.items()):
+                folder = self._folder_of(path)
+                if folder is None or is_sidecar(path.name) or sidecar(path, Form.FILE).exists():
+                    continue
+                if (now_is := print_of(path)) is not None and now_is != before:
+                    more.setdefault(folder, []).append(path)
+            for folder, paths in more.items():
+                self._sign_with(folder, paths)
+
+    def _folder_of(self, path: Path) -> Path | None:
+        """The nearest directory around a file that this process has signed."""
+        return next(
+            (
+                folder
+                for folder in path.parents
+                if folder in self._signed and self._signed[folder].form is Form.DIRECTORY
+            ),
+            None,
+        )
+
+    def _sign_with(self, folder: Path, paths: Sequence[Path]) -> None:
+        """Sign a directory's statement again, with files as they are now."""
+        said = self._signed[folder]
+        files = {file.name: file for file in said.files}
+        for path in paths:
+            name = path.relative_to(folder).as_posix()
+            files[name] = _read_back(folder, name)
+        named = [files[name] for name in sorted(files)]
+        self._sign(Begun(said.way, said.form, folder, said.step), named)
 
     def sweep(self) -> None:
-        """Remove the statements on files that are gone (rule 5)."""
+        """Remove the statements on files that are gone (rule 6)."""
         with self._lock:
             for path, said in list(self._signed.items()):
                 if not path.exists():
@@ -290,8 +352,20 @@ class SaveSigner:
                         sidecar(path, said.form).unlink()
                     del self._signed[path]
 
+    def watch_writes(self, module: ModuleType) -> None:
+        """Have ``open`` of ``builtins`` or ``io`` say what is opened for writing (rule 5)."""
+        plain = module.open
+
+        @functools.wraps(plain)
+        def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            if isinstance(file, str | os.PathLike) and not _READING.issuperset(mode):
+                self.wrote(Path(os.fsdecode(file)))
+            return plain(file, mode, *args, **kwargs)
+
+        vars(module)["open"] = opened
+
     def follow_moves(self, module: ModuleType) -> None:
-        """Have ``os.rename`` and ``os.replace`` keep statements true (rule 5)."""
+        """Have ``os.rename`` and ``os.replace`` keep statements true (rule 6)."""
         for name in ("rename", "replace"):
             setattr(module, name, self._following(getattr(module, name)))
 

@@ -15,6 +15,7 @@ from .listing import read_statement as read_statement
 from .rules import Shown as Shown
 from .saved_files import Form as Form
 from .saved_files import SavedFiles as SavedFiles
+from .saved_files import is_sidecar as is_sidecar
 from .saved_files import read_saved_message as read_saved_message
 from .statements import Bound as Bound
 from .statements import CheckpointPredicate as CheckpointPredicate

@@ -113,6 +113,10 @@ ROWS: Final = (
          fix="look at it with 'securetrain scan'; save plain data and tensors in its place, or"
              " allow it in the policy (checkpoint.allow_globals, checkpoint.allow_pickles_in)",
          severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-001"),
+    Code("ST-RUNT-038", X.FAILURE, "a directory is not signed: some rank did not end the save",
+         fix="call the framework's save on every rank, as its documentation says, or save on one"
+             " rank by a call that is meant for one",
+         severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=LATER, threat="X-WORKER-FAILED"),
     # gradients
     Code("ST-GRAD-001", X.FAILURE, "a rank's gradient is not finite",
          fix="lower optimizer.lr or optimizer.clip, and look at the rows of this step",
