@@ -301,14 +301,10 @@ class Shim:
         if checkpoint.verify_loads:
             # Inside of what restricts pickles, which goes by the file's own place.
             files = self._verified_loads()
-            for name, patch in (files.patches() | FolderLoads(files).patches()).items():
-                both = (patch, patches[name]) if name in patches else (patch,)
-                patches[name] = functools.partial(seams.apply_all, both)
-        for name, patch in self.saves.patches().items():
-            both = (patches[name], patch) if name in patches else (patch,)
-            patches[name] = functools.partial(seams.apply_all, both)
+            patches = _both(_both(files.patches(), FolderLoads(files).patches()), patches)
+        patches = _both(patches, self.saves.patches())
         if self.gradients is not None:
-            patches |= self.gradients.patches()
+            patches = _both(patches, self.gradients.patches())
         patches[f"{dist}.distributed_c10d"] = functools.partial(seams.apply_all, tuple(c10d))
         return patches
 
@@ -395,6 +391,15 @@ class Shim:
     def _say(self, text: str) -> None:
         sys.stderr.write(f"securetrain rank {self.rank}: {text}\n")
         sys.stderr.flush()
+
+
+def _both(first: Mapping[str, Patch], then: Mapping[str, Patch]) -> dict[str, Patch]:
+    """The seams of two parts, each module's in this order."""
+    found = dict(first)
+    for name, patch in then.items():
+        both = (found[name], patch) if name in found else (patch,)
+        found[name] = functools.partial(seams.apply_all, both)
+    return found
 
 
 def _now() -> datetime:
