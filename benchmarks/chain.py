@@ -59,8 +59,9 @@ LINES: Final = 100
 """Lines of the ledger."""
 _SEQ: Final = 32
 _WIDTH: Final = 128
-LINKS: Final = tuple(link for link in ChainLink if link not in {ChainLink.LOG, ChainLink.TIME})
-"""All but those for which a log's proof stands beside each checkpoint."""
+_FROM_ELSEWHERE: Final = frozenset({ChainLink.LOG, ChainLink.TIME, ChainLink.REPLAY})
+LINKS: Final = tuple(link for link in ChainLink if link not in _FROM_ELSEWHERE)
+"""All that a run itself has evidence for: no proof of a log, and nobody who did the steps again."""
 _SETTINGS: Final[dict[str, Any]] = {
     "seed": 7,
     "data": {"train_split": "train", "seq_len": 32, "batch_rows": 16, "order": None}

@@ -8,7 +8,10 @@ The mutants of a module, one change each:
 
 * a ``raise`` becomes ``pass``;
 * a bare call of something named check, verify, validate, require, refuse or spend becomes ``pass``;
-* one operand of an ``and``/``or`` is dropped, or one link of a chained comparison.
+* one operand of an ``and``/``or`` is dropped, or one link of a chained comparison;
+* a ``return`` of a verdict called broken, missing or contradicts becomes ``pass``;
+* one line is dropped of a table that a ``for`` goes through, or one ``yield`` of what such a loop
+  compares (a name, and two values).
 
 Left alone: texts of messages, ``x or <constant>`` (a default, not a check), and the raising default
 of a ``match`` over a closed set, which is unreachable by design.
@@ -67,6 +70,7 @@ _LEAST_TIMEOUT: Final = 120.0
 _SLOWER: Final = 5.0
 """So many times the original's seconds make a time-out."""
 CHECK_NAMES: Final = ("check", "verify", "validate", "require", "refuse", "spend")
+VERDICTS: Final = ("broken", "missing", "contradicts")
 
 
 class Fate(StrEnum):
@@ -122,7 +126,7 @@ def _changes(tree: ast.Module) -> Iterator[tuple[ast.stmt | ast.expr, str]]:
                 pass
             case ast.Raise(exc=ast.expr()):
                 yield node, "pass"
-            case ast.Expr(value=ast.Call(func=function)) if _is_check(function):
+            case ast.Expr(value=ast.Call(func=function)) if _is_named(function, CHECK_NAMES):
                 yield node, "pass"
             case ast.BoolOp(op=operator, values=values):
                 word = " and " if isinstance(operator, ast.And) else " or "
@@ -139,7 +143,22 @@ def _changes(tree: ast.Module) -> Iterator[tuple[ast.stmt | ast.expr, str]]:
                     ]
                     yield node, "(" + " and ".join(links) + ")"
             case _:
-                pass
+                yield from _verdicts(node)
+
+
+def _verdicts(node: ast.AST) -> Iterator[tuple[ast.stmt | ast.expr, str]]:
+    """What is dropped where checks are answers, and not refusals that are raised."""
+    match node:
+        case ast.Return(value=ast.Call(func=function)) if _is_named(function, VERDICTS):
+            yield node, "pass"
+        case ast.For(iter=ast.Tuple(elts=[ast.Tuple(), _, *_] as lines) as table):
+            for dropped in range(len(lines)):
+                kept = [ast.unparse(v) for n, v in enumerate(lines) if n != dropped]
+                yield table, "(" + ", ".join(kept) + ",)"
+        case ast.Expr(value=ast.Yield(value=ast.Tuple(elts=[ast.Constant(value=str()), _, _]))):
+            yield node, "pass"
+        case _:
+            pass
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
@@ -157,9 +176,9 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _walk(child)
 
 
-def _is_check(function: ast.expr) -> bool:
+def _is_named(function: ast.expr, words: Sequence[str]) -> bool:
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return any(word in name.lstrip("_").split("_") for word in CHECK_NAMES)
+    return any(word in name.lstrip("_").split("_") for word in words)
 
 
 def tests_of(module: str, root: Path) -> list[tuple[Path, ...]]:

@@ -13,15 +13,18 @@ Rules, in order:
 
 Most of what is signed is plain: ASCII without escaped characters, and integers of fewer than 16
 digits. Of such, msgspec's sorted output is the canonical form, and what it reads and writes again
-byte for byte has no duplicate keys and no other spelling. Everything else takes the slow way, which
+byte for byte has no duplicate keys and no other spelling. A type whose values msgspec reads from
+JSON as it converts them (`_is_exact`) is read at once. Everything else takes the slow way, which
 alone refuses; a test compares both.
 """
 
 import json
+from functools import cache
 from typing import Any, Final, TypeVar
 
 import msgspec
 import rfc8785
+from msgspec import inspect
 
 from securetrain.core.errors import UsageError
 
@@ -31,7 +34,8 @@ _KINDS: Final = bytes(
     ord("0") if chr(n).isdigit() and n < 128 else ord(":") if chr(n) in ":,[" else n
     for n in range(256)
 )
-_LONG: Final = (b":" + 16 * b"0", b":-" + 16 * b"0")
+_LONG: Final = b":" + 16 * b"0"
+_LONG_NEGATIVE: Final = b":-" + 16 * b"0"
 """Integers that may not be exact as a double, as `_KINDS` shows them."""
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
@@ -93,7 +97,7 @@ def _plain(data: bytes) -> bool:
     if not data.isascii() or data[:1] not in {b"{", b"["} or b"\\u" in data:
         return False
     kinds = data.translate(_KINDS)
-    return not any(long in kinds for long in _LONG)
+    return _LONG not in kinds and _LONG_NEGATIVE not in kinds
 
 
 def _load_plain(data: bytes) -> Any:
@@ -137,6 +141,8 @@ def decode(
     """
     if len(data) > limit:
         raise _bad(f"{len(data)} bytes, the limit is {limit}", where)
+    if (read := decode_plain(data, type)) is not None:
+        return read
     value = _load_plain(data)
     is_plain = value is not _SLOW
     if not is_plain:
@@ -147,6 +153,59 @@ def decode(
         return msgspec.convert(value, type, strict=True)
     except (msgspec.ValidationError, rfc8785.CanonicalizationError, RecursionError) as error:
         raise _bad(str(error), where) from error
+
+
+def decode_plain(data: bytes, type: type[T]) -> T | None:  # noqa: A002 - as above
+    """Plain data in canonical form as a value of `type`, and None for everything else, which
+    `decode` reads or refuses. The caller has seen to its size.
+    """
+    decoder = _decoder_of(type)
+    if decoder is None or not _plain(data):
+        return None
+    try:
+        value: T = decoder.decode(data)
+        return value if _ENCODER.encode(value) == data else None
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return None
+
+
+@cache
+def _decoder_of(type: Any) -> msgspec.json.Decoder[Any] | None:  # noqa: A002 - as above
+    """A decoder of values of a type; None where the slow way might read another one, or none."""
+    found = inspect.type_info(type)
+    if not _is_exact(found, set()):
+        return None
+    return msgspec.json.Decoder(type, float_hook=_refuse_float)
+
+
+def _is_exact(found: inspect.Type, seen: set[Any]) -> bool:
+    """Tell whether JSON of a type has one reading: no floats, no keys that are not strings."""
+    match found:
+        case inspect.Metadata(type=inner):
+            return _is_exact(inner, seen)
+        case (
+            inspect.AnyType()
+            | inspect.NoneType()
+            | inspect.BoolType()
+            | inspect.IntType()
+            | inspect.StrType()
+            | inspect.DateTimeType()
+            | inspect.EnumType()
+            | inspect.LiteralType()
+        ):
+            return True
+        case inspect.DictType(key_type=inspect.StrType(), value_type=inner):
+            return _is_exact(inner, seen)
+        case inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner):
+            return _is_exact(inner, seen)
+        case inspect.TupleType(item_types=inner) | inspect.UnionType(types=inner):
+            return all(_is_exact(one, seen) for one in inner)
+        case inspect.StructType(cls=cls, fields=fields):
+            if cls in seen:
+                return True
+            return all(_is_exact(one.type, seen | {cls}) for one in fields)
+        case _:
+            return False
 
 
 def _bad(what: str, where: str) -> UsageError:

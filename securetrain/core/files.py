@@ -369,9 +369,9 @@ def unsafe_name(name: str) -> str:
     """Explain why one path component is not allowed in a signed directory; empty when it is."""
     if name in {"", ".", ".."} or "/" in name:
         return "not a plain file name"
-    if any(ch in "\\:" or not ch.isprintable() for ch in name):
+    if "\\" in name or ":" in name or not name.isprintable():
         return "a name with a backslash, colon or unprintable character"
-    if unicodedata.normalize("NFC", name) != name:
+    if not name.isascii() and unicodedata.normalize("NFC", name) != name:
         return "a name that is not in Unicode NFC form"
     if len(name.encode("utf-8", "surrogatepass")) > 255:
         return "a name longer than 255 bytes"

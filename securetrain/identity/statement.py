@@ -35,6 +35,15 @@ class _Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     predicate: dict[str, object]
 
 
+class _FrameOf(msgspec.Struct, Generic[P], frozen=True, forbid_unknown_fields=True):
+    """A `_Frame` whose predicate is read at once."""
+
+    type: str = msgspec.field(name="_type")
+    subject: list[Subject]
+    predicateType: str  # noqa: N815 - the name in the specification
+    predicate: P
+
+
 class Statement(msgspec.Struct, Generic[P], frozen=True):
     """A statement whose predicate has been checked against its type."""
 
@@ -74,6 +83,13 @@ def parse_to_sign(
     Raises:
         IdentityError: ST-IDEN-004 when it is another type or malformed.
     """
+    if len(data) <= dsse.ENVELOPE_LIMIT:
+        known = canonical.decode_plain(data, _FrameOf[predicate])  # type: ignore[valid-type]
+        if known is not None and (known.type, known.predicateType) == (
+            STATEMENT_TYPE,
+            predicate_type,
+        ):
+            return Statement(tuple(known.subject), known.predicate)
     try:
         frame = canonical.decode(
             data, _Frame, limit=dsse.ENVELOPE_LIMIT, where=where, canonical=True

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -158,3 +160,62 @@ def test_other_spellings_are_refused_where_bytes_are_signed(data):
 def test_no_bytes_escape_the_error_tree(data):
     with suppress(UsageError):
         canonical.decode(data, Point)
+
+
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What documents have: nested, optional, closed choices, anything at all."""
+
+    name: str
+    at: datetime | None = None
+    kind: Literal["a", "b"] = "a"
+    points: tuple[Point, ...] = ()
+    of: dict[str, Point] = {}
+    settings: dict[str, Any] = {}
+
+
+class Measured(msgspec.Struct):
+    value: float = 0.0
+
+
+class Numbered(msgspec.Struct):
+    by: dict[int, str] = {}
+
+
+def read(type_, data):
+    try:
+        return canonical.decode(data, type_, canonical=True)
+    except UsageError:
+        return UsageError
+
+
+points = st.builds(Point, st.integers(-(2**60), 2**60), st.text(max_size=3))
+documents = st.builds(
+    Kept,
+    st.text(max_size=4),
+    at=st.none() | st.datetimes(timezones=st.just(UTC)),
+    points=st.lists(points, max_size=2).map(tuple),
+    of=st.dictionaries(st.text(max_size=2), points, max_size=2),
+    settings=st.dictionaries(st.text(max_size=2), values | st.floats(), max_size=2),
+)
+
+
+@given(documents, st.integers(0, 200), st.sampled_from(["", " ", "0", "9" * 16, ".0", '"', "{"]))
+def test_typed_bytes_are_read_at_once_as_the_slow_way_reads_them(value, at, more):
+    """Whatever is put into the bytes, both ways have the same value, or both refuse."""
+    try:
+        data = canonical.encode(value)
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError):
+        return
+    data = data[:at] + more.encode() + data[at:]
+    quick = read(Kept, data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(canonical, "decode_plain", lambda *_: None)
+        assert read(Kept, data) == quick
+
+
+def test_types_that_have_two_readings_are_read_the_slow_way():
+    for kind, data in ((Measured, b'{"value":1.50}'), (Numbered, b'{"by":{"1":"x"}}')):
+        assert canonical.decode_plain(data, kind) is None
+        assert read(kind, data) is UsageError
+    assert canonical.decode_plain(b'{"name":"n","x":1}', Point) == Point(1, "n")
+    assert canonical.decode_plain(b'{"x":1,"name":"n"}', Point) is None

@@ -29,6 +29,19 @@ def _check_key(key: object) -> None:
         raise ValueError("no key")
     if key == "wrong":
         raise
+
+"""
+
+JUDGE = b"""\
+def judge(said: object, found: object) -> object:
+    for name, mine, others in (("one", said, found), ("two", said, found)):
+        if mine != others:
+            return broken(name)
+    return verified("both")
+
+
+def asked(said: object) -> object:
+    yield "size", said, 1
 """
 
 GOOD = """\
@@ -64,6 +77,16 @@ def test_what_is_mutated():
         (5, 'raise ValueError("bad age")', "pass"),
         (6, "_check_key(key)", "pass"),
         (18, 'raise ValueError("no key")', "pass"),
+    ]
+
+
+def test_checks_that_are_answers_are_mutated_too():
+    found = [(m.line, m.before, m.replacement) for m in mutate.mutants("chain/one.py", JUDGE)]
+    assert sorted(found) == [
+        (2, '(("one", said, found), ("two", said, found))', "(('one', said, found),)"),
+        (2, '(("one", said, found), ("two", said, found))', "(('two', said, found),)"),
+        (4, "return broken(name)", "pass"),
+        (9, 'yield "size", said, 1', "pass"),
     ]
 
 

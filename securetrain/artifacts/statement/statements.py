@@ -199,20 +199,50 @@ def read_message(message: bytes) -> CheckpointPredicate:
     return predicate
 
 
+class _Claim(msgspec.Struct, frozen=True):
+    """A payload of which only the type is looked at: whoever opens it reads all of it, strictly."""
+
+    type: str = msgspec.field(name="predicateType", default="")
+
+
+class _Enveloped(msgspec.Struct, frozen=True):
+    """An envelope of which only the payload is looked at, likewise."""
+
+    payload: str
+
+
+_CLAIM: Final = msgspec.json.Decoder(_Claim)
+_ENVELOPED: Final = msgspec.json.Decoder(_Enveloped)
+
+
+def _claimed_type(payload: bytes) -> str:
+    """The type that a payload claims; empty where it claims none."""
+    try:
+        return _CLAIM.decode(payload).type
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return ""
+
+
+def _payload_of(data: bytes) -> str:
+    """The payload in an envelope, or in a bundle with one, in base64."""
+    try:
+        return _ENVELOPED.decode(data).payload
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return envelope_unverified(data).payload
+
+
 def claimed_kind(data: bytes) -> Kind | None:
     """The kind that an envelope claims before it is verified; decides which role is asked."""
+    if len(data) > dsse.ENVELOPE_LIMIT:
+        return None
     try:
-        envelope = envelope_unverified(data)
-        payload = canonical.loads(
-            base64.b64decode(envelope.payload, validate=True), limit=dsse.ENVELOPE_LIMIT
-        )
+        payload = base64.b64decode(_payload_of(data), validate=True)
     except (UsageError, binascii.Error, ValueError):
         return None
-    claimed = payload.get("predicateType") if isinstance(payload, dict) else None
-    match claimed:
-        case str() if claimed in {CHECKPOINT_TYPE, CHECKPOINT_TYPE_V1}:
+    match _claimed_type(payload):
+        case claimed if claimed in {CHECKPOINT_TYPE, CHECKPOINT_TYPE_V1}:
             return Kind.CHECKPOINT
-        case str() if claimed == DATASET_TYPE:
+        case claimed if claimed == DATASET_TYPE:
             return Kind.DATASET
         case _:
             return None
@@ -281,11 +311,7 @@ def open_statement(
 
 def _parse_checkpoint(payload: dsse.VerifiedPayload) -> statement.Statement[CheckpointPredicate]:
     """Read version 2, or version 1 as a statement that has no name and binds nothing more."""
-    try:
-        frame = canonical.loads(payload.data, limit=dsse.ENVELOPE_LIMIT)
-    except UsageError:
-        frame = None  # refused below, as what it is
-    if not isinstance(frame, dict) or frame.get("predicateType") != CHECKPOINT_TYPE_V1:
+    if _claimed_type(payload.data) != CHECKPOINT_TYPE_V1:
         return statement.parse(payload, CHECKPOINT_TYPE, CheckpointPredicate)
     old = statement.parse(payload, CHECKPOINT_TYPE_V1, CheckpointPredicateV1)
     said = {field: getattr(old.predicate, field) for field in old.predicate.__struct_fields__}
