@@ -11,10 +11,12 @@ Rules:
    the very one that is bound: another statement on the same bytes is another link;
 4. the ledger counts when its chain holds under the trust root's keys, the trust root says which key
    may write which events, every line is by a key that may, and the head that was bound is in it:
-   what was cut away before that cannot be hidden.
+   what was cut away before that cannot be hidden. A checkpoint that it says was set aside is none
+   to rely on, and a waiver lies beside directories only.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from securetrain.artifacts.statement import Opened, ParentRole
@@ -23,7 +25,7 @@ from securetrain.chain.links import Given, Subject, Verdict, broken, missing, ve
 from securetrain.chain.store import document
 from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink
-from securetrain.ledger import Reading, read_ledger
+from securetrain.ledger import Reading, events, read_ledger
 from securetrain.policy.schema import Policy
 
 D = TypeVar("D", bound=documents.Document)
@@ -147,7 +149,8 @@ def judge_ledger(subject: Subject, given: Given) -> Verdict:
         return missing(link, "the statement binds no head of a ledger")
     if subject.ledger is None:
         return missing(link, "the run's ledger")
-    _, reading, heads = _read_ledger(subject.ledger, given)
+    heard = _read_ledger(subject.ledger, given)
+    reading, heads = heard.reading, heard.heads
     if not reading.names_writers:
         return broken(
             link,
@@ -160,20 +163,40 @@ def judge_ledger(subject: Subject, given: Given) -> Verdict:
     read = reading.verified
     if bound not in heads:
         return broken(link, "the head is not in it", expected=bound, found=read.head)
+    if subject.opened.digest in heard.set_aside:
+        return broken(link, "it says that this checkpoint was set aside")
     return verified(link, f"{heads[bound]} of {len(read.entries)} entries were bound")
 
 
-def _read_ledger(data: bytes, given: Given) -> tuple[bytes, Reading, Mapping[str, int]]:
-    """The ledger, and how many entries each head of it covers. The bytes are kept with that, so
-    that no others can come to lie where they lay: the key is their place in memory.
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """A ledger that was read."""
+
+    data: bytes
+    reading: Reading
+    heads: Mapping[str, int]
+    """By each head of it, how many entries that covers."""
+    set_aside: frozenset[str]
+    """The digests of checkpoints."""
+
+
+def _read_ledger(data: bytes, given: Given) -> _Heard:
+    """The ledger, read once. The bytes are kept with that, so that no others can come to lie where
+    they lay: the key is their place in memory.
     """
 
-    def read() -> tuple[bytes, Reading, Mapping[str, int]]:
+    def read() -> _Heard:
         reading = read_ledger(data, given.trust, where="ledger")
         entries = reading.verified.entries
         heads = [entry.body.prev for entry in entries[1:]]
         heads += [reading.verified.head] if entries else []
-        return data, reading, {head: number for number, head in enumerate(heads, 1)}
+        told = [one for one in reading.events if isinstance(one, events.CheckpointQuarantined)]
+        return _Heard(
+            data=data,
+            reading=reading,
+            heads={head: number for number, head in enumerate(heads, 1)},
+            set_aside=frozenset(one.digest for one in told),
+        )
 
     return given.memory.of("ledger", id(data), read)
 

@@ -10,9 +10,12 @@ Rules, in order:
 3. ancestors are followed by the statements that are bound, and where none is, by the digests of
    their trees. Nothing recurses, and nothing is followed twice;
 4. links are judged as beside a run directory (`judging`): all of the checkpoint's, and with
-   ``depth: all`` those that the policy requires of every ancestor;
+   ``depth: all`` those that the policy requires of every ancestor. One that is not in the pack, or
+   by another statement than the one that is bound, has all of them missing: leaving a statement out
+   is no way to have it not asked;
 5. what the policy asks of a statement itself is asked of each that rule 4 judges: of an ancestor
-   everything but which artifact was expected;
+   everything but which artifact was expected. Where it asks for a log (``checkpoint.log``), each
+   needs its proof, by the log and the quorum that the policy names;
 6. a link that is required and not verified refuses. Without a policy nothing is required: a broken
    link refuses, and a missing one leaves the answer incomplete;
 7. at the witnesses' time (`seen_at`), everything is judged as of the moment at which the quorum of
@@ -45,7 +48,7 @@ from securetrain.chain import packing
 from securetrain.chain.container import Descriptor, Pack
 from securetrain.chain.held import main_line, rows_wanted
 from securetrain.chain.judging import Judged, judge_all
-from securetrain.chain.links import Given, Subject
+from securetrain.chain.links import Given, Subject, code_of
 from securetrain.chain.replayed import Replay
 from securetrain.chain.store import PIECE_LIMIT
 from securetrain.chain.unpacking import Holding, check
@@ -54,7 +57,7 @@ from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.vocabulary import ChainDepth, ChainLink, LinkState
 from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
-from securetrain.policy.schema import Policy
+from securetrain.policy.schema import Policy, TransparencyLog
 
 STATEMENT_LIMIT: Final = 64 << 20
 CONTENTS_LIMIT: Final = 32 << 20
@@ -221,7 +224,13 @@ def _is_statement(descriptor: Descriptor) -> bool:
     return descriptor.media_type == packing.STATEMENT_TYPE
 
 
-def _logged(pack: Pack, entry: packing.Entry, trust: TrustRoot, now: datetime) -> Logged | None:
+def _logged(
+    pack: Pack,
+    entry: packing.Entry,
+    trust: TrustRoot,
+    now: datetime,
+    asked: TransparencyLog | None = None,
+) -> Logged | None:
     if entry.proof is None:
         return None
     statement = pack.read(entry.statement, STATEMENT_LIMIT)
@@ -229,7 +238,7 @@ def _logged(pack: Pack, entry: packing.Entry, trust: TrustRoot, now: datetime) -
     if kind is None:
         return None
     proof = LogProof(pack.read(entry.proof, packing.PROOF_LIMIT))
-    return proof.judge(statement, kind, trust, now)
+    return proof.judge(statement, kind, trust, now, asked)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -283,6 +292,8 @@ class _Verifier:
                 dataset = subject.dataset
             self._ask_statement(one, verdicts, None if number else expect, first=not number)
             self._ask_links(verdicts)
+        if self._asks_all:
+            self._ask_for_lost(chain)
         held = tuple(self._held(chain, listed))
         made = self._made(opened, tuple(judged), seen, len(chain) - 1)
         return replace(made, ancestors=tuple(chain[1:]), dataset=dataset, held=held)
@@ -391,6 +402,20 @@ class _Verifier:
                     known.add(parent.statement)
                     waiting.append(parent)
 
+    def _ask_for_lost(self, chain: Sequence[Opened]) -> None:
+        """The end of rule 4."""
+        for one in chain:
+            said, found = one.checkpoint, self._parents(one)
+            bound = said.bound.parents or [None] * len(said.parents)
+            for parent, statement in zip(said.parents, bound, strict=True):
+                there = found.get(parent.digest)
+                if there is not None and statement in {None, there.statement}:
+                    continue
+                why = "it is not in the pack" if there is None else "not by the bound statement"
+                what = f"parent {parent.role} {parent.digest[:16]} of step {said.step}"
+                for link in sorted(self._required):
+                    self._add(code_of(link), f"{what}: {link} missing: {why}", "")
+
     def _subject(self, opened: Opened) -> Subject:
         said, entry = opened.checkpoint, self.entries[opened.statement]
         bound = [said.bound.dataset] if said.bound.dataset is not None else []
@@ -407,10 +432,13 @@ class _Verifier:
         )
 
     def _proof_of(self, entry: packing.Entry, opened: Opened) -> Logged | None:
+        asked = None if self.policy is None else self.policy.checkpoint.log
+        step = f"step {opened.checkpoint.step}"
+        if entry.proof is None and asked is not None:
+            self._add("ST-CKPT-180", f"{step}: the pack has no proof of it", "its proof")
         try:
-            return _logged(self.pack, entry, self.trust, self.now)
+            return _logged(self.pack, entry, self.trust, self.now, asked)
         except SecureTrainError as error:
-            step = f"step {opened.checkpoint.step}"
             self._add(error.code, f"{step}: {reason(error)}", "its proof")
             return None
 

@@ -23,6 +23,10 @@ from securetrain.core.errors import IntegrityError
 
 WIDTH: Final = "token_bytes"
 """Metadata of a dataset of tokens, which says how wide they are."""
+BYTES: Final = "bytes"
+TOKENS: Final = "tokens"
+DOCUMENTS: Final = frozenset({"text", "jsonl", "parquet"})
+"""Formats whose rows are cut from documents, which the trainer shuffles and packs itself."""
 
 
 def settings_of(pieces: Pieces, job: str | None) -> Mapping[str, Any] | None:
@@ -38,22 +42,42 @@ def settings_of(pieces: Pieces, job: str | None) -> Mapping[str, Any] | None:
     return None if declared is None else declared.settings
 
 
-def width_of(dataset: DatasetPredicate, settings: Mapping[str, Any]) -> int | None:
-    """Bytes of a token; None where tokens are made from documents."""
+def format_of(dataset: DatasetPredicate, settings: Mapping[str, Any]) -> str | None:
+    """The format that the trainer reads a dataset in: the job's choice, or what the dataset's own
+    statement says (`train.data.open`, written down a second time); None where nobody can say.
+    """
     data = settings.get("data")
     if not isinstance(data, dict):
         return None
-    match data.get("format"):
+    chosen = data.get("format")
+    if chosen is not None:
+        return chosen if chosen in {BYTES, TOKENS} | DOCUMENTS else None
+    match dataset.format:
+        case DataFormat.JSONL | DataFormat.PARQUET as signed:
+            return signed.value
+        case DataFormat.RAW if data.get("token_bytes") is not None or WIDTH in dataset.metadata:
+            return TOKENS
+        case DataFormat.RAW:
+            return BYTES if data.get("tokenizer") == BYTES else "text"
+        case _:
+            return None
+
+
+def width_of(dataset: DatasetPredicate, settings: Mapping[str, Any]) -> int | None:
+    """Bytes of a token; None where tokens are made from documents.
+
+    Raises:
+        IntegrityError: ST-CHAN-016, the job and the dataset's statement say two widths, or none.
+    """
+    match format_of(dataset, settings):
         case "bytes":
             return 1
-        case "tokens" if data.get("token_bytes") in {2, 4}:
-            return int(data["token_bytes"])
-        case None if (
-            dataset.format is DataFormat.RAW
-            and WIDTH not in dataset.metadata
-            and (data.get("token_bytes"), data.get("tokenizer")) == (None, "bytes")
-        ):
-            return 1
+        case "tokens":
+            said = {settings["data"].get("token_bytes"), dataset.metadata.get(WIDTH)}
+            widths = {str(one) for one in said if one is not None}
+            if widths not in ({"2"}, {"4"}):
+                raise _refuse(f"tokens of {' or '.join(sorted(widths)) or 'unknown'} bytes")
+            return int(widths.pop())
         case _:
             return None
 
@@ -86,6 +110,11 @@ class RowBytes:
                 if first < last:
                     found.append((name, first, last - first))
         return cls(order, width, tuple(found), tuple(accumulate(one[2] for one in found)))
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of the split, without what was removed."""
+        return self._ends[-1] // self.width if self._ends else 0
 
     def of_step(self, step: int) -> Iterator[tuple[str, int, int]]:
         """File, offset and length of every stretch that the rows of a step are made from.

@@ -30,7 +30,7 @@ from securetrain.artifacts.statement import (
 )
 from securetrain.chain.links import Given, Subject, Verdict, broken, missing, verified
 from securetrain.chain.records import StepRecord, StepRecords, StepVerdict, records_of
-from securetrain.chain.row_bytes import settings_of, width_of
+from securetrain.chain.row_bytes import DOCUMENTS, RowBytes, format_of, settings_of, width_of
 from securetrain.chain.row_order import RowOrder
 from securetrain.core.vocabulary import ChainLink
 
@@ -107,9 +107,10 @@ def judge_rows(subject: Subject, given: Given) -> Verdict:
     places = _places(dataset.predicate, settings, kept.order)
     asked = [
         *_compared(settings, kept.order),
+        *_kind(format_of(dataset.predicate, settings), settings, kept.order),
         *_cursor(subject.said, kept.order),
         ("dataset", subject.said.dataset.digest, dataset.digest),
-        ("places to begin", places or kept.order.starts, kept.order.starts),
+        ("places to begin", kept.order.starts if places is None else places, kept.order.starts),
     ]
     for name, wanted, has in asked:
         if wanted != has:
@@ -180,10 +181,25 @@ def _compared(settings: Mapping[str, Any], order: RowOrder) -> Iterator[tuple[st
     yield "order's split", data.get("train_split"), order.split
     yield "row length", data.get("seq_len"), order.seq_len
     yield "rows of a step", data.get("batch_rows"), order.batch_rows
-    if data.get("order") is not None:
-        yield "order's kind", data["order"], order.kind
     if order.kind == "epochs":
         yield "order's epochs", data.get("epochs"), order.epochs
+
+
+def _kind(
+    found: str | None, settings: Mapping[str, Any], order: RowOrder
+) -> Iterator[tuple[str, object, object]]:
+    """The kind of order, and whether windows come in turn: as the job says, or as the trainer takes
+    data of this format. Only documents were shuffled before they came to be windows.
+    """
+    data = settings.get("data")
+    chosen = data.get("order") if isinstance(data, dict) else None
+    if chosen is None and found is not None:
+        chosen = "epochs" if found in DOCUMENTS else "random"
+    if chosen is not None:
+        yield "order's kind", chosen, order.kind
+    if found is not None:
+        in_turn = found in DOCUMENTS and order.kind == "epochs"
+        yield "order of windows", in_turn, order.sequential
 
 
 def _places(dataset: DatasetPredicate, settings: Mapping[str, Any], order: RowOrder) -> int | None:
@@ -193,11 +209,7 @@ def _places(dataset: DatasetPredicate, settings: Mapping[str, Any], order: RowOr
     width = width_of(dataset, settings)
     if width is None:
         return None
-    split = next((one for one in dataset.splits if one.name == order.split), None)
-    if split is None:
-        return 0
-    sizes = {file.name: file.size for file in dataset.files}
-    tokens = sum(sizes.get(name, 0) for name in split.files) // width
+    tokens = RowBytes.of(dataset, order, width).num_tokens
     return tokens - order.seq_len if order.kind == "random" else (tokens - 1) // order.seq_len
 
 

@@ -159,7 +159,7 @@ def decode_plain(data: bytes, type: type[T]) -> T | None:  # noqa: A002 - as abo
     """Plain data in canonical form as a value of `type`, and None for everything else, which
     `decode` reads or refuses. The caller has seen to its size.
     """
-    decoder = _decoder_of(type)
+    decoder = _decoder_of(type)  # type: ignore[arg-type]
     if decoder is None or not _plain(data):
         return None
     try:

@@ -4,7 +4,7 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ from securetrain.artifacts.statement import (
     StepPieces,
     members,
 )
-from securetrain.artifacts.statement.dataset_predicate import DataFile, Split
+from securetrain.artifacts.statement.dataset_predicate import DataFile, Removed, Split
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.chain import documents, steps
@@ -367,6 +367,72 @@ def another_dataset_is_named(s: Segment) -> CheckpointPredicate:
     return s.said(s.kept(), dataset=ref)
 
 
+def declare(s: Segment, **data: Any) -> None:
+    """Other settings, which the launcher bound as the job's."""
+    said = SETTINGS | {"data": SETTINGS["data"] | data}  # type: ignore[operator]
+    declared = s.pieces.keep(documents.Declared(program="m", settings=said))
+    s.bound_job = s.pieces.keep(documents.Job(program=None, declared=declared))
+
+
+def ordered(s: Segment, order: RowOrder) -> CheckpointPredicate:
+    """All ranks recorded and signed another order than the job's."""
+    s.order = order
+    s.lines = s.record(order)
+    return s.said(s.kept())
+
+
+@lie(ROWS)
+def windows_come_in_an_order_that_nobody_asked_for(s: Segment) -> CheckpointPredicate:
+    declare(s, epochs=9)
+    return ordered(s, msgspec.structs.replace(ORDER, kind="epochs", starts=31, epochs=9))
+
+
+@lie(ROWS)
+def windows_come_in_turn(s: Segment) -> CheckpointPredicate:
+    declare(s, order="epochs", epochs=9)
+    order = msgspec.structs.replace(ORDER, kind="epochs", starts=31, epochs=9)
+    s.order, s.lines = order, s.record(order)
+    honest = s.said(s.kept())
+    assert s.judge(honest, ROWS)[0] is LinkState.VERIFIED
+    return ordered(s, msgspec.structs.replace(order, sequential=True))
+
+
+@lie(ROWS)
+def a_split_that_the_dataset_does_not_have(s: Segment) -> CheckpointPredicate:
+    declare(s, train_split="secret")
+    return ordered(s, msgspec.structs.replace(ORDER, split="secret"))
+
+
+@lie(ROWS)
+def a_dataset_that_is_too_short_for_a_row(s: Segment) -> CheckpointPredicate:
+    s.dataset = with_statement(s, dataset(32))
+    return ordered(s, ORDER)
+
+
+@lie(ROWS)
+def tokens_of_another_width_than_was_signed(s: Segment) -> CheckpointPredicate:
+    wide = msgspec.structs.replace(dataset(), metadata={"token_bytes": "4"})
+    s.dataset = with_statement(s, wide)
+    declare(s, format="tokens", token_bytes=2)
+    return ordered(s, msgspec.structs.replace(ORDER, starts=468))
+
+
+@lie(ROWS)
+def what_was_removed_is_read(s: Segment) -> CheckpointPredicate:
+    gone = Removed(file="a.bin", offset=100, length=50)
+    s.dataset = with_statement(s, msgspec.structs.replace(dataset(), removed=[gone]))
+    honest = s.said(s.kept())
+    assert s.judge(honest, ROWS)[0] is LinkState.BROKEN
+    left = msgspec.structs.replace(ORDER, starts=918)
+    assert s.judge(ordered(s, left), ROWS)[0] is LinkState.VERIFIED
+    return ordered(s, ORDER)
+
+
+def with_statement(s: Segment, said: DatasetPredicate) -> Opened:
+    """The segment's dataset, with another statement."""
+    return replace(s.dataset, predicate=said)
+
+
 @lie(ROWS)
 def the_settings_are_of_another_job(s: Segment) -> CheckpointPredicate:
     other = s.pieces.keep(documents.Declared(program="m", settings=SETTINGS | {"seed": 9}))
@@ -386,6 +452,7 @@ def test_a_lie_is_broken_at_its_link(segment, monkeypatch, name):
     monkeypatch.setattr(steps, "expected_gradients", lambda *_: said.gradients)
     monkeypatch.setattr(steps, "_compared", lambda *_: iter(()))
     monkeypatch.setattr(steps, "_cursor", lambda *_: iter(()))
+    monkeypatch.setattr(steps, "_kind", lambda *_: iter(()))
     monkeypatch.setattr(steps, "_places", lambda *_: None)
     segment.dataset = Opened(
         kind=Kind.DATASET, predicate=dataset(), digest=said.dataset.digest, key_ids=frozenset()

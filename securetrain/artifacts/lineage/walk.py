@@ -36,7 +36,8 @@ from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity import dsse
 from securetrain.identity.trust import TrustRoot
 
-MAX_LINKS: Final = 10_000
+MAX_LINKS: Final = 1 << 17
+"""Of a run that has saved 10,000 checkpoints: each has a parent, and a dataset."""
 MAX_FOUND: Final = 100_000
 MAX_DEPTH: Final = 4
 MAX_NESTED: Final = 64
@@ -189,7 +190,7 @@ class _Walker:
         link.path = self.found.get(link.digest)
         if count > MAX_LINKS:
             link.problem = f"more than {MAX_LINKS} links"
-        elif link.digest in self.done and one.leads_back():
+        elif self._was_checkpoint(link.digest) and one.leads_back():
             link.problem = "it leads back to itself"
         elif link.path is None:
             link.problem = "not found among the directories that were given"
@@ -201,6 +202,11 @@ class _Walker:
             else:
                 return self._follow(one, opened)
         return []
+
+    def _was_checkpoint(self, digest: str) -> bool:
+        """Tell whether a link was followed that has others below it: a dataset leads nowhere."""
+        known = self.done.get(digest)
+        return known is not None and isinstance(known.said, CheckpointPredicate)
 
     def _follow(self, one: _Waiting, opened: Opened) -> list[_Waiting]:
         link = one.link
