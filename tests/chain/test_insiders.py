@@ -1,0 +1,418 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks by insiders who know the code, on what is asked of a pack as a whole. No torch.
+
+Each is taken with its own check off, in the same test.
+"""
+
+import base64
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from securetrain.artifacts.lineage import judging as statement_judging
+from securetrain.artifacts.lineage import machine
+from securetrain.artifacts.statement import CheckpointPredicate, Parent, members
+from securetrain.artifacts.statement.statements import digest_of, sign
+from securetrain.chain import kept, packed, packing
+from securetrain.chain.container import Document, write_pack
+from securetrain.chain.links import verified
+from securetrain.chain.packed import PackResult
+from securetrain.core import canonical
+from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import Revoked, TrustRole, TrustRoot, sign_document
+from securetrain.ledger import Ledger, events
+from securetrain.policy.schema import Policy, TransparencyLog
+from tests.chain.conftest import MINUTE, NOW
+from tests.chain.test_other_keys import Logged
+from tests.chain.test_packs import LATER, Run, codes, documents_of, of_nodes, policy
+from tests.vocabulary import trust_document
+
+
+def without(path: Path, out: Path, *numbers: int) -> Path:
+    """A pack from which some of the listed statements are left out."""
+    subject, found, plain = taken_apart(path)
+    for number in sorted(numbers, reverse=True):
+        del found[plain["statements"].pop(number)["statement"]]
+    return put_together(out, subject, found, plain)
+
+
+def taken_apart(path: Path) -> tuple[Document, dict[str, Document], Any]:
+    """The subject, all other documents but the contents, and the contents as plain data."""
+    subject, found = documents_of(path)
+    (old,) = [one for one in found.values() if one.media_type == packing.CONTENTS_TYPE]
+    del found[old.digest]
+    return subject, found, canonical.loads(bytes(old.source))  # type: ignore[arg-type]
+
+
+def put_together(out: Path, subject: Document, found: dict[str, Document], plain: Any) -> Path:
+    """The pack, whole."""
+    listed = Document.of(packing.CONTENTS_TYPE, canonical.dumps(plain))
+    write_pack(out, subject, [listed, *found.values()])
+    return out
+
+
+def off(monkeypatch: Any, place: object, name: str, instead: Callable[..., Any]) -> None:
+    monkeypatch.setattr(place, name, instead)
+
+
+# --- ancestors that are not asked ---
+
+
+@pytest.fixture
+def unattested(tmp_path: Path) -> Run:
+    """A checkpoint whose parent's launcher has lied about a tier, and that one's honest parent."""
+    made = Run(tmp_path / "run")
+    made.save()
+    made.save(of_nodes(made, tier=NodeTier.TEE_GPU))
+    made.save()
+    return made
+
+
+@pytest.mark.forgery
+def test_an_ancestor_is_not_left_out_to_have_it_not_asked(
+    unattested: Run, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Whoever has the pack, and no key: the policy asks for the nodes of all ancestors."""
+    run, path, asked = unattested, unattested.pack(), policy("nodes")
+    assert codes(run.verify(path, policy=asked)) == {"ST-CHAN-010"}
+    for number, numbers in enumerate(((1,), (1, 2))):
+        out = without(path, tmp_path / f"{number}.stpack", *numbers)
+        result = run.verify(out, policy=asked)
+        assert codes(result) == {"ST-CHAN-010"}, result.problems
+        assert "not in the pack" in result.problems[0].what
+        # Where the policy asks for the checkpoint alone, so does the verifier.
+        assert run.verify(out, policy=policy("nodes", depth="checkpoint")).ok
+        with monkeypatch.context() as patch:
+            off(patch, packed._Verifier, "_ask_for_lost", lambda *_: None)
+            assert run.verify(out, policy=asked).ok, "the control"
+
+
+@pytest.mark.forgery
+def test_another_statement_on_an_ancestors_bytes_is_not_the_bound_one(
+    unattested: Run, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """With the checkpoint's key: the lie is signed again, honestly, and put in its place.
+
+    Of the checkpoint itself every link is asked, of its ancestors those that are required: the
+    lie is two checkpoints back.
+    """
+    run, asked = unattested, policy("nodes")
+    run.save()
+    subject, found, plain = taken_apart(run.pack())
+    lie = run.made[1]
+    honest = msgspec.structs.replace(
+        lie, nodes=[msgspec.structs.replace(one, tier=NodeTier.TPM) for one in lie.nodes]
+    )
+    again = Document.of(packing.STATEMENT_TYPE, sign(honest, "step-00000020", run.key))
+    del found[plain["statements"][2]["statement"]]
+    plain["statements"][2]["statement"] = again.digest
+    out = put_together(tmp_path / "x.stpack", subject, {**found, again.digest: again}, plain)
+    result = run.verify(out, policy=asked)
+    assert codes(result) == {"ST-CHAN-010"}, result.problems
+    assert "not by the bound statement" in result.problems[0].what
+    assert codes(run.verify(out, policy=policy("nodes", "parents"))) >= {"ST-CHAN-018"}
+    off(monkeypatch, packed._Verifier, "_ask_for_lost", lambda *_: None)
+    assert run.verify(out, policy=asked).ok, "the control"
+
+
+@pytest.mark.forgery
+def test_a_circle_ends_and_proves_nothing(tmp_path: Path) -> None:
+    """Two statements that name each other's bytes; no statement can bind both of each other."""
+    run = Run(tmp_path / "run")
+    first = run.said()
+    second = run.said(
+        step=20,
+        seq=1,
+        created=NOW + 6 * MINUTE,
+        files=[msgspec.structs.replace(first.files[0], root="be" * 32)],
+    )
+    bare = msgspec.structs.replace(first.bound, parents=[])
+
+    def on(said: CheckpointPredicate, other: CheckpointPredicate) -> CheckpointPredicate:
+        return msgspec.structs.replace(said, parents=[Parent(digest=digest_of(other))], bound=bare)
+
+    run.save(on(first, second))
+    run.save(on(second, first))
+    path = run.pack()
+    for depth in ("all", "checkpoint"):
+        result = run.verify(path, policy=policy("parents", depth=depth))
+        assert codes(result) == {"ST-CHAN-018"}
+        assert result.num_ancestors == 1
+
+
+@pytest.mark.forgery
+def test_a_fork_is_another_chain_and_each_answers_for_itself(tmp_path: Path) -> None:
+    """Two checkpoints with one number after the same parent: the fork's own lie stays its own."""
+    run = Run(tmp_path / "run")
+    run.save()
+    honest = run.save()
+    fork = run.said(step=20, seq=1, created=NOW + 6 * MINUTE)
+    on_first = msgspec.structs.replace(
+        fork,
+        files=[msgspec.structs.replace(fork.files[0], root="f0" * 32)],
+        parents=[Parent(digest=digest_of(run.made[0]))],
+        bound=msgspec.structs.replace(fork.bound, parents=run.statements[:1]),
+    )
+    shutil.rmtree(honest)
+    run.save(on_first)
+    child = run.said(step=30, seq=2, parents=[Parent(digest=digest_of(run.made[1]))])
+    # It says that it goes on from the honest one, and binds the fork's statement.
+    run.save(child)
+    result = run.verify(run.pack(), policy=policy("parents"))
+    assert codes(result) == {"ST-CHAN-018"}
+    # Both numbers cannot follow each other.
+    after = run.said(step=40, seq=1, parents=[Parent(digest=digest_of(on_first))])
+    bound = msgspec.structs.replace(after.bound, parents=[run.statements[2]])
+    run.save(msgspec.structs.replace(after, bound=bound))
+    assert codes(run.verify(run.pack("b.stpack"), policy=policy("parents"))) == {"ST-CHAN-018"}
+
+
+@pytest.mark.forgery
+def test_an_ancestor_that_has_expired_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    run = Run(tmp_path / "run")
+    run.save(run.said(expires=NOW + timedelta(hours=2)))
+    run.save()
+    path = run.pack()
+    result = run.verify(path, policy=policy("nodes"))
+    assert codes(result) == {"ST-CKPT-153"}
+    assert "step 10" in result.problems[0].what
+    assert run.verify(path, policy=policy("nodes"), now=NOW + timedelta(hours=1)).ok
+    off(monkeypatch, machine, "expired", lambda *_: [])
+    assert run.verify(path, policy=policy("nodes")).ok, "the control"
+
+
+@pytest.mark.forgery
+def test_an_ancestor_that_its_ranks_did_not_sign_is_refused(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    run = Run(tmp_path / "run")
+    term = (NOW - MINUTE, NOW + timedelta(days=1))
+    signers = [
+        members.issue(run.job.name, run.job.spiffe(node), term, run.roles.node)
+        for node in run.job.nodes
+    ]
+
+    def signed(said: CheckpointPredicate) -> CheckpointPredicate:
+        messages = members.messages_of(said)
+        return msgspec.structs.replace(
+            said,
+            members=sorted(one.certificate for one in signers),
+            signatures=[
+                members.signature_of(rank, signers[rank // 2], message)
+                for rank, message in enumerate(messages)
+            ],
+        )
+
+    def asked() -> Policy:
+        plain = msgspec.to_builtins(policy("nodes"))
+        plain["checkpoint"]["require_rank_signatures"] = True
+        return msgspec.convert(plain, Policy)
+
+    run.save(signed(run.said()))
+    run.save(signed(run.said()))
+    assert run.verify(run.pack(), policy=asked()).ok
+    run.save()  # its signatures are stripped, and it is signed again
+    run.save(signed(run.said()))
+    path = run.pack("b.stpack")
+    result = run.verify(path, policy=asked())
+    assert codes(result) == {"ST-CKPT-122"}
+    assert "step 30" in result.problems[0].what
+    off(monkeypatch, statement_judging.members, "check", lambda *_, **__: [])
+    assert run.verify(path, policy=asked()).ok, "the control"
+
+
+# --- the log ---
+
+
+def asks_log(*links: str, **log: Any) -> Policy:
+    plain = msgspec.to_builtins(policy(*links, depth="checkpoint"))
+    plain["checkpoint"]["log"] = msgspec.to_builtins(TransparencyLog(**log))
+    return msgspec.convert(plain, Policy)
+
+
+@dataclass
+class FewWitnesses(Logged):
+    """A trust root for which one witness of its two is enough."""
+
+    def document(self, *revoked: Revoked) -> bytes:
+        made = TrustRoot.parse(Logged.document(self, *revoked), LATER).document
+        role = msgspec.structs.replace(made.roles[TrustRole.WITNESS], threshold=1)
+        roles = {**made.roles, TrustRole.WITNESS: role}
+        return sign_document(msgspec.structs.replace(made, roles=roles), [self.roles.root])
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Logged:
+    made = FewWitnesses(tmp_path / "run")
+    made.save()
+    made.log(made.save(), num_witnesses=1)
+    return made
+
+
+@pytest.mark.forgery
+def test_a_proof_is_not_left_out_where_the_policy_asks_for_a_log(
+    logged: Logged, tmp_path: Path
+) -> None:
+    """As beside a directory: `checkpoint.log` alone asks for it, whatever links are required."""
+    path, asked = logged.pack(), asks_log("nodes")
+    assert logged.verify(path, policy=asked).ok
+    subject, found, plain = taken_apart(path)
+    del found[plain["statements"][0].pop("proof")]
+    out = put_together(tmp_path / "x.stpack", subject, found, plain)
+    result = logged.verify(out, policy=asked)
+    assert codes(result) == {"ST-CKPT-180"}
+    # A policy without a log does not ask.
+    assert logged.verify(out, policy=policy("nodes", depth="checkpoint")).ok
+
+
+@pytest.mark.forgery
+def test_the_quorum_and_the_keys_of_the_log_are_the_policys_too(
+    logged: Logged, monkeypatch: Any
+) -> None:
+    """One witness is enough for the trust root, and not for whoever asks for two."""
+    path, unasked = logged.pack(), packed._logged
+    stranger = PrivateKey.generate().public
+    other = base64.b64encode(stranger.spki).decode()
+    mine = [base64.b64encode(one.public.spki).decode() for one in logged.witnesses]
+    for asked in (
+        asks_log("log", "time", quorum=2, witnesses=tuple(mine)),
+        asks_log("log", "time", witnesses=(other,)),
+        asks_log("log", "time", keys=(other,), origin="log.example/team"),
+        asks_log("log", "time", keys=(other,), origin="log.example/others"),
+    ):
+        result = logged.verify(path, policy=asked)
+        assert codes(result) == {"ST-CKPT-180", "ST-CHAN-020", "ST-CHAN-021"}
+        with monkeypatch.context() as patch:
+            off(patch, packed, "_logged", lambda *given: unasked(*given[:4]))
+            assert logged.verify(path, policy=asked).ok, "the control"
+
+
+# --- the ledger ---
+
+
+@dataclass
+class WithLedger(Run):
+    """A run with a ledger, which its launcher writes."""
+
+    launcher: PrivateKey = field(default_factory=PrivateKey.generate)
+
+    def trust(self, now: Any = LATER) -> TrustRoot:
+        roles = {
+            TrustRole.ROOT: [self.roles.root.public],
+            TrustRole.NODE: [self.roles.node.public],
+            TrustRole.CHECKPOINT: [self.key.public],
+            TrustRole.LEDGER: [self.launcher.public, self.roles.worker.public],
+            TrustRole.LEDGER_LAUNCHER: [self.launcher.public],
+            TrustRole.LEDGER_WORKER: [self.roles.worker.public],
+        }
+        made = trust_document(roles, NOW - timedelta(days=9), NOW + timedelta(days=300))
+        return TrustRoot.parse(sign_document(made, [self.roles.root]), now)
+
+    def write(self, said: events.LedgerEvent, key: PrivateKey | None = None) -> str:
+        """Write an event; the new head."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        ledger = Ledger(self.root / "ledger.jsonl", key or self.launcher, "launcher", lambda: NOW)
+        ledger.write(said)
+        lines = (self.root / "ledger.jsonl").read_bytes().splitlines()
+        return hashlib.sha256(lines[-1]).hexdigest()
+
+
+@pytest.mark.forgery
+def test_a_checkpoint_that_was_set_aside_is_none_to_rely_on(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Its own statement cannot know it; the ledger does, and so does that of its descendants."""
+    run = WithLedger(tmp_path / "run")
+    head = run.write(events.LedgerMended(subject="l", bytes=1, digest="0" * 64))
+    for _ in range(2):
+        said = run.said()
+        run.save(
+            msgspec.structs.replace(
+                said, bound=msgspec.structs.replace(said.bound, ledger_head=head)
+            )
+        )
+    assert run.verify(run.pack(), policy=policy("ledger")).ok
+    aside = digest_of(run.made[0])
+    told = events.CheckpointQuarantined(
+        subject="step-00000010", code="ST-ATTS-001", what="evicted", step=10, digest=aside
+    )
+    run.write(told)
+    path = run.pack("b.stpack")
+    result = run.verify(path, policy=policy("ledger"))
+    assert codes(result) == {"ST-CHAN-019"}
+    assert "step 10" in result.problems[0].what
+    assert "set aside" in result.problems[0].what
+    assert run.verify(path, policy=policy("ledger", depth="checkpoint")).ok
+    off(
+        monkeypatch,
+        kept.events,
+        "CheckpointQuarantined",
+        type("Nothing", (), {}),
+    )
+    assert run.verify(path, policy=policy("ledger")).ok, "the control"
+
+
+@pytest.mark.forgery
+def test_a_worker_cannot_set_a_checkpoint_aside(tmp_path: Path, monkeypatch: Any) -> None:
+    """A line of another role breaks the link, and says whose it is."""
+    run = WithLedger(tmp_path / "run")
+    head = run.write(events.LedgerMended(subject="l", bytes=1, digest="0" * 64))
+    said = run.said()
+    run.save(
+        msgspec.structs.replace(said, bound=msgspec.structs.replace(said.bound, ledger_head=head))
+    )
+    aside = digest_of(run.made[0])
+    run.write(
+        events.CheckpointQuarantined(
+            subject="x", code="ST-ATTS-001", what="evicted", step=10, digest=aside
+        ),
+        key=run.roles.worker,
+    )
+    path = run.pack()
+    result = run.verify(path, policy=policy("ledger"))
+    assert codes(result) == {"ST-CHAN-019"}
+    assert "worker" in result.problems[0].what
+    assert "set aside" not in result.problems[0].what
+    link = ChainLink.LEDGER
+    off(monkeypatch, kept, "broken", lambda *_, **__: verified(link, "anything"))
+    assert run.verify(path, policy=policy("ledger")).ok, "the control"
+
+
+# --- keys that count no more ---
+
+
+def revoking(run: Run, key: PrivateKey) -> TrustRoot:
+    plain = run.trust().document
+    gone = Revoked(key_id=key.key_id, since=NOW, reason="stolen")
+    changed = msgspec.structs.replace(plain, revoked=[gone])
+    return TrustRoot.parse(sign_document(changed, [run.roles.root]), LATER)
+
+
+def accepted_all(run: Run, trust: TrustRoot, path: Path, links: str) -> PackResult:
+    with packed.Pack.open(path) as opened:
+        return packed.verify_pack(opened, trust=trust, policy=policy(links), now=LATER)
+
+
+@pytest.mark.forgery
+def test_a_key_that_was_revoked_vouches_for_nobody(tmp_path: Path) -> None:
+    """The node key's endorsements, and the checkpoint key's statements: ancestors included."""
+    run = Run(tmp_path / "run")
+    run.save()
+    run.save()
+    path = run.pack()
+    assert accepted_all(run, run.trust(), path, "nodes").ok
+    result = accepted_all(run, revoking(run, run.roles.node), path, "nodes")
+    assert codes(result) == {"ST-CHAN-010", "ST-CHAN-011"}
+    assert result.judged[0].verdicts[ChainLink.MEMBERSHIP].state is LinkState.BROKEN
+    result = accepted_all(run, revoking(run, run.key), path, "nodes")
+    assert codes(result) == {"ST-CKPT-161"}
+    assert result.subject is None
