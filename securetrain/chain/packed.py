@@ -406,7 +406,7 @@ class _Verifier:
         """The end of rule 4."""
         for one in chain:
             said, found = one.checkpoint, self._parents(one)
-            bound = said.bound.parents or [None] * len(said.parents)
+            bound: Sequence[str | None] = said.bound.parents or [None] * len(said.parents)
             for parent, statement in zip(said.parents, bound, strict=True):
                 there = found.get(parent.digest)
                 if there is not None and statement in {None, there.statement}:

@@ -7,27 +7,36 @@ Rules:
 1. evidence lies in the run directory that holds the checkpoint, and in the folders that are given;
    it counts by its digest and its signatures, wherever it lies;
 2. the links that a policy requires are asked of the checkpoint, and with ``depth: all`` of every
-   ancestor for itself; one that was not found has all of them missing;
+   ancestor for itself; one that was not found, or by another statement than the bound one, has all
+   of them missing. Of each ancestor is asked, too, what the policy asks of a statement, whether it
+   was set aside, and for the proof where the policy asks for a log;
 3. nothing here recurses: a run saves thousands of checkpoints in a row.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from securetrain.artifacts import Problem, VerifyResult
-from securetrain.artifacts.lineage import Link
-from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate, Opened, Shown
+from securetrain.artifacts.lineage import Asked, Link, LogProof, judge_statement, quarantine
+from securetrain.artifacts.statement import (
+    CheckpointPredicate,
+    DatasetPredicate,
+    Opened,
+    Shown,
+    read_statement,
+)
 from securetrain.chain.judging import Judged, judge, judge_all
 from securetrain.chain.links import Given, Subject, code_of
 from securetrain.chain.store import Places
-from securetrain.core.errors import SecureTrainError
+from securetrain.core.errors import SecureTrainError, reason
 from securetrain.core.files import read_file
-from securetrain.core.vocabulary import ChainDepth, ChainLink
+from securetrain.core.vocabulary import ChainDepth, ChainLink, LinkState
 from securetrain.identity.trust import TrustRoot
-from securetrain.policy.schema import Policy
+from securetrain.policy.schema import Policy, TransparencyLog
 
 LEDGER_LIMIT: Final = 1 << 30
 MAX_PROBLEMS: Final = 1000
@@ -57,20 +66,58 @@ class Evidence:
         """The links that a policy requires and that are not verified."""
         found: list[Problem] = []
         required = self.required(policy)
-        for judged in self.judged(policy, chain, result):
-            for verdict in judged.verdicts.values():
-                if verdict.link not in required:
-                    continue
-                problem = verdict.problem()
-                if problem is not None and len(found) < MAX_PROBLEMS:
-                    where = f"run {judged.run}, step {judged.step} ({judged.digest[:16]}): "
-                    found.append(Problem(code=problem.code, what=where + problem.what))
+        for number, (link, judged) in enumerate(self._every(policy, chain, result)):
+            told = [
+                problem
+                for verdict in judged.verdicts.values()
+                if verdict.link in required and (problem := verdict.problem()) is not None
+            ]
+            if number:
+                told += self._of_ancestor(link, judged, policy)
+            where = f"run {judged.run}, step {judged.step} ({judged.digest[:16]}): "
+            found += [Problem(code=one.code, what=where + one.what) for one in told]
+            if len(found) > MAX_PROBLEMS:
+                return found[:MAX_PROBLEMS]
         if required and policy.chain.depth is ChainDepth.ALL:
             found += self._not_found(required, chain)
         return found
 
+    def _of_ancestor(self, link: Link, judged: Judged, policy: Policy) -> Iterator[Problem]:
+        """The end of rule 2, without its links."""
+        assert link.opened is not None
+        nodes = judged.verdicts[ChainLink.NODES]
+        is_asked = nodes.state is not LinkState.NOT_ASKED
+        asked = Asked(
+            trust=self.trust,
+            policy=policy,
+            now=self.now,
+            nodes=is_asked,
+            shown=Shown(tiers=nodes.tiers, problem=nodes.problem() if is_asked else None),
+        )
+        yield from judge_statement(link.opened, asked)
+        if isinstance(link.path, Path):
+            yield from quarantine.check(link.path, link.opened, self.trust)
+        if policy.checkpoint.log is not None:
+            yield from self._unproven(link, policy.checkpoint.log)
+
+    def _unproven(self, link: Link, asked: TransparencyLog) -> Iterator[Problem]:
+        """Why an ancestor is not proven to be logged: the proof lies beside it."""
+        assert link.opened is not None
+        assert link.path is not None
+        try:
+            statement = read_statement(link.path, link.opened.kind)
+            proof = LogProof.beside(link.path)
+            proof.judge(statement, link.opened.kind, self.trust, self.now, asked)
+        except SecureTrainError as error:
+            yield Problem(code=error.code, what=reason(error))
+
     def judged(self, policy: Policy, chain: Link, result: VerifyResult) -> Iterator[Judged]:
         """The verdicts on each checkpoint that the policy asks about."""
+        return (judged for _, judged in self._every(policy, chain, result))
+
+    def _every(
+        self, policy: Policy, chain: Link, result: VerifyResult
+    ) -> Iterator[tuple[Link, Judged]]:
         given, ledgers = self._given(), dict[Path, bytes | None]()
         for number, link in enumerate(chain.every()):
             opened = link.opened
@@ -85,7 +132,7 @@ class Evidence:
                 logged=result.logged if number == 0 else None,
                 ledger=self._ledger(link, ledgers),
             )
-            yield judge_all(subject, given, self.required(policy))
+            yield link, judge_all(subject, given, self.required(policy))
 
     def _given(self) -> Given:
         return Given(
@@ -108,15 +155,26 @@ class Evidence:
     @staticmethod
     def _not_found(required: frozenset[ChainLink], chain: Link) -> list[Problem]:
         """Rule 2, for ancestors of which there is no statement."""
-        lost = [one for one in chain.every() if one.opened is None and "parent" in one.role]
+        lost = list(islice(_lost(chain), 100))
         return [
-            Problem(
-                code=code_of(link),
-                what=f"{one.role} {one.digest[:16]}: {link} missing: {one.problem}",
-            )
-            for one in lost[:100]
+            Problem(code=code_of(link), what=f"{one.role} {one.digest[:16]}: {link} missing: {why}")
+            for one, why in lost
             for link in sorted(required)
         ]
+
+
+def _lost(chain: Link) -> Iterator[tuple[Link, str]]:
+    """Parents of which the bound statement is not there, and why."""
+    for link in chain.every():
+        if not isinstance(link.said, CheckpointPredicate) or _is_repeated(link):
+            continue
+        bound: Sequence[str | None] = link.said.bound.parents or [None] * len(link.said.parents)
+        below = [one for one in link.links if "parent" in one.role]
+        for one, statement in zip(below, bound, strict=True):
+            if one.opened is None:
+                yield one, one.problem
+            elif statement not in {None, one.opened.statement}:
+                yield one, "not by the bound statement"
 
 
 def near(path: Path | str) -> list[Path]:

@@ -4,6 +4,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ from securetrain.core.vocabulary import LinkState
 from securetrain.policy.load import LoadedPolicy
 from securetrain.report import junit, problems, sarif
 from securetrain.report.document import Document, plural
-from securetrain.report.outcome import Outcome
+from securetrain.report.outcome import Case, Outcome
 from securetrain.report.pieces import safe, wide
 
 MAX_SHOWN: Final = 20
@@ -59,6 +60,7 @@ def verified(result: PackResult, policy: LoadedPolicy | None, trust_file: Path) 
         exit_code=int(result.exit_code),
         problems=tuple(map(problems.located, result.problems)),
         checked=(result.path.name,),
+        tests=tuple(_cases(result)),
     )
     return Document(
         data=_to_dict(result, policy),
@@ -69,6 +71,37 @@ def verified(result: PackResult, policy: LoadedPolicy | None, trust_file: Path) 
         },
         exit_code=int(result.exit_code),
     )
+
+
+def _cases(result: PackResult) -> Iterator[Case]:
+    """A test for each link of each checkpoint that was asked, and one for everything else."""
+    left = list(result.problems)
+    links: list[Case] = []
+    for judged in result.judged:
+        about = f"run {judged.run}, step {judged.step} ({judged.digest[:16]}): "
+        told = [one for one in left if one.what.startswith(about)]
+        used = []
+        for link, verdict in judged.verdicts.items():
+            missing = verdict.problem()
+            if verdict.state is LinkState.NOT_ASKED:
+                continue
+            mine = [one for one in told if one.what.startswith(f"{about}{link} ")]
+            used += mine
+            found = tuple(map(problems.located, mine))
+            if missing is not None and not mine and not result.required:
+                # Nothing is required, and the answer is incomplete for this.
+                found = (replace(problems.located(missing), undecided=True),)
+            links.append(
+                Case(
+                    name=str(link),
+                    group=f"step-{judged.step:08d}.{judged.digest[:16]}",
+                    problems=found,
+                    not_applicable=missing is not None and not found,
+                )
+            )
+        left = [one for one in left if one not in used] if used else left
+    yield Case(name=result.path.name, problems=tuple(map(problems.located, left)))
+    yield from links
 
 
 def exported(facts: Facts, result: PackResult, kind: str, out: Path) -> Document:

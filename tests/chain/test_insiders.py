@@ -12,19 +12,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from securetrain.artifacts.lineage import judging as statement_judging
-from securetrain.artifacts.lineage import machine
+from securetrain.artifacts.lineage import chain_of, machine, quarantine
+from securetrain.artifacts.lineage.folder import SET_ASIDE
 from securetrain.artifacts.statement import CheckpointPredicate, Parent, members
-from securetrain.artifacts.statement.statements import digest_of, sign
-from securetrain.chain import kept, packed, packing
-from securetrain.chain.container import Document, write_pack
+from securetrain.artifacts.statement.statements import digest_of, open_statement, sign
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.chain import kept, packed, packing, verifying
+from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.links import verified
 from securetrain.chain.packed import PackResult
+from securetrain.chain.verifying import Evidence
 from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import PrivateKey
@@ -226,7 +229,7 @@ def test_an_ancestor_that_its_ranks_did_not_sign_is_refused(
     result = run.verify(path, policy=asked())
     assert codes(result) == {"ST-CKPT-122"}
     assert "step 30" in result.problems[0].what
-    off(monkeypatch, statement_judging.members, "check", lambda *_, **__: [])
+    off(monkeypatch, members, "check", lambda *_, **__: [])
     assert run.verify(path, policy=asked()).ok, "the control"
 
 
@@ -354,7 +357,7 @@ def test_a_checkpoint_that_was_set_aside_is_none_to_rely_on(
     assert run.verify(path, policy=policy("ledger", depth="checkpoint")).ok
     off(
         monkeypatch,
-        kept.events,
+        events,
         "CheckpointQuarantined",
         type("Nothing", (), {}),
     )
@@ -398,7 +401,7 @@ def revoking(run: Run, key: PrivateKey) -> TrustRoot:
 
 
 def accepted_all(run: Run, trust: TrustRoot, path: Path, links: str) -> PackResult:
-    with packed.Pack.open(path) as opened:
+    with Pack.open(path) as opened:
         return packed.verify_pack(opened, trust=trust, policy=policy(links), now=LATER)
 
 
@@ -416,3 +419,75 @@ def test_a_key_that_was_revoked_vouches_for_nobody(tmp_path: Path) -> None:
     result = accepted_all(run, revoking(run, run.key), path, "nodes")
     assert codes(result) == {"ST-CKPT-161"}
     assert result.subject is None
+
+
+# --- beside directories ---
+
+
+def beside(run: Run, asked: Policy) -> set[str]:
+    """The codes of a verification where the run lies, of its newest checkpoint."""
+    run.keep()
+    folder = run.root / "checkpoints"
+    newest = max(one for one in folder.iterdir() if one.is_dir() and SET_ASIDE not in one.name)
+    chain = chain_of(newest, run.trust(), (run.root,))
+    evidence = Evidence(trust=run.trust(), places=(run.root,), now=LATER)
+    nothing: Any = SimpleNamespace(logged=None)
+    return {problem.code for problem in evidence.problems(asked, chain, nothing)}
+
+
+def exchange(run: Run) -> None:
+    """The oldest one's lie is signed again, honestly, and put in its place."""
+    path = run.root / "checkpoints" / "step-00000010" / STATEMENT
+    honest = [msgspec.structs.replace(one, tier=NodeTier.TPM) for one in run.made[0].nodes]
+    said = msgspec.structs.replace(run.made[0], nodes=honest)
+    path.write_bytes(sign(said, "step-00000010", run.key))
+
+
+def put_aside(run: Run) -> None:
+    path = run.root / "checkpoints" / "step-00000010"
+    opened = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, run.trust())
+    why = quarantine.Quarantine(node="n", code="ST-ATTS-001", last_good=NOW, epoch=1, created=NOW)
+    quarantine.set_aside(path, opened, why, run.key)
+
+
+BESIDE: dict[str, tuple[str, Callable[[Run], Any], Callable[[Run], object]]] = {
+    "left out": (
+        "ST-CHAN-010",
+        lambda run: of_nodes(run, tier=NodeTier.TEE_GPU),
+        lambda run: shutil.rmtree(run.root / "checkpoints" / "step-00000010"),
+    ),
+    "another statement": (
+        "ST-CHAN-010",
+        lambda run: of_nodes(run, tier=NodeTier.TEE_GPU),
+        exchange,
+    ),
+    "expired": (
+        "ST-CKPT-153",
+        lambda run: run.said(expires=NOW + timedelta(hours=2)),
+        lambda _: None,
+    ),
+    "set aside": ("ST-CKPT-160", lambda run: run.said(), put_aside),
+    "not logged": ("ST-CKPT-180", lambda run: run.said(), lambda _: None),
+}
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("name", BESIDE)
+def test_an_ancestor_beside_a_directory_is_asked_as_in_a_pack(
+    tmp_path: Path, name: str, monkeypatch: Any
+) -> None:
+    code, said, attack = BESIDE[name]
+    run = Run(tmp_path / "run")
+    run.save(said(run))
+    run.save()
+    run.save()
+    asked = policy("nodes")
+    if code == "ST-CKPT-180":
+        plain = msgspec.to_builtins(asked)
+        plain["checkpoint"]["log"] = {}
+        asked = msgspec.convert(plain, Policy)
+    attack(run)
+    assert beside(run, asked) == {code}
+    off(monkeypatch, Evidence, "_of_ancestor", lambda *_: iter(()))
+    off(monkeypatch, verifying, "_lost", lambda *_: iter(()))
+    assert beside(run, asked) == set(), "the control"

@@ -20,7 +20,7 @@ from datetime import datetime
 
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.problems import Problem
-from securetrain.artifacts.tree.storage import Storage
+from securetrain.artifacts.tree.storage import Place, Storage, storage_of
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.log import LIMIT, SUFFIX, Logged, LogPolicy, verify_logged
@@ -35,12 +35,13 @@ class LogProof:
     data: bytes
 
     @classmethod
-    def beside(cls, storage: Storage) -> "LogProof":
+    def beside(cls, root: Place) -> "LogProof":
         """The proof beside a checkpoint's directory.
 
         Raises:
             IntegrityError: 180 when there is none.
         """
+        storage = storage_of(root)
         name, folder = proof_name(storage.base), storage.above()
         try:
             if not folder.has(name):
