@@ -28,7 +28,7 @@ from securetrain.artifacts.statement.statements import digest_of, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.chain import judging, kept
-from securetrain.chain.links import Subject, verified
+from securetrain.chain.links import Subject, code_of, verified
 from securetrain.chain.packing import pack
 from securetrain.cli import pack as cli_pack
 from securetrain.cli.main import main
@@ -279,10 +279,14 @@ def test_a_base_model_of_another_run_is_an_ancestor(tmp_path: Path, roles: Roles
     result = run.verify(out, policy=policy(*SHOWN))
     assert result.ok, result.problems
     assert result.num_ancestors == 1
-    # Left behind, it is missing, and the descendant's own link says so.
+    # Left behind, it is missing: the descendant's own link says so, and nothing that the policy
+    # asks of every ancestor is shown.
     alone = run.root / "b.stpack"
     pack(newest, alone, trust=run.trust())
-    assert codes(run.verify(alone, policy=policy(*SHOWN))) == {"ST-CHAN-018"}
+    assert codes(run.verify(alone, policy=policy("parents"))) == {"ST-CHAN-018"}
+    asked_of_all = {code_of(ChainLink(link)) for link in SHOWN}
+    assert codes(run.verify(alone, policy=policy(*SHOWN))) == asked_of_all
+    assert codes(run.verify(alone, policy=policy(*SHOWN, depth="checkpoint"))) == {"ST-CHAN-018"}
 
 
 def seen_at(time: datetime) -> Any:
