@@ -6,7 +6,7 @@ Rules, in order:
 
 1. the pack is whole (`container`), and lists its statements; the first one is what it is about;
 2. a statement counts when it verifies under the trust root. One that does not is as if it were not
-   there, and is said;
+   there, and is said; the first one is a checkpoint's;
 3. ancestors are followed by the statements that are bound, and where none is, by the digests of
    their trees. Nothing recurses, and nothing is followed twice;
 4. links are judged as beside a run directory (`judging`): all of the checkpoint's, and with
@@ -276,6 +276,7 @@ class _Verifier:
             self._open(entry)
         opened = self.entries and self._first(listed.statements[0])
         if not opened or not isinstance(opened.predicate, CheckpointPredicate):
+            self._refuse_subject()
             return self._made(None, (), None, 0)
         chain = list(self._ancestors(opened))
         judged: list[Judged] = []
@@ -297,6 +298,11 @@ class _Verifier:
         held = tuple(self._held(chain, listed))
         made = self._made(opened, tuple(judged), seen, len(chain) - 1)
         return replace(made, ancestors=tuple(chain[1:]), dataset=dataset, held=held)
+
+    def _refuse_subject(self) -> None:
+        """The end of rule 2: a pack that is about no checkpoint shows nothing, whoever signed it."""
+        if not self.problems:
+            self._add(MALFORMED, "it is about no checkpoint", "the checkpoint's statement")
 
     def _held(self, chain: Sequence[Opened], listed: packing.Contents) -> Iterator[Holding]:
         """Rule 8."""

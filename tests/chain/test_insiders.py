@@ -20,7 +20,7 @@ import pytest
 
 from securetrain.artifacts.lineage import chain_of, machine, quarantine
 from securetrain.artifacts.lineage.folder import SET_ASIDE
-from securetrain.artifacts.statement import CheckpointPredicate, Parent, members
+from securetrain.artifacts.statement import CheckpointPredicate, Expectation, Parent, members
 from securetrain.artifacts.statement.statements import digest_of, open_statement, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.chain import kept, packed, packing, verifying
@@ -37,6 +37,7 @@ from securetrain.policy.schema import Policy, TransparencyLog
 from tests.chain.conftest import MINUTE, NOW
 from tests.chain.test_other_keys import Logged
 from tests.chain.test_packs import LATER, Run, codes, documents_of, of_nodes, policy
+from tests.chain.test_steps import dataset
 from tests.vocabulary import trust_document
 
 
@@ -231,6 +232,32 @@ def test_an_ancestor_that_its_ranks_did_not_sign_is_refused(
     assert "step 30" in result.problems[0].what
     off(monkeypatch, members, "check", lambda *_, **__: [])
     assert run.verify(path, policy=asked()).ok, "the control"
+
+
+@pytest.mark.forgery
+def test_a_pack_about_a_dataset_is_no_checkpoints(tmp_path: Path, monkeypatch: Any) -> None:
+    """With the dataset's key alone: nothing of it is a link, so nothing would be missing."""
+    run, key = Run(tmp_path / "run"), PrivateKey.generate()
+    roles = {
+        TrustRole.ROOT: [run.roles.root.public],
+        TrustRole.CHECKPOINT: [run.key.public],
+        TrustRole.DATASET: [key.public],
+    }
+    made = trust_document(roles, NOW - timedelta(days=9), NOW + timedelta(days=300))
+    trust = TrustRoot.parse(sign_document(made, [run.roles.root]), LATER)
+    about = Document.of(packing.STATEMENT_TYPE, sign(dataset(), "prose", key))
+    out = tmp_path / "x.stpack"
+    put_together(out, about, {}, {"statements": [{"statement": about.digest}]})
+
+    def answer() -> PackResult:
+        with Pack.open(out) as opened:
+            asked, wanted = policy("nodes", "dataset"), Expectation(run="job-1")
+            return packed.verify_pack(opened, trust=trust, policy=asked, expect=wanted, now=LATER)
+
+    assert codes(answer()) == {"ST-PACK-101"}
+    assert answer().subject is None
+    off(monkeypatch, packed._Verifier, "_refuse_subject", lambda *_: None)
+    assert answer().ok, "the control"
 
 
 # --- the log ---
