@@ -300,7 +300,7 @@ class _Verifier:
         return replace(made, ancestors=tuple(chain[1:]), dataset=dataset, held=held)
 
     def _refuse_subject(self) -> None:
-        """The end of rule 2: a pack that is about no checkpoint shows nothing, whoever signed it."""
+        """The end of rule 2: what is about no checkpoint shows nothing, whoever signed it."""
         if not self.problems:
             self._add(MALFORMED, "it is about no checkpoint", "the checkpoint's statement")
 
