@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remove security checks one at a time; a removal that no test notices is a defect.
 
-``python tools/mutate.py [MODULE ...] [--seconds N] [--jobs N] [--seed N] [--keep FILE]``
+``python tools/mutate.py [MODULE ...] [--seconds N] [--jobs N] [--seed N] [--each N]
+[--tests FILE ...] [--keep FILE]``
 
 The mutants of a module, one change each:
 
@@ -20,7 +21,9 @@ Each is run in a temporary copy of the repository against the module's own fast 
 or in the nearest one above), then, when it survives those, against the files of its room that
 import it, then against all fast tests of the room. The tree that others work in is never touched. A
 test run may take several times as long as with the original, so that a busy machine kills nothing.
-A time-bounded run takes the mutants in a random order and says how many it did not reach. The exit
+A time-bounded run takes the mutants in a random order and says how many it did not reach, and
+``--each`` draws that many of each module. ``--tests`` names the files that judge in place of those
+steps, where a whole room takes too long: what survives them may still be killed by others. The exit
 code is 1 when any survived that is not listed in ``EQUIVALENT`` with a reason. ``--keep`` writes
 the counts and every survivor to a file, with the commit and the seed, so that a score which
 somebody quotes can be looked up.
@@ -37,7 +40,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -199,6 +202,10 @@ def tests_of(module: str, root: Path) -> list[tuple[Path, ...]]:
     return [s for s in dict.fromkeys(steps) if s and all((root / p).exists() for p in s)]
 
 
+def _steps(module: str, root: Path, near: Sequence[Path]) -> list[tuple[Path, ...]]:
+    return [tuple(near)] if near else tests_of(module, root)
+
+
 def _own_tests(module: Path, root: Path) -> Path:
     """The module's own test file: in its room, or in the nearest one above that has it."""
     near = [Path("tests") / room / f"test_{module.stem}.py" for room in module.parents]
@@ -249,12 +256,14 @@ def make_copy(into: Path) -> Path:
     return into
 
 
-def judge(mutant: Mutant, source: bytes, copy: Path, timeout: float) -> Fate:
-    """Run the tests against one mutant, and put the original back."""
+def judge(
+    mutant: Mutant, source: bytes, copy: Path, timeout: float, near: Sequence[Path] = ()
+) -> Fate:
+    """Run the tests against one mutant, and put the original back; `near` are all, if given."""
     target = copy / "securetrain" / mutant.module
     target.write_bytes(mutant.apply(source))
     try:
-        if all(run_tests(copy, tests, timeout) for tests in tests_of(mutant.module, copy)):
+        if all(run_tests(copy, tests, timeout) for tests in _steps(mutant.module, copy, near)):
             listed = (mutant.module, mutant.before) in EQUIVALENT
             return Fate.EQUIVALENT if listed else Fate.SURVIVED
         return Fate.KILLED
@@ -269,6 +278,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=900.0, help="stop after this long")
     parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
     parser.add_argument("--seed", type=int, default=0, help="of the order")
+    parser.add_argument("--each", type=int, help="so many mutants of each module (default: all)")
+    parser.add_argument("--tests", type=Path, nargs="+", default=(), help="judge by these alone")
     parser.add_argument("--keep", type=Path, help="write counts and survivors to this file")
     options = parser.parse_args(argv)
     head = commit()
@@ -276,26 +287,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     deadline = started + options.seconds
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         copies = [make_copy(Path(folder) / str(number)) for number in range(options.jobs)]
-        modules = [m for m in options.modules or MODULES if _baseline(m, copies[0])]
+        near = tuple(options.tests)
+        modules = [m for m in options.modules or MODULES if _baseline(m, copies[0], near)]
         sources = {m: (copies[0] / "securetrain" / m).read_bytes() for m in modules}
-        planned = [mutant for m in modules for mutant in mutants(m, sources[m])]
-        random.Random(options.seed).shuffle(planned)  # noqa: S311 - an order, not a secret
+        drawn = random.Random(options.seed)  # noqa: S311 - an order, not a secret
+        planned = [
+            mutant for m in modules for mutant in _draw(mutants(m, sources[m]), options.each, drawn)
+        ]
+        drawn.shuffle(planned)
         patience = _SLOWER * max(
             (
                 seconds
                 for m in modules
-                for step in tests_of(m, copies[0])
+                for step in _steps(m, copies[0], near)
                 if (seconds := _unchanged_seconds(copies[0], step)) is not None
             ),
             default=0.0,
         )
         timeout = max(_LEAST_TIMEOUT, patience)
-        fates = _run_all(planned, sources, copies, deadline, timeout)
+        fates = _run_all(
+            planned,
+            lambda mutant, copy: judge(mutant, sources[mutant.module], copy, timeout, near),
+            copies,
+            deadline,
+        )
     if options.keep is not None:
         about = {
             "commit": head[0],
             "changed": head[1],
             "seed": options.seed,
+            "each": options.each,
+            "tests": sorted(map(str, near)),
             "seconds": round(time.monotonic() - started),
         }
         options.keep.write_text(
@@ -304,12 +326,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return summary(modules, planned, fates)
 
 
-def _baseline(module: str, copy: Path) -> bool:
+def _draw(found: list[Mutant], each: int | None, drawn: random.Random) -> list[Mutant]:
+    return found if each is None or each >= len(found) else drawn.sample(found, each)
+
+
+def _baseline(module: str, copy: Path, near: Sequence[Path]) -> bool:
     """Only a module whose tests exist and pass unchanged can be judged."""
     if not (copy / "securetrain" / module).exists():
         print(f"securetrain/{module}: does not exist, skipped")
         return False
-    tests = tests_of(module, copy)
+    tests = _steps(module, copy, near)
     if not tests:
         print(f"securetrain/{module}: HAS NO TESTS")
         return False
@@ -331,10 +357,9 @@ def _unchanged_seconds(copy: Path, tests: tuple[Path, ...]) -> float | None:
 
 def _run_all(
     planned: Sequence[Mutant],
-    sources: dict[str, bytes],
+    judged: Callable[[Mutant, Path], Fate],
     copies: Sequence[Path],
     deadline: float,
-    timeout: float,
 ) -> dict[Mutant, Fate]:
     free: Queue[Path] = Queue()
     for copy in copies:
@@ -346,7 +371,7 @@ def _run_all(
             return
         copy = free.get()
         try:
-            fates[mutant] = judge(mutant, sources[mutant.module], copy, timeout)
+            fates[mutant] = judged(mutant, copy)
         finally:
             free.put(copy)
         if fates[mutant] is Fate.SURVIVED:

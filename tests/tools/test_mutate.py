@@ -126,6 +126,15 @@ def test_a_good_test_kills_and_a_weak_one_does_not(copy, monkeypatch):
     assert mutate.judge(_key_check(), SOURCE, copy, 60) is mutate.Fate.EQUIVALENT
 
 
+def test_named_tests_judge_alone(copy):
+    near, far = copy / "tests/core/test_near.py", copy / "tests/core/test_gate.py"
+    near.write_text(WEAK)
+    far.write_text(GOOD)
+    assert mutate.judge(_key_check(), SOURCE, copy, 60) is mutate.Fate.KILLED
+    named = [Path("tests/core/test_near.py")]
+    assert mutate.judge(_key_check(), SOURCE, copy, 60, named) is mutate.Fate.SURVIVED
+
+
 def test_own_tests_come_before_those_that_import_it_and_the_rooms(copy):
     tests, room = copy / "tests/core", (Path("tests/core"),)
     (tests / "test_gate.py").write_text("from securetrain.core.gate import admit\n")
