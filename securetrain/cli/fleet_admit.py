@@ -3,9 +3,8 @@
 """``securetrain fleet admit`` and ``serve``: tokens for machines, and the desk that takes them."""
 
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from securetrain.cli.coordinator import is_any, told_to_stop
-from securetrain.cli.fleet_memory import fleet_memory
+from securetrain.cli.fleet_memory import fleet_desk
 from securetrain.cli.options import file_option, json_option
 from securetrain.core import ExitCode
 from securetrain.report import emit
 
 if TYPE_CHECKING:
     from securetrain.attest.fleet import Desk, Intake, Roots, Rule
+    from securetrain.attest.session import SealedState
     from securetrain.rendezvous.coordinator import FleetService
     from securetrain.report import admissions
 
@@ -161,10 +161,9 @@ def admit(
     output: str,
 ) -> int:
     """Make a one-time token for each machine that may come."""
-    from securetrain.attest.fleet import Desk, Guest, check_guests, make_fleet_tokens, read_guests
+    from securetrain.attest.fleet import Guest, check_guests, make_fleet_tokens, read_guests
     from securetrain.core.errors import UsageError
     from securetrain.core.files import PRIVATE_FILE, write_atomic
-    from securetrain.launch import this_node
     from securetrain.report import admissions
 
     if (node is None) == (list_file is None):
@@ -182,10 +181,12 @@ def admit(
         check_guests(guests, lambda _: "--node, --group and --ek")
     ends = now + timedelta(hours=hours)
     with ExitStack() as stack:
-        kept = stack.enter_context(closing(Desk(this_node(os.environ).admission)))
+        kept, state = stack.enter_context(fleet_desk())
         kept.configure(now, roots=desk.pinned())
         voice = admissions.DeskAnnouncer(as_json=output == "json")
-        running = stack.enter_context(_listening(kept, desk, listen, voice)) if listen else None
+        running = (
+            stack.enter_context(_listening(kept, state, desk, listen, voice)) if listen else None
+        )
         listens = running.address if running is not None else ""
         address = _address(kept, desk.advertise or listens)
         kept.configure(now, address=address)
@@ -211,16 +212,14 @@ def admit(
 @json_option
 def serve(*, listen: str, desk: _DeskOptions, output: str) -> int:
     """Be the desk at which machines prove themselves, until a signal comes."""
-    from securetrain.attest.fleet import Desk
-    from securetrain.launch import this_node
     from securetrain.report import admissions
 
     desk.check()
     now = datetime.now(UTC)
-    with closing(Desk(this_node(os.environ).admission)) as kept:
+    with fleet_desk() as (kept, state):
         kept.configure(now, roots=desk.pinned())
         voice = admissions.DeskAnnouncer(as_json=output == "json")
-        with _listening(kept, desk, listen, voice) as running:
+        with _listening(kept, state, desk, listen, voice) as running:
             kept.configure(now, address=_address(kept, desk.advertise or running.address))
             voice.ready(running.address, kept.key.key_id)
             with told_to_stop() as stop:
@@ -238,42 +237,45 @@ class _Running:
 
 @contextmanager
 def _listening(
-    kept: "Desk", options: _DeskOptions, listen: str, voice: "admissions.DeskAnnouncer"
+    kept: "Desk",
+    state: "SealedState",
+    options: _DeskOptions,
+    listen: str,
+    voice: "admissions.DeskAnnouncer",
 ) -> Iterator[_Running]:
     """The desk, for as long as the context lasts."""
     from securetrain.attest.fleet import CurrentValues, Rule, key_text
     from securetrain.rendezvous.coordinator import FleetService
 
     host, port = _endpoint(listen, "--listen")
-    with closing(fleet_memory()) as state:
-        intake = None
-        signed_by: tuple[str, ...] = options.signed_by
-        if options.key_file is not None and options.values is not None:
-            intake = open_intake(options.values, options.key_file, options.signed_by, state)
-            signed_by = (*intake.signed_by,)
-            own = key_text(intake.key.public)
-            signed_by = signed_by if own in signed_by else (*signed_by, own)
-        values = (
-            CurrentValues(options.values, signed_by, state)
-            if options.values is not None
-            else lambda: None
-        )
-        service = FleetService(
-            desk=kept,
-            state=state,
-            values=values,
-            clock=lambda: datetime.now(UTC),
-            seen=voice.seen,
-            taken=voice.taken,
-            intake=intake,
-            rule=Rule(options.rule) if options.rule else None,
-            signed_by=signed_by,
-            coordinator=options.coordinator,
-        )
-        with service.listening(host, port) as address:
-            here = f"[{address[0]}]" if ":" in address[0] else address[0]
-            here = f"{here}:{address[1]}"
-            yield _Running(service=service, address=here, intake=intake, rule=service.rule)
+    intake = None
+    signed_by: tuple[str, ...] = options.signed_by
+    if options.key_file is not None and options.values is not None:
+        intake = open_intake(options.values, options.key_file, options.signed_by, state)
+        signed_by = (*intake.signed_by,)
+        own = key_text(intake.key.public)
+        signed_by = signed_by if own in signed_by else (*signed_by, own)
+    values = (
+        CurrentValues(options.values, signed_by, state)
+        if options.values is not None
+        else lambda: None
+    )
+    service = FleetService(
+        desk=kept,
+        state=state,
+        values=values,
+        clock=lambda: datetime.now(UTC),
+        seen=voice.seen,
+        taken=voice.taken,
+        intake=intake,
+        rule=Rule(options.rule) if options.rule else None,
+        signed_by=signed_by,
+        coordinator=options.coordinator,
+    )
+    with service.listening(host, port) as address:
+        here = f"[{address[0]}]" if ":" in address[0] else address[0]
+        here = f"{here}:{address[1]}"
+        yield _Running(service=service, address=here, intake=intake, rule=service.rule)
 
 
 def open_intake(

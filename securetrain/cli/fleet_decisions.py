@@ -2,12 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain fleet decisions``: the ledger of the desk."""
 
-import os
-from contextlib import closing
 from typing import Final
 
 import click
 
+from securetrain.cli.fleet_memory import fleet_desk
 from securetrain.cli.options import json_option
 from securetrain.report import emit
 
@@ -19,7 +18,8 @@ Examples:
   securetrain fleet decisions --json | jq '.decisions[] | select(.code)'
 
 Tokens, proofs, refusals of machines with a token, signings and rejections, in order. Each line is
-signed by the desk's key and names the one before it; a ledger that was changed is refused.
+signed by the desk's key and names the one before it. A ledger that was changed, cut off or deleted
+is refused, also where its record was put back with it: the fleet's state knows the last entry.
 
 Exit codes: 0 shown; 1 the ledger was changed, or cannot be read; 2 bad command line.
 """
@@ -30,11 +30,9 @@ Exit codes: 0 shown; 1 the ledger was changed, or cannot be read; 2 bad command 
 @json_option
 def decisions(nodes: tuple[str, ...], output: str) -> int:
     """Verify the desk's ledger and show it; of NODES or of all."""
-    from securetrain.attest.fleet import Desk
-    from securetrain.launch import this_node
     from securetrain.report import admissions
 
-    with closing(Desk(this_node(os.environ).admission)) as desk:
+    with fleet_desk() as (desk, _):
         found = desk.decisions()
     chosen = [one for one in found if not nodes or one.body.event.subject in nodes]
     return emit(admissions.decisions_page(chosen), output)

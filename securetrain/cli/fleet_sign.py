@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain fleet show``, ``sign`` and ``reject``: what machines have proven, and a person."""
 
-import os
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -11,7 +9,7 @@ from typing import Final
 import click
 
 from securetrain.cli.fleet_admit import open_intake
-from securetrain.cli.fleet_memory import fleet_memory
+from securetrain.cli.fleet_memory import fleet_desk
 from securetrain.cli.options import days_option, file_option, json_option
 from securetrain.report import emit
 
@@ -41,16 +39,12 @@ def show(
     nodes: tuple[str, ...], values: Path | None, signed_by: tuple[str, ...], output: str
 ) -> int:
     """Show what was proven and waits, and what signing it would add; of NODES or of all."""
-    from securetrain.attest.fleet import CurrentValues, Desk, lesson
-    from securetrain.launch import this_node
+    from securetrain.attest.fleet import CurrentValues, lesson
     from securetrain.report import admissions
 
     if (values is None) != (not signed_by):
         raise click.UsageError("name --reference-values and --signed-by, or neither")
-    with (
-        closing(fleet_memory()) as state,
-        closing(Desk(this_node(os.environ).admission)) as desk,
-    ):
+    with fleet_desk() as (desk, state):
         known = CurrentValues(values, signed_by, state)() if values is not None else None
         to_come = [one.node for one in desk.tokens() if not one.used]
         now, roots = datetime.now(UTC), desk.roots
@@ -82,16 +76,12 @@ def sign(
     output: str,
 ) -> int:
     """Sign what NODES have proven into the reference values."""
-    from securetrain.attest.fleet import Desk, Rule, key_text
-    from securetrain.launch import this_node
+    from securetrain.attest.fleet import Rule, key_text
     from securetrain.report import admissions
 
     if everything == bool(nodes):
         raise click.UsageError("name nodes, or --all")
-    with (
-        closing(fleet_memory()) as state,
-        closing(Desk(this_node(os.environ).admission)) as desk,
-    ):
+    with fleet_desk() as (desk, state):
         intake = open_intake(values, key_file, signed_by, state, days)
         if everything:
             taken = intake.sign_by_rule(desk, Rule.FIRST)
@@ -107,10 +97,7 @@ def sign(
 @click.argument("nodes", nargs=-1, required=True)
 def reject(nodes: tuple[str, ...]) -> None:
     """Throw away what NODES have proven, and their unused tokens."""
-    from securetrain.attest.fleet import Desk
-    from securetrain.launch import this_node
-
-    with closing(Desk(this_node(os.environ).admission)) as desk:
+    with fleet_desk() as (desk, _):
         found = desk.cancel(nodes, datetime.now(UTC))
     if not found:
         raise click.UsageError("none of them has a token or a proof that waits")

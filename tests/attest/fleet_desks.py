@@ -31,9 +31,9 @@ class Office:
 
     def __init__(self, folder, *, roots=ROOTS):
         self.folder, self.now = folder, NOW
-        self.desk = Desk(folder / "admission")
-        self.desk.configure(NOW, roots=roots)
         self.state = MemoryState()
+        self.desk = Desk(folder / "admission", self.state)
+        self.desk.configure(NOW, roots=roots)
         self.intake = Intake(
             path=folder / "fleet.json",
             key=OPERATOR,
@@ -53,7 +53,7 @@ class Office:
     def reopen(self):
         """Another process with the same folder."""
         self.desk.close()
-        self.desk = Desk(self.folder / "admission")
+        self.desk = Desk(self.folder / "admission", self.state)
         self.keeper = self.make_keeper()
 
     @contextlib.contextmanager

@@ -23,7 +23,6 @@ from .compare_values import compare_files as compare_files
 from .description import describe as describe
 from .description import describe_verdict as describe_verdict
 from .desk import Desk as Desk
-from .desk import Proven as Proven
 from .doorkeeper import Asked as Asked
 from .doorkeeper import Doorkeeper as Doorkeeper
 from .doorkeeper import Knock as Knock
@@ -34,6 +33,7 @@ from .enrollment import Enrollment as Enrollment
 from .enrollment import Roots as Roots
 from .enrollment import enroll as enroll
 from .enrollment import enroll_into as enroll_into
+from .entrants import Proven as Proven
 from .google_values import set_google as set_google
 from .guest_list import Guest as Guest
 from .guest_list import check_guests as check_guests

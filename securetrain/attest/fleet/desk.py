@@ -7,12 +7,15 @@ Rules:
 1. a token is spent in the transaction that keeps what its machine has proven: after a kill at any
    instant there is both or neither. A spent token is never good again;
 2. the folder's key seals what was proven, and every change has the next version, which is told by a
-   file beside the database: a record that was edited, or is older than it was, is noticed
-   (ST-ADMN-023), and no machine is admitted until a person has looked;
+   file beside the database and by the fleet's sealed state, which is elsewhere: a record that was
+   edited, or is older than it was, is noticed (ST-ADMN-023), and no machine is admitted until a
+   person has looked;
 3. the latest time that was seen is kept. A clock that went back more than `SLACK` is refused
    (ST-ADMN-022): tokens that had ended would be good again;
 4. every decision is in the folder's ledger before it is in force: what cannot be written there is
-   not done. Strangers without a token are not written down: they could fill the disk;
+   not done, and a ledger that has lost what was written is no ledger (`decisions`). The fleet's
+   state knows its last entry with each version: ledger and record put back together are noticed.
+   Strangers without a token are not written down: they could fill the disk;
 5. what waits is of one machine a name, and one name a machine (ST-ADMN-021).
 
 ::
@@ -20,27 +23,35 @@ Rules:
     <state>/admission/
       desk.sqlite       tokens, what was proven, the latest time
       ledger.jsonl      every decision, signed by the desk's key
-      version           the last version, outside of the database: it may be behind, never ahead
+      version           the last version, outside of the database: it may be behind, never ahead,
+                        and so may what the fleet's state knows
       key.pem           the listener's TLS key, which tokens pin; it seals what was proven too
 """
 
+import hashlib
 import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import Meta
 
-from securetrain.attest.fleet.bundle import Bundle, Secret
+from securetrain.attest.fleet.decisions import Decisions, LastEntry
 from securetrain.attest.fleet.enrollment import Roots
+from securetrain.attest.fleet.entrants import Invited, Proven, invited_from
+from securetrain.attest.session.state import Seen, StateStore
 from securetrain.core import canonical
-from securetrain.core.errors import AdmissionError, IdentityError, SecureTrainError, reason
+from securetrain.core.errors import (
+    AdmissionError,
+    AttestationError,
+    SecureTrainError,
+    UsageError,
+    reason,
+)
 from securetrain.core.files import (
     PRIVATE_FILE,
     locked,
@@ -48,16 +59,12 @@ from securetrain.core.files import (
     read_file,
     write_atomic,
 )
-from securetrain.evidence.tpm import BootReference
-from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
-from securetrain.ledger import Entry, Ledger, LedgerEvent, events, verify_ledger
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.ledger import Entry, LedgerEvent, events
 
 SLACK: Final = timedelta(minutes=5)
-WAITS: Final = timedelta(days=30)
-"""Of what was proven and not signed: then the machine must prove it anew."""
 RECORD_LIMIT: Final = 16 << 20
 LEDGER: Final = "ledger.jsonl"
-LEDGER_LIMIT: Final = 1 << 30
 _LABEL: Final = b"securetrain-fleet-proof-v1\0"
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS tokens (
@@ -76,73 +83,28 @@ _BUSY_SECONDS: Final = 30.0
 _VERSION_LIMIT: Final = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invited:
-    """The desk's record of a token."""
-
-    key: PublicKey
-    node: str
-    group: str
-    ends: datetime
-    ek: str = ""
-    """Name of the endorsement key that must answer, hex; empty for any that is certified."""
-    replace: bool = False
-    """Whether the node may have new hardware, or another group."""
-    tries: int = 0
-    used: str = ""
-    """When it was, RFC 3339."""
-    used_by: str = ""
-    """Name of the endorsement key that used it."""
-
-    @property
-    def id(self) -> str:
-        """The id of its key."""
-        return self.key.key_id
-
-
-class Proven(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The proof of one machine, as it waits for a person."""
-
-    token: str
-    node: str
-    group: str
-    replace: bool
-    answered: Annotated[datetime, Meta(tz=True)]
-    remote: str
-    bundle: Bundle
-    secret: Secret
-    """Of the question that the bundle answers."""
-    worth: str
-    """Of its TPM's certificate, for people."""
-    boot: BootReference
-    """What it booted, as its image group would learn it."""
-    own: dict[str, tuple[str, ...]]
-    """What this machine alone measures, by register."""
-    learned: tuple[str, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def ek(self) -> str:
-        """Name of its endorsement key, hex."""
-        return self.secret.ek_name.hex()
-
-
 class Desk:
     """The folder. Safe to use from several threads and processes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, state: StateStore) -> None:
         """Open the folder, or make it (mode 0700).
+
+        Args:
+            folder: private to this user.
+            state: of the fleet; knows the last version.
 
         Raises:
             AdmissionError: ST-ADMN-023 when it cannot be used, is incomplete or went back.
+            AttestationError: ST-ATTS-015 or 017 about the state.
         """
         self.folder = folder
+        self._state = state
         self._lock = threading.RLock()
         try:
             make_private_dir(folder)
             with locked(folder / "lock"):
                 self._open()
-        except AdmissionError:
+        except (AdmissionError, AttestationError):
             raise
         except (SecureTrainError, sqlite3.Error, OSError) as error:
             raise self._bad(reason(error)) from error
@@ -161,9 +123,15 @@ class Desk:
             database, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         self._db.executescript(f"PRAGMA synchronous=FULL;{_SCHEMA}")
-        if (version := self.version) < told:
+        self._ledger = Decisions(self.folder / LEDGER, self.key)
+        try:
+            if (version := self.version) < told:
+                raise self._went_back(version, told)
+            with self._whole():
+                self._require_newest()
+        except BaseException:
             self._db.close()
-            raise self._bad(f"it has version {version}, and had version {told} before")
+            raise
 
     def close(self) -> None:
         """Let go of the file."""
@@ -235,11 +203,11 @@ class Desk:
     def invited(self, token: str) -> Invited | None:
         """The token with this id."""
         rows = self._run("SELECT * FROM tokens WHERE id = ?", (token,))
-        return _invited(rows[0]) if rows else None
+        return invited_from(rows[0]) if rows else None
 
     def tokens(self) -> list[Invited]:
         """Every token, in the order in which they were made."""
-        return [_invited(row) for row in self._run("SELECT * FROM tokens ORDER BY rowid")]
+        return [invited_from(row) for row in self._run("SELECT * FROM tokens ORDER BY rowid")]
 
     def tried(self, token: str, now: datetime) -> None:
         """Count a wrong proof of a token."""
@@ -358,28 +326,40 @@ class Desk:
 
         Raises:
             AdmissionError: ST-ADMN-023 when it cannot be written, or the ledger is damaged.
+            AttestationError: ST-ATTS-015 or 017 about the state.
         """
-        try:
-            Ledger(self.folder / LEDGER, self.key, "desk", lambda: now).write(said)
-        except SecureTrainError as error:
-            raise self._bad(f"{LEDGER}: {reason(error)}") from error
+        with self._lock:
+            if not self._db.in_transaction:
+                # What is refused for a clock that went back is written down, too.
+                with self._changing(now, timed=False):
+                    self.record(said, now)
+                return
+            try:
+                last = self._ledger.write(said, now, self._last)
+            except SecureTrainError as error:
+                raise self._bad(f"{LEDGER}: {reason(error)}") from error
+            self._set("ledger", msgspec.json.encode(last).decode())
 
     def decisions(self) -> Sequence[Entry]:
         """Every decision, in order.
 
         Raises:
             AdmissionError: ST-ADMN-023 when it cannot be read.
-            IntegrityError: ST-LEDG-001 to 003 when it was changed by something else.
+            IntegrityError: ST-LEDG-001 to 004 when it was changed by something else.
         """
-        path = self.folder / LEDGER
-        if not path.exists():
-            return ()
         try:
-            data = read_file(path, LEDGER_LIMIT)
-        except SecureTrainError as error:
+            return self._ledger.read(self._last)
+        except UsageError as error:
             raise self._bad(reason(error)) from error
-        keys = {self.key.key_id: self.key.public}
-        return verify_ledger(data, keys, where=str(path)).entries
+
+    @property
+    def _last(self) -> LastEntry:
+        """The last entry of the ledger."""
+        text = self._setting("ledger")
+        try:
+            return msgspec.json.decode(text, type=LastEntry) if text else LastEntry()
+        except (msgspec.DecodeError, ValueError) as error:
+            raise self._bad("its last entry was changed by something else") from error
 
     def check_time(self, now: datetime) -> None:
         """Refuse a clock that went back.
@@ -429,25 +409,61 @@ class Desk:
         self._run("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
 
     @contextmanager
-    def _changing(self, now: datetime) -> Iterator[None]:
+    def _changing(self, now: datetime, *, timed: bool = True) -> Iterator[None]:
         """Change all of it or nothing; it survives a power cut."""
         with self._lock:
-            self._run("BEGIN IMMEDIATE")
-            try:
-                self.check_time(now)
+            with self._whole():
+                if timed:
+                    self.check_time(now)
+                self._require_newest()
+                last = self._last
                 yield
                 latest, version = self._setting("clock"), self.version + 1
                 if not latest or now > datetime.fromisoformat(latest):
                     self._set("clock", now.isoformat())
                 self._set("version", str(version))
+                if self._last != last:
+                    self._ledger.sync()
+                newest = self._edition()
                 self._run("COMMIT")
-            except BaseException:
+            with suppress(SecureTrainError):  # it may be behind
+                write_atomic(self.folder / "version", b"%d\n" % version, mode=PRIVATE_FILE)
+            with suppress(SecureTrainError):  # and so may this: the next change needs both
+                self._state.accept(newest)
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """One transaction, of one process at a time; undone unless the body has committed it."""
+        with self._lock:
+            self._run("BEGIN IMMEDIATE")
+            try:
+                yield
+            finally:
                 with suppress(sqlite3.Error):  # the reason of the failure is what is told
                     if self._db.in_transaction:
                         self._db.execute("ROLLBACK")
-                raise
-            with suppress(SecureTrainError):  # it may be behind
-                write_atomic(self.folder / "version", b"%d\n" % version, mode=PRIVATE_FILE)
+
+    def _require_newest(self) -> None:
+        """Refuse a ledger that was cut off, and a folder that went back as a whole."""
+        try:
+            self._ledger.check(self._last)
+        except SecureTrainError as error:
+            raise self._bad(f"{LEDGER}: {reason(error)}") from error
+        mine = self._edition()
+        stands = self._state.accept(mine)
+        if stands.version > mine.version:
+            raise self._went_back(mine.version, stands.version)
+        if stands != mine:
+            raise self._bad(f"another version {mine.version} of it was in force before")
+
+    def _edition(self) -> Seen:
+        """The record and its ledger, as the fleet's state knows them."""
+        version, last = self.version, self._last
+        digest = hashlib.sha256(f"{version} {last.end} {last.digest}".encode()).hexdigest()
+        return Seen(document=f"admission:{self.key.key_id}", version=version, digest=digest)
+
+    def _went_back(self, version: int, before: int) -> AdmissionError:
+        return self._bad(f"it has version {version}, and had version {before} before")
 
     def _run(self, statement: str, values: tuple[str | int | bytes, ...] = ()) -> list[Any]:
         try:
@@ -458,22 +474,3 @@ class Desk:
 
     def _bad(self, what: str) -> AdmissionError:
         return AdmissionError("ST-ADMN-023", what, str(self.folder))
-
-
-def _invited(row: Any) -> Invited:
-    _, key, node, group, ek, replace, ends, tries, used, used_by = row
-    try:
-        public = PublicKey.from_spki(key)
-    except IdentityError as error:
-        raise AdmissionError("ST-ADMN-023", reason(error), f"token of {node}") from error
-    return Invited(
-        key=public,
-        node=node,
-        group=group,
-        ends=datetime.fromisoformat(ends),
-        ek=ek,
-        replace=bool(replace),
-        tries=tries,
-        used=used or "",
-        used_by=used_by or "",
-    )

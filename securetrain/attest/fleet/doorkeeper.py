@@ -34,8 +34,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from securetrain.attest.fleet.bundle import Bundle, Question, Secret
-from securetrain.attest.fleet.desk import Desk, Invited, Proven
+from securetrain.attest.fleet.desk import Desk
 from securetrain.attest.fleet.enrollment import Edition, Enrollment, enroll, pinned
+from securetrain.attest.fleet.entrants import Invited, Proven
 from securetrain.attest.fleet.token import channel_nonce, knock_statement
 from securetrain.attest.session.state import StateStore
 from securetrain.core.errors import AdmissionError, AttestationError, IdentityError

@@ -17,7 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.attest.fleet.desk import Desk, Invited
+from securetrain.attest.fleet.desk import Desk
+from securetrain.attest.fleet.entrants import Invited
 from securetrain.attest.fleet.token import FleetToken
 from securetrain.core.errors import AdmissionError
 from securetrain.core.files import read_file

@@ -23,8 +23,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from securetrain.attest.fleet.desk import WAITS, Desk, Proven
+from securetrain.attest.fleet.desk import Desk
 from securetrain.attest.fleet.enrollment import LIFETIME, Edition, Roots, enroll, enroll_into
+from securetrain.attest.fleet.entrants import WAITS, Proven
 from securetrain.attest.fleet.lessons import enrollment_of, lesson
 from securetrain.attest.session.reference_file import read_reference_values
 from securetrain.attest.session.state import StateStore

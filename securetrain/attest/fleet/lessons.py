@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 
 from securetrain.attest.fleet.compare_values import compare
-from securetrain.attest.fleet.desk import Proven
 from securetrain.attest.fleet.enrollment import Enrollment, Roots, enroll, pinned
+from securetrain.attest.fleet.entrants import Proven
 from securetrain.core.errors import SecureTrainError
 from securetrain.evidence import ImageGroup, ReferenceValues
 from securetrain.evidence.tpm import LateReference

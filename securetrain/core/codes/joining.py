@@ -94,7 +94,7 @@ ROWS: Final = (
          fix="set the clock; tokens that had ended would be good again",
          severity=HIGH, rank=ALONE, node=OUT, retry=LATER, threat="T-IDN-003"),
     Code("ST-ADMN-023", X.FAILURE,
-         "the record of tokens and proofs is gone, full, older than it was, or was changed",
+         "the record of tokens, proofs and decisions is gone, full, changed, or went back",
          fix="free the disk, or put the newest copy of the folder back; without one, move the"
              " folder away and make new tokens: what was signed stays",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-003"),

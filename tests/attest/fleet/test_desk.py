@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of tokens and proofs: kills, full disks, old copies, edits; and lists of nodes."""
 
+import contextlib
+import hashlib
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -14,12 +17,22 @@ from typing import Any
 import pytest
 
 from securetrain.attest.fleet import guest_list
+from securetrain.attest.fleet.decisions import Decisions
 from securetrain.attest.fleet.desk import LEDGER, Desk
 from securetrain.attest.fleet.guest_list import Guest, read_guests
 from securetrain.attest.fleet.intake import Rule
 from securetrain.attest.fleet.token import FleetToken, parse_fleet_token
-from securetrain.core.errors import AdmissionError, IdentityError, IntegrityError, UsageError
+from securetrain.attest.session.fleet_state import FleetState
+from securetrain.attest.session.state import MemoryState
+from securetrain.core.errors import (
+    AdmissionError,
+    AttestationError,
+    IdentityError,
+    IntegrityError,
+    UsageError,
+)
 from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.ledger import Ledger, events
 from tests import vocabulary
 from tests.attest.fleet_desks import Office, answer
 from tests.attest.small_fleet import Machine
@@ -67,7 +80,7 @@ def killed_at(office, point, token, machine):
             write(*args, **how)
 
         try:
-            office.desk = Desk(office.folder / "admission")
+            office.desk = Desk(office.folder / "admission", office.state)
             office.keeper = office.make_keeper()
             asked = office.ask(token, machine)
             said = answer(asked, token, machine)
@@ -77,7 +90,7 @@ def killed_at(office, point, token, machine):
         finally:
             os._exit(0)
     _, status = os.waitpid(child, 0)
-    office.desk = Desk(office.folder / "admission")
+    office.desk = Desk(office.folder / "admission", office.state)
     office.keeper = office.make_keeper()
     return os.WIFSIGNALED(status)
 
@@ -134,14 +147,18 @@ def test_a_database_that_is_gone(office):
     office.token()
     office.desk.close()
     (office.folder / "admission" / "desk.sqlite").unlink()
-    refused("ST-ADMN-023", Desk, office.folder / "admission")
+    refused("ST-ADMN-023", Desk, office.folder / "admission", office.state)
     (office.folder / "admission" / "version").unlink()
-    Desk(office.folder / "admission").close()  # as after a kill of the very first start
+    refused("ST-ADMN-023", Desk, office.folder / "admission", office.state)
+    # Without the state it looks as after a kill of the very first start.
+    Desk(office.folder / "admission", MemoryState()).close()
 
 
 PARTS = ("key.pem", "desk.sqlite", "version")
 WHOLE = ((), ("key.pem",), ("key.pem", "desk.sqlite"), PARTS)
 """What a kill leaves behind: each is written after the one before."""
+YOUNG = ("key.pem",)
+"""Left behind by a kill of the very first start alone: the state knows of none later."""
 
 
 @pytest.mark.forgery
@@ -157,9 +174,12 @@ def test_a_folder_of_which_parts_are_gone(office, left):
         if name not in left:
             (folder / name).unlink()
     if left in WHOLE:
-        Desk(folder).close()
+        if left == YOUNG:
+            refused("ST-ADMN-023", Desk, folder, office.state)
+        state = MemoryState() if left == YOUNG else office.state
+        Desk(folder, state).close()
         return
-    error = refused("ST-ADMN-023", Desk, folder)
+    error = refused("ST-ADMN-023", Desk, folder, office.state)
     assert error.what == "a part of it is missing"
     assert {path.name for path in folder.iterdir()} & set(PARTS) == set(left), "nothing is made"
 
@@ -167,11 +187,11 @@ def test_a_folder_of_which_parts_are_gone(office, left):
 def test_a_folder_that_cannot_be_used(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for folder in (tmp_path / "file", tmp_path / "file" / "admission"):
-        refused("ST-ADMN-023", Desk, folder)
+        refused("ST-ADMN-023", Desk, folder, MemoryState())
     (tmp_path / "admission").mkdir(mode=0o700)
     (tmp_path / "admission" / "key.pem").write_bytes(b"no key")
     (tmp_path / "admission" / "desk.sqlite").write_bytes(b"no database" * 100)
-    refused("ST-ADMN-023", Desk, tmp_path / "admission")
+    refused("ST-ADMN-023", Desk, tmp_path / "admission", MemoryState())
 
 
 @pytest.mark.forgery
@@ -226,10 +246,11 @@ def test_an_older_copy_put_back(office):
     office.prove(token, Machine("node-4"))
     office.desk.close()
     shutil.copy(copy / "desk.sqlite", folder / "desk.sqlite")
-    error = refused("ST-ADMN-023", Desk, folder)
+    error = refused("ST-ADMN-023", Desk, folder, office.state)
     assert "before" in error.what
-    shutil.copy(copy / "version", folder / "version")  # all of it is what root can do
-    office.desk = Desk(folder)
+    shutil.copy(copy / "version", folder / "version")
+    error = refused("ST-ADMN-023", Desk, folder, office.state)
+    assert LEDGER not in error.what, "the ledger goes on from what the copy knows"
 
 
 @pytest.mark.forgery
@@ -246,7 +267,7 @@ def test_a_proof_that_was_edited(office):
 def test_a_version_that_cannot_be(office, content):
     office.desk.close()
     (office.folder / "admission" / "version").write_bytes(content)
-    refused("ST-ADMN-023", Desk, office.folder / "admission")
+    refused("ST-ADMN-023", Desk, office.folder / "admission", office.state)
 
 
 def test_the_folder_is_private(office):
@@ -323,10 +344,222 @@ def test_a_ledger_that_was_changed(office, how):
     elif how == "swap":
         lines[1:] = lines[:0:-1]
     else:
-        office.desk.key = PrivateKey.generate(KeyKind.P256)
+        office.desk._ledger = Decisions(path, PrivateKey.generate(KeyKind.P256))
     path.write_bytes(b"".join(lines))
     code = "ST-LEDG-003" if how in {"edit", "other key"} else "ST-LEDG-002"
     vocabulary.refused(IntegrityError, code, office.desk.decisions)
+
+
+def cut_off(path, _state):
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def cut_inside(path, _state):
+    os.truncate(path, path.stat().st_size - 9)
+
+
+def delete(path, _state):
+    path.unlink()
+
+
+def empty(path, _state):
+    path.write_bytes(b"")
+
+
+def begin_anew(path, _state):
+    """By whoever holds the key: as many entries, and each of them is whole."""
+    key = PrivateKey.load(path.parent / "key.pem")
+    path.unlink()
+    for name in ("node-1", "node-2", "node-9"):
+        Ledger(path, key, "desk", lambda: NOW).write(events.MachineRejected(subject=name))
+
+
+def cut_off_and_the_record_edited(path, _state):
+    """The record says that the ledger was never longer."""
+    cut_off(path, _state)
+    lines = path.read_bytes().splitlines()
+    last = {"end": path.stat().st_size, "digest": hashlib.sha256(lines[-1]).hexdigest()}
+    with sqlite3.connect(path.parent / "desk.sqlite") as db:
+        db.execute("UPDATE settings SET value = ? WHERE name = 'ledger'", (json.dumps(last),))
+
+
+def deleted_and_the_record_edited(path, _state):
+    path.unlink()
+    with sqlite3.connect(path.parent / "desk.sqlite") as db:
+        db.execute("DELETE FROM settings WHERE name = 'ledger'")
+
+
+LOST = (
+    cut_off, cut_inside, delete, empty, begin_anew, cut_off_and_the_record_edited,
+    deleted_and_the_record_edited,
+)  # fmt: skip
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("attack", LOST)
+def test_a_ledger_that_has_lost_entries(office, attack, monkeypatch):
+    """The attack: somebody takes away what was decided. A signed chain alone does not show it."""
+    for name in ("node-1", "node-2", "node-3"):
+        office.token(name)
+    office.desk.close()
+    folder = office.folder / "admission"
+    attack(folder / LEDGER, office.state)
+    with monkeypatch.context() as off:
+        off.setattr(Desk, "_require_newest", lambda _: None)
+        plain = Desk(folder, office.state)
+        if attack is not cut_inside:
+            off.setattr(Decisions, "check", lambda *_: None)
+            assert len(plain.decisions()) < 3 or attack is begin_anew, "the chain holds"
+        plain.close()
+    refused("ST-ADMN-023", Desk, folder, office.state)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("attack", LOST[:5])
+def test_a_ledger_that_is_lost_under_an_open_desk(office, attack):
+    """It takes nobody in, and shows nothing, until the ledger is back."""
+    token = office.token()
+    for name in ("node-1", "node-2"):
+        office.token(name)
+    path = office.folder / "admission" / LEDGER
+    whole = path.read_bytes()
+    attack(path, office.state)
+    machine = Machine("node-4")
+    error = refused("ST-ADMN-023", office.prove, token, machine)
+    assert LEDGER in error.what
+    vocabulary.refused(IntegrityError, "ST-LEDG-004", office.desk.decisions)
+    assert not office.desk.invited(token.key.key_id).used
+    path.write_bytes(whole)
+    office.prove(token, machine)
+    assert len(office.desk.decisions()) == 4
+
+
+@pytest.mark.forgery
+def test_the_whole_folder_put_back(office):
+    """The attack: record, ledger and version of before a token was used. The state knows better."""
+    token = office.token()
+    folder, copy = office.folder / "admission", office.folder / "copy"
+    office.desk.close()
+    shutil.copytree(folder, copy)
+    office.reopen()
+    office.prove(token, Machine("node-4"))
+    office.desk.close()
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    plain = Desk(folder, MemoryState())
+    assert [one.used for one in plain.tokens()] == [""], "without a state the attack succeeds"
+    plain.close()
+    error = refused("ST-ADMN-023", Desk, folder, office.state)
+    assert "before" in error.what
+
+
+@pytest.mark.forgery
+def test_a_folder_that_went_another_way(office):
+    """As many changes as before, of which one is another."""
+    folder, copy = office.folder / "admission", office.folder / "copy"
+    office.token("node-1")
+    office.desk.close()
+    shutil.copytree(folder, copy)
+    office.reopen()
+    office.desk.cancel(["node-1"], office.now)
+    office.desk.close()
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    other = Desk(folder, MemoryState())
+    other.tried(other.tokens()[0].id, office.now)
+    other.close()
+    error = refused("ST-ADMN-023", Desk, folder, office.state)
+    assert "another version" in error.what
+
+
+@pytest.mark.forgery
+def test_a_record_put_back_under_an_open_desk(office):
+    """Written into the same file, which is not opened again."""
+    token = office.token()
+    folder = office.folder / "admission"
+    before = sqlite3.connect(":memory:")
+    with contextlib.closing(sqlite3.connect(folder / "desk.sqlite")) as db:
+        db.backup(before)
+    office.prove(token, Machine("node-4"))
+    with contextlib.closing(sqlite3.connect(folder / "desk.sqlite")) as db:
+        before.backup(db)
+    before.close()
+    assert not office.desk.invited(token.key.key_id).used
+    refused("ST-ADMN-023", office.prove, token, Machine("node-4"))
+
+
+def test_decisions_that_a_death_kept_from_coming_into_force_stay(office):
+    """The ledger is ahead of the record, and goes on."""
+    office.token("node-1")
+    office.desk.close()
+    folder = office.folder / "admission"
+    Ledger(folder / LEDGER, PrivateKey.load(folder / "key.pem"), "desk", lambda: NOW).write(
+        events.MachineRejected(subject="node-1")
+    )
+    with (folder / LEDGER).open("ab") as file:
+        file.write(b'{"bo')  # a second death
+    office.desk = Desk(folder, office.state)
+    office.token("node-2")
+    assert told(office) == [
+        ("fleet-token-made", "node-1"),
+        ("machine-rejected", "node-1"),
+        ("ledger-mended", "last line"),
+        ("fleet-token-made", "node-2"),
+    ]
+
+
+def test_a_state_that_is_gone_stops_the_desk_and_one_that_was_behind_follows(office):
+    token = office.token()
+
+    def gone(_):
+        raise AttestationError("ST-ATTS-015", "no server", "state")
+
+    accept = office.state.accept
+    office.state.accept = gone
+    vocabulary.refused(AttestationError, "ST-ATTS-015", office.prove, token, Machine("node-4"))
+    vocabulary.refused(AttestationError, "ST-ATTS-015", Desk, office.desk.folder, office.state)
+    assert not office.desk.invited(token.key.key_id).used
+    office.state.accept = accept
+    calls = []
+
+    def fails_afterwards(given):
+        calls.append(given)
+        return accept(given) if len(calls) == 1 else gone(given)
+
+    office.state.accept = fails_afterwards
+    office.desk.cancel(["node-9"], office.now)
+    assert len(calls) == 2
+    office.state.accept = accept
+    office.reopen()
+    office.prove(token, Machine("node-4"))
+
+
+def test_the_desks_version_is_in_the_sealed_state_of_the_fleet(tmp_path):
+    with contextlib.closing(FleetState(tmp_path / "fleet")) as state:
+        with contextlib.closing(Desk(tmp_path / "admission", state)) as desk:
+            desk.record(events.MachineRejected(subject="node-1"), NOW)
+            document, version = f"admission:{desk.key.key_id}", desk.version
+        assert [(one.document, one.version) for one in state.editions()] == [(document, version)]
+    with contextlib.closing(FleetState(tmp_path / "fleet")) as state:
+        (tmp_path / "admission" / LEDGER).unlink()
+        refused("ST-ADMN-023", Desk, tmp_path / "admission", state)
+
+
+def test_a_refusal_is_written_down_by_a_clock_that_went_back(office):
+    office.token()
+    before = office.now - timedelta(days=1)
+    office.desk.record(events.MachineRejected(subject="node-4"), before)
+    assert told(office)[-1] == ("machine-rejected", "node-4")
+    refused("ST-ADMN-022", office.desk.cancel, ["node-4"], before)
+
+
+@pytest.mark.forgery
+def test_a_last_entry_that_was_edited(office):
+    office.token()
+    with sqlite3.connect(office.folder / "admission" / "desk.sqlite") as db:
+        db.execute("UPDATE settings SET value = '{' WHERE name = 'ledger'")
+    refused("ST-ADMN-023", office.desk.decisions)
+    refused("ST-ADMN-023", office.token, "node-5")
 
 
 def test_a_ledger_that_cannot_be_read(office):

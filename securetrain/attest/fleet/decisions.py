@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger of a desk's decisions, which goes on from its last known entry or not at all.
+
+Rules:
+
+1. the desk remembers the last entry beside its tokens, in the transaction that the entry is about.
+   A ledger in which that entry is missing was cut off, exchanged or deleted (ST-LEDG-004);
+2. entries behind it are decisions that a death kept from coming into force. They stay;
+3. each write looks at that one entry. All of them are verified when somebody reads them.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from securetrain.core.errors import IntegrityError, os_error
+from securetrain.core.files import open_regular, read_file, sync_dir
+from securetrain.identity.keys import PrivateKey
+from securetrain.ledger import LINE_LIMIT, Entry, Ledger, LedgerEvent, verify_ledger
+
+LEDGER_LIMIT: Final = 1 << 30
+_WRITER: Final = "desk"
+
+
+class LastEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The last entry that a desk knows."""
+
+    end: int = 0
+    """Bytes of the file up to its end; 0 for no entry."""
+    digest: str = ""
+    """SHA-256 of its line, hex."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The file."""
+
+    path: Path
+    key: PrivateKey
+    """Signs every entry."""
+
+    def write(self, said: LedgerEvent, now: datetime, last: LastEntry) -> LastEntry:
+        """Append a decision behind the last known entry; returns the new last one.
+
+        Only whoever holds the desk's transaction may call it.
+
+        Raises:
+            IntegrityError: ST-LEDG-001 or ST-LEDG-004 for a ledger that was changed.
+            UsageError: ST-USAG-002 or ST-USAG-006 on I/O errors.
+        """
+        self.check(last)
+        Ledger(self.path, self.key, _WRITER, lambda: now).write(said)
+        return self._entry()
+
+    def sync(self) -> None:
+        """Have what was written survive a power cut: the desk is about to rely on it.
+
+        Raises:
+            UsageError: ST-USAG-002 or ST-USAG-006.
+        """
+        try:
+            fd = open_regular(self.path)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            sync_dir(self.path.parent)
+        except OSError as error:
+            raise os_error(error, str(self.path)) from error
+
+    def check(self, last: LastEntry) -> None:
+        """Refuse a ledger in which the last known entry is missing.
+
+        Raises:
+            IntegrityError: ST-LEDG-004.
+            UsageError: ST-USAG-002 when it cannot be read.
+        """
+        if last.end and self._entry(last.end) != last:
+            raise IntegrityError(
+                "ST-LEDG-004", "its last known entry is missing, or is another one", str(self.path)
+            )
+
+    def read(self, last: LastEntry) -> Sequence[Entry]:
+        """Verify every entry; gives them in order.
+
+        Raises:
+            IntegrityError: ST-LEDG-001 to 004.
+            UsageError: ST-USAG-002 when it cannot be read.
+        """
+        entries: Sequence[Entry] = ()
+        if self.path.exists():
+            data = read_file(self.path, LEDGER_LIMIT)
+            keys = {self.key.key_id: self.key.public}
+            entries = verify_ledger(data, keys, where=str(self.path)).entries
+        self.check(last)
+        return entries
+
+    def _entry(self, end: int | None = None) -> LastEntry:
+        """The entry whose line ends at `end`, or with the file; none where no line does."""
+        try:
+            fd = open_regular(self.path)
+        except FileNotFoundError:
+            return LastEntry()
+        except OSError as error:
+            raise os_error(error, str(self.path)) from error
+        try:
+            size = os.fstat(fd).st_size
+            end = size if end is None else end
+            start = max(0, end - LINE_LIMIT - 1)
+            read = os.pread(fd, end - start, start) if end <= size else b""
+        except OSError as error:
+            raise os_error(error, str(self.path)) from error
+        finally:
+            os.close(fd)
+        if not read.endswith(b"\n"):
+            return LastEntry()
+        line = read[:-1].rsplit(b"\n", 1)[-1]
+        return LastEntry(end=end, digest=hashlib.sha256(line).hexdigest())
