@@ -252,6 +252,14 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         'raise AttestationError("ST-ATTS-013", "no TPM speaks for it", f"node {answer.node}")',
     ): "`enroll` has refused an answer without a TPM before: it tells the type checker so",
     (
+        "attest/fleet/lessons.py",
+        'change.new or f"without {change.old}"',
+    ): "words for people: the field is among `adds` either way",
+    (
+        "evidence/tee/google_certificates.py",
+        "strong and read.signature_algorithm_oid == SignatureAlgorithmOID.RSASSA_PSS",
+    ): "what is signed over a strong hash and not under PSS, `weigh` accepts too: RSA and ECDSA",
+    (
         "evidence/inventory.py",
         "len(data) != size or hashlib.sha256(data).hexdigest() != sha256",
     ): "bytes of another length have another SHA-256",

@@ -125,6 +125,40 @@ def test_what_every_group_would_accept_is_no_rules_to_sign(office, monkeypatch):
     ]
 
 
+def test_the_first_machine_of_all_may_teach_the_fleet(office, monkeypatch):
+    """Nothing was accepted before: no rule can add to it."""
+    come(office, Machine("node-1"))
+    monkeypatch.setattr(lessons, "enroll", changed("snp", of_fleet))
+    (proven,) = office.desk.waiting()
+    assert lesson(None, proven, ROOTS, NOW).of_fleet
+    good, held = sorted_out(office, None)
+    assert ([one.node for one in good], held) == (["node-1"], [])
+
+
+@pytest.mark.parametrize("group", ["", "image"])
+def test_a_machine_whose_late_registers_teach_nothing(office, group, monkeypatch):
+    """It does as its group, of which nobody has said anything either."""
+    values = first(office, Machine("node-1"), group)
+
+    def unjudged(values):
+        bare: dict[str, object] = {"late": None}
+        if group:
+            bare = {"groups": {group: msgspec.structs.replace(values.groups[group], **bare)}}
+        return msgspec.structs.replace(values, **bare)
+
+    come(office, Machine("node-2"), group=group)
+    (proven,) = office.desk.waiting()
+    real = lessons.enroll
+    monkeypatch.setattr(
+        lessons,
+        "enroll",
+        lambda *args, **how: dataclasses.replace(
+            made := real(*args, **how), values=unjudged(made.values)
+        ),
+    )
+    assert lesson(unjudged(values), proven, ROOTS, NOW).adds == {}
+
+
 def sorted_out(office, values, rule=Rule.FIRST):
     return intake.sort_out(office.desk.waiting(), values, rule, roots=ROOTS, now=office.now)
 

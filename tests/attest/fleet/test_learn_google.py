@@ -98,6 +98,13 @@ def test_an_instance_for_tests_is_learned_and_said():
     assert any("production" in note for note in edition.notes)
 
 
+def test_instances_for_tests_stay_accepted():
+    """An honest one teaches nothing about them."""
+    world = GoogleWorld()
+    values = set_google(bare(world), {}, {"allow_test": True})
+    assert learned(world, values).values.google.allow_test
+
+
 def test_only_the_vm_without_a_good_boot():
     world = GoogleWorld()
     bundle = bundle_of(world.machine, speaks(world), tpm=False)
@@ -176,6 +183,7 @@ def test_rules_are_added_and_replaced():
     assert (changed.vcpus, changed.endorsements) == ((), ())
     assert changed.roots == values.roots
     assert set_google(world.values, NAMED, {}).google == world.values.google, "nothing comes twice"
+    assert set_google(world.values, {}, {"any_vm": True}).google.any_vm, "a field alone will do"
 
 
 @pytest.mark.parametrize(

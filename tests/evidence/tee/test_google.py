@@ -179,6 +179,11 @@ def test_another_instance(made, reference, code, where):
     WORLD.judge(key().instance, (google.VM,), "node-0")
 
 
+def test_an_instance_in_a_zone_that_is_named():
+    world = GoogleAppraiser(google.reference(zones=("us-central1-a", google.ZONE)))
+    world.judge(world.key(named(), (), NOW).instance, (google.VM,), "node-0")
+
+
 def test_instances_that_come_and_go():
     refused("ST-ATTS-012", WORLD.judge, key().instance, (), "node-0")
     GoogleAppraiser(google.reference(any_vm=True)).judge(key().instance, (), "node-0")

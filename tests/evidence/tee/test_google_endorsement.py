@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from securetrain.core.errors import AttestationError
@@ -117,6 +117,11 @@ def by(**how):
     return google.endorsement(cert=google.signer(**how).public_bytes(Encoding.DER))
 
 
+def signed_by(key):
+    """An endorsement that is signed by this key, for which it has a certificate."""
+    return google.endorsement(cert=google.signer(key=key).public_bytes(Encoding.DER), key=key)
+
+
 def pkcs1(signed):
     signature = google.short_rsa_key("tcb-signer").sign(signed, padding.PKCS1v15(), hashes.SHA256())
     return google.text(1, signed) + google.text(2, signature)
@@ -140,6 +145,8 @@ def salted(length):
         lambda: by(authority=forge.Authority("stranger")),
         lambda: by(authority=google.root()),
         lambda: by(key=OTHER),
+        lambda: by(key=ec.generate_private_key(ec.SECP256R1())),
+        lambda: signed_by(rsa.generate_private_key(65537, 1024)),
         lambda: by(usage=google.forge_usage(key_encipherment=True)),
         lambda: by(usage=google.forge_usage(digital_signature=True, key_agreement=True)),
         lambda: by(usage=google.forge_usage(**CA_BITS)),
@@ -173,6 +180,9 @@ def salted(length):
         lambda: google.endorsement(sev_snp=google.snp_golden(measurements={8: b"\1" * 49})),
         lambda: google.endorsement(sev_snp=google.snp_golden(measurements={1 << 17: MEASUREMENT})),
         lambda: google.endorsement(sev_snp=google.snp_golden(svn=1 << 32)),
+        lambda: google.endorsement(
+            sev_snp=google.snp_golden(more=google.snp_golden()[len(google.number(1, google.SVN)) :])
+        ),
         lambda: google.endorsement(sev_snp=google.snp_golden(more=google.number(1, 9))),
         lambda: google.endorsement(sev_snp=google.snp_golden(more=google.number(2, 9))),
         lambda: google.endorsement(sev_snp=google.snp_golden() * 2),

@@ -2,19 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vault alone: each rule that it decides by, on both of its sides."""
 
+import base64
 import os
+import string
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from securetrain.core.errors import UsageError
+from securetrain.core.errors import AdmissionError, UsageError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.result import AttestationResult, Submodule
 from securetrain.policy.schema import Secret
 from securetrain.rendezvous.coordinator.vault import Asker, Source, Vault, parse_source, read_secret
 from securetrain.rendezvous.wire.protocol import AskSecrets
-from securetrain.rendezvous.wire.sealing import sealing_text
+from securetrain.rendezvous.wire.sealing import check_sealing, sealing_text
 from tests.vocabulary import refused
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -75,6 +77,18 @@ def test_the_question_is_of_the_members_own_epoch_and_the_first_in_it():
     assert answered(asker(epoch=4), epoch=3) == "ST-ADMN-046"
     assert answered(asker(asked=3)) == "ST-ADMN-046"
     assert answered(asker(sealing="")) == "ST-ADMN-046"
+
+
+@pytest.mark.forgery
+def test_a_key_has_one_spelling():
+    """Two texts of one key would be two keys to whoever compares texts."""
+    text = sealing_text(X25519PrivateKey.generate())
+    check_sealing(text)
+    alphabet = f"{string.ascii_uppercase}{string.ascii_lowercase}{string.digits}+/"
+    other = f"{text[:-2]}{alphabet[alphabet.index(text[-2]) ^ 1]}="
+    assert base64.b64decode(other, validate=True) == base64.b64decode(text), "plain base64 takes it"
+    for bad in (other, text[:-1], f" {text}", text[4:]):
+        refused(AdmissionError, "ST-ADMN-001", check_sealing, bad)
 
 
 @pytest.mark.forgery
