@@ -21,7 +21,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import fleet_values
+from benchmarks import admission, fleet_values
 from benchmarks.ab import Figure
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -135,6 +135,7 @@ def _resident() -> float:
 
 FIGURES: Final[dict[str, Callable[[], Figure | None]]] = {
     "attest-agent": agent,
+    "fleet-admission": admission.admission,
     "attest-memory": memory,
     "attest-values": fleet_values.load,
 }

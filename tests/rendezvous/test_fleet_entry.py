@@ -3,6 +3,7 @@
 """Machines that are admitted to a fleet over the real listener, and what may go wrong there."""
 
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from securetrain.attest.fleet.guest_list import Guest
-from securetrain.attest.fleet.intake import Rule
+from securetrain.attest.fleet.intake import Intake, Rule
 from securetrain.core.errors import AdmissionError, AttestationError
 from securetrain.ledger import events
 from securetrain.rendezvous.coordinator import FleetService, Seen
@@ -186,6 +187,34 @@ def test_what_a_rule_signs_and_what_it_leaves(office):
     assert held.proven.node == "node-2"
     assert "boots what its image group does not" in held.why
     assert office.desk.waiting_nodes() == ["node-2"]
+
+
+def test_the_last_machine_that_comes_while_others_are_signed_is_signed_too(office, monkeypatch):
+    """Found with a thousand: the command ended with 3, and six machines waited for a person."""
+    service = FleetService(
+        desk=office.desk,
+        state=office.state,
+        values=office.intake.current,
+        clock=lambda: office.now,
+        seen=office.seen.append,
+        intake=office.intake,
+        rule=Rule.FIRST,
+    )
+    early, late = Machine("node-0"), Machine("node-1")
+    one, two = office.tokens(Guest(node="node-0"), Guest(node="node-1"))
+    office.prove(one, early)
+    sign, signed = Intake.sign_by_rule, []
+
+    def slowly(self, desk, rule):
+        signed.append(taken := sign(self, desk, rule))
+        if len(signed) == 1:
+            office.prove(two, late)
+        return taken
+
+    monkeypatch.setattr(Intake, "sign_by_rule", slowly)
+    assert service.serve(threading.Event(), ["node-0", "node-1"])
+    assert office.desk.waiting_nodes() == []
+    assert set(office.intake.current().nodes) == {"node-0", "node-1"}
 
 
 def wait_for(seen, count):

@@ -82,12 +82,13 @@ class FleetService:
         looked: frozenset[str] = frozenset()
         while True:
             last = stop.wait(_PAUSE)
+            # Asked before: who comes while the others are signed is signed in the next round.
+            come = nodes is not None and not self.missing(nodes)
             if self.intake is not None and self.rule is not None:
                 waiting = frozenset(self.desk.waiting_nodes())
                 if waiting - looked:
                     self._sign(self.intake, self.rule)
                 looked = waiting
-            come = nodes is not None and not self.missing(nodes)
             if come or last:
                 return come or nodes is None
 
