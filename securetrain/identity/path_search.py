@@ -137,7 +137,7 @@ def weigh(certificate: crypto.X509, position: int, *, is_root: bool) -> Validity
         raise paths.untrusted(f"is signed by {algorithm}", position)
     try:
         return Validity(_time(certificate.get_notBefore()), _time(certificate.get_notAfter()))
-    except ValueError as error:
+    except (crypto.Error, ValueError) as error:
         what = f"its validity cannot be read: {error}"
         raise paths.BadPathError(paths.Flaw.MALFORMED, what, position) from error
 

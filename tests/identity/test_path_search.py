@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from OpenSSL import crypto
 
 from securetrain.identity import path_search, paths
@@ -109,6 +109,31 @@ def test_paths_that_are_too_weak():
         with pytest.raises(paths.BadPathError, match=text) as caught:
             path_search.weigh(weak, 1, is_root=False)
         assert caught.value.flaw is UNTRUSTED
+
+
+@pytest.mark.forgery
+def test_keys_and_times_that_cannot_be_read():
+    """A CA's key of another kind or none; a validity that is no time."""
+    edwards = loaded(replace(HONEST["low"], public=ed25519.Ed25519PrivateKey.generate()).der())
+    der = LINE[1][1]
+    curve = bytes.fromhex("06052b81040022")  # secp384r1
+    assert curve in der
+    unknown = loaded(der.replace(curve, curve[:-1] + b"\x70"))
+    for bad, text in ((edwards, "neither RSA nor ECC"), (unknown, "cannot be read")):
+        for call in (
+            lambda one: path_search.weigh(one, 1, is_root=False),
+            lambda one: path_search.native_key(one, 1),
+        ):
+            with pytest.raises(paths.BadPathError, match=text) as caught:
+                call(bad)
+            assert (caught.value.flaw, caught.value.position) == (paths.Flaw.MALFORMED, 1)
+    when = BEGIN.strftime("%y%m%d%H%M%SZ").encode()
+    assert when in der
+    for other in (b"99" + b"1" * 10 + b"?", b"+" * 13):
+        timeless = loaded(der.replace(when, other))
+        with pytest.raises(paths.BadPathError, match="validity cannot be read") as caught:
+            path_search.weigh(timeless, 1, is_root=False)
+        assert caught.value.flaw is paths.Flaw.MALFORMED
 
 
 @pytest.mark.forgery

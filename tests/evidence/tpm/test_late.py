@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from securetrain.core.errors import AttestationError
+from securetrain.evidence.tpm import userspace_log
 from securetrain.evidence.tpm.eventlog import parse
 from securetrain.evidence.tpm.late import (
     LATE_PCRS,
@@ -236,6 +237,25 @@ def test_other_events_of_the_firmware(firmware):
 )
 def test_other_extensions_of_root(userspace):
     refused("ST-ATTS-241", forged(userspace=userspace))
+
+
+@pytest.mark.forgery
+def test_a_record_says_what_its_digest_is_of():
+    """The words beside another digest are kept as a claim, and say nothing."""
+    honest, lie = uki.word(11, "ready"), uki.Said(11, b"something", "ready")
+    found = parse_userspace_log(honest.record() + lie.record())
+    assert [(one.text, one.claimed) for one in found] == [("ready", "ready"), ("", "ready")]
+
+
+def test_a_log_has_so_many_records(monkeypatch):
+    monkeypatch.setattr(userspace_log, "_RECORDS", 3)
+    assert len(parse_userspace_log(uki.word(11, "ready").record() * 3)) == 3
+    vocabulary.refused(
+        AttestationError,
+        "ST-ATTS-240",
+        parse_userspace_log,
+        uki.word(11, "ready").record() * 4,
+    )
 
 
 def test_a_register_that_the_quote_leaves_out_teaches_nothing():
