@@ -34,14 +34,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from securetrain.guard.group_channel import Channel
+from securetrain.guard.openings import SIZE, anchors_of, hash_of, opening_of
 
-SIZE: Final = 32
 CHAIN: Final = 4096
 """Draws per commitment: 128 KiB of memory and a few milliseconds of hashing."""
-
-
-def _hash(data: bytes) -> bytes:
-    return hashlib.sha256(b"securetrain-chain-v1|" + data).digest()
 
 
 class HashChain:
@@ -52,7 +48,7 @@ class HashChain:
             raise ValueError(f"a chain needs {SIZE} secret bytes and a length of at least 1")
         self._links = [secret]
         for _ in range(length):
-            self._links.append(_hash(self._links[-1]))
+            self._links.append(hash_of(self._links[-1]))
         self.anchor = self._links.pop()
 
     @property
@@ -71,6 +67,8 @@ class Draw:
 
     seed: bytes
     unopened: tuple[int, ...]
+    opening: bytes = b""
+    """Everything that the seed is the SHA-256 of: context and preimages."""
     told: tuple[bytes, ...] = ()
     """What each rank told with its value."""
 
@@ -92,6 +90,7 @@ class Beacon:
         self._length = length
         self._chain: HashChain | None = None
         self._last: list[bytes] = []
+        self._anchors = b""
         self.tell = bytes(SIZE)
         """Travels with every value; has no part in the seed."""
         self.quiet: frozenset[int] = frozenset()
@@ -101,6 +100,12 @@ class Beacon:
         """Draw a new chain and exchange the anchors."""
         self._chain = HashChain(self._randomness(SIZE), self._length)
         self._last = self._channel.all_gather(self._chain.anchor)
+        self._anchors = anchors_of(self._last)
+
+    def take_anchors(self) -> bytes:
+        """What the ranks committed to since the last call (`anchors_of`); empty if nothing."""
+        anchors, self._anchors = self._anchors, b""
+        return anchors
 
     def draw(self, context: str) -> Draw:
         """Reveal, check and combine. Call it only after what the seed must not influence."""
@@ -112,12 +117,13 @@ class Beacon:
         unopened = tuple(
             rank
             for rank, (value, last) in enumerate(zip(revealed, self._last, strict=True))
-            if rank not in self.quiet and _hash(value) != last
+            if rank not in self.quiet and hash_of(value) != last
         )
         self._last = revealed
-        digest = hashlib.sha256(f"securetrain-seed-v1|{context}|{len(revealed)}|".encode())
-        for rank, value in enumerate(revealed):
-            # Who did not open its commitment chose its value, perhaps after it heard the others'.
-            digest.update(bytes(SIZE) if rank in self.quiet or rank in unopened else value)
+        # Who did not open its commitment chose its value, perhaps after it heard the others'.
+        out = self.quiet.union(unopened)
+        values = [bytes(SIZE) if rank in out else value for rank, value in enumerate(revealed)]
+        opening = opening_of(context, values)
+        seed = hashlib.sha256(opening).digest()
         told = tuple(row[SIZE:] for row in rows)
-        return Draw(seed=digest.digest(), unopened=unopened, told=told)
+        return Draw(seed=seed, unopened=unopened, opening=opening, told=told)

@@ -20,8 +20,8 @@ into the table, and ranks whose digests differ are ST-GRAD-004.
 
 import hashlib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -29,10 +29,12 @@ import torch
 from torch import Tensor
 
 from securetrain.core.errors import GuardError
-from securetrain.guard.beacon import Beacon
-from securetrain.guard.integrity import Rows, near_zero, unit_roundoff
+from securetrain.guard.beacon import Beacon, Draw
+from securetrain.guard.integrity import Rows
 from securetrain.guard.layout import Layouts, Shape, spans_of
 from securetrain.guard.moments import Slices
+from securetrain.guard.openings import TRANSCRIPT
+from securetrain.guard.roundoff import near_zero, unit_roundoff
 from securetrain.guard.sketch import SketchParameters, SketchShape, derive
 
 RETAIN_BYTES: Final = 64 << 20
@@ -103,6 +105,10 @@ class StepSketches:
     """What each rank told with the first draw: its hash of the table before."""
     batches: int
     pieces: int
+    draws: tuple[Draw, ...]
+    """Of each batch."""
+    texts: tuple[tuple[str, ...], ...]
+    """Of each batch, what the digest has of each piece."""
 
 
 @dataclass(slots=True)
@@ -118,12 +124,12 @@ class _Step:
     told: tuple[bytes, ...] = ()
     batches: int = 0
     pieces: int = 0
+    draws: list[Draw] = field(default_factory=list)
+    texts: list[list[str]] = field(default_factory=list)
     unlearned: list[tuple[str, Tensor, float]] = field(default_factory=list)
     objection: str = ""
     silence: GuardError | None = None
-    digest: "hashlib._Hash" = field(
-        default_factory=lambda: hashlib.sha256(b"securetrain-transcript-v2")
-    )
+    digest: "hashlib._Hash" = field(default_factory=lambda: hashlib.sha256(TRANSCRIPT))
 
 
 class Collector:
@@ -148,6 +154,7 @@ class Collector:
         self._means: dict[str, Tensor] = {}
         self._learned = 0
         self._layouts = Layouts()
+        self._recorded: list[bytes] = []
         self.on_add: Callable[[], None] = _nothing
         """Called before each piece."""
 
@@ -158,6 +165,13 @@ class Collector:
         self._waiting_bytes += piece.local.numel() * piece.local.element_size()
         if self._waiting_bytes >= self._retain:
             self.flush()
+
+    def follow(self, seeds: Sequence[bytes]) -> None:
+        """Use the recorded seeds of a step that is done again for its draws, in this order.
+
+        Everybody knows them: a gradient that was made for them could evade the sketches.
+        """
+        self._recorded = list(seeds)
 
     @property
     def has_pieces(self) -> bool:
@@ -179,10 +193,14 @@ class Collector:
         except GuardError as error:  # this may be a backward pass, which must not end here
             step.silence = error
             return
+        if self._recorded:
+            draw = replace(draw, seed=self._recorded.pop(0))
         step.told = step.told if step.batches else draw.told
         step.batches += 1
         step.unopened.update(draw.unopened)
         step.digest.update(draw.seed + bytes(len(draw.unopened)))
+        step.draws.append(draw)
+        step.texts.append([])
         rows = [self._sketch(piece, draw.seed) for piece in batch]
         # One copy from the device for the whole batch.
         self._add_up(batch, torch.cat(rows).cpu().numpy())
@@ -218,6 +236,8 @@ class Collector:
             told=step.told,
             batches=step.batches,
             pieces=step.pieces,
+            draws=tuple(step.draws),
+            texts=tuple(map(tuple, step.texts)),
         )
 
     def learn(self, *, applied: bool) -> None:
@@ -254,9 +274,9 @@ class Collector:
         segments = _segments(piece)
         rows = self._rows(piece, segments, self._moment(piece), fresh)
         told = ",".join(f"{one.group}:{one.start}" for one in segments)
-        step.digest.update(
-            f"{name}|{numel}|{piece.parts}|{piece.result.dtype}|{piece.weights!r}|{told};".encode()
-        )
+        text = f"{name}|{numel}|{piece.parts}|{piece.result.dtype}|{piece.weights!r}|{told};"
+        step.digest.update(text.encode())
+        step.texts[-1].append(text)
         step.pieces += 1
         return rows
 

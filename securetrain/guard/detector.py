@@ -97,6 +97,11 @@ class Detector:
             self._series |= {"ratio": Series(level=64, lag=16), "angle": Series(level=64, lag=16)}
             self._series |= {"own-0": Series(), "own-1": Series()}
 
+    @property
+    def learned(self) -> int:
+        """Steps that it has learned from, and has not taken back."""
+        return self._steps
+
     def observe(self, rows: StepRows) -> Assessment:
         """Judge one step and learn from it."""
         gradients = np.asarray(rows.gradients, dtype=np.float64)

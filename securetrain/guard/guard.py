@@ -58,6 +58,7 @@ from securetrain.guard.hooks import sharded_modules
 from securetrain.guard.lone_watch import LoneWatch
 from securetrain.guard.presence import Deadline, default_store
 from securetrain.guard.response import Findings
+from securetrain.guard.step_table import Judged
 from securetrain.guard.suspicions import (
     Beginnings,
     OnSuspicion,
@@ -153,6 +154,19 @@ class GradientGuard:
     def size(self) -> int:
         """The number of ranks that compare their gradients."""
         return len(self._ranks)
+
+    @property
+    def judged(self) -> Judged | None:
+        """What there is to keep of the last step; None in the open, or of pieces of a model."""
+        watches = self._watches if self._job_group is None else []
+        found = [one.judged for one in watches if isinstance(one, GroupWatch)]
+        return found[0] if len(found) == len(watches) == 1 else None
+
+    def follow(self, seeds: Sequence[bytes]) -> None:
+        """Use the recorded seeds for the next step, which is done again (`Collector.follow`)."""
+        for watch in self._watches:
+            if isinstance(watch, GroupWatch):
+                watch.collector.follow(seeds)
 
     @property
     def parts(self) -> tuple[nn.Module, ...]:

@@ -51,48 +51,21 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 Rows: TypeAlias = NDArray[np.float64]
 
-_UNIT_ROUNDOFF: Final = {
-    torch.float64: 2.0**-53,
-    torch.float32: 2.0**-24,
-    torch.float16: 2.0**-11,
-    torch.bfloat16: 2.0**-8,
-}
-SKETCH_ROUNDING: Final = 16 * _UNIT_ROUNDOFF[torch.float32]
+SKETCH_ROUNDING: Final = 16 * 2.0**-24
 """Of two sketches, relative to the norm. Measured for one, the worst of 600 draws: 7 units of
 roundoff for one huge coordinate among small ones, 10 for a gradient that is made to lose half a
 unit in each addition, 0.4 for a dense one. Sketches made by torch have none."""
 _WIRE_ROUNDING: Final = 16 * 2.0**-24
 """Rows travel in fp32; a sum of some of them is off by no more than this of their lengths."""
-_SPACING: Final = {torch.float16: 2.0**-24}
-"""Of numbers near zero, where that matters."""
 _ORTHOGONAL: Final = 6.0
 """Standard deviations of the cosine of two independent rows, 1 / sqrt(numbers)."""
 _SIGNS: Final = 4.5
 """Standard deviations of the product of two rows with these numbers and signs by chance, whatever
 the numbers: by chance it is larger in one of 12,000 at most (Hoeffding)."""
-
-
-def unit_roundoff(dtype: torch.dtype) -> float:
-    """Half the distance from 1 to the next number.
-
-    Raises:
-        ValueError: the dtype is not one that gradients are reduced in.
-    """
-    if dtype not in _UNIT_ROUNDOFF:
-        raise ValueError(f"gradients reduced in {dtype} cannot be checked")
-    return _UNIT_ROUNDOFF[dtype]
-
-
-def near_zero(dtype: torch.dtype, numel: int) -> float:
-    """The norm of what rounding can change in so many numbers, each by half of the distance from
-    zero to the next number.
-    """
-    return _SPACING.get(dtype, 0.0) / 2 * math.sqrt(numel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,8 @@ from torch.distributed import ProcessGroup
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.dispute import Digests, OpenTable
 from securetrain.guard.group_channel import Channel
-from securetrain.guard.integrity import unit_roundoff
 from securetrain.guard.kept import Kept
+from securetrain.guard.roundoff import unit_roundoff
 from securetrain.guard.sketch import Run, SketchShape, derive, sketch, sketch_part, sketch_runs
 from securetrain.guard.statements import read_numbers
 

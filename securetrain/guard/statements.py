@@ -10,13 +10,15 @@ as many bytes as every other.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securetrain.guard.collect import StepSketches
 from securetrain.guard.integrity import Rows, copies, leaning
+
+if TYPE_CHECKING:
+    from securetrain.guard.collect import StepSketches
 
 DIGEST: Final = 32
 _ROW_TYPE: Final = np.dtype("<f4")
@@ -53,7 +55,7 @@ class Table:
         return np.asarray(parts.all(axis=(1, 2)) & groups.all(axis=(1, 2)))
 
 
-def encode(sketches: StepSketches) -> bytes:
+def encode(sketches: "StepSketches") -> bytes:
     """This rank's row."""
     numbers = np.concatenate([sketches.parts, sketches.sent, sketches.received, sketches.moments])
     with np.errstate(over="ignore"):  # what fp32 cannot hold counts as infinite

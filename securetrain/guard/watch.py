@@ -45,9 +45,7 @@ from securetrain.guard.exclusion import Exclusion, ExclusionState, Ground, weigh
 from securetrain.guard.flat import Flat, attach_flat, flat_names
 from securetrain.guard.group_channel import GroupChannel
 from securetrain.guard.hooks import Sharded, attach_replicated, attach_sharded
-from securetrain.guard.integrity import check, leaning, unequal
 from securetrain.guard.kept import Keeper, Weights
-from securetrain.guard.loss_scale import OVERFLOW, Overflows
 from securetrain.guard.moments import Moments
 from securetrain.guard.one_verdict import Heard
 from securetrain.guard.open_mode import NOT_AGREED, SET_APART, OpenMode
@@ -58,14 +56,14 @@ from securetrain.guard.response import EXCLUDING, Findings
 from securetrain.guard.rows import StepRows
 from securetrain.guard.settlement import Offences, Settlement, Settler
 from securetrain.guard.sketch import shape_for
-from securetrain.guard.statements import DIGEST, Table, decode, encode, first_moment
+from securetrain.guard.statements import DIGEST, Table, encode
+from securetrain.guard.step_table import Judged, Layout, StepTable
+from securetrain.guard.table_reader import Shown, TableReader
 from securetrain.guard.two_tales import changed_tales
 from securetrain.guard.witness import Witness, WordSigner
 from securetrain.policy.schema import Gradients, GuardResponse
 
 BUFFERS: Final = "ST-GRAD-014"
-_MEMORY: Final = 64
-"""Steps in which a rank that contradicts itself a second time is named."""
 
 
 class Watch(Protocol):
@@ -149,9 +147,9 @@ class GroupWatch:
         self._opened: list[OpenTable] = []
         self._open = OpenMode(self._settler)
         self._hooks_open = False
-        self._leaned: dict[int, int] = {}
-        self._steps = 0
-        self._overflows = Overflows(len(self.ranks))
+        self._reader = TableReader(self.ranks, self._owners)
+        self.judged: Judged | None = None
+        """What there is to keep of the last step; None where it was reduced in the open."""
 
     def watch_sharded(
         self, modules: Sequence[Sharded], report_error: Callable[[GuardError], None]
@@ -165,7 +163,7 @@ class GroupWatch:
                 "the model given to the guard",
                 "shard all of them over one mesh",
             )
-        self._owners = self.after.owners = owners_of(self.ranks, grids.pop())
+        self._own(owners_of(self.ranks, grids.pop()))
         self._hooks_open = True
         attach_sharded(
             modules,
@@ -197,7 +195,7 @@ class GroupWatch:
 
     def watch_flat(self, modules: Sequence[Flat]) -> None:
         """Hook modules that FSDP1 shards over these ranks. Collective."""
-        self._owners = self.after.owners = tuple(range(len(self.ranks)))
+        self._own(tuple(range(len(self.ranks))))
         self._hooks_open = self.is_flat = True
         attach_flat(
             modules,
@@ -227,6 +225,7 @@ class GroupWatch:
         Raises:
             GuardError: ST-GRAD-006, no gradient was seen since the last call.
         """
+        self.judged = None
         if self._open.active:
             return self._judge_open(findings, elsewhere)
         sketches = self.collector.end()
@@ -260,7 +259,39 @@ class GroupWatch:
         self.after.begin(None if mine.refused else lambda: self._lengths(weights))
         findings.merge(mine)
         self.collector.learn(applied=not mine.refused)
+        self.judged = self._judged(sketches, rows, scaled=mine.scaled)
         return sketches.batches, sent
+
+    def _judged(self, sketches: StepSketches, rows: list[bytes], *, scaled: bool) -> Judged:
+        layout = Layout(
+            ranks=len(self.ranks),
+            groups=sketches.groups,
+            parts=len(sketches.parts),
+            size=self.shape.size,
+            keys=self.shape.keys,
+            owners=tuple(self._owners),
+            roundoff=float(sketches.roundoff).hex(),
+            near_zero=float(sketches.near_zero).hex(),
+            batches=sketches.texts,
+        )
+        draws = sketches.draws
+        return Judged(
+            table=StepTable(
+                layout=layout,
+                unopened=tuple(one.unopened for one in draws),
+                scaled=scaled,
+                rows=rows,
+            ),
+            seeds=tuple(one.seed for one in draws),
+            openings=tuple(one.opening for one in draws),
+            anchors=self.beacon.take_anchors(),
+            learned=self.detector.learned,
+        )
+
+    def _own(self, owners: tuple[int, ...]) -> None:
+        """Say which part of the model each rank holds."""
+        self._owners = self.after.owners = owners
+        self._reader = TableReader(self.ranks, owners)
 
     def _judge_open(self, findings: Findings, elsewhere: Collection[int]) -> tuple[int, int]:
         """A step that was reduced in the open, module by module (open_mode.py)."""
@@ -277,7 +308,7 @@ class GroupWatch:
         with np.errstate(all="ignore"):
             self.rows, odd = step.rows(self._owners)
             if self.rows is not None:
-                self._compare_moments(mine, odd)
+                self._reader.compare_moments(mine, odd, self._known)
                 mine.add_assessment(self.detector.observe(self.rows), self.ranks, known)
         sent = self.common.settle(mine, before, self.detector)
         self._exclude(mine, mine.offences)
@@ -405,49 +436,20 @@ class GroupWatch:
 
     def _decide(self, findings: Findings, sketches: StepSketches, rows: list[bytes]) -> None:
         """Add what the table shows."""
-        live = [rank for rank in range(len(self.ranks)) if rank not in self._uncounted]
-        findings.add_unopened(sketches.unopened, self.ranks, self._known)
-        table = decode(rows, len(sketches.parts), len(sketches.groups), self.shape.size)
-        apart = table.apart
-        if set(apart) & set(live):
-            # Other seeds or other pieces: the sketches cannot be compared, nothing is learned.
-            findings.add_disagreement()
-            self.rows = None
-            return
-        usable = table.finite
-        if findings.scaled and self._overflows.forgive([r for r in live if not usable[r]]):
-            findings.leave_to_scaler(OVERFLOW)
-            self.rows = None
-            return
-        usable[list(apart)] = False
-        gradients = np.where(usable[:, None, None], table.groups, np.nan)
-        self._check_words(findings, table, [rank for rank in live if usable[rank]])
-        moment, odd = first_moment(table, self._owners)
-        self._compare_moments(findings, odd)
-        self.rows = StepRows(
+        shown = Shown(
+            rows=rows,
             groups=sketches.groups,
-            gradients=gradients.transpose(1, 0, 2),
-            momentum=moment,
+            parts=len(sketches.parts),
+            size=self.shape.size,
+            keys=self.shape.keys,
+            roundoff=sketches.roundoff,
+            near_zero=sketches.near_zero,
+            unopened=sketches.unopened,
+            weights=tuple(self.weights.values),
+            known=self._known,
         )
-        findings.add_assessment(self.detector.observe(self.rows), self.ranks, self._known)
-        if all(usable[rank] for rank in live):
-            self._table = table
-            result = check(
-                table.parts,
-                table.received,
-                groups=table.groups,
-                roundoff=sketches.roundoff,
-                owners=self._owners,
-                weights=self.weights.values,
-                keys=self.shape.keys,
-                rounding=sketches.near_zero,
-            )
-            findings.add_integrity(result, self.ranks)
-
-    def _compare_moments(self, findings: Findings, odd: Sequence[int]) -> None:
-        for rank in odd:
-            text = f"rank {self.ranks[rank]}'s optimizer state is not the others'"
-            findings.accuse("ST-GRAD-012", text, rank, self.ranks, self._known)
+        read = self._reader.read(findings, shown, self.detector)
+        self.rows, self._table = read.rows, read.table
 
     def _add_buffers(self, findings: Findings) -> None:
         """Say what was found before the forward passes; what was corrected refuses nothing."""
@@ -463,25 +465,6 @@ class GroupWatch:
             findings.add(BUFFERS, text, attributed=one.is_named, hopeless=True)
         if self._response in EXCLUDING:
             findings.refused = refused
-
-    def _check_words(self, findings: Findings, table: Table, speak: list[int]) -> None:
-        """Name the ranks whose own rows do not describe one gradient."""
-        self._steps += 1
-        if table.parts.shape[1] < 2 or not speak:
-            return
-        parts, groups = table.parts[speak], table.groups[speak]
-        wrong = {speak[i] for i in unequal(parts, groups)}
-        lean = leaning(parts).any(axis=1) | leaning(groups).any(axis=1)
-        for rank in (speak[i] for i in np.flatnonzero(lean)):
-            if self._steps - self._leaned.get(rank, -_MEMORY) < _MEMORY:
-                wrong.add(rank)
-            elif rank not in wrong:
-                text = "the rows of one rank contradict each other"
-                findings.add("ST-GRAD-011", text, attributed=False)
-            self._leaned[rank] = self._steps
-        for rank in sorted(wrong):
-            text = f"rank {self.ranks[rank]}'s own rows contradict each other"
-            findings.accuse("ST-GRAD-011", text, rank, self.ranks, self._known)
 
 
 def _nothing() -> GuardError:

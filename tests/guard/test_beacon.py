@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from securetrain.guard.beacon import Beacon, HashChain, _hash
+from securetrain.guard.beacon import Beacon, HashChain
+from securetrain.guard.openings import hash_of
 
 
 class Meeting:
@@ -55,7 +56,7 @@ def test_chain_opens_its_anchor_link_by_link():
     last = chain.anchor
     for _ in range(5):
         value = chain.next()
-        assert _hash(value) == last
+        assert hash_of(value) == last
         last = value
     assert last == b"x" * 32
     assert chain.remaining == 0

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from securetrain.guard.integrity import IntegrityResult, check, near_zero, unit_roundoff
+from securetrain.guard.integrity import IntegrityResult, check
+from securetrain.guard.roundoff import near_zero, unit_roundoff
 from securetrain.guard.sketch import SketchShape, derive, shape_for, sketch, sketch_part
 
 D = 4096
