@@ -18,6 +18,7 @@ from typing import Final
 from securetrain.chain import kept, nodes, steps
 from securetrain.chain.links import Given, Judge, Subject, Verdict, broken, missing
 from securetrain.chain.replayed_link import judge_replay
+from securetrain.chain.tables import judge_tables
 from securetrain.core.errors import SecureTrainError, reason
 from securetrain.core.vocabulary import ChainLink, LinkState
 
@@ -35,6 +36,7 @@ JUDGES: Final[dict[ChainLink, Judge]] = {
     ChainLink.LEDGER: kept.judge_ledger,
     ChainLink.LOG: kept.judge_log,
     ChainLink.TIME: kept.judge_time,
+    ChainLink.TABLES: judge_tables,
     ChainLink.REPLAY: judge_replay,
 }
 """The judges of this version."""

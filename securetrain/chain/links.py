@@ -29,6 +29,8 @@ class Subject:
     opened: Opened
     parents: Mapping[str, Opened] = field(default_factory=dict)
     """By tree digest; only those whose statements verified."""
+    known: Mapping[str, Opened] = field(default_factory=dict)
+    """Likewise, everything that leads to it."""
     dataset: Opened | None = None
     logged: Logged | None = None
     """Its place in the log, by a proof that holds; None without one."""
@@ -150,5 +152,7 @@ def code_of(link: ChainLink) -> str:  # noqa: C901, PLR0912 - a line for each li
             return "ST-CHAN-022"
         case ChainLink.REPLAY:
             return "ST-CHAN-023"
+        case ChainLink.TABLES:
+            return "ST-CHAN-026"
         case _:
             raise ValueError(f"no code for the link {link!r}")

@@ -63,7 +63,8 @@ STATEMENT_LIMIT: Final = 64 << 20
 CONTENTS_LIMIT: Final = 32 << 20
 MAX_PROBLEMS: Final = 1000
 MALFORMED: Final = "ST-PACK-101"
-_ON_REQUEST: Final = frozenset({ChainLink.REPLAY})
+_ON_REQUEST: Final = frozenset({ChainLink.REPLAY, ChainLink.TABLES})
+"""Links of which most packs have no evidence; nobody misses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,8 +335,10 @@ class _Verifier:
 
     def _asked(self, *, first: bool) -> frozenset[ChainLink]:
         asked = frozenset(ChainLink) if first else self._required
-        # Nobody misses a replay where none was given or required.
-        return asked if self.replays else asked - (_ON_REQUEST - self._required)
+        given = {ChainLink.REPLAY} if self.replays else set()
+        if any(one.media_type == packing.TABLE_TYPE for one in self.pack.layers.values()):
+            given.add(ChainLink.TABLES)
+        return asked - (_ON_REQUEST - self._required - given)
 
     def _made(
         self,
@@ -430,6 +433,7 @@ class _Verifier:
         return Subject(
             opened=opened,
             parents=self._parents(opened),
+            known=self.by_tree,
             dataset=dataset
             if dataset is not None and isinstance(dataset.predicate, DatasetPredicate)
             else None,

@@ -27,7 +27,7 @@ from securetrain.artifacts.statement import (
     Opened,
     read_statement,
 )
-from securetrain.chain import container, documents, held, records
+from securetrain.chain import container, documents, held, records, tables
 from securetrain.chain.store import Pieces, Places
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
@@ -38,6 +38,8 @@ STATEMENT_TYPE: Final = "application/vnd.dsse.envelope.v1+json"
 PROOF_TYPE: Final = "text/vnd.c2sp.tlog-proof"
 LEDGER_TYPE: Final = "application/vnd.securetrain.ledger+jsonl"
 PIECE_TYPE: Final = "application/octet-stream"
+TABLE_TYPE: Final = "application/vnd.securetrain.guard.table"
+"""What ranks said in a step, and what that leads to."""
 CONTENTS_TYPE: Final = "application/vnd.securetrain.pack.contents.v1+json"
 LEDGER_LIMIT: Final = 1 << 30
 PROOF_LIMIT: Final = 1 << 20
@@ -88,6 +90,8 @@ class Wanted:
     """All of its dataset."""
     rows: tuple[int, int] | None = None
     """Of its dataset, the rows of the steps from the first to the last."""
+    tables: bool = False
+    """What the ranks said of their gradients in every step of its run."""
 
 
 def gather(chain: Link, pieces: Pieces, wanted: Wanted | None = None) -> Gathered:
@@ -129,6 +133,8 @@ def gather(chain: Link, pieces: Pieces, wanted: Wanted | None = None) -> Gathere
         )
         if isinstance(link.said, CheckpointPredicate):
             _follow(found, link.said.bound, pieces, f"step {link.said.step}")
+            if wanted is not None and wanted.tables:
+                _add_tables(found, link.said.bound, pieces, f"step {link.said.step}")
     contents = Contents(statements=tuple(entries.values()))
     _keep(found, container.Document.of(CONTENTS_TYPE, canonical.encode(contents)))
     found.num_statements = len(entries)
@@ -269,9 +275,11 @@ def _follow(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> None:
             if data is None:
                 found.missing.append(f"{whose}: {name} {digest[:16]}")
                 continue
-            _keep(found, container.Document.of(_media_type(kind), data))
-            if kind is not None:
-                parsed = documents.decode(data, kind)
+            if kind is None:
+                _keep(found, container.Document.of(PIECE_TYPE, data))
+            else:
+                parsed = _parsed(data, kind)
+                _keep(found, container.Document.of(_media_type(type(parsed)), data))
                 waiting += _named_by(parsed)
                 elsewhere |= isinstance(parsed, documents.Membership) and not (
                     parsed.credentials and parsed.appraised
@@ -280,6 +288,33 @@ def _follow(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> None:
             found.missing.append(f"{whose}: {name} {digest[:16]}: {reason(error)}")
     if elsewhere:
         _coordinators_own(found, pieces, whose)
+
+
+def _add_tables(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> None:
+    """What the ranks said in the steps that a statement binds the records of."""
+    read = None
+    try:
+        if bound.step_records is not None:
+            read = records.records_of(pieces, bound.step_records)
+        names = [] if read is None else list(tables.names_of(pieces, read[1]))
+    except IntegrityError as error:
+        found.missing.append(f"{whose}: its tables: {reason(error)}")
+        return
+    lost = 0 if names else 1
+    for name in names:
+        if name in found.documents:
+            continue
+        data = pieces.get(name)
+        if data is None:
+            lost += 1
+            continue
+        path = pieces.path_of(name) if isinstance(pieces, Places) else None
+        made = container.Document(
+            media_type=TABLE_TYPE, digest=name, size=len(data), source=path or data
+        )
+        _keep(found, made)
+    if lost:
+        found.missing.append(f"{whose}: {lost} of its tables (checkpoint.tables in the job)")
 
 
 def _coordinators_own(found: Gathered, pieces: Pieces, whose: str) -> None:
@@ -300,6 +335,12 @@ def _coordinators_own(found: Gathered, pieces: Pieces, whose: str) -> None:
                     found.missing.append(f"{whose}: {name} {inner[:16]}")
                 else:
                     _keep(found, container.Document.of(PIECE_TYPE, piece))
+
+
+def _parsed(data: bytes, kind: type[documents.Document]) -> documents.Document:
+    if kind is records.StepRecords:
+        return records.read_document(data)
+    return documents.decode(data, kind)
 
 
 def _named_by(document: documents.Document) -> Iterator[tuple[str, str, Schema]]:

@@ -15,10 +15,10 @@ Rules:
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -27,9 +27,12 @@ from securetrain.artifacts.statement import StepPieces
 from securetrain.chain import documents
 from securetrain.chain.documents import BASE, Count, Document, Hex32, Name
 from securetrain.chain.row_order import RowOrder, tree_root
-from securetrain.chain.store import Pieces, document
+from securetrain.chain.store import Pieces
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError, reason
+
+if TYPE_CHECKING:
+    from securetrain.guard import Judged, Layout
 
 PAGE: Final = 4096
 """Records of a page; the last one may have fewer."""
@@ -79,6 +82,16 @@ class StepRecord(
     """Whether a guard saw the gradients."""
     without: Annotated[tuple[Count, ...], Meta(max_length=1024)] = ()
     """Ranks whose gradients counted zero."""
+    table: Hex32 | None = None
+    """SHA-256 of what all ranks said of their gradients (`guard.StepTable`)."""
+    seeds: Annotated[tuple[Hex32, ...], Meta(max_length=1024)] = ()
+    """Under which they were sketched: each is the SHA-256 of the ranks' preimages."""
+    anchors: Hex32 | None = None
+    """Of what the ranks committed to since the step before; the preimages lead to it."""
+    learned: Count | None = None
+    """The steps that the guard had learned from by then."""
+    anew: bool = False
+    """Whether the guard went on from a checkpoint here."""
 
 
 class StepRecords(Document, frozen=True, tag=f"{BASE}.step-records.v1+json"):
@@ -99,6 +112,10 @@ class StepRecords(Document, frozen=True, tag=f"{BASE}.step-records.v1+json"):
         return self.after + self.count
 
 
+class TabledRecords(StepRecords, frozen=True, tag=f"{BASE}.step-records.v2+json"):
+    """The same, where records name tables. Version 1 has none."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Recorder:
     """Takes the records of one rank's steps between checkpoints."""
@@ -106,7 +123,12 @@ class Recorder:
     run: str
     order: RowOrder
     after: int = 0
+    keep: Callable[[str, bytes], None] | None = None
+    """Keeps the bytes of tables and of what they name, by their SHA-256; None keeps none."""
     _records: list[StepRecord] = field(default_factory=list)
+    _anew: bool = True
+    _layout: "tuple[Layout, str] | None" = None
+    """The last layout, with its digest."""
 
     def add(
         self,
@@ -118,6 +140,7 @@ class Recorder:
         verdict: str,
         watched: bool,
         without: Sequence[int] = (),
+        table: "Judged | None" = None,
     ) -> None:
         """Take a step; the next after the last one.
 
@@ -136,7 +159,30 @@ class Recorder:
             without=tuple(without),
             rows=self.order.root(step),
         )
+        if table is not None:
+            record = msgspec.structs.replace(record, **self._tabled(table))
         self._records.append(record)
+
+    def _tabled(self, said: "Judged") -> dict[str, Any]:
+        """What a record says of a table, which is kept."""
+        if self._layout is None or self._layout[0] != said.table.layout:
+            self._layout = said.table.layout, self._kept(said.table.layout_data)
+        for opening in said.openings:
+            self._kept(opening)
+        anew, self._anew = self._anew, False
+        return {
+            "table": self._kept(said.table.data(self._layout[1])),
+            "seeds": tuple(seed.hex() for seed in said.seeds),
+            "anchors": self._kept(said.anchors) if said.anchors else None,
+            "learned": said.learned,
+            "anew": anew,
+        }
+
+    def _kept(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        if self.keep is not None:
+            self.keep(digest, data)
+        return digest
 
     @property
     def applied(self) -> bytes:
@@ -165,6 +211,11 @@ class Recorder:
         """Forget what was taken: the next step comes after this one."""
         self.after, self._records = after, []
 
+    def begin_anew(self, after: int) -> None:
+        """The same, where the guard goes on from a checkpoint."""
+        self.begin(after)
+        self._anew = True
+
     def taken(self) -> StepPieces:
         """Everything since `begin`.
 
@@ -179,15 +230,19 @@ class Recorder:
                 f"save at least every {MAX_PAGES * PAGE} steps",
             )
         lines = [canonical.encode(one) for one in self._records]
-        return recorded(self.run, self.after, lines, self.order)
+        tabled = any(one.table is not None for one in self._records)
+        return recorded(self.run, self.after, lines, self.order, tabled=tabled)
 
 
-def recorded(run: str, after: int, lines: Sequence[bytes], order: RowOrder) -> StepPieces:
+def recorded(
+    run: str, after: int, lines: Sequence[bytes], order: RowOrder, *, tabled: bool = False
+) -> StepPieces:
     """Put records into pages, and name them."""
+    kind = TabledRecords if tabled else StepRecords
     pages = tuple(
         b"".join(line + b"\n" for line in lines[n : n + PAGE]) for n in range(0, len(lines), PAGE)
     )
-    made = StepRecords(
+    made = kind(
         run=run,
         after=after,
         count=len(lines),
@@ -197,6 +252,12 @@ def recorded(run: str, after: int, lines: Sequence[bytes], order: RowOrder) -> S
     )
     data = documents.encode(made)
     return StepPieces(hashlib.sha256(data).hexdigest(), data, pages)
+
+
+def table_digest(said: "Judged") -> str:
+    """SHA-256 of a step's table, as a record names it."""
+    layout = hashlib.sha256(said.table.layout_data).hexdigest()
+    return hashlib.sha256(said.table.data(layout)).hexdigest()
 
 
 def number(value: float) -> str:
@@ -243,11 +304,27 @@ def read_records(pieces: Pieces, said: StepRecords, where: str = "") -> list[Ste
         if len(found) - before != min(PAGE, said.count - before):
             raise IntegrityError(MALFORMED, "a page has other records than it should", where)
     for expected, record in enumerate(found, said.after + 1):
+        if not isinstance(said, TabledRecords) and _names_tables(record):
+            raise IntegrityError(MALFORMED, f"step {record.step} names a table", where)
         if record.step != expected:
             raise IntegrityError(MALFORMED, f"step {record.step} in place of {expected}", where)
     if (root := tree_root(lines).hex()) != said.root:
         raise IntegrityError(MALFORMED, f"their root is {root[:16]}, not {said.root[:16]}", where)
     return found
+
+
+def read_document(data: bytes, where: str = "") -> StepRecords:
+    """A document of records, of either version.
+
+    Raises:
+        IntegrityError: ST-CHAN-001.
+    """
+    kind = TabledRecords if str(TabledRecords.__struct_config__.tag).encode() in data else None
+    return documents.decode(data, kind or StepRecords, where)
+
+
+def _names_tables(record: StepRecord) -> bool:
+    return bool(record.table or record.seeds or record.anchors or record.learned or record.anew)
 
 
 def records_of(pieces: Pieces, digest: str) -> tuple[StepRecords, list[StepRecord]] | None:
@@ -256,8 +333,9 @@ def records_of(pieces: Pieces, digest: str) -> tuple[StepRecords, list[StepRecor
     Raises:
         IntegrityError: ST-CHAN-001.
     """
-    said = document(pieces, digest, StepRecords)
-    if said is None:
+    data = pieces.get(digest)
+    if data is None:
         return None
+    said = read_document(data, f"evidence {digest[:16]}")
     records = read_records(pieces, said, f"evidence {digest[:16]}")
     return None if records is None else (said, records)

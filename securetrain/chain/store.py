@@ -24,6 +24,8 @@ from securetrain.chain import documents
 from securetrain.core.errors import IntegrityError, SecureTrainError, reason
 from securetrain.core.files import PRIVATE_FILE, make_private_dir, read_file, write_atomic
 
+TABLES: Final = "tables"
+"""Of a run directory: the workers' own folder of tables."""
 PIECE_LIMIT: Final = 64 << 20
 """Bytes of one piece."""
 MAX_PIECES: Final = 1 << 20
@@ -156,16 +158,20 @@ class Places:
     """Several folders of evidence, asked in order: a run's, and its coordinator's."""
 
     stores: Sequence[EvidenceStore]
+    tables: Sequence[EvidenceStore] = ()
+    """Of what ranks said in each step: asked last, and not listed."""
 
     @classmethod
     def of(cls, folders: Sequence[Path]) -> "Places":
         """The stores in some folders; a run directory is asked for the folder inside it."""
-        return cls([EvidenceStore(_inside(folder)) for folder in folders])
+        stores = [EvidenceStore(_inside(folder)) for folder in folders]
+        tables = [folder / TABLES for folder in folders if (folder / TABLES).is_dir()]
+        return cls(stores, [EvidenceStore(folder) for folder in tables])
 
     def get(self, digest: str) -> bytes | None:
         """See `Pieces.get`; one that is damaged in a place may be whole in the next."""
         damaged: IntegrityError | None = None
-        for store in self.stores:
+        for store in (*self.stores, *self.tables):
             try:
                 data = store.get(digest)
             except IntegrityError as error:
@@ -176,6 +182,11 @@ class Places:
         if damaged is not None:
             raise damaged
         return None
+
+    def path_of(self, digest: str) -> Path | None:
+        """The file that holds a piece; None without one."""
+        files = (store.folder / digest for store in (*self.stores, *self.tables))
+        return next((path for path in files if path.is_file() and not path.is_symlink()), None)
 
     def names(self) -> Iterator[str]:
         """See `Pieces.names`."""

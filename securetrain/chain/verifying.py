@@ -119,6 +119,11 @@ class Evidence:
         self, policy: Policy, chain: Link, result: VerifyResult
     ) -> Iterator[tuple[Link, Judged]]:
         given, ledgers = self._given(), dict[Path, bytes | None]()
+        known = {
+            one.digest: one.opened
+            for one in chain.every()
+            if one.opened is not None and isinstance(one.opened.predicate, CheckpointPredicate)
+        }
         for number, link in enumerate(chain.every()):
             opened = link.opened
             if opened is None or not isinstance(opened.predicate, CheckpointPredicate):
@@ -128,6 +133,7 @@ class Evidence:
             subject = Subject(
                 opened=opened,
                 parents=_opened(link, CheckpointPredicate),
+                known=known,
                 dataset=next(iter(_opened(link, DatasetPredicate).values()), None),
                 logged=result.logged if number == 0 else None,
                 ledger=self._ledger(link, ledgers),

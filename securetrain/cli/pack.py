@@ -87,6 +87,11 @@ find it missing; 10 to 12 the checkpoint's statement does not verify; 20 a file 
     help="Put the rows of its dataset into it that these steps have read, such as 9-16.",
 )
 @click.option("--dataset", "whole", is_flag=True, help="Put its whole dataset into it.")
+@click.option(
+    "--tables",
+    is_flag=True,
+    help="Put what the ranks said of their gradients in every step into it.",
+)
 @json_option
 def command(
     *,
@@ -100,6 +105,7 @@ def command(
     weights_since: int | None,
     rows: tuple[int, int] | None,
     whole: bool,
+    tables: bool,
     output: str,
 ) -> int:
     """Put what proves the checkpoint at PATH into one file."""
@@ -120,7 +126,9 @@ def command(
         data=None if trust_data is None else load_trust(trust_data, now),
         places=places,
         evidence=evidence,
-        wanted=Wanted(weights=weights, since=weights_since, dataset=whole, rows=rows),
+        wanted=Wanted(
+            weights=weights, since=weights_since, dataset=whole, rows=rows, tables=tables
+        ),
     )
     return emit(packs.made(made), output)
 

@@ -16,6 +16,7 @@
       waivers/           operators' waivers for old checkpoints, one signed file each
       log/               the run's own transparency log, when the policy asks for one
       evidence/          what the coordinator signed and the run was, one file for each SHA-256
+      tables/            what the ranks said of their gradients, one file for each SHA-256
       ledger.jsonl       the signed event log
       attestation.sqlite of earlier versions: what is in `NodeState.fleet` now
       metrics.jsonl      one line a step, written by rank 0
@@ -163,6 +164,11 @@ class RunDir:
         return self.root / "disputes"
 
     @property
+    def tables(self) -> Path:
+        """The tables of the steps, by digest; the workers'."""
+        return self.root / "tables"
+
+    @property
     def evidence(self) -> Path:
         """The evidence that statements name, by digest; the launcher's alone."""
         return self.root / "evidence"
@@ -228,6 +234,7 @@ class RunDir:
             self.flight_recorder,
             self.workers,
             self.disputes,
+            self.tables,
         )
 
     @property

@@ -211,6 +211,8 @@ class ChainLink(StrEnum):
     LEDGER = "ledger"
     LOG = "log"
     TIME = "time"
+    TABLES = "tables"
+    """The verdicts on the gradients, worked out again from what the ranks said of them."""
     REPLAY = "replay"
     """The steps, by the signed word of somebody who did them again."""
 

@@ -49,9 +49,8 @@ from securetrain.chain.documents import (
     Input,
     Job,
     Witness,
-    decode,
 )
-from securetrain.chain.records import MAX_PAGES, StepRecords, read_page, read_records
+from securetrain.chain.records import MAX_PAGES, read_document, read_page, read_records
 from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, reason
 from securetrain.core.files import read_file
@@ -162,7 +161,7 @@ class Binder:
             self._num_pages += 1
             self.keeper.store.put(data)
         elif name == "document":
-            made = decode(data, StepRecords)
+            made = read_document(data)
             if made.run != self.setup.job:
                 raise ValueError(f"records of run {made.run[:64]}")
             if read_records(self.keeper.store, made) is None:

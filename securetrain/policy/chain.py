@@ -18,7 +18,7 @@ class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         meta(
             "links that evidence must show: nodes, membership, policy, job, code, environment,"
             " dataset, rows, gradients, parents, ledger, log, time,"
-            " replay",
+            " tables, replay",
             "verify",
             max_length=len(ChainLink),
         ),

@@ -201,6 +201,7 @@ def _bound(opened: Opened | None, link: ChainLink) -> list[str]:
         ChainLink.DATASET: bound.dataset,
         ChainLink.ROWS: bound.step_records,
         ChainLink.GRADIENTS: bound.step_records,
+        ChainLink.TABLES: bound.step_records,
         ChainLink.LEDGER: bound.ledger_head,
     }
     if link is ChainLink.PARENTS:

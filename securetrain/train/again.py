@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor
 
 from securetrain.artifacts import Expectation
 from securetrain.chain import documents
-from securetrain.chain.records import StepRecord, StepVerdict, number
+from securetrain.chain.records import StepRecord, StepVerdict, number, table_digest
 from securetrain.chain.replay import (
     AskedSegment,
     RankFound,
@@ -168,6 +168,9 @@ def _steps(session: Session, asked: AskedSegment) -> tuple[StepRecord, ...]:
         if step in asked.refused:
             made.append(_passed(session, step, order.root(step)))
             continue
+        if trainer.guard is not None and asked.seeds:
+            seeds = asked.seeds[step - asked.after - 1]
+            trainer.guard.follow([bytes.fromhex(seed) for seed in seeds])
         result = trainer.train_step()
         made.append(
             StepRecord(
@@ -179,6 +182,7 @@ def _steps(session: Session, asked: AskedSegment) -> tuple[StepRecord, ...]:
                 watched=result.judged is not None,
                 without=() if result.judged is None else tuple(result.judged.excluded),
                 rows=order.root(step),
+                table=None if result.table is None else table_digest(result.table),
             )
         )
     return tuple(made)

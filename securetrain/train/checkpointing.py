@@ -190,6 +190,7 @@ class Checkpoints:
                 verdict=result.verdict,
                 watched=result.judged is not None,
                 without=() if result.judged is None else result.judged.excluded,
+                table=result.table,
             )
 
     def _agree_on_words(self, recorder: Recorder) -> None:
@@ -201,9 +202,9 @@ class Checkpoints:
         dist.broadcast(words, src=0)
         recorder.say_as(bytes(words.tolist()))
 
-    def _begin_records(self, after: int) -> None:
+    def _begin_records(self, after: int, *, anew: bool = False) -> None:
         if self.recorder is not None:
-            self.recorder.begin(after)
+            (self.recorder.begin_anew if anew else self.recorder.begin)(after)
 
     def settle(self, *, wait: bool) -> None:
         """Note a checkpoint that was written in the background, if it is there; with `wait`, wait.
@@ -304,7 +305,7 @@ class Checkpoints:
             )
             rank_zero_decides(lambda: self._check_newest(opened, path), self.device)
         restore(trainer, state, with_guard=with_guard)
-        self._begin_records(trainer.progress.step)
+        self._begin_records(trainer.progress.step, anew=True)
         self._check_cursor(predicate, trainer.progress, path)
         if self.is_rank_zero:
             self.ledger.write(

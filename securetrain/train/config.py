@@ -230,9 +230,7 @@ class CheckpointJob(_Section, frozen=True, kw_only=True):
     resume: Annotated[str, Meta(min_length=1)] = AUTO
     """auto: the run's newest checkpoint, if any; never; or a checkpoint's directory."""
     expect: Expect | None = None
-    """Which checkpoint the directory in `resume` must hold: run, name, digest, signer, min_step or
-    min_version.
-    """
+    """What `resume` must hold: run, name, digest, signer, min_step or min_version."""
     decryption_key: str = ""
     """X25519 private key file with which an encrypted checkpoint is resumed, or secret:NAME for a
     named secret of the policy; empty for none."""
@@ -242,6 +240,8 @@ class CheckpointJob(_Section, frozen=True, kw_only=True):
     """How many of the newest checkpoints stay; 0: all."""
     keep_every: Annotated[int, Meta(ge=0)] = 0
     """Checkpoints of steps that this divides stay for good; 0: none."""
+    tables: bool = False
+    """Keep what ranks say of gradients (tens of kB a step), for `securetrain pack --tables`."""
 
     def expected(self) -> Expectation | None:
         """The checkpoint that is wanted."""

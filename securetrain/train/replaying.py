@@ -30,6 +30,7 @@ from securetrain.chain import (
     Given,
     Pack,
     PackPieces,
+    PackResult,
     Replay,
     Sample,
     documents,
@@ -64,6 +65,7 @@ from securetrain.train.replay_run import answer_of, made_with, run_steps
 ENVIRONMENT: Final = "ST-CHAN-014"
 DATASET: Final = "ST-CHAN-015"
 POLICY: Final = "ST-CHAN-012"
+DRAWN: Final = "ST-CHAN-024"
 _EXCLUDING: Final = (StepVerdict.SETTLED,)
 
 
@@ -123,7 +125,12 @@ def do_again(  # noqa: PLR0917 - what is done again, from what, and how
     job = job_of(first, dataset, trust_data, same_mesh=processes == world)
     left = {number: why for number in again if (why := _left_out(segments[number]))}
     asked = tuple(
-        _asked(segment, places, again=number in again and number not in left)
+        _asked(
+            segment,
+            places,
+            again=number in again and number not in left,
+            same_mesh=processes == world,
+        )
         for number, segment in enumerate(segments)
     )
     with tempfile.TemporaryDirectory(prefix="securetrain-replay-") as name:
@@ -241,10 +248,12 @@ def plan(
         raise IntegrityError(POLICY, "the pack has not the policy in force", where)
     sample, again = None, tuple(range(len(segments)))
     if draw_by is not None:
-        # The witnesses' own time where there is one: the run's clock is its own.
-        ended = max(filter(None, (subject.checkpoint.created, result.seen)))
         seed, seen = seed_of(
-            draw_by.log_checkpoint, trust, after=ended, subject=subject.statement, now=now
+            draw_by.log_checkpoint,
+            trust,
+            after=ended_by(result, where),
+            subject=subject.statement,
+            now=now,
         )
         count = needed(len(segments), draw_by.forged, draw_by.confidence)
         again = tuple(draw([one.end.statement for one in segments], count, seed))
@@ -261,6 +270,26 @@ def plan(
         policy=canonical.decode(policy, Policy, where="the policy", canonical=True),
         dataset=dataset,
     )
+
+
+def ended_by(result: PackResult, where: str) -> datetime:
+    """The time by which a run had ended, by the word of the log's witnesses.
+
+    The run's own clock says nothing: who sets it back has seen the log's next checkpoints already,
+    and can forge what they do not draw.
+
+    Raises:
+        IntegrityError: ST-CHAN-024, no witness has seen its last checkpoint.
+    """
+    if result.subject is None or result.seen is None:
+        raise IntegrityError(
+            DRAWN,
+            "no witness has seen the run's last checkpoint: only its maker says when it had ended",
+            where,
+            "log the checkpoint and have it witnessed (checkpoint.log in the policy), and pack it"
+            " with its proof; without, do all segments again",
+        )
+    return max(result.subject.checkpoint.created, result.seen)
 
 
 def _between(
@@ -390,7 +419,9 @@ def _left_out(segment: Segment) -> str:
     return ""
 
 
-def _asked(segment: Segment, places: Mapping[str, Path], *, again: bool) -> AskedSegment:
+def _asked(
+    segment: Segment, places: Mapping[str, Path], *, again: bool, same_mesh: bool
+) -> AskedSegment:
     begin = segment.begin
     return AskedSegment(
         begin="" if begin is None else str(places[begin.statement]),
@@ -401,5 +432,6 @@ def _asked(segment: Segment, places: Mapping[str, Path], *, again: bool) -> Aske
         last=segment.last,
         rates=tuple(one.lr for one in segment.records if one.verdict is not StepVerdict.REFUSED),
         refused=tuple(one.step for one in segment.records if one.verdict is StepVerdict.REFUSED),
+        seeds=tuple(one.seeds for one in segment.records) if again and same_mesh else (),
         again=again,
     )

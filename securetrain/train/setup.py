@@ -64,6 +64,7 @@ from securetrain.train.data import Rows
 from securetrain.train.data.open import Data, plan_data
 from securetrain.train.data.prefetch import Prefetch
 from securetrain.train.inputs import show_inputs
+from securetrain.train.kept_tables import keeper_of_tables
 from securetrain.train.models.init_weights import clear_weights, init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
@@ -273,7 +274,12 @@ def _records(worker: Worker, job: JobConfig, data: Data, run_id: str) -> Recorde
     """The launcher keeps them; without one nobody does."""
     if not worker.signer:
         return None
-    return Recorder(run=run_id, order=data.train.described(job.data.batch_rows))
+    kept = job.checkpoint.tables and worker.is_rank_zero
+    return Recorder(
+        run=run_id,
+        order=data.train.described(job.data.batch_rows),
+        keep=keeper_of_tables(worker.run.tables) if kept else None,
+    )
 
 
 def _sketches(trainer: Trainer) -> dict[str, str]:

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from securetrain.core.errors import GuardError
-from securetrain.guard import Aftermath, Verdict
+from securetrain.guard import Aftermath, Judged, Verdict
 from securetrain.parallel import ParallelModel, clip_grads, squared_norm_share
 from securetrain.train.baseline import Baselines
 from securetrain.train.config import JobConfig
@@ -50,6 +50,15 @@ class Judge(Protocol):
 
     def bind_norm(self, total: torch.Tensor, grads: Sequence[torch.Tensor]) -> Aftermath:
         """Check the norm by which all are about to clip; collective."""
+        ...
+
+    @property
+    def judged(self) -> Judged | None:
+        """What there is to keep of the step that was judged last."""
+        ...
+
+    def follow(self, seeds: Sequence[bytes]) -> None:
+        """Use recorded seeds for the next step, which is done again."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -106,6 +115,8 @@ class StepResult:
     stop: bool
     expert_load: float | None = None
     """Tokens of the busiest expert over the mean; None for a dense model."""
+    table: Judged | None = None
+    """What the guard leaves of the step, to be kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +226,7 @@ class Trainer:
             halt=halt,
             stop=agreed.stop,
             expert_load=agreed.expert_load,
+            table=None if self.guard is None else self.guard.judged,
         )
 
     @torch.no_grad()

@@ -5,14 +5,15 @@
 from collections import Counter
 
 from securetrain.core.vocabulary import ChainLink
-from tests.chain import test_held, test_packs, test_steps
+from tests.chain import test_held, test_packs, test_steps, test_tables
 
 BYTES = "the bytes in a pack"
 
 
 def counted() -> Counter[str]:
     """By the link that names it; every one of them is run by its own test, with its control."""
-    links = [str(link) for link, _ in (*test_packs.LIES.values(), *test_steps.LIES.values())]
+    tables = (test_packs.LIES, test_steps.LIES, test_tables.LIES)
+    links = [str(link) for lies in tables for link, _ in lies.values()]
     return Counter([*links, *(BYTES for _ in test_held.ATTACKS)])
 
 
@@ -24,10 +25,11 @@ def test_there_are_at_least_eighty_and_every_link_has_one() -> None:
     assert found.total() >= 80
     assert found[str(ChainLink.ROWS)] >= 9
     assert found[str(ChainLink.GRADIENTS)] >= 10
+    assert found[str(ChainLink.TABLES)] >= 20
     assert found[BYTES] >= 30
 
 
 def test_each_of_them_is_another_one() -> None:
-    tables = (test_packs.LIES, test_steps.LIES, test_held.ATTACKS)
+    tables = (test_packs.LIES, test_steps.LIES, test_tables.LIES, test_held.ATTACKS)
     made = [make for table in tables for _, make in table.values()]
     assert len({id(make) for make in made}) == len(made)

@@ -214,6 +214,28 @@ def test_the_first_step_that_differs_is_named(said, comparison, step):
     assert not found.ok
 
 
+def test_what_ranks_said_of_their_gradients_counts_on_the_same_mesh_alone():
+    tabled = [msgspec.structs.replace(one, table="ab" * 32, learned=3) for one in RECORDS]
+
+    def found(recorded: list[StepRecord], made: list[StepRecord], how: Comparison) -> Any:
+        rank = SegmentFound(records=tuple(made), tensors=(tensor(),))
+        return outcome_of("aa" * 32, "bb" * 32, 8, recorded, [rank], how, "fp32", again=True)
+
+    # What the ranks drew, and how much a guard had learned, is another process's.
+    again = [
+        msgspec.structs.replace(one, seeds=("cd" * 32,), anchors="ef" * 32, learned=9, anew=True)
+        for one in tabled
+    ]
+    assert found(tabled, again, Comparison.EXACT).ok
+    assert found(RECORDS, again, Comparison.EXACT).ok  # of version 1, which has none
+    other = [*again[:3], msgspec.structs.replace(again[3], table="ba" * 32), *again[4:]]
+    assert found(tabled, other, Comparison.EXACT).step == 12
+    assert "its table" in found(tabled, other, Comparison.EXACT).problems[0]
+    none = [msgspec.structs.replace(one, table=None) for one in again]
+    assert found(tabled, none, Comparison.EXACT).step == 9
+    assert found(tabled, other, Comparison.BOUND).ok
+
+
 def test_the_last_bit_counts_on_the_same_mesh_alone():
     loss = float.fromhex(RECORDS[4].loss)
     made = changed(13, loss=number(math.nextafter(loss, 9)))

@@ -2,15 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps that cannot be done again are a refusal, never a pass."""
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from securetrain.chain.replay import AskedSegment, Request
+from securetrain.artifacts.statement import Opened
+from securetrain.artifacts.tree.layout import Kind
+from securetrain.chain import PackResult
+from securetrain.chain.replay import AskedSegment, Request, seed_of
 from securetrain.core.errors import IntegrityError
 from securetrain.policy.load import load_policy
 from securetrain.train import replay_run
 from securetrain.train.config import parse_job
+from securetrain.train.replaying import ended_by
+from tests.chain.conftest import MINUTE, NOW, Job
+from tests.chain.test_replay import Log
 from tests.train.jobs import JOB
 
 ASKED = AskedSegment(
@@ -29,3 +36,33 @@ def test_steps_that_fail_are_refused_with_their_own_words(tmp_path: Path, monkey
         replay_run.run_steps(tmp_path, parse_job(JOB, "job"), request, policy, 1)
     assert refused.value.code == "ST-CHAN-025"
     assert "its bytes were changed" in refused.value.what
+
+
+def result_of(created: datetime, seen: datetime | None, job: Job) -> PackResult:
+    subject = Opened(
+        kind=Kind.CHECKPOINT,
+        predicate=job.checkpoint(created, step=16),
+        digest="ab" * 32,
+        key_ids=frozenset(),
+    )
+    return PackResult(path=Path("m.stpack"), subject=subject, at=NOW, seen=seen)
+
+
+def test_a_run_that_sets_its_clock_back_draws_nothing(tmp_path: Path):
+    """Its maker knew this log checkpoint while it forged, and claims to have ended before it."""
+    log, job = Log(), Job()
+    known = log.checkpoint(tmp_path / "known", NOW - MINUTE, NOW - MINUTE)
+    claimed = result_of(NOW - 9 * MINUTE, None, job)
+    # The control: by the run's own word, the log checkpoint is a later one.
+    assert claimed.subject is not None
+    created = claimed.subject.checkpoint.created
+    assert seed_of(known, log.trust, after=created, subject="s", now=NOW)
+    with pytest.raises(IntegrityError) as refused:
+        ended_by(claimed, "m.stpack")
+    assert refused.value.code == "ST-CHAN-024"
+    # Witnesses say when it was there, and the log checkpoint is refused for what it is.
+    ended = ended_by(result_of(NOW - 9 * MINUTE, NOW, job), "m.stpack")
+    assert ended == NOW
+    with pytest.raises(IntegrityError) as early:
+        seed_of(known, log.trust, after=ended, subject="s", now=NOW)
+    assert early.value.code == "ST-CHAN-024"

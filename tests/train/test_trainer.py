@@ -33,8 +33,13 @@ class Flag:
 class ScriptedGuard:
     """Says what it is told to, step by step."""
 
+    judged: None = None
+
     def __init__(self, script: dict[int, GuardResponse]) -> None:
         self.script = script
+
+    def follow(self, seeds: object) -> None:
+        raise AssertionError
 
     def judge(self, step: int) -> Verdict:
         response = self.script.get(step)

@@ -34,6 +34,11 @@ class AskedSegment(Part, frozen=True, kw_only=True):
     """The recorded learning rates of the steps that were applied."""
     refused: Annotated[tuple[Count, ...], Meta(max_length=1 << 24)] = ()
     """Steps whose gradients were dropped, by the records: they change nothing."""
+    seeds: Annotated[
+        tuple[Annotated[tuple[Hex32, ...], Meta(max_length=1024)], ...], Meta(max_length=1 << 24)
+    ] = ()
+    """Of each step, the recorded seeds of its sketches, which are used again; none on another mesh.
+    """
     again: bool
     """Whether the steps are done again; else the two are only compared with each other."""
 

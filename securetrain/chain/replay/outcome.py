@@ -4,8 +4,9 @@
 
 Rules:
 
-1. on the run's mesh and environment everything is equal: each record, byte for byte, and each bit
-   of each tensor. The first step and the first tensor that differ are named;
+1. on the run's mesh and environment everything is equal: each record, with the table of what the
+   ranks said of their gradients under the recorded seeds, and each bit of each tensor. The first
+   step and the first tensor that differ are named;
 2. on another one, sums are added up in another order. Then the rates, the rows and whether a step
    was applied are equal, and loss, norm and weights are within the bounds of `BOUNDS`;
 3. no weight went further, and no moment is larger, than schedule and AdamW allow (`reach`): that is
@@ -265,13 +266,23 @@ def _first(
 
 
 def _differs(said: StepRecord, found: StepRecord) -> str:
+    said, found = _repeatable(said), _repeatable(found)
+    if said.table is None:
+        found = msgspec.structs.replace(found, table=None)  # the run recorded none
     if said == found:
         return ""
-    for name in ("rows", "lr", "loss", "norm", "verdict", "watched", "without"):
+    for name in ("rows", "lr", "loss", "norm", "verdict", "watched", "without", "table"):
         wanted, has = getattr(said, name), getattr(found, name)
         if wanted != has:
             return f"its {name} was recorded as {_shown(wanted)}, and is {_shown(has)}"
     return "its record is another one"
+
+
+def _repeatable(record: StepRecord) -> StepRecord:
+    """The part of a record that the same steps give again: not what ranks drew, nor how much the
+    guard of one process had learned.
+    """
+    return msgspec.structs.replace(record, seeds=(), anchors=None, learned=None, anew=False)
 
 
 def _beyond(said: StepRecord, found: StepRecord, bounds: Bounds | None) -> str:

@@ -77,5 +77,9 @@ ROWS: Final = (
     Code("ST-CHAN-025", X.LINEAGE, "the recorded steps cannot be done again",
          fix="read what the steps said; give the checkpoints and the dataset that were signed",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
+    Code("ST-CHAN-026", X.LINEAGE, "the ranks' own tables do not show the gradients' verdicts",
+         fix="keep the tables (checkpoint.tables in the job) and pack them (securetrain pack"
+             " --tables); where they contradict the verdicts, have the steps done again",
+         severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
 )
 # fmt: on
