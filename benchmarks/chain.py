@@ -7,6 +7,7 @@ because memory that was once used is seldom given back. Its processor time count
 to the verdict; starting Python does not.
 """
 
+import hashlib
 import json
 import resource
 import subprocess
@@ -46,9 +47,12 @@ from securetrain.chain.row_order import RowOrder
 from securetrain.chain.store import InMemory
 from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink
+from securetrain.guard import Judged, Layout, StepTable
+from securetrain.guard.openings import opening_of
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from securetrain.ledger import Ledger, events
+from securetrain.train.kept_tables import keeper_of_tables
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 ANCESTORS: Final = 10_000
@@ -284,16 +288,19 @@ class Recording:
 
     rows: int = 16
     pairs: int = 9
+    kept: bool = False
+    """Whether the tables of the ranks' sketches are kept, too; their digests are in any case."""
 
     @property
     def name(self) -> str:
         """Short name."""
-        return f"record-{self.rows}-rows"
+        return f"record-{self.rows}-rows" + ("-kept" if self.kept else "")
 
     @property
     def title(self) -> str:
         """What is compared."""
-        return f"steps of {self.rows} rows of {_SEQ} tokens that are recorded, against plain ones"
+        what = "recorded, and their tables kept" if self.kept else "recorded"
+        return f"steps of {self.rows} rows of {_SEQ} tokens that are {what}, against plain ones"
 
     @property
     def goal(self) -> Goal:
@@ -302,6 +309,10 @@ class Recording:
 
     def run(self, order: Sequence[Side]) -> list[float]:
         """Take the steps once for each entry."""
+        with tempfile.TemporaryDirectory() as folder:
+            return self._run(order, Path(folder))
+
+    def _run(self, order: Sequence[Side], folder: Path) -> list[float]:
         import torch
 
         torch.manual_seed(0)
@@ -313,7 +324,8 @@ class Recording:
         rows = msgspec.structs.replace(_ORDER, batch_rows=self.rows)
         seconds = []
         for side in order:
-            taken = Recorder(run="job-1", order=rows)
+            keep = keeper_of_tables(folder / "tables") if self.kept else None
+            taken = Recorder(run="job-1", order=rows, keep=keep)
             started = time.process_time()
             for step in range(1, STEPS + 1):
                 loss = model(batch).square().mean()
@@ -323,14 +335,50 @@ class Recording:
                 optimizer.zero_grad()
                 values = {"loss": loss.item(), "norm": norm.item()}
                 if side is Side.OURS:
-                    taken.add(step=step, lr=1e-4, verdict="clean", watched=True, **values)
+                    taken.add(
+                        step=step,
+                        lr=1e-4,
+                        verdict="clean",
+                        watched=True,
+                        table=_said(step),
+                        **values,
+                    )
             if side is Side.OURS:
                 taken.taken()
             seconds.append(time.process_time() - started)
         return seconds
 
 
-BENCHMARKS: Final[tuple[Benchmark, ...]] = (Recording(), Recording(rows=256, pairs=5))
+def _said(step: int) -> Judged:
+    """What a guard of four ranks leaves of a step of a model in three groups."""
+    ranks, groups, size = 4, 3, 256
+    layout = Layout(
+        ranks=ranks,
+        groups=tuple(f"group-{n}" for n in range(groups)),
+        parts=ranks,
+        size=size,
+        keys=1,
+        owners=tuple(range(ranks)),
+        roundoff=(2.0**-24).hex(),
+        near_zero=(0.0).hex(),
+        batches=(tuple(f"{n}|group-{n}|4096|4|torch.float32|()|;" for n in range(groups)),),
+    )
+    opening = opening_of(f"batch|0|{groups}", [step.to_bytes(32, "big")] * ranks)
+    return Judged(
+        table=StepTable(layout=layout, unopened=((),), scaled=False, rows=_WORDS),
+        seeds=(hashlib.sha256(opening).digest(),),
+        openings=(opening,),
+        anchors=b"",
+        learned=step,
+    )
+
+
+_WORDS: Final = [bytes(32 + 4 * 256 * (4 + 3 * 3))] * 4
+BENCHMARKS: Final[tuple[Benchmark, ...]] = (
+    Recording(),
+    Recording(rows=256, pairs=5),
+    Recording(kept=True),
+)
 
 
 def _verify(pack: Path, trust: Path) -> None:

@@ -2,13 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run in which steps are done again: one machine's launcher, in a process of its own."""
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +32,7 @@ from securetrain.train.config import JobConfig
 
 MODULE: Final = "securetrain.train.again"
 NOT_DONE: Final = "ST-CHAN-025"
+_PR_SET_PDEATHSIG: Final = 1
 TAIL: Final = 4000
 """Characters of the steps' own words that a refusal repeats."""
 
@@ -84,8 +89,13 @@ def run_steps(
 
 def _wait(command: Sequence[str], words: Any) -> int:
     with (
+        _stopped_by_signals(),
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=words, stderr=subprocess.STDOUT
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - no other thread runs here
         ) as child,
         _ended(child),
     ):
@@ -100,6 +110,28 @@ def _ended(child: subprocess.Popen[bytes]) -> Iterator[None]:
     except BaseException:
         child.terminate()
         raise
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Leave the block in an orderly way when this process is told to end, so that nothing stays."""
+    if current_thread() is not main_thread():  # Python delivers signals to that one alone
+        yield
+        return
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _die_with_parent() -> None:
+    """The launcher ends its workers and itself when whoever started it is gone, killed or not."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def answer_of(run: RunDir, rank: int, world: int, count: int) -> RankFound:

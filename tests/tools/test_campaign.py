@@ -87,7 +87,12 @@ def test_every_campaign_is_named_and_has_cases() -> None:
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("bars", 3), ("damage", 12), pytest.param("kills", 2, marks=pytest.mark.dist)],
+    [
+        ("bars", 3),
+        ("damage", 12),
+        pytest.param("kills", 2, marks=pytest.mark.dist),
+        pytest.param("replay", 2, marks=pytest.mark.many),
+    ],
 )
 def test_a_sample_of_every_campaign(name: str, count: int, tmp_path: Path) -> None:
     """With a seed whose first two cases are a full disk and a kill."""

@@ -2,6 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps that cannot be done again are a refusal, never a pass."""
 
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +24,7 @@ from securetrain.train.replaying import ended_by
 from tests.chain.conftest import MINUTE, NOW, Job
 from tests.chain.test_replay import Log
 from tests.train.jobs import JOB
+from tests.waiting import in_time
 
 ASKED = AskedSegment(
     begin="", begin_digest="", end="x", end_digest="ab" * 32, after=0, last=1, rates=(), again=True
@@ -66,3 +72,41 @@ def test_a_run_that_sets_its_clock_back_draws_nothing(tmp_path: Path):
     with pytest.raises(IntegrityError) as early:
         seed_of(known, log.trust, after=ended, subject="s", now=NOW)
     assert early.value.code == "ST-CHAN-024"
+
+
+PARENT = """\
+import sys, time
+from pathlib import Path
+from securetrain.train import replay_run
+words = open(sys.argv[1], "w+b")
+child = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
+replay_run._wait([sys.executable, "-c", child], words)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
+def test_the_steps_end_with_whoever_asked_for_them(tmp_path: Path, number: signal.Signals):
+    words = tmp_path / "words"
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(words)]) as parent:
+        try:
+            until(lambda: words.exists() and words.read_bytes().endswith(b"\n"), "no child")
+            child = int(words.read_bytes())
+            parent.send_signal(number)
+            assert parent.wait(120) != 0
+            until(lambda: not _runs(child), "the child lives on")
+        finally:
+            parent.kill()
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not holds():
+        in_time(deadline, what)
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
