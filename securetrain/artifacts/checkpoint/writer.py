@@ -142,8 +142,6 @@ class Writer(StorageWriter):
         """Make the temporary directory and tell every rank its file, the save's id and tree."""
         if self.key is None:
             self.key, self.signs_by_run = self._key_of_run(), True
-        if self.storage.exists():
-            raise self._exists()
         self.world_size = len(plans)
         self.params = self.given or TreeParams(leaf_size=leaf_size(plans))
         self.save_id = self.context.save_id or secrets.token_hex(16)
@@ -307,8 +305,9 @@ class Writer(StorageWriter):
             self.staging.put(name, text)
         predicate = self._predicate(files, _small(INDEX, data), documents, reports)
         predicate = bonded(predicate, self.key, self.context)
-        self.staging.put(STATEMENT, sign(predicate, self.storage.base, self.key))
+        statement = sign(predicate, self.storage.base, self.key)
         try:
+            self.staging.put(STATEMENT, statement)
             self.staging.commit()
         except FileExistsError as error:
             raise self._exists() from error

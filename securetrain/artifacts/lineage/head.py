@@ -14,7 +14,7 @@ transparency log has it.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -38,6 +38,8 @@ PAYLOAD_TYPE: Final = "application/vnd.securetrain.head+json"
 LIMIT: Final = 64 << 10
 LIFETIME: Final = timedelta(days=30)
 """Readers refuse a head after this time without a newer one."""
+EXCHANGES: Final = 5
+"""Looks at a head in a store without locks, that others put there at the same time."""
 
 
 def sign_head(head: Head, key: Signer) -> bytes:
@@ -154,8 +156,8 @@ def advance(
         IntegrityError: ST-CKPT-171 when the head is of this number or a later one already;
             see also `open_head`.
     """
-    with _alone(folder):
-        data = read_bytes(folder)
+
+    def next_head(data: bytes | None) -> Head:
         if data is not None:
             present = open_head(data, trust, folder.name)
             if present.run_id == predicate.run_id and present.seq >= predicate.seq:
@@ -164,7 +166,7 @@ def advance(
                     what=f"the head is checkpoint {present.seq} already, {predicate.seq} cannot be",
                     file=HEAD,
                 ).error(folder.name)
-        head = Head(
+        return Head(
             run_id=predicate.run_id,
             seq=predicate.seq,
             step=predicate.step,
@@ -173,7 +175,9 @@ def advance(
             created=now,
             expires=now + LIFETIME,
         )
-        folder.replace(HEAD, sign_head(head, key))
+
+    head = _exchange(folder, key, next_head)
+    assert head is not None
     return head
 
 
@@ -188,17 +192,40 @@ def note_logged(
     Raises:
         IntegrityError: see `open_head`.
     """
-    with _alone(folder):
-        data = read_bytes(folder)
+
+    def noted(data: bytes | None) -> Head | None:
         if data is None:
             return None
         present = open_head(data, trust, folder.name)
         if present.digest != digest or present.log_index == log_index:
             return None
         prev = hashlib.sha256(data).hexdigest()
-        head = msgspec.structs.replace(present, log_index=log_index, prev=prev)
-        folder.replace(HEAD, sign_head(head, key))
-        return head
+        return msgspec.structs.replace(present, log_index=log_index, prev=prev)
+
+    return _exchange(folder, key, noted)
+
+
+def _exchange(
+    folder: Storage, key: Signer, make: Callable[[bytes | None], Head | None]
+) -> Head | None:
+    """Put what `make` makes of the head's bytes in their place, unless it is None.
+
+    In S3 there is no lock: whoever finds that another one was faster looks again.
+    """
+    with _alone(folder):
+        for left in reversed(range(EXCHANGES)):
+            data = read_bytes(folder)
+            head = make(data)
+            if head is None:
+                return None
+            try:
+                folder.exchange(HEAD, sign_head(head, key), data)
+            except FileExistsError:
+                if not left:
+                    raise
+                continue
+            return head
+    raise AssertionError
 
 
 @contextmanager

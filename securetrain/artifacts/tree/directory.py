@@ -9,7 +9,7 @@ Rules that every kind of storage keeps:
    above, by hashes;
 3. the statement is written last. Locally the directory is then renamed to its free name at once;
    in an object store, which cannot rename, the statement's appearance is the commit: before it
-   there is nothing that a loader would take;
+   there is nothing that a loader would take (`s3.py` says how that is kept to in S3);
 4. nothing is overwritten.
 """
 
@@ -100,8 +100,12 @@ class Storage(Protocol):
     def staging(self, save_id: str) -> Staging:
         """The place where a save with this id is built."""
 
-    def replace(self, name: str, data: bytes) -> None:
-        """Put a small file in place of an older one, whole or not at all."""
+    def exchange(self, name: str, data: bytes, before: bytes | None) -> None:
+        """Put a small file in place of `before`, whole or not at all; None: where there is none.
+
+        FileExistsError when something else lies there, where the store can tell; elsewhere the
+        caller holds a lock.
+        """
 
     def siblings(self) -> "list[Storage]":
         """The directories beside this one; OSError when they cannot be listed."""

@@ -132,7 +132,7 @@ class Overlay:
         """Nothing is written here."""
         raise NotImplementedError(save_id)
 
-    def replace(self, name: str, data: bytes) -> None:
+    def exchange(self, name: str, data: bytes, before: bytes | None) -> None:
         """Nothing is written here."""
         raise NotImplementedError(name)
 

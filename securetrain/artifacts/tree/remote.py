@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Signed directories in object stores, through fsspec (``s3://``, ``gs://``, ``memory://`` ...).
+"""Signed directories in object stores, through fsspec (``gs://``, ``memory://`` ...).
 
-An object store has no links, no renames and, mostly, no way to say "only if absent". What that
-costs is said in docs/explanation/limits.md: an interrupted save leaves files without a statement
-under the final name (no loader takes them, and the next save there is refused until somebody
-removes them), and two jobs that save to one name at the same moment can spoil each other's files,
-which loading then refuses.
+S3 has a module of its own (`s3.py`). fsspec has no way to say "only if absent", which a store
+without renames needs. What that costs is said in docs/explanation/limits.md: an interrupted save
+leaves files without a statement under the final name (no loader takes them, and the next save there
+is refused until somebody removes them), and two jobs that save to one name at the same moment can
+spoil each other's files, which loading then refuses.
 """
 
 from collections.abc import Callable, Iterator
@@ -145,7 +145,7 @@ class FsspecStorage:
             raise UsageError("ST-USAG-004", str(error), url.partition("://")[0]) from error
         except (ValueError, TypeError) as error:
             raise UsageError(
-                "ST-USAG-001", str(error), "the URL", "write it like s3://b/x"
+                "ST-USAG-001", str(error), "the URL", "write it like gs://b/x"
             ) from error
         return cls(fs, root.rstrip("/"), url.rstrip("/"))
 
@@ -232,8 +232,9 @@ class FsspecStorage:
         del save_id
         return _ObjectStaging(self)
 
-    def replace(self, name: str, data: bytes) -> None:
+    def exchange(self, name: str, data: bytes, before: bytes | None) -> None:
         """See `Storage`."""
+        del before  # fsspec knows no conditions
         asked(self.fs.pipe_file, self.place(name), data)
 
     def siblings(self) -> list[Storage]:

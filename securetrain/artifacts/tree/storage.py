@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 from securetrain.artifacts.tree import lease, writeback
 from securetrain.artifacts.tree.directory import Sink, Source, Staging, Storage
+from securetrain.artifacts.tree.s3 import S3Storage
 from securetrain.core.errors import UsageError
 from securetrain.core.files import (
     PUBLIC_FILE,
@@ -100,6 +101,8 @@ class LocalStaging:
 
     def begin(self) -> None:
         """See `Staging`."""
+        if self.final.exists() or self.final.is_symlink():
+            raise FileExistsError(str(self.final))
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         lease.take(self.folder)
         try:
@@ -212,8 +215,9 @@ class LocalStorage:
         folder = self.path.with_name(f"{self.path.name}.tmp-{save_id}")
         return LocalStaging(folder, self.path, self.durable)
 
-    def replace(self, name: str, data: bytes) -> None:
+    def exchange(self, name: str, data: bytes, before: bytes | None) -> None:
         """See `Storage`."""
+        del before  # whoever exchanges holds the folder's lock
         write_atomic(self.path / name, data)
 
     def siblings(self) -> list[Storage]:
@@ -242,7 +246,7 @@ def storage_of(place: Place) -> Storage:
 
     Raises:
         UsageError: ST-USAG-004 when the URL needs a package that is not installed, ST-USAG-001 when
-            it names no place.
+            it names no place, ST-USAG-023 when its store would be asked without TLS.
     """
     if isinstance(place, Path):
         return LocalStorage(place)
@@ -251,6 +255,8 @@ def storage_of(place: Place) -> Storage:
     path = local_path(place)
     if path is not None:
         return LocalStorage(path)
+    if place.startswith("s3://"):
+        return S3Storage.open_url(place)
     from securetrain.artifacts.tree.remote import FsspecStorage  # noqa: PLC0415 - an extra's package
 
     return FsspecStorage.open_url(place)

@@ -79,6 +79,13 @@ ROWS: Final = (
     Code("ST-USAG-018", X.USAGE, "others could change a directory, or exchange it for another",
          fix="name a directory below one to which only you and root may write, such as your home",
          severity=MEDIUM, rank=ALONE, node=UNPROVEN, retry=NEVER, threat="T-HST-001"),
+    Code("ST-USAG-023", X.USAGE, "an object store would be asked without TLS or at a bad address",
+         fix="name an https:// endpoint; http:// is for this machine's own addresses only",
+         severity=HIGH, rank=ALONE, node=UNPROVEN, retry=NEVER, threat=INPUT),
+    Code("ST-USAG-024", X.USAGE, "an object store does not keep the conditions of a request",
+         fix="save to a store that has conditional writes (If-None-Match, If-Match), or to a local"
+             " directory that you copy there",
+         severity=HIGH, rank=ALONE, node=UNPROVEN, retry=NEVER, threat=INPUT),
     # the policy
     Code("ST-PLCY-001", X.USAGE, "the policy is not valid YAML of the safe subset",
          fix="correct the YAML at this line",

@@ -154,6 +154,6 @@ def test_an_overlay_shows_memory_hides_files_and_writes_nothing(tmp_path):
     assert view == b"yz"
     with pytest.raises(EOFError):
         seen.open(INDEX).read_into(memoryview(view), 2)
-    for write in (lambda: seen.replace("a", b""), lambda: seen.staging("x")):
+    for write in (lambda: seen.exchange("a", b"", None), lambda: seen.staging("x")):
         with pytest.raises(NotImplementedError):
             write()
