@@ -25,6 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--keep-durations", action="store_true", help="keep the CPU seconds of every file of tests"
     )
+    parser.addoption(
+        "--keep-compatibility",
+        action="store_true",
+        help="keep what passed with other frameworks, and make their environments",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

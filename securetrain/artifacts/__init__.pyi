@@ -27,6 +27,7 @@ from .saved.judging import SavedResult as SavedResult
 from .saved.judging import covering as covering
 from .saved.judging import has_saved as has_saved
 from .saved.judging import verify_saved as verify_saved
+from .saved.signing import Author as Author
 from .saved.signing import SaveSigner as SaveSigner
 from .saved.signing import worker_signer as worker_signer
 from .scan.findings import NOTHING as NOTHING

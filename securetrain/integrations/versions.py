@@ -24,6 +24,7 @@ TESTED: Final = {
     "accelerate": "1.15.0",
     "deepspeed": "0.19.8",
     "lightning": "2.6.6",
+    "torchtitan": "0.3.0",
     "transformers": "5.23.0",
 }
 """The version of every distribution that the tests ran with, by its name at the index."""

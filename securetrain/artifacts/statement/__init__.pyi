@@ -17,6 +17,7 @@ from .saved_files import Form as Form
 from .saved_files import SavedFiles as SavedFiles
 from .saved_files import is_sidecar as is_sidecar
 from .saved_files import read_saved_message as read_saved_message
+from .saved_files import sidecar as sidecar
 from .statements import Bound as Bound
 from .statements import CheckpointPredicate as CheckpointPredicate
 from .statements import DatasetRef as DatasetRef

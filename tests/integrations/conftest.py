@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of frameworks share: keys, started jobs, and a place for what passed."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from securetrain.core.nodestate import STATE_VARIABLE
+from securetrain.identity.trust import TrustRoot
+from securetrain.integrations import TESTED
+
+ROOT = Path(__file__).resolve().parents[2]
+STORIES = Path(__file__).with_name("frameworks")
+RESULTS = Path(__file__).with_name("compatibility.json")
+PAGE = ROOT / "docs" / "how-to" / "use-in-your-framework.md"
+PATIENCE = 900.0
+"""Seconds for one job: DeepSpeed compiles its operators first."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """A finished job."""
+
+    code: int
+    err: str
+    told: list[list[dict[str, Any]]]
+    """What each rank told of each phase."""
+    folder: Path
+
+    @property
+    def trust(self) -> TrustRoot:
+        return TrustRoot.load(self.folder / "trust" / "root.json", datetime.now(UTC))
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A folder with keys and a trust root, made by the commands of the page."""
+    (tmp_path / "keys").mkdir()
+    commands = re.findall(r"^securetrain (?:key|trust) .*$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        line = [sys.executable, "-m", *shlex.split(command)]
+        subprocess.run(line, cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def extensions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where DeepSpeed compiles: a lock of a killed build elsewhere would be waited for."""
+    return tmp_path_factory.mktemp("extensions")
+
+
+@pytest.fixture
+def tell(keys: Path, extensions: Path) -> Callable[..., Story]:
+    """Starts a framework's script in the folder of the keys."""
+
+    def start(
+        framework: str,
+        phases: list[dict[str, Any]],
+        *,
+        ranks: int = 2,
+        python: str = sys.executable,
+        launcher: tuple[str, ...] = ("torch.distributed.run", "--standalone"),
+    ) -> Story:
+        kept = {"PATH", "HOME", "LANG", STATE_VARIABLE}
+        env = {name: value for name, value in os.environ.items() if name in kept}
+        env |= {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+        env |= {"TORCH_EXTENSIONS_DIR": str(extensions), "TMPDIR": str(keys / "tmp")}
+        (keys / "tmp").mkdir(exist_ok=True)
+        script = [str(STORIES / f"{framework}_story.py"), str(PAGE), json.dumps(phases)]
+        line = [python, "-m", *launcher, "--nproc-per-node", str(ranks), *script, "told"]
+        done = subprocess.run(
+            line, cwd=keys, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        told = [json.loads(path.read_text()) for path in sorted(keys.glob("told/rank-*.json"))]
+        return Story(done.returncode, done.stdout + done.stderr, told, keys)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def passed(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
+    """Takes down what passed; with ``--keep-compatibility`` it is kept."""
+    found: dict[str, dict[str, str]] = {}
+
+    def take(framework: str, **checks: str) -> None:
+        found.setdefault(framework, {}).update(checks)
+
+    yield take
+    if request.config.getoption("--keep-compatibility") and found:
+        before = json.loads(RESULTS.read_text("utf-8"))
+        for framework, checks in found.items():
+            one = before["frameworks"].setdefault(framework, {"checks": {}})
+            one["version"] = TESTED[framework]
+            one["torch"] = importlib.metadata.version("torch").partition("+")[0]
+            one["python"] = platform.python_version()
+            one["checks"] |= checks
+        RESULTS.write_text(json.dumps(before, indent=2, sort_keys=True) + "\n", "utf-8")
