@@ -12,7 +12,7 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast test-slow durations test-gpu lint types bench campaign docs fuzz mutate release clean system-packages
+.PHONY: help quickstart test test-fast test-slow test-compat durations test-gpu lint types bench campaign docs fuzz mutate release clean system-packages
 
 help:  ## Show this text
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -65,6 +65,10 @@ test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes
 
 test-slow: $(VENV)/.frameworks  ## What make test leaves out: eight ranks and more, other frameworks, long campaigns
 	$(BIN)/python -m pytest -m many
+
+test-compat: $(VENV)/.frameworks  ## Other frameworks, each in its environment; rewrites the table of versions
+	$(BIN)/python -m pytest -m compat --keep-compatibility
+	$(BIN)/python tools/compatibility.py
 
 durations: $(VENV)/.dev  ## Keep the CPU seconds of every file of tests (tests/durations.json)
 	$(PYTEST) -m "not gpu and not many" -q --keep-durations

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from .accelerate_hooks import secure_accelerator as secure_accelerator
 from .deepspeed_hooks import secure_engine as secure_engine
-from .lightning_hooks import lightning_environment as lightning_environment
-from .lightning_hooks import lightning_hooks as lightning_hooks
+from .lightning_plugins import lightning_environment as lightning_environment
+from .lightning_plugins import lightning_hooks as lightning_hooks
 from .titan_hooks import secure_titan as secure_titan
 from .transformers_hooks import secure_trainer as secure_trainer
 from .versions import TESTED as TESTED

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -45,16 +46,23 @@ class Story:
         return TrustRoot.load(self.folder / "trust" / "root.json", datetime.now(UTC))
 
 
-@pytest.fixture
-def keys(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def made_keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with keys and a trust root, made by the commands of the page."""
-    (tmp_path / "keys").mkdir()
+    place = tmp_path_factory.mktemp("made")
+    (place / "keys").mkdir()
     commands = re.findall(r"^securetrain (?:key|trust) .*$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert len(commands) == 3
     for command in commands:
         line = [sys.executable, "-m", *shlex.split(command)]
-        subprocess.run(line, cwd=tmp_path, check=True, capture_output=True)
-    return tmp_path
+        subprocess.run(line, cwd=place, check=True, capture_output=True)
+    return place
+
+
+@pytest.fixture
+def keys(made_keys: Path, tmp_path: Path) -> Path:
+    """The same in the folder of one test."""
+    return Path(shutil.copytree(made_keys, tmp_path, dirs_exist_ok=True))
 
 
 @pytest.fixture(scope="session")
