@@ -20,7 +20,13 @@ from securetrain.identity.trust import TrustRoot
 from securetrain.integrations import TESTED
 from tests.vocabulary import needs
 
-pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.many, pytest.mark.compat]
+pytestmark = [
+    pytest.mark.dist,
+    pytest.mark.slow,
+    pytest.mark.many,
+    pytest.mark.compat,
+    pytest.mark.timeout(1800),
+]
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".compat"
 OWN = {"torchtitan": "an environment of its own"}
 """Frameworks that bring packages which the extra `dev` must not have."""
