@@ -6,5 +6,7 @@ from .lightning_plugins import lightning_environment as lightning_environment
 from .lightning_plugins import lightning_hooks as lightning_hooks
 from .titan_hooks import secure_titan as secure_titan
 from .transformers_hooks import secure_trainer as secure_trainer
+from .mosaic_streaming import signed_stream as signed_stream
 from .versions import TESTED as TESTED
 from .versions import framework as framework
+from .web_dataset import signed_webdataset as signed_webdataset

@@ -25,11 +25,20 @@ TESTED: Final = {
     "deepspeed": "0.19.8",
     "lightning": "2.6.6",
     "torchtitan": "0.3.0",
+    "mlflow-skinny": "3.17.2",
+    "mosaicml-streaming": "0.13.0",
+    "opentelemetry-sdk": "1.45.2",
     "transformers": "5.23.0",
+    "wandb": "0.31.0",
+    "webdataset": "1.0.2",
 }
 """The version of every distribution that the tests ran with, by its name at the index."""
 
-_MODULES: Final[dict[str, str]] = {}
+_MODULES: Final[dict[str, str]] = {
+    "mlflow-skinny": "mlflow",
+    "mosaicml-streaming": "streaming",
+    "opentelemetry-sdk": "opentelemetry.sdk",
+}
 """What is imported, where it is not called as the distribution."""
 
 

@@ -13,15 +13,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from securetrain.artifacts import VerifiedDataset
+from securetrain.artifacts.dataset import About, sign_in_place
+from securetrain.artifacts.statement.statements import Opened, open_statement
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.core.hashtree import TreeParams
 from securetrain.core.nodestate import STATE_VARIABLE
-from securetrain.identity.trust import TrustRoot
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from securetrain.integrations import TESTED
+from tests.vocabulary import trust_document
 
 ROOT = Path(__file__).resolve().parents[2]
 STORIES = Path(__file__).with_name("frameworks")
@@ -117,3 +124,50 @@ def passed(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
             one["python"] = platform.python_version()
             one["checks"] |= checks
         RESULTS.write_text(json.dumps(before, indent=2, sort_keys=True) + "\n", "utf-8")
+
+
+# Signed datasets.
+
+SIGNED_AT = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
+SMALL = TreeParams(leaf_size=1024)
+
+
+@pytest.fixture(scope="session")
+def key() -> PrivateKey:
+    return PrivateKey.generate()
+
+
+@pytest.fixture(scope="session")
+def trust(key) -> TrustRoot:
+    root = PrivateKey.generate()
+    roles = {TrustRole.ROOT: [root.public], TrustRole.DATASET: [key.public]}
+    document = trust_document(roles, SIGNED_AT - timedelta(days=1), SIGNED_AT + timedelta(days=100))
+    return TrustRoot.parse(sign_document(document, [root]), SIGNED_AT)
+
+
+@pytest.fixture
+def signing(key, trust) -> Callable[..., None]:
+    def run(root: Path, previous: Opened | None = None, **about: Any) -> None:
+        later = SIGNED_AT if previous is None else SIGNED_AT + timedelta(minutes=1)
+        given = About(name="corpus", **about)
+        sign_in_place(root, given, key=key, now=later, previous=previous, params=SMALL)
+
+    return run
+
+
+@pytest.fixture
+def signed_before(trust) -> Callable[[Path], Opened]:
+    def run(root: Path) -> Opened:
+        return open_statement((root / STATEMENT).read_bytes(), Kind.DATASET, trust)
+
+    return run
+
+
+@pytest.fixture
+def opening(trust) -> Callable[[Path], VerifiedDataset]:
+    def run(root: Path) -> VerifiedDataset:
+        return VerifiedDataset.open(
+            root, trust=trust, policy=None, now=SIGNED_AT + timedelta(minutes=5)
+        )
+
+    return run
