@@ -77,6 +77,7 @@ _HELP: Final[Mapping[str, str]] = {
     "network": "Clean up job networks whose owner is dead.",
     "cache": "Look after compiled code that runs share.",
     "report": "Show what a run did and proved.",
+    "follow": "Tell OpenTelemetry, MLflow or W&B what a run does, or did.",
 }
 VERBS: Final[Mapping[str, Verb]] = {
     name: Verb(f"securetrain.cli.{name}:command", text, own_options=name not in _FOREIGN)

@@ -27,6 +27,7 @@ TESTED: Final = {
     "torchtitan": "0.3.0",
     "mlflow-skinny": "3.17.2",
     "mosaicml-streaming": "0.13.0",
+    "opentelemetry-exporter-otlp-proto-http": "1.45.2",
     "opentelemetry-sdk": "1.45.2",
     "transformers": "5.23.0",
     "wandb": "0.31.0",
@@ -37,6 +38,7 @@ TESTED: Final = {
 _MODULES: Final[dict[str, str]] = {
     "mlflow-skinny": "mlflow",
     "mosaicml-streaming": "streaming",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
     "opentelemetry-sdk": "opentelemetry.sdk",
 }
 """What is imported, where it is not called as the distribution."""
@@ -48,15 +50,7 @@ def framework(distribution: str) -> ModuleType:
     Raises:
         UsageError: ST-USAG-004 when it is absent, ST-USAG-019 when its version was not tested.
     """
-    wanted = TESTED[distribution]
-    try:
-        found = importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        raise UsageError(
-            "ST-USAG-004",
-            f"{distribution} is not installed",
-            fix=f"pip install '{distribution}=={wanted}'",
-        ) from None
+    wanted, found = TESTED[distribution], present(distribution)
     if _series(found) != _series(wanted):
         raise UsageError(
             "ST-USAG-019",
@@ -65,6 +59,22 @@ def framework(distribution: str) -> ModuleType:
             " disturbs others",
         )
     return importlib.import_module(_MODULES.get(distribution, distribution))
+
+
+def present(distribution: str) -> str:
+    """The version of a framework that is installed, whichever it is; imports nothing.
+
+    Raises:
+        UsageError: ST-USAG-004 when it is absent.
+    """
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        raise UsageError(
+            "ST-USAG-004",
+            f"{distribution} is not installed",
+            fix=f"pip install '{distribution}=={TESTED[distribution]}'",
+        ) from None
 
 
 def _series(version: str) -> tuple[int, int] | str:

@@ -30,7 +30,7 @@ from securetrain.core import ExitCode, judge_place
 from securetrain.core.errors import NetworkError, RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.log import witness_key
-from securetrain.launch import dropin, rootless_launcher
+from securetrain.launch import dropin, rootless_launcher, telemetry
 from securetrain.launch import options as cmdline
 from securetrain.launch.descendants import Interrupted, interruptible, subreaper
 from securetrain.launch.error_file import ErrorFile
@@ -103,7 +103,13 @@ def _run(argv: list[str], scanned: cmdline.Scan, error_file: ErrorFile) -> int:
         started=now,
         error_file=error_file,
     )
-    return session.run(os.environ)
+    with telemetry.followed(session.setup.run.root, options.telemetry, os.environ, _say):
+        return session.run(os.environ)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"securetrain: {text}\n")
+    sys.stderr.flush()
 
 
 def _prepare(scanned: cmdline.Scan, now: datetime) -> RunSetup:

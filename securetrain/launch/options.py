@@ -69,10 +69,15 @@ TORCH_VALUED: Final = frozenset(
 )
 """torchrun's options with a value."""
 
-OUR_FLAGS: Final = frozenset({"--json", "--guard", "--sign-checkpoints", "--verify-checkpoints"})
+OUR_FLAGS: Final = {
+    "--guard": "watch gradients although the policy does not ask",
+    "--sign-checkpoints": "sign what the script saves by dcp.save, torch.save and safetensors",
+    "--verify-checkpoints": "refuse to load what is altered, unsigned or of another run",
+    "--json": "end with one line of JSON on standard output",
+}
 OUR_VALUED: Final = frozenset(
     {
-        *("--policy", "--require", "--run-dir", "--pass-env", "--attester"),
+        *("--policy", "--require", "--run-dir", "--pass-env", "--attester", "--telemetry"),
         *("--user", "--output", "--input", "--max-memory-mib", "--max-tasks"),
         *("--transparency-log", "--transparency-log-key", "--allow-workers", "--secret"),
     }
@@ -136,6 +141,8 @@ class RunOptions:
     max_tasks: int
     """The most processes and threads of theirs; 0 for what the policy says."""
     pass_env: tuple[str, ...]
+    telemetry: tuple[str, ...]
+    """The trackers that follow the run."""
     secrets: tuple[str, ...]
     """Where the secrets of the policy lie; for a launch that starts the job's coordinator."""
     attester: str
@@ -257,6 +264,7 @@ def parse(argv: Sequence[str], scanned: Scan) -> RunOptions:
         max_memory_mib=options.max_memory_mib,
         max_tasks=options.max_tasks,
         pass_env=tuple(options.pass_env),
+        telemetry=tuple(options.telemetry),
         secrets=tuple(options.secret),
         attester=str(options.attester),
         log=str(options.transparency_log),
@@ -415,21 +423,14 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         help="let this node have up to N workers (default: 16 for each core, and at least 64)",
     )
     group.add_argument(
-        "--guard", action="store_true", help="watch gradients although the policy does not ask"
+        "--telemetry",
+        action="append",
+        default=[],
+        metavar="otlp|mlflow|wandb",
+        help="have this tracker follow the run, from a process of its own; may be repeated",
     )
-    group.add_argument(
-        "--sign-checkpoints",
-        action="store_true",
-        help="sign what the script saves by dcp.save, torch.save and safetensors",
-    )
-    group.add_argument(
-        "--verify-checkpoints",
-        action="store_true",
-        help="refuse to load what is altered, unsigned or of another run",
-    )
-    group.add_argument(
-        "--json", action="store_true", help="end with one line of JSON on standard output"
-    )
+    for name, text in OUR_FLAGS.items():
+        group.add_argument(name, action="store_true", help=text)
 
 
 def _bind(settings: str) -> str:
@@ -471,7 +472,7 @@ def _split(argument: str) -> tuple[str, bool, str]:
     if not name.startswith("--"):
         return name, bool(equals), value
     name = name.replace("_", "-")
-    known = TORCH_FLAGS | TORCH_VALUED | OUR_FLAGS | OUR_VALUED | HELP
+    known = TORCH_FLAGS | TORCH_VALUED | OUR_FLAGS.keys() | OUR_VALUED | HELP
     longer = [option for option in known if option.startswith(name)]
     return (longer[0] if name not in known and len(longer) == 1 else name), bool(equals), value
 

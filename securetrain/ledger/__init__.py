@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run's ledger: a signed, append-only log of typed events.
 
-==============  =================================================================================
-`events`        every event, one class each: name, boundary, decision, writers, fields, labels
-`Ledger`        appends to a file as one writer
-`Journal`       whatever takes events: a file, or for workers their launcher
-`verify_ledger` checks chain and signatures of the lines
-`read_ledger`   the same, then the events that count and the lines that are ignored, with reasons
-==============  =================================================================================
+===============  =================================================================================
+`events`         every event, one class each: name, boundary, decision, writers, fields, labels
+`Ledger`         appends to a file as one writer
+`Journal`        whatever takes events: a file, or for workers their launcher
+`verify_ledger`  checks chain and signatures of the lines
+`read_ledger`    the same, then the events that count and the lines that are ignored, with reasons
+`LedgerFollower` the same of a ledger that grows
+===============  =================================================================================
 """
 
 import lazy_loader

@@ -3,6 +3,7 @@
 from . import events as events
 from .events import LedgerEvent as LedgerEvent
 from .events import WriterRole as WriterRole
+from .following import LedgerFollower as LedgerFollower
 from .log import GENESIS as GENESIS
 from .log import LINE_LIMIT as LINE_LIMIT
 from .log import Clock as Clock

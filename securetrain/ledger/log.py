@@ -137,7 +137,7 @@ def verify_ledger(
     entries: list[Entry] = []
     head = GENESIS
     for number, line in enumerate(_lines(data, where), start=1):
-        entry = _check_line(line, len(entries), head, keys, f"{where}:{number}")
+        entry = check_line(line, len(entries), head, keys, f"{where}:{number}")
         entries.append(entry)
         head = hashlib.sha256(line).hexdigest()
     closed = bool(entries) and entries[-1].body.event.event == Closed.NAME
@@ -147,9 +147,14 @@ def verify_ledger(
     return VerifiedLedger(entries=tuple(entries), head=head, closed=closed, counts=counts)
 
 
-def _check_line(
+def check_line(
     line: bytes, seq: int, head: str, keys: Mapping[str, PublicKey], where: str
 ) -> Entry:
+    """Check one line, without its end, that is to be number `seq` and to follow the line `head`.
+
+    Raises:
+        IntegrityError: ST-LEDG-001 to 003; see `verify_ledger`.
+    """
     try:
         entry = canonical.decode(line, Entry, limit=LINE_LIMIT, where=where)
         if canonical.encode(entry) != line:

@@ -114,23 +114,28 @@ class Reading:
         )
 
 
+def judge(entry: Entry, writers: Writers) -> Recorded | Ignored:
+    """Decode an entry whose signature holds, or say why it counts for nothing."""
+    try:
+        said = decode_event(entry.body.event)
+    except ValueError as error:  # msgspec's errors are among them
+        return Ignored(entry, f"not an event that is known here: {error}")
+    if writers.may(entry.keyid, type(said)):
+        return Recorded(said, entry)
+    who = writers.of_key(entry.keyid)
+    return Ignored(entry, f"written under {who}, which may not write it", foreign=True)
+
+
 def read_events(verified: VerifiedLedger, writers: Writers) -> Reading:
     """Decode a verified ledger; no entry makes it fail."""
     recorded: list[Recorded] = []
     ignored: list[Ignored] = []
     for entry in verified.entries:
-        try:
-            said = decode_event(entry.body.event)
-        except ValueError as error:  # msgspec's errors are among them
-            ignored.append(Ignored(entry, f"not an event that is known here: {error}"))
-            continue
-        if writers.may(entry.keyid, type(said)):
-            recorded.append(Recorded(said, entry))
-        else:
-            who = writers.of_key(entry.keyid)
-            ignored.append(
-                Ignored(entry, f"written under {who}, which may not write it", foreign=True)
-            )
+        match judge(entry, writers):
+            case Recorded() as line:
+                recorded.append(line)
+            case line:
+                ignored.append(line)
     return Reading(
         verified=verified,
         recorded=tuple(recorded),

@@ -133,7 +133,7 @@ SECRET_NAME: Final = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|SECRETS|PASSWORD|PASSWD|PASSPHRASE|PWD|PAT|CREDENTIAL|CREDENTIALS|"
     r"APIKEY|COOKIE|JWT|AUTH_SOCK|AUTH_CONFIG|NETRC|"
     r"(?:API|ACCESS|PRIVATE|SECRET|SIGNING|ENCRYPTION|SERVICE|ACCOUNT|SSH|AUTH|LICENSE)_KEY)(?:_|$)"
-    r"|^PGPASS|PASSWORD$|_KEY$",
+    r"|^PGPASS|PASSWORD$|_KEY$|^OTEL_EXPORTER_OTLP_(?:\w+_)?HEADERS$",
     re.IGNORECASE,
 )
 """Names that look like a secret. Every worker, every library in it and every peer that gets code

@@ -10,8 +10,9 @@ does again.
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TextIO
 
@@ -76,6 +77,8 @@ class StepMetrics:
     """Tokens of the busiest expert over the mean, in the layer where that is largest; null for a
     dense model.
     """
+    ended: float | None = None
+    """Unix seconds at its end, by rank 0's clock."""
 
     def line(self) -> str:
         """The JSON text, with a newline."""
@@ -111,6 +114,7 @@ class MetricsWriter:
         steps: int,
         resumed_at: int,
         prometheus: Exporter | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Open the files.
 
@@ -122,7 +126,9 @@ class MetricsWriter:
             steps: The run's last step.
             resumed_at: The step that the run starts after; lines of later steps are dropped.
             prometheus: Takes every step as well, or None.
+            clock: Unix seconds, for people and trackers.
         """
+        self._clock = clock
         self._prometheus = prometheus
         self._console = console if console_every else None
         self._console_every = console_every
@@ -153,7 +159,7 @@ class MetricsWriter:
     def write(self, metrics: StepMetrics) -> None:
         """Record one step."""
         try:
-            self._file.write(metrics.line())
+            self._file.write(replace(metrics, ended=self._clock()).line())
         except OSError as error:
             raise os_error(error, self._file.name) from error
         if self._board is not None:

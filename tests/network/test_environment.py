@@ -137,6 +137,9 @@ def test_a_policy_may_allow_fabric_variables_but_never_the_interface(fabric):
         ("GOOGLE_APPLICATION_CREDENTIALS", Reason.SECRET),
         ("SSH_AUTH_SOCK", Reason.SECRET),
         ("PGPASSWORD", Reason.SECRET),
+        ("OTEL_EXPORTER_OTLP_HEADERS", Reason.SECRET),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", Reason.SECRET),
+        ("MLFLOW_TRACKING_TOKEN", Reason.SECRET),
     ],
 )
 def test_removed_unless_passed(name, reason):
