@@ -20,6 +20,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from securetrain.artifacts import has_saved
 from securetrain.artifacts.lineage import Link, chain_of, proof_name
 from securetrain.artifacts.statement import (
     Bound,
@@ -411,8 +412,16 @@ def pack(
     Raises:
         IntegrityError: The checkpoint's statement does not verify, or bytes that were asked for are
             not what was signed; ST-PACK-130, ST-PACK-140.
-        UsageError: `out` cannot be written, or is there.
+        UsageError: `out` cannot be written, or is there; ST-USAG-001 for what a script has saved.
     """
+    if has_saved(checkpoint):
+        raise UsageError(
+            "ST-USAG-001",
+            "a script has saved it, and it is signed as files: nothing is bound to it that a pack"
+            " could hold",
+            str(checkpoint),
+            "verify it where it lies (securetrain verify), or save it with securetrain.artifacts",
+        )
     run = checkpoint.absolute().parent.parent
     chain = chain_of(checkpoint, trust, (run, *places), data)
     gathered = gather(chain, Places.of((run, *evidence)), wanted)
