@@ -63,9 +63,11 @@ LINES: Final = 100
 """Lines of the ledger."""
 _SEQ: Final = 32
 _WIDTH: Final = 128
-_FROM_ELSEWHERE: Final = frozenset({ChainLink.LOG, ChainLink.TIME, ChainLink.REPLAY})
-LINKS: Final = tuple(link for link in ChainLink if link not in _FROM_ELSEWHERE)
-"""All that a run itself has evidence for: no proof of a log, and nobody who did the steps again."""
+_LEFT_OUT: Final = {ChainLink.LOG, ChainLink.TIME, ChainLink.REPLAY, ChainLink.TABLES}
+LINKS: Final = tuple(link for link in ChainLink if link not in _LEFT_OUT)
+"""All for which a run itself has evidence, and that need no more than its records: no proof of a
+log, nobody who did the steps again, and no tables.
+"""
 _SETTINGS: Final[dict[str, Any]] = {
     "seed": 7,
     "data": {"train_split": "train", "seq_len": 32, "batch_rows": 16, "order": None}

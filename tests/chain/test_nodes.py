@@ -286,6 +286,7 @@ CODES_OF_LINKS = {
     ChainLink.TIME: "ST-CHAN-021",
     ChainLink.JOB: "ST-CHAN-022",
     ChainLink.REPLAY: "ST-CHAN-023",
+    ChainLink.TABLES: "ST-CHAN-026",
 }
 
 
