@@ -515,6 +515,7 @@ def test_an_ancestor_beside_a_directory_is_asked_as_in_a_pack(
         asked = msgspec.convert(plain, Policy)
     attack(run)
     assert beside(run, asked) == {code}
+    assert beside(run, policy("nodes", depth="checkpoint")) == set()
     off(monkeypatch, Evidence, "_of_ancestor", lambda *_: iter(()))
     off(monkeypatch, verifying, "_lost", lambda *_: iter(()))
     assert beside(run, asked) == set(), "the control"

@@ -1,0 +1,242 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks and accidents that the removal of one check of the verifier let through. No torch."""
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from securetrain.artifacts.lineage import chain_of
+from securetrain.artifacts.statement import CheckpointPredicate, Parent, ParentRole
+from securetrain.artifacts.statement.statements import digest_of, sign
+from securetrain.chain import documents, packing
+from securetrain.chain.container import Document, Pack
+from securetrain.chain.coordinators import LONGEST, accept, endorse
+from securetrain.chain.documents import Appraised, Credential
+from securetrain.chain.judging import Judged, judge
+from securetrain.chain.links import Subject, broken, missing, verified
+from securetrain.chain.packed import PackResult, contents
+from securetrain.chain.store import InMemory
+from securetrain.chain.verifying import Evidence
+from securetrain.core import ExitCode
+from securetrain.core.errors import IdentityError, IntegrityError
+from securetrain.core.vocabulary import ChainLink, LinkState
+from securetrain.identity import Chain, Role
+from securetrain.identity.cluster_ca import ClusterCA
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
+from tests.chain.conftest import MINUTE, NOW, Job, opened, rebound
+from tests.chain.test_insiders import put_together, taken_apart
+from tests.chain.test_packs import LATER, Run, codes, policy
+
+
+@pytest.mark.forgery
+def test_a_node_of_the_cluster_is_no_coordinator(tmp_path: Path) -> None:
+    """With one node's key: an authority may vouch for nodes and coordinators alike."""
+    root = PrivateKey.generate()
+    cluster = ClusterCA.create(tmp_path / "ca", "cluster.example", NOW, None)
+    try:
+        ca = cluster.job("job-1", NOW, cluster.key)
+        plain = TrustRoot.parse(sign_root({}, root, NOW, NOW + timedelta(days=99)), NOW).document
+        entry = Authority(
+            role=TrustRole.NODE,
+            certificate=Chain.of([cluster.certificate]).certificates[0],
+            trust_domain="cluster.example",
+            parties=[Role.NODE, Role.COORDINATOR],
+        )
+        named = msgspec.structs.replace(plain, authorities=[entry])
+        trust = TrustRoot.parse(sign_document(named, [root]), NOW)
+
+        def credential(role: Role, **of: Any) -> Credential:
+            key = PrivateKey.generate(KeyKind.P256).public
+            leaf = ca.issue(role, key, NOW, lifetime=timedelta(minutes=10), **of)
+            first, second = Chain.of([leaf, ca.certificate]).certificates
+            return Credential(job="job-1", certificates=(first, second))
+
+        assert accept(credential(Role.COORDINATOR), trust).spiffe.role is Role.COORDINATOR
+        with pytest.raises(IdentityError, match="ST-IDEN-006"):
+            accept(credential(Role.NODE, node="node-0"), trust)
+        other = msgspec.structs.replace(credential(Role.COORDINATOR), job="job-2")
+        with pytest.raises(IdentityError, match="ST-IDEN-006"):
+            accept(other, trust)
+    finally:
+        cluster.close()
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("begins", "ends", "code"),
+    [
+        (timedelta(0), LONGEST, ""),
+        (timedelta(0), LONGEST + timedelta(days=1), "ST-IDEN-005"),
+        (timedelta(0), timedelta(0), "ST-IDEN-005"),
+        (timedelta(days=2), timedelta(days=1), "ST-IDEN-005"),
+    ],
+)
+def test_an_endorsement_has_a_sound_time(
+    job: Job, begins: timedelta, ends: timedelta, code: str
+) -> None:
+    (kept,) = (
+        documents.decode(data, Credential)
+        for data in job.pieces.pieces.values()
+        if str(Credential.__struct_config__.tag).encode() in data
+    )
+    word = endorse(job.ca.certificate, job.name, NOW + begins, NOW + ends, job.roles.node)
+    made = msgspec.structs.replace(kept, endorsement=word)
+    if not code:
+        assert accept(made, job.roles.trust()).own
+        return
+    with pytest.raises(IdentityError, match=code):
+        accept(made, job.roles.trust())
+
+
+@pytest.mark.forgery
+def test_a_document_about_another_result_than_its_tokens_does_not_count(job: Job) -> None:
+    """Evidence is swapped: a renewal's document says that it is of another node, or result."""
+    for node in job.nodes:
+        job.attest(node, NOW + 8 * MINUTE)
+    job.form()
+    said = job.checkpoint(NOW + 15 * MINUTE)
+    assert judge(ChainLink.NODES, Subject(opened=opened(said)), job.given()).state == "verified"
+    assert said.bound.membership is not None
+    kept = documents.decode(job.pieces.pieces[said.bound.membership], documents.Membership)
+    last = documents.decode(job.pieces.pieces[kept.appraised[-1]], Appraised)
+    for change in ({"node": "node-0"}, {"result": "ab" * 32}):
+        swapped = job.pieces.keep(msgspec.structs.replace(last, **change))
+        made = rebound(job, said, {"appraised": (*kept.appraised[:-1], swapped)})
+        verdict = judge(ChainLink.NODES, Subject(opened=opened(made)), job.given())
+        assert verdict.state is LinkState.BROKEN
+        assert "no result of" in verdict.what
+
+
+def test_a_membership_whose_bytes_are_gone_is_missing(job: Job) -> None:
+    said = job.checkpoint()
+    assert said.bound.membership is not None
+    kept = documents.decode(job.pieces.pieces[said.bound.membership], documents.Membership)
+    left = InMemory({k: v for k, v in job.pieces.pieces.items() if k != kept.envelope})
+    for link in (ChainLink.MEMBERSHIP, ChainLink.NODES):
+        verdict = judge(link, Subject(opened=opened(said)), job.given(pieces=left))
+        assert verdict.state is LinkState.MISSING
+        assert "the membership" in verdict.what
+
+
+# --- the list of a pack ---
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    made = Run(tmp_path / "run")
+    made.save()
+    made.save()
+    return made
+
+
+@pytest.mark.forgery
+def test_a_pack_is_about_its_subject(run: Run, tmp_path: Path) -> None:
+    """Its list begins with the parent, which is honest, too."""
+    subject, found, plain = taken_apart(run.pack())
+    plain["statements"].reverse()
+    out = put_together(tmp_path / "x.stpack", subject, found, plain)
+    with pytest.raises(IntegrityError, match="another statement"), Pack.open(out) as pack:
+        contents(pack)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("kind", ["a stranger's", "twice"])
+def test_bytes_belong_to_one_statement_that_verified(run: Run, tmp_path: Path, kind: str) -> None:
+    subject, found, plain = taken_apart(run.pack())
+    stranger = Document.of(packing.STATEMENT_TYPE, sign(run.made[0], "x", PrivateKey.generate()))
+    any_bytes = next(one.digest for one in found.values() if one.media_type != subject.media_type)
+    if kind == "twice":
+        plain["statements"][1]["holds"] = any_bytes
+        plain["statements"].append(plain["statements"][1])
+    else:
+        found[stranger.digest] = stranger
+        plain["statements"].append({"statement": stranger.digest, "holds": any_bytes})
+    out = put_together(tmp_path / "x.stpack", subject, found, plain)
+    result = run.verify(out, policy=policy("nodes"))
+    assert any("of nothing that verified, or twice" in one.what for one in result.problems)
+    assert "ST-PACK-101" in codes(result)
+
+
+def test_a_ledger_that_is_listed_and_not_there_is_missing(run: Run, tmp_path: Path) -> None:
+    subject, found, plain = taken_apart(run.pack())
+    plain["statements"][0]["ledger"] = "0" * 64
+    out = put_together(tmp_path / "x.stpack", subject, found, plain)
+    result = run.verify(out, policy=policy("nodes"))
+    assert result.ok
+    assert result.judged[0].verdicts[ChainLink.LEDGER].state is LinkState.MISSING
+
+
+def test_a_pack_of_which_nothing_is_open_is_complete_without_a_policy() -> None:
+    verdicts = {link: verified(link, "") for link in ChainLink}
+    judged = Judged(digest="aa" * 32, step=1, run="r", verdicts=verdicts)
+    made = PackResult(path=Path("x"), subject=None, judged=(judged,), at=NOW)
+    assert made.exit_code is ExitCode.OK
+    open_ = {**verdicts, ChainLink.ROWS: missing(ChainLink.ROWS, "")}
+    judged = Judged(digest="aa" * 32, step=1, run="r", verdicts=open_)
+    made = PackResult(path=Path("x"), subject=None, judged=(judged,), at=NOW)
+    assert made.exit_code is ExitCode.INCOMPLETE
+
+
+def test_a_refusal_says_what_was_expected_and_what_was_found() -> None:
+    link = ChainLink.POLICY
+    for expected, found, words in (
+        ("a", "b", "(expected a, found b)"),
+        ("a", "", "(expected a, found nothing)"),
+        ("", "b", "(expected something, found b)"),
+    ):
+        problem = broken(link, "x", expected=expected, found=found).problem()
+        assert problem is not None
+        assert problem.what.endswith(words)
+    plain = broken(link, "x").problem()
+    assert plain is not None
+    assert "expected" not in plain.what
+
+
+# --- beside directories ---
+
+
+def test_a_merge_is_judged_once_and_its_ancestors_too(tmp_path: Path) -> None:
+    """Two parents share one: it is reached twice, and its own links stand where it was first."""
+    run = Run(tmp_path / "run")
+    run.save()
+    run.save()
+    fork = digest_of(run.made[1])
+
+    def branch(step: int, seq: int) -> CheckpointPredicate:
+        said = run.said(step=step, seq=seq, created=NOW + (5 + seq) * MINUTE)
+        return msgspec.structs.replace(
+            said,
+            files=[msgspec.structs.replace(said.files[0], root=f"{step:064x}")],
+            parents=[Parent(digest=fork)],
+            bound=msgspec.structs.replace(said.bound, parents=run.statements[1:2]),
+        )
+
+    run.save(branch(30, 2))
+    run.save(branch(40, 3))
+    said = run.said(step=50, seq=4, created=NOW + 9 * MINUTE)
+    parents = [Parent(digest=digest_of(one), role=ParentRole.MERGE) for one in run.made[2:4]]
+    bound = msgspec.structs.replace(said.bound, parents=run.statements[2:4])
+    run.save(msgspec.structs.replace(said, parents=parents, bound=bound))
+    run.keep()
+    newest = run.root / "checkpoints" / "step-00000050"
+    evidence = Evidence(trust=run.trust(), places=(run.root,), now=LATER)
+    nothing: Any = SimpleNamespace(logged=None)
+    chain = chain_of(newest, run.trust(), (run.root,))
+    asked = policy("nodes", "parents")
+    assert evidence.problems(asked, chain, nothing) == []
+    assert [one.step for one in evidence.judged(asked, chain, nothing)] == [50, 30, 20, 10, 40]
+    # Left out, it is missing where all are asked, and there alone.
+    shutil.rmtree(run.root / "checkpoints" / "step-00000020")
+    chain = chain_of(newest, run.trust(), (run.root,))
+    assert {one.code for one in evidence.problems(asked, chain, nothing)} == {
+        *("ST-CHAN-010", "ST-CHAN-018")
+    }
+    alone = policy("nodes", "parents", depth="checkpoint")
+    assert evidence.problems(alone, chain, nothing) == []
