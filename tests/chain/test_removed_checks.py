@@ -3,6 +3,7 @@
 """Attacks and accidents that the removal of one check of the verifier let through. No torch."""
 
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +13,23 @@ import msgspec
 import pytest
 
 from securetrain.artifacts.lineage import chain_of
-from securetrain.artifacts.statement import CheckpointPredicate, Parent, ParentRole
+from securetrain.artifacts.statement import (
+    CheckpointPredicate,
+    DatasetRef,
+    GradientRecord,
+    GradientVerdict,
+    Parent,
+    ParentRole,
+)
 from securetrain.artifacts.statement.statements import digest_of, sign
-from securetrain.chain import documents, packing
+from securetrain.chain import documents, packing, steps
 from securetrain.chain.container import Document, Pack
 from securetrain.chain.coordinators import LONGEST, accept, endorse
 from securetrain.chain.documents import Appraised, Credential
 from securetrain.chain.judging import Judged, judge
 from securetrain.chain.links import Subject, broken, missing, verified
 from securetrain.chain.packed import PackResult, contents
+from securetrain.chain.records import StepRecord, StepVerdict
 from securetrain.chain.store import InMemory
 from securetrain.chain.verifying import Evidence
 from securetrain.core import ExitCode
@@ -30,9 +39,11 @@ from securetrain.identity import Chain, Role
 from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
-from tests.chain.conftest import MINUTE, NOW, Job, opened, rebound
+from tests.chain.conftest import MINUTE, NOW, Job, Roles, opened, rebound
 from tests.chain.test_insiders import put_together, taken_apart
 from tests.chain.test_packs import LATER, Run, codes, policy
+from tests.chain.test_replay import Replays
+from tests.chain.test_steps import ORDER, Segment, declare, ordered
 
 
 @pytest.mark.forgery
@@ -240,3 +251,161 @@ def test_a_merge_is_judged_once_and_its_ancestors_too(tmp_path: Path) -> None:
     }
     alone = policy("nodes", "parents", depth="checkpoint")
     assert evidence.problems(alone, chain, nothing) == []
+
+
+# --- coordinators and their results ---
+
+
+@pytest.mark.forgery
+def test_an_endorsement_is_of_one_job_ca(job: Job) -> None:
+    """A stranger's coordinator of the same job, under the endorsement of the true one's CA."""
+    stranger = Job(roles=Roles())
+    mine, theirs = (credential_of(one) for one in (job, stranger))
+    assert accept(mine, job.roles.trust()).own
+    stolen = msgspec.structs.replace(theirs, endorsement=mine.endorsement)
+    with pytest.raises(IdentityError, match="ST-IDEN-006"):
+        accept(stolen, job.roles.trust())
+
+
+def credential_of(job: Job) -> Credential:
+    tag = str(Credential.__struct_config__.tag).encode()
+    (found,) = (data for data in job.pieces.pieces.values() if tag in data)
+    return documents.decode(found, Credential)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("change", [{"job": "job-2"}, {"policy": "ee" * 32}])
+def test_a_renewal_of_another_job_or_policy_does_not_count(
+    job: Job, change: dict[str, str]
+) -> None:
+    """The same coordinator has signed it, for the same node and key."""
+    said = {"tier": job.tier}
+    job.attest("node-0", NOW + 8 * MINUTE, **change)
+    job.attest("node-1", NOW + 8 * MINUTE, **said)
+    job.form()
+    made = job.checkpoint(NOW + 15 * MINUTE)
+    verdict = judge(ChainLink.NODES, Subject(opened=opened(made)), job.given())
+    assert verdict.state is LinkState.BROKEN
+    assert "node-0" in verdict.what
+
+
+@pytest.mark.forgery
+def test_a_coordinator_speaks_of_its_own_job_alone(job: Job) -> None:
+    """Whatever the run is called: its certificate says which job is its."""
+    job.form(job="job-2")
+    made = rebound(job, job.checkpoint(run_id="job-2"), {"job": "job-2"})
+    verdict = judge(ChainLink.MEMBERSHIP, Subject(opened=opened(made)), job.given())
+    assert (verdict.state, verdict.what) == (LinkState.BROKEN, "its job")
+    assert (verdict.expected, verdict.found) == ("job-2", "job-1")
+
+
+# --- steps ---
+
+
+def step(number: int, **said: Any) -> StepRecord:
+    plain: dict[str, Any] = {"loss": "0x1.0p+0", "norm": "0x1.0p+0", "lr": "0x1.0p+0"}
+    plain |= {"verdict": StepVerdict.CLEAN, "rows": "ab" * 32}
+    return StepRecord(step=number, **(plain | said))
+
+
+CLEAN, REFUSED, UNWATCHED = (
+    GradientRecord(verdict=verdict, judged=4, clean_steps=4)
+    for verdict in (GradientVerdict.CLEAN, GradientVerdict.REFUSED, GradientVerdict.UNWATCHED)
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "steps_", "verdict", "judged", "refused", "clean"),
+    [
+        (CLEAN, [{}], "clean", 5, 0, 5),
+        (CLEAN, [{"verdict": StepVerdict.OBSERVED}, {}], "refused", 6, 1, 1),
+        (CLEAN, [{"verdict": StepVerdict.REFUSED}, {}], "clean", 6, 1, 1),
+        (CLEAN, [{"verdict": StepVerdict.SETTLED}, {}], "clean", 6, 0, 1),
+        (CLEAN, [{"without": (1,)}, {}, {}], "clean", 7, 0, 2),
+        # Nobody watched it: what it calls itself counts for nothing.
+        (CLEAN, [{"watched": False}, {}], "unwatched", 5, 0, 1),
+        (REFUSED, [{}], "refused", 5, 0, 5),
+        (UNWATCHED, [{}], "unwatched", 5, 0, 5),
+    ],
+)
+def test_the_summary_of_steps(  # noqa: PLR0917 - a row of the table
+    before: GradientRecord,
+    steps_: list[dict[str, Any]],
+    verdict: str,
+    judged: int,
+    refused: int,
+    clean: int,
+) -> None:
+    records = [step(number, **said) for number, said in enumerate(steps_, 5)]
+    found = steps.expected_gradients(before, records)
+    assert (found.verdict, found.judged) == (verdict, judged)
+    assert (found.refused, found.clean_steps) == (refused, clean)
+
+
+@pytest.mark.forgery
+def test_no_step_was_done_and_none_was_judged(job: Job) -> None:
+    segment = Segment(job, after=0, count=0)
+    bare: dict[str, Any] = {"parents": [], "seq": 0}
+    none = GradientRecord(verdict=GradientVerdict.CLEAN)
+    digest = segment.kept()
+    assert segment.judge(segment.said(digest, gradients=none, **bare), ChainLink.GRADIENTS)[0] == (
+        LinkState.VERIFIED
+    )
+    lied = segment.said(digest, gradients=CLEAN, **bare)
+    assert segment.judge(lied, ChainLink.GRADIENTS)[0] is LinkState.BROKEN
+
+
+@pytest.mark.forgery
+def test_more_rows_of_a_step_than_the_job_declared(job: Job) -> None:
+    """All ranks have recorded, signed and counted them."""
+    segment = Segment(job)
+    segment.order = msgspec.structs.replace(ORDER, batch_rows=8)
+    segment.lines = segment.record()
+    ref = DatasetRef(name="prose", digest="da" * 32, cursor={"step": 16, "rows": 128})
+    state, what = segment.judge(segment.said(segment.kept(), dataset=ref), ChainLink.ROWS)
+    assert (state, what) == (LinkState.BROKEN, "the rows of a step")
+
+
+@pytest.mark.parametrize(
+    ("order", "kind", "in_turn", "state"),
+    [
+        (None, "epochs", True, LinkState.VERIFIED),
+        (None, "epochs", False, LinkState.BROKEN),
+        (None, "random", False, LinkState.BROKEN),
+        ("random", "random", False, LinkState.VERIFIED),
+        ("random", "random", True, LinkState.BROKEN),
+    ],
+)
+def test_documents_come_in_turn_once_an_epoch(
+    job: Job, order: str | None, kind: str, in_turn: object, state: LinkState
+) -> None:
+    segment = Segment(job)
+    declare(segment, format="jsonl", epochs=9, order=order)
+    made = msgspec.structs.replace(ORDER, kind=kind, sequential=in_turn, starts=31)
+    if kind == "epochs":
+        made = msgspec.structs.replace(made, epochs=9)
+    assert segment.judge(ordered(segment, made), ChainLink.ROWS)[0] is state
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("cut", [slice(None, -1), slice(1, None)])
+def test_records_that_are_cut_show_no_rows(job: Job, cut: slice) -> None:
+    segment = Segment(job)
+    segment.lines = segment.lines[cut]
+    if cut.start:
+        segment.after += 1
+    digest = segment.kept()
+    segment.after, segment.count = 8, 8
+    state, what = segment.judge(segment.said(digest), ChainLink.ROWS)
+    assert state is LinkState.BROKEN
+    assert what in {"their last step", "the step before the first"}
+
+
+def test_a_first_checkpoints_steps_are_done_again_from_the_beginning(job: Job) -> None:
+    replays = Replays(job)
+    first = replays.job.checkpoint(step=16, seq=0, parents=[])
+    replays.opened = replace(replays.opened, predicate=first)
+    said = replays.said(replays.segment(after=0, begin=""))
+    given = replace(job.given(), replays=(said,))
+    about = Subject(opened=replays.opened)
+    assert judge(ChainLink.REPLAY, about, given).state is LinkState.VERIFIED
