@@ -22,7 +22,7 @@ from securetrain.artifacts.statement import (
     ParentRole,
 )
 from securetrain.artifacts.statement.statements import digest_of, sign
-from securetrain.chain import documents, packing, steps
+from securetrain.chain import documents, packed, packing, steps
 from securetrain.chain.container import Document, Pack
 from securetrain.chain.coordinators import LONGEST, accept, endorse
 from securetrain.chain.documents import Appraised, Credential
@@ -30,11 +30,12 @@ from securetrain.chain.judging import Judged, judge
 from securetrain.chain.links import Subject, broken, missing, verified
 from securetrain.chain.packed import PackResult, contents
 from securetrain.chain.records import StepRecord, StepVerdict
+from securetrain.chain.replayed import Word
 from securetrain.chain.store import InMemory
 from securetrain.chain.verifying import Evidence
 from securetrain.core import ExitCode
 from securetrain.core.errors import IdentityError, IntegrityError
-from securetrain.core.vocabulary import ChainLink, LinkState
+from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity import Chain, Role
 from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
@@ -409,3 +410,63 @@ def test_a_first_checkpoints_steps_are_done_again_from_the_beginning(job: Job) -
     given = replace(job.given(), replays=(said,))
     about = Subject(opened=replays.opened)
     assert judge(ChainLink.REPLAY, about, given).state is LinkState.VERIFIED
+
+
+@pytest.mark.forgery
+def test_an_endorsement_is_of_one_job(job: Job) -> None:
+    mine = credential_of(job)
+    word = endorse(job.ca.certificate, "job-2", NOW, NOW + LONGEST, job.roles.node)
+    with pytest.raises(IdentityError, match="ST-IDEN-006"):
+        accept(msgspec.structs.replace(mine, endorsement=word), job.roles.trust())
+
+
+def test_a_coordinators_certificate_is_found_or_missing(job: Job) -> None:
+    """One that a membership does not name proves itself, wherever it lies; no other will do."""
+    said = job.checkpoint()
+    unnamed = rebound(job, said, {"credentials": ()})
+    link = ChainLink.MEMBERSHIP
+    assert judge(link, Subject(opened=opened(unnamed)), job.given()).state is LinkState.VERIFIED
+    gone = documents.digest_of(credential_of(job))
+    left = InMemory({k: v for k, v in job.pieces.pieces.items() if k != gone})
+    for made in (said, unnamed):
+        verdict = judge(link, Subject(opened=opened(made)), job.given(pieces=left))
+        assert verdict.state is LinkState.MISSING
+        assert "the coordinator's certificate" in verdict.what
+
+
+def test_a_replay_that_did_nothing_says_so(job: Job) -> None:
+    replays = Replays(job)
+    said = replays.said(replays.segment(word=Word.OPEN))
+    given = replace(job.given(), replays=(said,))
+    about = Subject(opened=replays.opened, parents={"aa" * 32: replays.parent})
+    verdict = judge(ChainLink.REPLAY, about, given)
+    assert verdict.state is LinkState.MISSING
+    assert "were not done again" in verdict.what
+
+
+@pytest.mark.forgery
+def test_the_least_tier_is_asked_of_ancestors_too(tmp_path: Path, monkeypatch: Any) -> None:
+    run = Run(tmp_path / "run")
+    strong, weak = (
+        Job(roles=run.roles, policy=run.policy, lease=timedelta(hours=3), tier=tier)
+        for tier in (NodeTier.TPM, NodeTier.VTPM)
+    )
+    policies = dict(run.job.pieces.pieces)
+    for one in (weak, strong):
+        run.job = one
+        one.pieces.pieces.update(policies)
+        run.save()
+    strong.pieces.pieces.update(weak.pieces.pieces)
+    path = run.pack()
+    assert run.verify(path, policy=policy("nodes", tier="vtpm")).ok
+    assert run.verify(path, policy=policy("nodes", tier="tpm", depth="checkpoint")).ok
+    result = run.verify(path, policy=policy("nodes", tier="tpm"))
+    assert codes(result) == {"ST-CKPT-121"}
+    assert "step 10" in result.problems[0].what
+    ask = packed._Verifier._ask_statement
+    monkeypatch.setattr(
+        packed._Verifier,
+        "_ask_statement",
+        lambda *given, first: ask(*given, first=first) if first else None,
+    )
+    assert run.verify(path, policy=policy("nodes", tier="tpm")).ok, "the control"
