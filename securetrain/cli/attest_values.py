@@ -15,7 +15,7 @@ from securetrain.cli.passphrase import asker
 from securetrain.report import emit
 
 if TYPE_CHECKING:
-    from securetrain.attest.fleet import Change
+    from securetrain.attest.fleet import Change, Difference
     from securetrain.evidence import ReferenceValues
 
 EPILOG: Final = """\
@@ -77,11 +77,11 @@ def values() -> None:
 def show(file: Path, signed_by: tuple[str, ...], output: str) -> int:
     """Show what FILE says, its signature verified."""
     from securetrain.attest.session import read_reference_values
-    from securetrain.report import evidence
+    from securetrain.report import reference_values
 
     with closing(fleet_memory()) as state:
         found = read_reference_values(file, signed_by, state).values
-    return emit(evidence.values_page(found, file, datetime.now(UTC)), output)
+    return emit(reference_values.values_page(found, file, datetime.now(UTC)), output)
 
 
 @values.command(name="retire", epilog=EPILOG)
@@ -229,10 +229,10 @@ def sign(
 def diff(file: Path, other: Path | None, signed_by: tuple[str, ...], output: str) -> int:
     """Show what changed from FILE to OTHER; with FILE alone, from the edition before it to it."""
     from securetrain.attest.fleet import compare_files
-    from securetrain.report import evidence
+    from securetrain.report import reference_values
 
     old, new = (None, file) if other is None else (file, other)
-    return emit(evidence.differences(list(compare_files(old, new, signed_by)), new), output)
+    return emit(reference_values.differences(list(compare_files(old, new, signed_by)), new), output)
 
 
 def _change(  # noqa: PLR0917 - what both commands are given
@@ -243,19 +243,26 @@ def _change(  # noqa: PLR0917 - what both commands are given
     days: int | None,
     output: str,
 ) -> int:
-    from securetrain.attest.fleet import change_values, key_text
+    from securetrain.attest.fleet import change_values, compare, key_text
     from securetrain.identity import open_signer
-    from securetrain.report import evidence
+    from securetrain.report import reference_values
 
     now, key = datetime.now(UTC), open_signer(key_name, asker(None))
+    found: list[Difference] = []
+
+    def noted(old: "ReferenceValues") -> "ReferenceValues":
+        new = change(old)
+        found[:] = compare(old, new)
+        return new
+
     with closing(fleet_memory()) as state:
         made = change_values(
             file,
-            change,
+            noted,
             key=key,
             signed_by=signed_by or (key_text(key.public),),
             now=now,
             lifetime=timedelta(days=days) if days is not None else None,
             state=state,
         )
-    return emit(evidence.values_page(made, file, now), output)
+    return emit(reference_values.changed_page(found, made, file, now), output)

@@ -23,7 +23,7 @@ Examples:
 
 The state of this machine's coordinators, or of the database that they share, is always shown. The
 policy adds reference values and what its cache holds, each run its leases, the CA certificates and
-tokens.
+tokens. Without a policy it is not known who is enrolled and what ends.
 
 Exit codes: 0 all of it is known and nothing ends within 14 days; 1 the state is not whole or was
 changed; 2 bad command line or policy; 3 something ends within 14 days or has ended, or a part could

@@ -17,6 +17,7 @@ from . import leftovers as leftovers
 from . import machines as machines
 from . import packs as packs
 from . import policy_fields as policy_fields
+from . import reference_values as reference_values
 from . import replays as replays
 from . import signatures as signatures
 from . import terminal as terminal

@@ -10,10 +10,8 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
-from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +21,6 @@ from rich.text import Text
 
 from securetrain.attest.fleet import (
     Collected,
-    Difference,
     Edition,
     FileListing,
     Judgement,
@@ -36,7 +33,7 @@ from securetrain.attest.session import Revocation
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import UNATTESTED
 from securetrain.evidence import ReferenceValues
-from securetrain.evidence.tpm import BootReference, LateReference, key_id_of
+from securetrain.evidence.tpm import key_id_of
 from securetrain.report.document import Document
 from securetrain.report.pieces import (
     bare_table,
@@ -209,71 +206,6 @@ def edition(made: Edition, path: Path, signed_by: str) -> Document:
     return Document(data=data, text=text, exit_code=_incomplete(bool(made.notes)))
 
 
-SHOWN_NODES: Final = 1000
-"""More of them are only counted on a terminal."""
-SOON: Final = timedelta(days=14)
-"""Values that end so soon should be signed again."""
-
-
-def values_page(values: ReferenceValues, path: Path, now: datetime) -> Document:
-    """Reference values: who is enrolled, and what a boot may have measured."""
-    left = values.expires - now
-    by_group = {name: values.group(name) for name in ("", *sorted(values.groups))}
-
-    def text() -> None:
-        title(f"{path}: version {values.version}, good until {values.expires:%Y-%m-%d}")
-        if left < SOON:
-            warn(f"it ends in {max(0, left.days)} days: sign it again, with more --days")
-        for name, nodes in values.unproven.items():
-            of = f"of the image group {name}" if name else "of no image group"
-            warn(f"UNPROVEN: boots {of} are the word of {', '.join(nodes)} alone")
-        first = list(islice(values.nodes.items(), SHOWN_NODES))
-        facts(
-            [
-                (name, ", ".join((*node.ek_names, *([node.group] if node.group else []))))
-                for name, node in sorted(first)
-            ]
-        )
-        if len(values.nodes) > len(first):
-            say(f"... and {len(values.nodes) - len(first):,} nodes more: --json has all of them")
-        for name, ends in values.until.items():
-            for entry, end in sorted(ends.items(), key=itemgetter(1)):
-                of = f"of {name} " if name else ""
-                warn(f"accepted until {end:%Y-%m-%d %H:%M} {of}and no longer: {entry}")
-        for name, group in by_group.items():
-            if name:
-                title(f"image group {name}")
-            _boot(group.boot)
-            _boot(group.tdx_boot)
-            if group.late is not None:
-                _late(group.late)
-
-    return Document(
-        data={
-            "file": str(path),
-            **msgspec.to_builtins(msgspec.structs.replace(values, nodes={})),
-            "nodes": {name: msgspec.to_builtins(node) for name, node in values.nodes.items()},
-        },
-        text=text,
-        exit_code=_incomplete(left < SOON),
-    )
-
-
-def differences(found: Sequence[Difference], path: Path) -> Document:
-    """The lines in which two editions differ."""
-
-    def text() -> None:
-        title(f"{path}: {len(found)} difference{'' if len(found) == 1 else 's'}")
-        for one in found:
-            if one.old and one.new:
-                say(f"~ {one.where}: {one.old} -> {one.new}")
-            else:
-                say(f"{'+' if one.new else '-'} {one.where}: {one.new or one.old}")
-
-    data = {"file": str(path), "differences": [asdict(one) for one in found]}
-    return Document(data=data, text=text)
-
-
 def ima_list_page(listing: FileListing, path: Path, data: bytes) -> Document:
     """A runtime policy that was made of packages."""
     digest = hashlib.sha256(data).hexdigest()
@@ -336,29 +268,6 @@ def ima_values_page(values: ReferenceValues, path: Path, now: datetime) -> Docum
         },
         text=text,
     )
-
-
-def _boot(boot: BootReference) -> None:
-    """The reference values of a boot, one a line."""
-    facts(
-        (name, entry)
-        for name, entries in msgspec.to_builtins(boot).items()
-        if isinstance(entries, list | tuple)
-        for entry in map(str, entries)
-    )
-    for name, held in (*boot.registers.items(), *boot.variables.items()):
-        facts([(str(name), entry) for entry in held])
-
-
-def _late(late: LateReference) -> None:
-    """The reference values of PCR 11 to 15, one a line."""
-    for kind, said in msgspec.to_builtins(late).items():
-        if isinstance(said, dict):
-            facts((f"{kind} {name}", str(entry)) for name, held in said.items() for entry in held)
-        elif isinstance(said, list | tuple):
-            facts((kind, str(entry)) for entry in said)
-        elif said:
-            facts([(kind, str(said))])
 
 
 def cache_page(

@@ -706,6 +706,10 @@ def test_values(run, tmp_path, monkeypatch):
     assert (made["version"], list(made["nodes"])) == (3, ["n1"])
     assert "good until" in ok(run("values", "show", path, *signed_by))
     assert "- nodes.n2" in ok(run("values", "diff", path, *signed_by))
+    told = ok(run("values", "set", path, "snp.min_guest_svn=1", *with_key))
+    assert "snp.min_guest_svn" in told
+    assert node.ek_names[0] not in told, "what stays as it was is not told"
+    assert "held already" in ok(run("values", "set", path, "snp.min_guest_svn=1", *with_key))
     made = as_json(run("values", "set", path, "snp.any_chip=true", *with_key, "--json"))
     assert made["snp"]["any_chip"]
     assert error(run("values", "set", path, "snp.anything=true", *with_key), 2) == "ST-USAG-001"
@@ -724,11 +728,14 @@ def test_values(run, tmp_path, monkeypatch):
     ek = f"ek:{node.ek_names[0]}"
     assert as_json(run("values", "revoke", path, ek, *with_key, "--json"))["tpm"]["revoked"]
     assert error(run("values", "revoke", path, ek, *with_key), 2) == "ST-USAG-001"
+    shown = ok(run("values", "show", path, *signed_by))
+    for rule in ("tpm.revoked", node.ek_names[0], "snp.any_chip", "snp.min_guest_svn"):
+        assert rule in shown.partition("rules of the fleet")[2], rule
     PrivateKey.create(tmp_path / "next.pem")
     again = ("values", "sign", path, "--key", tmp_path / "next.pem", "--days", "9")
     assert error(run(*again), 1) == "ST-ATTS-009"
     made = as_json(run(*again, *signed_by, "--json"), 3)
-    assert made["version"] == 7
+    assert made["version"] == 9
     write_reference_values(path, values, key)
     assert error(run("values", "show", path, *signed_by), 1) == "ST-ATTS-009"
 

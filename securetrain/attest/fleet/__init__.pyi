@@ -19,6 +19,7 @@ from .cache_files import add_items as add_items
 from .cache_files import list_cache as list_cache
 from .cache_files import read_item as read_item
 from .compare_values import Difference as Difference
+from .compare_values import compare as compare
 from .compare_values import compare_files as compare_files
 from .description import describe as describe
 from .description import describe_verdict as describe_verdict

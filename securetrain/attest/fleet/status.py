@@ -20,7 +20,7 @@ from typing import Final
 from securetrain.attest.fleet.cache_files import list_cache
 from securetrain.attest.session import Revocation, SealedState, read_reference_values
 from securetrain.attest.session.appraisers import reference_folder
-from securetrain.attest.session.endings import Ending, endings_of_cache
+from securetrain.attest.session.endings import Ending, endings_of_cache, endings_of_values
 from securetrain.core import RunDir
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import read_file
@@ -140,6 +140,8 @@ def fleet_status(
     found = _Gathering(now)
     if policy is not None:
         _values(found, policy, state)
+    else:
+        found.problems.append("reference values: no policy was named, so nobody is known to them")
     for run in runs:
         _run(found, run)
     if ca is not None:
@@ -170,9 +172,7 @@ def _values(found: _Gathering, policy: LoadedPolicy, state: SealedState) -> None
         found.problem("reference values", error)
         return
     found.values = values
-    found.endings.append(
-        Ending(kind="reference values", name=str(path), ends=values.expires.astimezone(UTC))
-    )
+    found.endings.extend(endings_of_values(values, str(path), found.now))
     if wanted.cache is None:
         return
     try:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from securetrain.attest.session.cache import Index
+from securetrain.evidence import ReferenceValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +16,20 @@ class Ending:
     """Something that ends, and then somebody is refused."""
 
     kind: str
-    """``reference values``, ``cache``, ``collateral``, ``certificate``, ``token``, ``lease``."""
+    """``reference values``, ``accepted value``, ``cache``, ``collateral``, ``certificate``,
+    ``token``, ``lease``."""
     name: str
     ends: datetime
+
+
+def endings_of_values(values: ReferenceValues, name: str, now: datetime) -> Iterator[Ending]:
+    """The end of reference values, and of each entry that they accept until a day to come."""
+    yield Ending(kind="reference values", name=name, ends=values.expires.astimezone(UTC))
+    for group, entries in values.until.items():
+        for entry, ends in entries.items():
+            if ends > now:
+                of = f"{group}: {entry}" if group else entry
+                yield Ending(kind="accepted value", name=of, ends=ends.astimezone(UTC))
 
 
 def endings_of_cache(index: Index, folder: Path) -> Iterator[Ending]:

@@ -148,7 +148,7 @@ def test_a_machine_whose_late_registers_teach_nothing(office, group, monkeypatch
 
     come(office, Machine("node-2"), group=group)
     (proven,) = office.desk.waiting()
-    real = lessons.enroll
+    real = enroll
     monkeypatch.setattr(
         lessons,
         "enroll",

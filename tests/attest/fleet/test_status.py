@@ -14,6 +14,7 @@ from securetrain.attest.fleet import fleet_status
 from securetrain.attest.session import Revocation
 from securetrain.attest.session.cache import Item, build_cache
 from securetrain.attest.session.fleet_state import FleetState
+from securetrain.attest.session.reference_file import write_reference_values
 from securetrain.cli.fleet import command
 from securetrain.cli.main import main
 from securetrain.core import RunDir
@@ -26,7 +27,7 @@ from securetrain.ledger import Ledger, events
 from securetrain.policy import load_policy
 from securetrain.rendezvous.coordinator.standalone import prepare
 from securetrain.report import machines
-from securetrain.testing.machine import write_policy
+from securetrain.testing.machine import REFERENCE_FILE, write_policy
 from tests.attest.small_fleet import Machine, World, reference_values
 from tests.evidence.tpm.forge import NOW
 
@@ -117,6 +118,22 @@ def test_what_is_shown_is_what_was_proven(tmp_path, policy, state):
     assert machines.status_page(found).exit_code == 3
 
 
+def test_what_is_accepted_until_a_day_ends_with_that_day(tmp_path, policy, state):
+    """A page that said "nothing ends soon" beside a kernel of two days was found by looking."""
+    values = msgspec.structs.replace(
+        reference_values(Machine("node-0")),
+        version=9,
+        until={
+            "": {"/vmlinuz old": NOW + timedelta(days=2), "/vmlinuz gone": NOW - timedelta(days=2)}
+        },
+    )
+    write_reference_values(tmp_path / REFERENCE_FILE, values, KEY)
+    found = fleet_status(state, NOW, policy=policy)
+    assert ("accepted value", "/vmlinuz old") in {(one.kind, one.name) for one in found.soon}
+    assert not any("gone" in one.name for one in found.endings)
+    assert not found.complete
+
+
 def test_a_closed_job_holds_no_lease(tmp_path, policy, state):
     run = run_of(tmp_path, policy, admitted("node-0"), events.JobClosed(subject="run-7"))
     assert fleet_status(state, NOW, policy=policy, runs=[run]).leases == 0
@@ -178,6 +195,8 @@ def test_the_command(tmp_path, policy, state, monkeypatch, capsys):
     assert found["version"] >= 1
     assert [node["name"] for node in found["nodes"]] == ["never-seen", "node-0"]
     assert page.read_text().startswith("<!doctype html>")
-    assert main(["fleet", "status"]) == 0
-    assert "node:a/b" in capsys.readouterr().out
+    assert main(["fleet", "status"]) == 3, "without a policy nobody says who is enrolled"
+    told = capsys.readouterr().out
+    assert "node:a/b" in told
+    assert "no policy was named" in told
     assert CliRunner().invoke(command, ["--help"]).exit_code == 0
