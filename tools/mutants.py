@@ -260,6 +260,10 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         "strong and read.signature_algorithm_oid == SignatureAlgorithmOID.RSASSA_PSS",
     ): "what is signed over a strong hash and not under PSS, `weigh` accepts too: RSA and ECDSA",
     (
+        "attest/session/sealed_state.py",
+        "raise NotImplementedError",
+    ): "a store's part, which both stores have",
+    (
         "evidence/inventory.py",
         "len(data) != size or hashlib.sha256(data).hexdigest() != sha256",
     ): "bytes of another length have another SHA-256",

@@ -256,6 +256,17 @@ def test_an_edit_by_the_administrator_is_noticed(server, url, machines, opened):
         opened(machines[1]).version  # noqa: B018 - the control
 
 
+@pytest.mark.forgery
+def test_the_seal_that_a_machine_has_seen_is_struck_out(server, url, machines, opened):
+    """What follows it hangs together, and says of it only a digest."""
+    ahead, behind = opened(machines[0]), opened(machines[1])
+    ahead.revoke(gone("node:node-0"))
+    seen = behind.version
+    ahead.revoke(gone("node:node-1"))
+    server.sql(name_of(url), f"DELETE FROM {SCHEMA}.head WHERE version = {seen}")
+    assert refused("ST-ATTS-017", behind.revocations).what == "some of its seals are gone"
+
+
 REBUILT = {
     "a-view": "ALTER TABLE revoked RENAME TO kept;"
     " CREATE VIEW revoked AS SELECT * FROM kept WHERE false",

@@ -237,6 +237,29 @@ def test_a_state_that_is_gone_or_was_put_back_is_no_new_one(kept, lost, tmp_path
 
 
 @pytest.mark.forgery
+@pytest.mark.parametrize("left", ["version", "state.sqlite"])
+def test_a_state_of_which_one_part_is_left_is_no_new_one(kept, left):
+    """A key that is made then would be the attacker's beginning: none is."""
+    for name in {"key.pem", "state.sqlite", "version"} - {left}:
+        (kept / name).unlink()
+    for _ in range(2):
+        error = refused("ST-ATTS-017", lambda: FleetState(kept, DOMAIN))
+        assert error.what == "a part of it is missing"
+        assert not (kept / "key.pem").exists()
+
+
+@pytest.mark.forgery
+def test_a_key_that_is_none(kept):
+    (kept / "key.pem").write_bytes(b"no key")
+    refused("ST-ATTS-017", lambda: FleetState(kept, DOMAIN))
+
+
+def test_a_database_that_takes_no_table(kept, monkeypatch):
+    monkeypatch.setattr(fleet_state, "_HEAD", "CREATE NOTHING")
+    refused("ST-ATTS-015", lambda: FleetState(kept, DOMAIN))
+
+
+@pytest.mark.forgery
 def test_a_folder_that_was_put_back_whole_shows_in_the_run(kept, tmp_path):
     policy = load_policy("dev")
     open_fleet(kept, policy, seen=2).close()
