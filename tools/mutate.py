@@ -3,7 +3,7 @@
 """Remove security checks one at a time; a removal that no test notices is a defect.
 
 ``python tools/mutate.py [MODULE ...] [--seconds N] [--jobs N] [--seed N] [--each N]
-[--tests FILE ...] [--keep FILE]``
+[--tests FILE ...] [--again FILE] [--keep FILE]``
 
 The mutants of a module, one change each:
 
@@ -23,7 +23,8 @@ import it, then against all fast tests of the room. The tree that others work in
 test run may take several times as long as with the original, so that a busy machine kills nothing.
 A time-bounded run takes the mutants in a random order and says how many it did not reach, and
 ``--each`` draws that many of each module. ``--tests`` names the files that judge in place of those
-steps, where a whole room takes too long: what survives them may still be killed by others. The exit
+steps, those with swtpm too, where a whole room takes too long: what survives them may still be
+killed by others. ``--again`` judges the survivors of a kept file alone. The exit
 code is 1 when any survived that is not listed in ``EQUIVALENT`` with a reason. ``--keep`` writes
 the counts and every survivor to a file, with the commit and the seed, so that a score which
 somebody quotes can be looked up.
@@ -55,7 +56,8 @@ from tools.campaign import commit
 from tools.mutants import EQUIVALENT, MODULES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-FAST: Final = "not dist and not slow and not many and not netns and not gpu and not tpm"
+NEAR: Final = "not dist and not slow and not many and not netns and not gpu"
+FAST: Final = f"{NEAR} and not tpm"
 COPIED: Final = (
     "securetrain",
     "tests",
@@ -221,7 +223,7 @@ def _imports(file: Path, module: Path) -> bool:
     return line.search(file.read_text()) is not None
 
 
-def run_tests(copy: Path, tests: Sequence[Path], timeout: float) -> bool:
+def run_tests(copy: Path, tests: Sequence[Path], timeout: float, which: str = FAST) -> bool:
     """Whether the tests pass in a copy; running out of time is not passing."""
     environment = {
         **os.environ,
@@ -232,7 +234,7 @@ def run_tests(copy: Path, tests: Sequence[Path], timeout: float) -> bool:
     command = [
         *(sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"),
         *("--reruns", "0"),
-        *("-m", FAST, *map(str, tests)),
+        *("-m", which, *map(str, tests)),
     ]
     try:
         result = subprocess.run(
@@ -263,7 +265,9 @@ def judge(
     target = copy / "securetrain" / mutant.module
     target.write_bytes(mutant.apply(source))
     try:
-        if all(run_tests(copy, tests, timeout) for tests in _steps(mutant.module, copy, near)):
+        which = NEAR if near else FAST
+        steps = _steps(mutant.module, copy, near)
+        if all(run_tests(copy, tests, timeout, which) for tests in steps):
             listed = (mutant.module, mutant.before) in EQUIVALENT
             return Fate.EQUIVALENT if listed else Fate.SURVIVED
         return Fate.KILLED
@@ -280,6 +284,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the order")
     parser.add_argument("--each", type=int, help="so many mutants of each module (default: all)")
     parser.add_argument("--tests", type=Path, nargs="+", default=(), help="judge by these alone")
+    parser.add_argument("--again", type=Path, help="the survivors of this kept file, and no others")
     parser.add_argument("--keep", type=Path, help="write counts and survivors to this file")
     options = parser.parse_args(argv)
     head = commit()
@@ -294,6 +299,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         planned = [
             mutant for m in modules for mutant in _draw(mutants(m, sources[m]), options.each, drawn)
         ]
+        if options.again is not None:
+            told = {_of_no_line(one) for one in json.loads(options.again.read_text())["survivors"]}
+            every = (m for module in modules for m in mutants(module, sources[module]))
+            planned = [one for one in every if _of_no_line(str(one)) in told]
         drawn.shuffle(planned)
         patience = _SLOWER * max(
             (
@@ -324,6 +333,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             json.dumps(about | record(modules, planned, fates), indent=2, sort_keys=True) + "\n"
         )
     return summary(modules, planned, fates)
+
+
+def _of_no_line(mutant: str) -> str:
+    """A mutant as it is told, wherever its line has gone."""
+    return re.sub(r":\d+: ", ": ", mutant, count=1)
 
 
 def _draw(found: list[Mutant], each: int | None, drawn: random.Random) -> list[Mutant]:

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,8 +18,17 @@ from securetrain.attest.fleet.intake import Intake, Rule
 from securetrain.core.errors import AdmissionError, AttestationError
 from securetrain.ledger import events
 from securetrain.rendezvous.coordinator import FleetService, Seen
+from securetrain.rendezvous.coordinator.fleet_desk import Visit
 from securetrain.rendezvous.member import fleet_entry
-from securetrain.rendezvous.wire.fleet_entry import KNOCK_LIMIT, decode_fleet
+from securetrain.rendezvous.wire.fleet_entry import (
+    ANSWER_LIMIT,
+    KNOCK_LIMIT,
+    Kept,
+    Knock,
+    Question,
+    decode_fleet,
+    encode_fleet,
+)
 from securetrain.rendezvous.wire.protocol import Refuse
 from securetrain.testing.bootlog import Boot
 from tests import vocabulary
@@ -117,6 +127,95 @@ def test_a_stranger_gets_nothing(office, frame):
     assert isinstance(answer, Refuse)
     assert answer.code == "ST-ADMN-001"
     assert office.desk.waiting() == []
+
+
+def test_a_machine_of_another_protocol_is_told_of_it(office):
+    machine = Machine("node-4")
+    with office.open():
+        channel = fleet_entry._connect(office.token(), 60.0, time.monotonic)
+        channel.shake_hands(time.monotonic() + 60)
+        knocked = Knock(
+            protocol="securetrain-fleet/0",
+            token="ab" * 32,
+            key=machine.key.public.spki,
+            keys=machine.keys(),
+            proof=bytes(64),
+            possession=bytes(70),
+        )
+        channel.send_frame(encode_fleet(knocked), time.monotonic() + 60)
+        said = channel.receive_frame(time.monotonic() + 60, limit=KNOCK_LIMIT)
+        channel.close()
+    assert said is not None
+    answer = decode_fleet(said)
+    assert isinstance(answer, Refuse)
+    assert answer.code == "ST-ADMN-001"
+    assert "securetrain-fleet/0" in answer.what
+
+
+def test_who_is_pushed_out_is_told_so():
+    """And not what the connection that is cut then ends with."""
+
+    class Cut:
+        def shake_hands(self, _):
+            raise AdmissionError("ST-ADMN-007", "it hung up", "peer")
+
+        def send_frame(self, body, _):
+            sent.append(body)
+
+        abort = close = lambda self: None
+
+    sent: list[Any] = []
+    told: list[Seen] = []
+    desk: Any = SimpleNamespace(passed=lambda _: None, tell=told.append, monotonic=time.monotonic)
+    channel: Any = Cut()
+    for verdict in (None, AdmissionError("ST-ADMN-008", "too many", "peer")):
+        visit = Visit(desk=desk, channel=channel, remote="x")
+        visit.evict(verdict)
+        visit.run()
+    assert [one.error.code for one in told if one.error] == ["ST-ADMN-007", "ST-ADMN-008"]
+    assert [b"ST-ADMN-008" in one for one in sent] == [False, True]
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("early", [True, False], ids=["for a question", "for the end"])
+def test_a_listener_that_answers_with_something_else(office, monkeypatch, early):
+    """It holds the token's key, and says what this machine did not ask for."""
+
+    def serve(visit):
+        visit.channel.shake_hands(visit._soon())
+        visit._receive(KNOCK_LIMIT, 60.0)
+        if early:
+            visit._send(Kept(digest="ab" * 32, worth="tpm", learned=(), notes=()))
+            return
+        question = Question(fresh=bytes(32), credential=asked.question.credential)
+        visit._send(question)
+        visit._receive(ANSWER_LIMIT, 60.0)
+        visit._send(question)
+
+    machine, token = Machine("node-4"), office.token()
+    asked = office.ask(token, machine)
+    monkeypatch.setattr(Visit, "_serve", serve)
+    with office.open():
+        token = office.token()
+        error = refused("ST-ADMN-001", office.join, token, machine)
+    assert ("Question" if early else "Kept") in f"{error.what} {error.where}"
+
+
+@pytest.mark.parametrize("nodes", [None, ["node-4"]])
+def test_a_service_that_is_told_to_stop_stops(office, nodes):
+    service = FleetService(
+        desk=office.desk,
+        state=office.state,
+        values=office.intake.current,
+        clock=lambda: office.now,
+        seen=office.seen.append,
+    )
+    office.token()
+    stop = threading.Event()
+    stop.set()
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(service.serve, stop, nodes)
+        assert ended.result(60) is (nodes is None)
 
 
 def crowd(office, number, workers):

@@ -173,6 +173,15 @@ def test_the_summary_fails_when_anything_survives(capsys):
     assert mutate.summary([], [], {}) == 1
 
 
+def test_a_survivor_is_known_again_on_another_line():
+    (one,) = (m for m in mutate.mutants("core/gate.py", SOURCE) if m.before == "_check_key(key)")
+    (moved,) = (
+        m for m in mutate.mutants("core/gate.py", b"\n\n" + SOURCE) if m.before == one.before
+    )
+    assert str(one) != str(moved)
+    assert mutate._of_no_line(str(one)) == mutate._of_no_line(str(moved))
+
+
 def test_what_is_kept_names_every_survivor():
     planned = mutate.mutants("core/gate.py", SOURCE)
     fates = dict.fromkeys(planned[:-1], mutate.Fate.KILLED)
