@@ -2,17 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules that sign: what would change for any other machine waits for a person."""
 
+import contextlib
 import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
 
 from securetrain.attest.fleet import intake, lessons
+from securetrain.attest.fleet.desk import Desk
 from securetrain.attest.fleet.enrollment import enroll
 from securetrain.attest.fleet.intake import CurrentValues, Rule
 from securetrain.attest.fleet.lessons import IDENTITIES, enrollment_of, lesson
+from securetrain.attest.session.fleet_state import FleetState
 from securetrain.attest.session.state import MemoryState
-from securetrain.core.errors import UsageError
+from securetrain.core.errors import AttestationError, UsageError
 from securetrain.evidence import ImageGroup
 from securetrain.testing.bootlog import Boot
 from tests import vocabulary
@@ -157,6 +162,107 @@ def test_a_machine_whose_late_registers_teach_nothing(office, group, monkeypatch
         ),
     )
     assert lesson(unjudged(values), proven, ROOTS, NOW).adds == {}
+
+
+# Several operators, and a state that goes away.
+
+
+@pytest.fixture
+def operator(office, tmp_path):
+    """An operator with a desk, a state and an intake of their own, over the same folders."""
+    with contextlib.ExitStack() as stack:
+
+        def operator():
+            state = stack.enter_context(contextlib.closing(FleetState(tmp_path / "fleet")))
+            desk = stack.enter_context(contextlib.closing(Desk(office.desk.folder, state)))
+            return desk, dataclasses.replace(office.intake, state=state)
+
+        yield operator
+
+
+def test_two_operators_who_sign_at_the_same_time(office, operator):
+    """Each takes other machines; every edition goes on from the one before, and none is lost."""
+    machines = [Machine(f"node-{n}") for n in range(6)]
+    come(office, *machines)
+    both = [operator(), operator()]
+    begin = threading.Barrier(2, timeout=60)
+
+    def sign(number):
+        desk, intake = both[number]
+        begin.wait()
+        for machine in machines[number::2]:
+            assert intake.sign(desk, desk.waiting([machine.name])).held == ()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(sign, range(2)))
+    desk, intake = both[0]
+    values = intake.current()
+    assert set(values.nodes) == {machine.name for machine in machines}
+    assert values.version == len(machines)
+    assert desk.waiting() == []
+    enrolled = [
+        one.body.event.details["version"]
+        for one in desk.decisions()
+        if one.body.event.event == "machine-enrolled"
+    ]
+    assert sorted(enrolled) == list(range(1, 7))
+
+
+def test_two_operators_who_sign_the_same_machine(office, operator):
+    """It is enrolled once or twice into the same place, and waits no more."""
+    come(office, Machine("node-1"))
+    both = [operator(), operator()]
+    begin = threading.Barrier(2, timeout=60)
+
+    def sign(one):
+        desk, intake = one
+        waiting = desk.waiting()
+        begin.wait()
+        return intake.sign(desk, waiting).held
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(sign, both)) == [(), ()]
+    desk, intake = both[0]
+    assert list(intake.current().nodes) == ["node-1"]
+    assert desk.waiting() == []
+
+
+@pytest.mark.parametrize("call", range(1, 5))
+def test_a_state_that_vanishes_while_it_is_signed(office, operator, monkeypatch, call):
+    """At any of the times at which it is asked: signing again loses nothing and doubles nothing."""
+    come(office, Machine("node-1"))
+    desk, intake = operator()
+    first = intake.sign(desk, desk.waiting()).edition
+    assert first.values.version == 1
+    come(office, Machine("node-2"))
+    office.desk.close()
+    desk, intake = operator()
+    waiting = desk.waiting()
+    real, calls = FleetState.accept, []
+
+    def gone(state, given):
+        calls.append(given)
+        if len(calls) >= call:
+            raise AttestationError("ST-ATTS-015", "no server", state.place)
+        return real(state, given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FleetState, "accept", gone)
+        refused = False
+        try:
+            intake.sign(desk, waiting)
+        except AttestationError as error:
+            assert error.code == "ST-ATTS-015"  # noqa: PT017 - the last one ends without
+            refused = True
+    assert refused is (call < 4), "the last call is behind what was done, and may fail"
+    assert "node-1" in intake.current().nodes, "the last edition, or the next one, stands"
+    if refused:
+        assert [one.node for one in desk.waiting()] == ["node-2"]
+        assert intake.sign(desk, desk.waiting()).held == ()
+    assert set(intake.current().nodes) == {"node-1", "node-2"}
+    assert desk.waiting() == []
+    assert len(desk.decisions()) == 6
+    desk.cancel(["node-9"], NOW)
 
 
 def sorted_out(office, values, rule=Rule.FIRST):
