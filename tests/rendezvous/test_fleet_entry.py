@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Machines that are admitted to a fleet over the real listener, and what may go wrong there."""
 
+import dataclasses
 import socket
 import threading
 import time
@@ -22,6 +23,7 @@ from securetrain.rendezvous.coordinator.fleet_desk import Visit
 from securetrain.rendezvous.member import fleet_entry
 from securetrain.rendezvous.wire.fleet_entry import (
     ANSWER_LIMIT,
+    FLEET,
     KNOCK_LIMIT,
     Kept,
     Knock,
@@ -171,9 +173,50 @@ def test_who_is_pushed_out_is_told_so():
     for verdict in (None, AdmissionError("ST-ADMN-008", "too many", "peer")):
         visit = Visit(desk=desk, channel=channel, remote="x")
         visit.evict(verdict)
+        if verdict is not None:
+            visit.evict(AdmissionError("ST-ADMN-012", "the first word stays", "peer"))
         visit.run()
     assert [one.error.code for one in told if one.error] == ["ST-ADMN-007", "ST-ADMN-008"]
     assert [b"ST-ADMN-008" in one for one in sent] == [False, True]
+
+
+@pytest.mark.forgery
+def test_a_listener_that_shows_no_certificate(office):
+    connection: Any = SimpleNamespace(
+        get_peer_certificate=lambda **_: None,
+        get_protocol_version_name=lambda: "TLSv1.3",
+        get_alpn_proto_negotiated=FLEET.encode,
+    )
+    refused("ST-ADMN-002", fleet_entry._check_desk, connection, office.token())
+
+
+@pytest.mark.forgery
+def test_nobody_signs_without_a_rule_and_a_key(office):
+    """A desk that may sign, and was told of no rule, leaves everything to a person."""
+    first, same = Machine("node-0"), Machine("node-1")
+    one, two = office.tokens(Guest(node="node-0", group="g"), Guest(node="node-1", group="g"))
+    office.prove(one, first)
+    office.intake.sign(office.desk, office.desk.waiting())
+    office.prove(two, same)
+    told: list[object] = []
+    stop = threading.Event()
+    stop.set()
+    for how in ({"intake": office.intake}, {"rule": Rule.SAME}):
+        service = FleetService(
+            desk=office.desk,
+            state=office.state,
+            values=office.intake.current,
+            clock=lambda: office.now,
+            seen=office.seen.append,
+            taken=told.append,
+            **how,
+        )
+        assert service.serve(stop)
+        assert office.desk.waiting_nodes() == ["node-1"]
+    assert told == []
+    control = dataclasses.replace(service, intake=office.intake)
+    assert control.serve(stop)
+    assert office.desk.waiting_nodes() == []
 
 
 @pytest.mark.forgery
