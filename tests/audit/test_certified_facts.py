@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Facts that a node signs with its enrolled identity: the inventory names the CA and no keys."""
+"""Facts that a node signs with its enrolled identity: the inventory names the CA and no keys.
+
+Commands of docs/how-to/audit-a-node.md are tried here.
+"""
 
 import json
 from datetime import timedelta

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The auditor's nonces: a replay is seen without anybody remembering anything."""
+"""The auditor's nonces: a replay is seen without anybody remembering anything.
+
+Commands of docs/how-to/audit-a-node.md are tried here.
+"""
 
 import errno
 import multiprocessing

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Facts that were brought from elsewhere: who says so, and when."""
+"""Facts that were brought from elsewhere: who says so, and when.
+
+Commands of docs/how-to/audit-a-node.md are tried here.
+"""
 
 import base64
 import json

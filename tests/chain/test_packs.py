@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""One file proves a checkpoint: what is in it is judged, and what is not is missing. No torch."""
+"""One file proves a checkpoint: what is in it is judged, and what is not is missing. No torch.
+
+Commands of docs/how-to/prove-a-checkpoint.md are tried here.
+"""
 
 import hashlib
 import random

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What steps that were done again show, who may say so, and which are drawn; no torch."""
+"""What steps that were done again show, who may say so, and which are drawn; no torch.
+
+Commands of docs/how-to/replay-steps.md are tried here.
+"""
 
 import hashlib
 import math

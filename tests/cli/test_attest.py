@@ -1,6 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain attest`` as a person uses it: real software TPMs, real files, exit codes."""
+"""``securetrain attest`` as a person uses it: real software TPMs, real files, exit codes.
+
+Commands of docs/how-to/attest-a-fleet.md, docs/how-to/confidential-gpus.md,
+docs/how-to/google-confidential-vms.md, docs/how-to/manage-reference-values.md,
+docs/how-to/share-a-fleet.md are tried here.
+"""
 
 import base64
 import json

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain attest google`` as a person types it."""
+"""``securetrain attest google`` as a person types it.
+
+Commands of docs/how-to/google-confidential-vms.md are tried here.
+"""
 
 import pytest
 from click.testing import CliRunner

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain ca``, ``enroll`` and ``coordinator``, as a person uses them."""
+"""``securetrain ca``, ``enroll`` and ``coordinator``, as a person uses them.
+
+Commands of README.md, docs/how-to/run-your-script.md, docs/how-to/two-nodes.md are tried here.
+"""
 
 import json
 import os

@@ -1,5 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+"""Commands of docs/how-to/signed-checkpoints.md, docs/how-to/train-a-job.md are tried here."""
+
 import json
 import sys
 import warnings

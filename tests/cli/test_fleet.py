@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain fleet`` as an operator uses it; the machines are the forger's."""
+"""``securetrain fleet`` as an operator uses it; the machines are the forger's.
+
+Commands of docs/how-to/attest-a-fleet.md are tried here.
+"""
 
 import json
 import signal

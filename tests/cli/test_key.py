@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain key``, as a person uses it."""
+"""``securetrain key``, as a person uses it.
+
+Commands of docs/how-to/sign-without-a-key.md are tried here.
+"""
 
 import json
 

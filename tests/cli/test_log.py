@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain log``: the way of a statement into a log, and out of it as a proof."""
+"""``securetrain log``: the way of a statement into a log, and out of it as a proof.
+
+Commands of docs/how-to/rotate-a-key.md are tried here.
+"""
 
 import json
 import shutil

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain sign``: a dataset, its next version, a model; and verify agrees."""
+"""``securetrain sign``: a dataset, its next version, a model; and verify agrees.
+
+Commands of docs/how-to/train-a-job.md are tried here.
+"""
 
 import json
 import struct

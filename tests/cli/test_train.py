@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain train``: which flag goes where."""
+"""``securetrain train``: which flag goes where.
+
+Commands of docs/how-to/train-a-job.md are tried here.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+"""Commands of docs/how-to/train-a-job.md, docs/how-to/verify-in-ci.md are tried here."""
+
 import hashlib
 import json
 import subprocess

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain waive`` and what ``verify`` makes of waivers and floors."""
+"""``securetrain waive`` and what ``verify`` makes of waivers and floors.
+
+Commands of docs/how-to/signed-checkpoints.md are tried here.
+"""
 
 import hashlib
 from datetime import UTC, datetime, timedelta

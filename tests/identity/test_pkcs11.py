@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Keys in a token, on SoftHSM2; without it, the tests that need it skip themselves."""
+"""Keys in a token, on SoftHSM2; without it, the tests that need it skip themselves.
+
+Commands of docs/how-to/sign-without-a-key.md are tried here.
+"""
 
 import os
 import pickle

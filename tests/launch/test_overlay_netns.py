@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""`securetrain run` on two machines, which are network namespaces on a bridge that is captured."""
+"""`securetrain run` on two machines, which are network namespaces on a bridge that is captured.
+
+Commands of README.md, docs/how-to/run-your-script.md, docs/how-to/two-nodes.md are tried here.
+"""
 
 import json
 import os

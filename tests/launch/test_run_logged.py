@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain run`` under a policy that asks for a transparency log."""
+"""``securetrain run`` under a policy that asks for a transparency log.
+
+Commands of docs/how-to/signed-checkpoints.md are tried here.
+"""
 
 from datetime import UTC, datetime
 

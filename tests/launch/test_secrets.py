@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Named secrets in whole runs: an unmodified script has them, and no disk, log or variable has."""
+"""Named secrets in whole runs: an unmodified script has them, and no disk, log or variable has.
+
+Commands of docs/how-to/give-secrets.md are tried here.
+"""
 
 import json
 import os

@@ -3,6 +3,8 @@
 """Plain torchrun on two machines with our rendezvous: an unmodified script, nothing else given.
 
 Each machine is a namespace with a host name that is known nowhere, as in a container.
+
+Commands of docs/how-to/run-your-script.md, docs/how-to/two-nodes.md are tried here.
 """
 
 import os

@@ -1,5 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+"""Commands of README.md are tried here."""
+
 import importlib.util
 import json
 import os

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The story with a software TPM at the door."""
+"""The story with a software TPM at the door.
+
+Commands of README.md are tried here.
+"""
 
 import json
 import os

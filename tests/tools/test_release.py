@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""A release that is not what it says is not made; the whole of one is made in make test-slow."""
+"""A release that is not what it says is not made; the whole of one is made in make test-slow.
+
+Commands of docs/contributing/release.md are tried here.
+"""
 
 import json
 import subprocess

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Refusals in words: from runs' ledgers and results, of software TPMs and for every code."""
+"""Refusals in words: from runs' ledgers and results, of software TPMs and for every code.
+
+Commands of docs/how-to/share-a-fleet.md are tried here.
+"""
 
 import json
 import random

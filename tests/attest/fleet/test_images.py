@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Images by signature: the command writes what the verifier reads."""
+"""Images by signature: the command writes what the verifier reads.
+
+Commands of docs/how-to/attest-a-fleet.md are tried here.
+"""
 
 import msgspec
 import pytest

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""A fleet at a moment: nodes, leases, bars, what ends; and what cannot be read."""
+"""A fleet at a moment: nodes, leases, bars, what ends; and what cannot be read.
+
+Commands of docs/how-to/share-a-fleet.md are tried here.
+"""
 
 import json
 from contextlib import closing

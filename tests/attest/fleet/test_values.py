@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Reference values that are changed: what is taken out, written whole, and taken by a verifier."""
+"""Reference values that are changed: what is taken out, written whole, and taken by a verifier.
+
+Commands of docs/how-to/attest-a-fleet.md, docs/how-to/manage-reference-values.md are tried here.
+"""
 
 import json
 from contextlib import closing

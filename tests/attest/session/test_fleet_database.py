@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""A fleet's state in a real PostgreSQL, and an administrator of it who is not to be trusted."""
+"""A fleet's state in a real PostgreSQL, and an administrator of it who is not to be trusted.
+
+Commands of docs/how-to/share-a-fleet.md are tried here.
+"""
 
 import random
 import shutil

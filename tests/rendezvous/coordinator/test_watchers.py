@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Figures and notices of a coordinator, and who tries to misuse them."""
+"""Figures and notices of a coordinator, and who tries to misuse them.
+
+Commands of docs/how-to/share-a-fleet.md are tried here.
+"""
 
 import hashlib
 import hmac

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of models in files, under a passphrase and in a token; without SoftHSM2, loudly skipped."""
+"""Keys of models in files, under a passphrase and in a token; without SoftHSM2, loudly skipped.
+
+Commands of docs/how-to/verify-in-ci.md are tried here.
+"""
 
 import shutil
 import subprocess
