@@ -140,9 +140,8 @@ def _dependent_fields() -> list[str]:
         "\n## What depends on the script or the machine\n",
         "A field that is not in this table is enforced on whatever runs, or nothing starts. A run",
         "that lacks something for one of these says so at its start and its end, in the ledger and",
-        "in the report; `enforcement: require` refuses it. Which files a script reads without",
-        "securetrain is seen by nobody, and refused nowhere; what pickles in them may run is the",
-        "field `checkpoint.unpickle`.\n",
+        "in the report; `enforcement: require` refuses it. Which data a script reads without",
+        "securetrain is seen by nobody, and refused nowhere: that much is said.\n",
         "| it needs | fields | `enforcement: require` refuses |",
         "| --- | --- | --- |",
     ]

@@ -155,6 +155,12 @@ NOT_WATCHED = "gradients: NOT WATCHED"
 NOT_SIGNED = "checkpoints: NOT SIGNED"
 """The label of a run whose script saved files that nobody signed."""
 
+LOADS_NOT_HELD = "loads: NOT HELD"
+"""The label of a run whose script loaded what the policy's demands on loads do not reach."""
+
+PROGRAMS_NOT_PROTECTED = "programs: NOT PROTECTED"
+"""The label of a run whose script started programs in Python without the shim."""
+
 TEST_ONLY = "TEST-ONLY (software TPM)"
 """The label of a node whose TPM is a program that nobody vouches for."""
 

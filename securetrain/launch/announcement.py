@@ -5,7 +5,7 @@
 from collections.abc import Iterator, Sequence
 
 from securetrain.core.vocabulary import UNATTESTED, NetworkProfile
-from securetrain.launch import checkpoint_summary, gradient_summary
+from securetrain.launch import checkpoint_summary, gradient_summary, outside_summary
 from securetrain.launch.checkpoint_log import CheckpointLog
 from securetrain.launch.confinement import Confinement
 from securetrain.launch.elastic_agent import TRAINER, Plan
@@ -62,6 +62,8 @@ def announcement(
     yield gradient_summary.at_start(policy.gradients, protected=plan.protected).label
     if not (options.torch.module and options.script == TRAINER):
         yield checkpoint_summary.at_start(policy, protected=plan.protected)
+        if plan.protected:
+            yield from outside_summary.at_start(policy)
     yield f"workers      {plan.num_workers} of {options.script}, {shim}"
     for line in preflight.warnings(policy.host.fail_on):
         yield f"warning: {line}"

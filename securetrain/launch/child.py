@@ -7,8 +7,23 @@ nothing of what their parent patched. `seams.protect_spawned` and `protect_forks
 import this module first. When it cannot be installed the child does not start.
 """
 
+import contextlib
 import os
+from multiprocessing import util
 
+from securetrain.core.errors import SecureTrainError
 from securetrain.launch.shim import Shim
 
-Shim.from_environment(os.environ, is_child=True).install()
+_SHIM = Shim.from_environment(os.environ, is_child=True)
+_SHIM.install()
+
+
+def _end() -> None:
+    """Write what this process did; its own end stands even when that fails."""
+    with contextlib.suppress(SecureTrainError, OSError):
+        _SHIM.report()
+
+
+# Children of multiprocessing leave without `atexit`. The fork server's own children are no copies
+# of a process that has done anything.
+util.Finalize(None, _end, exitpriority=0)

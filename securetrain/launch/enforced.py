@@ -5,11 +5,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from securetrain.launch import checkpoint_summary
+from securetrain.launch import checkpoint_summary, outside_summary
 from securetrain.launch.elastic_agent import Plan
 from securetrain.launch.gradient_summary import gradients_of, record_gradients
 from securetrain.launch.run_setup import RunSetup
-from securetrain.launch.run_summary import CheckpointSummary, GradientSummary
+from securetrain.launch.run_summary import CheckpointSummary, GradientSummary, OutsideSummary
 from securetrain.launch.workerlog import WorkerReport
 from securetrain.ledger import Ledger, events
 
@@ -20,6 +20,7 @@ class Enforced:
 
     gradients: GradientSummary | None = None
     checkpoints: CheckpointSummary | None = None
+    outside: OutsideSummary | None = None
 
 
 def enforced_of(
@@ -39,12 +40,14 @@ def enforced_of(
     checkpoints = checkpoint_summary.at_end(
         policy, reports, protected=plan.protected, num_workers=plan.num_workers
     )
-    return Enforced(gradients=gradients, checkpoints=checkpoints)
+    outside = outside_summary.at_end(policy, reports)
+    return Enforced(gradients=gradients, checkpoints=checkpoints, outside=outside)
 
 
 def record_enforced(found: Enforced, ledger: Ledger, say: Callable[[str], None]) -> None:
     """Record and say the end of it."""
     record_gradients(found.gradients, ledger, say)
+    outside_summary.record_outside(found.outside, ledger, say)
     saved = found.checkpoints
     if saved is None:
         return

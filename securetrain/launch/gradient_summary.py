@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
 
+import msgspec
+
 from securetrain.core.vocabulary import NOT_WATCHED
 from securetrain.launch.elastic_agent import Plan
 from securetrain.launch.run_setup import RunSetup
@@ -47,8 +49,12 @@ def at_end(
         return start
     latest: dict[int, GradientReport] = {}
     for report in sorted(reports, key=lambda one: one.attempt):
-        if report.gradients is not None:
+        if report.gradients is not None and not (report.child and report.rank in latest):
             latest[report.rank] = report.gradients
+    for report in reports:  # processes that a worker started, where it made no step itself
+        made = report.gradients
+        if report.child and made is not None and report.has_news:
+            latest[report.rank] = _merged(latest.get(report.rank), made)
     said = latest.values()
     judged = min((one.judged for one in said), default=0)
     refused = max((one.refused for one in said), default=0)
@@ -70,7 +76,7 @@ def at_end(
     elif judged:
         label = f"gradients: watched; {figures}"
     else:
-        label = "gradients: no step of two or more ranks was made"
+        label = "gradients: no step of two or more ranks was seen"
     return GradientSummary(
         label=label,
         watched=False if reasons else True if judged else None,
@@ -80,6 +86,19 @@ def at_end(
         named=named,
         excluded=tuple(excluded),
         reasons=tuple(reasons),
+    )
+
+
+def _merged(one: GradientReport | None, other: GradientReport) -> GradientReport:
+    """What a rank and a process of its own have done, as one."""
+    if one is None or not (one.judged or one.unwatched_steps or one.reasons):
+        return other
+    return msgspec.structs.replace(
+        one,
+        judged=max(one.judged, other.judged),
+        refused=max(one.refused, other.refused),
+        unwatched_steps=one.unwatched_steps + other.unwatched_steps,
+        reasons=tuple(dict.fromkeys((*one.reasons, *other.reasons))),
     )
 
 

@@ -10,6 +10,7 @@ torch.distributed.fsdp.fully_sharded_data_parallel  the same by FSDP1
 deepspeed.runtime.engine                            DeepSpeed, which is not watched
 torch.nn.utils.clip_grad, torch.amp.grad_scaler     gradients are about to be used
 torch.optim.optimizer                               an optimizer is about to step
+torch.autograd                                      gradients were computed: by whom are they used?
 ==================================================  ==============================================
 
 What the guard does with them is `guard.ScriptGuard`; here it is said, recorded and reported. The
@@ -73,6 +74,10 @@ class GradientWatch:
     """The ranks that verdicts name, with the codes."""
     excluded: set[int] = field(default_factory=set)
     """Ranks whose gradients counted zero at some time."""
+    backwards: int = 0
+    """Gradients that were computed in a group of ranks."""
+    steps: int = 0
+    """Steps of optimizers there."""
     _guard: "ScriptGuard | None" = None
     _writer: "SketchWriter | None" = None
 
@@ -132,13 +137,35 @@ class GradientWatch:
                 ),
             ),
             "torch.optim.optimizer": self._hook_optimizers,
+            "torch.autograd": functools.partial(seams.wrap, self._counting, "backward"),
         }
+
+    @property
+    def by_hand(self) -> str:
+        """Why what was computed is not watched where no optimizer has ever stepped; else empty."""
+        if self.steps or not self.backwards:
+            return ""
+        return "gradients were computed, and no optimizer of torch has stepped on them"
+
+    def end(self) -> None:
+        """The script has ended well.
+
+        Raises:
+            GuardError: ST-GRAD-020, it trained by hand where the policy requires it to be watched.
+        """
+        if why := self.by_hand:
+            self._unwatched(why)
+            if self.settings.require_watched:
+                raise GuardError("ST-GRAD-020", why, "gradients")
 
     def report(self) -> GradientReport:
         """Everything until now."""
         guard = self._guard
         if guard is None:
-            return GradientReport()
+            why = self.by_hand
+            return GradientReport(
+                unwatched_steps=self.backwards if why else 0, reasons=(why,) if why else ()
+            )
         guard.look_back()
         totals = guard.totals
         return GradientReport(
@@ -151,7 +178,7 @@ class GradientWatch:
                 str(rank): tuple(sorted(self.named[rank])) for rank in sorted(self.named)[:_NAMED]
             },
             unwatched_steps=guard.unwatched_steps,
-            reasons=guard.reasons[:_NAMED],
+            reasons=(*filter(None, [self.by_hand]), *guard.reasons)[:_NAMED],
         )
 
     @property
@@ -307,6 +334,7 @@ class GradientWatch:
     def _before_deepspeed(self, step: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(step)
         def step_of_engine(*args: Any, **kwargs: Any) -> Any:
+            self.steps += 1
             self.guard.stepped_otherwise("DeepSpeed")
             return step(*args, **kwargs)
 
@@ -380,7 +408,20 @@ class GradientWatch:
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_available() or not dist.is_initialized() or is_rehearsal():
             return None
+        self.steps += 1
         return self.guard.before_step(optimizer, args, kwargs)
+
+    def _counting(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        """Count what is computed among ranks: a script may use gradients without an optimizer."""
+
+        @functools.wraps(backward)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            dist = sys.modules.get("torch.distributed")
+            if dist is not None and dist.is_available() and dist.is_initialized():
+                self.backwards += dist.get_world_size() > 1 and not is_rehearsal()
+            return backward(*args, **kwargs)
+
+        return counted
 
     # -- what is heard -----------------------------------------------------------------------------
 

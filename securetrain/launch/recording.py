@@ -30,6 +30,8 @@ def record_reports(run: RunDir, ledger: Ledger) -> None:
         if isinstance(report, SecureTrainError):
             ledger.write(events.WorkerReportUnreadable(subject=name))
             continue
+        if report.child:
+            continue  # only what it did is in it (`enforced`)
         subject = f"rank {report.rank} attempt {report.attempt}"
         if report.sockets is None:
             ledger.write(events.SocketsNotChecked(subject=subject))

@@ -114,6 +114,19 @@ class CheckpointSummary(_Base, frozen=True, kw_only=True):
     """The saves of the script that the launcher signed, by function."""
 
 
+class OutsideSummary(_Base, frozen=True, kw_only=True):
+    """What this node's workers did outside of the policy's reach, by their own word."""
+
+    labels: tuple[str, ...]
+    """For people."""
+    programs: dict[str, int] = {}
+    """Programs in Python that were started without the shim."""
+    loads: dict[str, int] = {}
+    """Loads that the policy's demands do not reach, by function."""
+    fields: tuple[str, ...] = ()
+    """The demands of the policy that are not enforced on what was loaded and read."""
+
+
 class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):
     """The document."""
 
@@ -146,6 +159,7 @@ class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):
     preflight: str = ""
     gradients: GradientSummary | None = None
     checkpoints: CheckpointSummary | None = None
+    outside: OutsideSummary | None = None
     workers: tuple[WorkerRef, ...] = ()
     protected: bool = True
     """Whether the workers ran under the shim."""

@@ -23,6 +23,7 @@ torch.serialization, pickle                        files are unpickled under it 
 transformers, accelerate, deepspeed, lightning     directories are signed, and verified, as a whole
                                                    (`folder_saves`, `folder_loads`)
 multiprocessing.spawn, .forkserver                 child processes get the same shim
+subprocess, os                                     programs without the shim are noticed (`outside`)
 =================================================  ===============================================
 
 This limits mistakes and hostile **peers**. A hostile script on this machine can undo it.
@@ -50,11 +51,12 @@ from securetrain.launch.folder_loads import FolderLoads
 from securetrain.launch.fresh_keys import FreshKeys
 from securetrain.launch.gradients import GradientWatch
 from securetrain.launch.import_hooks import Patch, PostImportFinder
+from securetrain.launch.outside import OutsideWatch
 from securetrain.launch.saves import SaveWatch
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.launch.verified_loads import VerifiedLoads
 from securetrain.network.environment import PROFILE_VARIABLE
-from securetrain.policy import unsigned_demands
+from securetrain.policy import load_demands, unsigned_demands
 from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import GuardMode, Policy, UnpickleMode
 
@@ -88,6 +90,7 @@ class Shim:
     gradients: GradientWatch | None = field(init=False)
     """None where the policy watches none."""
     saves: SaveWatch = field(init=False)
+    outside: OutsideWatch = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.policy.gradients
@@ -95,6 +98,13 @@ class Shim:
         self.saves = SaveWatch(
             is_required=required,
             is_first=self.rank == 0 and not self.is_child,
+            say=self._say,
+            record=self._record,
+            changed=self.report,
+        )
+        self.outside = OutsideWatch(
+            is_required=required,
+            demands=load_demands(self.policy),
             say=self._say,
             record=self._record,
             changed=self.report,
@@ -109,8 +119,9 @@ class Shim:
         if settings.mode is not GuardMode.OFF:
             self.gradients = GradientWatch(
                 settings=settings,
-                sketches=self.run.sketches if self.rank == 0 else None,
-                signer=self.signer,
+                # A process that the script started is in groups of its own, of other ranks.
+                sketches=self.run.sketches if self.rank == 0 and not self.is_child else None,
+                signer="" if self.is_child else self.signer,
                 run=self.run,
                 is_node_leader=self.is_node_leader,
                 say=self._say,
@@ -186,6 +197,7 @@ class Shim:
     def report(self, error: BaseException | None = None) -> None:
         """Write this rank's report."""
         if self.is_child:
+            self._report_of_child()
             return
         workerlog.write_report(
             self.run,
@@ -198,9 +210,32 @@ class Shim:
                 nccl_tls=tuple(sorted(map(str, self.encrypted))),
                 gradients=self.gradients.report() if self.gradients is not None else None,
                 saves=self.saves.report(),
+                outside=self.outside.report(),
                 error=None if error is None else workerlog.describe(error),
             ),
         )
+
+    def _report_of_child(self) -> None:
+        """Write what a process that the script started has done, if there is anything to say."""
+        found = workerlog.WorkerReport(
+            rank=self.rank,
+            attempt=self.attempt,
+            child=os.getpid(),
+            gradients=self.gradients.report() if self.gradients is not None else None,
+            saves=self.saves.report(),
+            outside=self.outside.report(),
+        )
+        if found.has_news:
+            workerlog.write_report(self.run, found)
+
+    def end(self) -> None:
+        """The script has ended well: refuse what shows only now.
+
+        Raises:
+            GuardError: ST-GRAD-020.
+        """
+        if self.gradients is not None:
+            self.gradients.end()
 
     def check_sockets(self) -> None:
         """Check what this process listens on.
@@ -303,6 +338,7 @@ class Shim:
             files = self._verified_loads()
             patches = _both(_both(files.patches(), FolderLoads(files).patches()), patches)
         patches = _both(patches, self.saves.patches())
+        patches = _both(patches, self.outside.patches())
         if self.gradients is not None:
             patches = _both(patches, self.gradients.patches())
         patches[f"{dist}.distributed_c10d"] = functools.partial(seams.apply_all, tuple(c10d))

@@ -65,7 +65,13 @@ def main(argv: Sequence[str]) -> None:
         sys.stderr.write(f"securetrain: {error}\n")
         sys.exit(int(error.exit_code))
     try:
-        run()
+        try:
+            run()
+        except SystemExit as leaving:
+            if leaving.code in (None, 0):
+                shim.end()
+            raise
+        shim.end()
     except SystemExit as leaving:
         # An exit because of an error of ours says so: `raise SystemExit(code) from error`.
         ours = leaving.__cause__ if isinstance(leaving.__cause__, SecureTrainError) else leaving

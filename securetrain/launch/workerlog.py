@@ -21,7 +21,7 @@ from securetrain.launch.sockets import SocketCheck
 
 LIMIT: Final = 256 << 10
 TEXT_LIMIT: Final = 4 << 10
-_NAME: Final = re.compile(r"rank-(\d{5,10})-attempt-(\d{1,6})\.json")
+_NAME: Final = re.compile(r"rank-(\d{5,10})-attempt-(\d{1,6})(-child-\d{1,8})?\.json")
 
 
 class WorkerError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -68,6 +68,19 @@ class SaveReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """How often what each function saved was signed by the launcher."""
 
 
+class OutsideReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one rank's script did outside of the policy's reach, by the rank's own word."""
+
+    programs: dict[str, int] = {}
+    """How often programs in Python were started without the shim."""
+    loads: dict[str, int] = {}
+    """How often functions loaded what is not held to the policy's demands."""
+    places: tuple[str, ...] = ()
+    """The first of the files that were loaded."""
+    reads_signed: bool = False
+    """Whether the script has used securetrain's readers of datasets."""
+
+
 class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The report of one rank of one attempt."""
 
@@ -85,17 +98,32 @@ class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """None where the policy watches no gradients."""
     saves: SaveReport | None = None
     """None from a shim that did not look."""
+    outside: OutsideReport | None = None
+    """None from a shim that did not look."""
+    child: int = 0
+    """The id of the process, when the worker has started it; only what it did is in its report."""
     error: WorkerError | None = None
 
+    @property
+    def has_news(self) -> bool:
+        """Whether it says that anything was trained, saved, loaded or started."""
+        gradients, saves, outside = self.gradients, self.saves, self.outside
+        return bool(
+            (gradients and (gradients.judged or gradients.unwatched_steps or gradients.reasons))
+            or (saves and (saves.unsigned or saves.signed))
+            or (outside and (outside.programs or outside.loads))
+        )
 
-def report_path(run: RunDir, rank: int, attempt: int) -> Path:
-    """The path of a rank's report."""
-    return run.workers / f"rank-{rank:05d}-attempt-{attempt}.json"
+
+def report_path(run: RunDir, rank: int, attempt: int, child: int = 0) -> Path:
+    """The path of a rank's report, or of a process that it has started."""
+    own = f"-child-{child}" if child else ""
+    return run.workers / f"rank-{rank:05d}-attempt-{attempt}{own}.json"
 
 
 def write_report(run: RunDir, report: WorkerReport) -> None:
     """Write a worker's report, replacing an older one of the same rank and attempt."""
-    path = report_path(run, report.rank, report.attempt)
+    path = report_path(run, report.rank, report.attempt, report.child)
     make_missing_dir(path.parent)
     write_atomic(path, canonical.encode(report), mode=0o600)
 

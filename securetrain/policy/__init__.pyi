@@ -1,5 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from .enforcement import load_demands as load_demands
+from .enforcement import read_demands as read_demands
 from .enforcement import sandbox_mode as sandbox_mode
 from .enforcement import unsigned_demands as unsigned_demands
 from .explanation import Row as Row

@@ -7,8 +7,8 @@ Rules:
 1. every field that names ``run`` as who enforces it stands in the table once; a test compares the
    table with the schema, and the reference page of policies shows it;
 2. what depends on the script or on this machine is said when it is missing, at the start and the
-   end of the run, in the ledger and in the report. What a script loads or reads by itself is seen
-   by nobody: there is nothing to say it by, and the limits of the report say that;
+   end of the run, in the ledger and in the report. What a script reads as data by itself is seen by
+   nobody, which is what is said of it;
 3. under ``enforcement: require`` what rule 2 says is refused instead: the start where it is known
    then, or the step or save at which it shows.
 """
@@ -37,7 +37,7 @@ class Needs(StrEnum):
     OUR_SAVES = "our saves"
     """A script that saves with `securetrain.artifacts`."""
     OUR_LOADS = "our loads"
-    """A script that loads with `securetrain.artifacts`. Other loading is not seen."""
+    """A script that loads with `securetrain.artifacts`; torch's and safetensors' loads are seen."""
     OUR_READERS = "our readers"
     """A script that reads data with securetrain's readers. Other reading is not seen."""
 
@@ -49,7 +49,7 @@ REFUSED_AT: Final[Mapping[Needs, str]] = {
     Needs.SHIM: "the start (`ST-RUNT-021`)",
     Needs.WATCHED_MODEL: "the first such step (`ST-GRAD-020`)",
     Needs.OUR_SAVES: "the first such save (`ST-RUNT-022`)",
-    Needs.OUR_LOADS: "nowhere",
+    Needs.OUR_LOADS: "the first such load (`ST-RUNT-021`)",
     Needs.OUR_READERS: "nowhere",
 }
 """Where ``enforcement: require`` refuses."""
@@ -113,11 +113,24 @@ _ASKED: Final = (
     "checkpoint.require_clean_verdict",
 )
 """Demands on what is saved; the others only say how."""
+_ASKED_OF_LOADS: Final = ("checkpoint.expect", "checkpoint.max_age_days")
+_ASKED_OF_DATA: Final = ("dataset.max_age_days",)
 
 
 def unsigned_demands(policy: Policy) -> tuple[str, ...]:
     """The demands of a policy that a save which nobody signs leaves unenforced."""
     return tuple(name for name in _ASKED if _value(policy, name))
+
+
+def load_demands(policy: Policy) -> tuple[str, ...]:
+    """The demands of a policy on what is loaded, which only securetrain's own loads are held to."""
+    found = [name for name in _ASKED_OF_LOADS if _value(policy, name)]
+    return tuple(found)
+
+
+def read_demands(policy: Policy) -> tuple[str, ...]:
+    """The demands of a policy on data, which only securetrain's own readers are held to."""
+    return tuple(name for name in _ASKED_OF_DATA if _value(policy, name))
 
 
 def sandbox_mode(policy: Policy) -> SandboxMode:

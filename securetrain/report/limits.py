@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from securetrain.core.vocabulary import (
+    LOADS_NOT_HELD,
     NOT_SIGNED,
     NOT_WATCHED,
     OPEN_EGRESS,
+    PROGRAMS_NOT_PROTECTED,
     TEST_ONLY,
     UNATTESTED,
     UNCONFINED,
@@ -42,6 +44,7 @@ def of(
         *_node(record),
         *_evidence(record),
         *_unsigned(said),
+        *_outside(said),
         *_unread(record, said),
         *_artifacts(record, said),
         *_guard(record, said),
@@ -166,6 +169,24 @@ def _unsigned(said: Sequence[LedgerEvent]) -> list[str]:
         " verify' refuses what it saved, and nothing here says what is in it"
     )
     return [f"{text}; not enforced: {fields}." if fields else f"{text}."]
+
+
+def _outside(said: Sequence[LedgerEvent]) -> list[str]:
+    """Programs and loads that the policy does not reach."""
+    found = []
+    programs = [event for event in said if isinstance(event, events.ProgramsNotProtected)]
+    if programs:
+        found.append(
+            f"{PROGRAMS_NOT_PROTECTED}. The script started programs without the shim, first"
+            f" {programs[0].subject}; what they trained, saved and loaded is not known."
+        )
+    loads = [event for event in said if isinstance(event, events.LoadsNotHeld)]
+    if loads:
+        found.append(
+            f"{LOADS_NOT_HELD}. The script loaded {loads[0].subject} by {loads[0].ways}; not"
+            f" enforced: {loads[0].fields}."
+        )
+    return found
 
 
 def _unread(record: RunRecord, said: Sequence[LedgerEvent]) -> list[str]:

@@ -83,6 +83,10 @@ class _Enforced(msgspec.Struct, frozen=True):
     label: str = ""
 
 
+class _Outside(msgspec.Struct, frozen=True):
+    labels: tuple[str, ...] = ()
+
+
 class _Summary(msgspec.Struct, frozen=True):
     """The content of run.json; every field may be missing."""
 
@@ -102,6 +106,7 @@ class _Summary(msgspec.Struct, frozen=True):
     sandbox: str = ""
     gradients: _Enforced | None = None
     checkpoints: _Enforced | None = None
+    outside: _Outside | None = None
     egress: str = ""
 
 
@@ -392,6 +397,7 @@ def _facts(summary: _Summary) -> tuple[Fact, ...]:
         ("sandbox", summary.sandbox),
         ("gradients", summary.gradients.label if summary.gradients else ""),
         ("checkpoints", summary.checkpoints.label if summary.checkpoints else ""),
+        *(("not enforced", line) for line in (summary.outside.labels if summary.outside else ())),
         ("egress", summary.egress),
         ("torch", summary.torch),
         ("command", command),

@@ -68,7 +68,7 @@ def test_a_rank_that_judged_less_counts():
 def test_no_step_is_neither_watched_nor_not():
     found = end(worker(0), worker(1, judged=0))
     assert found.watched is None
-    assert found.label == "gradients: no step of two or more ranks was made"
+    assert found.label == "gradients: no step of two or more ranks was seen"
 
 
 def test_one_rank_that_was_not_watched_is_enough():

@@ -2,7 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events of the shim in a worker."""
 
-from securetrain.core.vocabulary import NOT_SIGNED, NOT_WATCHED, Boundary
+from securetrain.core.vocabulary import (
+    LOADS_NOT_HELD,
+    NOT_SIGNED,
+    NOT_WATCHED,
+    PROGRAMS_NOT_PROTECTED,
+    Boundary,
+)
 from securetrain.ledger.events.base import Allowed, Observed, PlainRefused, WriterRole, event
 
 _WORKER = WriterRole.WORKER
@@ -91,3 +97,42 @@ class CheckpointsNotSigned(Observed, frozen=True, kw_only=True):
 @event("unsigned-save-refused", Boundary.CHECKPOINT, _WORKER)
 class UnsignedSaveRefused(PlainRefused, frozen=True, kw_only=True):
     """The same, where the policy requires that all of it is enforced: nothing was written."""
+
+
+@event("loads-not-held", Boundary.CHECKPOINT, _WORKER, WriterRole.LAUNCHER)
+class LoadsNotHeld(Observed, frozen=True, kw_only=True):
+    """The script has loaded a checkpoint by a call that the policy's demands on loads do not reach;
+    said at a worker's first such load, and counted at the end of the run.
+    """
+
+    ways: str
+    """The functions that were called."""
+    fields: str
+    """The demands."""
+    loads: int = 0
+    """Those of the whole run, at its end."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The honest labels that it carries."""
+        return (LOADS_NOT_HELD,)
+
+
+@event("programs-not-protected", Boundary.SUPPLY_CHAIN, _WORKER, WriterRole.LAUNCHER)
+class ProgramsNotProtected(Observed, frozen=True, kw_only=True):
+    """The script has started a program in Python without the shim; said at a worker's first one,
+    and counted at the end of the run.
+    """
+
+    programs: int = 0
+    """Those of the whole run, at its end."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The honest labels that it carries."""
+        return (PROGRAMS_NOT_PROTECTED,)
+
+
+@event("outside-refused", Boundary.SUPPLY_CHAIN, _WORKER)
+class OutsideRefused(PlainRefused, frozen=True, kw_only=True):
+    """Such a load or program, where the policy requires that all of it is enforced."""
