@@ -316,7 +316,7 @@ cp both/root.json both.json
 mkdir -p models; cp -r llama models/llama-4000
 securetrain sign models/llama-4000 --safetensors --key data.key --name prod-model
 securetrain sign data --dataset --key data.key --name corpus
-for n in 2 3; do
+for n in 2 3 4; do
     seq 1 $n > data/train/$n.txt
     securetrain sign data --dataset --key data.key --append --trust both.json
 done
@@ -343,7 +343,8 @@ cat > name.txt < /dev/null
         " 'metadata: {id: release, version: 1.0.0}'; cat chain; } > release.yaml",
         instead={
             "step-00000400": "step-00000016",
-            "--out model.stpack": "--walk-in data --trust-data trust-data.json --out model.stpack",
+            "--out model.stpack": "--walk-in data --trust-data trust-data.json --weights"
+            " --out model.stpack",
             "--expect-run r1": "--trust-data trust-data.json",
         },
         by={"securetrain verify model.stpack --trust trust-of-then.json": PACKS},
@@ -383,6 +384,7 @@ securetrain log init log --origin log.example/team --key log.pem
 """,
         instead={
             "root-a.pem --encrypt": "root-a.pem",  # a person types the passphrase
+            "trust sign trust --key": "trust sign trust --yes --key",  # and says y
             "3fa9c2d1": "$(cat run.id)",
             "91ab03f7": "$(cat root-b.id)",
             "--pin root.json": "--pin trust/1.root.json",
@@ -417,7 +419,7 @@ securetrain key generate hsm --kind ecdsa-p256
     "docs/how-to/signed-checkpoints.md": Story(
         run=True,
         before="""
-for n in 1 2; do securetrain key generate operator-$n.key; done
+rm -r trust; for n in 1 2; do securetrain key generate operator-$n.key; done
 """,
         instead={
             "RUN/checkpoints/step-00000100": "runs/r1/checkpoints/step-00000016",
@@ -434,10 +436,7 @@ for n in 1 2; do securetrain key generate operator-$n.key; done
     "docs/how-to/train-a-job.md": Story(
         run=True,
         before="""
-rm -r runs trust; rm data/corpus/statement.json root.key data.key
-rm -f data/corpus/*.tree data/corpus/.securetrain* trust.json
-python3 -c 'print()'; cp -r $ROOT/examples .
-mkdir -p docs/train; seq 1 999 > docs/train/1.txt
+rm -r runs trust *.key *.pub; mkdir -p docs/train; seq 1 999 > docs/train/1.txt
 """,
         by={
             "securetrain sign data/corpus": "tests/cli/test_sign.py",
@@ -462,7 +461,11 @@ mkdir -p docs/train; seq 1 999 > docs/train/1.txt
     ),
     "docs/how-to/manage-reference-values.md": Story(
         fleet=True,
-        before="printf '{}' > tokens.json; cp fleet.json old.json; cp fleet.json new.json",
+        before="""
+cp fleet.json old.json
+securetrain attest values set fleet.json --key operator.pem snp.any_chip=false
+cp fleet.json new.json
+""",
         instead={SIGNED_BY: "$(cat signed-by)"},
         by={
             "securetrain attest values set fleet.json --key operator.pem tokens": ATTEST,
@@ -474,7 +477,7 @@ mkdir -p docs/train; seq 1 999 > docs/train/1.txt
     "docs/how-to/attest-a-fleet.md": Story(
         fleet=True,
         before="""
-rm fleet.json*
+rm fleet.json* operator.pem*; securetrain key generate operator.pem
 $PYTHON - <<'END'
 from pathlib import Path
 from cryptography.hazmat.primitives import serialization as form

@@ -16,7 +16,7 @@ from tests.pages.stories import FLEET, RUN, STORIES
 
 TYPED = [command for page in PAGES for command in commands_of(page)]
 PAGES_WITH_COMMANDS = sorted({command.page for command in TYPED if ROOT / command.page != HELP})
-WAIT = 300
+WAIT = 900
 
 
 @pytest.mark.parametrize("page", sorted({command.page for command in TYPED}))
@@ -159,6 +159,7 @@ def pages():
             yield pytest.param(page, marks=() if story.cheap else (pytest.mark.many,))
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", list(pages()))
 def test_the_commands_of_a_page(page, shell):
     tell(page, shell)
