@@ -65,7 +65,8 @@ __all__ = [
 class VerifiedDataset:
     """An open dataset. Reads may come from several threads; close it when done."""
 
-    path: Path
+    path: Path | str
+    """Its directory; a URL when it lies in an object store."""
     predicate: DatasetPredicate
     digest: str
     """What identifies it (hex): checkpoints name this."""
@@ -83,7 +84,7 @@ class VerifiedDataset:
     @classmethod
     def open(
         cls,
-        path: Path,
+        path: Path | str,
         *,
         trust: TrustRoot,
         policy: Policy | None,
@@ -95,7 +96,7 @@ class VerifiedDataset:
         """Verify the statement, the policy and the listing of a dataset.
 
         Args:
-            path: the dataset's directory.
+            path: the dataset's directory, or the URL of one in an object store.
             trust: the keys that may sign datasets.
             policy: what is asked of it; None asks for nothing but integrity and signature.
             now: the time of the check.
@@ -358,7 +359,7 @@ class _OpenFile:
     loaded: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
 
     @classmethod
-    def open(cls, root: Path, entry: DataFile, params: TreeParams) -> "_OpenFile":
+    def open(cls, root: Path | str, entry: DataFile, params: TreeParams) -> "_OpenFile":
         kind = Kind.DATASET
         name = kind.table_of(entry.name)
         size = kind.table_size(params, entry.size)
