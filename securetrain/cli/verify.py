@@ -64,7 +64,7 @@ problems, the most telling one decides: the signature, then changed content, the
 then the policy. Nothing is fetched from a network except what a URL names.
 
 \b
-URLs need fsspec and the package of their store, such as s3fs for s3://.
+s3:// needs the extra [s3]; other URLs need fsspec and the package of their store, such as gcsfs.
 """
 
 
