@@ -55,7 +55,7 @@ def factor(culprit, step, steps):
     return FACTOR if rank() == culprit and step >= steps // HALF else 1.0
 
 
-def transformers_ddp(out, steps, culprit, start, **more):
+def transformers(out, steps, culprit, start):
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
     class Lines(Dataset):
@@ -90,23 +90,16 @@ def transformers_ddp(out, steps, culprit, start, **more):
         report_to=[],
         disable_tqdm=True,
         logging_strategy="no",
-        **more,
     )
     torch.manual_seed(0)
     model = GPT2LMHeadModel(config)
     trainer = Poisoned(model=model, args=settings, train_dataset=Lines())
     trainer.train(resume_from_checkpoint=None if start == "fresh" else start)
     trainer.save_model(str(out / "final"))
-    said = {"step": trainer.state.global_step}
-    if not more:
+    if torch.distributed.is_initialized():
         torch.distributed.barrier()
-        again = GPT2LMHeadModel.from_pretrained(out / "final")
-        said["read"] = again.config.n_embd
-    return said
-
-
-def transformers_fsdp(*args):
-    return transformers_ddp(*args, fsdp=True, fsdp_config={"version": 2})
+    again = GPT2LMHeadModel.from_pretrained(out / "final")
+    return {"step": trainer.state.global_step, "read": again.config.n_embd}
 
 
 def accelerate(out, steps, culprit, start):
