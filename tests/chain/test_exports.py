@@ -15,9 +15,11 @@ FOLDER holds spdx-model.ttl and spdx-context.jsonld of version 3.0.1
 
 import hashlib
 import json
+import math
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,14 +27,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.statement import CheckpointPredicate, Parent, ParentRole
+from securetrain.artifacts.statement import (
+    CheckpointPredicate,
+    GradientRecord,
+    GradientVerdict,
+    Parent,
+    ParentRole,
+)
 from securetrain.artifacts.statement.checkpoint_predicate import IndexFile, RankFile
 from securetrain.artifacts.tree.layout import INDEX
 from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.chain import documents
 from securetrain.chain.container import Pack
-from securetrain.chain.exports.facts import Facts, Standing, facts_of
+from securetrain.chain.exports import facts as facts_module
+from securetrain.chain.exports.facts import Facts, MetricsFact, Standing, facts_of
 from securetrain.chain.exports.writing import ExportFormat, export
+from securetrain.chain.links import Verdict
 from securetrain.chain.packing import pack
 from securetrain.cli import export as cli_export
 from securetrain.cli import pack as cli_pack
@@ -43,9 +53,10 @@ from securetrain.core.hashtree import TreeParams, TreeWriter
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import RoleKeys, TrustRole, key_table, sign_document
-from tests.chain.conftest import NOW
+from tests.chain.conftest import NOW, Job
 from tests.chain.test_other_keys import POLICY, data_trust, signed_dataset
 from tests.chain.test_packs import LATER, Run
+from tests.chain.test_steps import Segment
 from tests.vocabulary import refused
 
 PYTHON = os.environ.get("SECURETRAIN_OUTSIDE", "")
@@ -166,6 +177,47 @@ def test_what_is_verified_is_stated_and_the_rest_is_declared(made: Made) -> None
     assert names == ["prose", "msgspec", "torch", "model/m.py", "worker.py"]
     stands = bom["components"][-1]["properties"]
     assert stands == [{"name": "securetrain:standing", "value": "declared"}]
+
+
+def test_metrics_are_what_the_ranks_recorded_and_signed(made: Made, job: Job) -> None:
+    def metrics(segment: Segment, said: CheckpointPredicate) -> MetricsFact | None:
+        links = (ChainLink.GRADIENTS, ChainLink.REPLAY)
+        verdicts = {link: Verdict(link=link, state=LinkState.NOT_ASKED) for link in links}
+        state, _ = segment.judge(said, ChainLink.GRADIENTS)
+        verdicts[ChainLink.GRADIENTS] = replace(verdicts[ChainLink.GRADIENTS], state=state)
+        found = facts_module._metrics(segment.pieces, said, verdicts)
+        broken = {**verdicts, ChainLink.REPLAY: Verdict(link=links[1], state=LinkState.BROKEN)}
+        assert facts_module._metrics(segment.pieces, said, broken) is None
+        return found
+
+    segment = Segment(job)
+    found = metrics(segment, segment.said(segment.kept()))
+    assert found is not None
+    assert (found.step, found.recorded, found.standing) == (16, 8, Standing.VERIFIED)
+    assert (found.loss, found.norm, found.rate) == (5.5 / 16, 1.25, 0.1)
+    # A step whose gradients were dropped has no part in it.
+    segment.edit(7, verdict="refused", norm="nan")
+    counts = GradientRecord(verdict=GradientVerdict.CLEAN, judged=16, refused=1, clean_steps=0)
+    dropped = metrics(segment, segment.said(segment.kept(), gradients=counts))
+    assert dropped is not None
+    assert (dropped.step, dropped.loss) == (15, 5.5 / 15)
+    # Records that contradict the statement, or that nobody has, are not exported.
+    assert metrics(segment, segment.said(segment.kept())) is None
+    assert metrics(segment, segment.said(None)) is None
+    assert made.facts().metrics is None
+
+    texts = documents_of(replace(made.facts(), metrics=found))
+    card = texts["cyclonedx-1.7"]["metadata"]["component"]["modelCard"]
+    shown = card["quantitativeAnalysis"]["performanceMetrics"]
+    assert {"type": "training-loss", "value": "0.34375", "slice": "training, step 16"} in shown
+    model = next(one for one in texts["spdx-3.0.1"]["@graph"] if one["type"] == "ai_AIPackage")
+    assert {"type": "DictionaryEntry", "key": "gradient-norm", "value": "1.25"} in model[
+        "ai_metric"
+    ]
+    said = texts["slsa-provenance-1"]["predicate"]["buildDefinition"]["internalParameters"]
+    assert "metrics:training-loss=0.34375 (verified)" in said["properties"]
+    odd = documents_of(replace(made.facts(), metrics=replace(found, loss=math.nan)))
+    assert "training-loss" not in json.dumps(odd)
 
 
 def test_subjects_are_files_by_their_bytes_and_no_tree_is_one(made: Made) -> None:
@@ -331,7 +383,11 @@ def test_the_command_says_what_it_wrote_and_what_it_left_out(
 )
 def test_standards_read_them(tmp_path: Path) -> None:
     """Each by its own library, and altered ones are refused: whole, alone, and with a lie."""
+    measured = MetricsFact(
+        step=20, recorded=10, loss=2.5, norm=math.nan, rate=1e-3, standing=Standing.VERIFIED
+    )
     worlds = {
+        "measured": replace(Made(tmp_path / "e").facts(), metrics=measured),
         "whole": Made(tmp_path / "a").facts(tmp_path / "a/run/checkpoints/step-00000020"),
         "licensed": Made(tmp_path / "b").facts(license_="MIT OR Apache-2.0"),
         "lie": Made(tmp_path / "c", lied_tier).facts(),

@@ -92,6 +92,13 @@ def _card(facts: Facts, datasets: list[str]) -> dict[str, Any]:
     card: dict[str, Any] = {
         "modelParameters": {"datasets": [{"ref": one} for one in datasets]} if datasets else {}
     }
+    if facts.metrics is not None:
+        card["quantitativeAnalysis"] = {
+            "performanceMetrics": [
+                {"type": name, "value": value, "slice": f"training, step {facts.metrics.step}"}
+                for name, value in facts.metrics.named()
+            ]
+        }
     settings = [(f"setting:{name}", value) for name, value in facts.settings.items()]
     if settings:
         card["properties"] = _properties([("settings-standing", "declared"), *settings])

@@ -9,10 +9,13 @@ Rules:
    was no evidence to compare it with, and it is left out when evidence contradicts it;
 3. tiers are stated when they are verified, and never else: a tier that nobody shows is worth
    nothing. A program's settings and a worker's word on its files are declared, always;
-4. a file is a subject by the SHA-256 of its bytes. The root of a tree is none: it is a property.
+4. a file is a subject by the SHA-256 of its bytes. The root of a tree is none: it is a property;
+5. metrics are those that every rank has recorded and signed, where the link `gradients` is verified
+   and no replay contradicts it. Without records there are none.
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,7 +33,8 @@ from securetrain.chain import documents
 from securetrain.chain.container import Pack
 from securetrain.chain.links import Verdict
 from securetrain.chain.packed import PackPieces, PackResult
-from securetrain.chain.store import document
+from securetrain.chain.records import StepVerdict, records_of
+from securetrain.chain.store import Pieces, document
 from securetrain.core.errors import IntegrityError, os_error
 from securetrain.core.files import open_regular
 from securetrain.core.hashtree import TreeWriter
@@ -83,6 +87,32 @@ class DatasetFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsFact:
+    """The figures of the last step whose gradients were applied, by the records of the steps."""
+
+    step: int
+    recorded: int
+    """Steps that the checkpoint's own records cover."""
+    loss: float
+    """Mean over the step's tokens, in nats."""
+    norm: float
+    """Of the gradient, before it was clipped."""
+    rate: float
+    """The learning rate."""
+    standing: Standing
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """Names and numbers, written so that nothing is rounded; what is no number is left out."""
+        for name, value in (
+            ("training-loss", self.loss),
+            ("gradient-norm", self.norm),
+            ("learning-rate", self.rate),
+        ):
+            if math.isfinite(value):
+                yield name, repr(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything that a writer may write."""
 
@@ -111,6 +141,7 @@ class Facts:
     tiers: Mapping[str, NodeTier]
     gradients: GradientRecord | None = None
     gradients_stand: Standing = Standing.DECLARED
+    metrics: MetricsFact | None = None
     links: Mapping[ChainLink, LinkState]
     seen: datetime | None = None
 
@@ -135,6 +166,12 @@ class Facts:
             yield "gradients:verdict", f"{self.gradients.verdict} ({stands})"
             yield "gradients:steps-judged", f"{self.gradients.judged} ({stands})"
             yield "gradients:steps-refused", f"{self.gradients.refused} ({stands})"
+        if self.metrics is not None:
+            stands = str(self.metrics.standing)
+            yield "metrics:step", str(self.metrics.step)
+            yield "metrics:steps-recorded", f"{self.metrics.recorded} ({stands})"
+            for name, value in self.metrics.named():
+                yield f"metrics:{name}", f"{value} ({stands})"
         if self.environment is not None:
             yield "environment:torch", self.environment.torch
             yield "environment:processor", self.environment.processor.model
@@ -198,6 +235,7 @@ def facts_of(
         tiers=_tiers(verdicts[ChainLink.NODES]),
         gradients=None if gradients is None else said.gradients,
         gradients_stand=gradients or Standing.DECLARED,
+        metrics=_metrics(pieces, said, verdicts),
         links={link: verdict.state for link, verdict in verdicts.items()},
         seen=result.seen if verdicts[ChainLink.TIME].state is LinkState.VERIFIED else None,
     )
@@ -226,6 +264,29 @@ def _kept(
     if verdicts[link].state is not LinkState.VERIFIED or digest is None:
         return None
     return document(pieces, digest, kind)
+
+
+def _metrics(
+    pieces: Pieces, said: CheckpointPredicate, verdicts: Mapping[ChainLink, Verdict]
+) -> MetricsFact | None:
+    """Rule 5."""
+    gradients, replay = verdicts[ChainLink.GRADIENTS], verdicts[ChainLink.REPLAY]
+    digest = said.bound.step_records
+    if gradients.state is not LinkState.VERIFIED or replay.state is LinkState.BROKEN:
+        return None
+    found = None if digest is None else records_of(pieces, digest)
+    applied = [one for one in found[1] if one.verdict is not StepVerdict.REFUSED] if found else []
+    if found is None or not applied:
+        return None
+    last = applied[-1]
+    return MetricsFact(
+        step=last.step,
+        recorded=found[0].count,
+        loss=float.fromhex(last.loss),
+        norm=float.fromhex(last.norm),
+        rate=float.fromhex(last.lr),
+        standing=Standing.VERIFIED,
+    )
 
 
 def _settings(pieces: PackPieces, job: documents.Job | None) -> dict[str, str]:

@@ -111,6 +111,11 @@ def _model(facts: Facts, when: str) -> dict[str, Any]:
         "software_packageVersion": str(facts.step),
         "builtTime": when,
     }
+    if facts.metrics is not None:
+        made["ai_metric"] = [
+            {"type": "DictionaryEntry", "key": name, "value": value}
+            for name, value in facts.metrics.named()
+        ]
     if facts.settings:
         made["ai_hyperparameter"] = [
             {"type": "DictionaryEntry", "key": name, "value": value}
