@@ -18,6 +18,7 @@ import pytest
 import securetrain
 from securetrain.artifacts.statement import Opened, Parent
 from securetrain.artifacts.tree.layout import Kind
+from securetrain.chain import documents
 from securetrain.chain.documents import Code, CodeFile, Distribution, Environment
 from securetrain.chain.judging import judge
 from securetrain.chain.links import Given, Subject
@@ -35,6 +36,7 @@ from securetrain.chain.replay import (
     outcome_of,
     seed_of,
     segment_said,
+    segments_of,
 )
 from securetrain.chain.replayed import (
     Comparison,
@@ -54,6 +56,7 @@ from securetrain.identity.log.checkpoint import Checkpoint
 from securetrain.identity.log.checkpoint import sign as sign_checkpoint
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from tests.chain.conftest import MINUTE, NOW, Job
+from tests.chain.test_steps import Segment
 from tests.vocabulary import trust_document
 
 LINK = ChainLink.REPLAY
@@ -147,6 +150,22 @@ def test_a_log_checkpoint_from_before_the_end_of_the_run_draws_nothing(tmp_path)
     with pytest.raises(IdentityError) as unseen:
         seed(log.checkpoint(tmp_path / "few"))
     assert unseen.value.code == "ST-IDEN-044"
+
+
+@pytest.mark.parametrize("module", ["", "pkg.train"])
+def test_another_program_s_steps_are_not_done_again(job, module):
+    """Scripts of others, `fit` and what they optimize with: said, and never passed."""
+    segment = Segment(job, after=0)
+    before = documents.decode(segment.pieces.pieces[segment.bound_job], documents.Job)
+    segment.bound_job = segment.pieces.keep(msgspec.structs.replace(before, module=module))
+    for digest in (segment.kept(), None):
+        said = segment.said(digest, parents=[])
+        opened = Opened(kind=Kind.CHECKPOINT, predicate=said, digest="cc" * 32, key_ids=frozenset())
+        given = Given(trust=job.roles.trust(), pieces=segment.pieces, now=NOW)
+        with pytest.raises(IntegrityError) as refused:
+            segments_of(opened, (), segment.dataset, given)
+        assert refused.value.code == "ST-CHAN-022"
+        assert (module or "a script") in refused.value.what
 
 
 # --- the comparison

@@ -125,6 +125,9 @@ def _segment(
                 f"step {said.step} cannot be done again: {problem.what}",
                 f"step {said.step} ({end.digest[:16]})",
             )
+        if link is ChainLink.JOB:
+            # Of another program nothing else is asked: it has no records of its steps.
+            _settings(given.pieces, said.bound.job)
     pieces = given.pieces
     assert said.bound.step_records is not None
     found = records_of(pieces, said.bound.step_records)
