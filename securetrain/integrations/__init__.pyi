@@ -7,8 +7,8 @@ from .lightning_plugins import lightning_hooks as lightning_hooks
 from .mosaic_streaming import signed_stream as signed_stream
 from .titan_hooks import secure_titan as secure_titan
 from .trackers.following import DEFAULTS as DEFAULTS
-from .trackers.following import Followed as Followed
 from .trackers.following import TRACKERS as TRACKERS
+from .trackers.following import Followed as Followed
 from .trackers.following import check_trackers as check_trackers
 from .trackers.following import follow_run as follow_run
 from .trackers.following import open_tracker as open_tracker
