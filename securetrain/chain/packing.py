@@ -292,7 +292,7 @@ def _follow(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> None:
 
 
 def _add_tables(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> None:
-    """What the ranks said in the steps that a statement binds the records of."""
+    """Add the words of the ranks in the steps whose records a statement binds."""
     read = None
     try:
         if bound.step_records is not None:

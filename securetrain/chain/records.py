@@ -164,7 +164,7 @@ class Recorder:
         self._records.append(record)
 
     def _tabled(self, said: "Judged") -> dict[str, Any]:
-        """What a record says of a table, which is kept."""
+        """Keep a table; return the fields of a record that name it."""
         if self._layout is None or self._layout[0] != said.table.layout:
             self._layout = said.table.layout, self._kept(said.table.layout_data)
         for opening in said.openings:

@@ -95,7 +95,7 @@ def _line(subject: Subject) -> list[Opened]:
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """What is known of a run between its steps."""
+    """The knowledge of a run between its steps."""
 
     judge: "Rejudge"
     pieces: Pieces

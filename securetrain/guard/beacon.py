@@ -103,7 +103,7 @@ class Beacon:
         self._anchors = anchors_of(self._last)
 
     def take_anchors(self) -> bytes:
-        """What the ranks committed to since the last call (`anchors_of`); empty if nothing."""
+        """The commitments since the last call (`anchors_of`); empty if there are none."""
         anchors, self._anchors = self._anchors, b""
         return anchors
 

@@ -157,7 +157,7 @@ class GradientGuard:
 
     @property
     def judged(self) -> Judged | None:
-        """What there is to keep of the last step; None in the open, or of pieces of a model."""
+        """The table of the last step; None in the open, or of pieces of a model."""
         watches = self._watches if self._job_group is None else []
         found = [one.judged for one in watches if isinstance(one, GroupWatch)]
         return found[0] if len(found) == len(watches) == 1 else None

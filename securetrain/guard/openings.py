@@ -45,7 +45,7 @@ def values_of(opening: bytes, ranks: int) -> tuple[str, tuple[bytes, ...]]:
 
 
 def anchors_of(values: Sequence[bytes]) -> bytes:
-    """What ranks commit to, in one piece."""
+    """The commitments of ranks, in one piece."""
     return _ANCHORS + b"".join(values)
 
 

@@ -101,7 +101,7 @@ class StepTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What a guard leaves of a step that it has judged."""
+    """The remains of a step that a guard has judged."""
 
     table: StepTable
     seeds: tuple[bytes, ...]

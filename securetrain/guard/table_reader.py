@@ -53,7 +53,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What of a table can be used."""
+    """The part of a table that can be used."""
 
     rows: StepRows | None = None
     """None when nothing could be compared."""

@@ -54,7 +54,7 @@ class Judge(Protocol):
 
     @property
     def judged(self) -> Judged | None:
-        """What there is to keep of the step that was judged last."""
+        """The table of the step that was judged last."""
         ...
 
     def follow(self, seeds: Sequence[bytes]) -> None:
