@@ -16,9 +16,11 @@ Rules:
 """
 
 import hashlib
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from securetrain.artifacts.dataset.growth import check_growth
@@ -124,6 +126,21 @@ def _check_index(report: Report, predicate: CheckpointPredicate) -> index_file.I
     report.num_files += 1
     report.num_bytes += len(data)
     return index
+
+
+def tensor_sizes(place: Path, predicate: CheckpointPredicate) -> dict[str, int]:
+    """The elements of each tensor of a checkpoint, by the index that was signed.
+
+    Args:
+        place: The directory.
+        predicate: What its statement says.
+
+    Raises:
+        IntegrityError: ST-CKPT-130 to 142 or 200.
+    """
+    data = read_digested(place, predicate.index, Kind.CHECKPOINT)
+    index = index_file.parse(data, {file.name: file.data_size for file in predicate.files})
+    return {tensor.fqn: math.prod(tensor.shape) for tensor in index.tensors}
 
 
 def _check_documents(report: Report, predicate: CheckpointPredicate) -> None:

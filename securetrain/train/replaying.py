@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
+from securetrain.artifacts import tensor_sizes
 from securetrain.artifacts.statement import Opened
 from securetrain.chain import (
     Comparison,
@@ -164,6 +165,7 @@ def do_again(  # noqa: PLR0917 - what is done again, from what, and how
             comparison,
             str(segment.settings.get("precision", "")),
             again=asked[number].again,
+            sizes=tensor_sizes(places[segment.end.statement], segment.end.checkpoint),
         )
         found.append(_with_open(one, left.get(number, "")))
     return Replayed(

@@ -189,6 +189,7 @@ def tensor(name: str = "model.a", **said: Any) -> TensorFound:
     return TensorFound(name=name, size=400, **(fields | floats))
 
 
+SIZES = {"model.a": 400}
 RECORDS = [record(step) for step in range(9, 17)]
 
 
@@ -205,7 +206,10 @@ def compared(
     )
     again = said.pop("again", True)
     ranks = said.pop("ranks", [found])
-    return outcome_of("aa" * 32, "bb" * 32, 8, RECORDS, ranks, comparison, "fp32", again=again)
+    return outcome_of(
+        "aa" * 32, "bb" * 32, 8, RECORDS, ranks, comparison, "fp32", again=again,
+        sizes=said.pop("sizes", SIZES),
+    )  # fmt: skip
 
 
 def changed(step: int, **said: Any) -> list[StepRecord]:
@@ -241,7 +245,9 @@ def test_what_ranks_said_of_their_gradients_counts_on_the_same_mesh_alone():
 
     def found(recorded: list[StepRecord], made: list[StepRecord], how: Comparison) -> Any:
         rank = SegmentFound(records=tuple(made), tensors=(tensor(),))
-        return outcome_of("aa" * 32, "bb" * 32, 8, recorded, [rank], how, "fp32", again=True)
+        return outcome_of(
+            "aa" * 32, "bb" * 32, 8, recorded, [rank], how, "fp32", again=True, sizes=SIZES
+        )
 
     # What the ranks drew, and how much a guard had learned, is another process's.
     again = [
@@ -295,6 +301,19 @@ def test_a_segment_that_no_rank_answered_for_is_not_shown():
     assert not compared(values_differ=True).ok
     assert not compared(again=False, tensors=()).ok
     assert compared(again=False, made=[]).ok
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_tensor_that_ranks_left_out_was_not_shown(again):
+    two = SIZES | {"model.b": 10}
+    assert not compared(sizes=two, again=again).ok
+    assert "model.b: no rank" in compared(sizes=two, again=again).problems[0]
+    assert compared(tensors=(tensor(), tensor("model.b")), sizes=two, again=again).ok
+    half = {"model.a": 800}
+    assert "400 of 800" in compared(sizes=half, again=again).problems[0]
+    both = [SegmentFound(records=tuple(RECORDS), tensors=(tensor(),))] * 2
+    assert compared(ranks=both, sizes=half, again=again).ok
+    assert not compared(sizes={}, again=again).ok
 
 
 def test_a_part_of_one_rank_is_enough_to_break_it():

@@ -11,7 +11,8 @@ Rules:
    was applied are equal, and loss, norm and weights are within the bounds of `BOUNDS`;
 3. no weight went further, and no moment is larger, than schedule and AdamW allow (`reach`): that is
    asked of every segment, whether it was done again or not;
-4. what no rank answered for was not shown.
+4. what no rank answered for was not shown: each tensor of the signed index must have been compared,
+   and all of it.
 """
 
 import math
@@ -118,6 +119,7 @@ def outcome_of(  # noqa: PLR0917 - what is compared with what
     precision: str,
     *,
     again: bool,
+    sizes: Mapping[str, int],
 ) -> SegmentOutcome:
     """Judge one segment; see the module.
 
@@ -130,11 +132,10 @@ def outcome_of(  # noqa: PLR0917 - what is compared with what
         comparison: How.
         precision: The job's.
         again: Whether the steps were asked for again.
+        sizes: The elements of each tensor of the end, by its signed index.
     """
     tensors = _joined(ranks)
-    problems = [*_reached(tensors)]
-    if not tensors:
-        problems.append("no rank compared a tensor")
+    problems = [*_reached(tensors), *_missing(tensors, sizes)]
     step, tensor, numbers = None, "", 0.0
     difference, largest = _apart(tensors)
     if again:
@@ -218,6 +219,18 @@ def _reached(tensors: Mapping[str, _Tensor]) -> Iterator[str]:
             yield f"tensor {name}: a weight went {one.reach:.4g} times as far as AdamW can"
         if not one.moments <= 1 + SLACK:
             yield f"tensor {name}: its moments are {one.moments:.4g} times what AdamW makes"
+
+
+def _missing(tensors: Mapping[str, _Tensor], sizes: Mapping[str, int]) -> Iterator[str]:
+    """Rule 4. Ranks with the same part count in full, so that there may be more than there is."""
+    if not sizes:
+        yield "the checkpoint holds no tensor that could be compared"
+    for name, size in sizes.items():
+        found = tensors.get(name)
+        if found is None:
+            yield f"tensor {name}: no rank compared it"
+        elif found.size < size:
+            yield f"tensor {name}: {found.size} of {size} elements were compared"
 
 
 def _apart(tensors: Mapping[str, _Tensor]) -> tuple[float, float]:
