@@ -12,11 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from securetrain.integrations import TESTED
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "tests" / "integrations" / "compatibility.json"
 PAGE: Final = ROOT / "docs" / "reference" / "compatibility.md"
 BEGIN: Final = "<!-- made by tools/compatibility.py from tests/integrations/compatibility.json -->"
 END: Final = "<!-- end -->"
+FRAMEWORKS: Final = ("accelerate", "deepspeed", "lightning", "torchtitan", "transformers")
+"""Those of the hooks, with a row each, whether a test has shown anything or not."""
 COLUMNS: Final = {
     "signed": "saves signed",
     "resumed": "resume verified",
@@ -31,9 +35,11 @@ def table(results: dict[str, Any]) -> str:
     """The table; what no test has shown is said."""
     head = ["framework", "version", "with torch", *COLUMNS.values()]
     lines = [head, ["---"] * len(head)]
-    for name, one in sorted(results["frameworks"].items()):
+    for name in FRAMEWORKS:
+        one = results["frameworks"].get(name, {"checks": {}})
         checks = [one["checks"].get(check, "not tested") for check in COLUMNS]
-        lines.append([name, one["version"], f"{one['torch']}, Python {one['python']}", *checks])
+        beside = f"{one['torch']}, Python {one['python']}" if "torch" in one else "not tested"
+        lines.append([name, TESTED[name], beside, *checks])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

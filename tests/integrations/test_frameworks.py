@@ -93,17 +93,18 @@ IN_DEV = [pytest.param(one, marks=needs(lacks(one))) for one in HONEST if one no
 def titan(request):
     """A Python that has torchtitan beside this environment's packages."""
     place = ENVIRONMENTS / f"torchtitan-{TESTED['torchtitan']}"
-    python = place / "bin" / "python"
-    if not python.exists():
+    python, whole = place / "bin" / "python", place / "whole"
+    if not whole.exists():  # an installation that was cut short is none
         if not request.config.getoption("--keep-compatibility"):
             pytest.skip("this needs: make test-compat, which makes the environment of torchtitan")
-        venv.create(place, with_pip=True)
+        venv.create(place, clear=True, with_pip=True)
         (site,) = place.glob("lib/python*/site-packages")
         (here,) = [one for one in sys.path if one.endswith("site-packages")][:1]
         (site / "dev.pth").write_text(f"import site; site.addsitedir({here!r})\n")
         torch = importlib.metadata.version("torch").partition("+")[0]
         wanted = [f"torch=={torch}", f"torchtitan=={TESTED['torchtitan']}"]
         subprocess.run([python, "-m", "pip", "install", "-q", *wanted], check=True)
+        whole.touch()
     return str(python)
 
 
