@@ -171,3 +171,24 @@ def opening(trust) -> Callable[[Path], VerifiedDataset]:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def shown(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str, str], None]]:
+    """Takes down what passed with a reader or a tracker, and keeps it with the same option."""
+    found: dict[str, dict[str, str]] = {}
+
+    def take(distribution: str, check: str, result: str) -> None:
+        found.setdefault(distribution, {})[check] = result
+
+    yield take
+    if request.config.getoption("--keep-compatibility") and found:
+        before = json.loads(RESULTS.read_text("utf-8"))
+        kept = before.setdefault("readers and trackers", {})
+        for distribution, checks in found.items():
+            one = kept.setdefault(distribution, {"checks": {}})
+            one["version"] = importlib.metadata.version(distribution)
+            one["torch"] = importlib.metadata.version("torch").partition("+")[0]
+            one["python"] = platform.python_version()
+            one["checks"] |= checks
+        RESULTS.write_text(json.dumps(before, indent=2, sort_keys=True) + "\n", "utf-8")

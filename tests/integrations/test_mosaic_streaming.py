@@ -15,7 +15,7 @@ from securetrain.integrations import signed_stream
 from tests.integrations.pages import snippet
 from tests.integrations.test_web_dataset import Planted
 
-pytestmark = [pytest.mark.many, pytest.mark.filterwarnings("ignore::Warning")]
+pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore::Warning")]
 """Streaming and what it imports warn about this and that."""
 
 NUM_SAMPLES = 64
@@ -66,8 +66,8 @@ def ours(library, data, **options):
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_samples_and_their_order_are_those_of_plain_streaming(
-    shuffle, library, corpus, signing, opening
+def test_samples_and_their_order_are_those_of_plain_streaming(  # noqa: PLR0917 - fixtures
+    shown, shuffle, library, corpus, signing, opening
 ):
     signing(corpus)
     with opening(corpus) as data:
@@ -75,10 +75,11 @@ def test_samples_and_their_order_are_those_of_plain_streaming(
     library.base.util.clean_stale_shared_memory()
     assert found == plain(library, corpus, shuffle=shuffle, shuffle_seed=3)
     assert sorted(one["id"] for one in found) == list(range(NUM_SAMPLES))
+    shown("mosaicml-streaming", "same", "samples and order of plain Streaming")
 
 
 def test_a_pickled_column_runs_in_plain_streaming_and_is_refused(
-    library, tmp_path, signing, opening
+    shown, library, tmp_path, signing, opening
 ):
     mark = tmp_path / "ran"
     root = tmp_path / "corpus"
@@ -91,9 +92,12 @@ def test_a_pickled_column_runs_in_plain_streaming_and_is_refused(
         ours(library, data, allow_unsafe_types=True)
     assert refused.value.code == "ST-DATA-190"
     assert not mark.exists()
+    shown("mosaicml-streaming", "pickle", "refused, runs in plain LocalDataset")
 
 
-def test_a_changed_shard_is_taken_by_plain_streaming_and_refused(library, corpus, signing, opening):
+def test_a_changed_shard_is_taken_by_plain_streaming_and_refused(
+    shown, library, corpus, signing, opening
+):
     signing(corpus)
     path = corpus / "train/shard.00001.mds"
     path.write_bytes(path.read_bytes().replace(b"text ", b"evil "))
@@ -102,6 +106,7 @@ def test_a_changed_shard_is_taken_by_plain_streaming_and_refused(library, corpus
     with opening(corpus) as data, pytest.raises(SecureTrainError) as refused:
         ours(library, data)
     assert refused.value.code == "ST-DATA-130"
+    shown("mosaicml-streaming", "altered", "refused, taken by plain Streaming")
 
 
 def test_a_changed_index_is_taken_by_plain_streaming_and_refused(library, corpus, signing, opening):

@@ -112,7 +112,7 @@ def test_names_of_pickles_count_in_every_spelling():
 
 def webdataset(test):
     ignored = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-    return pytest.mark.many(ignored(test))
+    return pytest.mark.compat(ignored(test))
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def library():
 
 
 @webdataset
-def test_samples_are_those_of_the_plain_pipeline(library, corpus, signing, opening):
+def test_samples_are_those_of_the_plain_pipeline(shown, library, corpus, signing, opening):
     signing(corpus)
     with opening(corpus) as data:
         ours = signed_webdataset(data, "train").decode().to_tuple("txt", "cls")
@@ -130,6 +130,7 @@ def test_samples_are_those_of_the_plain_pipeline(library, corpus, signing, openi
         assert len(found) == NUM_SHARDS * PER_SHARD
         mixed = list(signed_webdataset(data, "train", shardshuffle=3, seed=1).shuffle(100).decode())
         assert sorted(one["txt"] for one in mixed) == sorted(text for text, _ in found)
+    shown("webdataset", "same", "samples of the plain pipeline")
 
 
 @webdataset
@@ -156,8 +157,8 @@ def test_a_worker_without_a_shard_is_told(library, corpus, signing, opening):
 
 
 @webdataset
-def test_a_pickled_member_runs_in_the_plain_pipeline_and_is_refused(
-    library, corpus, signing, opening, tmp_path
+def test_a_pickled_member_runs_in_the_plain_pipeline_and_is_refused(  # noqa: PLR0917 - fixtures
+    shown, library, corpus, signing, opening, tmp_path
 ):
     mark = tmp_path / "ran"
     shard(corpus / "train/00002.tar", {"1.txt": b"t", "1.PYD": pickle.dumps(Planted(mark))})
@@ -173,12 +174,13 @@ def test_a_pickled_member_runs_in_the_plain_pipeline_and_is_refused(
     assert left[-1]["txt"] == "t"
     assert set(left[-1]) == {"__key__", "__url__", "txt"}
     assert not mark.exists()
+    shown("webdataset", "pickle", "refused, runs in the plain pipeline")
 
 
 @webdataset
 @pytest.mark.parametrize("when", ["before it is opened", "while it is read"])
-def test_a_changed_shard_is_taken_by_the_plain_pipeline_and_refused(
-    when, library, corpus, signing, opening
+def test_a_changed_shard_is_taken_by_the_plain_pipeline_and_refused(  # noqa: PLR0917 - fixtures
+    shown, when, library, corpus, signing, opening
 ):
     signing(corpus)
     path = corpus / "train/00001.tar"
@@ -197,6 +199,7 @@ def test_a_changed_shard_is_taken_by_the_plain_pipeline_and_refused(
             list(ours)
     assert refused.value.code == "ST-DATA-130"
     assert any("poison!" in one["txt"] for one in plain(corpus)), "the attack must work"
+    shown("webdataset", "altered", "refused, taken by the plain pipeline")
 
 
 @webdataset
