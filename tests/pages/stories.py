@@ -43,6 +43,7 @@ class Story:
 
 TOOL: Final = "runs the project's own checks: see CONTRIBUTING.md"
 EXTRA: Final = "every extra is installed into an empty environment by 'make release'"
+TRACKERS: Final = "is made by hand for the tests marked compat"
 CLOUD: Final = "needs an account at a cloud"
 PERSON: Final = "needs a person at a browser, and the public service"
 THIS: Final = "is what runs this test"
@@ -198,6 +199,13 @@ rm -r data; mkdir data; seq 1 1000 > data/1.txt
         }
     ),
     "docs/explanation/network-profiles.md": Story(not_run={"securetrain run": HARDWARE}),
+    "docs/how-to/follow-a-run.md": Story(
+        not_run={"pip install": TRACKERS, "export OTEL": TRACKERS},
+        by={
+            "securetrain run": "tests/launch/test_telemetry.py",
+            "securetrain follow": "tests/integrations/test_trackers.py",
+        },
+    ),
     "docs/how-to/signed-datasets.md": Story(
         cheap=True,
         before=DATA
