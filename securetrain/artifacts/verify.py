@@ -204,7 +204,7 @@ def _open(report: _Report, asked: Asked, log_proof: LogProof | None) -> Opened:
         report.opened = open_statement(data, report.kind, trust, report.root.name, index)
     except IntegrityError as error:
         report.catch(error, STATEMENT if error.code[-3:] != "142" else "")
-        if error.code == "ST-CKPT-100" and report.root.has(LEGACY_METADATA):
+        if error.code == "ST-CKPT-100" and LEGACY_METADATA in error.what:
             report.add(
                 Problem(
                     code="ST-CKPT-190",

@@ -283,6 +283,10 @@ cp site.yaml fleet.yaml
         before=SITE, instead={"/etc/slurm": "slurm"}, ends={"securetrain audit": JUDGED}
     ),
     "docs/how-to/confidential-gpus.md": Story(by={"securetrain attest cache": ATTEST}),
+    "docs/how-to/object-stores.md": Story(
+        not_run={"pip": EXTRA, "aws": CLOUD},
+        by={"securetrain": "tests/artifacts/stores/test_page.py"},
+    ),
     "docs/how-to/encrypt-checkpoints.md": Story(not_run={"pip": EXTRA}),
     "docs/how-to/give-secrets.md": Story(
         not_run={"securetrain coordinator": "its options are those of 'run' below, which is tried"},

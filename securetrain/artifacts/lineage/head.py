@@ -117,10 +117,13 @@ def read_bytes(folder: Storage) -> bytes | None:
     Raises:
         IntegrityError: ST-CKPT-152 when it cannot be read.
     """
-    if not folder.has(HEAD):
-        return None
     try:
+        if not folder.has(HEAD):
+            return None
         return folder.read(HEAD, LIMIT)
+    except OSError as error:
+        problem = Problem(code="ST-CKPT-152", what=f"cannot be read: {error}", file=HEAD)
+        raise problem.error(folder.name) from error
     except SecureTrainError as error:
         problem = Problem(code="ST-CKPT-152", what=f"cannot be read: {error.what}", file=HEAD)
         raise problem.error(folder.name) from error

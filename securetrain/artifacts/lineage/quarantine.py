@@ -93,8 +93,14 @@ def check(root: Place, opened: Opened, trust: TrustRoot) -> list[Problem]:
         trust: The keys that may say so.
     """
     storage = storage_of(root)
-    if opened.kind is not Kind.CHECKPOINT or not storage.has(QUARANTINE):
+    if opened.kind is not Kind.CHECKPOINT:
         return []
+    try:
+        if not storage.has(QUARANTINE):
+            return []
+    except OSError as error:
+        # Whether it was set aside is not known, and so it is not taken for good.
+        return [Problem(code="ST-CKPT-200", what=str(error), file=QUARANTINE)]
     return [Problem(code="ST-CKPT-160", what=_reason(storage, opened, trust), file=QUARANTINE)]
 
 

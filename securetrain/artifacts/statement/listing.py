@@ -88,9 +88,16 @@ def read_statement(root: Place, kind: Kind) -> bytes:
     storage = storage_of(root)
     if reason := storage.unsafe():
         raise Problem(code=kind.code(142), what=f"the directory is {reason}").error(storage.name)
-    if not storage.has(STATEMENT):
+    try:
+        there = storage.has(STATEMENT)
+        legacy = not there and kind is Kind.CHECKPOINT and storage.has(LEGACY_METADATA)
+    except OSError as error:
+        raise Problem(code=kind.code(200), what=str(error), file=STATEMENT).error(
+            storage.name
+        ) from error
+    if not there:
         what = "there is no statement: nothing says who made this"
-        if kind is Kind.CHECKPOINT and storage.has(LEGACY_METADATA):
+        if legacy:
             what += f"; {LEGACY_METADATA} is a pickle, which is never read"
         raise Problem(code=kind.code(100), what=what, file=STATEMENT).error(storage.name)
     source = open_file(storage, STATEMENT, kind)

@@ -351,6 +351,18 @@ def test_faults_are_counted_and_bounded(run, monkeypatch):
     assert all(not one.key.startswith("latest") for one in run.store.asked)
 
 
+@pytest.mark.parametrize("name", [STATEMENT, "head.json", "quarantine.json"])
+def test_a_store_that_does_not_say_whether_a_file_is_there(run, name):
+    """Found by the campaign: verify ended with the library's own error."""
+    run.save(1)
+    run.store.fault = lambda asked: Fault.BUSY if asked.name == name else None
+    code = run.load(1, freshness=Freshness())[0]
+    assert code == ("ST-CKPT-152" if name == "head.json" else "ST-CKPT-200")
+    if name == STATEMENT:
+        result = verify_path(run.place(1), trust=run.trust, policy=None, now=run.now)
+        assert [problem.code for problem in result.problems] == ["ST-CKPT-200"]
+
+
 def test_an_answer_without_end_is_given_up(run, monkeypatch):
     monkeypatch.setattr(s3_client, "ANSWER", 1 << 10)
     monkeypatch.setattr(s3_client, "TRIES", 1)
