@@ -284,7 +284,7 @@ cp site.yaml fleet.yaml
     ),
     "docs/how-to/confidential-gpus.md": Story(by={"securetrain attest cache": ATTEST}),
     "docs/how-to/object-stores.md": Story(
-        not_run={"pip": EXTRA, "aws": CLOUD},
+        not_run={"pip": EXTRA},
         by={"securetrain": "tests/artifacts/stores/test_page.py"},
     ),
     "docs/how-to/encrypt-checkpoints.md": Story(not_run={"pip": EXTRA}),
