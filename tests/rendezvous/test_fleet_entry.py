@@ -154,6 +154,21 @@ def test_a_machine_of_another_protocol_is_told_of_it(office):
     assert "securetrain-fleet/0" in answer.what
 
 
+@pytest.mark.forgery
+def test_a_machine_that_does_not_begin_with_its_token(office):
+    with office.open():
+        channel = fleet_entry._connect(office.token(), 60.0, time.monotonic)
+        channel.shake_hands(time.monotonic() + 60)
+        first = encode_fleet(Kept(digest="ab" * 32, worth="", learned=(), notes=()))
+        channel.send_frame(first, time.monotonic() + 60)
+        said = channel.receive_frame(time.monotonic() + 60, limit=KNOCK_LIMIT)
+        channel.close()
+    assert said is not None
+    answer = decode_fleet(said)
+    assert isinstance(answer, Refuse)
+    assert answer.code == "ST-ADMN-001"
+
+
 def test_who_is_pushed_out_is_told_so():
     """And not what the connection that is cut then ends with."""
 

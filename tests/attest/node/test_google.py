@@ -120,6 +120,9 @@ def test_machines_that_are_no_such_vm(tmp_path, machine):
     agent = TpmAgent(tmp_path / "agent", address=machine.address, timeout=300.0)
     assert node.key_index(agent, node.Places(tmp_path)) is None
     assert node.key_index(agent, node.Places(tmp_path / "none")) is None
+    keep(machine, node.ECC_KEY + 1, b"a template alone")
+    bare = TpmAgent(tmp_path / "agent", address=machine.address, timeout=300.0)
+    assert node.key_index(bare, node.Places(tmp_path)) is None
     keep(machine, node.RSA_KEY, google.Vm().certificate)
     again = TpmAgent(tmp_path / "agent", address=machine.address, timeout=300.0)
     assert node.key_index(again, node.Places(tmp_path)) is None
