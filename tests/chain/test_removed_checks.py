@@ -470,3 +470,42 @@ def test_the_least_tier_is_asked_of_ancestors_too(tmp_path: Path, monkeypatch: A
         lambda *given, first: ask(*given, first=first) if first else None,
     )
     assert run.verify(path, policy=policy("nodes", tier="tpm")).ok, "the control"
+
+
+@pytest.mark.forgery
+def test_steps_go_on_from_one_checkpoint(job: Job) -> None:
+    segment = Segment(job)
+    twice = [Parent(digest="aa" * 32), Parent(digest="aa" * 32)]
+    said = segment.said(segment.kept(), parents=twice)
+    for link in (ChainLink.ROWS, ChainLink.GRADIENTS):
+        state, what = segment.judge(said, link)
+        assert (state, what) == (LinkState.BROKEN, "it goes on from 2 checkpoints")
+
+
+@pytest.mark.forgery
+def test_a_cursor_is_where_the_steps_ended(job: Job) -> None:
+    segment = Segment(job)
+    ref = DatasetRef(name="prose", digest="da" * 32, cursor={"step": 15, "rows": 64})
+    state, what = segment.judge(segment.said(segment.kept(), dataset=ref), ChainLink.ROWS)
+    assert (state, what) == (LinkState.BROKEN, "the cursor's step")
+
+
+@pytest.mark.forgery
+def test_a_statement_of_nobodys_kind_is_no_ancestor(run: Run, tmp_path: Path) -> None:
+    """Bytes that are called a statement and are none: said, and never a crash."""
+    subject, found, plain = taken_apart(run.pack())
+    odd = Document.of(packing.STATEMENT_TYPE, b'{"payload":"e30="}')
+    plain["statements"].append({"statement": odd.digest})
+    out = put_together(tmp_path / "x.stpack", subject, {**found, odd.digest: odd}, plain)
+    assert run.verify(out, policy=policy("nodes")).ok
+    plain["statements"] = [{"statement": odd.digest}]
+    out = put_together(tmp_path / "y.stpack", odd, found, plain)
+    assert codes(run.verify(out, policy=policy("nodes"))) == {"ST-CKPT-101"}
+
+
+@pytest.mark.forgery
+def test_the_least_tier_is_asked_whatever_links_are_required(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    run.save()
+    result = run.verify(run.pack(), policy=policy("policy", tier="tee+gpu", depth="checkpoint"))
+    assert codes(result) == {"ST-CKPT-121"}
