@@ -277,10 +277,10 @@ def credential_of(job: Job) -> Credential:
 @pytest.mark.forgery
 @pytest.mark.parametrize("change", [{"job": "job-2"}, {"policy": "ee" * 32}])
 def test_a_renewal_of_another_job_or_policy_does_not_count(
-    job: Job, change: dict[str, str]
+    job: Job, change: dict[str, Any]
 ) -> None:
     """The same coordinator has signed it, for the same node and key."""
-    said = {"tier": job.tier}
+    said: dict[str, Any] = {"tier": job.tier}
     job.attest("node-0", NOW + 8 * MINUTE, **change)
     job.attest("node-1", NOW + 8 * MINUTE, **said)
     job.form()
