@@ -152,6 +152,7 @@ def test_a_run_binds_its_evidence_and_a_false_tier_is_refused(
     assert set(verify(newest, run, every)[1]) == {
         *("ST-CHAN-015", "ST-CHAN-016", "ST-CHAN-017", "ST-CHAN-020", "ST-CHAN-021"),
         "ST-CHAN-023",
+        "ST-CHAN-026",
     }
 
     # The measured attack: the statement says tee+gpu, and the checkpoint's own key has signed it.
