@@ -6,6 +6,7 @@ import json
 import types
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,9 @@ class Bench:
         start, end = NOW - timedelta(days=1), NOW + timedelta(days=1)
         self.place.write_bytes(sign_root(roles, owner, start, end))
         self.trust = TrustRoot.load(self.place, NOW)
-        self.said, self.events, self.refused = [], [], []
+        self.said: list[str] = []
+        self.events: list[Any] = []
+        self.refused: list[tuple[str, str]] = []
         self.signer = SaveSigner(
             author=lambda: Author(key=key, run_id="job-1"),
             policy=PolicyRef(),
@@ -77,10 +80,10 @@ class Bench:
             signing=self.signer if signs else None,
         )
         patches = self.watch.patches()
-        self.torch = types.ModuleType("torch.serialization")
+        self.torch: Any = types.ModuleType("torch.serialization")
         self.torch.save = lambda obj, f: Path(f).write_bytes(repr(obj).encode())
         patches["torch.serialization"](self.torch)
-        self.module = types.ModuleType("transformers.trainer")
+        self.module: Any = types.ModuleType("transformers.trainer")
         self.module.Trainer = type("Trainer", (FakeTrainer,), dict(vars(FakeTrainer)))
         self.plain = FakeTrainer(root / "out", self.torch)
         patches["transformers.trainer"](self.module)

@@ -8,7 +8,7 @@ import types
 from datetime import timedelta
 
 import pytest
-import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.launch.together import Together
@@ -16,7 +16,7 @@ from securetrain.launch.together import Together
 
 @pytest.fixture
 def world(monkeypatch):
-    store = dist.HashStore()
+    store = HashStore()
     fake = types.SimpleNamespace(
         is_available=lambda: True,
         is_initialized=lambda: True,
