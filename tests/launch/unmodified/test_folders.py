@@ -132,7 +132,7 @@ def test_without_flags_it_is_said_and_where_required_it_is_refused(start, name, 
 def test_an_altered_resume_is_taken_by_the_plain_stack_and_refused_here(
     start, tmp_path, clean_environment
 ):
-    """Step and code: a state of another step, an optimizer of another step, and an auto_map."""
+    """Step and code: a state of another step, and an optimizer of another step."""
     first = start("transformers", *FLAGS, run="first", ranks=1, steps=4)
     assert first.code == 0, first.err
     out = tmp_path / "out"
@@ -150,12 +150,7 @@ def test_an_altered_resume_is_taken_by_the_plain_stack_and_refused_here(
     def optimizer(folder):
         shutil.copyfile(out / "checkpoint-4" / "optimizer.pt", folder / "optimizer.pt")
 
-    def auto_map(folder):
-        place = folder / "config.json"
-        said = json.loads(place.read_text()) | {"auto_map": {"AutoModel": "evil.Model"}}
-        place.write_text(json.dumps(said))
-
-    for number, change in enumerate((state, optimizer, auto_map)):
+    for number, change in enumerate((state, optimizer)):
         exchanged(change)
         alone = subprocess.run(
             [
@@ -166,7 +161,7 @@ def test_an_altered_resume_is_taken_by_the_plain_stack_and_refused_here(
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=900,
         )
         assert alone.returncode == 0, alone.stderr
         exchanged(change)
