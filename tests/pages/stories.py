@@ -158,7 +158,8 @@ STORIES: Final[Mapping[str, Story]] = {
         + TRAIN
         + MODEL
         + """
-cp -r $ROOT/examples .; cp data.key KEY; printf x > model.pt
+cp -r $ROOT/examples .; cp data.key KEY
+$PYTHON -c 'import pickle; pickle.dump({"a": 1}, open("model.pt", "wb"))'
 rm -r data; mkdir data; seq 1 1000 > data/1.txt
 """,
         instead={
@@ -258,7 +259,7 @@ done
         + """
 mkdir -p data/docs; seq 1 9 > data/docs/1.txt; securetrain sign data/docs --dataset --key data.key
 printf 'torch==2.13.0\n' > requirements.txt
-rm -r checks; mkdir checks
+rm -r checks; securetrain audit new ST-ABC-001 --checks checks
 printf '%s\n' 'apiVersion: securetrain.dev/policy/v1' 'kind: Inventory' 'assets:' \
     '- {asset: "node:gpu-17"}' > assets.yaml
 cp assets.yaml inventory.yaml
@@ -318,7 +319,7 @@ cp site.yaml fleet.yaml
         run=True,
         before=MODEL
         + """
-cp -r runs/r1/checkpoints/step-00000016 ckpt; cp data.key release.key
+rm -r model; cp -r runs/r1/checkpoints/step-00000016 ckpt; cp data.key release.key
 rm -r data; mkdir -p data/train; seq 1 9 > data/train/1.txt
 for one in alice bob ci; do
     securetrain key generate $one.key --kind ed25519; cp $one.key.pub $one.pub.pem
@@ -403,6 +404,9 @@ securetrain log init log --origin log.example/team --key log.pem
             "/var/lib/securetrain/trust": "followed",
             "/mnt/published/trust": "trust",
             "/var/lib/witness": "witness",
+            "securetrain log checkpoint log": "for n in 1 2; do securetrain log witness log --key"
+            " node-$n.pem --name node-$n.example --state w$n --trust trust/root.json; done;"
+            " securetrain log checkpoint log",
             "securetrain log init log ": "securetrain log init another ",
             "securetrain log prove": "securetrain log witness log --key node-2.pem --name"
             " node-2.example --state second --trust trust/root.json; securetrain log prove",
@@ -490,6 +494,7 @@ cp fleet.json new.json
         fleet=True,
         before="""
 rm fleet.json* operator.pem*; securetrain key generate operator.pem
+securetrain key show operator.pem | grep -A1 -m1 BEGIN | tail -1 > signed-by
 $PYTHON - <<'END'
 from pathlib import Path
 from cryptography.hazmat.primitives import serialization as form

@@ -18,7 +18,7 @@ from securetrain.core.vocabulary import (
 )
 from securetrain.report import read_run
 
-pytestmark = [pytest.mark.dist, pytest.mark.slow]
+pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.timeout(1800)]
 SCRIPT = Path(__file__).with_name("scripts") / "outside.py"
 POLICY = """
 apiVersion: securetrain.dev/policy/v1
