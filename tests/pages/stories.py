@@ -47,6 +47,7 @@ TRACKERS: Final = "is made by hand for the tests marked compat"
 CLOUD: Final = "needs an account at a cloud"
 PERSON: Final = "needs a person at a browser, and the public service"
 THIS: Final = "is what runs this test"
+COLLECTOR: Final = "needs packages of others, and a collector or a server of theirs"
 HARDWARE: Final = "needs hardware, or documents of its maker"
 OVERLAY: Final = "tests/launch/test_overlay_netns.py"
 TORCHRUN: Final = "tests/launch/test_torchrun_netns.py"
@@ -289,6 +290,21 @@ cp site.yaml fleet.yaml
         by={"securetrain": "tests/artifacts/stores/test_page.py"},
     ),
     "docs/how-to/encrypt-checkpoints.md": Story(not_run={"pip": EXTRA}),
+    "docs/how-to/follow-a-run.md": Story(
+        not_run={
+            "pip": EXTRA,
+            "export": "names a collector",
+            "securetrain run": COLLECTOR,
+            "securetrain follow": COLLECTOR,
+        }
+    ),
+    "docs/how-to/object-stores.md": Story(
+        before="""
+securetrain key generate dataset.pem; mkdir data; seq 1 9 > data/1.txt
+""",
+        not_run={"pip": EXTRA, "securetrain verify s3:": "needs a store: tests/artifacts/stores"},
+    ),
+    "docs/how-to/use-in-your-framework.md": Story(cheap=True, not_run={"pip": EXTRA}),
     "docs/how-to/give-secrets.md": Story(
         not_run={"securetrain coordinator": "its options are those of 'run' below, which is tried"},
         by={
@@ -358,7 +374,7 @@ cat > name.txt < /dev/null
             "step-00000400": "step-00000016",
             "--out model.stpack": "--walk-in data --trust-data trust-data.json --weights"
             " --out model.stpack",
-            "--expect-run r1": "--trust-data trust-data.json",
+            "--expect-run job-4f1c0a9d2b7e6853": "--trust-data trust-data.json",
         },
         by={"securetrain verify model.stpack --trust trust-of-then.json": PACKS},
     ),
