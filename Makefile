@@ -57,21 +57,21 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 test: $(VENV)/.dev system-packages lint types  ## Lint, type-check, check the layers, run all tests
-	$(PYTEST) -m "not gpu and not many"
+	$(PYTEST) -m "not gpu and not many and not compat"
 
 test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q \
-	  -m "not gpu and not dist and not slow and not netns and not tpm and not many"
+	  -m "not gpu and not dist and not slow and not netns and not tpm and not many and not compat"
 
 test-slow: $(VENV)/.frameworks  ## What make test leaves out: eight ranks and more, other frameworks, long campaigns
-	$(BIN)/python -m pytest -m many
+	$(BIN)/python -m pytest -m "many and not compat"
 
 test-compat: $(VENV)/.frameworks  ## Other frameworks, each in its environment; rewrites the table of versions
 	$(BIN)/python -m pytest -m compat --keep-compatibility
 	$(BIN)/python tools/compatibility.py
 
 durations: $(VENV)/.dev  ## Keep the CPU seconds of every file of tests (tests/durations.json)
-	$(PYTEST) -m "not gpu and not many" -q --keep-durations
+	$(PYTEST) -m "not gpu and not many and not compat" -q --keep-durations
 
 test-gpu: $(VENV)/.dev  ## The tests that need a GPU
 	$(BIN)/python -m pytest -m gpu

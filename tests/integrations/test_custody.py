@@ -5,6 +5,7 @@
 import sys
 from datetime import UTC, datetime
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -157,8 +158,8 @@ def group(monkeypatch):
     def broadcast(number, source):
         assert source == 0
         calls.append("broadcast")
-        if group.rank:
-            number.value = group.said
+        if made.rank:
+            number.value = made.said
 
     class Number:
         def __init__(self, value):
@@ -167,19 +168,19 @@ def group(monkeypatch):
         def __int__(self):
             return int(self.value)
 
-    group = SimpleNamespace(
+    made: Any = SimpleNamespace(
         is_available=lambda: True,
         is_initialized=lambda: True,
-        get_rank=lambda: group.rank,
+        get_rank=lambda: made.rank,
         barrier=lambda: calls.append("barrier"),
         broadcast=broadcast,
         rank=0,
         said=0,
         calls=calls,
     )
-    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    monkeypatch.setitem(sys.modules, "torch.distributed", made)
     monkeypatch.setattr(ranks, "_number", Number)
-    return group
+    return made
 
 
 def test_rank_zero_signs_when_all_have_come_and_the_others_wait(group):

@@ -10,6 +10,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -98,13 +99,14 @@ def trust_root():
 @pytest.fixture
 def trainer(monkeypatch):
     """What `secure_trainer` takes hold of in a Trainer."""
-    stand_in = type(sys)("transformers")
+    stand_in: Any = type(sys)("transformers")
     stand_in.TrainerCallback = object
-    tools = type(sys)("transformers.trainer_utils")
+    tools: Any = type(sys)("transformers.trainer_utils")
     tools.get_last_checkpoint = lambda folder: str(max(Path(folder).glob("checkpoint-*")))
     monkeypatch.setitem(sys.modules, "transformers", stand_in)
     monkeypatch.setitem(sys.modules, "transformers.trainer_utils", tools)
-    reader, callbacks = Reader(), []
+    reader = Reader()
+    callbacks: list[Any] = []
     state = SimpleNamespace(global_step=STEP, best_model_checkpoint=f"out/checkpoint-{STEP}")
     made = SimpleNamespace(
         reader=reader,

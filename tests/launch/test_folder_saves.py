@@ -80,11 +80,12 @@ class Bench:
             signing=self.signer if signs else None,
         )
         patches = self.watch.patches()
-        self.torch: Any = types.ModuleType("torch.serialization")
-        self.torch.save = lambda obj, f: Path(f).write_bytes(repr(obj).encode())
+        torch: Any = types.ModuleType("torch.serialization")
+        module: Any = types.ModuleType("transformers.trainer")
+        torch.save = lambda obj, f: Path(f).write_bytes(repr(obj).encode())
+        module.Trainer = type("Trainer", (FakeTrainer,), dict(vars(FakeTrainer)))
+        self.torch, self.module = torch, module
         patches["torch.serialization"](self.torch)
-        self.module: Any = types.ModuleType("transformers.trainer")
-        self.module.Trainer = type("Trainer", (FakeTrainer,), dict(vars(FakeTrainer)))
         self.plain = FakeTrainer(root / "out", self.torch)
         patches["transformers.trainer"](self.module)
         loads = VerifiedLoads(

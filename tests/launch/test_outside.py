@@ -7,6 +7,7 @@ import io
 import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -47,7 +48,9 @@ class Heard:
     """What a watch says, with the watch."""
 
     def __init__(self, *, required=False, demands=("checkpoint.expect",)):
-        self.said, self.events, self.changes = [], [], []
+        self.said: list[str] = []
+        self.events: list[Any] = []
+        self.changes: list[int] = []
         self.watch = OutsideWatch(
             is_required=required,
             demands=demands,
@@ -162,7 +165,7 @@ def test_our_own_reader_is_held_to_it():
 
 def test_where_all_is_required_the_load_does_not_happen():
     heard = Heard(required=True)
-    loaded = []
+    loaded: list[str] = []
     load = heard.module("torch.serialization", load=loaded.append).load
     with pytest.raises(RuntimeRefusal, match=r"checkpoint\.expect") as caught:
         load("a.pt")
@@ -208,6 +211,7 @@ def test_the_end_says_all_of_it_with_what_changes_it():
             report(programs={"python x.py": 1}),
         ],
     )
+    assert found is not None
     programs, loads, data = found.labels
     assert programs.startswith(f"{PROGRAMS_NOT_PROTECTED}: 2 programs without the shim, first py")
     assert loads.startswith(f"{LOADS_NOT_HELD}: 2 loads by torch.load, first a")
@@ -223,13 +227,15 @@ def test_the_end_has_nothing_to_say_where_nothing_was_left_out():
 
 
 def test_the_ledger_has_the_end(tmp_path):
-    written, said = [], []
-    ledger = SimpleNamespace(write=written.append)
+    written: list[Any] = []
+    said: list[str] = []
+    ledger: Any = SimpleNamespace(write=written.append)
     outside_summary.record_outside(None, ledger, said.append)
     assert (written, said) == ([], [])
     found = outside_summary.at_end(
         STRICT(), [report(programs={"python": 1}, loads={"torch.load": 3}, places=("a.pt",))]
     )
+    assert found is not None
     outside_summary.record_outside(found, ledger, said.append)
     assert tuple(said) == found.labels
     programs, loads = written
@@ -240,5 +246,6 @@ def test_the_ledger_has_the_end(tmp_path):
 def test_numbers_of_a_lying_worker_are_bounded():
     many = {f"python {n}.py": 10**9 for n in range(99)}
     found = outside_summary.at_end(policy_of(), [report(programs=many, places=("x",))])
+    assert found is not None
     assert len(found.programs) == 16
     assert max(found.programs.values()) == 1_000_000

@@ -290,20 +290,6 @@ cp site.yaml fleet.yaml
         by={"securetrain": "tests/artifacts/stores/test_page.py"},
     ),
     "docs/how-to/encrypt-checkpoints.md": Story(not_run={"pip": EXTRA}),
-    "docs/how-to/follow-a-run.md": Story(
-        not_run={
-            "pip": EXTRA,
-            "export": "names a collector",
-            "securetrain run": COLLECTOR,
-            "securetrain follow": COLLECTOR,
-        }
-    ),
-    "docs/how-to/object-stores.md": Story(
-        before="""
-securetrain key generate dataset.pem; mkdir data; seq 1 9 > data/1.txt
-""",
-        not_run={"pip": EXTRA, "securetrain verify s3:": "needs a store: tests/artifacts/stores"},
-    ),
     "docs/how-to/use-in-your-framework.md": Story(cheap=True, not_run={"pip": EXTRA}),
     "docs/how-to/give-secrets.md": Story(
         not_run={"securetrain coordinator": "its options are those of 'run' below, which is tried"},

@@ -57,8 +57,8 @@ def test_a_story_fits_its_page(page):
         assert page in tested, f"{file} does not name {page}"
         for command in TYPED:
             if command.page == page and command.text.startswith(begin):
-                for words in command.words:
-                    assert verb(words) in tested, f"{file} does not try {command.text}"
+                for simple in command.words:
+                    assert verb(simple) in tested, f"{file} does not try {command.text}"
 
 
 class Shell:

@@ -18,8 +18,9 @@ import msgspec
 import torch
 
 import securetrain.train.trainer as loop
-from securetrain.artifacts import VerifiedDataset
+from securetrain.artifacts import Kind, VerifiedDataset, tensor_sizes
 from securetrain.artifacts.lineage import checkpoints_of
+from securetrain.artifacts.statement import open_statement, read_statement
 from securetrain.chain import Comparison, documents
 from securetrain.chain.records import StepRecord, StepVerdict, number
 from securetrain.chain.replay import (
@@ -112,9 +113,16 @@ class Made:
                 comparison,
                 self.job.precision.value,
                 again=one.again,
+                sizes=self.sizes(one.end),
             )
             for one, part in zip(asked, found.segments, strict=True)
         ]
+
+    def sizes(self, place: str) -> dict[str, int]:
+        """The elements of each tensor of a checkpoint."""
+        data = read_statement(Path(place), Kind.CHECKPOINT)
+        opened = open_statement(data, Kind.CHECKPOINT, self.run.trust)
+        return tensor_sizes(Path(place), opened.checkpoint)
 
 
 def _run_id(run: SmallRun) -> str:

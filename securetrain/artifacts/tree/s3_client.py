@@ -151,21 +151,11 @@ def _client() -> Any:
             does not hold together.
     """
     try:
-        from botocore.config import (  # type: ignore[import-untyped]  # noqa: PLC0415 - the extra
-            Config,
-        )
-        from botocore.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415 - the extra
-            BotoCoreError,
-        )
-        from botocore.httpsession import (  # type: ignore[import-untyped]  # noqa: PLC0415 - the extra
-            URLLib3Session,
-        )
-        from botocore.session import (  # type: ignore[import-untyped]  # noqa: PLC0415 - the extra
-            get_session,
-        )
-        from botocore.utils import (  # type: ignore[import-untyped]  # noqa: PLC0415 - the extra
-            get_environ_proxies,
-        )
+        from botocore.config import Config  # noqa: PLC0415 - the extra
+        from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - the extra
+        from botocore.httpsession import URLLib3Session  # noqa: PLC0415 - the extra
+        from botocore.session import get_session  # noqa: PLC0415 - the extra
+        from botocore.utils import get_environ_proxies  # noqa: PLC0415 - the extra
     except ImportError as error:
         raise UsageError("ST-USAG-004", "s3:// needs botocore", "s3", install_hint("s3")) from error
     config = Config(

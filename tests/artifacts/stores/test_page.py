@@ -5,6 +5,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,10 +40,10 @@ def here(s3, keys, tmp_path, monkeypatch):
 
 
 def test_save_and_load(here):
-    names = {"torch": torch, "weights": torch.arange(9.0)}
+    names: dict[str, Any] = {"torch": torch, "weights": torch.arange(9.0)}
     exec(CODE[0], names)
-    assert torch.equal(names["state"]["w"], names["weights"])  # type: ignore[index]
-    assert names["state"]["step"] == 100  # type: ignore[index]
+    assert torch.equal(names["state"]["w"], names["weights"])
+    assert names["state"]["step"] == 100
 
 
 def test_a_dataset(here, s3):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.multiprocessing.spawn as children
 from torch.nn.parallel import DistributedDataParallel
 
 PLACE, HOW = Path(sys.argv[1]), sys.argv[2]
@@ -30,6 +31,7 @@ def by_hand():
     weight = torch.zeros(4, requires_grad=True)
     for _ in range(3):
         (torch.randn(8, 4) @ weight - 1).square().mean().backward()
+        assert weight.grad is not None
         dist.all_reduce(weight.grad)
         with torch.no_grad():
             weight -= 0.01 * weight.grad
@@ -47,7 +49,7 @@ def one_of_two(rank):
 
 def main():
     if HOW == "spawn":
-        torch.multiprocessing.spawn(one_of_two, nprocs=2)
+        children.spawn(one_of_two, nprocs=2)
     elif HOW == "program":
         subprocess.run([sys.executable, "-c", OTHER.format(PLACE / "other.pt")], check=True)
     elif HOW == "load":
