@@ -101,7 +101,7 @@ class Evidence:
             yield from self._unproven(link, policy.checkpoint.log)
 
     def _unproven(self, link: Link, asked: TransparencyLog) -> Iterator[Problem]:
-        """Why an ancestor is not proven to be logged: the proof lies beside it."""
+        """The reason why an ancestor is not proven to be logged: the proof lies beside it."""
         assert link.opened is not None
         assert link.path is not None
         try:

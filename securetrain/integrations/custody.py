@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Who signs what a framework saves, and whose word counts when it loads.
+"""The signer of what a framework saves, and those whose word counts when it loads.
 
 Rules:
 

@@ -77,8 +77,6 @@ def lightning_environment() -> Any:
         RuntimeRefusal: ST-RUNT-030, this is no worker of the launcher; 035, it does not answer.
     """
     framework("lightning")
-    from lightning.fabric.plugins.environments import TorchElasticEnvironment
-
     socket = os.environ.get(SIGNER_VARIABLE, "")
     if not socket:
         raise UsageError(
@@ -89,6 +87,7 @@ def lightning_environment() -> Any:
         )
     said = shared_socket(Path(socket)).welcome()
     check_environment(said, os.environ)
+    from lightning.fabric.plugins.environments import TorchElasticEnvironment
 
     class SecureEnvironment(TorchElasticEnvironment):
         """The ranks are those that the launcher gave."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What one rank does for all: the others wait, and learn how it ended by one number.
+"""Work of one rank for all: the others wait, and learn how it ended by one number.
 
 No object crosses between ranks: frameworks have their own broadcasts, and those unpickle.
 """

@@ -90,7 +90,7 @@ def at_end(
 
 
 def _merged(one: GradientReport | None, other: GradientReport) -> GradientReport:
-    """What a rank and a process of its own have done, as one."""
+    """The words of a rank and of processes of its own, as one."""
     if one is None or not (one.judged or one.unwatched_steps or one.reasons):
         return other
     return msgspec.structs.replace(

@@ -83,40 +83,36 @@ class GradientWatch:
 
     def patches(self) -> dict[str, Patch]:
         """The seams, by module."""
+        method = functools.partial(functools.partial, seams.wrap_method)
         ddp, fsdp, fsdp1 = "DistributedDataParallel", "fully_shard", "FullyShardedDataParallel"
         return {
             "torch.nn.parallel.distributed": functools.partial(
                 seams.apply_all,
                 (
-                    functools.partial(_wrap_method, ddp, "__init__", self._after_ddp),
-                    functools.partial(_wrap_method, ddp, "register_comm_hook", self._comm_hook),
-                    functools.partial(_wrap_method, ddp, "join", self._joining),
+                    method(self._after_ddp, ddp, "__init__"),
+                    method(self._comm_hook, ddp, "register_comm_hook"),
+                    method(self._joining, ddp, "join"),
                 ),
             ),
             "torch.distributed.fsdp._fully_shard._fully_shard": functools.partial(
                 seams.apply_all,
                 (
                     functools.partial(seams.wrap, self._after_sharding, fsdp),
-                    *(
-                        functools.partial(_wrap_method, "FSDPModule", name, self._other_buffers)
-                        for name in _FSDP2_BUFFERS
-                    ),
+                    *(method(self._other_buffers, "FSDPModule", name) for name in _FSDP2_BUFFERS),
                 ),
             ),
             _FSDP1: functools.partial(
                 seams.apply_all,
                 (
-                    functools.partial(_wrap_method, fsdp1, "__init__", self._after_fsdp1),
-                    functools.partial(_wrap_method, fsdp1, "register_comm_hook", self._hook_fsdp1),
-                    functools.partial(_wrap_method, fsdp1, "clip_grad_norm_", self._own_clipping),
+                    method(self._after_fsdp1, fsdp1, "__init__"),
+                    method(self._hook_fsdp1, fsdp1, "register_comm_hook"),
+                    method(self._own_clipping, fsdp1, "clip_grad_norm_"),
                 ),
             ),
-            "torch.distributed.fsdp.sharded_grad_scaler": functools.partial(
-                _wrap_method, "ShardedGradScaler", "unscale_", self._sharded_scaler
+            "torch.distributed.fsdp.sharded_grad_scaler": method(
+                self._sharded_scaler, "ShardedGradScaler", "unscale_"
             ),
-            "deepspeed.runtime.engine": functools.partial(
-                _wrap_method, "DeepSpeedEngine", "step", self._before_deepspeed
-            ),
+            "deepspeed.runtime.engine": method(self._before_deepspeed, "DeepSpeedEngine", "step"),
             "torch.nn.utils.clip_grad": functools.partial(
                 seams.apply_all,
                 (
@@ -128,12 +124,10 @@ class GradientWatch:
                 seams.apply_all,
                 (
                     *(
-                        functools.partial(_wrap_method, "GradScaler", name, self._before_scaler)
+                        method(self._before_scaler, "GradScaler", name)
                         for name in ("unscale_", "step")
                     ),
-                    functools.partial(
-                        _wrap_method, "GradScaler", "_unscale_grads_", self._after_unscale
-                    ),
+                    method(self._after_unscale, "GradScaler", "_unscale_grads_"),
                 ),
             ),
             "torch.optim.optimizer": self._hook_optimizers,
@@ -142,7 +136,7 @@ class GradientWatch:
 
     @property
     def by_hand(self) -> str:
-        """Why what was computed is not watched where no optimizer has ever stepped; else empty."""
+        """The reason why no optimizer stepped on what was computed; empty where one did."""
         if self.steps or not self.backwards:
             return ""
         return "gradients were computed, and no optimizer of torch has stepped on them"
@@ -497,11 +491,3 @@ def _given(entry: object, _events: object) -> object:
 
 def _words(ranks: tuple[int, ...]) -> str:
     return ", ".join(map(str, ranks)) or "none that can be named"
-
-
-def _wrap_method(
-    owner: str, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]], module: Any
-) -> None:
-    """Put `wrapper` around a method of a class of the module."""
-    found = seams.find(module, owner)
-    setattr(found, name, wrapper(seams.find(found, name)))

@@ -61,7 +61,7 @@ _SHOWN: Final = 120
 
 @dataclass(slots=True, kw_only=True)
 class OutsideWatch:
-    """What one worker does outside."""
+    """The doings of one worker outside."""
 
     is_required: bool
     """Whether the policy refuses it."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts did outside of what the policy reaches: from the workers' reports to sentences."""
+"""Sentences about what scripts did out of the policy's reach, from the workers' reports."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

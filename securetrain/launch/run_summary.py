@@ -115,7 +115,7 @@ class CheckpointSummary(_Base, frozen=True, kw_only=True):
 
 
 class OutsideSummary(_Base, frozen=True, kw_only=True):
-    """What this node's workers did outside of the policy's reach, by their own word."""
+    """The doings of this node's workers outside of the policy's reach, by their own word."""
 
     labels: tuple[str, ...]
     """For people."""

@@ -73,6 +73,17 @@ def wrap_if_there(
         wrap(wrapper, name, module)
 
 
+def wrap_method(
+    wrapper: Callable[[Callable[..., Any]], Callable[..., Any]],
+    owner: str,
+    name: str,
+    module: ModuleType,
+) -> None:
+    """Put `wrapper` around a method of a class of the module."""
+    found = find(module, owner)
+    setattr(found, name, wrapper(find(found, name)))
+
+
 def wrap_method_if_there(
     wrapper: Callable[[Callable[..., Any]], Callable[..., Any]],
     owner: str,

@@ -69,7 +69,7 @@ class SaveReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class OutsideReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one rank's script did outside of the policy's reach, by the rank's own word."""
+    """The doings of one rank's script outside of the policy's reach, by the rank's own word."""
 
     programs: dict[str, int] = {}
     """How often programs in Python were started without the shim."""
@@ -106,7 +106,7 @@ class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def has_news(self) -> bool:
-        """Whether it says that anything was trained, saved, loaded or started."""
+        """Tell whether it says that anything was trained, saved, loaded or started."""
         gradients, saves, outside = self.gradients, self.saves, self.outside
         return bool(
             (gradients and (gradients.judged or gradients.unwatched_steps or gradients.reasons))

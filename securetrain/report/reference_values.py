@@ -105,7 +105,7 @@ def _until(values: ReferenceValues) -> None:
 
 
 def _rules(values: ReferenceValues) -> None:
-    """What is asked of every node beside its boot, where it is not the default."""
+    """The demands on every node beside its boot, where they are not the defaults."""
     default = ReferenceValues(version=1, issued=values.issued, expires=values.expires)
     bare = msgspec.structs.replace(values, nodes={}, pages=None)
     left_out = _EACH_EDITION | _IN_GROUPS | _APART

@@ -185,7 +185,7 @@ class S3Staging:
         self._check(name, len(data))
 
     def _check(self, name: str, size: int) -> None:
-        """Whether the store has at least as many bytes as were put."""
+        """Tell whether the store has at least as many bytes as were put."""
         found = self.size(name)
         if found != size:
             raise OSError(f"{name}: the store says {found} bytes, {size} were put")
@@ -270,7 +270,7 @@ class S3Storage:
 
     @property
     def prefix(self) -> str:
-        """What the key of each file begins with."""
+        """The beginning of each file's key."""
         return f"{self.root}/" if self.root else ""
 
     def key(self, name: str) -> str:

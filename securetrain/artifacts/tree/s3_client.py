@@ -74,7 +74,7 @@ Result = TypeVar("Result")
 
 
 class ConditionError(OSError):
-    """What lies at a name is not what the request has made its condition."""
+    """An object at a name that is not the one the request has made its condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class _Answer:
         return data
 
     def stream(self, amount: int = 1 << 16, **_: Any) -> Iterator[bytes]:
-        """What is no content, piece by piece."""
+        """An answer without content, piece by piece."""
         taken = 0
         while data := self.read(amount):
             taken += len(data)
@@ -424,7 +424,7 @@ def _status(error: Exception) -> int:
 
 
 def _meant(error: Exception) -> OSError | None:
-    """What a refusal means; None when it may be asked again."""
+    """The meaning of a refusal; None when it may be asked again."""
     code, status = _code(error), _status(error)
     words = _words(error)
     if not status:
