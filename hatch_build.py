@@ -4,7 +4,8 @@
 
 A wheel with the kernel is one of a platform, and of any Python: the kernel does not use Python's
 interface. Without a compiler, or with SECURETRAIN_PURE=1 at build time, the wheel is a pure one: it
-says so here, and the guard says so when it runs.
+says so here, and the guard says so when it runs. With SECURETRAIN_KERNEL=required, as for a
+release, there is no wheel without a kernel.
 """
 
 import importlib.util
@@ -38,6 +39,8 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
         try:
             kernel.compile_kernel(root / kernel.SOURCE, target)
         except kernel.NoKernelError as error:
+            if os.environ.get("SECURETRAIN_KERNEL", "") == "required":
+                raise
             self.app.display_warning(
                 f"the gradient guard's kernel was not compiled: {error}. Sketches are computed by "
                 "torch: the same numbers, about twenty times slower"

@@ -3,12 +3,15 @@
 """Where the compiled kernel comes from: its own source, its own folder, and no other place."""
 
 import ctypes
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,6 +177,36 @@ def test_a_compiler_that_is_none_leaves_no_library(tmp_path, monkeypatch, cc, wh
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoKernelError, match="none of cc, gcc, clang"):
         compile_kernel(ROOT / SOURCE, tmp_path / "libsketch.so")
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_build_that_requires_the_kernel_ends_without_one(monkeypatch, required):
+    interface: Any = types.ModuleType("hatchling.builders.hooks.plugin.interface")
+    interface.BuildHookInterface = object
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    hook = vars(_module(ROOT / "hatch_build.py"))["KernelHook"]()
+    said: list[str] = []
+    hook.root, hook.app = str(ROOT), types.SimpleNamespace(display_warning=said.append)
+    monkeypatch.setenv("CC", "false")
+    monkeypatch.setenv("SECURETRAIN_KERNEL", "required" if required else "")
+    data: dict[str, Any] = {"force_include": {}}
+    if required:
+        with pytest.raises(Exception, match="false failed"):
+            hook.initialize("standard", data)
+    else:
+        hook.initialize("standard", data)
+        assert "was not compiled" in said[0]
+    hook._folder.cleanup()
+    assert data == {"force_include": {}}, "and no wheel says that it has one"
+
+
+def _module(path: Path) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_every_distribution_has_what_it_is_built_from():

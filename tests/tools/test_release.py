@@ -83,6 +83,15 @@ def test_two_builds_that_differ_are_no_release_and_the_file_is_named(checkout, t
         build.twice(build.head(), builder_that(tmp_path, differs=True), out)
 
 
+def test_a_release_is_built_with_the_kernel_or_not_at_all(checkout, tmp_path):
+    fake = builder_that(tmp_path, differs=False)
+    needed = '[ "$SECURETRAIN_KERNEL" = required ] || exit 9'
+    fake.write_text(fake.read_text().replace("\n", f"\n{needed}\n", 1))
+    out = tmp_path / "out"
+    out.mkdir()
+    assert build.twice(build.head(), fake, out)
+
+
 def test_two_equal_builds_leave_one_of_each(checkout, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
