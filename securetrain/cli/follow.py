@@ -2,20 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain follow``: tell a tracker what a run does, or did."""
 
-import json
 import os
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from securetrain.cli.options import file_argument, json_option
-
-if TYPE_CHECKING:
-    from securetrain.integrations import Followed
 
 EPILOG = """\
 \b
@@ -63,6 +58,7 @@ def command(
     from datetime import UTC, datetime
 
     from securetrain.integrations import DEFAULTS, check_trackers, follow_run, open_tracker
+    from securetrain.report import telling
 
     check_trackers(trackers)
     for name, value in DEFAULTS.items():
@@ -94,57 +90,15 @@ def command(
         sleep=pause,
     )
     as_json = watch_stdin or output == "json"
-    return _say(followed, run_dir, report, as_json=as_json)
-
-
-def _wait_for_end(over: threading.Event) -> None:
-    sys.stdin.buffer.read()
-    over.set()
-
-
-def _say(followed: "Followed", run_dir: Path, out: TextIO, *, as_json: bool) -> int:
-    rows = [
-        {
-            "tracker": one.tracker,
-            "delivered": one.delivered,
-            "undelivered": one.undelivered,
-            "problem": one.problem,
-        }
-        for one in followed.told
-    ]
+    click.echo(telling.render(followed, run_dir, as_json=as_json), file=report)
     problem = followed.problem
-    if as_json:
-        refused = problem.to_dict() if problem is not None else None
-        click.echo(
-            json.dumps(
-                {
-                    "trackers": rows,
-                    "badLines": followed.bad_lines,
-                    "ignored": followed.ignored,
-                    "refused": refused,
-                }
-            ),
-            file=out,
-        )
-    else:
-        for one in followed.told:
-            text = f"{one.tracker}: {one.delivered} items delivered"
-            if one.undelivered or one.problem:
-                text += (
-                    f", {one.undelivered} not ({one.problem or 'the queue was full'}); they are in"
-                    f" {run_dir}, and following it again tells all of it"
-                )
-            click.echo(text, file=out)
-        if followed.bad_lines:
-            click.echo(
-                f"metrics.jsonl: {followed.bad_lines} lines are none, and were left out", file=out
-            )
-        if followed.ignored:
-            click.echo(
-                f"ledger: {followed.ignored} entries count for nothing, and were left out", file=out
-            )
     if problem is not None:
         if not as_json:
             raise problem
         return int(problem.exit_code)
     return int(any(one.undelivered or one.problem for one in followed.told))
+
+
+def _wait_for_end(over: threading.Event) -> None:
+    sys.stdin.buffer.read()
+    over.set()

@@ -60,7 +60,7 @@ def shard_name(split: str, basename: str) -> str:
     return f"{split}/{basename}" if split else basename
 
 
-def read_index(data: VerifiedDataset, split: str) -> list[dict[str, Any]]:
+def read_mds_index(data: VerifiedDataset, split: str) -> list[dict[str, Any]]:
     """Read what the index says of its shards, in Streaming's form.
 
     Raises:

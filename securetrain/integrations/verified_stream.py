@@ -12,7 +12,7 @@ from streaming.base.format.mds import MDSReader
 from streaming.base.stream import Stream
 
 from securetrain.artifacts import VerifiedDataset
-from securetrain.integrations.mds_index import index_name, read_index, shard_name
+from securetrain.integrations.mds_index import index_name, read_mds_index, shard_name
 
 _NUMBER: Final = 4
 """Bytes of an offset at the beginning of a shard."""
@@ -46,12 +46,12 @@ class VerifiedStream(Stream):
         """See `mosaic_streaming.signed_stream`."""
         super().__init__(local=str(data.path), split=split, **options)
         self._data = data
-        read_index(data, split)  # refused here, and not in a thread of Streaming's
+        read_mds_index(data, split)  # refused here, and not in a thread of Streaming's
 
     def get_shards(self, world: Any, allow_unsafe_types: bool) -> list[MDSReader]:  # noqa: ARG002, FBT001
         """The readers of the shards, by the verified index."""
         readers = []
-        for one in read_index(self._data, self.split):
+        for one in read_mds_index(self._data, self.split):
             reader = VerifiedReader.from_json(self.local, self.split, one)
             reader.data = self._data
             readers.append(reader)

@@ -20,6 +20,7 @@ from . import policy_fields as policy_fields
 from . import reference_values as reference_values
 from . import replays as replays
 from . import signatures as signatures
+from . import telling as telling
 from . import terminal as terminal
 from . import transparency as transparency
 from . import trust_root as trust_root

@@ -15,6 +15,7 @@ from securetrain.core.errors import GuardError
 from securetrain.guard import watch as watch_module
 from securetrain.guard.collect import Piece, Segment
 from securetrain.guard.response import Findings
+from securetrain.guard.table_reader import TableReader
 from securetrain.policy.schema import Gradients
 
 Tamper = Callable[[int, bytes], "bytes | dict[int, bytes] | None"]
@@ -107,6 +108,7 @@ class Group:
                 1 << 30,
             )
             watch._owners = tuple(range(size)) if sharded else (0,) * size
+            watch._reader = TableReader(watch.ranks, watch._owners)
             self.watches.append(watch)
         self.each(lambda rank: self.watches[rank].beacon.commit())
 

@@ -8,7 +8,7 @@ import pytest
 
 from securetrain.artifacts.statement.dataset_predicate import DataFormat
 from securetrain.core.errors import SecureTrainError
-from securetrain.integrations.mds_index import read_index
+from securetrain.integrations.mds_index import read_mds_index
 
 
 def entry(**other):
@@ -37,7 +37,7 @@ def reading(tmp_path, signing, opening):
         (folder / "index.json").write_text(text)
         signing(tmp_path / "corpus", format=DataFormat.RAW)
         with opening(tmp_path / "corpus") as data:
-            return read_index(data, "train")
+            return read_mds_index(data, "train")
 
     return run
 
@@ -92,5 +92,5 @@ def test_a_split_without_an_index_is_refused(tmp_path, signing, opening):
     (tmp_path / "a.jsonl").write_text("{}\n")
     signing(tmp_path)
     with opening(tmp_path) as data, pytest.raises(SecureTrainError) as refused:
-        read_index(data, "")
+        read_mds_index(data, "")
     assert refused.value.code == "ST-USAG-015"

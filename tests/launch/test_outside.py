@@ -170,6 +170,7 @@ def test_where_all_is_required_the_load_does_not_happen():
     with pytest.raises(RuntimeRefusal, match=r"checkpoint\.expect") as caught:
         load("a.pt")
     assert (caught.value.code, caught.value.where, loaded) == ("ST-RUNT-021", "a.pt", [])
+    assert isinstance(heard.events[-1], events.OutsideRefused)
 
 
 # -- the end of the run --------------------------------------------------------------------------
