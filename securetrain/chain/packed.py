@@ -259,8 +259,14 @@ class _Verifier:
     refused: list[str] = field(default_factory=list)
     ledgers: dict[str, bytes] = field(default_factory=dict)
     given: Given = field(init=False)
+    on_request: frozenset[ChainLink] = field(init=False)
+    """Of the links that are asked on request, those of which there is evidence."""
 
     def __post_init__(self) -> None:
+        found = {ChainLink.REPLAY} if self.replays else set()
+        if any(one.media_type == packing.TABLE_TYPE for one in self.pack.layers.values()):
+            found.add(ChainLink.TABLES)
+        self.on_request = frozenset(found)
         pieces = PackPieces(self.pack)
         self.given = Given(
             trust=self.trust,
@@ -335,10 +341,7 @@ class _Verifier:
 
     def _asked(self, *, first: bool) -> frozenset[ChainLink]:
         asked = frozenset(ChainLink) if first else self._required
-        given = {ChainLink.REPLAY} if self.replays else set()
-        if any(one.media_type == packing.TABLE_TYPE for one in self.pack.layers.values()):
-            given.add(ChainLink.TABLES)
-        return asked - (_ON_REQUEST - self._required - given)
+        return asked - (_ON_REQUEST - self._required - self.on_request)
 
     def _made(
         self,
