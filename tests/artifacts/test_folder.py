@@ -5,6 +5,7 @@
 import json
 import os
 import shutil
+import time
 import types
 from datetime import UTC, datetime
 
@@ -154,7 +155,9 @@ def test_what_lay_there_before_the_save_is_not_signed(checkpoint, keys, trust, n
     said = signer.finish_folder(begun, with_all=False)
     assert [file.name for file in said.files] == ["config.json"]
     assert codes(checkpoint, trust, now) == {("ST-CKPT-141", "evil.py")}
-    # Several processes write there: what changed since this one started may be another's.
+    # Several processes write there: what changed since this one started may be another's. The
+    # kernel's time of a change moves in ticks of some milliseconds.
+    time.sleep(0.05)
     signer.started = now_of_files()
     begun = signer.begin_folder("save_state", checkpoint, None)
     (checkpoint / "random_states_0.pkl").write_text("x")
