@@ -10,13 +10,15 @@ own children.
 
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -68,7 +70,8 @@ def run_ranks(
             for process, (_, sender) in zip(ranks, pipes, strict=True):
                 process.start()
                 sender.close()  # so that a rank that dies reads as end-of-file
-            return _gather([receiver for receiver, _ in pipes], time.monotonic() + timeout)
+            receivers = [receiver for receiver, _ in pipes]
+            return _gather(receivers, ranks, time.monotonic() + timeout)
         finally:
             for process in ranks:
                 if process.pid is not None:
@@ -79,7 +82,9 @@ def run_ranks(
                 receiver.close()
 
 
-def _gather(receivers: "list[Connection[Any, Any]]", deadline: float) -> list[Any]:
+def _gather(
+    receivers: "list[Connection[Any, Any]]", ranks: Sequence[BaseProcess], deadline: float
+) -> list[Any]:
     results: dict[int, Any] = {}
     while len(results) < len(receivers):
         waiting = [rank for rank in range(len(receivers)) if rank not in results]
@@ -92,11 +97,21 @@ def _gather(receivers: "list[Connection[Any, Any]]", deadline: float) -> list[An
             try:
                 good, value = receivers[rank].recv()
             except EOFError:
-                raise RankError(f"rank {rank} died without a word") from None
+                raise RankError(f"rank {rank} {_end_of(ranks[rank])}") from None
             if not good:
                 raise RankError(f"rank {rank}:\n{value}")
             results[rank] = value
     return [results[rank] for rank in range(len(receivers))]
+
+
+def _end_of(process: BaseProcess) -> str:
+    process.join(_GRACE)
+    status = process.exitcode
+    if status is None:
+        return "closed its pipe and goes on"
+    if status < 0:
+        return f"was ended by {signal.strsignal(-status)} (signal {-status})"
+    return f"ended with status {status} and without a result"
 
 
 def _rank_main(  # noqa: PLR0917 - Process passes them by position

@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import os
+import re
+import signal
 import time
 
 import pytest
@@ -29,11 +31,11 @@ def _fail_on_rank_1():
     return dist.get_rank()
 
 
-def _die_on_rank_1():
+def _end_rank_1(how):
     import torch.distributed as dist
 
     if dist.get_rank() == 1:
-        os._exit(9)
+        os._exit(9) if how == "status" else os.kill(os.getpid(), signal.SIGSEGV)
     return dist.get_rank()
 
 
@@ -50,9 +52,16 @@ def test_a_rank_that_raises_is_reported_with_its_traceback():
         run_ranks(_fail_on_rank_1, 2)
 
 
-def test_a_rank_that_dies_is_reported():
-    with pytest.raises(RankError, match="rank 1 died"):
-        run_ranks(_die_on_rank_1, 2)
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("status", "rank 1 ended with status 9 and without a result"),
+        ("signal", "rank 1 was ended by Segmentation fault (signal 11)"),
+    ],
+)
+def test_a_rank_that_dies_is_reported_with_its_end(how, said):
+    with pytest.raises(RankError, match=re.escape(said)):
+        run_ranks(_end_rank_1, 2, how)
 
 
 def test_ranks_that_hang_are_killed():
