@@ -12,7 +12,7 @@ WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast test-slow test-compat durations test-gpu lint types bench campaign docs fuzz mutate release clean system-packages
+.PHONY: help quickstart test suite test-fast test-slow test-compat durations test-gpu lint types bench campaign docs fuzz mutate release clean system-packages
 
 help:  ## Show this text
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -20,17 +20,20 @@ help:  ## Show this text
 # A stamp is newer than what it was made from, so a second run needs no network.
 # An editable install compiles the guard's kernel in place, where there is a compiler.
 KERNEL := hatch_build.py tools/kernel.py securetrain/guard/sketch_kernel.c
-$(VENV)/.run: pyproject.toml constraints.txt $(KERNEL)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+$(BIN)/python:
+	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "cannot make a virtual environment: install python3-venv (Debian, Ubuntu) or set PYTHON=" >&2; exit 1; }
+
+$(VENV)/.run: pyproject.toml constraints.txt $(KERNEL) | $(BIN)/python
 	@echo "installing securetrain and torch into $(VENV) (once) ..."
 	@$(PIP) -e '.[train,report]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run
-	@echo "installing the test and lint tools into $(VENV) (once) ..."
+# All in one go: a second installation would resolve and compile everything again.
+$(VENV)/.dev: pyproject.toml constraints.txt $(KERNEL) | $(BIN)/python
+	@echo "installing securetrain, torch, the test and lint tools into $(VENV) (once) ..."
 	@$(PIP) -e '.[train,report,dev]'
-	@touch $@
+	@touch $(VENV)/.run $@
 
 $(VENV)/.frameworks: $(VENV)/.dev
 	@echo "installing the frameworks that the slow tests start into $(VENV) (once) ..."
@@ -44,7 +47,7 @@ $(VENV)/.docs: $(VENV)/.run
 quickstart: $(VENV)/.run  ## Train a model under a policy, verify it, attack it (about two minutes)
 	@$(BIN)/securetrain quickstart
 
-system-packages:
+system-packages: $(BIN)/python
 	@$(BIN)/python tools/system_packages.py
 
 lint: $(VENV)/.dev
@@ -56,7 +59,11 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-test: $(VENV)/.dev system-packages lint types  ## Lint, type-check, check the layers, run all tests
+# Packages are fetched while it lints, and types are checked while tests wait for each other.
+test: $(VENV)/.dev  ## Lint, type-check, check the layers, run all tests
+	@$(MAKE) --no-print-directory -j3 types suite
+
+suite: $(VENV)/.dev system-packages lint
 	$(PYTEST) -m "not gpu and not many and not compat"
 
 test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes)
