@@ -216,17 +216,12 @@ class LongRun:
 
     def _signed(self, said: CheckpointPredicate) -> CheckpointPredicate:
         messages = members.messages_of(said)
-        node_of = {
-            rank: node
-            for node, ref in zip(self.job.nodes, said.nodes, strict=True)
-            for rank in ref.ranks
-        }
         return msgspec.structs.replace(
             said,
             members=sorted(one.certificate for one in self.signers.values()),
-            signatures=[
-                members.signature_of(rank, self.signers[node_of[rank]], message)
-                for rank, message in enumerate(messages)
+            node_signatures=[
+                members.node_signature_of(said, ref.ranks, self.signers[node], messages)
+                for node, ref in zip(self.job.nodes, said.nodes, strict=True)
             ],
         )
 

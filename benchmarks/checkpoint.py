@@ -171,7 +171,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """A statement that every one of many ranks has signed, eight to a node."""
+    """A statement for which the nodes of many ranks have signed, eight ranks to a node."""
 
     num: int
 
@@ -202,9 +202,11 @@ class _Ranks:
         said = msgspec.structs.replace(
             said,
             members=sorted(signer.certificate for signer in signers),
-            signatures=[
-                members.signature_of(rank, signers[rank // 8], messages[rank])
-                for rank in range(self.num)
+            node_signatures=[
+                members.node_signature_of(
+                    said, list(range(self.num))[8 * n : 8 * n + 8], signer, messages
+                )
+                for n, signer in enumerate(signers)
             ],
         )
         roles = {TrustRole.CHECKPOINT: [key.public], TrustRole.NODE: [admitter.public]}

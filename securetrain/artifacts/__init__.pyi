@@ -46,6 +46,7 @@ from .statement.disputes import CheckedWords as CheckedWords
 from .statement.disputes import check_words as check_words
 from .statement.disputes import is_words as is_words
 from .statement.expectation import Expectation as Expectation
+from .statement.members import FileSigner as FileSigner
 from .statement.members import RankSigner as RankSigner
 from .statement.this_run import RunSigning as RunSigning
 from .statement.this_run import this_run as this_run

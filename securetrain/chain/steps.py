@@ -60,7 +60,7 @@ def judge_gradients(subject: Subject, given: Given) -> Verdict:
             return broken(
                 link, f"its {name.replace('_', ' ')}", expected=str(wanted), found=str(has)
             )
-    ranks = len(subject.said.signatures)
+    ranks = len(subject.said.signed_ranks)
     return verified(link, f"{said.verdict}: {len(records)} steps, by the word of {ranks} ranks")
 
 
@@ -149,7 +149,7 @@ def _read_records(link: ChainLink, subject: Subject, given: Given) -> Segment | 
     said = subject.said
     if said.bound.step_records is None:
         return missing(link, "the steps were not recorded")
-    if not said.signatures:
+    if not said.signed_ranks:
         return missing(link, "the ranks did not sign the records")
     for problem in members.check(said, given.trust, required=True):
         return broken(link, f"the ranks' signatures: {problem.what}")

@@ -47,7 +47,7 @@ def lie_to_the_socket(rank, world_size):
     said |= {"file": None, "tree": TreeInfo.of(TreeParams())}
     for name, lie in {"rank": 0, "run_id": "job-other", "step": 1, "world_size": 1}.items():
         try:
-            run.signer.sign(members.rank_message(**{**said, name: lie}))
+            run.signer.hand_in(members.rank_message(**{**said, name: lie}))
         except RuntimeRefusal as error:
             codes[name] = error.code
     return codes

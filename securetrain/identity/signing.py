@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Signing through a launcher's socket: the protocol ``securetrain-signer/1`` and its client.
+"""Signing through a launcher's socket: the protocol ``securetrain-signer/2`` and its client.
 
 A worker of a run has no key. It says what it has to say, and its launcher signs that, if this
 worker may say it (`launch.signing_service`). Rules of the frames, both ways:
@@ -10,7 +10,8 @@ worker may say it (`launch.signing_service`). Rules of the frames, both ways:
 3. a body is canonical JSON of a closed schema, except that of `RANK`, `WORD`, `CHECKPOINT`,
    `HEAD` and `SAVED`: the message that a key would sign, which the launcher reads as strictly as a
    verifier does;
-4. one question at a time on a connection, one reply to each. A refusal leaves the connection open
+4. nobody waits for another rank: the reply to the last word on a node's files has its signature;
+5. one question at a time on a connection, one reply to each. A refusal leaves the connection open
    unless the frame itself was malformed.
 
 A process that was forked makes a connection of its own: the launcher knows its peers by process.
@@ -38,7 +39,7 @@ from securetrain.core import CODES, canonical
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, reason
 from securetrain.identity.keys import PublicKey
 
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER: Final = struct.Struct(">cI")
 REPLY_LIMIT: Final = 8 << 20
 """Bytes; what a statement binds names every node of the run."""
@@ -58,7 +59,7 @@ class Ask(StrEnum):
     HELLO = "H"
     """Which worker am I, and under which keys will be signed?"""
     RANK = "R"
-    """Sign for this rank's own file of a checkpoint."""
+    """Take this rank's word on its own file of a checkpoint; with the last of a node, sign."""
     CHECKPOINT = "C"
     """Sign a checkpoint's statement; rank 0 only."""
     WORD = "W"
@@ -133,6 +134,15 @@ class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sig: str
     companion: str = ""
     """The signature of the key's companion."""
+
+
+class Handed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A rank's word was taken; with the last of its node the hashes of all, and a signature."""
+
+    keyid: str = ""
+    ranks: tuple[int, ...] = ()
+    leaves: tuple[str, ...] = ()
+    sig: str = ""
 
 
 class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -293,6 +303,14 @@ class SigningSocket:
         except (binascii.Error, SecureTrainError) as error:
             raise self._unreachable(f"its signature does not verify: {error}") from error
         return tuple(made)
+
+    def hand_in(self, message: bytes) -> Handed:
+        """Hand in this rank's word on its file.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035.
+        """
+        return self._reply(Ask.RANK, message, Handed)
 
     def write(self, event: bytes) -> None:
         """Have an event written (canonical JSON of `ledger.wire.Event`).

@@ -6,7 +6,8 @@ A worker is known by its process (`signing_peers`). What it asks for is read as 
 verifier reads it afterwards; bytes that are not exactly one of these messages are not signed:
 
 =============  ===================================================================================
-a rank's file  of this run, this rank and this world (or of rank 0 alone); no step before its last
+a rank's file  of this run, this rank and this world (or of rank 0 alone); no step before its last;
+               one in a save. The node's signature is made when all its ranks agree (`node_files`)
 a word         in a dispute: of this run, this rank and this world; each number of a guard and group
                once, so that no rank has two words signed for one
 a statement    from rank 0 alone: a checkpoint of this run, name, policy, membership and world,
@@ -59,6 +60,7 @@ from securetrain.identity.signing import (
 )
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.binding import Binder
+from securetrain.launch.node_files import NodeFiles, Whole, Word
 from securetrain.launch.signing_peers import Worker
 from securetrain.ledger import Event, LedgerEvent, WriterRole, events
 from securetrain.policy.schema import GuardResponse
@@ -134,6 +136,8 @@ class Judge:
     """The membership that is in force; None before the first."""
     began: datetime = field(init=False)
     """When this round began."""
+    files: NodeFiles = field(default_factory=NodeFiles)
+    """What the ranks of this node have said of their files, in this round."""
     _ranks: dict[int, int] = field(default_factory=dict)
     """The last step of which each rank has signed its file, in this round."""
     _words: dict[tuple[int, int, str], int] = field(default_factory=dict)
@@ -149,6 +153,7 @@ class Judge:
     def begin_round(self) -> None:
         """New workers start: they may go on from an older step."""
         self.began = self.here.clock()
+        self.files.begin(frozenset())
         self._ranks.clear()
         self._words.clear()
         self._statement = Last()
@@ -191,8 +196,9 @@ class Judge:
         limit = LIMITS[Ask.SECRET]
         return _read(lambda: canonical.decode(body, Wanted, limit=limit, canonical=True)).name
 
-    def rank_file(self, worker: Worker, message: bytes) -> None:
-        """Judge a rank's word on its file; the caller signs it next.
+    def rank_file(self, worker: Worker, message: bytes) -> Whole | None:
+        """Judge a rank's word on its file, and keep it; returns what the caller signs next when it
+        was the last one of its node in this save.
 
         Raises:
             RuntimeRefusal: ST-RUNT-031 to 033.
@@ -209,7 +215,9 @@ class Judge:
         last = self._ranks.get(worker.rank, -1)
         if said.step < last:
             raise RuntimeRefusal(OTHER_TIME, f"step {said.step} comes after step {last}")
+        whole = self.files.take(Word(said=said, message=message))
         self._ranks[worker.rank] = said.step
+        return whole
 
     def word(self, worker: Worker, message: bytes) -> None:
         """Judge a rank's word in a dispute; the caller signs it next.
@@ -269,8 +277,8 @@ class Judge:
                 f" {last.seq}",
             )
         self._check_nodes(said)
-        if len(said.members) > len(said.signatures):
-            raise RuntimeRefusal(NOT_OWN, "it has more certificates than ranks have signed")
+        if len(said.members) > len(said.signatures) + len(said.by_nodes):
+            raise RuntimeRefusal(NOT_OWN, "it has more certificates than there are signatures")
         for problem in members.check(said, self.here.trust, required=False):
             raise RuntimeRefusal(NOT_OWN, f"the ranks' signatures: {problem.what}")
         self._statement = Last(said.step, said.seq)

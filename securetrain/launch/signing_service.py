@@ -38,6 +38,7 @@ from securetrain.identity.signing import (
     Ask,
     Bonds,
     Given,
+    Handed,
     Refusal,
     Reply,
     Signed,
@@ -47,7 +48,7 @@ from securetrain.identity.signing import (
 from securetrain.launch import elastic_agent
 from securetrain.launch.node_secrets import no_secrets
 from securetrain.launch.saved_events import saved_event
-from securetrain.launch.signing_keys import Keys, companion_of, signed, spki
+from securetrain.launch.signing_keys import Keys, handed, signed, welcome
 from securetrain.launch.signing_peers import Worker, identify, stood_for, workers_of
 from securetrain.launch.signing_quota import Quota, Share
 from securetrain.launch.signing_rules import MALFORMED, Judge
@@ -198,6 +199,8 @@ class SigningService:
             self._round += 1
             found = workers_of(pids, environments, self._round)
             self._workers = {worker.pid: worker for worker in found}
+            # Also those that have ended by now: no save is whole without them.
+            self.judge.files.begin(frozenset(int(one["RANK"]) for one in environments.values()))
             self._starting = False
         if self._thread is not None:
             os.write(self._wake[1], b"x")
@@ -374,18 +377,13 @@ class SigningService:
 
     def _judged(
         self, worker: Worker, ask: Ask, body: bytes
-    ) -> Welcome | Signed | Written | Given | Bonds:
+    ) -> Welcome | Handed | Signed | Written | Given | Bonds:
         match ask:
             case Ask.HELLO:
                 self.judge.hello(body)
-                return self._welcome(worker)
+                return welcome(self.keys, self.judge.here, worker, self.nodes)
             case Ask.RANK | Ask.WORD:
-                if self.keys.rank is None:
-                    raise RuntimeRefusal(
-                        MALFORMED, "no key is certified for the ranks of this node"
-                    )
-                (self.judge.rank_file if ask is Ask.RANK else self.judge.word)(worker, body)
-                return signed(self.keys.rank.key, body)
+                return self._by_node(worker, ask, body)
             case Ask.CHECKPOINT | Ask.HEAD:
                 (self.judge.statement if ask is Ask.CHECKPOINT else self.judge.head)(worker, body)
                 return signed(self.keys.checkpoint, body, whole=True)
@@ -415,22 +413,14 @@ class SigningService:
         except OSError as error:
             raise RuntimeRefusal(signing.UNREACHABLE, str(error)) from error
 
-    def _welcome(self, worker: Worker) -> Welcome:
-        rank = self.keys.rank
-        return Welcome(
-            run_id=self.judge.here.run_id,
-            rank=worker.rank,
-            world_size=worker.world_size,
-            checkpoint_key=spki(self.keys.checkpoint) if worker.rank == 0 else "",
-            checkpoint_companion=companion_of(self.keys.checkpoint) if worker.rank == 0 else "",
-            rank_key="" if rank is None else spki(rank.key),
-            rank_certificate="" if rank is None else rank.certificate,
-            nodes=self.nodes,
-            saved_key=spki(self.keys.checkpoint) if self.judge.here.signs_saves else "",
-            saved_companion=(
-                companion_of(self.keys.checkpoint) if self.judge.here.signs_saves else ""
-            ),
-        )
+    def _by_node(self, worker: Worker, ask: Ask, body: bytes) -> Handed | Signed:
+        """Judge what the key of the node signs."""
+        if self.keys.rank is None:
+            raise RuntimeRefusal(MALFORMED, "no key is certified for the ranks of this node")
+        if ask is Ask.RANK:
+            return handed(self.keys.rank.key, self.judge.rank_file(worker, body))
+        self.judge.word(worker, body)
+        return signed(self.keys.rank.key, body)
 
     def _note_saved(self, worker: Worker, said: SavedFiles) -> None:
         """Write who has had what signed; above the rank's share it is counted only."""

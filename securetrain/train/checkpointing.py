@@ -26,10 +26,10 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts import (
+    FileSigner,
     Freshness,
     Kind,
     LocalStorage,
-    RankSigner,
     Recipient,
     SaveContext,
     SavedCheckpoint,
@@ -95,7 +95,7 @@ class Checkpoints:
     """Rank 0 signs for all; None on the other ranks."""
     head_key: Signer | None
     """Signs the head of the run; None on the other ranks."""
-    signer: RankSigner | None
+    signer: FileSigner | None
     """Signs this rank's own file; None without a launcher that certifies keys."""
     dataset_name: str
     dataset_digest: str

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from securetrain.artifacts.statement import (
     Bound,
@@ -143,16 +144,25 @@ class Segment:
 
     def signed(self, said: CheckpointPredicate) -> CheckpointPredicate:
         messages = members.messages_of(said)
-        node_of = {rank: node for node, ref in zip(self.job.nodes, said.nodes, strict=True)
-                   for rank in ref.ranks}  # fmt: skip
         return msgspec.structs.replace(
             said,
             members=sorted(one.certificate for one in self.signers.values()),
-            signatures=[
-                members.signature_of(rank, self.signers[node_of[rank]], message)
-                for rank, message in enumerate(messages)
+            node_signatures=[
+                members.node_signature_of(said, ref.ranks, self.signers[node], messages)
+                for node, ref in zip(self.job.nodes, said.nodes, strict=True)
             ],
         )
+
+    def each_alone(self, said: CheckpointPredicate) -> CheckpointPredicate:
+        """The same, with a signature of every rank: as statements had them before."""
+        messages = members.messages_of(said)
+        signers = [
+            self.signers[node]
+            for node, ref in zip(self.job.nodes, said.nodes, strict=True)
+            for _ in ref.ranks
+        ]
+        made = [members.signature_of(n, signers[n], one) for n, one in enumerate(messages)]
+        return msgspec.structs.replace(said, node_signatures=UNSET, signatures=made)
 
     def judge(self, said: CheckpointPredicate, link: ChainLink) -> tuple[LinkState, str]:
         opened = Opened(kind=Kind.CHECKPOINT, predicate=said, digest="cc" * 32, key_ids=frozenset())
@@ -170,9 +180,10 @@ def segment(job: Job) -> Segment:
 
 def test_honest_records_show_rows_and_gradients(segment):
     said = segment.said(segment.kept())
-    for link in (ROWS, GRADIENTS):
-        state, what = segment.judge(said, link)
-        assert state is LinkState.VERIFIED, what
+    for signed in (said, segment.each_alone(said)):
+        for link in (ROWS, GRADIENTS):
+            state, what = segment.judge(signed, link)
+            assert state is LinkState.VERIFIED, what
     assert "8 of 8 steps" in segment.judge(said, ROWS)[1]
     # Refused steps are counted, and they are no stain: nothing of them is in the weights.
     segment.edit(3, verdict="refused", norm="nan")
@@ -296,8 +307,22 @@ def a_page_is_named_twice(s: Segment) -> CheckpointPredicate:
 
 @lie(GRADIENTS)
 def one_rank_signed_other_records(s: Segment) -> CheckpointPredicate:
-    said, other = s.said(s.kept()), s.said("ab" * 32)
+    said, other = (s.each_alone(one) for one in (s.said(s.kept()), s.said("ab" * 32)))
     return msgspec.structs.replace(said, signatures=[*said.signatures[:-1], other.signatures[-1]])
+
+
+@lie(GRADIENTS)
+def one_node_signed_other_records(s: Segment) -> CheckpointPredicate:
+    said, other = s.said(s.kept()), s.said("ab" * 32)
+    return msgspec.structs.replace(said, node_signatures=[*said.by_nodes[:-1], other.by_nodes[-1]])
+
+
+@lie(GRADIENTS)
+def one_leaf_of_a_node_is_of_other_records(s: Segment) -> CheckpointPredicate:
+    said, other = s.said(s.kept()), s.said("ab" * 32)
+    first, strange = said.by_nodes[0], other.by_nodes[0]
+    mixed = msgspec.structs.replace(first, leaves=[strange.leaves[0], *first.leaves[1:]])
+    return msgspec.structs.replace(said, node_signatures=[mixed, *said.by_nodes[1:]])
 
 
 @lie(GRADIENTS)
@@ -310,8 +335,14 @@ def the_ranks_signed_no_records(s: Segment) -> CheckpointPredicate:
 
 @lie(GRADIENTS)
 def a_rank_is_stripped(s: Segment) -> CheckpointPredicate:
-    said = s.said(s.kept())
+    said = s.each_alone(s.said(s.kept()))
     return msgspec.structs.replace(said, signatures=said.signatures[1:])
+
+
+@lie(GRADIENTS)
+def a_node_is_stripped(s: Segment) -> CheckpointPredicate:
+    said = s.said(s.kept())
+    return msgspec.structs.replace(said, node_signatures=said.by_nodes[1:])
 
 
 @lie(ROWS)
@@ -463,7 +494,7 @@ def test_a_lie_is_broken_at_its_link(segment, monkeypatch, name):
 @pytest.mark.forgery
 def test_what_is_not_there_is_missing(segment):
     said = segment.said(segment.kept())
-    bare = msgspec.structs.replace(said, signatures=[], members=[])
+    bare = msgspec.structs.replace(said, node_signatures=UNSET, members=[])
     unbound = msgspec.structs.replace(
         said, bound=msgspec.structs.replace(said.bound, step_records=None)
     )

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec import UNSET
 
 from securetrain.artifacts.statement import (
     Bound,
@@ -448,7 +449,7 @@ def test_what_is_not_there_is_missing(tabled):
     tabled.pieces = InMemory(whole)
     tabled.edit(4, table=None)
     assert tabled.verdict(tabled.said(tabled.kept())).state is LinkState.MISSING
-    unsigned = msgspec.structs.replace(said, signatures=[], members=[])
+    unsigned = msgspec.structs.replace(said, node_signatures=UNSET, members=[])
     assert tabled.verdict(unsigned).state is LinkState.BROKEN
 
 

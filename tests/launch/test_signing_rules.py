@@ -31,7 +31,7 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import dsse, words
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.signing import Hello
+from securetrain.identity.signing import VERSION, Hello
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.run_setup import make_identity, prepare_run
 from securetrain.launch.signing_peers import Worker
@@ -187,7 +187,7 @@ def refused(code, said, ask, *arguments):
 
 
 def test_what_a_worker_may_say(bench, judge):
-    judge.hello(canonical.encode(Hello(1)))
+    judge.hello(canonical.encode(Hello(VERSION)))
     judge.rank_file(worker(), bench.rank_file())
     judge.rank_file(worker(1), bench.rank_file(rank=1, file=None))
     judge.statement(worker(), bench.statement())
@@ -549,7 +549,7 @@ def test_what_is_no_event(judge, body):
     refused("ST-RUNT-032", "", judge.event, worker(), body)
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"version":2}', b'{"version":1,"rank":0}'])
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"version":1}', b'{"version":2,"rank":0}'])
 def test_what_is_no_greeting(judge, body):
     refused("ST-RUNT-032", "", judge.hello, body)
 
@@ -564,12 +564,13 @@ def test_the_clock_is_the_launchers(bench, judge):
 def test_a_run_that_goes_back_does_its_steps_again_under_new_numbers(bench):
     judge = bench.judge()
     judge.rank_file(worker(0), bench.rank_file(step=8))
-    judge.rank_file(worker(1), bench.rank_file(step=3, rank=1, file=bench.file(1)))
+    older = {"step": 3, "save_id": "1" * 32}
+    judge.rank_file(worker(1), bench.rank_file(rank=1, file=bench.file(1), **older))
     refused(
         "ST-RUNT-033", "step 5 comes after", judge.rank_file, worker(0), bench.rank_file(step=5)
     )
     judge.roll_back(4)
-    judge.rank_file(worker(0), bench.rank_file(step=5))
+    judge.rank_file(worker(0), bench.rank_file(step=5, save_id="2" * 32))
     refused(
         "ST-RUNT-033", "step 2 comes after", judge.rank_file, worker(0), bench.rank_file(step=2)
     )

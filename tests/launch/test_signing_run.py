@@ -150,7 +150,7 @@ def test_the_trainer_and_a_script_save_without_a_key_and_speak_for_nobody_else(l
     assert [one.step for one in by_trainer] == [3, 6]
     for one in by_trainer:
         assert members.check(one, trust, required=True) == []
-        assert [signature.rank for signature in one.signatures] == [0, 1]
+        assert [signature.ranks for signature in one.by_nodes] == [[0, 1]], "once for the node"
     binds_its_inputs(made.run, by_trainer)
     newest = read_head(LocalStorage(made.run.checkpoints), trust)
     assert newest is not None

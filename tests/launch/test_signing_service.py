@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from securetrain.artifacts.statement import node_signatures
 from securetrain.artifacts.statement.members import rank_message
+from securetrain.artifacts.statement.statements import RankFile
 from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.rundir import RunDir
@@ -36,7 +38,8 @@ from securetrain.ledger import Ledger, WriterRole, events, key_file, read_ledger
 from securetrain.ledger.events import encode_event
 from tests.launch.test_signing_rules import TREE
 
-HELLO = signing.frame(Ask.HELLO, canonical.encode(Hello(1)))
+OTHER = RankFile(name="rank-00001.bin", size=8, root="cd" * 32, rank=1)
+HELLO = signing.frame(Ask.HELLO, canonical.encode(Hello(signing.VERSION)))
 
 # Does what it is told, one line of JSON a command, and answers with one line each.
 PUPPET = r"""
@@ -271,13 +274,48 @@ def test_each_worker_is_known_by_its_process(launcher):
         said = one.reply()
         assert (said["rank"], said["world_size"], said["run_id"]) == (rank, 2, launcher.setup.job)
         assert bool(said["checkpoint_key"]) is (rank == 0)
-        assert one.ask(Ask.RANK, launcher.file(rank))["keyid"]
+        # The node signs when both have spoken.
+        assert bool(one.ask(Ask.RANK, launcher.file(rank))["sig"]) is (rank == 1)
         assert one.ask(Ask.RANK, launcher.file(1 - rank)) == "ST-RUNT-031"
         assert one.ask(Ask.WORD, launcher.word(rank))["keyid"]
         assert one.ask(Ask.EVENT, body_of(STEP)) == {"kept": True}
     writers = [writer for writer, event in launcher.ledger() if event == STEP]
     assert writers == ["rank-0", "rank-1"], "as the launcher knows them"
     assert launcher.refusals() == [("ST-RUNT-031", "rank-0"), ("ST-RUNT-031", "rank-1")]
+
+
+def test_a_node_signs_once_for_all_its_ranks(launcher):
+    first, second = launcher.workers()
+    words_of = [launcher.file(rank) for rank in (0, 1)]
+    assert first.ask(Ask.RANK, words_of[0])["sig"] == ""
+    other = launcher.file(1, step=6)
+    assert second.ask(Ask.RANK, other) == "ST-RUNT-033", "the ranks do not agree on the step"
+    said = second.ask(Ask.RANK, words_of[1])
+    assert said["ranks"] == [0, 1]
+    assert said["leaves"] == [node_signatures.leaf_of(one) for one in words_of]
+    message = node_signatures.node_message(
+        launcher.setup.job, "ab" * 16, said["ranks"], said["leaves"]
+    )
+    first.send(HELLO)
+    key = PublicKey.from_spki(base64.b64decode(first.reply()["rank_key"]))
+    key.verify(base64.b64decode(said["sig"]), message)
+    # Neither says anything else of this save any more, and each may ask again.
+    assert second.ask(Ask.RANK, launcher.file(1, file=OTHER)) == "ST-RUNT-033"
+    assert first.ask(Ask.RANK, words_of[0])["leaves"] == said["leaves"]
+    # A signature for the one alone is not to be had: rank 1 is there, and has not spoken.
+    assert first.ask(Ask.RANK, launcher.file(0, save_id="1" * 32))["sig"] == ""
+
+
+def test_a_worker_that_ended_at_once_is_waited_for(launcher):
+    """A save is never whole without a rank that was started here."""
+    launcher.service.starting()
+    here, gone = launcher.puppet(), launcher.puppet()
+    gone.process.kill()
+    gone.process.wait()
+    environments = {n: {"RANK": str(n), "WORLD_SIZE": "2"} for n in (0, 1)}
+    launcher.service.started({0: here.pid, 1: gone.pid}, environments)
+    here.connect()
+    assert here.ask(Ask.RANK, launcher.file(0))["sig"] == ""
 
 
 def test_a_word_is_signed_with_the_key_of_the_ranks_and_once(launcher):
@@ -378,6 +416,8 @@ def test_without_a_sandbox_no_process_stands_for_another(launcher):
 
 def test_nobody_speaks_for_a_round_that_is_over(launcher):
     first, second = launcher.workers()
+    first.send(HELLO)
+    assert first.reply()["rank"] == 0, "it was let in before the round ended"
     second.do("fork")
     launcher.workers()
     assert first.ask(Ask.RANK, launcher.file()) == "ST-RUNT-033"

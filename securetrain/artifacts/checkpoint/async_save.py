@@ -37,7 +37,7 @@ from securetrain.artifacts.checkpoint.save import SavedCheckpoint, run_save
 from securetrain.artifacts.checkpoint.writer import Writer
 from securetrain.artifacts.checkpoint.writing import FileWriter
 from securetrain.artifacts.statement.context import SaveContext
-from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.statement.members import FileSigner
 from securetrain.artifacts.tree import lease
 from securetrain.artifacts.tree.encryption import Recipient
 from securetrain.artifacts.tree.storage import LocalStaging, Place, Staging, shown, storage_of
@@ -64,7 +64,7 @@ def async_save(
     context: SaveContext,
     params: TreeParams | None = None,
     process_group: dist.ProcessGroup | None = None,
-    signer: RankSigner | None = None,
+    signer: FileSigner | None = None,
     mode: SaveMode = SaveMode.THREAD,
     recipients: Sequence[Recipient] = (),
 ) -> Future[SavedCheckpoint]:

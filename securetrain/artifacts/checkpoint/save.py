@@ -30,10 +30,11 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from securetrain.artifacts.checkpoint import values
 from securetrain.artifacts.checkpoint.errors import refusing, unwrap
+from securetrain.artifacts.checkpoint.reports import FILE
 from securetrain.artifacts.checkpoint.tensors import check_host, dtype_name
-from securetrain.artifacts.checkpoint.writer import FILE, Writer
+from securetrain.artifacts.checkpoint.writer import Writer
 from securetrain.artifacts.statement.context import SaveContext
-from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.statement.members import FileSigner
 from securetrain.artifacts.tree import codec
 from securetrain.artifacts.tree.encryption import Recipient
 from securetrain.artifacts.tree.storage import Place, shown, storage_of
@@ -62,7 +63,7 @@ def save(
     context: SaveContext,
     params: TreeParams | None = None,
     process_group: dist.ProcessGroup | None = None,
-    signer: RankSigner | None = None,
+    signer: FileSigner | None = None,
     recipients: Sequence[Recipient] = (),
 ) -> SavedCheckpoint:
     """Save and sign a checkpoint. Every rank of the group calls it.

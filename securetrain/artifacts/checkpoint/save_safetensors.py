@@ -19,7 +19,7 @@ from securetrain.artifacts.checkpoint.containers import Safetensors
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint, run_save
 from securetrain.artifacts.checkpoint.writer import Writer
 from securetrain.artifacts.statement.context import SaveContext
-from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.statement.members import FileSigner
 from securetrain.artifacts.tree.storage import Place, shown, storage_of
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import Signer
@@ -33,7 +33,7 @@ def save_safetensors(
     context: SaveContext,
     params: TreeParams | None = None,
     process_group: dist.ProcessGroup | None = None,
-    signer: RankSigner | None = None,
+    signer: FileSigner | None = None,
 ) -> SavedCheckpoint:
     """Save and sign a checkpoint of safetensors files. Every rank of the group calls it.
 

@@ -33,7 +33,7 @@ from securetrain.artifacts.checkpoint.signed_storage import (
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.expectation import Expectation
-from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.statement.members import FileSigner
 from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetRef, PolicyRef
 from securetrain.artifacts.statement.this_run import this_run
 from securetrain.artifacts.tree.encryption import DecryptionKey, Recipient
@@ -70,7 +70,7 @@ class Session:
     expect: Expectation | None = None
     """More that is expected of whatever is loaded."""
     dataset: DatasetRef = field(default_factory=DatasetRef)
-    signer: RankSigner | None = field(default=None, repr=False)
+    signer: FileSigner | None = field(default=None, repr=False)
     """This rank's own key; see `save`."""
     recipients: Sequence[Recipient] = ()
     """The keys that open what is saved; see `save`."""

@@ -55,7 +55,7 @@ from securetrain.artifacts.lineage.freshness import Freshness, remember
 from securetrain.artifacts.lineage.judging import Asked
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.expectation import Expectation
-from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.statement.members import FileSigner
 from securetrain.artifacts.tree import codec, lease
 from securetrain.artifacts.tree.encryption import DecryptionKey, Recipient
 from securetrain.artifacts.tree.foreign import Parts, part_name
@@ -113,7 +113,7 @@ class SignedWriter(Writer):
         context: SaveContext,
         key: Signer | Path | str | None = None,
         params: TreeParams | None = None,
-        signer: RankSigner | None = None,
+        signer: FileSigner | None = None,
         recipients: Sequence[Recipient] = (),
     ) -> None:
         super().__init__(

@@ -28,19 +28,26 @@ from securetrain import __version__
 from securetrain.artifacts.checkpoint.bonds import bonded
 from securetrain.artifacts.checkpoint.containers import Container, Native
 from securetrain.artifacts.checkpoint.errors import refusing
+from securetrain.artifacts.checkpoint.reports import (
+    FILE,
+    Report,
+    problems_of,
+    reports_of,
+    sealed_in,
+    signatures_in,
+)
 from securetrain.artifacts.checkpoint.sealing import SealingWriter
 from securetrain.artifacts.checkpoint.tensors import dtype_name, memory, to_host
 from securetrain.artifacts.checkpoint.writing import FileWriter, InThisProcess, Output
 from securetrain.artifacts.lineage import numbering
 from securetrain.artifacts.statement import members
 from securetrain.artifacts.statement.context import SaveContext
-from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.statement.members import FileSigner
 from securetrain.artifacts.statement.statements import (
     Bound,
     CheckpointPredicate,
     IndexFile,
     RankFile,
-    RankSignature,
     TreeInfo,
     digest_of,
     sign,
@@ -48,36 +55,17 @@ from securetrain.artifacts.statement.statements import (
 from securetrain.artifacts.statement.this_run import this_run
 from securetrain.artifacts.tree import codec
 from securetrain.artifacts.tree import index as index_file
-from securetrain.artifacts.tree.encryption import FileCipher, Recipient, Sealed, new_key
+from securetrain.artifacts.tree.encryption import FileCipher, Recipient, new_key
 from securetrain.artifacts.tree.layout import INDEX, LEAVES_SUFFIX, STATEMENT, Kind
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.tree.storage import Staging, Storage
-from securetrain.core import canonical
 from securetrain.core.errors import UsageError
 from securetrain.core.hashtree import CHECKPOINT_LEAF, HashAlgorithm, TreeParams
 from securetrain.identity.keys import Signer
 
-FILE: Final = "securetrain:file"
-"""The name of the synthetic result by which a rank reports its file."""
 SMALLEST_LEAF: Final = 64 << 10
 LEAVES_IN_A_PART: Final = 100
 _PLAN: Final = "ST-USAG-013"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Report:
-    """A rank's report on its part; travels as a plain tuple."""
-
-    name: str
-    """Empty when it wrote no file."""
-    size: int
-    root: str
-    key: str
-    """The id of its key; empty when it has none."""
-    sig: str
-    certificate: str
-    sealed: str
-    """How it encrypted its file, as JSON; empty when it did not."""
 
 
 class Writer(StorageWriter):
@@ -88,7 +76,7 @@ class Writer(StorageWriter):
         *,
         storage: Storage,
         key: Signer | None,
-        signer: RankSigner | None,
+        signer: FileSigner | None,
         context: SaveContext,
         params: TreeParams | None,
         container: Container | None = None,
@@ -270,10 +258,6 @@ class Writer(StorageWriter):
         return SealingWriter(inner, cipher, sealed)
 
     def _report(self, rank: int, file: RankFile | None) -> Report:
-        name, size, root = ("", 0, "") if file is None else (file.name, file.size, file.root)
-        sealed = canonical.encode(file.sealed).decode() if file and file.sealed else ""
-        if self.signer is None:
-            return Report(name, size, root, "", "", "", sealed)
         message = members.rank_message(
             run_id=self.context.run_id,
             step=self.context.step,
@@ -284,15 +268,13 @@ class Writer(StorageWriter):
             file=file,
             step_records=self.context.recorded,
         )
-        signer = self.signer
-        signed = signer.sign(message)
-        return Report(name, size, root, signer.key.key_id, signed, signer.certificate, sealed)
+        return Report.of(file, self.signer, message)
 
     @refusing("ST-USAG-010")
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write the index and the statement, and give the directory its name."""
         assert self.key is not None
-        reports = _reports(results)
+        reports = reports_of(results)
         files = self._files(reports)
         index = _index(metadata, results, {file.rank: file.name for file in files})
         data = index_file.encode(index)
@@ -341,7 +323,7 @@ class Writer(StorageWriter):
                     size=report.size,
                     root=report.root,
                     rank=rank,
-                    sealed=_sealed(report, encrypted=bool(self.recipients)),
+                    sealed=sealed_in(report, encrypted=bool(self.recipients)),
                 )
             )
         return sorted(files, key=lambda file: file.name)
@@ -354,15 +336,6 @@ class Writer(StorageWriter):
         reports: Mapping[int, Report],
     ) -> CheckpointPredicate:
         said = self.context
-        signed = {rank: report for rank, report in reports.items() if report.key}
-        if signed and len(signed) != self.world_size:
-            missing = next(rank for rank in range(self.world_size) if rank not in signed)
-            raise UsageError(
-                "ST-USAG-001",
-                f"rank {missing} has no key to sign its file with, and others have",
-                "signer",
-                "give every rank a signer, or none",
-            )
         predicate = CheckpointPredicate(
             run_id=said.run_id,
             name=said.signed_name,
@@ -390,13 +363,9 @@ class Writer(StorageWriter):
             gradients=said.gradients,
             epoch=said.epoch,
             bound=Bound(step_records=said.recorded),
-            members=sorted({report.certificate for report in signed.values()}),
-            signatures=[
-                RankSignature(rank=rank, key=report.key, sig=report.sig)
-                for rank, report in sorted(signed.items())
-            ],
+            **signatures_in(reports, self.world_size),
         )
-        for problem in members.check_signatures(predicate, members.keys_named(predicate.members)):
+        for problem in problems_of(predicate):
             raise problem.error(self.storage.name)
         return predicate
 
@@ -437,30 +406,6 @@ def _has_tensors(plan: SavePlan) -> bool:
 
 def _small(name: str, data: bytes) -> IndexFile:
     return IndexFile(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-
-def _reports(results: list[list[WriteResult]]) -> dict[int, Report]:
-    """The reports of all ranks on their own parts; the last word counts, and there is one."""
-    return {
-        rank: Report(*result.storage_data)
-        for rank, reported in enumerate(results)
-        for result in reported
-        if result.index.fqn == FILE
-    }
-
-
-def _sealed(report: Report, *, encrypted: bool) -> Sealed | None:
-    """The encryption of a rank's file: this save asks the same of all ranks."""
-    if bool(report.sealed) != encrypted:
-        raise UsageError(
-            "ST-USAG-001",
-            f"the ranks do not agree on whether {report.name} is encrypted",
-            "recipients",
-            "give every rank the same recipients",
-        )
-    if not encrypted:
-        return None
-    return canonical.decode(report.sealed.encode(), Sealed, limit=1 << 20, where=report.name)
 
 
 def _index(

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 from . import members as members
+from . import node_signatures as node_signatures
 from .context import SaveContext as SaveContext
 from .context import StepPieces as StepPieces
 from .dataset_predicate import DataFormat as DataFormat

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from securetrain.artifacts.tree.encryption import Sealed
 from securetrain.artifacts.tree.parts import Count, Hex32, Text, Time, TreeInfo
@@ -118,6 +118,20 @@ class RankSignature(_Part, frozen=True):
     """Base64."""
 
 
+class NodeSignature(_Part, frozen=True):
+    """One signature for all ranks of a node, over the root of a tree of their messages
+    (`node_signatures`).
+    """
+
+    key: Hex32
+    ranks: Annotated[list[Count], Meta(min_length=1, max_length=MAX_WORLD)]
+    """Sorted; a leaf each."""
+    leaves: Annotated[list[Hex32], Meta(min_length=1, max_length=MAX_WORLD)]
+    """The hashes of their messages, so that a rank can be named whose message is another one."""
+    sig: Annotated[str, Meta(max_length=256)]
+    """Base64."""
+
+
 class CheckpointPredicateV1(_Part, frozen=True):
     """The content of a checkpoint's signature before it had a name: read, and written no more."""
 
@@ -146,7 +160,7 @@ class CheckpointPredicateV1(_Part, frozen=True):
     members: Annotated[list[Annotated[str, Meta(max_length=8192)]], Meta(max_length=65536)] = []
     """The certificates of the ranks' keys (`members.RankKey`, in DSSE)."""
     signatures: list[RankSignature] = []
-    """Every rank's signature over its own part, by rank; empty when the ranks did not sign."""
+    """Signatures of ranks that each sign their own part, by rank."""
 
 
 class Bound(_Part, frozen=True, omit_defaults=True):
@@ -175,3 +189,20 @@ class CheckpointPredicate(CheckpointPredicateV1, frozen=True):
     name: Text = ""
     """The name of what it is, by which people ask for it; empty when it has none."""
     bound: Bound = Bound()
+    node_signatures: Annotated[list[NodeSignature], Meta(min_length=1)] | UnsetType = UNSET
+    """The signatures of nodes for their ranks, by the first of these; without it where no node
+    signed, as in all statements before there were any.
+    """
+
+    @property
+    def by_nodes(self) -> list[NodeSignature]:
+        """The nodes' signatures; none where it has none."""
+        return [] if self.node_signatures is UNSET else self.node_signatures
+
+    @property
+    def signed_ranks(self) -> list[int]:
+        """The ranks that signed their part, each as often as it is signed for; empty when the ranks
+        did not sign.
+        """
+        alone = [signature.rank for signature in self.signatures]
+        return sorted([*alone, *(rank for node in self.by_nodes for rank in node.ranks)])

@@ -7,10 +7,12 @@ of every rank. So each rank signs its own part, with a key that whoever admits n
 certified (trust role ``node``). A verifier then asks, in order:
 
 1. every rank of the world has signed, once: a rank that wrote no file signs that it wrote none, so
-   that no file can be dropped;
+   that no file can be dropped. A launcher holds the key of its node and signs once for all its
+   ranks, over a tree of their messages (`node_signatures`); a rank with a key of its own signs its
+   message;
 2. every key has a certificate: signed for the role ``node``, for this run, valid when the
    checkpoint was saved, one certificate a key;
-3. the certified node is one that the statement names, and the one that it names for the rank;
+3. the certified node is one that the statement names, and the one that it names for each rank;
 4. each signature is over exactly this file of this rank, of this step, in this save of this run:
    a file of another step, save or rank does not fit (no mix and match). Where the steps were
    recorded, each has signed the records, too (version 2 of the message).
@@ -22,16 +24,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
+from securetrain.artifacts.statement import node_signatures
 from securetrain.artifacts.statement.statements import (
     MAX_WORLD,
     CheckpointPredicate,
     Count,
     Hex32,
+    NodeSignature,
     RankFile,
     RankSignature,
     Text,
@@ -100,6 +104,10 @@ class RankSigner:
     def sign(self, message: bytes) -> str:
         """A signature in base64."""
         return base64.b64encode(self.key.sign(message)).decode()
+
+
+FileSigner: TypeAlias = RankSigner | node_signatures.NodeSigner
+"""The means of a rank to have its part signed: by itself, or by its launcher for the whole node."""
 
 
 def certify(member: RankKey, by: Signer) -> str:
@@ -204,14 +212,18 @@ def check(predicate: CheckpointPredicate, trust: TrustRoot, *, required: bool) -
             unless they are not required and the trust root names nobody who could say so.
     """
     admitters = trust.keys_for(TrustRole.NODE)
-    if not required and (not predicate.signatures or not admitters):
+    signed = predicate.signed_ranks
+    if not required and (not signed or not admitters):
         return []
-    if not predicate.signatures:
+    if not signed:
         return [_unsigned("the ranks did not sign their files, and the policy asks for it")]
-    signed = [signature.rank for signature in predicate.signatures]
-    if missing := sorted(set(range(predicate.world_size)) - set(signed)):
-        return [_unsigned(f"{_ranks(missing)} did not sign")]
-    return list(_latest.problems(predicate, trust))
+    return unsigned(predicate) or list(_latest.problems(predicate, trust))
+
+
+def unsigned(predicate: CheckpointPredicate) -> list[Problem]:
+    """Rule 1."""
+    missing = sorted(set(range(predicate.world_size)) - set(predicate.signed_ranks))
+    return [_unsigned(f"{_ranks(missing)} did not sign")] if missing else []
 
 
 class _Latest:
@@ -264,6 +276,7 @@ def check_signatures(
     messages = messages_of(predicate)
     unknown: list[int] = []
     wrong: list[int] = []
+    together: list[int] = []
     for signature in predicate.signatures:
         key = keys.get(signature.key)
         if key is None:
@@ -273,6 +286,14 @@ def check_signatures(
             key.verify(base64.b64decode(signature.sig, validate=True), messages[signature.rank])
         except (IdentityError, binascii.Error, ValueError):
             wrong.append(signature.rank)
+    for node in predicate.by_nodes:
+        key = keys.get(node.key)
+        if key is None:
+            unknown += node.ranks
+            continue
+        wrong += node_signatures.others(node, messages)
+        if not node_signatures.verifies(node, predicate, key):
+            together += node.ranks
     problems = []
     if unknown:
         problems.append(_unsigned(f"{_ranks(unknown)} signed with a key that nobody certified"))
@@ -281,6 +302,14 @@ def check_signatures(
             Problem(
                 code="ST-CKPT-111",
                 what=f"{_ranks(wrong)} signed something else than this file in this save",
+                file=STATEMENT,
+            )
+        )
+    if together:
+        problems.append(
+            Problem(
+                code="ST-CKPT-111",
+                what=f"the node of {_ranks(together)} did not sign these leaves for this save",
                 file=STATEMENT,
             )
         )
@@ -350,18 +379,36 @@ def _check_nodes(
         return []
     names = {node.node for node in predicate.nodes}
     home = {rank: node.node for node in predicate.nodes for rank in node.ranks}
-    for signature in predicate.signatures:
-        if signature.key not in keys:
+    for rank, key in node_signatures.signers_of(predicate).items():
+        if key not in keys:
             continue
-        node = keys[signature.key][1]
-        if node not in names or home.get(signature.rank, node) != node:
-            return [_unsigned(f"rank {signature.rank} signed as {node}, which was not its node")]
+        node = keys[key][1]
+        if node not in names or home.get(rank, node) != node:
+            return [_unsigned(f"rank {rank} signed as {node}, which was not its node")]
     return []
 
 
 def signature_of(rank: int, signer: RankSigner, message: bytes) -> RankSignature:
     """One rank's signature."""
     return RankSignature(rank=rank, key=signer.key.key_id, sig=signer.sign(message))
+
+
+def node_signature_of(
+    said: CheckpointPredicate, ranks: list[int], signer: RankSigner, messages: list[bytes]
+) -> NodeSignature:
+    """One node's signature for its ranks.
+
+    Args:
+        said: The statement.
+        ranks: The node's.
+        signer: The node's.
+        messages: By rank, from `messages_of`.
+    """
+    leaves = [node_signatures.leaf_of(messages[rank]) for rank in ranks]
+    message = node_signatures.node_message(said.run_id, said.save_id, ranks, leaves)
+    return NodeSignature(
+        key=signer.key.key_id, ranks=ranks, leaves=leaves, sig=signer.sign(message)
+    )
 
 
 def _bytes(text: str) -> bytes:

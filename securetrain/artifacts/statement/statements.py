@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from securetrain.artifacts.statement import dataset_predicate
+from securetrain.artifacts.statement import dataset_predicate, node_signatures
 from securetrain.artifacts.statement.checkpoint_predicate import (
     MAX_WORLD,
     Bound,
@@ -32,6 +32,7 @@ from securetrain.artifacts.statement.checkpoint_predicate import (
     GradientVerdict,
     IndexFile,
     NodeRef,
+    NodeSignature,
     Parent,
     ParentRole,
     PolicyRef,
@@ -72,6 +73,7 @@ __all__ = [
     "Hex32",
     "IndexFile",
     "NodeRef",
+    "NodeSignature",
     "Opened",
     "Parent",
     "ParentRole",
@@ -394,10 +396,8 @@ def _unsound_checkpoint(predicate: CheckpointPredicate) -> Problem | None:
         return _malformed(kind, f"a document that is empty or larger than {MAX_DOCUMENT} bytes")
     if predicate.bound.parents and len(predicate.bound.parents) != len(predicate.parents):
         return _malformed(kind, "the statements of some parents are bound, and of others not")
-    signed = [signature.rank for signature in predicate.signatures]
-    if signed != sorted(set(signed)) or any(rank >= predicate.world_size for rank in signed):
-        return _malformed(kind, "the signatures are not of distinct ranks of the world, sorted")
-    return None
+    what = node_signatures.unsound(predicate)
+    return _malformed(kind, what) if what else None
 
 
 def _unsound_dataset(predicate: DatasetPredicate, names: set[str]) -> Problem | None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.statement.node_signatures import NodeSigner
 from securetrain.core import SIGNER_VARIABLE
-from securetrain.identity.keys import Signer
+from securetrain.identity.keys import PublicKey, Signer
 from securetrain.identity.signing import Ask, LauncherKey, Topic, nodes_of, shared_socket
 
 
@@ -31,8 +31,8 @@ class RunSigning:
     """Signs statements; None on every rank but 0."""
     head: Signer | None
     """Signs heads; None on every rank but 0."""
-    signer: RankSigner | None
-    """Signs this rank's own file; None when nobody has certified a key for it."""
+    signer: NodeSigner | None
+    """Has this rank's own file signed; None when nobody has certified a key for its node."""
     nodes: tuple[int, ...] = ()
     """The node of each rank, by the epoch's membership; empty where nobody says."""
 
@@ -77,8 +77,8 @@ def open_signing(path: Path) -> RunSigning:
         checkpoint = LauncherKey.of(socket, Ask.CHECKPOINT, *pair)
         head = LauncherKey.of(socket, Ask.HEAD, *pair)
     if said.rank_key:
-        key = LauncherKey.of(socket, Ask.RANK, said.rank_key)
-        signer = RankSigner(key, said.rank_certificate)
+        key = PublicKey.from_spki(base64.b64decode(said.rank_key))
+        signer = NodeSigner(socket, key.key_id, said.rank_certificate)
     return RunSigning(
         run_id=said.run_id,
         rank=said.rank,
