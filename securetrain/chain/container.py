@@ -239,7 +239,10 @@ class Pack:
         if descriptor.size > limit:
             what = f"document {digest[:16]}... has {descriptor.size} bytes, the limit is {limit}"
             raise _refuse("ST-PACK-101", what, self.path)
-        data = b"".join(self.chunks(digest))
+        at, size = self._places[digest]
+        data = b"".join(chunks_of(self._fd, at, size))
+        if len(data) != size:
+            raise _refuse("ST-PACK-101", "it ends within a document", self.path)
         if hashlib.sha256(data).hexdigest() != digest:
             raise _refuse("ST-PACK-130", f"document {digest[:16]}... has other bytes", self.path)
         return data

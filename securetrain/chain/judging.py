@@ -42,6 +42,9 @@ JUDGES: Final[dict[ChainLink, Judge]] = {
 """The judges of this version."""
 
 
+_NOT_ASKED: Final = {link: Verdict(link=link, state=LinkState.NOT_ASKED) for link in ChainLink}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """The verdicts on one checkpoint of a chain."""
@@ -76,9 +79,7 @@ def judge_all(subject: Subject, given: Given, required: Iterable[ChainLink]) -> 
         step=subject.said.step,
         run=subject.said.run_id,
         verdicts={
-            link: judge(link, subject, given)
-            if link in asked
-            else Verdict(link=link, state=LinkState.NOT_ASKED)
-            for link in ChainLink
+            link: judge(link, subject, given) if link in asked else not_asked
+            for link, not_asked in _NOT_ASKED.items()
         },
     )

@@ -10,7 +10,10 @@ where a policy requires the link. ``not asked`` says that nobody required it.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+import msgspec
 
 from securetrain.artifacts import Problem
 from securetrain.artifacts.statement import CheckpointPredicate, Opened
@@ -70,9 +73,13 @@ class Given:
     memory: Memory = field(default_factory=Memory, init=False, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The word on one link of one checkpoint."""
+_NO_TIERS: Final[Mapping[str, NodeTier]] = MappingProxyType({})
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The word on one link of one checkpoint. Of a long run there are a hundred thousand, and none
+    leads back to itself: the collector of cycles need not look at them.
+    """
 
     link: ChainLink
     state: LinkState
@@ -81,7 +88,7 @@ class Verdict:
     expected: str = ""
     found: str = ""
     where: str = ""
-    tiers: Mapping[str, NodeTier] = field(default_factory=dict)
+    tiers: Mapping[str, NodeTier] = _NO_TIERS
     """Of the link `nodes`: what evidence shows for each node."""
 
     def problem(self) -> Problem | None:
@@ -99,7 +106,7 @@ Judge: TypeAlias = Callable[[Subject, Given], Verdict]
 
 def verified(link: ChainLink, what: str, tiers: Mapping[str, NodeTier] | None = None) -> Verdict:
     """Evidence shows it."""
-    return Verdict(link=link, state=LinkState.VERIFIED, what=what, tiers=tiers or {})
+    return Verdict(link=link, state=LinkState.VERIFIED, what=what, tiers=tiers or _NO_TIERS)
 
 
 def missing(link: ChainLink, what: str, *, where: str = "") -> Verdict:

@@ -485,8 +485,10 @@ class _Verifier:
     def _ask_links(self, judged: Judged) -> None:
         """Rule 6."""
         for link, verdict in judged.verdicts.items():
+            if verdict.state is LinkState.NOT_ASKED:
+                continue
             problem = verdict.problem()
-            if problem is None or verdict.state is LinkState.NOT_ASKED:
+            if problem is None:
                 continue
             if link in self._required or verdict.state is LinkState.BROKEN:
                 where = f"run {judged.run}, step {judged.step} ({judged.digest[:16]}): "

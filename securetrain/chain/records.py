@@ -15,7 +15,7 @@ Rules:
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -265,8 +265,8 @@ def number(value: float) -> str:
     return "nan" if math.isnan(value) else float(value).hex()
 
 
-def read_page(data: bytes, where: str = "") -> Iterator[tuple[bytes, StepRecord]]:
-    """The records of a page, each with its line.
+def read_page(data: bytes, where: str = "") -> tuple[list[bytes], list[StepRecord]]:
+    """The lines of a page, and the record in each.
 
     Raises:
         IntegrityError: ST-CHAN-001.
@@ -276,12 +276,19 @@ def read_page(data: bytes, where: str = "") -> Iterator[tuple[bytes, StepRecord]
     lines = data[:-1].split(b"\n")
     if len(lines) > PAGE:
         raise IntegrityError(MALFORMED, f"{len(lines)} records in a page", where)
-    for line in lines:
-        try:
-            said = canonical.decode(line, StepRecord, limit=RECORD_LIMIT, canonical=True)
-        except UsageError as error:
-            raise IntegrityError(MALFORMED, f"a record: {reason(error)}"[:500], where) from error
-        yield line, said
+    if max(map(len, lines)) <= RECORD_LIMIT:
+        records = canonical.decode_lines(data, StepRecord)
+        if records is not None:
+            return lines, records
+    return lines, [_read_line(line, where) for line in lines]
+
+
+def _read_line(line: bytes, where: str) -> StepRecord:
+    """A record that is not plain, or none."""
+    try:
+        return canonical.decode(line, StepRecord, limit=RECORD_LIMIT, canonical=True)
+    except UsageError as error:
+        raise IntegrityError(MALFORMED, f"a record: {reason(error)}"[:500], where) from error
 
 
 def read_records(pieces: Pieces, said: StepRecords, where: str = "") -> list[StepRecord] | None:
@@ -298,13 +305,14 @@ def read_records(pieces: Pieces, said: StepRecords, where: str = "") -> list[Ste
         if (data := pieces.get(digest)) is None:
             return None
         before = len(found)
-        for line, record in read_page(data, where):
-            found.append(record)
-            lines.append(line)
-        if len(found) - before != min(PAGE, said.count - before):
+        more, records = read_page(data, where)
+        if len(records) != min(PAGE, said.count - before):
             raise IntegrityError(MALFORMED, "a page has other records than it should", where)
+        lines += more
+        found += records
+    may_name = isinstance(said, TabledRecords)
     for expected, record in enumerate(found, said.after + 1):
-        if not isinstance(said, TabledRecords) and _names_tables(record):
+        if not may_name and _names_tables(record):
             raise IntegrityError(MALFORMED, f"step {record.step} names a table", where)
         if record.step != expected:
             raise IntegrityError(MALFORMED, f"step {record.step} in place of {expected}", where)

@@ -7,7 +7,8 @@ Both are pure functions of (seed, split, step, row), and a test compares them.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Annotated, Final, Literal
 
@@ -55,21 +56,21 @@ class RowOrder(Part, frozen=True):
             number = _permute(number, self.starts, _key(self.seed, self.split, epoch))
         return epoch, number * self.seq_len
 
-    def rows(self, step: int) -> Iterator[bytes]:
+    def rows(self, step: int) -> list[bytes]:
         """The rows of a step as entries of a tree: epoch and first token."""
-        if self.kind == "random":
-            # As `start` says, but what all rows begin with is hashed once.
-            name = hashlib.blake2b(
-                f"securetrain/row/1:{self.seed}:{self.split}:{step}:".encode(), digest_size=8
-            )
-            for row in range(self.batch_rows):
-                state = name.copy()
-                state.update(b"%d" % row)
-                yield b"0:%d" % (int.from_bytes(state.digest(), "big") % self.starts)
-            return
+        if self.kind != "random":
+            places = (self.start(step, row) for row in range(self.batch_rows))
+            return [b"%d:%d" % place for place in places]
+        # As `start` says, but what all rows begin with is hashed once.
+        name = f"securetrain/row/1:{self.seed}:{self.split}:{step}:".encode()
+        begun = hashlib.blake2b(name, digest_size=8)
+        drawn, starts = [], self.starts
         for row in range(self.batch_rows):
-            epoch, start = self.start(step, row)
-            yield b"%d:%d" % (epoch, start)
+            state = begun.copy()
+            state.update(b"%d" % row)
+            drawn.append(state.digest())
+        numbers = struct.unpack(f">{len(drawn)}Q", b"".join(drawn))
+        return [b"0:%d" % (number % starts) for number in numbers]
 
     def root(self, step: int) -> str:
         """The root (hex) of the tree over the rows of a step.
@@ -90,10 +91,11 @@ def tree_root(entries: Iterable[bytes]) -> bytes:
     level = [sha256(b"\0" + entry).digest() for entry in entries]
     if not level:
         return sha256().digest()
-    while len(level) > 1:
-        paired = zip(level[::2], level[1::2], strict=False)
+    while (count := len(level)) > 1:
+        each = iter(level)
+        paired = zip(each, each, strict=False)
         above = [sha256(b"\1" + left + right).digest() for left, right in paired]
-        if len(level) % 2:
+        if count % 2:
             above.append(level[-1])
         level = above
     return level[0]

@@ -17,8 +17,9 @@ Rules:
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
@@ -142,7 +143,7 @@ def _records(link: ChainLink, subject: Subject, given: Given) -> Segment | Verdi
 
     # The subject is kept with it, so that no other can come to lie where it lay.
     _, found = given.memory.of("records", id(subject), read, room=1)
-    return replace(found, link=link) if isinstance(found, Verdict) else found
+    return msgspec.structs.replace(found, link=link) if isinstance(found, Verdict) else found
 
 
 def _read_records(link: ChainLink, subject: Subject, given: Given) -> Segment | Verdict:

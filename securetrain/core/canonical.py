@@ -169,6 +169,22 @@ def decode_plain(data: bytes, type: type[T]) -> T | None:  # noqa: A002 - as abo
         return None
 
 
+def decode_lines(data: bytes, type: type[T]) -> list[T] | None:  # noqa: A002 - as above
+    """Lines, each plain data in canonical form and ended by a newline, as values of `type`: what
+    `decode_plain` makes of each of them. None for everything else; the caller has seen to the
+    sizes.
+    """
+    decoder = _decoder_of(type)  # type: ignore[arg-type]
+    if decoder is None or not _plain(data):
+        return None
+    try:
+        values: list[T] = decoder.decode_lines(data)
+        # No newline is in what is written for a value: so the lines are the values, one by one.
+        return values if _ENCODER.encode_lines(values) == data else None
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return None
+
+
 @cache
 def _decoder_of(type: Any) -> msgspec.json.Decoder[Any] | None:  # noqa: A002 - as above
     """A decoder of values of a type; None where the slow way might read another one, or none."""

@@ -20,7 +20,7 @@ than one key, or as a whole, is a `PairSigner` or an `EnvelopeSigner` too.
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -175,6 +175,15 @@ class PublicKey:
         """SHA-256 of the SPKI, hex."""
         return hashlib.sha256(self.spki).hexdigest()
 
+    @cached_property
+    def _check(self) -> Callable[[bytes, bytes], None]:
+        """The native key's own check of a signature, which is looked for once."""
+        match self.native:
+            case ec.EllipticCurvePublicKey() as curve:
+                return lambda signature, data: curve.verify(signature, data, _ECDSA)
+            case _:
+                return self.native.verify
+
     def verify(self, signature: bytes, data: bytes) -> None:
         """Check a signature over `data`.
 
@@ -182,11 +191,7 @@ class PublicKey:
             IdentityError: ST-IDEN-002.
         """
         try:
-            match self.native:
-                case ec.EllipticCurvePublicKey():
-                    self.native.verify(signature, data, _ECDSA)
-                case _:
-                    self.native.verify(signature, data)
+            self._check(signature, data)
         except InvalidSignature as error:
             raise IdentityError(
                 "ST-IDEN-002", f"the signature does not verify under key {self.key_id[:16]}"

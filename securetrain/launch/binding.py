@@ -156,8 +156,7 @@ class Binder:
         if name == "page":
             if self._num_pages >= MAX_PAGES:
                 raise ValueError(f"more than {MAX_PAGES} pages without a statement")
-            for _ in read_page(data):
-                pass  # every record is looked at
+            read_page(data)  # every record is looked at
             self._num_pages += 1
             self.keeper.store.put(data)
         elif name == "document":

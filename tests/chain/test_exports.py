@@ -184,7 +184,7 @@ def test_metrics_are_what_the_ranks_recorded_and_signed(made: Made, job: Job) ->
         links = (ChainLink.GRADIENTS, ChainLink.REPLAY)
         verdicts = {link: Verdict(link=link, state=LinkState.NOT_ASKED) for link in links}
         state, _ = segment.judge(said, ChainLink.GRADIENTS)
-        verdicts[ChainLink.GRADIENTS] = replace(verdicts[ChainLink.GRADIENTS], state=state)
+        verdicts[ChainLink.GRADIENTS] = Verdict(link=ChainLink.GRADIENTS, state=state)
         found = facts_module._metrics(segment.pieces, said, verdicts)
         broken = {**verdicts, ChainLink.REPLAY: Verdict(link=links[1], state=LinkState.BROKEN)}
         assert facts_module._metrics(segment.pieces, said, broken) is None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from securetrain.core.vocabulary import ChainLink, NodeTier
@@ -95,7 +96,7 @@ def test_words_of_a_pack_are_text(run: Run) -> None:
     result = run.verify(run.pack(), policy=policy(*SHOWN))
     bad = '"><script>alert(1)</script><a href="https://x.example">'
     verdicts = {
-        link: replace(one, what=bad, found=bad, tiers={bad: NodeTier.TPM})
+        link: msgspec.structs.replace(one, what=bad, found=bad, tiers={bad: NodeTier.TPM})
         for link, one in result.judged[0].verdicts.items()
     }
     lied = replace(result.judged[0], verdicts=verdicts, run=bad)

@@ -526,7 +526,9 @@ def test_what_is_not_there_is_missing(segment):
 @pytest.mark.forgery
 def test_pages_are_read_strictly(segment):
     page = b"".join(line + b"\n" for line in segment.lines)
-    assert len(list(read_page(page))) == 8
+    lines, records = read_page(page)
+    assert lines == list(segment.lines)
+    assert [one.step for one in records] == list(range(9, 17))
     line = segment.lines[0]
     bad = [
         b"",
@@ -537,6 +539,8 @@ def test_pages_are_read_strictly(segment):
         page.replace(b'"step":9', b'"step":9,"step":9'),
         page.replace(b"0x1.", b"0x2."),
         line.replace(b"{", b'{"a":1,') + b"\n",
+        # As many records as lines, which are none of them.
+        line.replace(b",", b",\n", 1) + b"\n" + line + line + b"\n",
         line.replace(b"clean", b"fine") + b"\n",
         line.replace(b'"step":9', b'"step":0') + b"\n",
         line.replace(b'"step":9', b'"step":9223372036854775808') + b"\n",
@@ -548,7 +552,7 @@ def test_pages_are_read_strictly(segment):
         bad.append(line[:at] + line[at + 1 :] + b"\n" + b"{")
     for data in bad:
         with pytest.raises(IntegrityError) as refused:
-            list(read_page(data))
+            read_page(data)
         assert refused.value.code == "ST-CHAN-001"
 
 

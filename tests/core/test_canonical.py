@@ -219,3 +219,27 @@ def test_types_that_have_two_readings_are_read_the_slow_way():
         assert read(kind, data) is UsageError
     assert canonical.decode_plain(b'{"name":"n","x":1}', Point) == Point(1, "n")
     assert canonical.decode_plain(b'{"x":1,"name":"n"}', Point) is None
+
+
+def test_lines_are_read_at_once_only_where_each_is_a_value():
+    """What is hashed line by line must be what is read: msgspec itself counts values alone."""
+    one, two = b'{"name":"n","x":1}', b'{"name":"m","x":2}'
+    good = one + b"\n" + two + b"\n"
+    assert canonical.decode_lines(good, Point) == [Point(1, "n"), Point(2, "m")]
+    torn = b'{"name":"n",\n"x":1}\n' + two + one + b"\n"
+    plain = msgspec.json.Decoder(Point)
+    assert len(plain.decode_lines(torn)) == torn.count(b"\n") == 3
+    for bad in (
+        torn,
+        good[:-1],
+        b"\n" + good,
+        good + b"\n",
+        one + two + b"\n",
+        one + b" \n",
+        one.replace(b'"x":1', b'"x":1,"x":1') + b"\n",
+        b'{"x":1,"name":"n"}\n',
+    ):
+        assert plain.decode_lines(bad)
+        assert canonical.decode_lines(bad, Point) is None
+    for kind, data in ((Measured, b'{"value":1.50}\n'), (Point, b"")):
+        assert canonical.decode_lines(data, kind) is None

@@ -19,8 +19,12 @@ from securetrain.core.vocabulary import NodeTier
 MAX_WORLD: Final = 1 << 20
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """A part of a predicate; its fields are in camel case in the file."""
+class _Part(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel", gc=False
+):
+    """A part of a predicate; its fields are in camel case in the file. None leads back to itself:
+    a verifier of ten thousand ancestors need not have them looked through for cycles.
+    """
 
 
 class RankFile(_Part, frozen=True, omit_defaults=True):

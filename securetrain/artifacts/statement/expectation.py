@@ -165,8 +165,11 @@ def _has_signed(signer: str, found: Identified) -> bool:
 
 def check(opened: Opened, *expected: Expectation | None) -> list[Problem]:
     """The problems of a verified statement with all that is expected of it."""
+    asked = [one for one in expected if one is not None]
+    if not asked:
+        return []
     found = identified(opened)
-    return [problem for one in expected for problem in compare(one, found)]
+    return [problem for one in asked for problem in compare(one, found)]
 
 
 def _unusable(field: str, what: str) -> UsageError:

@@ -313,7 +313,9 @@ def open_statement(
 
 def _parse_checkpoint(payload: dsse.VerifiedPayload) -> statement.Statement[CheckpointPredicate]:
     """Read version 2, or version 1 as a statement that has no name and binds nothing more."""
-    if _claimed_type(payload.data) != CHECKPOINT_TYPE_V1:
+    # What is read is canonical: one that claims version 1 spells it so.
+    first = CHECKPOINT_TYPE_V1.encode() in payload.data
+    if not first or _claimed_type(payload.data) != CHECKPOINT_TYPE_V1:
         return statement.parse(payload, CHECKPOINT_TYPE, CheckpointPredicate)
     old = statement.parse(payload, CHECKPOINT_TYPE_V1, CheckpointPredicateV1)
     said = {field: getattr(old.predicate, field) for field in old.predicate.__struct_fields__}

@@ -16,7 +16,9 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 Time: TypeAlias = Annotated[datetime, Meta(tz=True)]
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+class Part(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel", gc=False
+):
     """A part of a predicate; its fields are in camel case in the file."""
 
 

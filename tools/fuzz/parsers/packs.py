@@ -45,7 +45,7 @@ def packs(folder: Path) -> list[Parser]:
             lambda: [documents.encode(code)],
             lambda data: documents.decode(data, documents.Code),
         ),
-        Parser("step-page", _pages, lambda data: list(records.read_page(data))),
+        Parser("step-page", _pages, records.read_page),
         Parser("step-records", lambda: [_steps().document], _all_records),
         Parser("named-result", lambda: [_result().sign(_KEY).encode()], _named, share=0.5),
         Parser("canonical-twice", lambda: [documents.encode(code), _steps().document], _same_twice),
