@@ -50,6 +50,13 @@ from .statement.members import FileSigner as FileSigner
 from .statement.members import RankSigner as RankSigner
 from .statement.this_run import RunSigning as RunSigning
 from .statement.this_run import this_run as this_run
+from .summary import LEVELS as LEVELS
+from .summary import VERIFIER_ID as VERIFIER_ID
+from .summary import PolicyUsed as PolicyUsed
+from .summary import Summed as Summed
+from .summary import policy_used as policy_used
+from .summary import state as state
+from .summary import summarize as summarize
 from .summary import write_summary as write_summary
 from .tree.encryption import DecryptionKey as DecryptionKey
 from .tree.encryption import Recipient as Recipient

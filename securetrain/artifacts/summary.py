@@ -14,6 +14,9 @@ It is an in-toto statement of SLSA's Verification Summary Attestation
 3. it always names a policy, as SLSA asks: without one of the user's, the policy is the one that
    every artifact is held to (`INTEGRITY`), whose digest is that of its words;
 4. without a statement that verifies there is no digest, so there is nothing to make a summary of.
+
+What is verified elsewhere comes as a `Summed` and ends in the same words (of a pack:
+`chain.summary`).
 """
 
 import hashlib
@@ -24,6 +27,7 @@ from typing import Any, Final
 
 from securetrain import __version__
 from securetrain.artifacts.statement.statements import DIGEST_NAME, CheckpointPredicate
+from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.verify import VerifyResult
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError
@@ -58,6 +62,29 @@ INTEGRITY: Final = PolicyUsed(
 """The policy of an artifact that was verified without one."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summed:
+    """The outcome of a verification, of which a summary is made."""
+
+    kind: Kind
+    path: Path | str
+    """Where it lies; its last part is the subject's name."""
+    digest: str
+    """Of the artifact; empty when no statement of it verifies."""
+    ok: bool
+    levels: tuple[str, ...]
+    """The levels that were reached; none where it is not `ok`."""
+    otherwise: PolicyUsed = INTEGRITY
+    """The policy where no other one was given."""
+
+
+def policy_used(policy: LoadedPolicy | None) -> PolicyUsed | None:
+    """A policy as a summary names it."""
+    if policy is None:
+        return None
+    return PolicyUsed(uri=policy.policy.metadata.id, digest=policy.digest)
+
+
 def levels(result: VerifyResult, policy: PolicyUsed | None) -> tuple[str, ...]:
     """Rule 2."""
     if not result.ok:
@@ -78,6 +105,20 @@ def levels(result: VerifyResult, policy: PolicyUsed | None) -> tuple[str, ...]:
 def summarize(
     result: VerifyResult, policy: PolicyUsed | None, now: datetime, *, passed: bool = True
 ) -> bytes:
+    """The summary of a directory, not signed; see `state`."""
+    found = Summed(
+        kind=result.kind,
+        path=result.path,
+        digest=result.digest,
+        ok=result.ok,
+        levels=levels(result, policy),
+    )
+    return state(found, policy, now, passed=passed)
+
+
+def state(
+    result: Summed, policy: PolicyUsed | None, now: datetime, *, passed: bool = True
+) -> bytes:
     """The summary as an in-toto statement, not signed.
 
     Args:
@@ -89,6 +130,7 @@ def summarize(
     Raises:
         UsageError: ST-USAG-001, rule 4.
     """
+    passed = passed and result.ok
     if not result.digest:
         raise UsageError(
             "ST-USAG-001",
@@ -100,10 +142,10 @@ def summarize(
         "verifier": {"id": VERIFIER_ID, "version": {"securetrain": __version__}},
         "timeVerified": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "resourceUri": f"urn:securetrain:{result.kind}:{result.digest}",
-        "verificationResult": "PASSED" if result.ok and passed else "FAILED",
-        "verifiedLevels": list(levels(result, policy)) if passed else [],
+        "verificationResult": "PASSED" if passed else "FAILED",
+        "verifiedLevels": list(result.levels) if passed else [],
     }
-    held = INTEGRITY if policy is None else policy
+    held = result.otherwise if policy is None else policy
     predicate["policy"] = {"uri": held.uri, "digest": {"sha256": held.digest}}
     return canonical.dumps(
         {
@@ -125,22 +167,10 @@ def sign(summary: bytes, key: Signer) -> bytes:
     return dsse.sign(summary, dsse.IN_TOTO, [key], keyless=True)
 
 
-def write_summary(
-    target: Path,
-    result: VerifyResult,
-    policy: LoadedPolicy | None,
-    now: datetime,
-    *,
-    passed: bool,
-    key: Signer | None = None,
-) -> None:
-    """Write the summary to a new file, signed when there is a key.
+def write_summary(target: Path, summary: bytes, key: Signer | None = None) -> None:
+    """Write a summary to a new file, signed when there is a key.
 
     Raises:
-        UsageError: ST-USAG-001, rule 4; ST-USAG-005 when the file exists.
+        UsageError: ST-USAG-005 when the file exists.
     """
-    used = None
-    if policy is not None:
-        used = PolicyUsed(uri=policy.policy.metadata.id, digest=policy.digest)
-    data = summarize(result, used, now, passed=passed)
-    write_atomic(target, data if key is None else sign(data, key), replace=False)
+    write_atomic(target, summary if key is None else sign(summary, key), replace=False)

@@ -24,6 +24,7 @@ from .replayed import Sample as Sample
 from .replayed import Word as Word
 from .replayed import read_replay as read_replay
 from .replayed import sign_replay as sign_replay
+from .summary import summarize_pack as summarize_pack
 from .unpacking import unpack as unpack
 from .verifying import Evidence as Evidence
 from .verifying import near as near

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from securetrain.artifacts import Expectation
     from securetrain.chain import Pack, PackResult
     from securetrain.policy.load import LoadedPolicy
-    from securetrain.report import Document
 
 EPILOG: Final = """\
 \b
@@ -144,11 +143,10 @@ def verify_file(
     at: str,
     replayed: Sequence[Path] = (),
     trust_replay: Path | None = None,
-) -> "Document":
-    """The answer of ``securetrain verify`` about a pack."""
+) -> "tuple[PackResult, LoadedPolicy | None]":
+    """The findings of ``securetrain verify`` about a pack, and the policy that it asked by."""
     from securetrain.chain import Pack
     from securetrain.policy.load import load_policy
-    from securetrain.report import packs
 
     policy = None if policy_name is None else load_policy(policy_name)
     with Pack.open(path) as opened:
@@ -163,7 +161,7 @@ def verify_file(
             replayed=replayed,
             trust_replay=trust_replay,
         )
-    return packs.verified(result, policy, trust_file)
+    return result, policy
 
 
 def judged(

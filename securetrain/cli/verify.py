@@ -5,7 +5,7 @@
 Never imports torch: verifying needs neither a GPU nor trust in what would load the artifact.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,9 @@ from securetrain.cli.progress import progress_bar
 from securetrain.report import emit
 
 if TYPE_CHECKING:
-    from securetrain.artifacts import Examined, Expectation
+    from securetrain.artifacts import Expectation
+    from securetrain.chain import PackResult
+    from securetrain.policy.load import LoadedPolicy
 
 EPILOG: Final = """\
 \b
@@ -231,6 +233,8 @@ def command(
         examine_model,
         has_saved,
         is_words,
+        policy_used,
+        summarize,
         verify_saved,
     )
     from securetrain.artifacts.model import ModelRoots
@@ -274,21 +278,21 @@ def command(
             str(path),
         )
     if isinstance(path, Path) and is_pack(path):
-        _refuse_given(path, "a pack", "vsa", "vsa_key", "scan", *_OF_DIRECTORIES)
-        return emit(
-            verify_file(
-                path,
-                trust_file=trust_file,
-                trust_data=trust_data,
-                policy_name=policy_name,
-                expect=expect,
-                again=again,
-                at=at,
-                replayed=replayed,
-                trust_replay=trust_replay,
-            ),
-            output,
+        _refuse_given(path, "a pack", "scan", *_OF_DIRECTORIES)
+        if at != "now":
+            _refuse_given(path, "a pack at its witnesses' time", "vsa", "vsa_key")
+        packed = verify_file(
+            path,
+            trust_file=trust_file,
+            trust_data=trust_data,
+            policy_name=policy_name,
+            expect=expect,
+            again=again,
+            at=at,
+            replayed=replayed,
+            trust_replay=trust_replay,
         )
+        return _tell_pack(packed, trust_file, output, vsa, vsa_key)
     if isinstance(path, Path) and has_saved(path):
         _refuse_given(path, "what a script saved", "vsa", "vsa_key", "scan", "at", *_OF_DIRECTORIES)
         now = datetime.now(UTC)
@@ -331,21 +335,43 @@ def command(
         found = examine(path, wanted, trust=trust_root, policy=policy, now=now, progress=progress)
     code = emit(verification.verified(found, trust_file), output)
     if vsa is not None:
-        _write_summary(vsa, vsa_key, found, now, passed=code == 0)
+        used = policy_used(found.policy)
+        summed = partial(summarize, found.result, used, now, passed=code == 0)
+        _write_summary(vsa, vsa_key, summed, of_something=code == 0 or bool(found.result.digest))
+    return code
+
+
+def _tell_pack(
+    found: "tuple[PackResult, LoadedPolicy | None]",
+    trust_file: Path,
+    output: str,
+    vsa: Path | None,
+    vsa_key: str | None,
+) -> int:
+    from securetrain.artifacts import policy_used
+    from securetrain.chain import summarize_pack
+    from securetrain.report import packs
+
+    result, policy = found
+    code = emit(packs.verified(result, policy, trust_file), output)
+    if vsa is not None:
+        used = policy_used(policy)
+        summed = partial(summarize_pack, result, used, result.at, passed=code == 0)
+        _write_summary(vsa, vsa_key, summed, of_something=result.subject is not None)
     return code
 
 
 def _write_summary(
-    target: Path, key_name: str | None, found: "Examined", now: datetime, *, passed: bool
+    target: Path, key_name: str | None, summed: Callable[[], bytes], *, of_something: bool
 ) -> None:
     from securetrain.artifacts import write_summary
     from securetrain.identity import open_signer
 
-    if not passed and not found.result.digest:
+    if not of_something:
         click.echo("no summary: no statement verifies, so there is no digest for it", err=True)
         return
     key = open_signer(key_name, asker(None)) if key_name is not None else None
-    write_summary(target, found.result, found.policy, now, passed=passed, key=key)
+    write_summary(target, summed(), key=key)
     click.echo(f"summary {target}", err=True)
 
 

@@ -353,7 +353,7 @@ cat > name.txt < /dev/null
     ),
     "docs/how-to/prove-a-checkpoint.md": Story(
         run=True,
-        before="rm model.stpack; block 1 > chain; { printf '%s\\n' 'extends: dev'"
+        before="rm model.stpack; securetrain key generate verifier.pem; block 1 > chain; { printf '%s\\n' 'extends: dev'"
         " 'apiVersion: securetrain.dev/policy/v1' 'kind: Policy'"
         " 'metadata: {id: release, version: 1.0.0}'; cat chain; } > release.yaml",
         instead={
@@ -361,6 +361,7 @@ cat > name.txt < /dev/null
             "--out model.stpack": "--walk-in data --trust-data trust-data.json --weights"
             " --out model.stpack",
             "--expect-run job-4f1c0a9d2b7e6853": "--trust-data trust-data.json",
+            "--vsa model.vsa.json": "--trust-data trust-data.json --vsa model.vsa.json",
         },
         by={"securetrain verify model.stpack --trust trust-of-then.json": PACKS},
     ),
