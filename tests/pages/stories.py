@@ -353,7 +353,8 @@ cat > name.txt < /dev/null
     ),
     "docs/how-to/prove-a-checkpoint.md": Story(
         run=True,
-        before="rm model.stpack; securetrain key generate verifier.pem; block 1 > chain; { printf '%s\\n' 'extends: dev'"
+        before="rm model.stpack; securetrain key generate verifier.pem; block 1 > chain;"
+        " { printf '%s\\n' 'extends: dev'"
         " 'apiVersion: securetrain.dev/policy/v1' 'kind: Policy'"
         " 'metadata: {id: release, version: 1.0.0}'; cat chain; } > release.yaml",
         instead={
