@@ -378,8 +378,9 @@ def _header(name: str, size: int) -> bytes:
         raise ValueError(f"no member is called {name!r}, of {size} bytes")
     header = bytearray(_TEMPLATE)
     header[:_NAME] = named
-    header[_SIZE] = tarfile.itn(size, 12, tarfile.GNU_FORMAT)  # type: ignore[attr-defined]
-    header[_SUM] = b"%06o\0 " % (8 * ord(" ") + sum(header))
+    spelled: bytes = tarfile.itn(size, 12, tarfile.GNU_FORMAT)  # type: ignore[attr-defined]
+    header[_SIZE] = spelled
+    header[_SUM] = b"%06o\0 " % (_BASE_SUM + sum(named) + sum(spelled))
     return bytes(header)
 
 
@@ -396,6 +397,7 @@ _SIZE: Final = slice(124, 136)
 _SUM: Final = slice(148, 156)
 _TEMPLATE: Final = _template()
 """The header of a member without name, size and checksum."""
+_BASE_SUM: Final = 8 * ord(" ") + sum(_TEMPLATE[_NAME:]) - sum(_TEMPLATE[_SIZE])
 
 
 def _padded(content: bytes) -> bytes:

@@ -19,6 +19,7 @@ alone refuses; a test compares both.
 """
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -65,6 +66,18 @@ def dumps(value: Any) -> bytes:
 def encode(value: Any) -> bytes:
     """The canonical bytes of a msgspec struct or plain data."""
     return dumps(msgspec.to_builtins(value))
+
+
+def encode_each(values: Sequence[Any]) -> list[bytes]:
+    """The canonical bytes of each of many msgspec structs; they are looked at together."""
+    try:
+        each = [_ENCODER.encode(value) for value in values]
+        whole = b"[" + b",".join(each) + b"]"
+        if _plain(whole) and _DECODER.decode(whole) == msgspec.to_builtins(values):
+            return each
+    except (msgspec.MsgspecError, RecursionError, TypeError, ValueError):
+        pass
+    return [encode(value) for value in values]
 
 
 def spells(value: Any, data: bytes) -> bool:

@@ -213,6 +213,27 @@ def test_typed_bytes_are_read_at_once_as_the_slow_way_reads_them(value, at, more
         assert read(Kept, data) == quick
 
 
+class Named(msgspec.Struct, omit_defaults=True):
+    name: str
+    size: int = 0
+    share: float | None = None
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        [],
+        [Named("a"), Named("b", 3)],
+        [Named("a"), Named('"\\'), Named("\u00e9\u2028")],
+        [Named("a", 2**53 - 1), Named("b")],
+        [Named("a", share=1e21), Named("b", share=0.1)],
+        [Named("]["), Named(',{"name":"x"}')],
+    ],
+)
+def test_many_structs_are_written_as_each_of_them_is(many):
+    assert canonical.encode_each(many) == [canonical.encode(one) for one in many]
+
+
 def test_types_that_have_two_readings_are_read_the_slow_way():
     for kind, data in ((Measured, b'{"value":1.50}'), (Numbered, b'{"by":{"1":"x"}}')):
         assert canonical.decode_plain(data, kind) is None

@@ -208,5 +208,7 @@ class CheckpointPredicate(CheckpointPredicateV1, frozen=True):
         """The ranks that signed their part, each as often as it is signed for; empty when the ranks
         did not sign.
         """
-        alone = [signature.rank for signature in self.signatures]
-        return sorted([*alone, *(rank for node in self.by_nodes for rank in node.ranks)])
+        ranks = [signature.rank for signature in self.signatures]
+        for node in self.by_nodes:
+            ranks += node.ranks
+        return sorted(ranks)

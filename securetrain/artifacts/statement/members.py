@@ -185,19 +185,25 @@ def read_message(message: bytes) -> RankMessage:
 
 
 def messages_of(predicate: CheckpointPredicate) -> list[bytes]:
-    """The messages that the ranks must have signed, by rank."""
-    files = {file.rank: file for file in predicate.files}
+    """The messages that the ranks must have signed, by rank.
+
+    What they share is spelled once: in canonical form the file and the rank come before it.
+    """
+    shared = rank_message(
+        run_id=predicate.run_id,
+        step=predicate.step,
+        save_id=predicate.save_id,
+        world_size=predicate.world_size,
+        rank=0,
+        tree=predicate.tree,
+        file=None,
+        step_records=predicate.bound.step_records,
+    )
+    head, rest = shared.split(b'{"file":null,"rank":0,', 1)
+    spelled = canonical.encode_each(predicate.files)
+    files = {file.rank: text for file, text in zip(predicate.files, spelled, strict=True)}
     return [
-        rank_message(
-            run_id=predicate.run_id,
-            step=predicate.step,
-            save_id=predicate.save_id,
-            world_size=predicate.world_size,
-            rank=rank,
-            tree=predicate.tree,
-            file=files.get(rank),
-            step_records=predicate.bound.step_records,
-        )
+        b'%b{"file":%b,"rank":%d,%b' % (head, files.get(rank, b"null"), rank, rest)
         for rank in range(predicate.world_size)
     ]
 

@@ -14,6 +14,7 @@ A checkpoint's leaf table is the concatenated leaf hashes. A dataset's tree file
 and then the leaf hashes, so that opening a large dataset reads the page hashes only.
 """
 
+import re
 from enum import StrEnum
 from typing import Final
 
@@ -32,6 +33,8 @@ LEGACY_METADATA: Final = ".metadata"
 """torch's own index: a pickle that runs when torch reads it."""
 
 MAX_NAME: Final = 1024
+_ORDINARY: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,60}\.(?:bin|safetensors)")
+"""Names against which no rule says anything, as savers give them: those of many ranks are many."""
 PAGE_BYTES: Final = PAGE_LEAVES * DIGEST_SIZE
 
 
@@ -91,6 +94,8 @@ def rank_file(rank: int) -> str:
 
 def bad_name(kind: Kind, name: str) -> str:
     """The reason why a data file may not be called `name`; empty when it may."""
+    if _ORDINARY.fullmatch(name):
+        return ""
     if len(name) > MAX_NAME:
         return f"longer than {MAX_NAME} characters"
     parts = name.split("/")

@@ -248,6 +248,27 @@ def test_a_signing_key_of_any_kind_signs(predicate, keys, trust, now):
     ]
 
 
+def test_all_messages_are_those_of_each_rank_alone(predicate):
+    for run in ("run-1", 'a "{,\\ run', "l\u00e4uft", '{"file":null,"rank":0,'):
+        for records in (None, "ab" * 32):
+            bound = replace(predicate.bound, step_records=records)
+            said = replace(predicate, run_id=run, bound=bound)
+            files = {file.rank: file for file in said.files}
+            assert messages_of(said) == [
+                members.rank_message(
+                    run_id=run,
+                    step=said.step,
+                    save_id=said.save_id,
+                    world_size=WORLD,
+                    rank=rank,
+                    tree=said.tree,
+                    file=files.get(rank),
+                    step_records=records,
+                )
+                for rank in range(WORLD)
+            ]
+
+
 @pytest.mark.forgery
 def test_recorded_steps_are_part_of_what_each_rank_signs(predicate, signers, trust):
     bound = [replace(predicate.bound, step_records=digest * 32) for digest in ("ab", "cd")]

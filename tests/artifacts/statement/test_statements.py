@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import base64
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from securetrain.artifacts.statement.statements import (
     open_statement,
     sign,
 )
+from securetrain.artifacts.tree import layout
 from securetrain.artifacts.tree.layout import STATEMENT, Kind, bad_name
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
@@ -218,6 +220,16 @@ def test_names_that_data_files_may_not_have():
         assert bad_name(Kind.CHECKPOINT, name), name
     for name in ("a//b", "a/../b", "_SecureTrain/x", "e\u0301", "x" * 2000, "a/\x00"):
         assert bad_name(Kind.DATASET, name), name
+
+
+def test_no_rule_says_anything_against_ordinary_names(monkeypatch):
+    names = ("rank-00000.bin", "train.bin", "model-00001-of-00002.safetensors", "0" * 61 + ".bin")
+    assert all(layout._ORDINARY.fullmatch(name) for name in names)
+    for name in ("rank-0.bin.leaves", "a/b.bin", "index.json", "A.bin", "\u0661.bin", "a.bin\n"):
+        assert not layout._ORDINARY.fullmatch(name), name
+    monkeypatch.setattr(layout, "_ORDINARY", re.compile("(?!)"))
+    for kind in Kind:
+        assert [bad_name(kind, name) for name in names] == [""] * 4
 
 
 def test_the_predicate_is_written_in_camel_case(forge, tmp_path, now):
