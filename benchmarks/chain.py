@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,6 +59,7 @@ ANCESTORS: Final = 10_000
 RANKS: Final = 1024
 NODES: Final = 128
 STEPS: Final = 8
+RECORDED: Final = 10_000
 LINES: Final = 100
 """Lines of the ledger."""
 _SEQ: Final = 32
@@ -83,6 +85,12 @@ class LongRun:
 
     nodes: int = 1
     local_world: int = 2
+    steps: int = STEPS
+    """Between two checkpoints."""
+    rows: int = 16
+    """Of a step."""
+    tabled: bool = False
+    """Whether records name what the ranks said of their gradients."""
     roles: Any = None
     documents: list[Document] = field(default_factory=list)
     entries: list[packing.Entry] = field(default_factory=list)
@@ -107,7 +115,9 @@ class LongRun:
             pieces=pieces,
             local_world=self.local_world,
         )
-        declared = pieces.keep(documents.Declared(program="m", settings=_SETTINGS))
+        self.order = msgspec.structs.replace(_ORDER, batch_rows=self.rows)
+        settings = _SETTINGS | {"data": _SETTINGS["data"] | {"batch_rows": self.rows}}
+        declared = pieces.keep(documents.Declared(program="m", settings=settings))
         self.bound = {
             "job": pieces.keep(documents.Job(program=None, declared=declared)),
             "code": pieces.keep(
@@ -176,10 +186,14 @@ class LongRun:
             before = self._save(number, before)
 
     def _save(self, number: int, before: Opened | None) -> Opened:
-        last, job = STEPS * (number + 1), self.job
-        taken = Recorder(run=job.name, order=_ORDER, after=last - STEPS)
-        for step in range(last - STEPS + 1, last + 1):
-            taken.add(step=step, loss=5.5, norm=1.25, lr=0.1, verdict="clean", watched=True)
+        last, job = self.steps * (number + 1), self.job
+        taken = Recorder(run=job.name, order=self.order, after=last - self.steps)
+        for step in range(last - self.steps + 1, last + 1):
+            table = _said(step) if self.tabled else None
+            # Numbers of all their digits: others would make the records smaller.
+            loss, norm, lr = (one / (7 + step) for one in (5.5, 1.25, 3e-4))
+            said = {"loss": loss, "norm": norm, "lr": lr, "table": table}
+            taken.add(step=step, verdict="clean", watched=True, **said)
         made = taken.taken()
         for data in (made.document, *made.pages):
             job.pieces.put(data)
@@ -198,7 +212,7 @@ class LongRun:
             dataset=DatasetRef(
                 name="prose",
                 digest=self.dataset.digest,
-                cursor={"step": last, "rows": 16 * last},
+                cursor={"step": last, "rows": self.rows * last},
             ),
             gradients=GradientRecord(verdict=GradientVerdict.CLEAN, judged=last, clean_steps=last),
             parents=[] if before is None else [Parent(digest=before.digest)],
@@ -279,6 +293,34 @@ def ranks() -> Figure:
         },
         goal="<= 50 CPU ms besides hashing, again: without what only the first verification does",
         goal_met=besides <= 0.05,
+    )
+
+
+def long_records(*, tabled: bool = False) -> Figure:
+    """Pack and verify one checkpoint of many ranks after many steps, without weights, without what
+    the results were judged on, and without tables.
+
+    Args:
+        tabled: Whether the records name the tables, as those of a guarded run do.
+    """
+    run = LongRun(
+        nodes=NODES, local_world=RANKS // NODES, steps=RECORDED, rows=RANKS, tabled=tabled
+    )
+    run.train(1)
+    statement = sum(one.size for one in run.documents if one.media_type == packing.STATEMENT_TYPE)
+    pages = [one for one in run.job.pieces.pieces.values() if one.count(b"\n") > 1]
+    values = {
+        **_measured(run),
+        "MB of statements": statement / 1e6,
+        "MB of records": sum(map(len, pages)) / 1e6,
+    }
+    named = "recorded steps that name their tables" if tabled else "recorded steps"
+    return Figure(
+        name="chain-steps-tabled" if tabled else "chain-steps",
+        title=f"a pack of {RANKS} ranks on {NODES} nodes and {RECORDED} {named}",
+        values=values,
+        goal="<= 4 MB",
+        goal_met=values["MB of the pack"] <= 4,
     )
 
 
@@ -429,6 +471,8 @@ def _hashing(pack: Path) -> float:
 FIGURES: Final[dict[str, Callable[[], Figure | None]]] = {
     "chain-ancestors": ancestors,
     "chain-ranks": ranks,
+    "chain-steps": long_records,
+    "chain-steps-tabled": partial(long_records, tabled=True),
 }
 
 if __name__ == "__main__":
