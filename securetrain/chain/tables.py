@@ -84,12 +84,14 @@ def judge_tables(subject: Subject, given: Given) -> Verdict:
 def _line(subject: Subject) -> list[Opened]:
     """The checkpoints of a run that led to one, oldest first."""
     line = [subject.opened]
+    seen = {subject.opened.digest}
     while True:
         said = line[-1].checkpoint
         before = [one.digest for one in said.parents if one.role is ParentRole.PREVIOUS]
         found = subject.known.get(before[0]) if len(before) == 1 else None
-        if found is None or found in line or found.checkpoint.run_id != said.run_id:
+        if found is None or found.digest in seen or found.checkpoint.run_id != said.run_id:
             return line[::-1]
+        seen.add(found.digest)
         line.append(found)
 
 

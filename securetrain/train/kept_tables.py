@@ -6,6 +6,7 @@ They are not forced to the disk: a power-off may cost the last ones, which shows
 the records, which name them, are kept by the launcher.
 """
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -32,14 +33,32 @@ def keeper_of_tables(folder: Path) -> Callable[[str, bytes], None]:
                 WHERE,
                 "set checkpoint.tables: false; the tables' digests are recorded all the same",
             )
-        path, temporary = folder / digest, folder / f".{digest}.tmp"
+        path, temporary = f"{where}/{digest}", f"{where}/.{digest}.tmp"
         try:
-            folder.mkdir(exist_ok=True)
-            temporary.write_bytes(data)
-            temporary.replace(path)
+            _write(temporary, data)
+            os.replace(temporary, path)  # noqa: PTH105 - see `_write`
         except OSError as error:
             with suppress(OSError):
-                temporary.unlink()
-            raise os_error(error, str(path)) from error
+                Path(temporary).unlink()
+            raise os_error(error, path) from error
 
+    where = str(folder)
     return keep
+
+
+def _write(name: str, data: bytes) -> None:
+    """Write a file. It is made twice in every step that is trained, and what pathlib and a buffered
+    writer do besides took a third of the time that keeping took.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        fd = os.open(name, flags, 0o666)
+    except FileNotFoundError:
+        Path(name).parent.mkdir(exist_ok=True)
+        fd = os.open(name, flags, 0o666)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
+    finally:
+        os.close(fd)

@@ -23,7 +23,8 @@ from securetrain.artifacts.statement import (
     Parent,
 )
 from securetrain.artifacts.tree.layout import Kind
-from securetrain.chain import documents, tables
+from securetrain.chain import documents, packed, packing, tables
+from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.judging import judge
 from securetrain.chain.links import Given, Subject, Verdict, code_of
 from securetrain.chain.records import Recorder, StepRecords, TabledRecords, recorded, records_of
@@ -451,6 +452,21 @@ def test_what_is_not_there_is_missing(tabled):
     assert tabled.verdict(tabled.said(tabled.kept())).state is LinkState.MISSING
     unsigned = msgspec.structs.replace(said, node_signatures=UNSET, members=[])
     assert tabled.verdict(unsigned).state is LinkState.BROKEN
+
+
+def test_a_table_above_the_limit_of_a_pack_is_broken(tabled, tmp_path, monkeypatch):
+    said = tabled.said(tabled.kept())
+    kept = [Document.of(packing.TABLE_TYPE, data) for data in tabled.pieces.pieces.values()]
+    _, records = records_of(tabled.pieces, str(said.bound.step_records)) or (None, [])
+    size = max(len(tabled.pieces.pieces[one.table]) for one in records)
+    write_pack(tmp_path / "a.stpack", Document.of("subject", b"subject"), kept)
+    with Pack.open(tmp_path / "a.stpack") as opened:
+        tabled.pieces = packed.PackPieces(opened)
+        assert tabled.verdict(said).state is LinkState.VERIFIED
+        monkeypatch.setattr(packed, "PIECE_LIMIT", size - 1)
+        verdict = tabled.verdict(said)
+    assert verdict.state is LinkState.BROKEN
+    assert f"the limit is {size - 1}" in verdict.what
 
 
 def test_records_of_the_first_version_name_no_tables(tabled):
