@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -43,7 +43,8 @@ from securetrain.core.hashtree import TreeParams, TreeWriter
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from tests.chain.conftest import MINUTE, NOW, opened
-from tests.chain.test_packs import LATER, Run, codes
+from tests.chain.switches import Switches, hold, refusing_checks
+from tests.chain.test_packs import LATER, Run, codes, why
 from tests.vocabulary import trust_document
 
 LEAF = 1024
@@ -443,10 +444,16 @@ ATTACKS: dict[str, tuple[str, Callable[[Forger], object]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def checks() -> Iterator[Switches]:
+    with refusing_checks() as made:
+        yield made
+
+
 @pytest.mark.forgery
 @pytest.mark.parametrize("name", ATTACKS)
-def test_bytes_that_were_not_signed_are_refused(
-    run: Whole, found: PackResult, name: str, tmp_path: Path, monkeypatch: Any
+def test_bytes_that_were_not_signed_are_refused(  # noqa: PLR0917 - fixtures
+    checks: Switches, run: Whole, found: PackResult, name: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Where nobody checks what is held, the same pack is taken."""
     code, attack = ATTACKS[name]
@@ -456,6 +463,7 @@ def test_bytes_that_were_not_signed_are_refused(
     result = run.verify(path)
     assert code in codes(result), result.problems
     assert not result.ok
+    hold(checks, "bytes", name, lambda: why(run.verify(path)))
     monkeypatch.setattr(packed, "check", lambda *_: None)
     assert run.verify(path).problems == (), "the control"
 

@@ -7,7 +7,7 @@ Commands of docs/how-to/prove-a-checkpoint.md are tried here.
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -43,6 +43,7 @@ from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from securetrain.policy.load import load_policy
 from securetrain.policy.schema import Policy
 from tests.chain.conftest import MINUTE, NOW, Job, Roles
+from tests.chain.switches import Switches, hold, refusing_checks
 from tests.vocabulary import trust_document
 
 LATER = NOW + timedelta(hours=12)
@@ -149,6 +150,10 @@ def codes(result: PackResult) -> set[str]:
     return {problem.code for problem in result.problems}
 
 
+def why(result: PackResult) -> str:
+    return "; ".join(problem.what for problem in result.problems)
+
+
 def test_what_is_there_is_verified_and_what_is_not_is_missing(run: Run) -> None:
     path = run.pack()
     result = run.verify(path, policy=policy(*SHOWN))
@@ -226,20 +231,17 @@ def of_nodes(run: Run, **changes: Any) -> CheckpointPredicate:
 def of_another_run(run: Run) -> CheckpointPredicate:
     """The membership of a job that another coordinator of the same root has led."""
     other = Job(name="job-9", roles=run.roles, policy=run.policy, lease=timedelta(hours=3))
+    membership = other.keeper.bound(1)
     run.job.pieces.pieces.update(other.pieces.pieces)
-    return of_bound(run, membership=other.keeper.bound(1))
+    return of_bound(run, membership=membership)
 
 
 def of_a_stranger(run: Run) -> CheckpointPredicate:
     """The same job, of a coordinator for whom nobody vouches."""
     other = Job(policy=run.policy, lease=timedelta(hours=3))
+    bound = Bound(membership=other.keeper.bound(1), policy=run.policy, parents=run.statements[-1:])
     run.job.pieces.pieces.update(other.pieces.pieces)
-    return run.said(
-        bound=Bound(
-            membership=other.keeper.bound(1), policy=run.policy, parents=run.statements[-1:]
-        ),
-        nodes=other.refs(),
-    )
+    return run.said(bound=bound, nodes=other.refs())
 
 
 def expired(run: Run) -> CheckpointPredicate:
@@ -330,10 +332,20 @@ LIES: dict[str, tuple[ChainLink, Lie]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def checks() -> Iterator[Switches]:
+    with refusing_checks() as made:
+        yield made
+
+
 @pytest.mark.forgery
 @pytest.mark.parametrize("name", LIES)
-def test_a_lie_is_named_by_its_link(run: Run, name: str, monkeypatch: Any) -> None:
-    """Signed by the checkpoint's own key; with the link's judge away, it is taken."""
+def test_a_lie_is_named_by_its_link(
+    checks: Switches, run: Run, name: str, monkeypatch: Any
+) -> None:
+    """Signed by the checkpoint's own key; with the checks of the table off, it is taken, and with
+    the link's judge away even where nothing is left to judge.
+    """
     link, lie = LIES[name]
     run.save(lie(run))
     path = run.pack()
@@ -344,6 +356,7 @@ def test_a_lie_is_named_by_its_link(run: Run, name: str, monkeypatch: Any) -> No
     assert result.exit_code is not ExitCode.OK
     verdict = result.judged[0].verdicts[link]
     assert verdict.state in {LinkState.BROKEN, LinkState.MISSING}
+    hold(checks, "statements", name, lambda: why(run.verify(path, policy=asked)))
     for one in ChainLink:
         monkeypatch.setitem(judging.JUDGES, one, lambda *_, one=one: verified(one, "anything"))
     assert run.verify(path, policy=asked).ok, "the control"

@@ -3,7 +3,7 @@
 """The records of steps: every lie about rows and gradients is found and named. No torch."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -48,6 +48,7 @@ from securetrain.core.hashtree import TreeParams
 from securetrain.core.vocabulary import ChainLink, LinkState
 from securetrain.identity.log import hashes_of, merkle
 from tests.chain.conftest import MINUTE, NOW, Job
+from tests.chain.switches import Switches, hold, refusing_checks
 
 ORDER = RowOrder(kind="random", seed=7, split="train", starts=968, seq_len=32, batch_rows=4)
 SETTINGS = {
@@ -471,13 +472,24 @@ def the_settings_are_of_another_job(s: Segment) -> CheckpointPredicate:
     return s.said(s.kept())
 
 
+@pytest.fixture(scope="module")
+def checks() -> Iterator[Switches]:
+    with refusing_checks() as made:
+        yield made
+
+
+def said_of(state: LinkState, what: str) -> str:
+    return "" if state is LinkState.VERIFIED else what
+
+
 @pytest.mark.forgery
 @pytest.mark.parametrize("name", sorted(LIES))
-def test_a_lie_is_broken_at_its_link(segment, monkeypatch, name):
+def test_a_lie_is_broken_at_its_link(checks, segment, monkeypatch, name):
     link, make = LIES[name]
     said = make(segment)
     assert segment.judge(said, link)[0] is LinkState.BROKEN
-    # With the check off, nobody objects: the statement's own word counts, as it did before.
+    hold(checks, "steps", name, lambda: said_of(*segment.judge(said, link)))
+    # With all of them off, nobody objects: the statement's own word counts, as it did before.
     kept = documents.decode(segment.pieces.pieces[segment.kept()], StepRecords)
     monkeypatch.setattr(steps, "_records", lambda *_: (segment.parent.checkpoint, kept, []))
     monkeypatch.setattr(steps, "expected_gradients", lambda *_: said.gradients)

@@ -152,7 +152,7 @@ class Counted(str):
 def test_a_duplicate_behind_many_keys_is_found_at_once():
     """A key was compared with every other one: 0.9 MB took a minute, 16 MB would take hours."""
     number = 3000
-    pairs = [(Counted(f"k{one}"), 1) for one in range(number)]
+    pairs: list[tuple[str, Any]] = [(Counted(f"k{one}"), 1) for one in range(number)]
     pairs.append((Counted(f"k{number - 1}"), 2))
     Counted.compared = 0
     with pytest.raises(ValueError, match="duplicate key 'k2999'"):
