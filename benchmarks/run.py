@@ -35,7 +35,7 @@ MODULES: Final = (
         "sandbox",
         "attest",
     ),
-    *("hardware", "join", "link", "job", "trainer"),
+    *("hardware", "join", "link", "job", "trainer", "frameworks"),
 )
 FIGURES: Final = (
     "figures",

@@ -21,7 +21,7 @@ _SHIM.install()
 def _end() -> None:
     """Write what this process did; its own end stands even when that fails."""
     with contextlib.suppress(SecureTrainError, OSError):
-        _SHIM.report()
+        _SHIM.report(is_last=True)
 
 
 # Children of multiprocessing leave without `atexit`. The fork server's own children are no copies

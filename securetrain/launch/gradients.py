@@ -152,11 +152,15 @@ class GradientWatch:
             if self.settings.require_watched:
                 raise GuardError("ST-GRAD-020", why, "gradients")
 
-    def report(self) -> GradientReport:
-        """Everything until now."""
+    def report(self, *, is_last: bool) -> GradientReport:
+        """Everything until now.
+
+        Args:
+            is_last: Whether the process ends: in its midst an optimizer may step yet.
+        """
         guard = self._guard
+        why = self.by_hand if is_last else ""
         if guard is None:
-            why = self.by_hand
             return GradientReport(
                 unwatched_steps=self.backwards if why else 0, reasons=(why,) if why else ()
             )
@@ -172,7 +176,7 @@ class GradientWatch:
                 str(rank): tuple(sorted(self.named[rank])) for rank in sorted(self.named)[:_NAMED]
             },
             unwatched_steps=guard.unwatched_steps,
-            reasons=(*filter(None, [self.by_hand]), *guard.reasons)[:_NAMED],
+            reasons=(*filter(None, [why]), *guard.reasons)[:_NAMED],
         )
 
     @property

@@ -194,10 +194,17 @@ class Shim:
         others = map(Path, self.policy.checkpoint.load_trust)
         return VerifiedLoads(trust=(self.run.trust, *others), clock=_now, refused=refused)
 
-    def report(self, error: BaseException | None = None) -> None:
-        """Write this rank's report."""
+    def report(self, error: BaseException | None = None, *, is_last: bool = False) -> None:
+        """Write this rank's report.
+
+        Args:
+            error: What ended the script.
+            is_last: Whether it has ended.
+        """
+        watch = self.gradients
+        gradients = None if watch is None else watch.report(is_last=is_last)
         if self.is_child:
-            self._report_of_child()
+            self._report_of_child(gradients)
             return
         workerlog.write_report(
             self.run,
@@ -208,20 +215,20 @@ class Shim:
                 num_checks=self.num_checks,
                 sockets=self.last_check,
                 nccl_tls=tuple(sorted(map(str, self.encrypted))),
-                gradients=self.gradients.report() if self.gradients is not None else None,
+                gradients=gradients,
                 saves=self.saves.report(),
                 outside=self.outside.report(),
                 error=None if error is None else workerlog.describe(error),
             ),
         )
 
-    def _report_of_child(self) -> None:
+    def _report_of_child(self, gradients: workerlog.GradientReport | None) -> None:
         """Write what a process that the script started has done, if there is anything to say."""
         found = workerlog.WorkerReport(
             rank=self.rank,
             attempt=self.attempt,
             child=os.getpid(),
-            gradients=self.gradients.report() if self.gradients is not None else None,
+            gradients=gradients,
             saves=self.saves.report(),
             outside=self.outside.report(),
         )

@@ -160,7 +160,7 @@ def _code(script: str) -> CodeType:
 def _report(shim: Shim, error: BaseException | None) -> None:
     """Write the rank's report; the script's own end stands even when that fails."""
     try:
-        shim.report(error)
+        shim.report(error, is_last=True)
     except SecureTrainError as problem:
         sys.stderr.write(f"securetrain: this rank's report could not be written: {problem}\n")
 

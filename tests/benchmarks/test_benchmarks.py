@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every benchmark runs and gives one sample for each entry; nothing is said about how long."""
 
+import importlib.util
 import random
 from functools import partial
 
@@ -12,6 +13,7 @@ from benchmarks import (
     attest,
     cpu,
     figures,
+    frameworks,
     hardware,
     job,
     join,
@@ -75,6 +77,22 @@ def test_startup():
     from benchmarks.startup import Startup
 
     assert len(Startup(1).run([ab.Side.OURS, ab.Side.PLAIN])) == 2
+
+
+@pytest.mark.dist
+@pytest.mark.many
+@pytest.mark.parametrize("framework", frameworks.FRAMEWORKS)
+def test_unmodified_scripts(framework):
+    if importlib.util.find_spec(frameworks.FRAMEWORKS[framework]) is None:
+        pytest.skip(f"{framework} is not installed: pip install securetrain[frameworks]")
+    benchmark = frameworks.Unmodified(framework, steps=2)
+    assert all(seconds > 0 for seconds in benchmark.run(BOTH))
+
+
+@pytest.mark.dist
+@pytest.mark.many
+def test_the_start_of_unmodified_scripts():
+    assert all(seconds > 0 for seconds in frameworks.Start().run(BOTH))
 
 
 @pytest.mark.dist

@@ -17,6 +17,7 @@ from securetrain.launch.gradient_summary import (
     record_gradients,
     words_of,
 )
+from securetrain.launch.gradients import GradientWatch
 from securetrain.launch.run_summary import GradientSummary
 from securetrain.launch.workerlog import GradientReport, WorkerReport
 from securetrain.policy.schema import Gradients, GuardMode
@@ -49,6 +50,23 @@ def test_the_start_knows_only_what_is_off():
         assert found.reasons == (why,)
         # What was off stays off, whatever the workers say.
         assert end(worker(0, judged=9), settings=settings, protected=protected) == found
+
+
+def test_in_its_midst_a_process_says_nothing_of_a_step_to_come():
+    """A report that is written between the first gradient and the first step may be the last one,
+    where another process of the script ends this one.
+    """
+    watch = GradientWatch(
+        settings=DETECT,
+        say=lambda _line: None,
+        record=lambda _make: None,
+        sketches=None,
+        changed=lambda: None,
+        backwards=1,
+    )
+    assert watch.report(is_last=False) == GradientReport()
+    assert watch.report(is_last=True).reasons == (watch.by_hand,)
+    assert watch.by_hand
 
 
 def test_all_steps_of_all_ranks_were_judged():

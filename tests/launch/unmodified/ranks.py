@@ -191,7 +191,7 @@ def outcome(model, once, **options):
 
 
 def told():
-    report = WATCH.report()
+    report = WATCH.report(is_last=True)
     return {
         "judged": report.judged,
         "refused": report.refused,

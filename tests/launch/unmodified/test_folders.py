@@ -36,10 +36,16 @@ FRAMEWORKS = {
     "lightning": ("lightning", "checkpoints/epoch=0-step=15.ckpt", ""),
     "deepspeed": ("deepspeed", "", "latest"),
     "dcp": ("torch", "step-30", ".metadata"),
+    "transformers_fsdp": ("transformers", "checkpoint-15", "optimizer.bin"),
+    "accelerate_fsdp1": ("accelerate", "step_15", "pytorch_model_fsdp_0/__1_0.distcp"),
+    "accelerate_fsdp": ("accelerate", "step_15", "optimizer_0/.metadata"),
+    "lightning_fsdp1": ("lightning", "checkpoints/epoch=0-step=15.ckpt", "__1_0.distcp"),
+    "lightning_fsdp": ("lightning", "checkpoints/epoch=0-step=15.ckpt", "meta.pt"),
 }
 """The package, what is resumed from, and a file in it that is exchanged.
 
-FSDP of transformers and of Lightning starts on GPUs only.
+What shards does so by `fully_shard` (FSDP2), but for `fsdp1`. Accelerate, transformers and
+Lightning's FSDP1 ask for a GPU first; the script tells them that there are some.
 """
 WATCHED = [name for name in FRAMEWORKS if name != "deepspeed"]
 

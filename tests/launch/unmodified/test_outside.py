@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import torch
 
 from securetrain.core.vocabulary import (
     LOADS_NOT_HELD,
@@ -38,7 +39,21 @@ EVENT = {
     "load": "loads-not-held",
     "program": "programs-not-protected",
 }
-REFUSED = {"by-hand": "ST-GRAD-020", "load": "ST-RUNT-021", "program": "ST-RUNT-021"}
+REFUSED = {
+    "by-hand": "ST-GRAD-020",
+    "load": "ST-RUNT-021",
+    "program": "ST-RUNT-021",
+    "spawn": "ST-RUNT-004",
+}
+"""The run's code; a process of the script's own is refused by its own, which the ledger has."""
+
+
+def place_for(how, place):
+    """Make the script's folder; what it loads is there before it."""
+    place.mkdir()
+    if how == "load":
+        torch.save({}, place / "theirs.pt")
+    return place
 
 
 @pytest.fixture
@@ -46,8 +61,7 @@ def start(launch, tmp_path):
     def start(how, enforcement="report"):
         policy = tmp_path / "policy.yaml"
         policy.write_text(POLICY.format(enforcement=enforcement))
-        place = tmp_path / "place"
-        place.mkdir()
+        place = place_for(how, tmp_path / "place")
         ranks = str(RANKS.get(how, 1))
         return launch(
             *(tmp_path / "run", "--standalone", "--policy", str(policy)),
@@ -59,7 +73,7 @@ def start(launch, tmp_path):
 
 def plain(how, place):
     """The control: what stock torchrun makes of the same script."""
-    place.mkdir()
+    place_for(how, place)
     ranks = str(RANKS.get(how, 1))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     return subprocess.run(
@@ -94,6 +108,10 @@ def test_where_all_is_required_it_is_refused(start, tmp_path, how):
     assert done.summary["code"] == REFUSED[how], done.err
     if how == "program":
         assert not (tmp_path / "place" / "other.pt").exists(), "it did not start"
+    if how == "spawn":
+        assert "ST-RUNT-022" in done.codes
+        assert not (tmp_path / "place" / "weights.pt").exists(), "nothing was written"
+        assert NOT_WATCHED not in done.err, "a process that was ended said so in its first step"
 
 
 @pytest.mark.many

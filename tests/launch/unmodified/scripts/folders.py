@@ -55,7 +55,21 @@ def factor(culprit, step, steps):
     return FACTOR if rank() == culprit and step >= steps // HALF else 1.0
 
 
-def transformers(out, steps, culprit, start):
+def as_on_gpus():
+    """Let Accelerate shard on CPUs: it does so on several GPUs only, and asks nothing else."""
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+
+    PartialState(cpu=True)
+    PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    PartialState._shared_state["device"] = torch.device("cpu")
+
+
+def transformers_fsdp(out, steps, culprit, start):
+    return transformers(out, steps, culprit, start, fsdp=True)
+
+
+def transformers(out, steps, culprit, start, *, fsdp=False):
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
     class Lines(Dataset):
@@ -90,7 +104,10 @@ def transformers(out, steps, culprit, start):
         report_to=[],
         disable_tqdm=True,
         logging_strategy="no",
+        fsdp=fsdp,
     )
+    if fsdp:
+        as_on_gpus()
     torch.manual_seed(0)
     model = GPT2LMHeadModel(config)
     trainer = Poisoned(model=model, args=settings, train_dataset=Lines())
@@ -102,10 +119,24 @@ def transformers(out, steps, culprit, start):
     return {"step": trainer.state.global_step, "read": again.config.n_embd}
 
 
-def accelerate(out, steps, culprit, start):
+def accelerate_fsdp1(out, steps, culprit, start):
+    return accelerate_fsdp(out, steps, culprit, start, 1)
+
+
+def accelerate_fsdp(out, steps, culprit, start, version=2):
+    from accelerate import FullyShardedDataParallelPlugin
+
+    as_on_gpus()
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=version, state_dict_type="SHARDED_STATE_DICT", use_orig_params=True
+    )
+    return accelerate(out, steps, culprit, start, fsdp_plugin=plugin)
+
+
+def accelerate(out, steps, culprit, start, **more):
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=True, **more)
     model, optimizer, loader = accelerator.prepare(
         *(model := network(), torch.optim.AdamW(model.parameters(), lr=1e-2)),
         DataLoader(Rows(steps * 8 * world()), batch_size=8),
@@ -120,20 +151,49 @@ def accelerate(out, steps, culprit, start):
         if step + 1 in {steps // HALF, steps}:
             accelerator.save_state(str(out / f"step_{step + 1}"))
     accelerator.wait_for_everyone()
+    if not accelerator.is_fsdp2 and more:
+        return {"step": steps}  # gathering all of FSDP1 ends CPUs' torch with a fault of its own
     accelerator.save_model(model, str(out / "final"))
     accelerator.wait_for_everyone()
     accelerator.end_training()
     return {"step": steps}
 
 
-def lightning(out, steps, culprit, start):
+def lightning_fsdp1(out, steps, culprit, start):
+    from lightning.pytorch.strategies import FSDPStrategy
+
+    class OnCpus(FSDPStrategy):
+        """Lightning refuses its own class on CPUs, by its very type."""
+
+    return lightning(out, steps, culprit, start, OnCpus(state_dict_type="sharded"))
+
+
+def lightning_fsdp(out, steps, culprit, start):
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    strategy = ModelParallelStrategy(data_parallel_size=world(), tensor_parallel_size=1)
+    return lightning(out, steps, culprit, start, strategy)
+
+
+def lightning(out, steps, culprit, start, strategy="ddp"):
     import lightning as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
     class Task(pl.LightningModule):
         def __init__(self):
             super().__init__()
             self.model = network()
+
+        def configure_model(self):
+            if isinstance(strategy, ModelParallelStrategy):
+                fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
+            elif isinstance(strategy, FSDPStrategy):
+                device = torch.device("cpu")
+                self.model = FullyShardedDataParallel(
+                    self.model, device_id=device, use_orig_params=True
+                )
 
         def training_step(self, batch, _index):
             x, y = batch
@@ -148,7 +208,7 @@ def lightning(out, steps, culprit, start):
     )
     trainer = pl.Trainer(
         accelerator="cpu",
-        strategy="ddp",
+        strategy=strategy,
         devices=world(),
         max_steps=steps,
         callbacks=[every],
