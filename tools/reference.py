@@ -141,7 +141,7 @@ def _dependent_fields() -> list[str]:
         "A field that is not in this table is enforced on whatever runs, or nothing starts. A run",
         "that lacks something for one of these says so at its start and its end, in the ledger and",
         "in the report; `enforcement: require` refuses it. Which data a script reads without",
-        "securetrain is seen by nobody, and refused nowhere: that much is said.\n",
+        "securetrain is seen by nobody: only that a run has opened no signed dataset is known.\n",
         "| it needs | fields | `enforcement: require` refuses |",
         "| --- | --- | --- |",
     ]

@@ -159,6 +159,7 @@ LOADS_NOT_HELD = "loads: NOT HELD"
 """The label of a run whose script loaded what the policy's demands on loads do not reach."""
 
 PROGRAMS_NOT_PROTECTED = "programs: NOT PROTECTED"
+DATA_NOT_KNOWN = "data: NOT KNOWN"
 """The label of a run whose script started programs in Python without the shim."""
 
 TEST_ONLY = "TEST-ONLY (software TPM)"

@@ -62,8 +62,7 @@ def announcement(
     yield gradient_summary.at_start(policy.gradients, protected=plan.protected).label
     if not (options.torch.module and options.script == TRAINER):
         yield checkpoint_summary.at_start(policy, protected=plan.protected)
-        if plan.protected:
-            yield from outside_summary.at_start(policy)
+        yield from outside_summary.at_start(policy, protected=plan.protected)
     yield f"workers      {plan.num_workers} of {options.script}, {shim}"
     for line in preflight.warnings(policy.host.fail_on):
         yield f"warning: {line}"

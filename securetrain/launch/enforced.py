@@ -5,11 +5,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from securetrain.core.errors import SecureTrainError
 from securetrain.launch import checkpoint_summary, outside_summary
 from securetrain.launch.elastic_agent import Plan
 from securetrain.launch.gradient_summary import gradients_of, record_gradients
 from securetrain.launch.run_setup import RunSetup
-from securetrain.launch.run_summary import CheckpointSummary, GradientSummary, OutsideSummary
+from securetrain.launch.run_summary import (
+    CheckpointSummary,
+    GradientSummary,
+    Outcome,
+    OutsideSummary,
+)
 from securetrain.launch.workerlog import WorkerReport
 from securetrain.ledger import Ledger, events
 
@@ -21,6 +27,12 @@ class Enforced:
     gradients: GradientSummary | None = None
     checkpoints: CheckpointSummary | None = None
     outside: OutsideSummary | None = None
+
+    def refusal(self, setup: RunSetup, outcome: Outcome) -> SecureTrainError | None:
+        """The refusal of a run that ended well, for what shows at its end alone."""
+        if outcome is not Outcome.SUCCEEDED:
+            return None
+        return outside_summary.refusal(setup.policy.policy, self.outside)
 
 
 def enforced_of(
@@ -40,7 +52,7 @@ def enforced_of(
     checkpoints = checkpoint_summary.at_end(
         policy, reports, protected=plan.protected, num_workers=plan.num_workers
     )
-    outside = outside_summary.at_end(policy, reports)
+    outside = outside_summary.at_end(policy, reports, protected=plan.protected)
     return Enforced(gradients=gradients, checkpoints=checkpoints, outside=outside)
 
 

@@ -373,11 +373,11 @@ class Session:
         self.finished = True
         if self.cache is not None:
             self.cache.release()
-        problem = self._problem()
-        if problem is not None and error is None:
-            outcome, exit_code, error = run_summary.Outcome.FAILED, int(problem.exit_code), problem
         recording.record_reports(self.setup.run, self.ledger)
         self.enforced = enforced_of(self.setup, self.plan, self._reports())
+        problem = self._problem() or self.enforced.refusal(self.setup, outcome)
+        if problem is not None and error is None:
+            outcome, exit_code, error = run_summary.Outcome.FAILED, int(problem.exit_code), problem
         record_enforced(self.enforced, self.ledger, self._say)
         self.ledger.write(
             events.RunEnded(

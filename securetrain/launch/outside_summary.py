@@ -8,49 +8,63 @@ from itertools import islice
 from typing import Final
 
 from securetrain.core import printable
-from securetrain.core.vocabulary import LOADS_NOT_HELD, PROGRAMS_NOT_PROTECTED, EnforcementMode
+from securetrain.core.errors import RuntimeRefusal
+from securetrain.core.vocabulary import (
+    DATA_NOT_KNOWN,
+    LOADS_NOT_HELD,
+    PROGRAMS_NOT_PROTECTED,
+    EnforcementMode,
+)
 from securetrain.launch.run_summary import OutsideSummary
 from securetrain.launch.workerlog import WorkerReport
 from securetrain.ledger import Ledger, events
-from securetrain.policy import load_demands, read_demands
+from securetrain.policy import load_demands, read_demands, shim_demands
 from securetrain.policy.schema import Policy
 
 HOLD: Final = "load with securetrain.artifacts (docs/how-to/signed-checkpoints.md)"
+SHIELD: Final = "start a Python script without --no-python"
 READ: Final = "read data with securetrain.artifacts (docs/how-to/signed-datasets.md)"
 _NAMED: Final = 16
 _TEXT: Final = 300
 _MOST: Final = 1_000_000
 
 
-def at_start(policy: Policy) -> Iterator[str]:
+def at_start(policy: Policy, *, protected: bool = True) -> Iterator[str]:
     """Say what is known before the workers start."""
     required = policy.enforcement is EnforcementMode.REQUIRE
-    if fields := load_demands(policy):
+    if not protected:
+        yield _without_shim(policy)
+    elif fields := load_demands(policy):
         then = "refused (enforcement: require)" if required else "said"
         yield (
             f"loads: held to {', '.join(fields)} where the script uses securetrain.artifacts; other"
             f" loads are {then}"
         )
     if fields := read_demands(policy):
+        then = "; a run that reads none so is refused at its end (enforcement: require)"
         yield (
             f"data: held to {', '.join(fields)} where the script uses securetrain.artifacts; what"
-            " it reads otherwise is NOT KNOWN"
+            f" it reads otherwise is NOT KNOWN{then if required else ''}"
         )
 
 
-def at_end(policy: Policy, reports: Sequence[WorkerReport]) -> OutsideSummary | None:
+def at_end(
+    policy: Policy, reports: Sequence[WorkerReport], *, protected: bool = True
+) -> OutsideSummary | None:
     """Say what came of it; None when there is nothing to say.
 
     Args:
         policy: The run's.
         reports: Of all attempts.
+        protected: Whether the workers ran under the shim.
     """
     said = [report.outside for report in reports if report.outside is not None]
     programs = _added(one.programs for one in said)
     loads = _added(one.loads for one in said)
     fields = load_demands(policy) if loads else ()
     unread = () if any(one.reads_signed for one in said) else read_demands(policy)
-    lines = []
+    lines = [] if protected else [_without_shim(policy)]
+    unshielded = () if protected else shim_demands(policy)
     if programs:
         lines.append(
             f"{PROGRAMS_NOT_PROTECTED}: {_count(programs, 'program')} without the shim, first"
@@ -65,13 +79,39 @@ def at_end(policy: Policy, reports: Sequence[WorkerReport]) -> OutsideSummary | 
         )
     if unread:
         lines.append(
-            f"data: NOT KNOWN: none was read with securetrain; not enforced: {', '.join(unread)};"
+            f"{DATA_NOT_KNOWN}: none was read with securetrain; not enforced: {', '.join(unread)};"
             f" {READ}"
         )
     if not lines:
         return None
     return OutsideSummary(
-        labels=tuple(lines), programs=programs, loads=loads, fields=(*fields, *unread)
+        labels=tuple(lines),
+        programs=programs,
+        loads=loads,
+        fields=(*dict.fromkeys((*unshielded, *fields, *unread)),),
+        unread=unread,
+        unshielded=unshielded,
+    )
+
+
+def refusal(policy: Policy, found: OutsideSummary | None) -> RuntimeRefusal | None:
+    """The refusal of a run that ended well, where all that is asked of its data is required."""
+    if policy.enforcement is not EnforcementMode.REQUIRE or found is None or not found.unread:
+        return None
+    return RuntimeRefusal(
+        "ST-RUNT-021",
+        "no signed dataset was opened, and the policy requires that all of it is enforced"
+        " (enforcement)",
+        f"policy: {', '.join(found.unread)}",
+        f"{READ}; or allow it, and have it reported: enforcement: report",
+    )
+
+
+def _without_shim(policy: Policy) -> str:
+    fields = ", ".join(shim_demands(policy))
+    return (
+        f"{PROGRAMS_NOT_PROTECTED}: the workers run without the shim"
+        f"{f'; not enforced: {fields}' if fields else ''}; {SHIELD}"
     )
 
 
@@ -84,6 +124,9 @@ def record_outside(
     for line in found.labels:
         say(line)
     end = "end of the run"
+    if found.unshielded:
+        fields = ", ".join(found.unshielded)[:500]
+        ledger.write(events.ProgramsNotProtected(subject="all workers", fields=fields))
     if found.programs:
         total = sum(found.programs.values())
         ledger.write(events.ProgramsNotProtected(subject=end, programs=total))
@@ -96,6 +139,8 @@ def record_outside(
                 loads=sum(found.loads.values()),
             )
         )
+    if found.unread:
+        ledger.write(events.DataNotKnown(subject=end, fields=", ".join(found.unread)[:500]))
 
 
 def _added(said: Iterator[dict[str, int]]) -> dict[str, int]:

@@ -124,7 +124,11 @@ class OutsideSummary(_Base, frozen=True, kw_only=True):
     loads: dict[str, int] = {}
     """Loads that the policy's demands do not reach, by function."""
     fields: tuple[str, ...] = ()
-    """The demands of the policy that are not enforced on what was loaded and read."""
+    """The demands of the policy that are not enforced."""
+    unread: tuple[str, ...] = ()
+    """Those on data, where no signed dataset was opened."""
+    unshielded: tuple[str, ...] = ()
+    """Those on workers, where these run without the shim."""
 
 
 class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):

@@ -3,6 +3,7 @@
 from .enforcement import load_demands as load_demands
 from .enforcement import read_demands as read_demands
 from .enforcement import sandbox_mode as sandbox_mode
+from .enforcement import shim_demands as shim_demands
 from .enforcement import unsigned_demands as unsigned_demands
 from .explanation import Row as Row
 from .explanation import explain as explain

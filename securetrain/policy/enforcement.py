@@ -8,7 +8,8 @@ Rules:
    table with the schema, and the reference page of policies shows it;
 2. what depends on the script or on this machine is said when it is missing, at the start and the
    end of the run, in the ledger and in the report. What a script reads as data by itself is seen by
-   nobody, which is what is said of it;
+   nobody, which is what is said of it: that a run has opened a signed dataset is known, and not
+   that it read nothing else;
 3. under ``enforcement: require`` what rule 2 says is refused instead: the start where it is known
    then, or the step or save at which it shows.
 """
@@ -50,7 +51,7 @@ REFUSED_AT: Final[Mapping[Needs, str]] = {
     Needs.WATCHED_MODEL: "the first such step (`ST-GRAD-020`)",
     Needs.OUR_SAVES: "the first such save (`ST-RUNT-022`)",
     Needs.OUR_LOADS: "the first such load (`ST-RUNT-021`)",
-    Needs.OUR_READERS: "nowhere",
+    Needs.OUR_READERS: "the end of a run in which no signed dataset was opened (`ST-RUNT-021`)",
 }
 """Where ``enforcement: require`` refuses."""
 
@@ -115,6 +116,13 @@ _ASKED: Final = (
 """Demands on what is saved; the others only say how."""
 _ASKED_OF_LOADS: Final = ("checkpoint.expect", "checkpoint.max_age_days")
 _ASKED_OF_DATA: Final = ("dataset.max_age_days",)
+_ASKED_OF_SHIM: Final = (
+    "node.secrets",
+    "checkpoint.unpickle",
+    "checkpoint.sign_saves",
+    "checkpoint.verify_loads",
+)
+"""Demands on what happens in a worker; ``debug.allow_servers`` asks where it is false."""
 
 
 def unsigned_demands(policy: Policy) -> tuple[str, ...]:
@@ -131,6 +139,14 @@ def load_demands(policy: Policy) -> tuple[str, ...]:
 def read_demands(policy: Policy) -> tuple[str, ...]:
     """The demands of a policy on data, which only securetrain's own readers are held to."""
     return tuple(name for name in _ASKED_OF_DATA if _value(policy, name))
+
+
+def shim_demands(policy: Policy) -> tuple[str, ...]:
+    """The demands of a policy that workers without the shim leave unenforced, gradients aside."""
+    found = [name for name in _ASKED_OF_SHIM if _value(policy, name) not in ((), {}, False, "off")]
+    if not policy.debug.allow_servers:
+        found.append("debug.allow_servers")
+    return (*found, *unsigned_demands(policy), *load_demands(policy))
 
 
 def sandbox_mode(policy: Policy) -> SandboxMode:

@@ -174,7 +174,13 @@ def _unsigned(said: Sequence[LedgerEvent]) -> list[str]:
 def _outside(said: Sequence[LedgerEvent]) -> list[str]:
     """Programs and loads that the policy does not reach."""
     found = []
-    programs = [event for event in said if isinstance(event, events.ProgramsNotProtected)]
+    those = [event for event in said if isinstance(event, events.ProgramsNotProtected)]
+    found += [
+        f"{PROGRAMS_NOT_PROTECTED}. The workers ran without the shim; not enforced: {one.fields}."
+        for one in those
+        if one.fields
+    ]
+    programs = [event for event in those if not event.fields]
     if programs:
         found.append(
             f"{PROGRAMS_NOT_PROTECTED}. The script started programs without the shim, first"
@@ -195,7 +201,9 @@ def _unread(record: RunRecord, said: Sequence[LedgerEvent]) -> list[str]:
     opened = any(isinstance(event, events.DatasetOpened) for event in said)
     if not started or opened or record.dataset is not None:
         return []
-    return ["No signed dataset was opened: what the script read is not known."]
+    asked = [event.fields for event in said if isinstance(event, events.DataNotKnown)]
+    text = "No signed dataset was opened: what the script read is not known"
+    return [f"{text}; not enforced: {asked[0]}." if asked else f"{text}."]
 
 
 def _none(record: RunRecord) -> str:
@@ -247,8 +255,8 @@ def _guard(record: RunRecord, said: Sequence[LedgerEvent]) -> list[str]:
     labels = {label for view in record.boundaries for label in view.labels}
     if NOT_WATCHED in labels:
         text = (
-            f"{NOT_WATCHED}. Steps were made on gradients that nobody judged; the ledger says why"
-            " (gradients-not-watched)."
+            f"{NOT_WATCHED}. Of what steps were made, some or all were on gradients that nobody"
+            " judged; the ledger says why (gradients-not-watched)."
         )
         return [text]
     if record.guard is None:

@@ -239,9 +239,44 @@ def test_the_ledger_has_the_end(tmp_path):
     assert found is not None
     outside_summary.record_outside(found, ledger, said.append)
     assert tuple(said) == found.labels
-    programs, loads = written
+    programs, loads, data = written
+    assert isinstance(data, events.DataNotKnown)
+    assert (data.subject, data.fields) == ("end of the run", "dataset.max_age_days")
+    assert data.labels == ("data: NOT KNOWN",)
     assert (programs.subject, programs.programs) == ("end of the run", 1)
     assert (loads.loads, loads.ways) == (3, "torch.load")
+
+
+@pytest.mark.parametrize("mode", EnforcementMode)
+def test_workers_without_the_shim_are_said_with_what_they_leave_out(mode):
+    policy = STRICT(mode)
+    start, _ = outside_summary.at_start(policy, protected=False)
+    found = outside_summary.at_end(policy, [], protected=False)
+    assert found is not None
+    assert found.labels[0] == start
+    assert start.startswith(f"{PROGRAMS_NOT_PROTECTED}: the workers run without the shim; not enf")
+    assert set(found.unshielded) >= {"checkpoint.unpickle", "checkpoint.expect"}
+    assert set(found.unshielded) < set(found.fields)
+    written: list[Any] = []
+    ledger: Any = SimpleNamespace(write=written.append)
+    outside_summary.record_outside(found, ledger, lambda _line: None)
+    assert written[0].subject == "all workers"
+    assert written[0].fields == ", ".join(found.unshielded)
+
+
+def test_a_run_that_opened_no_signed_dataset_is_refused_where_all_is_required():
+    for mode in EnforcementMode:
+        found = outside_summary.at_end(STRICT(mode), [report()])
+        error = outside_summary.refusal(STRICT(mode), found)
+        if mode is EnforcementMode.REPORT:
+            assert error is None
+        else:
+            assert error is not None
+            assert (error.code, error.where) == ("ST-RUNT-021", "policy: dataset.max_age_days")
+    required = EnforcementMode.REQUIRE
+    opened = outside_summary.at_end(STRICT(required), [report(reads_signed=True)])
+    assert outside_summary.refusal(STRICT(required), opened) is None
+    assert outside_summary.refusal(policy_of(required), None) is None
 
 
 def test_numbers_of_a_lying_worker_are_bounded():

@@ -8,6 +8,7 @@ import pytest
 
 from securetrain.core import CODES
 from securetrain.core.vocabulary import (
+    DATA_NOT_KNOWN,
     LOADS_NOT_HELD,
     NOT_WATCHED,
     PROGRAMS_NOT_PROTECTED,
@@ -58,7 +59,7 @@ def test_what_is_refused_nowhere_is_said():
     for name in ("checkpoint.expect", "checkpoint.max_age_days"):
         assert NEEDS[name] is Needs.OUR_LOADS
         assert f"`{name}`" in section("checkpoint")
-    for label in (NOT_WATCHED, LOADS_NOT_HELD, PROGRAMS_NOT_PROTECTED):
+    for label in (NOT_WATCHED, LOADS_NOT_HELD, PROGRAMS_NOT_PROTECTED, DATA_NOT_KNOWN):
         assert f"`{label}`" in PAGE
 
 

@@ -161,6 +161,7 @@ from securetrain.ledger.events.by_rank import (
 )
 from securetrain.ledger.events.by_worker import (
     CheckpointsNotSigned,
+    DataNotKnown,
     DebugServerRefused,
     GradientsNotWatched,
     GradientsWatched,
@@ -198,6 +199,7 @@ __all__ = [
     "CoordinatorResumed",
     "CoordinatorStarted",
     "CoordinatorSuperseded",
+    "DataNotKnown",
     "DatasetOpened",
     "DatasetRefused",
     "DebugServerRefused",

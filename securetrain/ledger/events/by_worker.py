@@ -3,6 +3,7 @@
 """Events of the shim in a worker."""
 
 from securetrain.core.vocabulary import (
+    DATA_NOT_KNOWN,
     LOADS_NOT_HELD,
     NOT_SIGNED,
     NOT_WATCHED,
@@ -121,16 +122,33 @@ class LoadsNotHeld(Observed, frozen=True, kw_only=True):
 @event("programs-not-protected", Boundary.SUPPLY_CHAIN, _WORKER, WriterRole.LAUNCHER)
 class ProgramsNotProtected(Observed, frozen=True, kw_only=True):
     """The script has started a program in Python without the shim; said at a worker's first one,
-    and counted at the end of the run.
+    and counted at the end of the run. Or the workers themselves had no shim.
     """
 
     programs: int = 0
     """Those of the whole run, at its end."""
+    fields: str = ""
+    """Of workers without the shim: the fields of the policy that are not enforced on them."""
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The honest labels that it carries."""
         return (PROGRAMS_NOT_PROTECTED,)
+
+
+@event("data-not-known", Boundary.DATASET, WriterRole.LAUNCHER)
+class DataNotKnown(Observed, frozen=True, kw_only=True):
+    """No worker has opened a signed dataset, and the policy asks something of data; said at the end
+    of the run.
+    """
+
+    fields: str
+    """The demands."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The honest labels that it carries."""
+        return (DATA_NOT_KNOWN,)
 
 
 @event("outside-refused", Boundary.SUPPLY_CHAIN, _WORKER)
