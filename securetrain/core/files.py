@@ -154,9 +154,15 @@ def write_whole(path: Path, data: bytes, *, mode: int = PUBLIC_FILE) -> None:
     Raises:
         UsageError: ST-USAG-002 or ST-USAG-006.
     """
-    if os.access(path.parent, os.W_OK) or not path.exists():
+    if not os.access(path.parent, os.W_OK) and path.exists():
+        write_in_place(path, data)
+        return
+    try:
         write_atomic(path, data, mode=mode)
-    else:
+    except UsageError as error:
+        # access(2) does not know of Landlock, whose rules may be for the file alone.
+        if not isinstance(error.__cause__, PermissionError) or not path.exists():
+            raise
         write_in_place(path, data)
 
 

@@ -49,7 +49,7 @@ def plain(workdir: Path) -> Outcome:
     """Run the job under stock torchrun."""
     torchrun = ["-m", "torch.distributed.run", "--standalone"]
     exit_code = _run(workdir, torchrun)
-    victim, marked = _victim(workdir), marked_by(workdir / "marker")
+    victim, marked = _victim(workdir), marked_by(_work(workdir) / "marker")
     hit = victim in marked
     ran = f"rank 0 (pid {victim}) ran its payload" if hit else "its payload did not run in rank 0"
     return Outcome(
@@ -66,9 +66,9 @@ def hardened(workdir: Path) -> Outcome:
     """Run the same job under `securetrain run`."""
     run_dir = RunDir(workdir / "run")
     launcher = ["-m", "securetrain", "run", "--standalone", "--policy", "dev"]
-    places = ["--run-dir", str(run_dir.root), "--output", str(workdir)]
+    places = ["--run-dir", str(run_dir.root), "--output", str(_work(workdir))]
     exit_code = _run(workdir, [*launcher, *places])
-    victim, marked = _victim(workdir), marked_by(workdir / "marker")
+    victim, marked = _victim(workdir), marked_by(_work(workdir) / "marker")
     codes = [event.code for event in refusals(run_dir, Boundary.CHECKPOINT)]
     refused = bool(victim) and CODE in codes and exit_code == 1 and not marked
     return Outcome(
@@ -86,10 +86,12 @@ def hardened(workdir: Path) -> Outcome:
 
 def _run(workdir: Path, program: list[str]) -> int | None:
     """Run the job's two ranks; returns the exit code, None when it ran out of time."""
-    script = workdir / "job.py"
+    work = _work(workdir)
+    work.mkdir()
+    script = work / "job.py"
     script.write_text(_SCRIPT)
     process = subprocess.Popen(
-        [sys.executable, *program, "--nproc-per-node", "2", str(script), str(workdir)],
+        [sys.executable, *program, "--nproc-per-node", "2", str(script), str(work)],
         # `securetrain run` pins this by itself; stock gloo would take the machine's address.
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
         start_new_session=True,
@@ -102,9 +104,14 @@ def _run(workdir: Path, program: list[str]) -> int | None:
         kill_tree(process)
 
 
+def _work(workdir: Path) -> Path:
+    """The job's own folder, which holds no run and so can be written to anywhere."""
+    return workdir / "work"
+
+
 def _victim(workdir: Path) -> int:
     """The process id of rank 0; 0 when it never got so far."""
-    path = workdir / "victim"
+    path = _work(workdir) / "victim"
     return int(path.read_text()) if path.exists() else 0
 
 

@@ -49,15 +49,15 @@ sys.exit(1)
 
 def plain(workdir: Path) -> Outcome:
     """Attack a stock torchrun."""
-    script = _sleeper(workdir)
+    work, script = _sleeper(workdir)
     port = _free_port()
-    marker = workdir / "marker"
+    marker = work / "marker"
     run_id = uuid.uuid4().hex
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2"),
         *("--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", run_id),
         *("--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", "last_call_timeout=1"),
-        *(str(script), str(workdir)),
+        *(str(script), str(work)),
     ]
     agent = subprocess.Popen(command, start_new_session=True)
     try:
@@ -89,18 +89,18 @@ def plain(workdir: Path) -> Outcome:
 
 def hardened(workdir: Path) -> Outcome:
     """Attack the same job under `securetrain run`."""
-    script = _sleeper(workdir)
+    work, script = _sleeper(workdir)
     run_dir = RunDir(workdir / "run")
-    marker = workdir / "marker"
+    marker = work / "marker"
     command = [
         *(sys.executable, "-m", "securetrain", "run", "--standalone", "--policy", "dev"),
-        *("--nproc-per-node", "1", "--run-dir", str(run_dir.root), "--output", str(workdir)),
-        *(str(script), str(workdir)),
+        *("--nproc-per-node", "1", "--run-dir", str(run_dir.root), "--output", str(work)),
+        *(str(script), str(work)),
     ]
     launcher = subprocess.Popen(command, start_new_session=True)
     try:
         running = wait_until(
-            lambda: (workdir / "running").exists() or launcher.poll() is not None, _START
+            lambda: (work / "running").exists() or launcher.poll() is not None, _START
         )
         exposed_listeners = listeners(descendants(launcher.pid)) if running else []
         attacks = [
@@ -114,14 +114,14 @@ def hardened(workdir: Path) -> Outcome:
             return any(event.code == CODE for event in seen)
 
         wait_until(recorded, _REACT)
-        (workdir / "release").touch()
+        (work / "release").touch()
         try:
             exit_code: int | None = launcher.wait(_START)
         except subprocess.TimeoutExpired:
             exit_code = None
     finally:
         kill_tree(launcher)
-    ended_well = exit_code == 0 and (workdir / "done").exists()
+    ended_well = exit_code == 0 and (work / "done").exists()
     return _judge(run_dir, exposed_listeners, attacks, marked_by(marker), ended_well=ended_well)
 
 
@@ -168,10 +168,13 @@ def _ports(ports: list[int]) -> str:
     return ", ".join(map(str, ports)) or "none"
 
 
-def _sleeper(workdir: Path) -> Path:
-    script = workdir / "sleeper.py"
+def _sleeper(workdir: Path) -> tuple[Path, Path]:
+    """The job's own folder, which holds no run and so can be written to anywhere; its script."""
+    work = workdir / "work"
+    work.mkdir()
+    script = work / "sleeper.py"
     script.write_text(_SLEEPER)
-    return script
+    return work, script
 
 
 def _free_port() -> int:

@@ -41,6 +41,25 @@ def test_writes_are_whole_or_absent(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208 - names only
 
 
+def test_a_file_whose_folder_is_closed_is_written_in_place(tmp_path, monkeypatch):
+    """As Landlock closes it, of which access(2) does not know."""
+    path = tmp_path / "file"
+    path.write_bytes(b"longer")
+    plain = os.open
+
+    def closed(name, flags, *mode, **how):
+        if flags & os.O_CREAT:
+            raise PermissionError(13, "Permission denied")
+        return plain(name, flags, *mode, **how)
+
+    monkeypatch.setattr(os, "open", closed)
+    files.write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+    with pytest.raises(UsageError):
+        files.write_whole(tmp_path / "other", b"new")
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_write_that_must_not_replace(tmp_path):
     path = tmp_path / "file"
     files.write_atomic(path, b"first", mode=0o600, replace=False)

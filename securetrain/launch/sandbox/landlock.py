@@ -8,7 +8,9 @@ Rules:
    a file from one folder to another, which programs do, so that is not used;
 2. behind mounts only writing is judged: under the writable folders everything, elsewhere nothing.
    Without mounts reading is judged too: whatever lies under no hidden folder may be read. Landlock
-   has no rule for "all but", so each folder on the way to a hidden one is taken apart (`all_but`);
+   has no rule for "all but", so each folder on the way to a hidden one is taken apart (`all_but`).
+   It may be listed where a job works in it or imports from it, and with it all below: the names of
+   hidden files can be seen there, and nothing in them;
 3. no worker sends a signal, or connects to an abstract socket, out of the job (from version 6 on).
    All workers share one domain, so that they may read each other's memory, as NCCL and UCX do.
 """
@@ -50,6 +52,7 @@ def rules(
     *,
     devices: Collection[str] = (),
     readable: Iterable[str] | None = None,
+    listed: Iterable[str] = (),
 ) -> Mapping[str, Any]:
     """The rules as `holder` takes them; empty when Landlock cannot be used.
 
@@ -58,6 +61,7 @@ def rules(
         writable: Folders and files.
         devices: Where files may be written, and none made.
         readable: The folders and files that may be read and run; None to leave reading alone.
+        listed: Folders whose names, and those below, may be seen.
     """
     if found < MIN_VERSION:
         return {}
@@ -68,6 +72,7 @@ def rules(
     allowed = [(path, handled) for path in writable]
     allowed += [(path, (WRITE_FILE | TRUNCATE | read) & handled) for path in devices]
     allowed += [(path, read) for path in readable or ()]
+    allowed += [(path, READ_DIR) for path in listed]
     size = 8
     if found >= _NETWORK_VERSION:
         size = 16

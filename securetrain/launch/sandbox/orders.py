@@ -106,6 +106,7 @@ def view(scene: Scene, *, mapped: bool) -> View:
     for path in (*scene.outputs, *scene.writable):
         seen.show(path, write=True)
     seen.settle()
+    seen.open_ways()
     _hide_secrets(seen, scene)
     _show_devices(seen, rdma=scene.rdma)
     _show_names(seen, scene)
@@ -222,7 +223,8 @@ def _without_namespaces(scene: Scene, version: int) -> dict[str, Any]:
     """Landlock alone: the machine's own folders, and the launcher's own user.
 
     A folder in which something lies that is hidden cannot be written to, only what is in it: there
-    is no rule for "all but". So a working directory that holds the run is not writable.
+    is no rule for "all but". So a working directory that holds the run is not writable. It can be
+    listed: what cannot be listed, Python imports nothing from.
     """
     private = scene.run / PRIVATE_CACHE
     hidden = [*map(str, scene.hidden), str(scene.keys)]
@@ -232,9 +234,14 @@ def _without_namespaces(scene: Scene, version: int) -> dict[str, Any]:
     if scene.script is not None:
         shown += [scene.script.parent, scene.script]
     readable = landlock.all_but(secret)
-    for path in shown:
-        if path.exists():
-            readable += landlock.all_but(hidden, os.path.realpath(path))
+    closed = {os.path.realpath(path) for path in hidden}
+    listed = []
+    for place in sorted({os.path.realpath(path) for path in shown if path.exists()}):
+        if any(place == one or is_below(place, one) for one in closed):
+            continue  # an argument may name a key
+        parts = landlock.all_but(hidden, place)
+        readable += parts
+        listed += [place] if parts != [place] else []
     places = [*scene.outputs, *map(Path, (*TEMPORARY, SHARED_MEMORY))]
     notes = _device_notes(rdma=scene.rdma)
     if stops := obstacle_to_writing(scene.cwd, scene.all_homes):
@@ -250,7 +257,9 @@ def _without_namespaces(scene: Scene, version: int) -> dict[str, Any]:
             notes.append(
                 f"{place} holds what workers may not change: only folders in it are theirs"
             )
-    rules = landlock.rules(version, writable, devices=("/dev", "/proc"), readable=readable)
+    rules = landlock.rules(
+        version, writable, devices=("/dev", "/proc"), readable=readable, listed=listed
+    )
     return {
         "errors": str(private),
         "landlock": rules,

@@ -192,17 +192,39 @@ class View:
         """Return whether something lies in a replaced folder."""
         return any(is_below(place, root) for root in self.roots)
 
+    def open_ways(self) -> None:
+        """Replace what stands closed on the way to something that is shown.
+
+        At last: a folder that was shown after what lies in it brings its closed ones along.
+        """
+        for place in sorted(self.binds):
+            while (closed := self._closed_parent(place)) and closed not in self.roots:
+                self.replace(closed)
+
     def _closed_parent(self, place: str) -> str:
-        """The topmost folder above that the user cannot enter; empty when it can reach it."""
+        """The topmost folder above that the user cannot enter; empty when it can reach it.
+
+        A folder in a replaced one is made for the way, unless it is seen there: as a part of
+        something that is shown, with its owner for the user or not.
+        """
         user = self.scene.user
-        if user is None or not self.mapped or self.is_replaced(place):
+        if user is None or not self.mapped:
             return ""
         for parent in reversed(Path(place).parents):
+            over = self._nearest(str(parent))
+            shown = self.binds.get(over)
+            if (over and shown is None) or str(parent) == "/":
+                continue
             at = parent.stat()
-            enters = at.st_mode & 0o001 or (at.st_uid == user.uid and at.st_mode & 0o100)
-            if not enters and str(parent) != "/":
+            owners = [user.uid, *((shown and shown["map"]) or ())[:1]]
+            if not at.st_mode & (0o101 if at.st_uid in owners else 0o001):
                 return str(parent)
         return ""
+
+    def _nearest(self, place: str) -> str:
+        """The innermost of what is shown or replaced that a path is or lies in; empty when none."""
+        ways = (place, *map(str, Path(place).parents))
+        return next((way for way in ways if way in self.binds or way in self.roots), "")
 
 
 def obstacle_to_writing(path: Path, homes: Collection[Path]) -> str:

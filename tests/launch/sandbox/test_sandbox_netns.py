@@ -227,6 +227,27 @@ def test_what_lies_where_nobody_may_enter_is_shown_alone(inside, tmp_path):
     assert inside(code, inputs=(closed / "in",)).stdout == "data ['in']\n"
 
 
+@pytest.mark.parametrize("where", ["outputs", "cwd"])
+def test_closed_folders_of_what_is_shown_are_no_obstacle(sandbox, tmp_path, where):
+    """A run of root's lies in a checkout below a home folder, and the checkout is shown."""
+    tree = tmp_path / "home" / "checkout"
+    out, other = tree / "run" / "out", tree / "run" / "other"
+    for folder in (out, other):
+        folder.mkdir(parents=True)
+    for folder in (out, tree / "run", tree.parent):
+        folder.chmod(0o700)
+    place = {"cwd": out} if where == "cwd" else {"outputs": (out,)}
+    shown = (*sys.path, str(tree))
+    started = sandbox(homes=(tree.parent,), search_path=shown, **place)
+    code = f"import os; open('{out}/made', 'w'); print(os.listdir('{tree / 'run'}'))"
+    done = subprocess.run(
+        started.command([sys.executable, "-c", code]),
+        cwd=out, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "['out']\n", done.stderr
+    assert (out / "made").stat().st_uid == out.stat().st_uid
+
+
 @pytest.mark.parametrize("part", ["user", "landlock", "seccomp"])
 def test_a_part_that_fails_is_left_out_and_named(sandbox, monkeypatch, part):
     """Each by orders that cannot be carried out."""
@@ -361,8 +382,9 @@ def test_a_job_that_has_all_its_tasks_keeps_its_sandbox(tmp_path):
         assert os.waitpid(pid, 0)[1] == 0
 
 
-def test_without_namespaces_landlock_alone(sandbox, tmp_path, monkeypatch):
-    """As in a container that has no right to any: the launcher's user, and what it may not see."""
+@pytest.fixture
+def no_namespaces(monkeypatch):
+    """As in a container that has no right to any."""
     plain = orders_module.orders
 
     def forbidden(scene, features, numbers):
@@ -370,6 +392,35 @@ def test_without_namespaces_landlock_alone(sandbox, tmp_path, monkeypatch):
         return made | {"netns": "/nowhere"} if features.namespaces else made
 
     monkeypatch.setattr(sandbox_module, "orders", forbidden)
+
+
+@pytest.mark.usefixtures("no_namespaces")
+def test_a_run_in_the_working_directory_leaves_it_to_imports(sandbox, tmp_path):
+    """``runs/`` lies there by default; what cannot be listed, Python imports nothing from."""
+    work = tmp_path / "work"
+    keys = work / "runs" / "r1" / "keys"
+    keys.mkdir(parents=True)
+    (keys / "root.pem").write_text("secret")
+    (work / "helper.py").write_text("said = 'imported'")
+    named = str(keys / "root.pem")
+    started = sandbox(run=keys.parent, keys=keys, writable=(), arguments=(named,))
+    assert not started.features.namespaces
+    code = (
+        "import helper, sys; print(helper.said)\n"
+        "for name, how in ((sys.argv[1], 'r'), ('made', 'w')):\n"
+        "    try: open(name, how)\n"
+        "    except PermissionError: print('refused')\n"
+    )
+    done = subprocess.run(
+        started.command([sys.executable, "-c", code, named]),
+        cwd=work, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "imported\nrefused\nrefused\n", done.stderr
+
+
+@pytest.mark.usefixtures("no_namespaces")
+def test_without_namespaces_landlock_alone(sandbox, tmp_path):
+    """The launcher's user, and what it may not see."""
     started = sandbox()
     assert not started.features.namespaces
     assert started.user == os.geteuid()
