@@ -20,17 +20,20 @@ help:  ## Show this text
 # A stamp is newer than what it was made from, so a second run needs no network.
 # An editable install compiles the guard's kernel in place, where there is a compiler.
 KERNEL := hatch_build.py tools/kernel.py securetrain/guard/sketch_kernel.c
-$(BIN)/python:
+# An environment that could not be finished has an interpreter, and no pip.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is not Python 3.11 or newer: install python3 and python3-venv, or set PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "cannot make a virtual environment: install python3-venv (Debian, Ubuntu) or set PYTHON=" >&2; exit 1; }
 
-$(VENV)/.run: pyproject.toml constraints.txt $(KERNEL) | $(BIN)/python
+$(VENV)/.run: pyproject.toml constraints.txt $(KERNEL) | $(BIN)/pip
 	@echo "installing securetrain and torch into $(VENV) (once) ..."
 	@$(PIP) -e '.[train,report]'
 	@touch $@
 
 # All in one go: a second installation would resolve and compile everything again.
-$(VENV)/.dev: pyproject.toml constraints.txt $(KERNEL) | $(BIN)/python
+$(VENV)/.dev: pyproject.toml constraints.txt $(KERNEL) | $(BIN)/pip
 	@echo "installing securetrain, torch, the test and lint tools into $(VENV) (once) ..."
 	@$(PIP) -e '.[train,report,dev]'
 	@touch $(VENV)/.run $@
@@ -47,7 +50,7 @@ $(VENV)/.docs: $(VENV)/.run
 quickstart: $(VENV)/.run  ## Train a model under a policy, verify it, attack it (about two minutes)
 	@$(BIN)/securetrain quickstart
 
-system-packages: $(BIN)/python
+system-packages: $(BIN)/pip
 	@$(BIN)/python tools/system_packages.py
 
 lint: $(VENV)/.dev
