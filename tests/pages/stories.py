@@ -111,7 +111,7 @@ dist.barrier()
 dist.destroy_process_group()
 END
 """
-SITE: Final = "cp -r $ROOT/tests/pages/site/* .\n"
+SITE: Final = "cp -r $ROOT/tests/pages/cluster/* .\n"
 SIGNED_BY: Final = "MCowBQYDK2VwAyEA..."
 ID: Final = "securetrain key show {} | sed -n '1s/.*key //p'"
 """Prints a key's id."""
@@ -260,7 +260,7 @@ done
         + """
 mkdir -p data/docs; seq 1 9 > data/docs/1.txt; securetrain sign data/docs --dataset --key data.key
 printf 'torch==2.13.0\n' > requirements.txt
-rm -r checks; securetrain audit new ST-ABC-001 --checks checks
+securetrain audit new ST-ABC-001 --checks checks
 printf '%s\n' 'apiVersion: securetrain.dev/policy/v1' 'kind: Inventory' 'assets:' \
     '- {asset: "node:gpu-17"}' > assets.yaml
 cp assets.yaml inventory.yaml

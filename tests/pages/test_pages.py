@@ -3,6 +3,7 @@
 """Every command of every page is one that the command line takes, and does what its page says."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,12 @@ def test_a_story_fits_its_page(page):
             if command.page == page and command.text.startswith(begin):
                 for simple in command.words:
                     assert verb(simple) in tested, f"{file} does not try {command.text}"
+
+
+def test_what_a_story_copies_is_there():
+    """In a clone: a folder that git ignores is there for its author alone."""
+    copied = re.findall(r"\$ROOT/([\w/]+)", " ".join(story.before for story in STORIES.values()))
+    assert [name for name in copied if (ROOT / name).exists()] == copied != []
 
 
 class Shell:
