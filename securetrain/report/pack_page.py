@@ -24,8 +24,10 @@ TEMPLATE: Final = "pack.html.j2"
 MAX_CHECKPOINTS: Final = 50
 """Checkpoints in the graph; what is beyond is counted."""
 _LEFT: Final = 6
+_RIGHT: Final = len(ChainLink) - _LEFT
 _STEP: Final = 62
 _TOP: Final = 30
+_MIDDLE: Final = _TOP + _RIGHT * _STEP // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ def render_pack(result: PackResult, policy: LoadedPolicy | None, trust_file: Pat
     """The page of a pack that was verified."""
     shown = result.judged[:MAX_CHECKPOINTS]
     known = {one.digest: one for one in (result.subject, *result.ancestors) if one is not None}
-    height = _TOP + 7 * _STEP + 20
+    height = _TOP + _RIGHT * _STEP + 20
     word, kind = ("verified", "good") if result.ok else ("refused", "bad")
     if not result.ok and not result.problems:
         word, kind = "incomplete", "warn"
@@ -93,7 +95,7 @@ def render_pack(result: PackResult, policy: LoadedPolicy | None, trust_file: Pat
         facts=list(_facts(result, policy, trust_file)),
         title=_title(shown[0]) if shown else "",
         badges=badges,
-        middle=_TOP + 7 * _STEP // 2,
+        middle=_MIDDLE,
         rows=[
             _row(one, result, number, height + 30 + number * 70)
             for number, one in enumerate(shown[1:])
@@ -105,6 +107,7 @@ def render_pack(result: PackResult, policy: LoadedPolicy | None, trust_file: Pat
             for number, one in enumerate(shown)
         ],
         hidden=len(result.judged) - len(shown),
+        row_width=17 * len(ChainLink) + 26,
         unjudged=result.num_ancestors + 1 - len(result.judged) if shown else 0,
         problems=result.problems[:100],
     )
@@ -124,11 +127,11 @@ def _kind(judged: Judged, link: ChainLink, result: PackResult) -> str:
 
 def _around(judged: Judged, result: PackResult) -> Iterator[_Badge]:
     """The links of the first checkpoint, on both sides of it."""
-    middle = _TOP + 7 * _STEP // 2
+    lower = (_RIGHT - _LEFT) * _STEP // 2
     for number, (link, verdict) in enumerate(judged.verdicts.items()):
         left = number < _LEFT
         x = 30 if left else 790
-        y = _TOP + (number * _STEP + _STEP // 2 if left else (number - _LEFT) * _STEP)
+        y = _TOP + (number * _STEP + lower if left else (number - _LEFT) * _STEP)
         end, begin = (x + 310, 450) if left else (x, 680)
         bend = (end + begin) // 2
         yield _Badge(
@@ -138,7 +141,7 @@ def _around(judged: Judged, result: PackResult) -> Iterator[_Badge]:
             state=str(verdict.state) + (", required" if link in result.required else ""),
             kind=_kind(judged, link, result),
             anchor=f"c0-{link}",
-            wire=f"M{begin} {middle} C{bend} {middle} {bend} {y + 23} {end} {y + 23}",
+            wire=f"M{begin} {_MIDDLE} C{bend} {_MIDDLE} {bend} {y + 23} {end} {y + 23}",
         )
 
 

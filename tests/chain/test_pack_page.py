@@ -69,6 +69,16 @@ def test_every_link_stands_in_the_graph_and_leads_to_its_evidence(run: Run, tmp_
         assert str(digest) in page, name
 
 
+def test_every_link_lies_inside_the_picture(run: Run) -> None:
+    page = render_pack(run.verify(run.pack(), policy=policy(*SHOWN)), None, TRUST)
+    ((width, height),) = re.findall(r'viewBox="0 0 (\d+) (\d+)"', page)
+    boxes = re.findall(r'<rect[^>]* x="(\d+)" y="(\d+)" width="(\d+)" height="(\d+)"', page)
+    assert len(boxes) > 3 * len(ChainLink)
+    for x, y, wide, high in boxes:
+        assert int(x) + int(wide) <= int(width)
+        assert int(y) + int(high) <= int(height)
+
+
 @pytest.mark.forgery
 def test_a_lie_and_what_is_required_and_missing_are_red(run: Run) -> None:
     run.save(of_nodes(run, tier=NodeTier.TEE_GPU))
