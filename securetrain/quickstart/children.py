@@ -40,6 +40,8 @@ _LINE_BYTES: Final = 8192
 _PROC: Final = Path("/proc")
 _ERROR: Final = re.compile(r"^(?:error |\[rank\d+\]: ?)?(ST-[A-Z]{4}-\d{3}): (.*)")
 _WORKER_FAILED: Final = "ST-RUNT-004"
+_ABOVE: Final = "its output above"
+"""Where the launcher says that a worker's words are."""
 
 
 @dataclass(slots=True)
@@ -99,7 +101,10 @@ def _refusals(lines: Sequence[str], log: str) -> Iterator[SecureTrainError]:
                 for name, colon, text in [after.strip().partition(":")]
                 if colon and name in {"where", "fix"}
             }
-            yield SecureTrainError(found[1], found[2], rest.get("where", log), rest.get("fix", ""))
+            where = rest.get("where", log)
+            if where.startswith(_ABOVE):  # it went into the log, and nobody saw it
+                where = log
+            yield SecureTrainError(found[1], found[2], where, rest.get("fix", ""))
 
 
 @contextmanager

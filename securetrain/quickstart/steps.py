@@ -202,7 +202,8 @@ def drills(story: Story) -> str:
             if result.ok:
                 story.drills[drill.id] = result.hardened.code
             if error := result.error():
-                failures.append(error)
+                where = f"{drill.id}: the logs below {work / drill.id}"
+                failures.append(type(error)(error.code, error.what, where, error.fix))
     story.screen.table(("drill", "attack", "plain stack", "securetrain"), rows)
     if failures:
         raise failures[0]

@@ -115,6 +115,19 @@ def test_a_workers_refusal_tells_more_than_the_launchers(tmp_path):
     assert (caught.value.code, caught.value.where) == ("ST-CKPT-170", "step-1")
 
 
+def test_output_that_nobody_saw_above_is_in_the_log(tmp_path):
+    command = fake(
+        "print('error ST-RUNT-004: rank 0 ended\\n  where: its output above; --tee 3 keeps it')\n"
+        "sys.exit(1)"
+    )
+    with (
+        pytest.raises(SecureTrainError) as caught,
+        children.child(command, tmp_path / "log", ENVIRON) as running,
+    ):
+        running.wait(lambda: None, 0.01)
+    assert (caught.value.code, caught.value.where) == ("ST-RUNT-004", str(tmp_path / "log"))
+
+
 def test_the_output_goes_to_the_log(tmp_path):
     command = fake("os._exit(0)")
     log = tmp_path / "log"
