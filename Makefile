@@ -76,9 +76,10 @@ test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes
 test-slow: $(VENV)/.frameworks  ## What make test leaves out: eight ranks and more, other frameworks, long campaigns
 	$(BIN)/python -m pytest -m "many and not compat"
 
-test-compat: $(VENV)/.frameworks  ## Other frameworks, each in its environment; rewrites the table of versions
-	$(BIN)/python -m pytest -m compat --keep-compatibility
-	$(BIN)/python tools/compatibility.py
+# The tables are written whatever came of it: what was not shown must not stand there.
+test-compat: $(VENV)/.dev  ## Other frameworks, each in its environment (.compat/); rewrites the tables of versions
+	@status=0; $(BIN)/python -m tools.frameworks $(if $(ONLY),--only $(ONLY)) || status=1; \
+	  $(BIN)/python tools/compatibility.py && exit $$status
 
 durations: $(VENV)/.dev  ## Keep the CPU seconds of every file of tests (tests/durations.json)
 	$(PYTEST) -m "not gpu and not many and not compat" -q --keep-durations

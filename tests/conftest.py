@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from securetrain.core.nodestate import STATE_VARIABLE
 from tests.durations import Durations
+from tests.environments import OfEnvironment
 from tests.vocabulary import skip_where_something_lacks
 
 # MKL's products depend in their last bit on where in memory the numbers are, unless told not to;
@@ -28,12 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--keep-compatibility",
         action="store_true",
-        help="keep what passed with other frameworks, and make their environments",
+        help="keep what passed with other frameworks",
+    )
+    parser.addoption(
+        "--environment", help="run the tests marked compat with this name, of which none may skip"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Durations(config))
+    if name := config.getoption("--environment"):
+        config.pluginmanager.register(OfEnvironment(name))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -27,8 +27,8 @@ from securetrain.core.hashtree import TreeParams
 from securetrain.core.nodestate import STATE_VARIABLE
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
-from securetrain.integrations import TESTED
 from tests.vocabulary import trust_document
+from tools.compatibility import section_of
 
 ROOT = Path(__file__).resolve().parents[2]
 STORIES = Path(__file__).with_name("frameworks")
@@ -87,7 +87,6 @@ def tell(keys: Path, extensions: Path) -> Callable[..., Story]:
         phases: list[dict[str, Any]],
         *,
         ranks: int = 2,
-        python: str = sys.executable,
         launcher: tuple[str, ...] = ("torch.distributed.run", "--standalone"),
     ) -> Story:
         kept = {"PATH", "HOME", "LANG", STATE_VARIABLE}
@@ -96,7 +95,7 @@ def tell(keys: Path, extensions: Path) -> Callable[..., Story]:
         env |= {"TORCH_EXTENSIONS_DIR": str(extensions), "TMPDIR": str(keys / "tmp")}
         (keys / "tmp").mkdir(exist_ok=True)
         script = [str(STORIES / f"{framework}_story.py"), str(PAGE), json.dumps(phases)]
-        line = [python, "-m", *launcher, "--nproc-per-node", str(ranks), *script, "told"]
+        line = [sys.executable, "-m", *launcher, "--nproc-per-node", str(ranks), *script, "told"]
         done = subprocess.run(
             line, cwd=keys, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
@@ -108,18 +107,19 @@ def tell(keys: Path, extensions: Path) -> Callable[..., Story]:
 
 @pytest.fixture(scope="session")
 def passed(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
-    """Takes down what passed; with ``--keep-compatibility`` it is kept."""
+    """Takes down what passed with a framework; with ``--keep-compatibility`` it is kept."""
     found: dict[str, dict[str, str]] = {}
 
-    def take(framework: str, **checks: str) -> None:
-        found.setdefault(framework, {}).update(checks)
+    def take(distribution: str, **checks: str) -> None:
+        found.setdefault(distribution, {}).update(checks)
 
     yield take
     if request.config.getoption("--keep-compatibility") and found:
         before = json.loads(RESULTS.read_text("utf-8"))
-        for framework, checks in found.items():
-            one = before["frameworks"].setdefault(framework, {"checks": {}})
-            one["version"] = TESTED[framework]
+        for distribution, checks in found.items():
+            kept = before.setdefault(section_of(distribution), {})
+            one = kept.setdefault(distribution, {"checks": {}})
+            one["version"] = importlib.metadata.version(distribution)
             one["torch"] = importlib.metadata.version("torch").partition("+")[0]
             one["python"] = platform.python_version()
             one["checks"] |= checks
@@ -171,24 +171,3 @@ def opening(trust) -> Callable[[Path], VerifiedDataset]:
         )
 
     return run
-
-
-@pytest.fixture(scope="session")
-def shown(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str, str], None]]:
-    """Takes down what passed with a reader or a tracker, and keeps it with the same option."""
-    found: dict[str, dict[str, str]] = {}
-
-    def take(distribution: str, check: str, result: str) -> None:
-        found.setdefault(distribution, {})[check] = result
-
-    yield take
-    if request.config.getoption("--keep-compatibility") and found:
-        before = json.loads(RESULTS.read_text("utf-8"))
-        kept = before.setdefault("readers and trackers", {})
-        for distribution, checks in found.items():
-            one = kept.setdefault(distribution, {"checks": {}})
-            one["version"] = importlib.metadata.version(distribution)
-            one["torch"] = importlib.metadata.version("torch").partition("+")[0]
-            one["python"] = platform.python_version()
-            one["checks"] |= checks
-        RESULTS.write_text(json.dumps(before, indent=2, sort_keys=True) + "\n", "utf-8")

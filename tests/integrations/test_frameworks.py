@@ -2,16 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The snippets of the page, each in its framework: honest, resumed, altered, plain, poisoned.
 
-What passed at which version stands in compatibility.json (``make test-compat``), and from there on
-the page docs/reference/compatibility.md.
+``make test-compat`` runs each in its own environment. What passed at which version stands in
+compatibility.json, and from there on the page docs/reference/compatibility.md.
 """
 
 import importlib.metadata
-import subprocess
-import sys
-import venv
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -24,12 +20,8 @@ pytestmark = [
     pytest.mark.dist,
     pytest.mark.slow,
     pytest.mark.many,
-    pytest.mark.compat,
     pytest.mark.timeout(1800),
 ]
-ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".compat"
-OWN = {"torchtitan": "an environment of its own"}
-"""Frameworks that bring packages which the extra `dev` must not have."""
 HONEST = {
     "transformers": [
         {"steps": 4},
@@ -72,6 +64,13 @@ SAVED = {
     "deepspeed": ["global_step4"],
     "torchtitan": ["step-2", "step-4"],
 }
+STRICT = """
+apiVersion: securetrain.dev/policy/v1
+kind: Policy
+extends: dev
+metadata: {id: strict, version: 1.0.0, title: The guard must watch}
+gradients: {mode: detect, require_watched: true}
+"""
 POISONED = {"steps": 40, "every": 20, "poisoned": 1}
 
 
@@ -80,35 +79,30 @@ def lacks(framework):
         try:
             found = importlib.metadata.version(framework)
         except importlib.metadata.PackageNotFoundError:
-            return [f"{framework} {TESTED[framework]} (make test-compat installs it)"]
-        return [] if found == TESTED[framework] else [f"{framework} {TESTED[framework]}"]
+            found = "none"
+        wanted = TESTED[framework]
+        return [] if found == wanted else [f"{framework} {wanted} (make test-compat makes it)"]
 
     return asked
 
 
-IN_DEV = [pytest.param(one, marks=needs(lacks(one))) for one in HONEST if one not in OWN]
+def each(*frameworks):
+    """A case for each framework, in the environment that has its name."""
+    return pytest.mark.parametrize(
+        "framework",
+        [
+            pytest.param(one, marks=[pytest.mark.compat(one), needs(lacks(one))])
+            for one in frameworks
+        ],
+    )
 
 
-@pytest.fixture(scope="session")
-def titan(request):
-    """A Python that has torchtitan beside this environment's packages."""
-    place = ENVIRONMENTS / f"torchtitan-{TESTED['torchtitan']}"
-    python, whole = place / "bin" / "python", place / "whole"
-    if not whole.exists():  # an installation that was cut short is none
-        if not request.config.getoption("--keep-compatibility"):
-            pytest.skip("this needs: make test-compat, which makes the environment of torchtitan")
-        venv.create(place, clear=True, with_pip=True)
-        (site,) = place.glob("lib/python*/site-packages")
-        (here,) = [one for one in sys.path if one.endswith("site-packages")][:1]
-        (site / "dev.pth").write_text(f"import site; site.addsitedir({here!r})\n")
-        torch = importlib.metadata.version("torch").partition("+")[0]
-        wanted = [f"torch=={torch}", f"torchtitan=={TESTED['torchtitan']}"]
-        subprocess.run([python, "-m", "pip", "install", "-q", *wanted], check=True)
-        whole.touch()
-    return str(python)
+WATCHED = sorted({*HONEST} - {"deepspeed"})
 
 
-def check_honest(framework, story, passed):
+@each(*HONEST)
+def test_saves_are_signed_resumes_verified_and_altered_files_refused(framework, tell, passed):
+    story = tell(framework, HONEST[framework])
     assert story.code == 0, story.err
     assert story.told[0] == story.told[1], "the ranks agree"
     first, second, refused, plain = story.told[0]
@@ -133,16 +127,9 @@ def check_honest(framework, story, passed):
     assert not [*(story.folder / "tmp").glob("securetrain-load-*")], "the copies are gone"
 
 
-@pytest.mark.parametrize("framework", IN_DEV)
-def test_saves_are_signed_resumes_verified_and_altered_files_refused(framework, tell, passed):
-    check_honest(framework, tell(framework, HONEST[framework]), passed)
-
-
-def test_the_same_in_torchtitan(titan, tell, passed):
-    check_honest("torchtitan", tell("torchtitan", HONEST["torchtitan"], python=titan), passed)
-
-
-def check_poisoned(framework, story, passed):
+@each(*WATCHED)
+def test_a_poisoned_rank_is_named(framework, tell, passed):
+    story = tell(framework, [POISONED], ranks=4)
     assert story.code == 0, story.err
     said = [line for line in story.err.splitlines() if "refused: ST-GRAD-002" in line]
     assert said, story.err
@@ -151,24 +138,26 @@ def check_poisoned(framework, story, passed):
     passed(framework, guard="a poisoned rank of four is named and left out (ST-GRAD-002)")
 
 
-@pytest.mark.parametrize("framework", [one for one in IN_DEV if one.values[0] != "deepspeed"])
-def test_a_poisoned_rank_is_named(framework, tell, passed):
-    check_poisoned(framework, tell(framework, [POISONED], ranks=4), passed)
-
-
-def test_a_poisoned_rank_is_named_in_torchtitan(titan, tell, passed):
-    check_poisoned("torchtitan", tell("torchtitan", [POISONED], ranks=4, python=titan), passed)
-
-
-@needs(lacks("deepspeed"))
-def test_deepspeed_says_that_nobody_watches(tell, passed):
-    story = tell("deepspeed", [{"steps": 2}])
+@each("deepspeed")
+def test_it_says_that_nobody_watches(framework, tell, passed):
+    story = tell(framework, [{"steps": 2}])
     assert story.code == 0, story.err
     assert story.err.count("gradients: NOT WATCHED: DeepSpeed is not watched") == 2, "each rank"
-    passed("deepspeed", guard="NOT WATCHED, and says so")
+    passed(framework, guard="NOT WATCHED, and says so")
 
 
-@pytest.mark.parametrize("framework", IN_DEV)
+@each("deepspeed")
+def test_a_policy_that_requires_the_guard_refuses_its_first_step(framework, tell, keys, passed):
+    (keys / "strict.yaml").write_text(STRICT)
+    launcher = ("securetrain", "run", "--standalone", "--run-dir", "runs/one")
+    story = tell(framework, [{"steps": 2}], launcher=(*launcher, "--policy", "strict.yaml"))
+    assert story.code != 0
+    assert "ST-GRAD-020" in story.err, story.err
+    assert not list((story.folder / "out").glob("*")), "nothing was saved"
+    passed(framework, guard="NOT WATCHED, and says so; refused where it is required (ST-GRAD-020)")
+
+
+@each(*HONEST)
 def test_under_securetrain_run_the_launcher_signs_and_no_key_is_used(framework, tell, passed):
     """The same snippets: the key and the trust root that they name are left aside."""
     launcher = ("securetrain", "run", "--standalone", "--run-dir", "runs/one", "--policy", "dev")

@@ -15,7 +15,10 @@ from securetrain.integrations import signed_stream
 from tests.integrations.pages import snippet
 from tests.integrations.test_web_dataset import Planted
 
-pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore::Warning")]
+pytestmark = [
+    pytest.mark.compat("mosaicml-streaming"),
+    pytest.mark.filterwarnings("ignore::Warning"),
+]
 """Streaming and what it imports warn about this and that."""
 
 NUM_SAMPLES = 64
@@ -67,7 +70,7 @@ def ours(library, data, **options):
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_samples_and_their_order_are_those_of_plain_streaming(  # noqa: PLR0917 - fixtures
-    shown, shuffle, library, corpus, signing, opening
+    passed, shuffle, library, corpus, signing, opening
 ):
     signing(corpus)
     with opening(corpus) as data:
@@ -75,11 +78,11 @@ def test_samples_and_their_order_are_those_of_plain_streaming(  # noqa: PLR0917 
     library.base.util.clean_stale_shared_memory()
     assert found == plain(library, corpus, shuffle=shuffle, shuffle_seed=3)
     assert sorted(one["id"] for one in found) == list(range(NUM_SAMPLES))
-    shown("mosaicml-streaming", "same", "samples and order of plain Streaming")
+    passed("mosaicml-streaming", same="samples and order of plain Streaming")
 
 
 def test_a_pickled_column_runs_in_plain_streaming_and_is_refused(
-    shown, library, tmp_path, signing, opening
+    passed, library, tmp_path, signing, opening
 ):
     mark = tmp_path / "ran"
     root = tmp_path / "corpus"
@@ -92,11 +95,11 @@ def test_a_pickled_column_runs_in_plain_streaming_and_is_refused(
         ours(library, data, allow_unsafe_types=True)
     assert refused.value.code == "ST-DATA-190"
     assert not mark.exists()
-    shown("mosaicml-streaming", "pickle", "refused, runs in plain LocalDataset")
+    passed("mosaicml-streaming", pickle="refused, runs in plain LocalDataset")
 
 
 def test_a_changed_shard_is_taken_by_plain_streaming_and_refused(
-    shown, library, corpus, signing, opening
+    passed, library, corpus, signing, opening
 ):
     signing(corpus)
     path = corpus / "train/shard.00001.mds"
@@ -106,7 +109,7 @@ def test_a_changed_shard_is_taken_by_plain_streaming_and_refused(
     with opening(corpus) as data, pytest.raises(SecureTrainError) as refused:
         ours(library, data)
     assert refused.value.code == "ST-DATA-130"
-    shown("mosaicml-streaming", "altered", "refused, taken by plain Streaming")
+    passed("mosaicml-streaming", altered="refused, taken by plain Streaming")
 
 
 def test_a_changed_index_is_taken_by_plain_streaming_and_refused(library, corpus, signing, opening):

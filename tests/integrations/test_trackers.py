@@ -22,7 +22,7 @@ from tests.integrations.pages import snippet
 from tests.integrations.runs import BEGIN, NODE, PLACE, TOKEN, MadeRun
 from tests.integrations.test_following import follow
 
-pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore::Warning")]
+pytestmark = pytest.mark.filterwarnings("ignore::Warning")
 """What the libraries import warns about this and that."""
 
 SECRETS = (NODE, PLACE, TOKEN, "10.0.0.7", socket.gethostname())
@@ -81,7 +81,8 @@ def collector(monkeypatch):
     server.server_close()
 
 
-def test_opentelemetry_has_one_trace_of_the_run(shown, run, collector):
+@pytest.mark.compat("opentelemetry-sdk")
+def test_opentelemetry_has_one_trace_of_the_run(passed, run, collector):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
         ExportMetricsServiceRequest,
@@ -126,9 +127,10 @@ def test_opentelemetry_has_one_trace_of_the_run(shown, run, collector):
     ]
     everything = b"".join(body for _, body, _ in collector.bodies)
     assert not [word for word in SECRETS if word.encode() in everything]
-    shown("opentelemetry-sdk", "told", "one trace and gauges, at a collector on loopback")
+    passed("opentelemetry-sdk", told="one trace and gauges, at a collector on loopback")
 
 
+@pytest.mark.compat("opentelemetry-sdk")
 def test_opentelemetry_sends_the_same_ids_again(run, collector):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -147,6 +149,7 @@ def test_opentelemetry_sends_the_same_ids_again(run, collector):
     assert ids() == ids()
 
 
+@pytest.mark.compat("opentelemetry-sdk")
 def test_opentelemetry_counts_what_a_collector_refuses(run, collector):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     collector.status = 400
@@ -156,6 +159,7 @@ def test_opentelemetry_counts_what_a_collector_refuses(run, collector):
     assert followed.told[0].problem == "NotSentError"
 
 
+@pytest.mark.compat("opentelemetry-sdk")
 def test_opentelemetry_that_is_switched_off_delivers_nothing(run, collector, monkeypatch):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
@@ -173,7 +177,8 @@ def mlflow(tmp_path, monkeypatch):
     return MlflowClient()
 
 
-def test_mlflow_has_a_run_with_metrics_and_labels(shown, run, mlflow, tmp_path):
+@pytest.mark.compat("mlflow-skinny")
+def test_mlflow_has_a_run_with_metrics_and_labels(passed, run, mlflow, tmp_path):
     followed = follow(run, open_tracker("mlflow"))
     assert (followed.told[0].undelivered, followed.told[0].problem) == (0, "")
     place = mlflow.get_experiment_by_name("securetrain").experiment_id
@@ -199,7 +204,7 @@ def test_mlflow_has_a_run_with_metrics_and_labels(shown, run, mlflow, tmp_path):
     (events,) = [path for path in files if path.name == "events.jsonl"]
     names = [json.loads(line)["name"] for line in events.read_text().splitlines()]
     assert {"admission", "save", "refusal", "epoch"} <= set(names)
-    shown("mlflow-skinny", "told", "one run, in its file store")
+    passed("mlflow-skinny", told="one run, in its file store")
 
 
 def records(data):
@@ -217,7 +222,8 @@ def records(data):
             yield whole
 
 
-def test_wandb_has_a_run_with_history_and_summary(shown, run, tmp_path, monkeypatch):
+@pytest.mark.compat("wandb")
+def test_wandb_has_a_run_with_history_and_summary(passed, run, tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
@@ -249,9 +255,10 @@ def test_wandb_has_a_run_with_history_and_summary(shown, run, tmp_path, monkeypa
     )
     assert b"run-7" in everything
     assert not [word for word in (*SECRETS, "a" * 40) if word.encode() in everything]
-    shown("wandb", "told", "one run, offline")
+    passed("wandb", told="one run, offline")
 
 
+@pytest.mark.compat("mlflow-skinny")
 def test_the_page_tells_a_run_as_it_stands(run, mlflow, tmp_path, monkeypatch):
     (tmp_path / "runs").mkdir()
     run.root.rename(tmp_path / "runs/my-run")

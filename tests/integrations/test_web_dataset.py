@@ -112,7 +112,7 @@ def test_names_of_pickles_count_in_every_spelling():
 
 def webdataset(test):
     ignored = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-    return pytest.mark.compat(ignored(test))
+    return pytest.mark.compat("webdataset")(ignored(test))
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def library():
 
 
 @webdataset
-def test_samples_are_those_of_the_plain_pipeline(shown, library, corpus, signing, opening):
+def test_samples_are_those_of_the_plain_pipeline(passed, library, corpus, signing, opening):
     signing(corpus)
     with opening(corpus) as data:
         ours = signed_webdataset(data, "train").decode().to_tuple("txt", "cls")
@@ -130,7 +130,7 @@ def test_samples_are_those_of_the_plain_pipeline(shown, library, corpus, signing
         assert len(found) == NUM_SHARDS * PER_SHARD
         mixed = list(signed_webdataset(data, "train", shardshuffle=3, seed=1).shuffle(100).decode())
         assert sorted(one["txt"] for one in mixed) == sorted(text for text, _ in found)
-    shown("webdataset", "same", "samples of the plain pipeline")
+    passed("webdataset", same="samples of the plain pipeline")
 
 
 @webdataset
@@ -158,7 +158,7 @@ def test_a_worker_without_a_shard_is_told(library, corpus, signing, opening):
 
 @webdataset
 def test_a_pickled_member_runs_in_the_plain_pipeline_and_is_refused(  # noqa: PLR0917 - fixtures
-    shown, library, corpus, signing, opening, tmp_path
+    passed, library, corpus, signing, opening, tmp_path
 ):
     mark = tmp_path / "ran"
     shard(corpus / "train/00002.tar", {"1.txt": b"t", "1.PYD": pickle.dumps(Planted(mark))})
@@ -174,13 +174,13 @@ def test_a_pickled_member_runs_in_the_plain_pipeline_and_is_refused(  # noqa: PL
     assert left[-1]["txt"] == "t"
     assert set(left[-1]) == {"__key__", "__url__", "txt"}
     assert not mark.exists()
-    shown("webdataset", "pickle", "refused, runs in the plain pipeline")
+    passed("webdataset", pickle="refused, runs in the plain pipeline")
 
 
 @webdataset
 @pytest.mark.parametrize("when", ["before it is opened", "while it is read"])
 def test_a_changed_shard_is_taken_by_the_plain_pipeline_and_refused(  # noqa: PLR0917 - fixtures
-    shown, when, library, corpus, signing, opening
+    passed, when, library, corpus, signing, opening
 ):
     signing(corpus)
     path = corpus / "train/00001.tar"
@@ -199,7 +199,7 @@ def test_a_changed_shard_is_taken_by_the_plain_pipeline_and_refused(  # noqa: PL
             list(ours)
     assert refused.value.code == "ST-DATA-130"
     assert any("poison!" in one["txt"] for one in plain(corpus)), "the attack must work"
-    shown("webdataset", "altered", "refused, taken by the plain pipeline")
+    passed("webdataset", altered="refused, taken by the plain pipeline")
 
 
 @webdataset

@@ -144,7 +144,7 @@ def launch(tmp_path, *options, **environ):
     )
 
 
-@pytest.mark.compat
+@pytest.mark.compat("opentelemetry-sdk")
 @pytest.mark.dist
 @pytest.mark.parametrize("status", [200, 400])
 def test_a_real_run_is_followed_and_a_collector_that_refuses_changes_nothing(
@@ -165,7 +165,7 @@ def test_a_real_run_is_followed_and_a_collector_that_refuses_changes_nothing(
     assert TOKEN not in done.stdout + done.stderr
 
 
-@pytest.mark.compat
+@pytest.mark.compat("opentelemetry-sdk")
 @pytest.mark.dist
 def test_a_collector_that_is_not_there_changes_nothing(tmp_path):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
@@ -179,7 +179,7 @@ def test_a_collector_that_is_not_there_changes_nothing(tmp_path):
     assert "NOT" in done.stderr
 
 
-@pytest.mark.compat
+@pytest.mark.compat("opentelemetry-sdk")
 @pytest.mark.dist
 def test_the_page_starts_a_run_as_it_stands(tmp_path, collector):  # noqa: F811
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")

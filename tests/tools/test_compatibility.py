@@ -1,8 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The table of frameworks is what their tests kept, at the versions that the hooks take."""
+"""The tables of the page are what the tests kept, at the versions that the hooks take."""
 
 import json
+
+import pytest
 
 from securetrain.integrations import TESTED
 from tools import compatibility
@@ -24,11 +26,27 @@ def test_another_result_is_noticed(capsys, monkeypatch, tmp_path):
 
 
 def test_the_versions_are_those_that_hooks_take():
-    kept = {name: one["version"] for name, one in RESULTS["frameworks"].items()}
+    kept = {name: one["version"] for rows in RESULTS.values() for name, one in rows.items()}
     assert kept == {name: version for name, version in TESTED.items() if name in kept}
-    assert set(kept) <= set(compatibility.FRAMEWORKS)
+    assert set(kept) <= {*compatibility.FRAMEWORKS, *compatibility.LIBRARIES}
 
 
-def test_a_framework_that_no_test_has_shown_is_not_left_out():
-    line = compatibility.table({"frameworks": {}}).splitlines()[2]
-    assert line.startswith(f"| accelerate | {TESTED['accelerate']} | not tested |")
+@pytest.mark.parametrize("table", [compatibility.table, compatibility.libraries])
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [({}, "not tested"), ({"checks": {}, "absent": "could not be installed"}, "could not be")],
+)
+def test_what_no_test_has_shown_is_said_and_not_left_out(table, kept, said):
+    names = (*compatibility.FRAMEWORKS, *compatibility.LIBRARIES)
+    results = {section: dict.fromkeys(names, kept) for section in RESULTS}
+    for line in table(results).splitlines()[2:]:
+        _, name, version, *rest, _ = line.split("|")
+        assert version.strip() == TESTED[name.strip()]
+        assert all(said in one for one in rest)
+
+
+def test_a_table_without_its_place_on_the_page_is_no_page():
+    with pytest.raises(SystemExit, match="no place for a table"):
+        compatibility.page(
+            compatibility.BEGIN.format(compatibility.HOOKS) + compatibility.END, RESULTS
+        )
