@@ -119,7 +119,8 @@ def test_a_python_that_is_not_here_or_does_not_start_is_told_and_no_success(tmp_
     shim.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     told: list[Install] = []
-    done = installs.check(tmp_path / "w", "1", ["base"], ["3.12", "3.99"], told.append)
+    pythons = ["3.12", "3.99"]
+    done = installs.check(tmp_path / "w", "1", ["base"], pythons=pythons, say=told.append)
     assert done == told
     assert [one.outcome for one in done] == [Outcome.NO_PYTHON] * 2
 

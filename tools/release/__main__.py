@@ -48,6 +48,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--passphrase-file", type=Path, help="with --key: where its passphrase is")
     parser.add_argument("--out", type=Path, default=ROOT / "dist" / __version__)
     parser.add_argument("--extras", nargs="*", help="try only these, and 'base'. Default: all")
+    parser.add_argument(
+        "--leave-out",
+        nargs="*",
+        default=[],
+        metavar="EXTRA@PYTHON",
+        help="do not try these; the release says so",
+    )
     return parser
 
 
@@ -66,7 +73,10 @@ def _make(options: argparse.Namespace, out: Path) -> None:
         wheel = next(file for file in built if file.suffix == ".whl")
         wanted = options.extras or [installs.BASE, *installs.extras_of(wheel)]
         print("installing into empty environments ...")
-        done = installs.check(wheel, __version__, wanted, say=_say)
+        done = installs.check(wheel, __version__, wanted, say=_say, left_out=options.leave_out)
+        table = installs.matrix(done)
+        (out / f"securetrain-{__version__}.installs.md").write_text(table)
+        print(table)
         failed = [one for one in done if one.outcome is installs.Outcome.FAILED]
         if failed:
             raise ReleaseError(f"{len(failed)} of {len(done)} installations failed")
@@ -79,12 +89,15 @@ def _make(options: argparse.Namespace, out: Path) -> None:
     missing = sorted({one.python for one in done if one.outcome is installs.Outcome.NO_PYTHON})
     if missing:
         print(f"NOT TRIED on Python {', '.join(missing)}: not on PATH (the provenance says so)")
+    left = [f"{one.extra}@{one.python}" for one in done if one.outcome is installs.Outcome.LEFT_OUT]
+    if left:
+        print(f"NOT TRIED, left out: {', '.join(left)} (the provenance says so)")
     print(f"signed: {out}")
 
 
 def _say(one: installs.Install) -> None:
-    print(f"  Python {one.python:5} {one.extra:12} {one.outcome}")
-    if one.why:
+    print(f"  Python {one.python:5} {one.extra:12} {one.outcome}", flush=True)
+    if one.outcome is installs.Outcome.FAILED:
         print("    " + one.why.replace("\n", "\n    "))
 
 

@@ -73,6 +73,7 @@ def make(
     pip: tuple[str | Path, ...] = (made, "-m", "pip", "--disable-pip-version-check", "--quiet")
     pinned: list[str | Path] = [word for file in CONSTRAINTS for word in ("-c", file)]
     found: list[str | Path] = [] if links is None else ["--find-links", links]
-    run(*pip, "install", *pinned, *found, *requirements)
+    # Modules are compiled when they are imported: of most, nobody imports any here.
+    run(*pip, "install", "--no-compile", *pinned, *found, *requirements)
     run(*pip, "check")
     return made

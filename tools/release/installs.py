@@ -21,12 +21,21 @@ BASE: Final = "base"
 """The name under which an installation without extras is asked for and told."""
 
 
+_INSIDE: Final = Path(__file__).with_name("inside.py")
+_TRAINS: Final = Path(__file__).with_name("two_ranks.py")
+_TRAINED: Final = "ranks: 2, equal: True"
+
+
 class Outcome(StrEnum):
     """What came of one installation."""
 
     WORKS = "works"
-    FAILED = "failed"
+    TRAINS = "works, trains"
+    """With torch: two ranks were trained under ``securetrain run`` as well."""
+    FAILED = "FAILED"
     NO_PYTHON = "no such Python here"
+    LEFT_OUT = "left out"
+    """Nobody tried it: whoever made the release said so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +65,10 @@ def check(
     wheel: Path,
     version: str,
     extras: Iterable[str],
+    *,
     pythons: Sequence[str] = PYTHONS,
     say: Callable[[Install], None] = lambda _: None,
+    left_out: Iterable[str] = (),
 ) -> list[Install]:
     """Try each extra on each Python; those Pythons that are not here are told, not passed over.
 
@@ -67,13 +78,17 @@ def check(
         extras: Names of extras, and ``base`` for none.
         pythons: Versions such as ``3.12``, found on PATH as ``python3.12``.
         say: Told of each as it ends.
+        left_out: What is not tried, such as ``train@3.12``; it is told, too.
     """
     done: list[Install] = []
+    left = set(left_out)
     for python in pythons:
         interpreter = _interpreter(python)
         for extra in extras:
             if interpreter is None:
                 one = Install(python, extra, Outcome.NO_PYTHON)
+            elif f"{extra}@{python}" in left:
+                one = Install(python, extra, Outcome.LEFT_OUT)
             else:
                 one = _one(wheel, version, interpreter, python, extra)
             done.append(one)
@@ -104,9 +119,36 @@ def _one(wheel: Path, version: str, interpreter: str, python: str, extra: str) -
                 raise ReleaseError(f"securetrain --version says {said.strip()!r}, not {version}")
             # What the wheel must bring along: bundled policies, read by the safe loader.
             run(command, "policy", "lint", "baseline", cwd=Path(folder))
+            torch = run(made, _INSIDE, extra, cwd=Path(folder)).strip()
+            if torch:
+                _train(command, Path(folder))
         except ReleaseError as error:
             return Install(python, extra, Outcome.FAILED, str(error))
+    if torch:
+        return Install(python, extra, Outcome.TRAINS, f"torch {torch}")
     return Install(python, extra, Outcome.WORKS)
+
+
+def _train(command: Path, folder: Path) -> None:
+    """Train two ranks under the wheel's own launcher."""
+    script = Path(shutil.copy(_TRAINS, folder))
+    said = run(command, "run", "--standalone", "--nproc-per-node", "2", script, cwd=folder)
+    if _TRAINED not in said:
+        raise ReleaseError(f"two ranks were started and did not say {_TRAINED!r}:\n{said[-2000:]}")
+
+
+def matrix(done: Sequence[Install]) -> str:
+    """Extras down, Pythons across, and why below: a table in Markdown."""
+    pythons = list(dict.fromkeys(one.python for one in done))
+    found = {(one.extra, one.python): one for one in done}
+    lines = [["extra", *(f"Python {python}" for python in pythons)], ["---"] * (len(pythons) + 1)]
+    lines += [
+        [extra, *(str(found[extra, python].outcome) for python in pythons)]
+        for extra in dict.fromkeys(one.extra for one in done)
+    ]
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    why = [f"- {one.extra}, Python {one.python}: {one.why}" for one in done if one.why]
+    return "\n".join([table, "", *why]).rstrip() + "\n"
 
 
 def as_values(done: Iterable[Install]) -> list[dict[str, str]]:
