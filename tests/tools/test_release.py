@@ -6,15 +6,17 @@ Commands of docs/contributing/release.md are tried here.
 """
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tools.release import __main__ as release
-from tools.release import build, describe, environment, installs
+from tools.release import build, describe, environment, inside, installs
 from tools.release.build import Commit, check_names
 from tools.release.environment import ReleaseError
 from tools.release.installs import Install, Outcome
@@ -201,3 +203,66 @@ def test_a_whole_release_is_signed_and_a_changed_wheel_is_refused(tmp_path, monk
     wheel.write_bytes(wheel.read_bytes() + b"\0")
     with pytest.raises(ReleaseError, match="failed with 13"):
         environment.run(*verify)
+
+
+def test_what_was_left_out_is_told_and_no_success(tmp_path):
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    done = installs.check(
+        tmp_path / "w", "1", ["train"], pythons=[python], left_out=[f"train@{python}"]
+    )
+    assert [one.outcome for one in done] == [Outcome.LEFT_OUT]
+    assert f"| train | {Outcome.LEFT_OUT} |" in installs.matrix(done)
+
+
+def test_the_matrix_has_every_extra_and_every_python():
+    done = [
+        Install("3.11", "base", Outcome.WORKS),
+        Install("3.11", "train", Outcome.TRAINS, "torch 2.13.0"),
+        Install("3.13", "base", Outcome.FAILED, "pip check failed"),
+        Install("3.13", "train", Outcome.NO_PYTHON),
+    ]
+    assert installs.matrix(done).splitlines() == [
+        "| extra | Python 3.11 | Python 3.13 |",
+        "| --- | --- | --- |",
+        f"| base | works | {Outcome.FAILED} |",
+        f"| train | works, trains | {Outcome.NO_PYTHON} |",
+        "",
+        "- train, Python 3.11: torch 2.13.0",
+        "- base, Python 3.13: pip check failed",
+    ]
+
+
+def test_what_an_extra_brings_is_what_the_package_says():
+    assert {"click", "cryptography"} <= inside.wanted("base")
+    assert "torch" in inside.wanted("train")
+    assert {"torch", "jinja2"} <= inside.wanted("all"), "an extra of extras"
+    assert "torch" not in inside.wanted("report")
+    with pytest.raises(SystemExit, match="no extra nothing"):
+        inside.wanted("nothing")
+
+
+def test_an_extra_whose_module_is_not_there_is_no_success(monkeypatch):
+    monkeypatch.setattr(inside, "wanted", lambda _: {"click", "nothing-of-that-name"})
+    with pytest.raises(SystemExit, match="nothing-of-that-name has no module"):
+        inside.main("report")
+
+
+WORKFLOW = yaml.safe_load((environment.ROOT / ".github/workflows/release.yml").read_text("utf-8"))
+
+
+def test_the_workflow_publishes_what_was_made_and_knows_no_token():
+    text = (environment.ROOT / ".github/workflows/release.yml").read_text("utf-8")
+    assert "secrets." not in text
+    assert "password" not in text
+    make, publish = WORKFLOW["jobs"]["make"], WORKFLOW["jobs"]["publish"]
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    assert publish["permissions"] == {"id-token": "write"}
+    assert (publish["needs"], publish["environment"]) == ("make", "pypi")
+    assert not [one for one in publish["steps"] if "checkout" in one.get("uses", "")]
+    used = [one["uses"] for job in (make, publish) for one in job["steps"] if "uses" in one]
+    assert all(re.fullmatch(r"[\w/.-]+@[0-9a-f]{40}", one) for one in used)
+    (command,) = [one["run"] for one in make["steps"] if one.get("run", "").startswith("make ")]
+    assert command == "make release KEYLESS=1 OUT=release"
+    assert make["steps"][-1]["with"]["path"] == "release/"
+    pythons = [one for one in make["steps"] if "setup-python" in one.get("uses", "")]
+    assert tuple(pythons[0]["with"]["python-version"].split()) == installs.PYTHONS

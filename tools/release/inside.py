@@ -22,19 +22,20 @@ NO_MODULE = {"types-pyyaml"}
 
 
 def wanted(extra: str) -> set[str]:
-    """The distributions that an extra names, through extras that name extras of ours."""
-    found: set[str] = set()
-    for line in importlib.metadata.requires(OURS) or []:
-        one = Requirement(line)
-        chosen = one.marker.evaluate({"extra": extra}) if one.marker else extra == "base"
-        if not chosen:
-            continue
-        name = canonicalize_name(one.name)
-        if name == OURS:
-            found.update(*(wanted(inner) for inner in one.extras))
-        else:
-            found.add(name)
-    return found
+    """The distributions that an extra names; those of ``base`` need none.
+
+    The metadata has what an extra takes from others in their place: the build writes it so.
+    """
+    if extra != "base" and extra not in (
+        importlib.metadata.metadata(OURS).get_all("Provides-Extra") or []
+    ):
+        raise SystemExit(f"{OURS} has no extra {extra}")
+    lines = [Requirement(line) for line in importlib.metadata.requires(OURS) or []]
+    return {
+        canonicalize_name(one.name)
+        for one in lines
+        if (one.marker.evaluate({"extra": extra}) if one.marker else extra == "base")
+    }
 
 
 def main(extra: str) -> None:
