@@ -43,7 +43,7 @@ class Story:
 
 TOOL: Final = "runs the project's own checks: see CONTRIBUTING.md"
 EXTRA: Final = "every extra is installed into an empty environment by 'make release'"
-TRACKERS: Final = "is made by hand for the tests marked compat"
+TRACKERS: Final = "is done by 'make test-compat' in an environment of its own"
 CLOUD: Final = "needs an account at a cloud"
 PERSON: Final = "needs a person at a browser, and the public service"
 THIS: Final = "is what runs this test"

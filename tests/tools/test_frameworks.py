@@ -5,6 +5,7 @@
 import json
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_tests_that_fail_leave_no_old_result(place, monkeypatch, status):
 def test_in_its_environment_a_skip_is_a_failure():
     wrapped = OfEnvironment("wandb").pytest_runtest_makereport()
     next(wrapped)
-    report = SimpleNamespace(skipped=True, outcome="skipped", longrepr="not here")
+    report: Any = SimpleNamespace(skipped=True, outcome="skipped", longrepr="not here")
     with pytest.raises(StopIteration) as ended:
         wrapped.send(report)
     assert ended.value.value.outcome == "failed"
