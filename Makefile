@@ -91,7 +91,7 @@ campaign: $(VENV)/.dev  ## Many random cases of one attack: make campaign NAME=k
 	$(BIN)/python tools/campaign.py $(NAME) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
 
 release: $(VENV)/.dev  ## Build, try, describe and sign a release: make release KEY=release.pem
-	$(BIN)/python -m tools.release $(if $(KEY),--key $(KEY)) $(if $(KEYLESS),--keyless) $(if $(EXTRAS),--extras $(EXTRAS)) $(if $(LEAVE_OUT),--leave-out $(LEAVE_OUT)) $(if $(OUT),--out $(OUT))
+	$(BIN)/python -m tools.release $(if $(KEY),--key $(KEY)) $(if $(KEYLESS),--keyless) $(if $(EXTRAS),--extras $(EXTRAS)) $(if $(LEAVE_OUT),--leave-out $(LEAVE_OUT)) $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out $(OUT))
 
 bench: $(VENV)/.dev  ## Ours and the reference side by side; prints ratios
 	$(BIN)/python benchmarks/run.py

@@ -55,6 +55,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="EXTRA@PYTHON",
         help="do not try these; the release says so",
     )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="try so many environments at a time. Default: 1"
+    )
     return parser
 
 
@@ -73,7 +76,14 @@ def _make(options: argparse.Namespace, out: Path) -> None:
         wheel = next(file for file in built if file.suffix == ".whl")
         wanted = options.extras or [installs.BASE, *installs.extras_of(wheel)]
         print("installing into empty environments ...")
-        done = installs.check(wheel, __version__, wanted, say=_say, left_out=options.leave_out)
+        done = installs.check(
+            wheel,
+            __version__,
+            wanted,
+            say=_say,
+            left_out=options.leave_out,
+            jobs=options.jobs,
+        )
         table = installs.matrix(done)
         (out / f"securetrain-{__version__}.installs.md").write_text(table)
         print(table)

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -64,11 +65,12 @@ def extras_of(wheel: Path) -> list[str]:
 def check(
     wheel: Path,
     version: str,
-    extras: Iterable[str],
+    extras: Sequence[str],
     *,
     pythons: Sequence[str] = PYTHONS,
     say: Callable[[Install], None] = lambda _: None,
     left_out: Iterable[str] = (),
+    jobs: int = 1,
 ) -> list[Install]:
     """Try each extra on each Python; those Pythons that are not here are told, not passed over.
 
@@ -79,21 +81,25 @@ def check(
         pythons: Versions such as ``3.12``, found on PATH as ``python3.12``.
         say: Told of each as it ends.
         left_out: What is not tried, such as ``train@3.12``; it is told, too.
+        jobs: So many environments at a time.
     """
-    done: list[Install] = []
     left = set(left_out)
-    for python in pythons:
-        interpreter = _interpreter(python)
-        for extra in extras:
-            if interpreter is None:
-                one = Install(python, extra, Outcome.NO_PYTHON)
-            elif f"{extra}@{python}" in left:
-                one = Install(python, extra, Outcome.LEFT_OUT)
-            else:
-                one = _one(wheel, version, interpreter, python, extra)
-            done.append(one)
-            say(one)
-    return done
+    found = {python: _interpreter(python) for python in pythons}
+
+    def one(python: str, extra: str) -> Install:
+        interpreter = found[python]
+        if interpreter is None:
+            done = Install(python, extra, Outcome.NO_PYTHON)
+        elif f"{extra}@{python}" in left:
+            done = Install(python, extra, Outcome.LEFT_OUT)
+        else:
+            done = _one(wheel, version, interpreter, python, extra)
+        say(done)
+        return done
+
+    pairs = [(python, extra) for python in pythons for extra in extras]
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(lambda pair: one(*pair), pairs))
 
 
 def _interpreter(python: str) -> str | None:
