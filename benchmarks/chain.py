@@ -192,8 +192,9 @@ class LongRun:
             table = _said(step) if self.tabled else None
             # Numbers of all their digits: others would make the records smaller.
             loss, norm, lr = (one / (7 + step) for one in (5.5, 1.25, 3e-4))
-            said = {"loss": loss, "norm": norm, "lr": lr, "table": table}
-            taken.add(step=step, verdict="clean", watched=True, **said)
+            taken.add(
+                step=step, verdict="clean", watched=True, loss=loss, norm=norm, lr=lr, table=table
+            )
         made = taken.taken()
         for data in (made.document, *made.pages):
             job.pieces.put(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.chain.store import EvidenceStore
+from securetrain.chain.store import PIECE_LIMIT, EvidenceStore
 from securetrain.core.errors import UsageError
 from securetrain.train import kept_tables
 
@@ -51,7 +51,7 @@ def test_a_full_disk_leaves_no_half_of_one(tmp_path: Path, monkeypatch: pytest.M
 def test_a_table_above_the_limit_of_evidence_is_refused_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert kept_tables.PIECE_LIMIT == 64 << 20
+    assert PIECE_LIMIT == 64 << 20
     monkeypatch.setattr(kept_tables, "PIECE_LIMIT", len(DATA))
     keep = kept_tables.keeper_of_tables(tmp_path)
     keep(DIGEST, DATA)
