@@ -61,6 +61,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from torch.nn.parallel import DistributedDataParallel
 import securetrain.artifacts as artifacts
+from securetrain.core.errors import SecureTrainError
 dist.init_process_group("gloo")
 rank, out = dist.get_rank(), Path(sys.argv[2])
 run = artifacts.this_run()
@@ -73,6 +74,14 @@ for step in (7, 8, 9):
     now = datetime.now(UTC)
     context = artifacts.SaveContext(run_id=run.run_id, step=step, seq=step, created=now)
     artifacts.save({"model": model.state_dict()}, out / f"step-{step}", context=context)
+try:  # two steps in one save
+    context = artifacts.SaveContext(run_id=run.run_id, step=10 + rank, seq=10, created=now)
+    artifacts.save({"model": model.state_dict()}, out / "odd", context=context)
+    told = "saved"
+except SecureTrainError as error:
+    told = error.code
+(out / f"odd-{rank}.txt").write_text(told)
+dist.barrier()
 if rank == 1:
     codes = lie_to_the_socket(rank, 2)
     (out / "codes.json").write_text(json.dumps(codes))
@@ -165,6 +174,11 @@ def test_the_trainer_and_a_script_save_without_a_key_and_speak_for_nobody_else(l
     assert [one.step for one in by_script] == [7, 8, 9]
     assert all(members.check(one, trust, required=True) == [] for one in by_script)
     needs_both(made.run, tmp_path / "out", trust)
+    # The ranks of the node did not agree on the step: both are told, and nothing is there.
+    odd = [(tmp_path / "out" / f"odd-{rank}.txt").read_text() for rank in (0, 1)]
+    assert odd == ["ST-RUNT-033"] * 2
+    folders = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir())
+    assert folders == ["step-7", "step-8", "step-9"]
     codes = json.loads((tmp_path / "out" / "codes.json").read_text())
     assert codes == {
         "rank": "ST-RUNT-031",
@@ -173,5 +187,7 @@ def test_the_trainer_and_a_script_save_without_a_key_and_speak_for_nobody_else(l
         "world_size": "ST-RUNT-031",
     }
     denied = [e.event for e in reading(made.run, trust) if type(e.event) is events.SigningRefused]
+    disagreed, *denied = denied
+    assert (disagreed.code, "do not agree on the step" in disagreed.what) == ("ST-RUNT-033", True)
     assert [event.code for event in denied] == list(codes.values())
     assert {event.subject for event in denied} == {"rank-1"}
