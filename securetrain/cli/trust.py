@@ -82,8 +82,9 @@ _ORIGIN = click.option("--log-origin", help="The origin line of the one log that
 _AUTHORITY = click.option(
     "--authority",
     multiple=True,
-    metavar="ROLE=CERTIFICATE",
-    help="Let members of a cluster CA (PEM) sign for a role with their own keys.",
+    metavar="ROLE=CERTIFICATE[,job=JOB]",
+    help="Let members of a cluster CA (PEM) sign for a role with their own keys; with a job, those"
+    " of that job alone.",
 )
 
 
@@ -405,19 +406,25 @@ def _authorities(values: Sequence[str]) -> "list[Authority]":
         CERTIFICATE_LIMIT,
         Chain,
         Role,
+        SpiffeId,
         load_certificate,
         trust_domain_of,
     )
     from securetrain.identity.trust import Authority, TrustRole
 
     found = []
-    for role, name in _pairs(values):
+    for role, value in _pairs(values):
+        name, with_job, job = value.partition(",job=")
         certificate = load_certificate(read_file(Path(name), 2 * CERTIFICATE_LIMIT), name)
+        domain = trust_domain_of(certificate)
+        if with_job:
+            SpiffeId(domain, job, Role.COORDINATOR)  # refuses bad names, and none
         found.append(
             Authority(
                 role=role,
                 certificate=Chain.of([certificate]).certificates[0],
-                trust_domain=trust_domain_of(certificate),
+                trust_domain=domain,
+                job=job,
                 # A node's tier is said by coordinators; everything else is signed by members.
                 parties=[Role.COORDINATOR if role is TrustRole.NODE else Role.MEMBER],
             )

@@ -138,6 +138,12 @@ def test_a_cluster_as_an_authority(made, capsys):
     assert main(["trust", "rotate", made.trust, "--authority", f"checkpoint={path}", *both]) == 0
     assert main(["trust", "show", f"{made.trust}/root.json"]) == 0
     assert "checkpoint: also member of cluster.example, every job" in capsys.readouterr().out
+    for bad in (",job=", ",job=a/b"):  # a job without a name would be every job
+        assert main(["trust", "rotate", made.trust, "--authority", f"node={path}{bad}", *both]) != 0
+    named = f"node={path},job=run-7"
+    assert main(["trust", "rotate", made.trust, "--authority", named, *both]) == 0
+    assert main(["trust", "show", f"{made.trust}/root.json"]) == 0
+    assert "node: also coordinator of cluster.example, run-7" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
