@@ -61,6 +61,9 @@ def test_other_evidence_roots_and_questions_have_a_memory_of_their_own(job: Job)
     for changed in others.values():
         assert judge(MEMBERSHIP, of, changed).state is not LinkState.VERIFIED
         assert judge(NODES, of, changed).state is not LinkState.VERIFIED
+        # The control: by its digest alone, the answer of another root or evidence would do.
+        object.__setattr__(changed, "memory", given.memory)
+        assert judge(MEMBERSHIP, of, changed).state is LinkState.VERIFIED
     assert isinstance(epoch_of(of, given), nodes.Epoch)
     with pytest.raises(ValueError, match="init=False"):
         replace(given, memory=Memory())
