@@ -77,7 +77,8 @@ def width_of(dataset: DatasetPredicate, settings: Mapping[str, Any]) -> int | No
             widths = {str(one) for one in said if one is not None}
             if widths not in ({"2"}, {"4"}):
                 raise _refuse(f"tokens of {' or '.join(sorted(widths)) or 'unknown'} bytes")
-            return int(widths.pop())
+            (width,) = widths
+            return int(width)
         case _:
             return None
 

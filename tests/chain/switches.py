@@ -238,4 +238,8 @@ def hold(checks: Switches, suite: str, attack: str, ask: Callable[[], str]) -> N
         all_of_them.setdefault(suite, {})[attack] = found
         TABLE.write_text(json.dumps(all_of_them, indent=1, sort_keys=True) + "\n")
         return
-    assert found == table().get(suite, {}).get(attack), f"the checks that refuse {attack!r}"
+    listed = table().get(suite, {}).get(attack)
+    assert found == listed, (
+        f"{attack!r} is refused by other checks than {TABLE.name} says: read what WRITE_CHECKS=1"
+        " makes of that file, and commit it when it is right"
+    )
