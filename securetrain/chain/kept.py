@@ -198,7 +198,7 @@ def _read_ledger(data: bytes, given: Given) -> _Heard:
             set_aside=frozenset(one.digest for one in told),
         )
 
-    return given.memory.of("ledger", id(data), read)
+    return given.memory.of("ledger", id(data), read, room=2)
 
 
 def judge_log(subject: Subject, given: Given) -> Verdict:

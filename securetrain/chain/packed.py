@@ -62,6 +62,8 @@ from securetrain.policy.schema import Policy, TransparencyLog
 STATEMENT_LIMIT: Final = 64 << 20
 CONTENTS_LIMIT: Final = 32 << 20
 MAX_PROBLEMS: Final = 1000
+MAX_LEDGERS: Final = 2
+"""Ledgers that are kept in memory: checkpoints of one run follow each other."""
 MALFORMED: Final = "ST-PACK-101"
 _ON_REQUEST: Final = frozenset({ChainLink.REPLAY, ChainLink.TABLES})
 """Links of which most packs have no evidence; nobody misses it."""
@@ -256,6 +258,9 @@ class _Verifier:
     by_tree: dict[str, Opened] = field(default_factory=dict)
     entries: dict[str, packing.Entry] = field(default_factory=dict)
     """By the statement's digest."""
+    by_entry: dict[packing.Entry, Opened] = field(default_factory=dict)
+    read: set[str] = field(default_factory=set)
+    """The statements that were read: one that is listed again is none more."""
     refused: list[str] = field(default_factory=list)
     ledgers: dict[str, bytes] = field(default_factory=dict)
     given: Given = field(init=False)
@@ -281,7 +286,7 @@ class _Verifier:
         listed = contents(self.pack)
         for entry in listed.statements:
             self._open(entry)
-        opened = self.entries and self._first(listed.statements[0])
+        opened = self.by_entry.get(listed.statements[0])
         if not opened or not isinstance(opened.predicate, CheckpointPredicate):
             self._refuse_subject()
             return self._made(None, (), None, 0)
@@ -320,7 +325,7 @@ class _Verifier:
             if entry.holds is None:
                 continue
             whose = f"statement {entry.statement[:16]}"
-            opened = self._first(entry)
+            opened = self.by_entry.get(entry)
             try:
                 if opened is None or opened.statement in known:
                     raise IntegrityError(MALFORMED, "bytes of nothing that verified, or twice")
@@ -365,6 +370,9 @@ class _Verifier:
 
     def _open(self, entry: packing.Entry) -> None:
         """Rule 2."""
+        if entry.statement in self.read:
+            return
+        self.read.add(entry.statement)
         first = entry.statement == self.pack.subject.hex
         try:
             if not _is_statement(self.pack.layers.get(entry.statement, self.pack.subject)):
@@ -383,12 +391,8 @@ class _Verifier:
             return
         self.by_statement.setdefault(opened.statement, opened)
         self.by_tree.setdefault(opened.digest, opened)
-        self.entries.setdefault(opened.statement, entry)
-
-    def _first(self, entry: packing.Entry) -> Opened | None:
-        return next(
-            (self.by_statement[one] for one, of in self.entries.items() if of == entry), None
-        )
+        if self.entries.setdefault(opened.statement, entry) is entry:
+            self.by_entry[entry] = opened
 
     def _found(self, digests: Sequence[str], statements: Sequence[str]) -> Iterator[Opened]:
         """Rule 3: those of some digests that are in the pack."""
@@ -459,6 +463,8 @@ class _Verifier:
         if entry.ledger is None or entry.ledger not in self.pack:
             return None
         if entry.ledger not in self.ledgers:
+            while len(self.ledgers) >= MAX_LEDGERS:
+                del self.ledgers[next(iter(self.ledgers))]
             self.ledgers[entry.ledger] = self.pack.read(entry.ledger, packing.LEDGER_LIMIT)
         return self.ledgers[entry.ledger]
 

@@ -436,6 +436,11 @@ ATTACKS: dict[str, tuple[str, Callable[[Forger], object]]] = {
         edit("rows", lambda w: w.update(steps=[11, 1 << 50])),
     ),
     "steps backwards": ("ST-PACK-101", edit("rows", lambda w: w.update(steps=[20, 11]))),
+    "a row without its way up": (
+        "ST-PACK-101",
+        edit("rows", lambda w: w["files"][0].pop("table")),
+    ),
+    "rows of no step": ("ST-PACK-101", edit("rows", lambda w: w.update(steps=[0, 20]))),
     "a size of 2^63": (
         "ST-PACK-101",
         edit("rows", lambda w: w["files"][0].update(leaves=[[0, 9]])),
