@@ -18,7 +18,8 @@ from securetrain.chain.container import Document, Pack
 from securetrain.chain.held import WayUp, main_line, rows_wanted, touched
 from securetrain.chain.packing import Wanted
 from securetrain.chain.records import Recorder, StepRecord, read_page, recorded, records_of
-from securetrain.chain.store import InMemory
+from securetrain.chain.row_bytes import RowBytes, format_of, settings_of
+from securetrain.chain.store import EvidenceStore, InMemory
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.hashtree import PAGE_LEAVES, pages_of
@@ -26,7 +27,8 @@ from tests.chain.conftest import Job, opened
 from tests.chain.test_held import ALL, LEAF, ORDER, PARAMS, Whole, tree_of, with_order
 from tests.chain.test_insiders import put_together, taken_apart
 from tests.chain.test_packs import Run, codes, policy
-from tests.chain.test_steps import Segment
+from tests.chain.test_steps import ORDER as SHORT
+from tests.chain.test_steps import Segment, dataset
 
 
 @pytest.fixture(scope="module")
@@ -318,3 +320,46 @@ def test_ledgers_do_not_fill_the_memory(small: Run, tmp_path: Path) -> None:
     assert packed.MAX_LEDGERS < 6
     # Two that are kept, and one that is read: its pieces and their sum.
     assert peak < (packed.MAX_LEDGERS + 2.5) * size
+
+
+# --- the bytes of rows ---
+
+
+def test_a_job_that_declared_nothing_has_no_settings(tmp_path: Path) -> None:
+    store = EvidenceStore(tmp_path)
+    job = store.keep(documents.Job(program=None, module="m"))
+    assert settings_of(store, job) is None
+    assert settings_of(store, None) is None
+    assert settings_of(store, "ab" * 32) is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "data", "found"),
+    [
+        ({}, {"tokenizer": "bytes"}, "bytes"),
+        ({}, {}, "text"),
+        ({}, {"token_bytes": 2}, "tokens"),
+        ({"token_bytes": "2"}, {}, "tokens"),
+        ({}, {"format": "jsonl"}, "jsonl"),
+        ({}, {"format": "of nobody"}, None),
+    ],
+)
+def test_the_format_is_the_jobs_or_the_datasets(
+    metadata: dict[str, str], data: dict[str, Any], found: str | None
+) -> None:
+    said = msgspec.structs.replace(dataset(), metadata=metadata)
+    assert format_of(said, {"data": data}) == found
+
+
+def test_no_row_ends_behind_the_data() -> None:
+    """An order that says more places than there are, windows after the last, and no data at all."""
+    short = msgspec.structs.replace(SHORT, starts=969)
+    steps_ = range(1, 400)
+    assert RowBytes.of(dataset(), SHORT, 1).leaves(steps_, 1024) == {"a.bin": {0}}
+    with pytest.raises(IntegrityError, match="ends behind the data"):
+        RowBytes.of(dataset(1000), short, 1).leaves(steps_, 1024)
+    with pytest.raises(IntegrityError, match="ends behind the data"):
+        RowBytes.of(dataset(0), SHORT, 1).leaves([1], 1024)
+    windows = msgspec.structs.replace(SHORT, kind="epochs", starts=31, epochs=1)
+    with pytest.raises(IntegrityError, match="after the last row"):
+        RowBytes.of(dataset(), windows, 1).leaves([9], 1024)
