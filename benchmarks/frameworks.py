@@ -49,7 +49,7 @@ class Unmodified:
     """CPU seconds of one job of a framework, from typing the command to its end."""
 
     framework: str
-    steps: int = 100
+    steps: int = 50
     pairs: int = 3
     goal: Goal = _GOAL
 

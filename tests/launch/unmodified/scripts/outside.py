@@ -54,6 +54,16 @@ def main():
         subprocess.run([sys.executable, "-c", OTHER.format(PLACE / "other.pt")], check=True)
     elif HOW == "load":
         torch.load(PLACE / "theirs.pt")
+    elif HOW == "save":
+        torch.save({}, PLACE / "mine.pt")
+    elif HOW == "all":
+        dist.init_process_group("gloo")
+        by_hand()
+        if dist.get_rank() == 0:
+            torch.save({}, PLACE / "mine.pt")
+            torch.load(PLACE / "mine.pt")
+        dist.barrier()
+        dist.destroy_process_group()
     elif HOW == "by-hand":
         dist.init_process_group("gloo")
         by_hand()
