@@ -4,17 +4,17 @@
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+
+from securetrain.cli.options import FILE
 
 if TYPE_CHECKING:
     from securetrain.audit import Named
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FOLDER: Final = click.Path(path_type=Path)
 _OPTIONS: Final = {
     "checkpoints": "--checkpoint",
     "datasets": "--dataset",
@@ -29,28 +29,28 @@ def named_options(command: F) -> F:
     for option in (
         click.option(
             "--job",
-            type=_FOLDER,
+            type=FILE,
             metavar="FILE",
             help="With --node: a job file, whose data, weights and trust root are looked at.",
         ),
         click.option(
             "--requirements",
             "requirements",
-            type=_FOLDER,
+            type=FILE,
             multiple=True,
             metavar="FILE",
             help="With --node: a list of packages that the job installs.",
         ),
         click.option(
             "--trust",
-            type=_FOLDER,
+            type=FILE,
             metavar="FILE",
             help="With --node or --run: the trust root for artifacts, and for the ledger.",
         ),
         click.option(
             "--dataset",
             "datasets",
-            type=_FOLDER,
+            type=FILE,
             multiple=True,
             metavar="DIR",
             help="With --node: a dataset that the job reads.",
@@ -58,7 +58,7 @@ def named_options(command: F) -> F:
         click.option(
             "--checkpoint",
             "checkpoints",
-            type=_FOLDER,
+            type=FILE,
             multiple=True,
             metavar="DIR",
             help="With --node: a checkpoint that the job goes on from, or a folder of them.",

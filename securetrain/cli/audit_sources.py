@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from securetrain.cli.audit_named import named_by, named_options
-from securetrain.cli.options import KEY_FORMS, file_option, secret_option
+from securetrain.cli.options import KEY_FORMS, LocalFile, file_option, secret_option
 
 if TYPE_CHECKING:
     from securetrain.audit import Facts, Named
@@ -94,7 +94,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option(
         "--facts",
         "facts_path",
-        type=click.Path(path_type=Path, exists=True),
+        type=LocalFile(path_type=Path, exists=True),
         metavar="PATH",
         help="Judge facts that were saved before, here or elsewhere: a file, or a folder's *.json.",
     ),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from securetrain.cli.options import json_option
+from securetrain.cli.options import LocalFile, json_option
 from securetrain.report import emit
 
 EPILOG = """\
@@ -29,7 +29,7 @@ def command() -> None:
 @command.command(name="gc", epilog=EPILOG)
 @click.option(
     "--state",
-    type=click.Path(path_type=Path, readable=False),
+    type=LocalFile(path_type=Path, readable=False),
     help="The state folder, when it is not the usual one.",
 )
 @json_option

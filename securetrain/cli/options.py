@@ -3,15 +3,32 @@
 """The options and arguments that several verbs have, each defined once."""
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
+from securetrain.core.files import local_file
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-FILE: Final = click.Path(path_type=Path)
+
+class LocalFile(click.Path):
+    """A path of this machine. A URL is refused, since a path would be made of it."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        """Refuse a URL; else as click does."""
+        return super().convert(local_file(value) if isinstance(value, str) else value, param, ctx)
+
+
+FILE: Final = LocalFile(path_type=Path)
 TRUST_VARIABLE: Final = "SECURETRAIN_TRUST"
 CATALOGUE_VARIABLE: Final = "SECURETRAIN_CATALOGUE"
 CATALOGUE_ROOT_VARIABLE: Final = "SECURETRAIN_CATALOGUE_ROOT"

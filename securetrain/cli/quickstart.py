@@ -6,11 +6,13 @@ from pathlib import Path
 
 import click
 
+from securetrain.cli.options import FILE
+
 
 @click.command()
 @click.option(
     "--run-dir",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="The run directory; must be new. Default: runs/quickstart-TIME.",
 )
 @click.option(

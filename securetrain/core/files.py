@@ -30,6 +30,7 @@ from securetrain.core.errors import UsageError, os_error
 PRIVATE_DIR = 0o700
 PRIVATE_FILE = 0o600
 PUBLIC_FILE = 0o644
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LINE_LIMIT: Final = 1 << 20
 """Of a diary's line."""
 _LEAST_READ: Final = 1 << 16
@@ -47,6 +48,22 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
         os.close(fd)
         raise UsageError("ST-USAG-002", "not a regular file", str(path), "remove it")
     return fd
+
+
+def local_file(name: str) -> Path:
+    """Return the path of this machine that somebody has named.
+
+    Raises:
+        UsageError: ST-USAG-001 for a URL, of which a path would make a folder ``s3:``.
+    """
+    if _URL.match(name):
+        raise UsageError(
+            "ST-USAG-001",
+            "only files and directories of this machine can be named here",
+            name,
+            "name a path, and copy from or to the store; 'securetrain verify' reads stores itself",
+        )
+    return Path(name)
 
 
 def read_file(path: Path, limit: int) -> bytes:

@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 
 from securetrain.core import install_hint
 from securetrain.core.errors import UsageError
+from securetrain.core.files import local_file
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch import dropin
 from securetrain.launch.dropin import BACKEND
@@ -215,7 +216,7 @@ def scan(
     return Scan(
         policy=found.get("--policy", default),
         policy_source="given" if "--policy" in found else source,
-        run_dir=Path(found["--run-dir"]) if "--run-dir" in found else None,
+        run_dir=local_file(found["--run-dir"]) if "--run-dir" in found else None,
         logs_specs=found.get("--logs-specs"),
         standalone=standalone,
         json="--json" in flags,
@@ -345,7 +346,7 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        type=Path,
+        type=local_file,
         help="let the workers write to this folder or file; a folder is made when it is not there;"
         " may be repeated",
     )
@@ -354,9 +355,8 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        type=Path,
-        help="let the workers read this, although it lies in a home folder or in /tmp; may be"
-        " repeated",
+        type=local_file,
+        help="let the workers read this, though it lies in a home folder or /tmp; may be repeated",
     )
     group.add_argument(
         "--max-memory-mib",

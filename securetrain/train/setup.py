@@ -29,6 +29,7 @@ from securetrain.artifacts.statement import RunSigning, open_signing
 from securetrain.chain.records import Recorder
 from securetrain.core import NodeState, RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.files import local_file
 from securetrain.guard import (
     GuardTextfile,
     OnSuspicion,
@@ -152,7 +153,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
             job, where, trust=inputs, policy=policy.policy, now=worker.clock()
         )
     degrees = check_world(job, world, where)
-    path = run.dataset if job.data.dataset is None else Path(job.data.dataset)
+    path = run.dataset if job.data.dataset is None else local_file(job.data.dataset)
     if not path.is_dir():
         raise UsageError(
             "ST-USAG-007",

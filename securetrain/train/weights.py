@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from securetrain.artifacts.model import SignedModel, open_model
-from securetrain.core.files import read_file
+from securetrain.core.files import local_file, read_file
 from securetrain.identity import load_trust
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import Policy
@@ -29,7 +29,7 @@ def trust_of_inputs(job: JobConfig, run_trust: TrustRoot, now: datetime) -> Trus
         IdentityError: ST-IDEN-008 when the trust root that the job names is not valid.
         UsageError: ST-USAG-002 when it cannot be read.
     """
-    return run_trust if job.trust is None else load_trust(Path(job.trust), now)
+    return run_trust if job.trust is None else load_trust(local_file(job.trust), now)
 
 
 def open_weights(
@@ -47,7 +47,7 @@ def open_weights(
     name = job.model.weights
     if name is None:
         return job, None
-    path = Path(name)
+    path = local_file(name)
     if not path.is_dir():
         raise bad_field(
             f"there is no directory {name}",
