@@ -69,7 +69,8 @@ def signed_corpus(story: Story) -> str:
         f" {held_out} of them held out"
     )
     if found.skipped:
-        story.screen.warn(f"{len(found.skipped)} sources could not be read and were left out")
+        some = ", ".join(found.skipped[:3]) + (", ..." if len(found.skipped) > 3 else "")
+        story.screen.warn(f"left out (a link, too large, or no valid Python): {some}")
     story.screen.result(f"signed as {signed.digest[:16]}, read in verified pieces from now on")
     return f"{found.num_bytes} bytes, digest {signed.digest}"
 

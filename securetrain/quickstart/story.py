@@ -160,6 +160,8 @@ def _start(story: Story, job: training.Job) -> str:
         job.start(bar)
     story.screen.result(f"the node is {story.node or 'not admitted yet'}")
     story.screen.result(f"{job.num_events} signed decisions in the ledger before the first step")
+    if job.sandbox_lacks:
+        story.screen.warn(f"the workers' sandbox is DEGRADED here: without {job.sandbox_lacks}")
     return f"{job.num_events} ledger entries"
 
 

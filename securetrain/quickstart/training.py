@@ -104,6 +104,8 @@ class Job:
     ledger: Follower
     metrics: Follower
     num_events: int = 0
+    sandbox_lacks: str = ""
+    """The parts of the workers' sandbox that this machine does not give."""
 
     def start(self, bar: Bar) -> None:
         """Wait for the first step.
@@ -120,6 +122,8 @@ class Job:
                 bar.update(0, None, f"{event.get('boundary', '')}: {event.get('event', '')}")
                 if event.get("event") == "node-admitted":
                     self.story.node = str(event.get("details", {}).get("label", ""))
+                if event.get("event") == "sandbox-degraded":
+                    self.sandbox_lacks = str(event.get("details", {}).get("missing", ""))
             if self.metrics.look():
                 raise _Started
 
