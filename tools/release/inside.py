@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Import what an extra brings: ``python inside.py EXTRA``, by the environment that it was put in.
+"""Import what extras bring: ``python inside.py EXTRA[,EXTRA ...]``, by their own environment.
 
 No module of this repository is imported, and none of its folders is on the path. Prints the
 version of torch, if that is there, and nothing otherwise.
@@ -21,27 +21,28 @@ NO_MODULE = {"types-pyyaml"}
 """Distributions that bring files for a type checker alone."""
 
 
-def wanted(extra: str) -> set[str]:
-    """The distributions that an extra names; those of ``base`` need none.
+def wanted(extras: str) -> set[str]:
+    """The distributions that extras name, with commas between them; those of ``base`` need none.
 
     The metadata has what an extra takes from others in their place: the build writes it so.
     """
-    if extra != "base" and extra not in (
-        importlib.metadata.metadata(OURS).get_all("Provides-Extra") or []
-    ):
-        raise SystemExit(f"{OURS} has no extra {extra}")
+    named = extras.split(",")
+    there = {"base", *(importlib.metadata.metadata(OURS).get_all("Provides-Extra") or [])}
+    if missing := sorted(set(named) - there):
+        raise SystemExit(f"{OURS} has no extra {missing[0]}")
     lines = [Requirement(line) for line in importlib.metadata.requires(OURS) or []]
     return {
         canonicalize_name(one.name)
+        for extra in named
         for one in lines
         if (one.marker.evaluate({"extra": extra}) if one.marker else extra == "base")
     }
 
 
-def main(extra: str) -> None:
+def main(extras: str) -> None:
     """Import every module that stands at the top of what was asked for."""
     modules = importlib.metadata.packages_distributions()
-    for name in sorted(wanted(extra) - NO_MODULE):
+    for name in sorted(wanted(extras) - NO_MODULE):
         tops = [
             top
             for top, owners in modules.items()

@@ -77,7 +77,8 @@ def check(
     Args:
         wheel: The wheel's file; its folder is where pip looks first.
         version: What ``securetrain --version`` must print.
-        extras: Names of extras, and ``base`` for none.
+        extras: Names of extras, and ``base`` for none; those with commas between them share an
+            environment.
         pythons: Versions such as ``3.12``, found on PATH as ``python3.12``.
         say: Told of each as it ends.
         left_out: What is not tried, such as ``train@3.12``; it is told, too.
