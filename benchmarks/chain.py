@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import msgspec
@@ -357,7 +358,8 @@ class Recording:
         with tempfile.TemporaryDirectory() as folder:
             return self._run(order, Path(folder))
 
-    def _run(self, order: Sequence[Side], folder: Path) -> list[float]:
+    def _trained(self) -> Callable[[], dict[str, float]]:
+        """Something that takes one step, and says its loss and norm."""
         import torch
 
         torch.manual_seed(0)
@@ -366,32 +368,71 @@ class Recording:
         model = torch.nn.TransformerEncoder(layer, 2)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         batch = torch.randn(self.rows, _SEQ, _WIDTH)
+
+        def step() -> dict[str, float]:
+            loss = model(batch).square().mean()
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            return {"loss": loss.item(), "norm": norm.item()}
+
+        return step
+
+    def _recorder(self, folder: Path) -> Recorder:
         rows = msgspec.structs.replace(_ORDER, batch_rows=self.rows)
-        seconds = []
+        keep = keeper_of_tables(folder / "tables") if self.kept else None
+        return Recorder(run="job-1", order=rows, keep=keep)
+
+    def _run(self, order: Sequence[Side], folder: Path) -> list[float]:
+        train, seconds = self._trained(), []
+        tables = [_said(step) for step in range(1, STEPS + 1)]
         for side in order:
-            keep = keeper_of_tables(folder / "tables") if self.kept else None
-            taken = Recorder(run="job-1", order=rows, keep=keep)
+            taken = self._recorder(folder)
             started = time.process_time()
-            for step in range(1, STEPS + 1):
-                loss = model(batch).square().mean()
-                loss.backward()
-                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-                values = {"loss": loss.item(), "norm": norm.item()}
+            for step, table in enumerate(tables, 1):
+                values = train()
                 if side is Side.OURS:
-                    taken.add(
-                        step=step,
-                        lr=1e-4,
-                        verdict="clean",
-                        watched=True,
-                        table=_said(step),
-                        **values,
-                    )
+                    taken.add(step=step, table=table, **_PLAIN, **values)
             if side is Side.OURS:
                 taken.taken()
             seconds.append(time.process_time() - started)
         return seconds
+
+    def share(self, steps: int) -> float:
+        """The median over some steps of what recording one took of its own processor seconds."""
+        shares, train = [], self._trained()
+        with tempfile.TemporaryDirectory() as folder:
+            taken = self._recorder(Path(folder))
+            for step in range(1, steps + 1):
+                table = _said(step)
+                started = time.process_time()
+                values = train()
+                trained = time.process_time()
+                taken.add(step=step, table=table, **_PLAIN, **values)
+                shares.append((time.process_time() - trained) / (trained - started))
+        return median(shares[1:])
+
+
+_PLAIN: Final[dict[str, Any]] = {"lr": 1e-4, "verdict": "clean", "watched": True}
+
+
+def recording() -> Figure:
+    """The share of a step that recording it takes: both parts of the same step are compared, so
+    that a busy machine widens it little. The pairs tell what it does to the steps around it.
+    """
+    shares = {
+        f"% at {rows} rows{', tables kept' if kept else ''}": 100
+        * Recording(rows=rows, kept=kept).share(steps)
+        for rows, kept, steps in ((16, False, 60), (16, True, 60), (256, False, 8))
+    }
+    return Figure(
+        name="record-share",
+        title="processor time of recording a step, of the step's own",
+        values=shares,
+        goal="<= 1 %",
+        goal_met=max(shares.values()) <= 1,
+    )
 
 
 def _said(step: int) -> Judged:
@@ -472,6 +513,7 @@ FIGURES: Final[dict[str, Callable[[], Figure | None]]] = {
     "chain-ancestors": ancestors,
     "chain-ranks": ranks,
     "chain-steps": long_records,
+    "record-share": recording,
     "chain-steps-tabled": partial(long_records, tabled=True),
 }
 
