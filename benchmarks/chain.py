@@ -358,7 +358,7 @@ class Recording:
         with tempfile.TemporaryDirectory() as folder:
             return self._run(order, Path(folder))
 
-    def _trained(self) -> Callable[[], dict[str, float]]:
+    def _trained(self) -> Callable[[], dict[str, Any]]:
         """Something that takes one step, and says its loss and norm."""
         import torch
 
@@ -369,7 +369,7 @@ class Recording:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         batch = torch.randn(self.rows, _SEQ, _WIDTH)
 
-        def step() -> dict[str, float]:
+        def step() -> dict[str, Any]:
             loss = model(batch).square().mean()
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
