@@ -24,7 +24,7 @@ from securetrain.cli.main import main
 from securetrain.core import ExitCode
 from securetrain.core.nodestate import NodeState
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import ChainLink, NodeTier
+from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity import Chain, Role, load_certificate, trust_domain_of
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.log.node_witness import witness_key
@@ -59,7 +59,9 @@ eval: {every: 4, rows: 4}
 """
 RANKS_OWN = {ChainLink.ROWS, ChainLink.GRADIENTS}
 """Missing here: where a node joins a coordinator elsewhere, its ranks sign nothing."""
-LINKS = ", ".join(link for link in ChainLink if link not in RANKS_OWN)
+ON_REQUEST = {ChainLink.TABLES, ChainLink.REPLAY}
+"""Of a run that kept its tables, or that somebody has done again."""
+LINKS = ", ".join(link for link in ChainLink if link not in RANKS_OWN | ON_REQUEST)
 ASKS = """\
 apiVersion: securetrain.dev/policy/v1
 kind: Policy
@@ -204,8 +206,10 @@ def test_two_nodes_are_proven_by_one_file(trained, tmp_path, capsys, monkeypatch
     code, codes, said = ask.verify(path)
     assert (code, codes) == (0, set()), said
     first = said["checkpoints"][0]["links"]
-    assert {name for name, one in first.items() if one["state"] != "verified"} == RANKS_OWN
+    others = {name for name, one in first.items() if one["state"] != "verified"}
+    assert others == RANKS_OWN | ON_REQUEST
     assert {first[name]["state"] for name in RANKS_OWN} == {"missing"}
+    assert {first[name]["state"] for name in ON_REQUEST} == {LinkState.NOT_ASKED}
     # Under the run's own root alone, nobody vouches for a coordinator elsewhere.
     with monkeypatch.context() as own:
         own.setattr(ask, "trust", str(run.trust))

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from securetrain.artifacts.checkpoint.reports import Report, problems_of, signatures_in
 from securetrain.artifacts.statement import members
@@ -175,4 +176,5 @@ def test_nobody_signs(save):
     }
     said = msgspec.structs.replace(save.plain, **signatures_in(reports, WORLD))
     assert said.signed_ranks == []
+    assert said.node_signatures is UNSET, "nothing is said where nothing was signed"
     assert list(problems_of(said)) == []
