@@ -15,7 +15,7 @@ from securetrain.chain.store import InMemory
 from securetrain.core.codes import CODES
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import KeyKind, PrivateKey
-from tests.chain.conftest import MINUTE, NOW, Job, Roles, opened, rebound, subject
+from tests.chain.conftest import MINUTE, NOW, Job, Roles, opened, rebound, replace, subject
 
 NODES, MEMBERSHIP = ChainLink.NODES, ChainLink.MEMBERSHIP
 
@@ -328,3 +328,11 @@ def test_a_result_after_the_checkpoint_says_nothing_of_it(job):
     assert set(shown.values()) == {NodeTier.TPM}
     shown = nodes_of(job, job.checkpoint(NOW + 9 * MINUTE)).tiers
     assert set(shown.values()) == {NodeTier.TEST_ONLY}
+
+
+def test_evidence_that_nobody_can_appraise_is_missing_where_it_is_asked(job):
+    """The results are the coordinator's; what they were judged by was not kept."""
+    said = subject(job.checkpoint())
+    assert judge(NODES, said, job.given()).state is LinkState.VERIFIED
+    verdict = judge(NODES, said, replace(job.given(), again=True))
+    assert "reference values for it" in refused_nodes(verdict, LinkState.MISSING)

@@ -182,6 +182,26 @@ def test_evidence_that_is_gone_is_missing_and_damage_is_never_a_pass(attested):
         assert verdict.state is not LinkState.VERIFIED, name
 
 
+def test_a_renewal_without_the_join_that_it_goes_on_from_is_missing(machine, attested):
+    """The membership names the renewal, and what the node proved before is nowhere."""
+    machine.reboot()
+    job = Attested(
+        roles=attested.roles, machine=machine, loaded=attested.loaded, now=attested.now + MINUTE
+    )
+    (join,) = job.kept().values()
+    job.results["node-0"] = job.attest("node-0", job.began + MINUTE)
+    job.form(issued=job.began + 2 * MINUTE)
+    said = job.checkpoint(created=job.began + 3 * MINUTE)
+    verdict = judge(NODES, subject(said), job.again())
+    assert verdict.state is LinkState.VERIFIED, verdict
+    renewed = [documents.digest_of(one) for one in job.kept().values() if one != join]
+    alone = rebound(job, said, {"appraised": tuple(renewed)})
+    assert judge(NODES, subject(alone), job.given()).state is LinkState.VERIFIED
+    verdict = judge(NODES, subject(alone), job.again())
+    assert verdict.state is LinkState.MISSING, verdict
+    assert "what the renewal of" in verdict.what
+
+
 def test_a_list_that_came_in_parts_is_judged_again_where_somebody_kept_it(
     machine, attested, monkeypatch
 ):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from securetrain.chain import documents
+from securetrain.chain import store as chain_store
 from securetrain.chain.store import (
     PIECE_LIMIT,
     EvidenceStore,
@@ -164,3 +165,24 @@ def test_a_kill_leaves_pieces_whole_or_absent(tmp_path):
     names = list(store.names())
     assert names
     assert all(store.get(name) for name in names)
+
+
+def test_a_folder_has_a_limit_and_is_one(tmp_path, monkeypatch):
+    store = EvidenceStore(tmp_path / "evidence")
+    assert list(store.names()) == []
+    for data in (b"a", b"b"):
+        store.put(data)
+    monkeypatch.setattr(chain_store, "MAX_PIECES", 1)
+    refused(IntegrityError, "ST-CHAN-001", lambda: list(store.names()))
+    (tmp_path / "file").write_bytes(b"")
+    refused(IntegrityError, "ST-CHAN-001", lambda: list(EvidenceStore(tmp_path / "file").names()))
+
+
+def test_what_is_looked_for_by_its_kind_is_small_and_there(tmp_path, monkeypatch):
+    """A piece may go while others are read; a large one is none of those that are looked for."""
+    kept = InMemory()
+    digest = kept.keep(CODE)
+    monkeypatch.setattr(InMemory, "names", lambda _: iter(["ab" * 32, digest]))
+    assert list(documents_at_hand(kept, documents.Code)) == [CODE]
+    monkeypatch.setattr(chain_store, "SMALL", len(documents.encode(CODE)) - 1)
+    assert list(documents_at_hand(kept, documents.Code)) == []

@@ -364,7 +364,12 @@ cat > name.txt < /dev/null
             "--expect-run job-4f1c0a9d2b7e6853": "--trust-data trust-data.json",
             "--vsa model.vsa.json": "--trust-data trust-data.json --vsa model.vsa.json",
         },
-        by={"securetrain verify model.stpack --trust trust-of-then.json": PACKS},
+        by={
+            "securetrain verify model.stpack --trust trust-of-then.json": PACKS,
+            "securetrain verify model.stpack --trust trust.json --policy release.yaml --appraise": (
+                "tests/chain/test_reappraise_packs.py"
+            ),
+        },
     ),
     "docs/how-to/replay-steps.md": Story(
         run=True,
