@@ -294,7 +294,7 @@ def _survey(fd: int, path: Path) -> tuple[list[Descriptor], dict[str, tuple[int,
         places[digest] = (at + BLOCK, size)
         last = digest
         at = _past(fd, at, size, path)
-    if at != whole - len(END) or os.pread(fd, len(END), at) != END:
+    if os.pread(fd, BLOCK + len(END), at) != END:
         raise _refuse("ST-PACK-101", "it does not end as a pack does", path)
     return _layers(fd, described, places, path), places
 
