@@ -6,14 +6,11 @@ checks, commands, ledger events, torchrun's command lines.
 ``python tools/reference.py`` writes them; ``--check`` exits with 1 when one is out of date.
 """
 
-import ast
-import inspect as python_inspect
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 from enum import StrEnum
-from itertools import pairwise
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +21,7 @@ from msgspec import inspect
 from securetrain.audit.catalogue import load_checks
 from securetrain.audit.not_judged import NOT_JUDGED
 from securetrain.cli.main import VERBS, LazyGroup
+from securetrain.core import field_notes
 from securetrain.core.codes import ALONE, CODES, RETIRED, Code, ExitCode, Node, Retry
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import Boundary
@@ -200,7 +198,7 @@ def job_page() -> str:
     lines += ["\n## At the top\n", *_job_table(JobConfig)]
     for field in msgspec.structs.fields(JobConfig):
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
-            doc = python_inspect.getdoc(field.type) or ""
+            doc = cleandoc(field.type.__doc__ or "")
             lines += [f"\n## {field.name}\n", f"{doc}\n", *_job_table(field.type)]
     return "\n".join(lines) + "\n"
 
@@ -218,20 +216,8 @@ def _job_table(section: type[msgspec.Struct]) -> list[str]:
 
 
 def _described(section: type[object]) -> dict[str, str]:
-    """The string below each field of a class, or below each member of an enumeration."""
-    (definition,) = ast.parse(textwrap.dedent(python_inspect.getsource(section))).body
-    assert isinstance(definition, ast.ClassDef)
-    found: dict[str, str] = {}
-    for field, below in pairwise(definition.body):
-        match field, below:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
-                found[name] = " ".join(text.split()).replace("|", "\\|")
-            case _:
-                pass
-    return found
+    """The string below each field of a class, or each member of an enumeration, for a table."""
+    return {name: text.replace("|", "\\|") for name, text in field_notes(section).items()}
 
 
 def checks_page() -> str:

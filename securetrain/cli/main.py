@@ -66,6 +66,7 @@ _HELP: Final[Mapping[str, str]] = {
     "fleet": "Admit machines to a fleet by what they prove, and look after it.",
     "audit": "Check this host against a policy.",
     "policy": "Lint and explain policies.",
+    "schema": "Print the JSON Schema of policy and job files, for editors.",
     "threats": "Check that a threat model is backed.",
     "drill": "Attack the plain stack, then ours, and compare.",
     "ca": "Keep a cluster's certificate authority.",

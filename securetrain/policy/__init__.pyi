@@ -7,6 +7,7 @@ from .enforcement import shim_demands as shim_demands
 from .enforcement import unsigned_demands as unsigned_demands
 from .explanation import Row as Row
 from .explanation import explain as explain
+from .file_schema import policy_schema as policy_schema
 from .lint import Level as Level
 from .lint import Remark as Remark
 from .lint import lint_policy as lint_policy

@@ -35,6 +35,7 @@ from securetrain.policy.schema import (
 
 FILE_LIMIT: Final = 256 << 10
 MAX_CHAIN: Final = 8
+KIND: Final = "Policy"
 SHIPPED: Final = ("dev", "baseline", "hardened")
 
 
@@ -249,12 +250,12 @@ def _convert(merged: dict[str, Any], sources: Mapping[str, str], name: str) -> P
             text.split(" - at", maxsplit=1)[0],
             f"{file}: {field_path or 'top level'}",
         ) from error
-    if policy.apiVersion != API_VERSION or policy.kind != "Policy":
+    if policy.apiVersion != API_VERSION or policy.kind != KIND:
         raise PolicyError(
             "ST-PLCY-002",
             f"apiVersion {policy.apiVersion!r}, kind {policy.kind!r}",
             f"{name}: apiVersion",
-            f"apiVersion: {API_VERSION} and kind: Policy",
+            f"apiVersion: {API_VERSION} and kind: {KIND}",
         )
     return policy
 

@@ -4,6 +4,7 @@ from .config import JobConfig as JobConfig
 from .config import load_job as load_job
 from .config import shape_of as shape_of
 from .exporter import export as export
+from .file_schema import job_schema as job_schema
 from .fit import FitStep as FitStep
 from .fit import fit as fit
 from .self_check import check_rank as check_rank

@@ -291,7 +291,7 @@ def test_every_demand_is_a_policy(field, tmp_path):
     more = {"network": IN_CLEAR} if field == "network.fabric" else {}
     policy = load_policy(str(written(tmp_path, field, **more))).policy
     assert field in load_policy(str(tmp_path / "policy.yaml")).sources or "." in field
-    found = functools.reduce(getattr, [policy, section, *rest[:1]])  # type: ignore[arg-type]
+    found = functools.reduce(getattr, [section, *rest[:1]], policy)
     assert found is not None
 
 
@@ -329,7 +329,7 @@ def test_what_a_script_leaves_out_is_said(field, tmp_path):
     policy = load_policy(str(written(tmp_path, field, **lenient))).policy
     protected = needs is not Needs.SHIM
     reports = [UNSEEN] if protected else []
-    given = {"protected": protected, "num_workers": 1}
+    given: Any = {"protected": protected, "num_workers": 1}
     sentences = [
         gradient_summary.at_end(policy.gradients, reports, **given).label,
         checkpoint_summary.at_end(policy, reports, **given).label,
@@ -484,7 +484,7 @@ def test_a_program_without_the_shim(everything):
     assert done.events("gradients-not-watched")
 
 
-REQUIRED = {
+REQUIRED: dict[str, tuple[str, dict[str, Any]]] = {
     "program": ("ST-RUNT-021", {}),
     "egress": ("ST-RUNT-021", {}),
     "read": ("ST-RUNT-021", {"network": {"egress": []}}),
