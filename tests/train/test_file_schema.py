@@ -38,7 +38,7 @@ def test_there_are_examples():
 @pytest.mark.parametrize(
     "body",
     [
-        "modell: {dim: 64}",
+        "modes: {dim: 64}",
         "model: {dims: 64}",
         "model: {dim: 4}",
         "precision: fp7",
