@@ -49,6 +49,7 @@ PERSON: Final = "needs a person at a browser, and the public service"
 THIS: Final = "is what runs this test"
 COLLECTOR: Final = "needs packages of others, and a collector or a server of theirs"
 HARDWARE: Final = "needs hardware, or documents of its maker"
+ENGINE: Final = "needs a container engine and a registry"
 OVERLAY: Final = "tests/launch/test_overlay_netns.py"
 TORCHRUN: Final = "tests/launch/test_torchrun_netns.py"
 ATTEST: Final = "tests/cli/test_attest.py"
@@ -213,6 +214,7 @@ rm -r data; mkdir data; seq 1 1000 > data/1.txt
         before=DATA
         + "mkdir new; seq 1 9 > new/b.jsonl; head -c 2000000 /dev/zero > data/corpus/train/a.jsonl",
     ),
+    "docs/how-to/containers.md": Story(not_run={"podman": ENGINE}),
     "docs/how-to/write-a-policy.md": Story(cheap=True, before="block 1 > team.yaml"),
     "docs/how-to/threat-models.md": Story(),
     "docs/how-to/drills.md": Story(),

@@ -28,6 +28,7 @@ gradients: {{mode: {mode}}}
 checkpoint: {{require_clean_verdict: false, load_trust: [{trust}]}}
 """
 FLAGS = ("--sign-checkpoints", "--verify-checkpoints")
+PATIENCE = 900.0
 RANKS, STEPS = 4, 30
 """Of two ranks that contradict each other the guard names neither."""
 FRAMEWORKS = {
@@ -65,6 +66,7 @@ def start(launch, tmp_path):
             *(tmp_path / run, "--standalone", "--policy", str(policy), *flags),
             *("--nproc-per-node", str(ranks), str(SCRIPT), name, str(tmp_path / out)),
             *map(str, (steps, culprit, resume)),
+            patience=PATIENCE,
         )
 
     return start

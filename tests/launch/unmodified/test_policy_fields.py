@@ -44,6 +44,7 @@ ROOT = Path(__file__).parents[3]
 SCRIPTS = Path(__file__).with_name("scripts")
 KEY = "MCowBQYDK2VwAyEA" + "A" * 43 + "="
 HEX = "a0" * 32
+PATIENCE = 900.0
 
 
 @dataclass(frozen=True)
@@ -386,7 +387,7 @@ def test_a_script_that_does_nothing(launch, tmp_path, field):
     assert isinstance(row, Refused | Seen)
     script, found = tmp_path / "noop.py", tmp_path / "environ.json"
     script.write_text(NOOP)
-    start = functools.partial(launch, **SET)
+    start = functools.partial(launch, patience=PATIENCE, **SET)
     words = ("--standalone", str(script), str(found))
     control = start(tmp_path / "control", "--policy", str(written(tmp_path, **WITHOUT)), *words)
     assert control.code == 0, control.err
@@ -431,7 +432,7 @@ def everything(launch, tmp_path):
         quiet = {"sign_saves": False, "verify_loads": False}
         policy = written(tmp_path, *LEFT, **{**WITHOUT, "checkpoint": quiet, **more})
         place = ("--standalone", "--policy", str(policy), "--secret", f"token=file:{secret}")
-        return launch(tmp_path / "run", *place, *words)
+        return launch(tmp_path / "run", *place, *words, patience=PATIENCE)
 
     return start
 
@@ -521,7 +522,7 @@ def test_limits_that_the_machine_does_not_give(launch, tmp_path, mode):
     script.write_text(NOOP)
     policy = written(tmp_path, "host.max_memory_mib", "host.max_tasks", enforcement=mode)
     words = ("--standalone", str(script), str(tmp_path / "environ.json"))
-    done = launch(tmp_path / "run", "--policy", str(policy), *words)
+    done = launch(tmp_path / "run", "--policy", str(policy), *words, patience=PATIENCE)
     if "without limits of memory" not in done.err and done.code == 0:
         return  # this machine gives them
     if mode == "require":
