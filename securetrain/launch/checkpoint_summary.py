@@ -17,6 +17,7 @@ from securetrain.policy.schema import Policy
 SIGNED: Final = "checkpoints: signed as files"
 NOT_KNOWN: Final = "checkpoints: NOT KNOWN"
 INSTEAD: Final = "save with securetrain.artifacts (docs/how-to/signed-checkpoints.md)"
+_FLAG: Final = "--sign-checkpoints signs what torch and frameworks save, or "
 _SHOWN: Final = 3
 _NAMED: Final = 16
 """Functions and places that are kept."""
@@ -65,7 +66,8 @@ def at_end(
     fields = unsigned_demands(policy) if ways or signed else ()
     if ways:
         label = f"{NOT_SIGNED}: {_words(ways)}, first {places[0]}; {_consequence(fields)}"
-        label += f"; {INSTEAD}" + (f"; {why}" if why else "")
+        label += f"; {'' if policy.checkpoint.sign_saves else _FLAG}{INSTEAD}"
+        label += f"; {why}" if why else ""
     elif signed:
         label = f"{SIGNED}: {_words(signed)}"
         label += f"; not met by signed files: {', '.join(fields)}" if fields else ""

@@ -165,8 +165,7 @@ $PYTHON -c 'import pickle; pickle.dump({"a": 1}, open("model.pt", "wb"))'
 rm -r data; mkdir data; seq 1 1000 > data/1.txt
 """,
         instead={
-            "runs/RUN/checkpoints/STEP --trust runs/RUN/": "runs/r1/checkpoints/step-00000016"
-            " --trust runs/r1/",
+            "runs/RUN/": "$(ls -dt runs/2* | head -1)/",
             "train.py --your --flags": "train.py",
             "securetrain verify CKPT": "securetrain verify runs/r1/checkpoints/step-00000016",
             "/etc/slurm": "slurm",
@@ -186,8 +185,7 @@ rm -r data; mkdir data; seq 1 1000 > data/1.txt
         run=True,
         before=TRAIN,
         instead={
-            "runs/RUN/checkpoints/STEP --trust runs/RUN/": "runs/r1/checkpoints/step-00000016"
-            " --trust runs/r1/",
+            "runs/RUN/": "$(ls -dt runs/2* | head -1)/",
         },
         ends={"securetrain audit": JUDGED},
         not_run={"make ": THIS},

@@ -55,6 +55,7 @@ def test_saves_that_nobody_signs_are_said_everywhere_and_refused_by_verify(start
     assert done.err.count(f"rank 0: {NOT_SIGNED}: dcp.save saves {saved / 'step-0'}") == 1
     assert f"securetrain: {NOT_SIGNED}: 3 saves by dcp.save, first {saved / 'step-0'}" in ended
     assert "checkpoint.require_head" in ended
+    assert "--sign-checkpoints signs what torch and frameworks save" in ended
     assert "save with securetrain.artifacts" in ended
     # In run.json, the ledger and the report.
     assert done.summary["checkpoints"]["unsigned"] == 3
