@@ -87,6 +87,9 @@ def memory_to_lock() -> str:
 
 
 def shared_memory_size(place: str = SHARED_MEMORY) -> str:
-    """As much as the machine gives, for tmpfs(5)."""
-    found = os.statvfs(place)
+    """As much as the machine gives, for tmpfs(5); where it has none, what tmpfs takes by itself."""
+    try:
+        found = os.statvfs(place)
+    except FileNotFoundError:  # a container without it
+        return ""
     return str(found.f_frsize * found.f_blocks // _SPAN * _SPAN or _SPAN)

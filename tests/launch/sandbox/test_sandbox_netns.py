@@ -21,6 +21,7 @@ from securetrain.launch.sandbox import enter, server
 from securetrain.launch.sandbox import orders as orders_module
 from securetrain.launch.sandbox import sandbox as sandbox_module
 from securetrain.launch.sandbox.cgroup import Group, Limits, NoLimitsError
+from securetrain.launch.sandbox.devices import shared_memory_size
 from securetrain.launch.sandbox.sandbox import Sandbox
 from securetrain.launch.sandbox.user import JobUser, reserve
 from tests.launch.sandbox.machine import lacking
@@ -246,6 +247,19 @@ def test_closed_folders_of_what_is_shown_are_no_obstacle(sandbox, tmp_path, wher
     )  # fmt: skip
     assert done.stdout == "['out']\n", done.stderr
     assert (out / "made").stat().st_uid == out.stat().st_uid
+
+
+def test_a_machine_without_shared_memory_has_a_sandbox_with_it(sandbox, monkeypatch, tmp_path):
+    """Some containers have no /dev/shm; a missing size was no sandbox at all."""
+    assert shared_memory_size(str(tmp_path / "none")) == ""
+    monkeypatch.setattr(orders_module, "shared_memory_size", lambda: "")
+    started = sandbox()
+    assert started.features.namespaces
+    done = subprocess.run(
+        started.command([sys.executable, "-c", "open('/dev/shm/x', 'w').write('x' * 9)"]),
+        cwd=tmp_path / "work", capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("part", ["user", "landlock", "seccomp"])
