@@ -119,9 +119,9 @@ def make(environment: Environment) -> bool:
     if environment.stamp.is_file() and environment.stamp.read_text("utf-8") == made_of(environment):
         return False
     _fresh(environment)
-    _pip(environment, "install", "--ignore-installed", "--no-deps", "-r", str(environment.file))
+    _pip(environment, "--ignore-installed", "--no-deps", "-r", str(environment.file))
     # Everything is there now, so without an index: whatever does not fit together is refused.
-    _pip(environment, "install", "--no-index", *environment.asked())
+    _pip(environment, "--no-index", *environment.asked())
     found, pins = installed(environment), environment.pins()
     if found != pins:
         differ = ", ".join(sorted(name for name, _ in found.items() ^ pins.items()))
@@ -139,7 +139,7 @@ def lock(environment: Environment) -> None:
     asked = environment.asked()
     torch = importlib.metadata.version("torch").partition("+")[0]
     _fresh(environment)
-    _pip(environment, "install", *asked, f"torch=={torch}")  # which is there: rule 2
+    _pip(environment, *asked, f"torch=={torch}")  # which is there: rule 2
     own = {normalized(one.partition("==")[0]) for one in asked}
     brought = [f"{n}=={v}" for n, v in sorted(installed(environment).items()) if n not in own]
     text = "\n".join([*asked, MARK, *brought])
@@ -147,24 +147,23 @@ def lock(environment: Environment) -> None:
 
 
 def installed(environment: Environment) -> dict[str, str]:
-    """Every package that is in an environment itself, but for pip."""
+    """Every package that is in an environment itself."""
     (site,) = environment.folder.glob("lib/python*/site-packages")
     found = importlib.metadata.distributions(path=[str(site)])
-    return {normalized(one.name): one.version for one in found if one.name != "pip"}
+    return {normalized(one.name): one.version for one in found}
 
 
 def _fresh(environment: Environment) -> None:
     """Make an empty environment with this one's packages behind its own (rule 2)."""
-    venv.create(environment.folder, clear=True, with_pip=True)
+    venv.create(environment.folder, clear=True)
     (site,) = environment.folder.glob("lib/python*/site-packages")
-    for distribution in site.glob("setuptools*"):  # Python 3.11 brings one; nothing asked for it
-        _pip(environment, "uninstall", "--yes", distribution.name.partition("-")[0])
-        break
     (site / "behind.pth").write_text(BEHIND.format(HERE), "utf-8")
 
 
 def _pip(environment: Environment, *words: str) -> None:
-    line = [str(environment.python), "-m", "pip", "--disable-pip-version-check", "--quiet", *words]
+    """Let the pip that is behind install something; what is imported later is compiled then."""
+    line = [sys.executable, "-m", "pip", "--python", str(environment.python)]
+    line += ["--disable-pip-version-check", "--quiet", "install", "--no-compile", *words]
     try:
         done = subprocess.run(
             line, capture_output=True, text=True, check=False, timeout=INSTALL_LIMIT
