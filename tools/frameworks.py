@@ -7,7 +7,8 @@
 1. tests/integrations/environments/NAME.txt is one environment, ``.compat/NAME``: what is asked for,
    then, below a mark, the exact version of everything that it brings. Nothing else is installed;
 2. torch and the tools of the tests are not installed again: an environment finds what it lacks in
-   the one that runs this (``make`` gives ``.venv``), behind its own packages;
+   the one that runs this (``make`` gives ``.venv``), behind its own packages. So it has the
+   frameworks of ``make test-slow`` behind it where that has run before;
 3. an environment is used again while its stamp says that it was made whole, of the same file and
    beside the same packages. One that was cut short has none, and is made anew;
 4. what an earlier run has shown of a framework is forgotten before its tests start: a framework
