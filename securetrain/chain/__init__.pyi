@@ -10,7 +10,7 @@ from .exports.writing import export as export
 from .judging import Judged as Judged
 from .keeper import Keeper as Keeper
 from .links import Given as Given
-from .packed import PackPieces as PackPieces
+from .pack_pieces import PackPieces as PackPieces
 from .packed import PackResult as PackResult
 from .packed import claimed_time as claimed_time
 from .packed import verify_pack as verify_pack

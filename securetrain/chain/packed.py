@@ -49,8 +49,8 @@ from securetrain.chain.container import Descriptor, Pack
 from securetrain.chain.held import main_line, rows_wanted
 from securetrain.chain.judging import Judged, judge_all
 from securetrain.chain.links import Given, Subject, code_of
+from securetrain.chain.pack_pieces import PackPieces
 from securetrain.chain.replayed import Replay
-from securetrain.chain.store import PIECE_LIMIT
 from securetrain.chain.unpacking import Holding, check
 from securetrain.core import CODES, ExitCode, canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
@@ -67,22 +67,6 @@ MAX_LEDGERS: Final = 2
 MALFORMED: Final = "ST-PACK-101"
 _ON_REQUEST: Final = frozenset({ChainLink.REPLAY, ChainLink.TABLES})
 """Links of which most packs have no evidence; nobody misses it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackPieces:
-    """The evidence in a pack (`store.Pieces`)."""
-
-    pack: Pack
-
-    def get(self, digest: str) -> bytes | None:
-        """See `Pieces.get`."""
-        return self.pack.read(digest, PIECE_LIMIT) if digest in self.pack else None
-
-    def names(self) -> Iterator[str]:
-        """See `Pieces.names`; what is no statement, proof or ledger."""
-        others = {packing.STATEMENT_TYPE, packing.PROOF_TYPE, packing.LEDGER_TYPE}
-        return (digest for digest, one in self.pack.layers.items() if one.media_type not in others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

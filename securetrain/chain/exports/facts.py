@@ -32,7 +32,8 @@ from securetrain.artifacts.statement import (
 from securetrain.chain import documents
 from securetrain.chain.container import Pack
 from securetrain.chain.links import Verdict
-from securetrain.chain.packed import PackPieces, PackResult
+from securetrain.chain.pack_pieces import PackPieces
+from securetrain.chain.packed import PackResult
 from securetrain.chain.records import StepVerdict, records_of
 from securetrain.chain.store import Pieces, document
 from securetrain.core.errors import IntegrityError, os_error
