@@ -21,7 +21,7 @@ Examples:
   securetrain replay model.stpack --trust trust.json --trust-data data-trust.json --in runs/r1 \\
       --in data --nproc-per-node 1 --key auditor.pem --out model.replay.json
   securetrain replay model.stpack --trust trust.json --in runs/r1 --in data --sample 0.99 \\
-      --forged 0.1 --log-checkpoint newest.txt
+      --forged 0.1 --log-checkpoint log/checkpoint
   securetrain verify model.stpack --trust trust.json --replayed model.replay.json
 
 \b

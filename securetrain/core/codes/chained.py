@@ -72,7 +72,7 @@ ROWS: Final = (
          severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
     Code("ST-CHAN-024", X.LOG_PROOF, "the log checkpoint that draws the segments is too early",
          fix="take one that the witnesses cosigned after the run had ended (securetrain log"
-             " checkpoint)",
+             " witness): the file checkpoint of the log",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
     Code("ST-CHAN-025", X.LINEAGE, "the recorded steps cannot be done again",
          fix="read what the steps said; give the checkpoints and the dataset that were signed",
