@@ -46,6 +46,7 @@ from securetrain.chain.replay import (
     check_files,
     check_installed,
     check_own_files,
+    check_program,
     draw,
     environment_differs,
     find_directories,
@@ -240,9 +241,11 @@ def plan(
     for problem in result.problems[:1]:
         raise IntegrityError(problem.code, problem.what, problem.file or where)
     subject, dataset = result.subject, result.dataset
+    given = Given(trust=trust, pieces=PackPieces(pack), now=now)
+    if subject is not None:
+        check_program(subject, given.pieces)
     if subject is None or dataset is None:
         raise IntegrityError(DATASET, "the pack has no statement of the dataset", where)
-    given = Given(trust=trust, pieces=PackPieces(pack), now=now)
     everything = segments_of(subject, result.ancestors, dataset, given)
     segments = _between(everything, first, last, where)
     policy = given.pieces.get(subject.checkpoint.policy.digest)

@@ -14,14 +14,15 @@ import pytest
 
 from securetrain.artifacts.statement import Opened
 from securetrain.artifacts.tree.layout import Kind
-from securetrain.chain import PackResult
+from securetrain.chain import Pack, PackResult, documents
 from securetrain.chain.replay import AskedSegment, Request, seed_of
 from securetrain.core.errors import IntegrityError
 from securetrain.policy.load import load_policy
 from securetrain.train import replay_run
 from securetrain.train.config import parse_job
-from securetrain.train.replaying import ended_by
+from securetrain.train.replaying import ended_by, plan
 from tests.chain.conftest import MINUTE, NOW, Job
+from tests.chain.test_packs import LATER, Run, of_bound
 from tests.chain.test_replay import Log
 from tests.train.jobs import JOB
 from tests.waiting import in_time
@@ -110,3 +111,17 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.mark.parametrize("module", ["", "my.train"])
+def test_the_steps_of_another_program_are_not_asked_for(tmp_path: Path, module: str) -> None:
+    """As docs/how-to/replay-steps.md says: it is refused for its job, whatever else is missing."""
+    run = Run(tmp_path / "run")
+    program = documents.Input(name="train.py", sha256="ab" * 32) if not module else None
+    job = run.job.pieces.keep(documents.Job(program=program, module=module))
+    run.save(of_bound(run, job=job))
+    root = run.trust()
+    with Pack.open(run.pack()) as pack, pytest.raises(IntegrityError) as refused:
+        plan(pack, trust=root, data=root, first=None, last=None, draw_by=None, now=LATER)
+    assert refused.value.code == "ST-CHAN-022"
+    assert f"the job ran {module or 'a script'}" in refused.value.what

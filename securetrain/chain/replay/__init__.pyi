@@ -10,6 +10,7 @@ from .line import Segment as Segment
 from .line import check_files as check_files
 from .line import check_installed as check_installed
 from .line import check_own_files as check_own_files
+from .line import check_program as check_program
 from .line import environment_differs as environment_differs
 from .line import find_directories as find_directories
 from .line import segments_of as segments_of

@@ -151,9 +151,18 @@ def _segment(
     return made
 
 
+def check_program(end: Opened, pieces: Pieces) -> None:
+    """Refuse a checkpoint of another program, of which nothing else has to be asked.
+
+    Raises:
+        IntegrityError: ST-CHAN-022; ST-CHAN-001.
+    """
+    _settings(pieces, end.checkpoint.bound.job)
+
+
 def _settings(pieces: Pieces, bound: str | None) -> Mapping[str, Any] | None:
     job = _document(pieces, bound, documents.Job)
-    if job is None or job.declared is None:
+    if job is None:
         return None
     if job.module != PROGRAM:
         raise IntegrityError(
@@ -161,6 +170,8 @@ def _settings(pieces: Pieces, bound: str | None) -> Mapping[str, Any] | None:
             f"the job ran {job.module or 'a script'}: only {PROGRAM} can be done again",
             "job",
         )
+    if job.declared is None:
+        return None
     declared = document(pieces, job.declared, documents.Declared)
     return None if declared is None else declared.settings
 
