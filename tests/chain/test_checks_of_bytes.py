@@ -79,6 +79,9 @@ def test_a_signed_file_that_is_none_any_more_is_not_packed(run: Whole) -> None:
     path.mkdir()
     assert isinstance(refused(run, Wanted(dataset=True)), UsageError)
     path.rmdir()
+    path.symlink_to(run.root / "data" / "a.bin")
+    assert isinstance(refused(run, Wanted(dataset=True)), UsageError)
+    path.unlink()
     path.write_bytes(good)
 
 

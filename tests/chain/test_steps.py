@@ -414,6 +414,19 @@ def ordered(s: Segment, order: RowOrder) -> CheckpointPredicate:
 
 
 @lie(ROWS)
+def rows_are_shorter_than_the_job_says(s: Segment) -> CheckpointPredicate:
+    return ordered(s, msgspec.structs.replace(ORDER, seq_len=31, starts=969))
+
+
+@lie(ROWS)
+def a_step_has_fewer_rows_than_the_job_says(s: Segment) -> CheckpointPredicate:
+    s.order = msgspec.structs.replace(ORDER, batch_rows=2)
+    s.lines = s.record(s.order)
+    ref = DatasetRef(name="prose", digest="da" * 32, cursor={"step": 16, "rows": 32})
+    return s.said(s.kept(), dataset=ref)
+
+
+@lie(ROWS)
 def windows_come_in_an_order_that_nobody_asked_for(s: Segment) -> CheckpointPredicate:
     declare(s, epochs=9)
     return ordered(s, msgspec.structs.replace(ORDER, kind="epochs", starts=31, epochs=9))

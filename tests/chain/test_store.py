@@ -186,3 +186,14 @@ def test_what_is_looked_for_by_its_kind_is_small_and_there(tmp_path, monkeypatch
     assert list(documents_at_hand(kept, documents.Code)) == [CODE]
     monkeypatch.setattr(chain_store, "SMALL", len(documents.encode(CODE)) - 1)
     assert list(documents_at_hand(kept, documents.Code)) == []
+
+
+def test_a_piece_lies_in_a_file_of_its_own(tmp_path):
+    places = Places.of([tmp_path])
+    digest = EvidenceStore(tmp_path).put(b"evidence")
+    assert places.path_of(digest) == tmp_path / digest
+    assert places.path_of("ab" * 32) is None
+    (tmp_path / ("ab" * 32)).mkdir()
+    assert places.path_of("ab" * 32) is None
+    (tmp_path / ("cd" * 32)).symlink_to(tmp_path / digest)
+    assert places.path_of("cd" * 32) is None
