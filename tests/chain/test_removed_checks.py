@@ -252,6 +252,9 @@ def test_a_merge_is_judged_once_and_its_ancestors_too(tmp_path: Path) -> None:
     }
     alone = policy("nodes", "parents", depth="checkpoint")
     assert evidence.problems(alone, chain, nothing) == []
+    # The checkpoint itself is asked all the same.
+    rows = policy("rows", depth="checkpoint")
+    assert {one.code for one in evidence.problems(rows, chain, nothing)} == {"ST-CHAN-016"}
 
 
 # --- coordinators and their results ---
