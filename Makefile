@@ -109,4 +109,4 @@ mutate: $(VENV)/.dev  ## Remove security checks one by one; every removal must f
 
 clean:  ## Remove everything that was built here
 	rm -f securetrain/guard/libsketch.so
-	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .compat site build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

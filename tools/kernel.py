@@ -35,6 +35,10 @@ class NoKernelError(Exception):
     """No kernel could be made; the text says why."""
 
 
+_PATIENCE: Final = 1800.0
+"""Seconds for the compiler. It needs ten on a quiet machine; on a busy one 300 were too few."""
+
+
 def compile_kernel(source: Path, target: Path) -> None:
     """Make the library `target` and load it once.
 
@@ -48,7 +52,11 @@ def compile_kernel(source: Path, target: Path) -> None:
         command = [*_compiler(), *FLAGS, f'-DSECURETRAIN_SOURCE="{digest}"', "-o", str(made)]
         try:
             done = subprocess.run(
-                [*command, str(source)], capture_output=True, text=True, check=False, timeout=300
+                [*command, str(source)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_PATIENCE,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoKernelError(f"{command[0]} did not run: {error}") from error
