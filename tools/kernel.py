@@ -36,7 +36,7 @@ class NoKernelError(Exception):
 
 
 _PATIENCE: Final = 1800.0
-"""Seconds for the compiler. It needs ten on a quiet machine; on a busy one 300 were too few."""
+"""Seconds for the compiler. It needs five of CPU: on two cores with a load of 28, 300 were few."""
 
 
 def compile_kernel(source: Path, target: Path) -> None:
