@@ -120,7 +120,11 @@ ROWS: dict[str, Row] = {
     "node.min_tier": Elsewhere(
         "tpm", "tests/attest/session/test_verifier.py::test_every_tier_against_the_policy"
     ),
-    "node.allow_self_asserted": Refused(None, "ST-ATTS-005"),
+    "node.allow_self_asserted": Elsewhere(
+        EXCEPTION,
+        "tests/attest/session/test_verifier.py"
+        "::test_an_exception_lets_unattested_nodes_in_below_the_minimum",
+    ),
     "node.allow_self_asserted.max_nodes": Elsewhere(
         {**EXCEPTION, "max_nodes": 2},
         "tests/attest/session/test_verifier.py::test_no_more_unattested_nodes_than_allowed",
