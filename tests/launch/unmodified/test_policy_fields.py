@@ -400,7 +400,7 @@ def test_a_script_that_does_nothing(launch, tmp_path, field):
     done = start(tmp_path / "run", "--policy", str(policy), *words)
     if isinstance(row, Refused):
         assert done.code != 0
-        assert done.summary["code"] == row.code, done.err
+        assert f"error {row.code}:" in done.err  # there may be no run yet
         return
     assert done.code == 0, done.err
     assert row.check(done, json.loads(found.read_text()))
