@@ -210,7 +210,9 @@ ROWS: dict[str, Row] = {
     ),
     "rendezvous.key_exchange": Seen(
         "hybrid",
-        lambda done, _env: done.events("node-admitted")[0].key_exchange == "X25519MLKEM768",
+        lambda done, _env: (
+            done.events("node-admitted")[0].details["key_exchange"] == "X25519MLKEM768"
+        ),
     ),
     "fabric.pin_environment": Seen(False, lambda _done, env: env.get("NCCL_ALGO") == "Ring"),
     "fabric.allow_environment": Seen([], lambda _done, env: "NCCL_DEBUG" not in env),
@@ -485,7 +487,7 @@ def test_a_program_without_the_shim(everything):
             assert field in text
         assert NOT_WATCHED in text
     (event,) = done.events("programs-not-protected")
-    assert "debug.allow_servers" in event.fields
+    assert "debug.allow_servers" in event.details["fields"]
     assert done.events("gradients-not-watched")
 
 
