@@ -236,8 +236,8 @@ def test_what_an_extra_brings_is_what_the_package_says():
     assert {"click", "cryptography"} <= inside.wanted("base")
     assert "torch" in inside.wanted("train")
     assert {"torch", "jinja2"} <= inside.wanted("all"), "an extra of extras"
-    assert "torch" not in inside.wanted("report,s3")
-    assert {"jinja2", "botocore"} <= inside.wanted("report,s3")
+    assert "torch" not in inside.wanted("report,parquet")
+    assert {"jinja2", "pyarrow"} <= inside.wanted("report,parquet")
     with pytest.raises(SystemExit, match="no extra nothing"):
         inside.wanted("nothing")
 
