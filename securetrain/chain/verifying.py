@@ -148,7 +148,7 @@ class Evidence:
     @staticmethod
     def _ledger(link: Link, known: dict[Path, bytes | None]) -> bytes | None:
         """The ledger of the run whose directory holds a checkpoint; read once."""
-        if link.path is None or not isinstance(link.path, Path):
+        if not isinstance(link.path, Path):
             return None
         path = link.path.absolute().parent.parent / "ledger.jsonl"
         if path not in known:

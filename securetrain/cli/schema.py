@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain schema KIND``: the JSON Schema of the files that people write, for their editor."""
 
-import json
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +35,9 @@ def command(*, kind: str, out: Path | None) -> int:
         from securetrain.policy import policy_schema as schema_of
     else:
         from securetrain.train import job_schema as schema_of
-    text = json.dumps(schema_of(), indent=2, ensure_ascii=False) + "\n"
+    from securetrain.core import schema_text
+
+    text = schema_text(schema_of())
     if out is None:
         click.echo(text, nl=False)
     else:

@@ -15,6 +15,7 @@ from .handed import secret_variable as secret_variable
 from .handed import undumped as undumped
 from .json_schema import field_notes as field_notes
 from .json_schema import file_schema as file_schema
+from .json_schema import schema_text as schema_text
 from .leaving import leave as leave
 from .nodestate import STATE_VARIABLE as STATE_VARIABLE
 from .nodestate import NodeState as NodeState

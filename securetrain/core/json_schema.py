@@ -12,6 +12,7 @@ Rules:
 
 import ast
 import inspect
+import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -54,6 +55,11 @@ def file_schema(
     head = {"$schema": DIALECT, "$id": f"urn:securetrain:schema:{name}"}
     found: dict[str, Any] = _portable({**head, **whole, "$defs": parts})
     return found
+
+
+def schema_text(schema: Mapping[str, Any]) -> str:
+    """A schema as it stands in a file."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def field_notes(cls: type[object]) -> dict[str, str]:

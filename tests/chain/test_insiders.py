@@ -9,7 +9,7 @@ import base64
 import hashlib
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import Revoked, TrustRole, TrustRoot, sign_document
-from securetrain.ledger import Ledger, events
+from securetrain.ledger import Ledger, events, read_ledger
 from securetrain.policy.schema import Policy, TransparencyLog
 from tests.chain.conftest import MINUTE, NOW
 from tests.chain.test_other_keys import Logged
@@ -414,6 +414,45 @@ def test_a_worker_cannot_set_a_checkpoint_aside(tmp_path: Path, monkeypatch: Any
     assert "set aside" not in result.problems[0].what
     link = ChainLink.LEDGER
     off(monkeypatch, kept, "broken", lambda *_, **__: verified(link, "anything"))
+    assert run.verify(path, policy=policy("ledger")).ok, "the control"
+
+
+@dataclass
+class NamesNoWriters(WithLedger):
+    """Its trust root lets keys sign the ledger, and says of none which lines are its to write."""
+
+    def trust(self, now: Any = LATER) -> TrustRoot:
+        plain = super().trust(now).document
+        roles = {
+            role: keys
+            for role, keys in plain.roles.items()
+            if role not in {TrustRole.LEDGER_LAUNCHER, TrustRole.LEDGER_WORKER}
+        }
+        changed = msgspec.structs.replace(plain, roles=roles)
+        return TrustRoot.parse(sign_document(changed, [self.roles.root]), now)
+
+
+@pytest.mark.forgery
+def test_a_ledger_is_none_to_rely_on_where_any_line_may_be_a_workers(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The control: with the check away, a worker's line of the launcher's is believed."""
+    run = NamesNoWriters(tmp_path / "run")
+    line = events.LedgerMended(subject="l", bytes=1, digest="0" * 64)
+    head = run.write(line, key=run.roles.worker)
+    said = run.said()
+    run.save(
+        msgspec.structs.replace(said, bound=msgspec.structs.replace(said.bound, ledger_head=head))
+    )
+    path = run.pack()
+    result = run.verify(path, policy=policy("ledger"))
+    assert codes(result) == {"ST-CHAN-019"}
+    assert "what it may write" in result.problems[0].what
+
+    def all_named(*given: Any, **how: Any) -> Any:
+        return replace(read_ledger(*given, **how), names_writers=True)
+
+    off(monkeypatch, kept, "read_ledger", all_named)
     assert run.verify(path, policy=policy("ledger")).ok, "the control"
 
 

@@ -5,6 +5,7 @@
 Commands of docs/how-to/replay-steps.md are tried here.
 """
 
+import dataclasses
 import hashlib
 import math
 import random
@@ -479,6 +480,18 @@ def test_a_replay_of_something_else_shows_nothing(replays, said):
 
 def test_a_replay_of_another_run_shows_nothing(replays):
     assert replays.judged(replays.said(run="job-2")).state is LinkState.MISSING
+
+
+def test_a_replay_shows_nothing_of_a_checkpoint_with_two_before_it(replays):
+    """It began at one of them; what the other brought in was not done again."""
+    said = replays.opened.predicate
+    two = [*said.parents, Parent(digest="ab" * 32)]
+    opened = dataclasses.replace(
+        replays.opened, predicate=msgspec.structs.replace(said, parents=two)
+    )
+    assert replays.judged(replays.said()).state is LinkState.VERIFIED, "the control"
+    replays.opened = opened
+    assert replays.judged(replays.said()).state is LinkState.MISSING
 
 
 def test_one_that_found_it_false_outweighs_all_others(replays):

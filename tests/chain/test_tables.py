@@ -88,6 +88,8 @@ class Guarded:
     spoil: dict[int, Callable[[dict[str, np.ndarray]], None]] = field(default_factory=dict)
     """By step, what becomes of the ranks' words."""
     layout: Layout = LAYOUT
+    other: dict[int, Layout] = field(default_factory=dict)
+    """By step, another layout."""
     context: dict[int, str] = field(default_factory=dict)
     skip: dict[int, int] = field(default_factory=dict)
     """By step, draws that something else took before it."""
@@ -115,13 +117,14 @@ class Guarded:
             self.context.get(step, "batch|0|1"), skip=self.skip.get(step, 0)
         )
         seed = hashlib.sha256(opening).digest()
-        table = StepTable(layout=self.layout, unopened=((),), scaled=False, rows=[])
+        layout = self.other.get(step, self.layout)
+        table = StepTable(layout=layout, unopened=((),), scaled=False, rows=[])
         digest = table.transcript([self.under.get(step, seed)])
         rows = [digest + numbers[rank].tobytes() for rank in range(RANKS)]
         anchors, self.anchored = b"" if self.anchored else self.beacon.anchors, True
         self.learned += 1
         return Judged(
-            table=StepTable(layout=self.layout, unopened=((),), scaled=False, rows=rows),
+            table=StepTable(layout=layout, unopened=((),), scaled=False, rows=rows),
             seeds=(seed,),
             openings=(opening,),
             anchors=anchors,
@@ -199,6 +202,16 @@ def test_honest_tables_show_the_verdicts(tabled):
 def test_draws_of_something_else_come_between_honest_ones(job):
     segment = Tabled(job, guarded=Guarded(skip={3: 1, 9: 7}))
     assert segment.verdict(segment.said(segment.kept())).state is LinkState.VERIFIED
+
+
+def test_a_step_names_the_layout_of_its_own_table(job):
+    """As of a script that trains two models in turn."""
+    other = msgspec.structs.replace(
+        LAYOUT, batches=(("0|a|99|1|torch.float32|()|a:0,b:33,c:66;",),)
+    )
+    segment = Tabled(job, guarded=Guarded(other={4: other, 5: other, 9: other}))
+    verdict = segment.verdict(segment.said(segment.kept()))
+    assert verdict.state is LinkState.VERIFIED, verdict
 
 
 def test_commitments_may_be_made_anew(job):

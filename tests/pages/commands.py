@@ -24,7 +24,8 @@ _OF_A_SHELL: Final = frozenset({"", "sh", "bash"})
 """The languages of blocks in which a shell's commands stand; help texts with examples have none."""
 HELP: Final = ROOT / "docs/reference/commands.md"
 _PROGRAMS: Final = frozenset(
-    ["securetrain", "torchrun", "make", "pip", "python", "mkdir", "cp", "mv", "export", "git"]
+    {"securetrain", "torchrun", "make", "pip", "python", "podman"}
+    | {"mkdir", "cp", "mv", "export", "git"}
 )
 _SAID: Final = re.compile(r"securetrain rank \d+:")
 """An output, and no command."""
