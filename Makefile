@@ -6,9 +6,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export OMP_NUM_THREADS ?= 1
 # Tests start hundreds of interpreters; none of them shall compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
-# A third of the time the tests wait, for leases, silences and time-outs: three workers keep two
+# A third of the time the tests wait, for leases, silences and time-outs: four workers keep two
 # cores busy. Who has more: make test WORKERS=8.
-WORKERS ?= 3
+WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
