@@ -22,7 +22,7 @@ from securetrain.artifacts.statement import (
     ParentRole,
 )
 from securetrain.artifacts.statement.statements import digest_of, sign
-from securetrain.chain import documents, packed, packing, steps
+from securetrain.chain import documents, judging, packed, packing, steps
 from securetrain.chain.container import Document, Pack
 from securetrain.chain.coordinators import LONGEST, accept, endorse
 from securetrain.chain.documents import Appraised, Credential
@@ -31,6 +31,7 @@ from securetrain.chain.links import Subject, broken, missing, verified
 from securetrain.chain.packed import PackResult, contents
 from securetrain.chain.records import StepRecord, StepVerdict
 from securetrain.chain.replayed import Word
+from securetrain.chain.row_order import RowOrder
 from securetrain.chain.store import InMemory
 from securetrain.chain.verifying import Evidence
 from securetrain.core import ExitCode
@@ -183,6 +184,28 @@ def test_a_ledger_that_is_listed_and_not_there_is_missing(run: Run, tmp_path: Pa
     result = run.verify(out, policy=policy("nodes"))
     assert result.ok
     assert result.judged[0].verdicts[ChainLink.LEDGER].state is LinkState.MISSING
+
+
+def test_a_link_that_this_version_cannot_judge_is_missing(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run.pack()
+    monkeypatch.delitem(judging.JUDGES, ChainLink.NODES)
+    result = run.verify(path, policy=policy("nodes"))
+    assert codes(result) == {"ST-CHAN-010"}
+    verdict = result.judged[0].verdicts[ChainLink.NODES]
+    assert verdict.state is LinkState.MISSING
+    assert "this version cannot" in verdict.what
+
+
+def test_no_step_comes_after_the_last_epoch() -> None:
+    """A record that claims one would be of rows that the job had not asked for."""
+    order = RowOrder(
+        kind="epochs", seed=7, split="train", starts=6, seq_len=8, batch_rows=2, epochs=2
+    )
+    assert len(order.rows(6)) == 2
+    with pytest.raises(ValueError, match="step 7 comes after the last row of 2 epochs"):
+        order.rows(7)
 
 
 def test_a_pack_of_which_nothing_is_open_is_complete_without_a_policy() -> None:

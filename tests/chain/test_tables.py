@@ -494,6 +494,14 @@ def test_a_table_above_the_limit_of_a_pack_is_broken(tabled, tmp_path, monkeypat
     assert f"the limit is {size - 1}" in verdict.what
 
 
+def test_without_numpy_nothing_is_said_of_tables(tabled, monkeypatch):
+    said = tabled.said(tabled.kept())
+    monkeypatch.setattr(tables, "find_spec", lambda _: None)
+    verdict = tabled.verdict(said)
+    assert verdict.state is LinkState.MISSING
+    assert "numpy is not installed" in verdict.what
+
+
 def test_records_of_the_first_version_name_no_tables(tabled):
     made = recorded(tabled.run, tabled.after, tabled.lines, tabled.order)
     digest = tabled.keep(made)
