@@ -34,7 +34,7 @@ from securetrain.chain.replayed import Word
 from securetrain.chain.row_order import RowOrder
 from securetrain.chain.store import InMemory
 from securetrain.chain.verifying import Evidence
-from securetrain.core import ExitCode
+from securetrain.core import ExitCode, canonical
 from securetrain.core.errors import IdentityError, IntegrityError
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity import Chain, Role
@@ -196,6 +196,19 @@ def test_a_link_that_this_version_cannot_judge_is_missing(
     verdict = result.judged[0].verdicts[ChainLink.NODES]
     assert verdict.state is LinkState.MISSING
     assert "this version cannot" in verdict.what
+
+
+def test_a_document_says_itself_what_it_is() -> None:
+    """Otherwise bytes could be read as one kind here and as another there, under one digest."""
+    plain = documents.encode(documents.Declared(program="p", settings={"seed": 7}))
+    assert documents.decode(plain, documents.Declared).settings == {"seed": 7}
+    fields = canonical.loads(plain)
+    tag = documents.Declared.__struct_config__.tag
+    (name,) = (name for name, value in fields.items() if value == tag)
+    del fields[name]
+    with pytest.raises(IntegrityError, match="in full") as refused:
+        documents.decode(canonical.dumps(fields), documents.Declared)
+    assert refused.value.code == "ST-CHAN-001"
 
 
 def test_no_step_comes_after_the_last_epoch() -> None:

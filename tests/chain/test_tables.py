@@ -6,7 +6,7 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -252,6 +252,11 @@ def test_a_run_is_followed_through_its_checkpoints(job):
     alone = second.verdict(said)
     assert alone.state is LinkState.MISSING
     assert "beginning" in alone.what
+    # What another run has learned is not this one's beginning.
+    other = replace(parent, predicate=msgspec.structs.replace(parent.checkpoint, run_id="other"))
+    foreign = second.verdict(said, {"aa" * 32: other})
+    assert foreign.state is LinkState.MISSING
+    assert "beginning" in foreign.what
     # What is wrong with the first is not passed over in the second.
     first.edit(2, seeds=("ab" * 32,))
     wrong = first.said(first.kept())
