@@ -29,9 +29,19 @@ class Document:
     exit_code: int = 0
 
 
-def emit(document: Document, output: str) -> int:
-    """Print a document in one format; the exit code of the command."""
+def emit(document: Document, output: str, *, quiet: bool = False, verbose: bool = False) -> int:
+    """Print a document in one format; the exit code of the command.
+
+    Args:
+        document: It.
+        output: The format.
+        quiet: Whether text is the verdict's line alone.
+        verbose: Whether text leaves out nothing.
+    """
+    del verbose  # no page leaves out anything yet
     text, data = document.text, document.data
+    if quiet and output == "text":
+        text = text[:1] if isinstance(text, Sequence) else ()
     match output:
         case "json":
             click.echo(data if isinstance(data, str) else to_json(data))
