@@ -19,7 +19,7 @@ import click
 import msgspec
 from msgspec import inspect as kinds
 
-from tools.surface import artifacts, nodes, shapes
+from tools.surface import artifacts, nodes, shapes, shared
 from tools.surface.story import Story
 
 SCHEMA_STRING: Final = (
@@ -27,6 +27,7 @@ SCHEMA_STRING: Final = (
 )
 CHAPTERS: Final = (
     nodes.usage,
+    shared.usage,
     artifacts.keys_and_trust,
     artifacts.datasets,
     artifacts.checkpoints,
@@ -40,7 +41,11 @@ CHAPTERS: Final = (
     nodes.machine,
     nodes.scan,
     nodes.rest,
+    shared.values,
+    shared.fleet,
+    shared.catalogue,
     artifacts.training,
+    shared.packs,
 )
 
 

@@ -35,9 +35,10 @@ class Story:
         }
         home = self.here / "home"
         home.mkdir()
+        own = {"HOME": str(home), "SECURETRAIN_STATE": str(home / "state")}
         with (
             contextlib.chdir(self.here),
-            mock.patch.dict(os.environ, {**kept, **_ENVIRONMENT, "HOME": str(home)}, clear=True),
+            mock.patch.dict(os.environ, {**kept, **_ENVIRONMENT, **own}, clear=True),
         ):
             yield
 
