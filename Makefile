@@ -58,6 +58,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.flaky
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
@@ -67,7 +68,7 @@ test: $(VENV)/.dev  ## Lint, type-check, check the layers, run all tests
 	@$(MAKE) --no-print-directory -j3 types suite
 
 suite: $(VENV)/.dev system-packages lint
-	$(PYTEST) -m "not gpu and not many and not compat"
+	$(PYTEST) --flaky tests/flaky.json -m "not gpu and not many and not compat"
 
 test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q \

@@ -5,6 +5,7 @@
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from securetrain.core.nodestate import STATE_VARIABLE
 from tests.durations import Durations
 from tests.environments import OfEnvironment
+from tests.flaky import Flaky
 from tests.vocabulary import skip_where_something_lacks
 
 # MKL's products depend in their last bit on where in memory the numbers are, unless told not to;
@@ -32,12 +34,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="keep what passed with other frameworks",
     )
     parser.addoption(
+        "--flaky",
+        type=Path,
+        metavar="FILE",
+        help="run what failed once more, alone, and keep what passes there in FILE",
+    )
+    parser.addoption(
         "--environment", help="run the tests marked compat with this name, of which none may skip"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Durations(config))
+    if (history := config.getoption("--flaky")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Flaky(history))
     if name := config.getoption("--environment"):
         config.pluginmanager.register(OfEnvironment(name))
 

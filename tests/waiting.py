@@ -13,7 +13,7 @@ def in_time(deadline: float, what: object = "it never happened") -> None:
         what: The thing that was waited for, or what tells it when it is too late.
 
     Raises:
-        TimeoutError: It is too late. The test is tried again, and named (see pyproject.toml).
+        TimeoutError: It is too late. `make test` runs the test once more, alone (`tests.flaky`).
     """
     if time.monotonic() >= deadline:
         raise TimeoutError(what() if callable(what) else what)

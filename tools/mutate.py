@@ -233,7 +233,6 @@ def run_tests(copy: Path, tests: Sequence[Path], timeout: float, which: str = FA
     }
     command = [
         *(sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"),
-        *("--reruns", "0"),
         *("-m", which, *map(str, tests)),
     ]
     try:
