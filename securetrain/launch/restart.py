@@ -113,7 +113,7 @@ class Restart:
             key=lambda: PrivateKey.load(self.run.key("checkpoint")),
             clock=self.clock,
             floors=None if self.head_tracker is None else self.head_tracker.floors,
-            files=self.run.replaced,
+            files=self.run.worker_files,
         )
         for found in recovery.begin(past):
             self.say(f"{found.name} was saved when the run died, and is entered now")

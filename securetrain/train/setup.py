@@ -401,7 +401,7 @@ def _recovery(worker: Worker, trust: TrustRoot) -> Recovery | None:
         ledger=open_worker_ledger(run, "", WriterRole.LAUNCHER, 0, worker.clock),
         key=lambda: PrivateKey.load(run.key("checkpoint")),
         clock=worker.clock,
-        files=run.replaced,
+        files=run.worker_files,
     )
 
 
