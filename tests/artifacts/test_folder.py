@@ -18,6 +18,7 @@ from securetrain.artifacts.saved.signing import Author
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.saved_files import Form, sidecar
 from securetrain.core.errors import IntegrityError, UsageError
+from tests import vocabulary
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
@@ -109,26 +110,21 @@ def test_a_file_with_a_statement_of_its_own_passes_only_where_both_say_the_same(
     assert covering(file, [trust]).file.name == "optimizer.pt"
     file.write_bytes(old)
     sidecar(file, Form.FILE).write_bytes(word)
-    with pytest.raises(IntegrityError) as caught:
-        covering(file, [trust])
-    assert caught.value.code == "ST-CKPT-130"
+    vocabulary.refused(IntegrityError, "ST-CKPT-130", covering, file, [trust])
     sidecar(checkpoint, Form.DIRECTORY).write_bytes(b"")
     assert covering(file, [trust]).file.name == "optimizer.pt", "a mark says nothing of it"
 
 
 def test_somebody_has_to_sign_and_there_must_be_something(tmp_path, keys, trust, now):
     assert not signs_folders()
-    with pytest.raises(UsageError, match="no key is given") as caught:
-        sign_folder(tmp_path)
-    assert caught.value.code == "ST-USAG-001"
+    error = vocabulary.refused(UsageError, "ST-USAG-001", sign_folder, tmp_path)
+    assert "no key is given" in str(error)
     with pytest.raises(UsageError, match="nothing says whose"):
         verify_folder(tmp_path)
     with pytest.raises(UsageError, match="signs for a run"):
         sign_folder(tmp_path, key=keys.checkpoint)
     for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(UsageError) as caught:
-            sign(folder, keys)
-        assert caught.value.code == "ST-USAG-002"
+        vocabulary.refused(UsageError, "ST-USAG-002", sign, folder, keys)
     assert refused(tmp_path, trust, now) == "ST-CKPT-100"
 
 

@@ -27,6 +27,7 @@ from securetrain.core.vocabulary import EnforcementMode
 from securetrain.identity import statement
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy import load_policy
+from tests import vocabulary
 
 DATA = b"\x80\x02weights" * 200
 
@@ -171,9 +172,7 @@ def test_each_attack_is_refused_for_its_reason(saved, trust, now, attack):
 
 def test_other_keys_other_runs_and_other_times(saved, keys, trust, now):
     stranger = TrustRoot.parse(keys.trust_file(keys.stranger.public), now)
-    with pytest.raises(IntegrityError) as refused:
-        covering(saved / "model.pt", [stranger])
-    assert refused.value.code == "ST-CKPT-120"
+    vocabulary.refused(IntegrityError, "ST-CKPT-120", covering, saved / "model.pt", [stranger])
     assert covering(saved / "model.pt", [stranger, trust]).file.name == "model.pt"
     wanted: dict[str, Any] = {"run": "job-2", "min_step": 4, "name": "x"}
     found = {

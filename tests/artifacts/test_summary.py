@@ -28,6 +28,7 @@ from securetrain.core.hashtree import HashAlgorithm
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
+from tests.vocabulary import refused
 
 NOW = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
 POLICY = PolicyUsed(uri="baseline", digest="b" * 64)
@@ -81,9 +82,8 @@ def test_a_refused_artifact_fails_and_has_no_level() -> None:
     assert predicate["verifiedLevels"] == []
 
 
-@pytest.mark.parametrize(
-    ("result", "policy", "level"),
-    [
+def test_the_level_is_computed(subtests):
+    for result, policy, level in (
         (GOOD, None, 1),
         (GOOD, POLICY, 3),
         (replace(GOOD, shown=Shown()), POLICY, 2),
@@ -97,10 +97,9 @@ def test_a_refused_artifact_fails_and_has_no_level() -> None:
         (struct_replace(policy=PolicyRef()), POLICY, 1),
         (BAD, POLICY, 0),
         (replace(GOOD, num_files=0), POLICY, 0),
-    ],
-)
-def test_the_level_is_computed(result: VerifyResult, policy: PolicyUsed | None, level: int) -> None:
-    assert len(levels(result, policy)) == level
+    ):
+        with subtests.test(result=result, policy=policy):
+            assert len(levels(result, policy)) == level
 
 
 @pytest.mark.parametrize("policy", [None, POLICY])
@@ -127,9 +126,7 @@ def test_a_summary_has_what_slsa_requires(result: VerifyResult, policy: PolicyUs
 
 
 def test_without_a_digest_there_is_no_summary() -> None:
-    with pytest.raises(UsageError) as error:
-        summarize(replace(BAD, digest=""), None, NOW)
-    assert error.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", summarize, replace(BAD, digest=""), None, NOW)
 
 
 def test_a_signed_summary_verifies() -> None:

@@ -336,22 +336,18 @@ def test_a_job_that_declared_nothing_has_no_settings(tmp_path: Path) -> None:
     assert settings_of(store, "ab" * 32) is None
 
 
-@pytest.mark.parametrize(
-    ("metadata", "data", "found"),
-    [
+def test_the_format_is_the_jobs_or_the_datasets(subtests):
+    for metadata, data, found in (
         ({}, {"tokenizer": "bytes"}, "bytes"),
         ({}, {}, "text"),
         ({}, {"token_bytes": 2}, "tokens"),
         ({"token_bytes": "2"}, {}, "tokens"),
         ({}, {"format": "jsonl"}, "jsonl"),
         ({}, {"format": "of nobody"}, None),
-    ],
-)
-def test_the_format_is_the_jobs_or_the_datasets(
-    metadata: dict[str, str], data: dict[str, Any], found: str | None
-) -> None:
-    said = msgspec.structs.replace(dataset(), metadata=metadata)
-    assert format_of(said, {"data": data}) == found
+    ):
+        with subtests.test(metadata=metadata, data=data):
+            said = msgspec.structs.replace(dataset(), metadata=metadata)
+            assert format_of(said, {"data": data}) == found
 
 
 def test_no_row_ends_behind_the_data() -> None:

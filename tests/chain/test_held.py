@@ -42,6 +42,7 @@ from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.hashtree import TreeParams, TreeWriter
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
+from tests import vocabulary
 from tests.chain.conftest import MINUTE, NOW, opened
 from tests.chain.switches import Switches, hold, refusing_checks
 from tests.chain.test_packs import LATER, Run, codes, why
@@ -237,13 +238,9 @@ def test_the_same_bytes_wherever_it_is_packed(run: Whole, whole: Path) -> None:
 
 def test_what_cannot_be_packed_is_said(run: Whole, tmp_path: Path) -> None:
     for rows, code in (((31, 31), "ST-CHAN-016"), ((0, 3), "ST-CHAN-016")):
-        with pytest.raises(SecureTrainError) as refused:
-            run.packed(Wanted(rows=rows), "none.stpack")
-        assert refused.value.code == code
+        vocabulary.refused(SecureTrainError, code, run.packed, Wanted(rows=rows), "none.stpack")
     line, data_, pieces = with_order(run, msgspec.structs.replace(ORDER, batch_rows=1 << 20))
-    with pytest.raises(UsageError) as many:
-        held.rows_wanted(line, data_, pieces, (1, 2))
-    assert many.value.code == "ST-USAG-001"
+    vocabulary.refused(UsageError, "ST-USAG-001", held.rows_wanted, line, data_, pieces, (1, 2))
     newest = max((run.root / "checkpoints").iterdir())
     for name in ("rank-00001.bin", INDEX, "../../data/a.bin"):
         path = newest / name

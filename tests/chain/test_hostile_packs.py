@@ -26,6 +26,7 @@ import pytest
 from securetrain.chain import container, packed, packing
 from securetrain.chain.container import Document, Pack, is_pack
 from securetrain.core.errors import SecureTrainError, UsageError
+from tests import vocabulary
 from tests.chain.switches import Switches, hold, refusing_checks
 
 BLOBS: Final = "blobs/sha256/"
@@ -566,17 +567,13 @@ def test_a_stretch_is_one_of_the_document(
         if not code:
             assert b"".join(opened.chunks(digest, offset, length)) == OTHERS[1][90:97]
             return
-        with pytest.raises(SecureTrainError) as refused:
-            list(opened.chunks(digest, offset, length))
-        assert refused.value.code == code
+        vocabulary.refused(SecureTrainError, code, list, opened.chunks(digest, offset, length))
 
 
 def test_what_the_manifest_does_not_name_has_no_bytes(honest: Path) -> None:
     with Pack.open(honest) as opened:
         for digest in ("0" * 64, digest_of(container.EMPTY)):
-            with pytest.raises(SecureTrainError) as refused:
-                list(opened.chunks(digest))
-            assert refused.value.code == "ST-PACK-140"
+            vocabulary.refused(SecureTrainError, "ST-PACK-140", list, opened.chunks(digest))
 
 
 def test_a_manifest_has_a_limit(honest: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -606,6 +603,4 @@ def test_holes_of_a_tebibyte_are_not_read(tmp_path: Path) -> None:
     os.truncate(path, len(made) + size + len(container.END))
     with Pack.open(path) as opened:
         assert packed.contents(opened).statements
-        with pytest.raises(SecureTrainError) as refused:
-            opened.read(digest, 1 << 20)
-        assert refused.value.code == MALFORMED
+        vocabulary.refused(SecureTrainError, MALFORMED, opened.read, digest, 1 << 20)

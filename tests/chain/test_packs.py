@@ -42,6 +42,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from securetrain.policy.load import load_policy
 from securetrain.policy.schema import Policy
+from tests import vocabulary
 from tests.chain.conftest import MINUTE, NOW, Job, Roles
 from tests.chain.switches import Switches, hold, refusing_checks
 from tests.vocabulary import trust_document
@@ -191,9 +192,7 @@ def test_what_is_not_at_hand_is_said_and_is_missing(run: Run) -> None:
 
 def test_it_is_judged_at_another_time_by_whoever_says_so(run: Run) -> None:
     path = run.pack()
-    with pytest.raises(SecureTrainError) as refused:
-        run.trust(NOW + timedelta(days=3650))
-    assert refused.value.code == "ST-IDEN-008"
+    vocabulary.refused(SecureTrainError, "ST-IDEN-008", run.trust, NOW + timedelta(days=3650))
     assert run.verify(path, now=LATER, policy=policy(*SHOWN)).ok
 
 
@@ -403,8 +402,7 @@ def test_a_pack_without_any_one_of_its_documents_proves_less(run: Run, tmp_path:
         out = tmp_path / f"{number}.stpack"
         write_pack(out, subject, [one for name, one in found.items() if name != digest])
         if found[digest].media_type == packing.CONTENTS_TYPE:
-            with pytest.raises(IntegrityError, match="ST-PACK-101"):
-                run.verify(out, policy=asked)
+            vocabulary.refused(IntegrityError, "ST-PACK-101", run.verify, out, policy=asked)
             continue
         result = run.verify(out, policy=asked)
         needless = found[digest].source == b"" or b"quote of" in bytes(found[digest].source)  # type: ignore[arg-type]

@@ -41,6 +41,7 @@ from securetrain.identity import Chain, Role
 from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
+from tests import vocabulary
 from tests.chain.conftest import MINUTE, NOW, Job, Roles, opened, rebound
 from tests.chain.test_insiders import put_together, taken_apart
 from tests.chain.test_packs import LATER, Run, codes, policy
@@ -75,8 +76,7 @@ def test_a_node_of_the_cluster_is_no_coordinator(tmp_path: Path) -> None:
         with pytest.raises(IdentityError, match="ST-IDEN-006"):
             accept(credential(Role.NODE, node="node-0"), trust)
         other = msgspec.structs.replace(credential(Role.COORDINATOR), job="job-2")
-        with pytest.raises(IdentityError, match="ST-IDEN-006"):
-            accept(other, trust)
+        vocabulary.refused(IdentityError, "ST-IDEN-006", accept, other, trust)
     finally:
         cluster.close()
 
@@ -303,8 +303,7 @@ def test_an_endorsement_is_of_one_job_ca(job: Job) -> None:
     mine, theirs = (credential_of(one) for one in (job, stranger))
     assert accept(mine, job.roles.trust()).own
     stolen = msgspec.structs.replace(theirs, endorsement=mine.endorsement)
-    with pytest.raises(IdentityError, match="ST-IDEN-006"):
-        accept(stolen, job.roles.trust())
+    vocabulary.refused(IdentityError, "ST-IDEN-006", accept, stolen, job.roles.trust())
 
 
 def credential_of(job: Job) -> Credential:
@@ -354,9 +353,8 @@ CLEAN, REFUSED, UNWATCHED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("before", "steps_", "verdict", "judged", "refused", "clean"),
-    [
+def test_the_summary_of_steps(subtests):
+    for before, steps_, verdict, judged, refused, clean in (
         (CLEAN, [{}], "clean", 5, 0, 5),
         (CLEAN, [{"verdict": StepVerdict.OBSERVED}, {}], "refused", 6, 1, 1),
         (CLEAN, [{"verdict": StepVerdict.REFUSED}, {}], "clean", 6, 1, 1),
@@ -366,20 +364,12 @@ CLEAN, REFUSED, UNWATCHED = (
         (CLEAN, [{"watched": False}, {}], "unwatched", 5, 0, 1),
         (REFUSED, [{}], "refused", 5, 0, 5),
         (UNWATCHED, [{}], "unwatched", 5, 0, 5),
-    ],
-)
-def test_the_summary_of_steps(  # noqa: PLR0917 - a row of the table
-    before: GradientRecord,
-    steps_: list[dict[str, Any]],
-    verdict: str,
-    judged: int,
-    refused: int,
-    clean: int,
-) -> None:
-    records = [step(number, **said) for number, said in enumerate(steps_, 5)]
-    found = steps.expected_gradients(before, records)
-    assert (found.verdict, found.judged) == (verdict, judged)
-    assert (found.refused, found.clean_steps) == (refused, clean)
+    ):
+        with subtests.test(before=before, steps_=steps_):
+            records = [step(number, **said) for number, said in enumerate(steps_, 5)]
+            found = steps.expected_gradients(before, records)
+            assert (found.verdict, found.judged) == (verdict, judged)
+            assert (found.refused, found.clean_steps) == (refused, clean)
 
 
 @pytest.mark.forgery

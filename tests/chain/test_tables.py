@@ -35,6 +35,7 @@ from securetrain.core.vocabulary import ChainLink, LinkState
 from securetrain.guard import Judged, Layout, StepTable, hash_of
 from securetrain.guard.openings import anchors_of, opening_of
 from securetrain.policy.load import load_policy
+from tests import vocabulary
 from tests.chain.conftest import NOW, Job
 from tests.chain.switches import Switches, hold, refusing_checks
 from tests.chain.test_steps import Segment
@@ -511,9 +512,7 @@ def test_records_of_the_first_version_name_no_tables(tabled):
     made = recorded(tabled.run, tabled.after, tabled.lines, tabled.order)
     digest = tabled.keep(made)
     documents.decode(made.document, StepRecords)
-    with pytest.raises(IntegrityError) as refused:
-        records_of(tabled.pieces, digest)
-    assert refused.value.code == "ST-CHAN-001"
+    vocabulary.refused(IntegrityError, "ST-CHAN-001", records_of, tabled.pieces, digest)
     # Neither version is read as the other.
     for kind, data in (
         (TabledRecords, made.document),

@@ -31,7 +31,7 @@ from securetrain.report import html, terminal
 from securetrain.report.run_record import read_run
 from securetrain.testing.cluster import missing
 from securetrain.testing.runs import make_run
-from tests.vocabulary import needs
+from tests.vocabulary import needs, refused
 
 P = NetworkProfile
 DEV = load_policy("dev").policy
@@ -123,9 +123,7 @@ def test_40_nccl_stays_on_sockets(tmp_path, profile, allowed):
 @pytest.mark.parametrize("profile", [P.IPSEC_OFFLOAD, P.RDMA_TRUSTED])
 def test_40_or_the_launch_is_refused(tmp_path, profile):
     """Nothing was found to stand behind RDMA, so there are no settings for it."""
-    with pytest.raises(NetworkError) as caught:
-        worker_environment({}, DEV, profile, tmp_path)
-    assert caught.value.code == "ST-NETW-032"
+    refused(NetworkError, "ST-NETW-032", worker_environment, {}, DEV, profile, tmp_path)
 
 
 @pytest.mark.netns

@@ -133,7 +133,7 @@ def test_the_probe_of_rootless_from_outside(monkeypatch):
     assert probe(NetworkProfile.OVERLAY_ROOTLESS) == ""
 
 
-@pytest.mark.parametrize("profile", [NetworkProfile.LOOPBACK, NetworkProfile.NCCL_TLS])
-def test_the_probe_is_for_overlays(profile):
-    with pytest.raises(ValueError, match="not an overlay"):
-        probe(profile)
+def test_the_probe_is_for_overlays(subtests):
+    for profile in (NetworkProfile.LOOPBACK, NetworkProfile.NCCL_TLS):
+        with subtests.test(profile=profile), pytest.raises(ValueError, match="not an overlay"):
+            probe(profile)

@@ -60,9 +60,8 @@ def test_it_becomes_the_program():
     assert done.returncode == 7
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_what_cannot_be_done_starts_nothing(subtests):
+    for arguments in (
         [],
         ["--"],
         ["/bin/true"],
@@ -74,13 +73,12 @@ def test_it_becomes_the_program():
         ["--hand", "/no/such", "KEY", "--", "/bin/echo", "started"],
         ["--hand", "/dev/null", "KEY", "--", "/bin/echo", "started"],
         ["--hand", "/dev/zero", "KEY", "--", "/bin/echo", "started"],
-    ],
-)
-def test_what_cannot_be_done_starts_nothing(arguments):
-    done = start(*arguments)
-    assert done.returncode == FAILED
-    assert "started" not in done.stdout
-    assert done.stderr
+    ):
+        with subtests.test(arguments=arguments):
+            done = start(*arguments)
+            assert done.returncode == FAILED
+            assert "started" not in done.stdout
+            assert done.stderr
 
 
 SHOW = """

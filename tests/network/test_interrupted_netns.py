@@ -22,6 +22,7 @@ from securetrain.network.system_tools import program
 from securetrain.network.wireguard import Endpoint
 from securetrain.network.wireguard_go import WireGuardGo
 from securetrain.testing.cluster import NamespaceCluster, missing
+from tests import vocabulary
 from tests.network.conftest import UNDERLAY, Job
 from tests.vocabulary import needs
 
@@ -221,8 +222,7 @@ def test_a_disk_that_fills_up_later_is_no_way_to_stay_half_configured(trial, sma
         overlay.apply(1, trial.job.members("node-0"))  # more than a block
     assert caught.value.code == "ST-USAG-006"
     assert trial.everything() == before
-    with pytest.raises(NetworkError, match="ST-NETW-014"):
-        overlay.read()
+    vocabulary.refused(NetworkError, "ST-NETW-014", overlay.read)
 
 
 @pytest.mark.parametrize(
@@ -242,10 +242,8 @@ def test_an_engine_that_does_not_come_up(trial, tmp_path, monkeypatch, script, s
         wireguard_go, "program", lambda name: str(engine) if name == "wireguard-go" else real(name)
     )
     monkeypatch.setattr(wireguard_go, "_PATIENCE_SECONDS", 1.0)
-    with pytest.raises(NetworkError) as caught:
-        trial.up()
-    assert caught.value.code == "ST-NETW-013"
-    assert said in str(caught.value)
+    error = vocabulary.refused(NetworkError, "ST-NETW-013", trial.up)
+    assert said in str(error)
 
 
 def test_an_engine_that_dies_between_two_steps(trial, monkeypatch):

@@ -48,11 +48,12 @@ def test_what_else_is_blocked_does_no_harm():
     assert judge(states, [policy(f"{OWN}", f"{PEER}", 1, action=1), *policies]) == ""
 
 
-@pytest.mark.parametrize(("source", "destination"), [(THIRD, PEER), (OWN, THIRD)])
-def test_what_passes_between_others_does_no_harm(source, destination):
-    states, policies = protected()
-    clear = policy(f"{source}", f"{destination}", 1, templates=[])
-    assert judge(states, [clear, *policies]) == ""
+def test_what_passes_between_others_does_no_harm(subtests):
+    for source, destination in ((THIRD, PEER), (OWN, THIRD)):
+        with subtests.test(source=source, destination=destination):
+            states, policies = protected()
+            clear = policy(f"{source}", f"{destination}", 1, templates=[])
+            assert judge(states, [clear, *policies]) == ""
 
 
 def test_without_members_nothing_is_missing():
@@ -67,69 +68,58 @@ def test_every_member_counts():
     assert f"{PEER}" not in said
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_both_directions_need_a_state_and_a_policy(number):
-    states, policies = protected()
-    assert "no fully offloaded security association" in judge(
-        [s for n, s in enumerate(states) if n != number], policies
-    )
-    said = judge(states, [p for n, p in enumerate(policies) if n != number])
-    assert "no fully offloaded policy" in said
-    assert "security association" not in said, "what is there is not missed"
+def test_both_directions_need_a_state_and_a_policy(subtests):
+    for number in (0, 1):
+        with subtests.test(number=number):
+            states, policies = protected()
+            assert "no fully offloaded security association" in judge(
+                [s for n, s in enumerate(states) if n != number], policies
+            )
+            said = judge(states, [p for n, p in enumerate(policies) if n != number])
+            assert "no fully offloaded policy" in said
+            assert "security association" not in said, "what is there is not missed"
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        pytest.param(state(OWN, PEER), id="in software"),
-        pytest.param(
-            state(OWN, PEER, offload(inbound=False, full=False)), id="crypto offload only"
-        ),
-        pytest.param(state(OWN, PEER, offload(8, inbound=False)), id="another interface"),
-        pytest.param(state(OWN, PEER, INTO), id="the other direction"),
-        pytest.param(state(OWN, PEER, OUT, cipher=""), id="not an AEAD"),
-        pytest.param(state(OWN, PEER, OUT, cipher="rfc4543(gcm(aes))"), id="GMAC: in the clear"),
-        pytest.param(state(OWN, PEER, OUT, attribute(21, bytes(8))), id="with a mark"),
-        pytest.param(state(OWN, PEER, OUT, attribute(31, bytes(4))), id="of an interface"),
-        pytest.param(state(OWN, PEER, OUT, protocol=51), id="AH"),
-        pytest.param(state(PEER, OWN, OUT), id="swapped"),
-    ],
-)
-def test_a_state_that_does_not_encrypt_on_the_card(wrong):
-    (_, into), policies = protected()
-    assert "no fully offloaded security association" in judge([wrong, into], policies)
+def test_a_state_that_does_not_encrypt_on_the_card(subtests):
+    for name, wrong in (
+        ("in software", state(OWN, PEER)),
+        ("crypto offload only", state(OWN, PEER, offload(inbound=False, full=False))),
+        ("another interface", state(OWN, PEER, offload(8, inbound=False))),
+        ("the other direction", state(OWN, PEER, INTO)),
+        ("not an AEAD", state(OWN, PEER, OUT, cipher="")),
+        ("GMAC: in the clear", state(OWN, PEER, OUT, cipher="rfc4543(gcm(aes))")),
+        ("with a mark", state(OWN, PEER, OUT, attribute(21, bytes(8)))),
+        ("of an interface", state(OWN, PEER, OUT, attribute(31, bytes(4)))),
+        ("AH", state(OWN, PEER, OUT, protocol=51)),
+        ("swapped", state(PEER, OWN, OUT)),
+    ):
+        with subtests.test(name):
+            (_, into), policies = protected()
+            assert "no fully offloaded security association" in judge([wrong, into], policies)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        pytest.param(policy(f"{OWN}", f"{PEER}", 1), id="in software"),
-        pytest.param(
-            policy(f"{OWN}", f"{PEER}", 1, offload(inbound=False, full=False)), id="not full"
-        ),
-        pytest.param(policy(f"{OWN}", f"{PEER}", 1, offload(8, inbound=False)), id="elsewhere"),
-        pytest.param(policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[]), id="lets it pass"),
-        pytest.param(
-            policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(optional=True)]), id="use"
-        ),
-        pytest.param(policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(51)]), id="AH"),
-        pytest.param(
+def test_a_policy_that_could_come_first(subtests):
+    for name, wrong in (
+        ("in software", policy(f"{OWN}", f"{PEER}", 1)),
+        ("not full", policy(f"{OWN}", f"{PEER}", 1, offload(inbound=False, full=False))),
+        ("elsewhere", policy(f"{OWN}", f"{PEER}", 1, offload(8, inbound=False))),
+        ("lets it pass", policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[])),
+        ("use", policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(optional=True)])),
+        ("AH", policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(51)])),
+        (
+            "to another end",
             policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(destination=THIRD)]),
-            id="to another end",
         ),
-        pytest.param(
+        (
+            "from another end",
             policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(source=THIRD)]),
-            id="from another end",
         ),
-        pytest.param(
-            policy(f"{OWN}", f"{PEER}", 1, templates=[], protocol=17), id="UDP in the clear"
-        ),
-        pytest.param(policy("0.0.0.0/0", "0.0.0.0/0", 1, templates=[]), id="all in the clear"),
-    ],
-)
-def test_a_policy_that_could_come_first(wrong):
-    states, policies = protected()
-    assert "lets it pass, or leaves it to software" in judge(states, [wrong, *policies])
+        ("UDP in the clear", policy(f"{OWN}", f"{PEER}", 1, templates=[], protocol=17)),
+        ("all in the clear", policy("0.0.0.0/0", "0.0.0.0/0", 1, templates=[])),
+    ):
+        with subtests.test(name):
+            states, policies = protected()
+            assert "lets it pass, or leaves it to software" in judge(states, [wrong, *policies])
 
 
 @pytest.mark.parametrize("narrow", [21, 31], ids=["a mark", "an interface"])

@@ -16,16 +16,18 @@ from securetrain.network.kernel_sockets import (
     read_sockets,
     require_only,
 )
+from tests.vocabulary import refused
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "::"])
-def test_every_kind_of_address_is_found(address):
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family) as server:
-        port = server.getsockname()[1]
-        assert Listener(address, port) in own_listeners()
-        require_only(address, port)
-    assert Listener(address, port) not in own_listeners()
+def test_every_kind_of_address_is_found(subtests):
+    for address in ("127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "::"):
+        with subtests.test(address=address):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            with socket.create_server((address, 0), family=family) as server:
+                port = server.getsockname()[1]
+                assert Listener(address, port) in own_listeners()
+                require_only(address, port)
+            assert Listener(address, port) not in own_listeners()
 
 
 def test_a_connection_is_no_listener():
@@ -61,14 +63,15 @@ def test_another_process_on_the_same_port_is_not_ours():
             other.communicate(b"")
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0", "::", "127.0.0.2"])
-def test_listening_elsewhere_is_refused(address):
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with (
-        socket.create_server((address, 0), family=family) as server,
-        pytest.raises(NetworkError, match="ST-NETW-002"),
-    ):
-        require_only("127.0.0.1", server.getsockname()[1])
+def test_listening_elsewhere_is_refused(subtests):
+    for address in ("0.0.0.0", "::", "127.0.0.2"):
+        with subtests.test(address=address):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            with (
+                socket.create_server((address, 0), family=family) as server,
+                pytest.raises(NetworkError, match="ST-NETW-002"),
+            ):
+                require_only("127.0.0.1", server.getsockname()[1])
 
 
 def test_listening_on_a_second_address_as_well_is_refused():
@@ -87,20 +90,15 @@ def test_not_listening_at_all_is_refused():
 
 
 def test_no_proc_is_a_refusal(tmp_path):
-    with pytest.raises(NetworkError, match="ST-NETW-002"):
-        require_only("127.0.0.1", 1, tmp_path)
+    refused(NetworkError, "ST-NETW-002", require_only, "127.0.0.1", 1, tmp_path)
 
 
 def test_tables_that_cannot_be_read_are_no_evidence(tmp_path):
     for missing in (own_sockets, read_sockets):
-        with pytest.raises(NetworkError) as error:
-            missing(tmp_path)
-        assert error.value.code == "ST-NETW-002"
+        refused(NetworkError, "ST-NETW-002", missing, tmp_path)
     net = tmp_path / "thread-self" / "net"
     net.mkdir(parents=True)
     for name in ("tcp", "tcp6"):
         (net / name).write_text("header\n")
     assert read_sockets(tmp_path) == []
-    with pytest.raises(NetworkError) as error:
-        own_sockets(tmp_path)
-    assert error.value.code == "ST-NETW-002"
+    refused(NetworkError, "ST-NETW-002", own_sockets, tmp_path)

@@ -13,6 +13,7 @@ from securetrain.network.process_identity import Machine, Owner
 from securetrain.network.record import Record
 from securetrain.network.system_tools import command_failed
 from tests.network.conftest import Link
+from tests.vocabulary import refused
 
 HERE = Machine(boot="boot", pid_namespace="pid:[1]", start_time={7: 100}.get)
 ALIVE = Owner(pid=7, started=100, boot="boot", pid_namespace="pid:[1]")
@@ -179,10 +180,8 @@ def test_every_problem_is_told(state, system, leave):
     def broken(argv, *, data=b""):
         raise NetworkError("ST-NETW-011", argv[-1])
 
-    with pytest.raises(NetworkError) as error:
-        remove(names, Namespace("", broken), folder)
-    assert error.value.code == "ST-NETW-021"
-    assert error.value.what.count(";") == 2
+    error = refused(NetworkError, "ST-NETW-021", remove, names, Namespace("", broken), folder)
+    assert error.what.count(";") == 2
     assert folder.exists()
 
 
@@ -266,9 +265,7 @@ def test_a_state_folder_of_others_is_refused(state, system):
     state.rmdir()
     (state.parent / "real").mkdir(mode=0o700)
     state.symlink_to(state.parent / "real")
-    with pytest.raises(NetworkError) as error:
-        gc(state, system)
-    assert error.value.code == "ST-NETW-022"
+    refused(NetworkError, "ST-NETW-022", gc, state, system)
 
 
 def test_this_machine_is_the_default(state, system, leave):

@@ -23,6 +23,7 @@ from securetrain.network.nccl import (
 )
 from securetrain.network.wireguard import decode_key
 from tests.network.fake_nccl import OLD, REFUSES, TLS, WITHOUT, compile_nccl
+from tests.vocabulary import refused
 
 SECRET = bytes(range(1, 33))
 KEY = group_key(SECRET)
@@ -144,9 +145,7 @@ def test_not_knowing_which_library_is_no_pass(tmp_path, monkeypatch, text):
     maps = tmp_path / "maps"
     if text is not None:
         maps.write_text(text)
-    with pytest.raises(NetworkError) as caught:
-        loaded(maps)
-    assert caught.value.code == "ST-NETW-030"
+    refused(NetworkError, "ST-NETW-030", loaded, maps)
 
 
 def test_a_file_that_is_only_mapped_as_data_is_no_library(tmp_path):
@@ -177,18 +176,15 @@ def test_the_key_is_read_once():
         os.fstat(descriptor)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"x" * 44, KEY.encode() + b"=", b"\xff" * 44, b"A" * 43 + b"="]
-)
-def test_what_is_no_key_is_refused(data):
-    with pytest.raises(NetworkError) as caught:
-        read_inherited_key({KEY_VARIABLE: str(inherited(data))})
-    assert caught.value.code == "ST-NETW-031"
-    assert KEY not in str(caught.value)
+def test_what_is_no_key_is_refused(subtests):
+    for data in (b"", b"x" * 44, KEY.encode() + b"=", b"\xff" * 44, b"A" * 43 + b"="):
+        with subtests.test(data=data):
+            with pytest.raises(NetworkError) as caught:
+                read_inherited_key({KEY_VARIABLE: str(inherited(data))})
+            assert caught.value.code == "ST-NETW-031"
+            assert KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize("environ", [{}, {KEY_VARIABLE: "x"}, {KEY_VARIABLE: "987654"}])
-def test_a_worker_that_was_handed_nothing_is_refused(environ):
-    with pytest.raises(NetworkError) as caught:
-        read_inherited_key(environ)
-    assert caught.value.code == "ST-NETW-031"
+def test_a_worker_that_was_handed_nothing_is_refused():
+    for environ in ({}, {KEY_VARIABLE: "x"}, {KEY_VARIABLE: "987654"}):
+        refused(NetworkError, "ST-NETW-031", read_inherited_key, environ)

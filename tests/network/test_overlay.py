@@ -99,9 +99,7 @@ def test_nobody_is_heard_between_epochs(overlay, system, engine, job):
 def test_a_device_that_keeps_its_peers_is_taken_down(overlay, system, engine, job, monkeypatch):
     overlay.apply(1, job.members("node-0"))
     monkeypatch.setattr(engine.device, "set_peers", lambda _: None)
-    with pytest.raises(NetworkError) as error:
-        overlay.clear()
-    assert error.value.code == "ST-NETW-016"
+    vocabulary.refused(NetworkError, "ST-NETW-016", overlay.clear)
     assert system.is_clean
 
 

@@ -11,6 +11,7 @@ from securetrain.core.errors import NetworkError, UsageError
 from securetrain.network import record
 from securetrain.network.process_identity import Owner
 from securetrain.network.record import Record
+from tests.vocabulary import refused
 
 OWNER = Owner(pid=7, started=8, boot="boot", pid_namespace="pid:[1]")
 RECORD = Record(job="job-1", node="node-0", owner=OWNER)
@@ -30,10 +31,8 @@ def test_a_claim_appears_whole_and_private(state):
 
 def test_a_claim_is_made_once(state):
     record.claim(state, RECORD)
-    with pytest.raises(NetworkError) as error:
-        record.claim(state, RECORD)
-    assert error.value.code == "ST-NETW-020"
-    assert "node-0" in error.value.what
+    error = refused(NetworkError, "ST-NETW-020", record.claim, state, RECORD)
+    assert "node-0" in error.what
     record.release(state / NAME)
     record.claim(state, RECORD)
 
@@ -49,8 +48,7 @@ def test_other_trouble_is_not_taken_for_a_claim(state, monkeypatch):
         raise UsageError("ST-USAG-006", "no space left on the device")
 
     monkeypatch.setattr(record, "write_atomic", full)
-    with pytest.raises(UsageError, match="ST-USAG-006"):
-        record.claim(state, RECORD)
+    refused(UsageError, "ST-USAG-006", record.claim, state, RECORD)
     assert list(record.entries(state)) == []
 
 
@@ -150,24 +148,19 @@ def test_only_a_folder_can_be_unfinished(state, tmp_path, kind):
 def test_a_state_folder_of_others_is_refused(state, mode):
     state.mkdir()
     state.chmod(mode)
-    with pytest.raises(NetworkError) as error:
-        list(record.entries(state))
-    assert error.value.code == "ST-NETW-022"
+    refused(NetworkError, "ST-NETW-022", list, record.entries(state))
 
 
 def test_a_state_folder_that_is_none_is_refused(state, tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.touch(mode=0o600)
-    with pytest.raises(NetworkError, match="ST-NETW-022"):
-        list(record.entries(file))
+    refused(NetworkError, "ST-NETW-022", list, record.entries(file))
     real = tmp_path / "real"
     real.mkdir(mode=0o700)
     state.symlink_to(real)
-    with pytest.raises(NetworkError, match="ST-NETW-022"):
-        list(record.entries(state))
+    refused(NetworkError, "ST-NETW-022", list, record.entries(state))
     monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(NetworkError, match="ST-NETW-022"):
-        list(record.entries(real))
+    refused(NetworkError, "ST-NETW-022", list, record.entries(real))
 
 
 def _hold(state, held, release):

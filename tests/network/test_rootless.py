@@ -19,6 +19,7 @@ from securetrain.network.rootless import (
     smallest_mtu,
 )
 from securetrain.network.wireguard import Endpoint
+from tests.vocabulary import refused
 
 
 @pytest.mark.parametrize(
@@ -76,8 +77,7 @@ def test_the_entrance(monkeypatch):
     monkeypatch.setattr(rootless, "is_inside", lambda: True)
     assert forwarded_endpoint(env) == end
     assert forwarded_endpoint({}) is None
-    with pytest.raises(NetworkError, match="ST-NETW-017"):
-        forwarded_endpoint({rootless.VARIABLE: "here"})
+    refused(NetworkError, "ST-NETW-017", forwarded_endpoint, {rootless.VARIABLE: "here"})
     monkeypatch.setattr(rootless, "is_inside", lambda: False)
     assert forwarded_endpoint(env) is None, "outside it means nothing"
 
@@ -93,8 +93,7 @@ def test_a_new_entrance_is_a_port_of_this_machine():
 
 def test_the_device_of_an_address():
     assert device_of(ip_address("127.0.0.1")) == "lo"
-    with pytest.raises(NetworkError, match="ST-NETW-018"):
-        device_of(ip_address("192.0.2.7"))
+    refused(NetworkError, "ST-NETW-018", device_of, ip_address("192.0.2.7"))
 
 
 def test_the_mtu_is_the_smallest_of_the_machine(tmp_path):

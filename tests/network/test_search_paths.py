@@ -1,6 +1,5 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-import pytest
 
 from securetrain.network.search_paths import cache_problem, path_problem
 
@@ -11,9 +10,10 @@ def test_a_private_directory_is_safe(tmp_path):
     assert path_problem(str(tmp_path / "missing")) == ""
 
 
-@pytest.mark.parametrize("entry", ["", ".", "lib"])
-def test_relative_entries_are_unsafe(entry):
-    assert path_problem(entry)
+def test_relative_entries_are_unsafe(subtests):
+    for entry in ("", ".", "lib"):
+        with subtests.test(entry=entry):
+            assert path_problem(entry)
 
 
 def test_writable_by_everybody(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from securetrain.core.errors import NetworkError
 from securetrain.network import system_tools
 from securetrain.network.system_tools import find_program, missing_programs, program, run_command
+from tests.vocabulary import refused
 
 
 @pytest.fixture
@@ -51,10 +52,8 @@ def test_what_is_missing_is_named_with_its_package(tmp_path):
 
 
 def test_a_missing_program_is_a_refusal():
-    with pytest.raises(NetworkError) as error:
-        run_command(["no-such-program"])
-    assert error.value.code == "ST-NETW-010"
-    assert "no-such-program" in error.value.what
+    error = refused(NetworkError, "ST-NETW-010", run_command, ["no-such-program"])
+    assert "no-such-program" in error.what
 
 
 def test_output_comes_back_and_input_goes_in(tool):
@@ -82,11 +81,9 @@ def test_the_environment_is_ours(tool, monkeypatch):
 )
 def test_a_failure_says_why(tool, text, says):
     tool(text)
-    with pytest.raises(NetworkError) as error:
-        run_command(["tool", "-x"])
-    assert error.value.code == "ST-NETW-011"
-    assert error.value.what == says
-    assert error.value.where == "tool -x"
+    error = refused(NetworkError, "ST-NETW-011", run_command, ["tool", "-x"])
+    assert error.what == says
+    assert error.where == "tool -x"
 
 
 def test_input_never_stands_in_an_error(tool):
@@ -99,13 +96,9 @@ def test_input_never_stands_in_an_error(tool):
 def test_a_command_that_hangs(tool, monkeypatch):
     monkeypatch.setattr(system_tools, "_TIMEOUT_SECONDS", 0.05)
     tool("exec sleep 60")
-    with pytest.raises(NetworkError) as error:
-        run_command(["tool"])
-    assert error.value.code == "ST-NETW-011"
+    refused(NetworkError, "ST-NETW-011", run_command, ["tool"])
 
 
 def test_a_program_that_cannot_start(tool):
     tool("", mode=0o644)
-    with pytest.raises(NetworkError) as error:
-        run_command(["tool"])
-    assert error.value.code == "ST-NETW-011"
+    refused(NetworkError, "ST-NETW-011", run_command, ["tool"])

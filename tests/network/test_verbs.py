@@ -11,6 +11,7 @@ from securetrain.network.rdma import find_place, is_exclusive
 from securetrain.network.verbs import Readers, Verbs
 from securetrain.policy.schema import Isolation, IsolationEvidence
 from tests.network.fake_rdma import INDEX, OWN, PEER, FakeRdma, dump_of, offload, protected, state
+from tests.vocabulary import refused
 
 IB = ip_address("198.51.100.1")
 IPSEC, TRUSTED = NetworkProfile.IPSEC_OFFLOAD, NetworkProfile.RDMA_TRUSTED
@@ -108,9 +109,8 @@ def test_an_interface_that_went_away(readers):
 
 
 def test_ipsec_does_not_cover_infiniband(readers):
-    with pytest.raises(NetworkError, match="InfiniBand, which IPsec does not cover") as caught:
-        Verbs.find(IPSEC, IB, None, readers)
-    assert caught.value.code == "ST-NETW-033"
+    error = refused(NetworkError, "ST-NETW-033", Verbs.find, IPSEC, IB, None, readers)
+    assert "InfiniBand, which IPsec does not cover" in str(error)
 
 
 def test_devices_that_a_job_would_not_see(readers, machine):

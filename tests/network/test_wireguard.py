@@ -102,10 +102,11 @@ def test_what_is_no_key(text):
     assert error.where == "public key of node-1"
 
 
-@pytest.mark.parametrize("key", [b"", bytes(32), A[:31], A + b"x"])
-def test_required_keys(key):
-    refused("ST-NETW-017", require_key, key)
-    assert require_key(A) == A
+def test_required_keys(subtests):
+    for key in (b"", bytes(32), A[:31], A + b"x"):
+        with subtests.test(key=key):
+            refused("ST-NETW-017", require_key, key)
+            assert require_key(A) == A
 
 
 def test_both_ends_derive_one_key():
@@ -127,28 +128,26 @@ def test_every_pair_and_epoch_has_its_own():
     assert all(len(key) == 32 for key in keys)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "where"),
-    [
+def test_no_pre_shared_key_from_what_is_none(subtests):
+    for arguments, where in (
         ((b"short", A, B), "epoch secret"),
         ((bytes(32), A, B), "epoch secret"),
         ((SECRET, A[:31], B), "public key"),
         ((SECRET, A, bytes(32)), "public key"),
         ((SECRET, A, A), "public key"),
-    ],
-)
-def test_no_pre_shared_key_from_what_is_none(arguments, where):
-    assert refused("ST-NETW-017", pairwise_psk, *arguments).where == where
+    ):
+        with subtests.test(arguments=arguments, where=where):
+            assert refused("ST-NETW-017", pairwise_psk, *arguments).where == where
 
 
-@pytest.mark.parametrize("text", ["192.0.2.1:51820", "[2001:db8::1]:1", "10.0.0.1:65535"])
-def test_endpoints(text):
-    assert str(Endpoint.parse(text)) == text
+def test_endpoints(subtests):
+    for text in ("192.0.2.1:51820", "[2001:db8::1]:1", "10.0.0.1:65535"):
+        with subtests.test(text=text):
+            assert str(Endpoint.parse(text)) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_is_no_endpoint():
+    for text in (
         "",
         ":",
         "192.0.2.1",
@@ -174,10 +173,8 @@ def test_endpoints(text):
         "[ff02::1]:1",
         "node-1:51820",
         "1:1",
-    ],
-)
-def test_what_is_no_endpoint(text):
-    refused("ST-NETW-017", Endpoint.parse, text, "HELLO")
+    ):
+        refused("ST-NETW-017", Endpoint.parse, text, "HELLO")
 
 
 def test_an_endpoint_that_is_made_is_checked_too():
@@ -206,9 +203,8 @@ def test_a_device_that_holds_what_it_was_told():
     require_state(replace(STATE, peers=()), KEY, [])
 
 
-@pytest.mark.parametrize(
-    ("state", "says"),
-    [
+def test_a_device_that_holds_something_else(subtests):
+    for state, says in (
         (replace(STATE, private_key=WireGuardKey.generate().secret()), "another private key"),
         (DeviceState(peers=(HELD,)), "another private key"),
         (replace(STATE, peers=()), "0 peers"),
@@ -228,7 +224,6 @@ def test_a_device_that_holds_what_it_was_told():
             ),
             "0.0.0.0/0",
         ),
-    ],
-)
-def test_a_device_that_holds_something_else(state, says):
-    assert says in refused("ST-NETW-016", require_state, state, KEY, [PEER]).what
+    ):
+        with subtests.test(state=state, says=says):
+            assert says in refused("ST-NETW-016", require_state, state, KEY, [PEER]).what

@@ -13,13 +13,13 @@ from securetrain.network import wireguard_go as module
 from securetrain.network.namespace import Namespace
 from securetrain.network.wireguard import DeviceState, WireGuardKey
 from securetrain.network.wireguard_go import GoDevice, WireGuardGo, open_ports, version_problem
+from tests.vocabulary import refused
 
 PRINTED = b"wireguard-go v%s\n\nUserspace WireGuard daemon for linux-amd64.\n"
 
 
-@pytest.mark.parametrize(
-    ("version", "good"),
-    [
+def test_versions(subtests):
+    for version, good in (
         (b"0.0.20220316", False),  # Debian 12
         (b"0.0.20230222", False),
         (b"0.0.20230223", True),  # also what 0.0.20231211 prints: the device decides
@@ -32,11 +32,10 @@ PRINTED = b"wireguard-go v%s\n\nUserspace WireGuard daemon for linux-amd64.\n"
         (b"0.0.202505221", False),
         (b"1.0.0", False),
         (b"", False),
-    ],
-)
-def test_versions(version, good):
-    assert (version_problem(PRINTED % version) == []) is good
-    assert version_problem(b"") != []
+    ):
+        with subtests.test(version=version, good=good):
+            assert (version_problem(PRINTED % version) == []) is good
+            assert version_problem(b"") != []
 
 
 def test_an_old_version_is_named():
@@ -152,18 +151,14 @@ def test_an_engine_that_starts(start):
 
 
 def test_an_engine_without_offloads_is_too_old_and_ended(start):
-    with pytest.raises(NetworkError) as error:
-        start(ENGINE, offloads=False)
-    assert error.value.code == "ST-NETW-012"
+    refused(NetworkError, "ST-NETW-012", start, ENGINE, offloads=False)
 
 
 def test_an_engine_that_ends_at_once(start, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_SECONDS", 3600.0)  # it is not waited for
-    with pytest.raises(NetworkError) as error:
-        start("import sys; sys.exit('no such device')")
-    assert error.value.code == "ST-NETW-013"
-    assert "exit code 1" in error.value.what
-    assert "no such device" in error.value.what
+    error = refused(NetworkError, "ST-NETW-013", start, "import sys; sys.exit('no such device')")
+    assert "exit code 1" in error.what
+    assert "no such device" in error.what
 
 
 def test_an_engine_whose_mounts_cannot_be_made(start, monkeypatch):
@@ -171,33 +166,25 @@ def test_an_engine_whose_mounts_cannot_be_made(start, monkeypatch):
         raise PermissionError(1, "Operation not permitted", "mount")
 
     monkeypatch.setattr("securetrain.network.exec_private.unshare", refuse)
-    with pytest.raises(NetworkError) as error:
-        start(ENGINE, private=True)
-    assert error.value.code == "ST-NETW-013"
-    assert "Operation not permitted" in error.value.what
+    error = refused(NetworkError, "ST-NETW-013", start, ENGINE, private=True)
+    assert "Operation not permitted" in error.what
 
 
 def test_an_engine_that_never_answers(start, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.2)
-    with pytest.raises(NetworkError) as error:
-        start("import time; time.sleep(60)")
-    assert error.value.code == "ST-NETW-013"
-    assert "does not answer" in error.value.what
+    error = refused(NetworkError, "ST-NETW-013", start, "import time; time.sleep(60)")
+    assert "does not answer" in error.what
 
 
 def test_an_engine_that_speaks_something_else(start):
-    with pytest.raises(NetworkError) as error:
-        start(ENGINE.replace("errno=0", "hello"))
-    assert error.value.code == "ST-NETW-015"
+    refused(NetworkError, "ST-NETW-015", start, ENGINE.replace("errno=0", "hello"))
 
 
 def test_a_port_that_does_not_open(start, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.2)
     device = start(ENGINE, port=1)
-    with pytest.raises(NetworkError) as error:
-        device.wait_port()
-    assert error.value.code == "ST-NETW-013"
-    assert "port" in error.value.what
+    error = refused(NetworkError, "ST-NETW-013", device.wait_port)
+    assert "port" in error.what
 
 
 def test_an_engine_that_dies_before_its_port_opens(start, monkeypatch):

@@ -17,6 +17,7 @@ from securetrain.policy import load_policy
 from securetrain.rendezvous.wire.protocol import Proof
 from securetrain.testing.machine import Machine, reference_values, write_policy
 from tests.attest.swtpms import without_swtpm
+from tests.vocabulary import refused
 
 pytestmark = [pytest.mark.tpm, without_swtpm]
 
@@ -82,9 +83,7 @@ def test_implanted_boot_code_during_the_lease_bars_the_node(job, machines, polic
     machines[0].tpm.boot([(4, bytes(range(32)))])
     job.expect("ST-ATTS-008", "node-evicted")
     tools.wait_until(lambda: not job.coordinator._nodes, "the coordinator dropped it")
-    with pytest.raises(AttestationError) as caught:
-        join(job, machines[0])
-    assert caught.value.code == "ST-ATTS-010"
+    refused(AttestationError, "ST-ATTS-010", join, job, machines[0])
 
 
 @pytest.mark.forgery

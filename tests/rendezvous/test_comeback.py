@@ -33,7 +33,7 @@ from securetrain.rendezvous.member.client import Member
 from securetrain.rendezvous.member.comeback import Comeback
 from securetrain.rendezvous.member.identity_dir import store_identity
 from securetrain.rendezvous.wire.protocol import Close, Done, Ready
-from tests.vocabulary import free_port
+from tests.vocabulary import free_port, refused
 
 NODES = ["node-0", "node-1", "node-2"]
 
@@ -312,8 +312,7 @@ def test_the_end_of_the_job_is_heard_from_the_next_coordinator(three):
     assert coordinator.closed
     for member in three.members.values():
         three.tools.wait_until(lambda m=member: m.closed and m.connected, "it is heard")
-    with pytest.raises(AdmissionError, match="ST-ADMN-008"):
-        three.job.join("node-9")
+    refused(AdmissionError, "ST-ADMN-008", three.job.join, "node-9")
     for member in three.members.values():
         member.leave()
     coordinator.wait_empty(three.tools.PATIENCE)
@@ -454,9 +453,8 @@ def test_a_state_that_was_put_back_is_noticed(three):
 def test_a_member_refuses_older_epochs():
     known = Comeback(seen=lambda: 5)
     known.check(admit(5))
-    with pytest.raises(AdmissionError, match="knows epoch 4, this node has seen 5") as error:
-        known.check(admit(4))
-    assert error.value.code == "ST-ADMN-006"
+    error = refused(AdmissionError, "ST-ADMN-006", known.check, admit(4))
+    assert "knows epoch 4, this node has seen 5" in str(error)
 
 
 def admit(epoch) -> Any:
@@ -492,9 +490,7 @@ def test_a_damaged_or_foreign_state_is_refused(three, how):
         "empty": b"",
     }
     path.write_bytes(changed[how])
-    with pytest.raises(AdmissionError) as error:
-        three.again()
-    assert error.value.code == "ST-ADMN-037"
+    refused(AdmissionError, "ST-ADMN-037", three.again)
     three.job.started.pop()
 
 
@@ -505,8 +501,7 @@ def test_a_state_that_cannot_be_kept_forms_no_round(three, monkeypatch):
         raise UsageError("ST-USAG-006", "the disk is full")
 
     monkeypatch.setattr(JobMemory, "save", lambda _self, state: full(state))
-    with pytest.raises(AdmissionError, match="ST-ADMN-012"):
-        three.meet()
+    refused(AdmissionError, "ST-ADMN-012", three.meet)
     assert three.job.coordinator.problem is not None
     three.job.started.remove(three.job.coordinator)
     three.job.coordinator.stop()

@@ -13,6 +13,7 @@ import pytest
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
 from securetrain.core.vocabulary import UNATTESTED, Boundary, Decision, NodeTier
 from securetrain.rendezvous.member.round import SpareNodeError
+from tests.vocabulary import refused
 
 _ports = count(20000)
 
@@ -140,8 +141,7 @@ def test_a_spare_node_goes_gracefully_when_the_job_closes(job, pool, tools):
     (waits,) = rounds(pool, [spare])
     tools.wait_until(lambda: spare._status.spare, "it is spare")
     member.close_job()
-    with pytest.raises(SpareNodeError, match="ST-ADMN-008"):
-        waits.result(20)
+    refused(SpareNodeError, "ST-ADMN-008", waits.result, 20)
 
 
 def test_a_closed_job_takes_nobody(job, pool):
@@ -150,10 +150,8 @@ def test_a_closed_job_takes_nobody(job, pool):
     member.next_round(open_store)
     member.close_job()
     assert member.closed
-    with pytest.raises(AdmissionError, match="ST-ADMN-008"):
-        member.next_round(open_store)
-    with pytest.raises(AdmissionError, match="ST-ADMN-008"):
-        job.join("node-1")
+    refused(AdmissionError, "ST-ADMN-008", member.next_round, open_store)
+    refused(AdmissionError, "ST-ADMN-008", job.join, "node-1")
     job.expect("ST-ADMN-008", "node-refused")
 
 
@@ -193,16 +191,14 @@ def test_losing_the_coordinator_is_an_error_at_the_next_call(job, tools):
 
 def test_no_coordinator(job):
     job.host, job.port = "127.0.0.1", 1
-    with pytest.raises(AdmissionError, match="ST-ADMN-007"):
-        job.join()
+    refused(AdmissionError, "ST-ADMN-007", job.join)
 
 
 def test_a_taken_port_is_one_clear_error(job, tmp_path):
     job.start()
     from securetrain.core.errors import UsageError
 
-    with pytest.raises(UsageError, match="ST-USAG-003"):
-        job.coordinator._listener.open(job.host, job.port)
+    refused(UsageError, "ST-USAG-003", job.coordinator._listener.open, job.host, job.port)
 
 
 def test_a_lease_is_renewed_and_the_membership_after_it_still_fits(job, tools):

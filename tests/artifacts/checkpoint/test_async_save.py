@@ -15,6 +15,7 @@ from securetrain.artifacts.checkpoint.writing import RankWriter
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
+from tests.vocabulary import refused
 
 SMALL = TreeParams(leaf_size=1024)
 MODES = list(SaveMode)
@@ -107,8 +108,7 @@ def test_a_save_waits_for_the_one_before(start, monkeypatch, trust, now, tmp_pat
 @pytest.mark.parametrize("mode", MODES)
 def test_errors_come_out_of_the_future(start, tmp_path, mode):
     (tmp_path / "ckpt").mkdir()
-    with pytest.raises(IntegrityError, match="ST-CKPT-201"):
-        start(state(), mode=mode).result(timeout=60)
+    refused(IntegrityError, "ST-CKPT-201", start(state(), mode=mode).result, timeout=60)
     with pytest.raises(UsageError, match="no key"):
         start(state(), "other", mode=mode, key=None).result(timeout=60)
     assert not list(tmp_path.glob("*.tmp-*"))
@@ -118,8 +118,7 @@ def test_errors_come_out_of_the_future(start, tmp_path, mode):
 
 def test_a_helper_that_dies_is_a_refusal(start, monkeypatch, tmp_path):
     monkeypatch.setattr("securetrain.artifacts.checkpoint.async_save.HELPER", "nonsense.module")
-    with pytest.raises(IntegrityError, match="ST-CKPT-200"):
-        start(state(), mode=SaveMode.PROCESS).result(timeout=60)
+    refused(IntegrityError, "ST-CKPT-200", start(state(), mode=SaveMode.PROCESS).result, timeout=60)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,16 +130,17 @@ def test_a_helper_writes_to_local_directories_only(keys, now):
         )
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"x" * (LIMIT + 1), b'{"fd":-1}'])
-def test_the_helper_answers_nonsense_with_an_error(data):
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "securetrain.artifacts.checkpoint.helper"],
-        input=data,
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=60,
-    )
-    assert canonical.decode(done.stdout, Answer).error
+def test_the_helper_answers_nonsense_with_an_error(subtests):
+    for data in (b"", b"{}", b"x" * (LIMIT + 1), b'{"fd":-1}'):
+        with subtests.test(data=data):
+            done = subprocess.run(
+                [sys.executable, "-P", "-m", "securetrain.artifacts.checkpoint.helper"],
+                input=data,
+                stdout=subprocess.PIPE,
+                check=True,
+                timeout=60,
+            )
+            assert canonical.decode(done.stdout, Answer).error
 
 
 def test_the_helper_does_not_import_torch():

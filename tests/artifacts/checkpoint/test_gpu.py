@@ -7,6 +7,7 @@ import torch
 
 from securetrain.artifacts import SaveContext, load, save
 from securetrain.core.errors import IntegrityError
+from tests.vocabulary import refused
 
 pytestmark = [
     pytest.mark.gpu,
@@ -36,7 +37,5 @@ def test_a_changed_byte_leaves_zeros_in_gpu_memory(saved, trust, now):
     content[5_000_000] ^= 1
     data.write_bytes(content)
     state = {"weight": torch.ones(3_000_000, device="cuda")}
-    with pytest.raises(IntegrityError) as caught:
-        load(state, saved, trust=trust, policy=None, now=now)
-    assert caught.value.code == "ST-CKPT-130"
+    refused(IntegrityError, "ST-CKPT-130", load, state, saved, trust=trust, policy=None, now=now)
     assert not state["weight"].any()

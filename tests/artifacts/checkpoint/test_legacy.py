@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from securetrain.artifacts import SaveContext, load, verify_path
 from securetrain.artifacts.checkpoint import legacy
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
+from tests.vocabulary import refused
 
 DATA = "__0_0.distcp"
 _RAN: list[str] = []
@@ -349,8 +350,7 @@ def test_other_files_and_links(old, refusal, tmp_path):
 
 def test_what_is_no_such_checkpoint(convert, tmp_path):
     (tmp_path / "none").mkdir()
-    with pytest.raises(IntegrityError, match="ST-CKPT-190"):
-        convert(tmp_path / "none")
+    refused(IntegrityError, "ST-CKPT-190", convert, tmp_path / "none")
     with pytest.raises(UsageError, match="no such directory"):
         convert(tmp_path / "absent")
 
@@ -364,10 +364,8 @@ def test_a_value_without_a_place_in_the_format(tmp_path, convert):
 
 def test_an_old_torch_is_refused(old, convert, monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
-    with pytest.raises(UsageError, match="ST-USAG-009"):
-        convert(old)
+    refused(UsageError, "ST-USAG-009", convert, old)
 
 
 def test_our_loader_never_reads_one(old, trust, now):
-    with pytest.raises(IntegrityError, match="ST-CKPT-100"):
-        load(state(), old, trust=trust, policy=None, now=now)
+    refused(IntegrityError, "ST-CKPT-100", load, state(), old, trust=trust, policy=None, now=now)

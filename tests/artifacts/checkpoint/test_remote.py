@@ -16,6 +16,7 @@ from securetrain.artifacts.tree.remote import FsspecStorage
 from securetrain.artifacts.tree.storage import LocalStorage, storage_of
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
+from tests.vocabulary import refused
 
 SMALL = TreeParams(leaf_size=1024)
 DATA = "rank-00000.bin"
@@ -130,8 +131,7 @@ def _cut(storage, name):
 
 def test_nothing_is_overwritten(store):
     store()
-    with pytest.raises(IntegrityError, match="ST-CKPT-201"):
-        store()
+    refused(IntegrityError, "ST-CKPT-201", store)
 
 
 def test_an_interrupted_save_is_nothing_that_loads(store, read, bucket, monkeypatch):
@@ -147,8 +147,7 @@ def test_an_interrupted_save_is_nothing_that_loads(store, read, bucket, monkeypa
 
     monkeypatch.setattr(remote._ObjectStaging, "put", put)
     monkeypatch.setattr(remote._ObjectStaging, "discard", lambda _: None)
-    with pytest.raises(IntegrityError, match="ST-CKPT-200"):
-        store()
+    refused(IntegrityError, "ST-CKPT-200", store)
     monkeypatch.undo()
     assert read(f"{bucket}/c1")[1] == "ST-CKPT-100"
     with pytest.raises(IntegrityError, match="ST-CKPT-201"):
@@ -162,8 +161,7 @@ def test_a_failed_save_takes_its_files_away(store, bucket, monkeypatch):
         raise OSError("no")
 
     monkeypatch.setattr(remote._ObjectStaging, "put", put)
-    with pytest.raises(IntegrityError, match="ST-CKPT-200"):
-        store()
+    refused(IntegrityError, "ST-CKPT-200", store)
     assert fs_of(f"{bucket}/c1").survey() == ([], [])
 
 
@@ -232,5 +230,4 @@ def test_places():
         storage_of("nosuchscheme://x")
     storage = storage_of("memory://x/absent")
     assert not storage.exists()
-    with pytest.raises(UsageError, match="ST-USAG-002"):
-        storage.read("no", 10)
+    refused(UsageError, "ST-USAG-002", storage.read, "no", 10)

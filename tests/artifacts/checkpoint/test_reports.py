@@ -14,6 +14,7 @@ from securetrain.artifacts.checkpoint.reports import Report, problems_of, signat
 from securetrain.artifacts.statement import members
 from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.core.errors import SecureTrainError
+from tests.vocabulary import refused
 
 WORLD = 4
 OF = ([0, 1], [2, 3])
@@ -156,10 +157,8 @@ def _write(save, lies):
 @pytest.mark.parametrize("lie", LIES)
 def test_lies_of_one_rank(save, lie):
     code, lies, what = LIES[lie]
-    with pytest.raises(SecureTrainError) as caught:
-        _write(save, lies(save))
-    assert caught.value.code == code
-    assert what in caught.value.what, caught.value.what
+    error = refused(SecureTrainError, code, _write, save, lies(save))
+    assert what in error.what, error.what
 
 
 def test_without_the_check_the_coordinator_signs_what_a_verifier_refuses(save, trust):

@@ -39,6 +39,7 @@ from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.hashtree import HashAlgorithm, TreeParams
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import load_policy
+from tests import vocabulary
 
 SMALL = TreeParams(leaf_size=1024)
 
@@ -201,21 +202,21 @@ def test_what_would_be_converted_is_verified_first(saved, load_it, byte):
     data[byte] ^= 1
     (path / "rank-00000.bin").write_bytes(data)
     target = {"a": torch.ones(91, 97, dtype=torch.float64)}
-    with pytest.raises(IntegrityError, match="ST-CKPT-130"):
-        load_it(target, path)
+    vocabulary.refused(IntegrityError, "ST-CKPT-130", load_it, target, path)
     assert not target["a"].any()
 
 
-@pytest.mark.parametrize(
-    ("elements", "leaf"), [(1000, 64), (4_000_000, 128), (12_000_000, 256), (60_000_000, 1024)]
-)
-def test_leaves_are_a_hundredth_of_a_tensors_part(elements, leaf):
-    part = ChunkStorageMetadata(torch.Size([0]), torch.Size([elements]))
-    kept = TensorWriteData(part, TensorProperties(dtype=torch.float32), torch.Size([elements]))
-    item = WriteItem(MetadataIndex("w"), WriteItemType.TENSOR, tensor_data=kept)
-    value = WriteItem(MetadataIndex("v"), WriteItemType.BYTE_IO)
-    assert leaf_size([SavePlan([item, value]), SavePlan([item])]) == leaf << 10
-    assert leaf_size([SavePlan([value])]) == 64 << 10
+def test_leaves_are_a_hundredth_of_a_tensors_part(subtests):
+    for elements, leaf in ((1000, 64), (4_000_000, 128), (12_000_000, 256), (60_000_000, 1024)):
+        with subtests.test(elements=elements, leaf=leaf):
+            part = ChunkStorageMetadata(torch.Size([0]), torch.Size([elements]))
+            kept = TensorWriteData(
+                part, TensorProperties(dtype=torch.float32), torch.Size([elements])
+            )
+            item = WriteItem(MetadataIndex("w"), WriteItemType.TENSOR, tensor_data=kept)
+            value = WriteItem(MetadataIndex("v"), WriteItemType.BYTE_IO)
+            assert leaf_size([SavePlan([item, value]), SavePlan([item])]) == leaf << 10
+            assert leaf_size([SavePlan([value])]) == 64 << 10
 
 
 def test_the_trees_leaves_are_signed(saved, trust):
@@ -262,8 +263,7 @@ def test_only_a_part(saved, load_it):
     load_it(target, path)
     assert target["b"].sum() == 4
     extra = {"b": torch.zeros(4), "c": torch.zeros(1)}
-    with pytest.raises(UsageError, match="ST-USAG-012"):
-        load_it(dict(extra), path)
+    vocabulary.refused(UsageError, "ST-USAG-012", load_it, dict(extra), path)
     load_it(extra, path, strict=False)
     assert extra["b"].sum() == 4
 
@@ -279,10 +279,8 @@ def test_only_a_part(saved, load_it):
 )
 def test_a_state_dict_that_does_not_fit(saved, load_it, target):
     path = saved({"a": torch.ones(3), "v": 1}).path
-    with pytest.raises(UsageError) as caught:
-        load_it(target, path)
-    assert caught.value.code == "ST-USAG-012"
-    assert caught.value.fix
+    error = vocabulary.refused(UsageError, "ST-USAG-012", load_it, target, path)
+    assert error.fix
 
 
 class Sub(torch.Tensor):
@@ -309,18 +307,14 @@ class Evil:
     ],
 )
 def test_what_the_format_cannot_hold_is_refused_before_anything_is_left(saved, state, tmp_path):
-    with pytest.raises(UsageError) as caught:
-        saved(state)
-    assert caught.value.code == "ST-USAG-013"
+    vocabulary.refused(UsageError, "ST-USAG-013", saved, state)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_overwritten(saved, tmp_path):
     first = saved({"a": torch.ones(3)})
     before = (first.path / STATEMENT).read_bytes()
-    with pytest.raises(IntegrityError) as caught:
-        saved({"a": torch.zeros(3)})
-    assert caught.value.code == "ST-CKPT-201"
+    vocabulary.refused(IntegrityError, "ST-CKPT-201", saved, {"a": torch.zeros(3)})
     assert (first.path / STATEMENT).read_bytes() == before
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(IntegrityError):
@@ -335,9 +329,7 @@ def test_a_name_that_is_taken_is_refused_before_anything_is_written(saved, monke
         raise AssertionError("written")
 
     monkeypatch.setattr(RankWriter, "create", never)
-    with pytest.raises(IntegrityError) as caught:
-        saved({"a": torch.zeros(3)})
-    assert caught.value.code == "ST-CKPT-201"
+    vocabulary.refused(IntegrityError, "ST-CKPT-201", saved, {"a": torch.zeros(3)})
 
 
 def test_a_name_that_is_taken_meanwhile_is_not_overwritten(saved, monkeypatch, tmp_path):
@@ -348,9 +340,7 @@ def test_a_name_that_is_taken_meanwhile_is_not_overwritten(saved, monkeypatch, t
         real(self, name, data)
 
     monkeypatch.setattr(LocalStaging, "put", put)
-    with pytest.raises(IntegrityError) as caught:
-        saved({"a": torch.zeros(3)})
-    assert caught.value.code == "ST-CKPT-201"
+    vocabulary.refused(IntegrityError, "ST-CKPT-201", saved, {"a": torch.zeros(3)})
     assert list((tmp_path / "ckpt").iterdir()) == []
     assert [p.name for p in tmp_path.iterdir()] == ["ckpt"]
 
@@ -387,18 +377,12 @@ def test_what_the_policy_asks(saved, load_it, now):
         hardened,
         checkpoint=msgspec.structs.replace(hardened.checkpoint, algorithm=HashAlgorithm.SHA256),
     )
-    with pytest.raises(IntegrityError) as caught:
-        load_it(target, path, policy=fips)
-    assert caught.value.code == "ST-CKPT-121"
+    vocabulary.refused(IntegrityError, "ST-CKPT-121", load_it, target, path, policy=fips)
     refused = GradientRecord(verdict=GradientVerdict.REFUSED, judged=3, refused=3)
     bad = saved({"a": torch.ones(3)}, "bad", gradients=refused).path
-    with pytest.raises(IntegrityError) as caught:
-        load_it(target, bad, policy=hardened)
-    assert caught.value.code == "ST-CKPT-121"
+    vocabulary.refused(IntegrityError, "ST-CKPT-121", load_it, target, bad, policy=hardened)
     nameless = saved({"a": torch.ones(3)}, "nameless", run_id="").path
-    with pytest.raises(IntegrityError) as caught:
-        load_it(target, nameless, policy=hardened)
-    assert caught.value.code == "ST-CKPT-170"
+    vocabulary.refused(IntegrityError, "ST-CKPT-170", load_it, target, nameless, policy=hardened)
 
 
 def test_errors_travel_between_processes():
@@ -434,7 +418,5 @@ def test_a_checkpoint_that_was_set_aside_is_not_loaded(saved, load_it, keys, now
     why = Quarantine(node="node-b", code="ST-ADMN-013", last_good=now, epoch=0, created=now)
     set_aside(path, opened, why, keys.checkpoint).rename(path)
     state = {"weight": torch.zeros(3)}
-    with pytest.raises(IntegrityError) as caught:
-        load_it(state, path)
-    assert caught.value.code == "ST-CKPT-160"
+    vocabulary.refused(IntegrityError, "ST-CKPT-160", load_it, state, path)
     assert not state["weight"].any()

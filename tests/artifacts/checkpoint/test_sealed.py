@@ -19,6 +19,7 @@ from securetrain.core.errors import IntegrityError
 from securetrain.core.hashtree import TreeParams, pages_of, root_of
 from securetrain.policy.load import load_policy
 from tests.trees import tree_of
+from tests.vocabulary import refused
 
 SMALL = TreeParams(leaf_size=1024)
 OWNER = DecryptionKey.generate()
@@ -74,9 +75,7 @@ def test_into_targets_of_another_dtype(tmp_path: Path, keys: Any, trust: Any, no
 def test_without_the_key_nothing_is_loaded(
     given: tuple[DecryptionKey, ...], sealed: Path, trust: Any, now: Any
 ) -> None:
-    with pytest.raises(IntegrityError) as error:
-        load(sealed, trust, now, *given)
-    assert error.value.code == "ST-CKPT-124"
+    refused(IntegrityError, "ST-CKPT-124", load, sealed, trust, now, *given)
 
 
 @pytest.mark.parametrize("mode", list(SaveMode))
@@ -186,9 +185,7 @@ def test_signed_ciphertext_that_was_put_together_is_refused(  # noqa: PLR0917 - 
             )  # fmt: skip
             data[:1024] = (other / "rank-00000.bin").read_bytes()[:1024]
     resign(sealed, trust, keys, bytes(data), **more)
-    with pytest.raises(IntegrityError) as error:
-        load(sealed, trust, now, OWNER)
-    assert error.value.code == "ST-CKPT-133"
+    refused(IntegrityError, "ST-CKPT-133", load, sealed, trust, now, OWNER)
 
 
 @pytest.mark.forgery
@@ -207,9 +204,7 @@ def test_a_key_of_another_file_does_not_decrypt_this_one(
     assert foreign is not None
     assert open_key(foreign, [OWNER], "f", "w")
     resign(sealed, trust, keys, (sealed / "rank-00000.bin").read_bytes(), wrapped=foreign.keys)
-    with pytest.raises(IntegrityError) as error:
-        load(sealed, trust, now, OWNER)
-    assert error.value.code == "ST-CKPT-133"
+    refused(IntegrityError, "ST-CKPT-133", load, sealed, trust, now, OWNER)
 
 
 def test_the_cipher_of_a_file_is_bound_to_its_save(sealed: Path, trust: Any) -> None:

@@ -37,6 +37,7 @@ from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.policy.load import load_policy
 from tests.scenarios import run_scenarios
+from tests.vocabulary import refused
 
 dcp: Any = checkpoint
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is (disabled|unavailable)")
@@ -453,8 +454,7 @@ def test_a_session_of_a_run_takes_no_other_run_and_a_session_of_a_name_no_other_
     said = {"key": files / "checkpoint.pem", "trust": files / "trust.json", "clock": lambda: now}
     toy = Session(run="toy", name="toy-model", **said)
     toy.save(state(), files / "ckpt")
-    with pytest.raises(IntegrityError, match="ST-CKPT-125"):
-        session.load(blank(), files / "ckpt")
+    refused(IntegrityError, "ST-CKPT-125", session.load, blank(), files / "ckpt")
     with pytest.raises(IntegrityError, match="ST-CKPT-126"):
         Session(name="prod-model", **said).load(blank(), files / "ckpt")
     assert (
@@ -481,8 +481,7 @@ def test_a_session_names_its_policy_and_asks_what_it_asks(files, session, now):
 def test_a_sessions_clock_counts(files, session, now):
     session.save(state(), files / "ckpt")
     late = Session(trust=session.trust, clock=lambda: now + timedelta(days=9000))
-    with pytest.raises(Exception, match="ST-IDEN-008"):
-        late.load(blank(), files / "ckpt")
+    refused(Exception, "ST-IDEN-008", late.load, blank(), files / "ckpt")
 
 
 @pytest.mark.parametrize(

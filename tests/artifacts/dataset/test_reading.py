@@ -28,6 +28,7 @@ from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
+from tests.vocabulary import refused
 
 SMALL = TreeParams(leaf_size=1024)
 TOKENS = np.arange(50_000, dtype="<u2")
@@ -103,9 +104,7 @@ def test_an_array_is_numpys_memmap(root: Path, open_it: Any) -> None:
                 rows[key]
         with pytest.raises(IndexError):
             rows[::2]
-        with pytest.raises(IntegrityError) as error:
-            VerifiedMemmap(data, "train", "<u2", row=999)
-        assert error.value.code == "ST-DATA-160"
+        refused(IntegrityError, "ST-DATA-160", VerifiedMemmap, data, "train", "<u2", row=999)
 
 
 def test_a_file_system_shows_what_was_signed(root: Path, open_it: Any) -> None:
@@ -206,9 +205,7 @@ def test_the_arena_keeps_the_good_bytes(root: Path, open_it: Any) -> None:
             assert mapped[5000:8000] != before
         # And what had not been verified yet is refused, and stays unmarked and zero.
         flip(root / "train" / "b.bin", 10)
-        with pytest.raises(IntegrityError) as error:
-            data.read("train/b.bin", 0, 100)
-        assert error.value.code == "ST-DATA-130"
+        refused(IntegrityError, "ST-DATA-130", data.read, "train/b.bin", 0, 100)
         assert not arena.arena.has("train/b.bin", 0)
         assert bytes(arena.arena.place("train/b.bin", 0)) == bytes(1024)
 
@@ -225,9 +222,7 @@ def test_processes_share_what_one_of_them_verified(root: Path, open_it: Any) -> 
         flip(root / "train" / "b.bin", 200)
         assert reader.read("train/b.bin", 100, 5000) == owner.read("train/b.bin", 100, 5000)
         flip(root / "train" / "a.bin", 0)
-        with pytest.raises(IntegrityError) as error:
-            reader.read("train/a.bin", 0, 10)
-        assert error.value.code == "ST-DATA-130"
+        refused(IntegrityError, "ST-DATA-130", reader.read, "train/a.bin", 0, 10)
 
 
 @pytest.mark.forgery
@@ -247,25 +242,19 @@ def test_an_arena_of_another_dataset_is_refused(
     root: Path, texts: VerifiedDataset, open_it: Any
 ) -> None:
     with texts.share().served() as path, open_it(root) as reader:
-        with pytest.raises(IntegrityError) as error:
-            reader.join(path)
-        assert error.value.code == "ST-DATA-130"
+        refused(IntegrityError, "ST-DATA-130", reader.join, path)
 
 
 @pytest.mark.forgery
 def test_an_owner_that_is_gone_is_a_refusal(root: Path, open_it: Any) -> None:
     with open_it(root) as reader:
-        with pytest.raises(IntegrityError) as error:
-            reader.join(root / "none")
-        assert error.value.code == "ST-DATA-200"
+        refused(IntegrityError, "ST-DATA-200", reader.join, root / "none")
         with open_it(root) as owner, owner.share().served() as path:
             reader.join(path)
             assert reader.read("text.jsonl", 0, 1)
         reader._arena._socket.close()
         assert reader.read("text.jsonl", 0, 1) == b"l"  # verified before
-        with pytest.raises(IntegrityError) as error:
-            reader.read("train/a.bin", 0, 1)
-        assert error.value.code == "ST-DATA-200"
+        refused(IntegrityError, "ST-DATA-200", reader.read, "train/a.bin", 0, 1)
 
 
 @pytest.mark.forgery
@@ -282,10 +271,8 @@ def test_memory_that_is_not_sealed_is_refused(
         shared = owner.share()
         monkeypatch.undo()
         with shared.served() as path, open_it(root) as reader:
-            with pytest.raises(IntegrityError) as error:
-                reader.join(path)
-            assert error.value.code == "ST-DATA-200"
-            assert "not sealed" in error.value.what
+            error = refused(IntegrityError, "ST-DATA-200", reader.join, path)
+            assert "not sealed" in error.what
 
 
 def test_the_layout_is_a_function_of_the_statement() -> None:

@@ -9,11 +9,11 @@ from securetrain.artifacts.lineage.folder import REMOVING, SET_ASIDE, checkpoint
 from securetrain.artifacts.lineage.machine import State
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.core.errors import SecureTrainError, UsageError
+from tests.vocabulary import refused
 
 
-@pytest.mark.parametrize(
-    ("name", "state", "step"),
-    [
+def test_a_name_tells_the_state(subtests):
+    for name, state, step in (
         ("step-00000012", State.SAVED, 12),
         ("step-123456789", State.SAVED, 123456789),
         ("step-12", State.SAVED, None),
@@ -23,11 +23,10 @@ from securetrain.core.errors import SecureTrainError, UsageError
         (f"step-00000012{SET_ASIDE}abab", State.SET_ASIDE, None),
         (f"step-00000012{REMOVING}", State.REMOVING, None),
         (f"step-00000012{SET_ASIDE}abab{REMOVING}", State.REMOVING, None),
-    ],
-)
-def test_a_name_tells_the_state(name, state, step):
-    assert disk.state_in_name(name) is state
-    assert disk.step_in_name(name) == step
+    ):
+        with subtests.test(name=name, state=state):
+            assert disk.state_in_name(name) is state
+            assert disk.step_in_name(name) == step
 
 
 def test_the_highest_step_is_that_of_a_finished_directory(tmp_path):
@@ -105,5 +104,4 @@ def test_a_disk_that_fails_is_told_as_such(folder, trust, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(disk, "sync_dir", fail)
-    with pytest.raises(UsageError, match="ST-USAG-006"):
-        remove(folder, "run-1", trust, [], print)
+    refused(UsageError, "ST-USAG-006", remove, folder, "run-1", trust, [], print)

@@ -107,9 +107,8 @@ def test_evictions_that_were_dealt_with():
     assert found.distrusted == {("node-b", "then")}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
+def test_lines_that_say_less_than_they_should_are_no_events(subtests):
+    for kind in (
         events.CheckpointSigned,
         events.CheckpointSeen,
         events.CheckpointRecovered,
@@ -117,13 +116,14 @@ def test_evictions_that_were_dealt_with():
         events.EpochStarted,
         events.RestartPoint,
         events.NodeDistrusted,
-    ],
-)
-def test_lines_that_say_less_than_they_should_are_no_events(kind):
-    code = "ST-CKPT-160" if issubclass(kind, events.Refused) else ""
-    empty = Event(boundary=kind.BOUNDARY, decision=kind.DECISION, event=kind.NAME, code=code)
-    with pytest.raises(ValueError, match="missing required field"):
-        events.decode_event(empty)
+    ):
+        with subtests.test(kind=kind):
+            code = "ST-CKPT-160" if issubclass(kind, events.Refused) else ""
+            empty = Event(
+                boundary=kind.BOUNDARY, decision=kind.DECISION, event=kind.NAME, code=code
+            )
+            with pytest.raises(ValueError, match="missing required field"):
+                events.decode_event(empty)
 
 
 def test_what_the_run_went_back_to_last():

@@ -5,7 +5,6 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,9 +145,10 @@ EVERY = {
 }
 
 
-@pytest.mark.parametrize("state", State)
-def test_every_event_of_every_state(state):
-    assert [step(state, event) for event in Event] == EVERY[state]
+def test_every_event_of_every_state(subtests):
+    for state in State:
+        with subtests.test(state=state):
+            assert [step(state, event) for event in Event] == EVERY[state]
 
 
 def test_the_table_has_a_row_for_every_state():
@@ -162,9 +162,8 @@ def test_what_was_set_aside_or_goes_is_used_only_when_it_is_made_again():
             assert step(state, event) not in USABLE
 
 
-@pytest.mark.parametrize(
-    ("known", "state"),
-    [
+def test_the_state_of_a_checkpoint_by_what_is_known(subtests):
+    for known, state in (
         (Known(), State.SAVED),
         (Known(head=head(1)), State.SAVED),
         (Known(head=head(2)), State.HEADED),
@@ -179,18 +178,16 @@ def test_what_was_set_aside_or_goes_is_used_only_when_it_is_made_again():
         (Known(head=head(2), set_aside=frozenset({digest(2)})), State.SET_ASIDE),
         (Known(head=head(3), set_aside=frozenset({digest(2)})), State.SET_ASIDE),
         (Known(set_aside=frozenset({digest(2)}), excused=frozenset({digest(2)})), State.SAVED),
-    ],
-)
-def test_the_state_of_a_checkpoint_by_what_is_known(known, state):
-    assert state_of(claim(2), replace(known, now=at(20))) is state
+    ):
+        with subtests.test(known=known, state=state):
+            assert state_of(claim(2), replace(known, now=at(20))) is state
 
 
 # The belief.
 
 
-@pytest.mark.parametrize(
-    ("one", "known", "found"),
-    [
+def test_each_rule(subtests):
+    for one, known, found in (
         (claim(2), Known(), []),
         (claim(2), Known(head_required=True), ["ST-CKPT-152"]),
         (claim(2), Known(head=head(2), head_required=True), []),
@@ -230,15 +227,13 @@ def test_the_state_of_a_checkpoint_by_what_is_known(known, state):
             Known(history=history(3, set_aside=frozenset({digest(2)}))),
             ["ST-CKPT-160", "ST-CKPT-150"],
         ),
-    ],
-)
-def test_each_rule(one, known, found):
-    assert codes(one, known) == found
+    ):
+        with subtests.test(one=one, known=known):
+            assert codes(one, known) == found
 
 
-@pytest.mark.parametrize(
-    ("known", "left"),
-    [
+def test_an_excuse_is_for_one_checkpoint_and_for_three_codes(subtests):
+    for known, left in (
         (Known(head=head(3)), []),
         (Known(floor=floor(3)), []),
         (Known(floor=floor(2, digest=digest(9))), []),
@@ -248,12 +243,11 @@ def test_each_rule(one, known, found):
         (Known(head=head(1, digest=digest(9))), ["ST-CKPT-170"]),
         (Known(history=history(3)), ["ST-CKPT-150"]),
         (Known(history=history(3, set_aside=frozenset({digest(2)}))), ["ST-CKPT-150"]),
-    ],
-)
-def test_an_excuse_is_for_one_checkpoint_and_for_three_codes(known, left):
-    assert codes(claim(2), replace(known, excused=frozenset({digest(2)}))) == left
-    for others in (frozenset(), frozenset({digest(1)})):
-        assert codes(claim(2), replace(known, excused=others))
+    ):
+        with subtests.test(known=known, left=left):
+            assert codes(claim(2), replace(known, excused=frozenset({digest(2)}))) == left
+            for others in (frozenset(), frozenset({digest(1)})):
+                assert codes(claim(2), replace(known, excused=others))
 
 
 def test_only_the_one_before_it_counts_as_such():
@@ -368,15 +362,13 @@ def gone(**changes):
     return Eviction(**{"epoch": 3, "led": False, "until": at(50), **changes})
 
 
-@pytest.mark.parametrize(
-    ("time", "doubted"),
-    [(at(49.999), False), (at(50), True), (at(50.001), True)],
-)
-def test_before_is_before(time, doubted):
+def test_before_is_before(subtests):
     """What was made at the very moment of the last good evidence was not made before it."""
-    assert in_doubt(gone(), claim(), made(time=time), 4) is doubted
-    assert in_doubt(gone(), None, made(time=time), 4) is doubted
-    assert in_doubt(gone(), claim(created=time), None, 4) is doubted
+    for time, doubted in ((at(49.999), False), (at(50), True), (at(50.001), True)):
+        with subtests.test(time=time, doubted=doubted):
+            assert in_doubt(gone(), claim(), made(time=time), 4) is doubted
+            assert in_doubt(gone(), None, made(time=time), 4) is doubted
+            assert in_doubt(gone(), claim(created=time), None, 4) is doubted
 
 
 def test_what_was_made_without_the_node_is_not_in_doubt():
@@ -412,20 +404,18 @@ def old(*steps):
     return [claim(seq, step=at_step, digest=f"d{at_step}") for seq, at_step in enumerate(steps)]
 
 
-@pytest.mark.parametrize(
-    ("keep", "every", "protected", "going"),
-    [
+def test_the_newest_stay_and_every_so_many(subtests):
+    for keep, every, protected, going in (
         (0, 0, [], []),
         (1, 0, [], [10, 20, 30, 40]),
         (2, 0, [], [10, 20, 30]),
         (9, 0, [], []),
         (2, 20, [], [10, 30]),
         (2, 0, ["d20"], [10, 30]),
-    ],
-)
-def test_the_newest_stay_and_every_so_many(keep, every, protected, going):
-    found = removable(old(10, 20, 30, 40, 50), keep=keep, every=every, protected=protected)
-    assert [one.checkpoint.step for one in found] == going
+    ):
+        with subtests.test(keep=keep, every=every):
+            found = removable(old(10, 20, 30, 40, 50), keep=keep, every=every, protected=protected)
+            assert [one.checkpoint.step for one in found] == going
 
 
 def test_newest_is_by_number_not_by_step():
@@ -434,16 +424,14 @@ def test_newest_is_by_number_not_by_step():
     assert [one.checkpoint.step for one in found] == [10]
 
 
-@pytest.mark.parametrize(
-    ("present", "seen", "number"),
-    [
+def test_no_number_is_used_twice(subtests):
+    for present, seen, number in (
         (None, None, 5),
         (head(4), None, 5),
         (head(5), None, 6),
         (head(9, run_id="run-2"), None, 5),
         (head(6), floor(8), 9),
         (head(8), floor(6), 9),
-    ],
-)
-def test_no_number_is_used_twice(present, seen, number):
-    assert next_seq(5, RUN, present, seen) == number
+    ):
+        with subtests.test(present=present, seen=seen):
+            assert next_seq(5, RUN, present, seen) == number

@@ -24,6 +24,7 @@ from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.errors import UsageError
 from securetrain.ledger import events
+from tests.vocabulary import refused
 
 DATA = b"d" * 2500
 
@@ -270,5 +271,4 @@ def test_a_disk_that_fails_is_told_as_such(run, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(Path, "iterdir", fail)
-    with pytest.raises(UsageError, match="ST-USAG-002"):
-        run.begin()
+    refused(UsageError, "ST-USAG-002", run.begin)

@@ -26,6 +26,7 @@ from securetrain.artifacts.scan.findings import ScanResult
 from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import UsageError
+from tests.vocabulary import refused
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:torch.distributed is disabled:UserWarning", "ignore:.*TypedStorage:UserWarning"
@@ -410,6 +411,4 @@ def test_archives_in_archives_end_somewhere(room: Path, evil: bytes) -> None:
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as error:
-        scan_path(tmp_path / "none")
-    assert error.value.code == "ST-USAG-002"
+    refused(UsageError, "ST-USAG-002", scan_path, tmp_path / "none")

@@ -16,6 +16,7 @@ from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from tests import vocabulary
 
 NODES = ("spiffe://t/job/r/node/a", "spiffe://t/job/r/node/b")
 WORLD = 4
@@ -288,6 +289,4 @@ def test_recorded_steps_are_part_of_what_each_rank_signs(predicate, signers, tru
         older = message.replace(b"rank-file/2", b"rank-file/1")
         newer = messages_of(predicate)[0].replace(b"rank-file/1", b"rank-file/2")
         for bad in (older, newer, b"securetrain/rank-file/2\n" + message):
-            with pytest.raises(UsageError) as refused:
-                members.read_message(bad)
-            assert refused.value.code == "ST-USAG-008"
+            vocabulary.refused(UsageError, "ST-USAG-008", members.read_message, bad)

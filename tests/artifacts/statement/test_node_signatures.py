@@ -34,6 +34,7 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import statement as in_toto
 from securetrain.identity.log import hashes_of, merkle
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from tests import vocabulary
 
 NODES = ("spiffe://t/job/r/node/a", "spiffe://t/job/r/node/b")
 WORLD = 6
@@ -358,9 +359,7 @@ def test_lies_about_a_nodes_signature(saved, trust, nobody, lie):
         # The control: without that rule, nobody would ask any further.
         assert found_in(said, nobody, required=False) == []
         payload = _envelope(saved, said)
-        with pytest.raises(IntegrityError) as refused:
-            open_statement(payload, Kind.CHECKPOINT, trust)
-        assert refused.value.code == code
+        vocabulary.refused(IntegrityError, code, open_statement, payload, Kind.CHECKPOINT, trust)
         return
     assert found_in(said, nobody, required=False) == []
     found = found_in(said, trust)

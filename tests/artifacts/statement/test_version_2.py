@@ -22,6 +22,7 @@ from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError
 from securetrain.identity import statement
+from tests.vocabulary import refused
 
 
 def signed_as(root, said, predicate_type, key, predicate):
@@ -83,6 +84,4 @@ def test_the_statements_of_all_parents_or_of_none(tmp_path, keys, forge):
     said = forge(tmp_path / "ckpt")
     parents = [ParentRef(digest="a" * 64), ParentRef(digest="b" * 64, role=ParentRole.BASE)]
     lacking = msgspec.structs.replace(said, parents=parents, bound=Bound(parents=["c" * 64]))
-    with pytest.raises(IntegrityError) as error:
-        sign(lacking, "ckpt", keys.checkpoint)
-    assert error.value.code == "ST-CKPT-101"
+    refused(IntegrityError, "ST-CKPT-101", sign, lacking, "ckpt", keys.checkpoint)

@@ -16,6 +16,7 @@ from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.s3 import CLAIM, Claim, S3Storage
 from securetrain.artifacts.tree.storage import storage_of
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
+from tests import vocabulary
 from tests.s3_store import BUCKET, LIES, TRANSPORT, Fault
 
 DATA = "rank-00000.bin"
@@ -39,8 +40,7 @@ def test_saved_verified_and_loaded(run):
     run.save(2, how=async_save).result(timeout=120)
     assert run.holds(2)
     assert [place.base for place in storage(run).siblings()] == ["step-2"]
-    with pytest.raises(IntegrityError, match="ST-CKPT-201"):
-        run.save(1)
+    vocabulary.refused(IntegrityError, "ST-CKPT-201", run.save, 1)
     assert run.holds(1)
     run.store.asked.clear()
     assert run.load(3)[0] == "ST-CKPT-100"
@@ -252,8 +252,7 @@ def test_a_claim_of_a_dead_process_is_taken_over_and_of_a_live_one_is_not(run, m
     assert run.holds(1)
     remove(run, 1)
     claim_of(run, boot="another machine")
-    with pytest.raises(IntegrityError, match="ST-CKPT-201"):
-        run.save(1)
+    vocabulary.refused(IntegrityError, "ST-CKPT-201", run.save, 1)
     monkeypatch.setattr(lease, "OLD", 0.0)
     run.save(1)
     assert run.holds(1)
@@ -265,8 +264,7 @@ def test_whoever_was_taken_for_dead_cannot_commit(run, monkeypatch):
     slow.begin()
     with slow.create("rank-00007.bin") as sink:
         sink.write(memoryview(b"x" * 100))
-    with pytest.raises(IntegrityError, match="ST-CKPT-201"):
-        run.save(1)
+    vocabulary.refused(IntegrityError, "ST-CKPT-201", run.save, 1)
     from securetrain.artifacts.tree import s3
 
     s3._making.clear()  # as if its process had ended
@@ -297,8 +295,7 @@ def test_a_store_that_keeps_no_conditions_is_refused(run, monkeypatch):
         return real(**said)
 
     monkeypatch.setattr(client, "put_object", put_object)
-    with pytest.raises(UsageError, match="ST-USAG-024"):
-        run.save(1)
+    vocabulary.refused(UsageError, "ST-USAG-024", run.save, 1)
 
 
 @pytest.mark.parametrize(
@@ -322,15 +319,13 @@ def test_where_a_store_may_be(endpoint, refused):
     if not refused:
         s3_client.check_address(endpoint)
         return
-    with pytest.raises(UsageError, match="ST-USAG-023"):
-        s3_client.check_address(endpoint)
+    vocabulary.refused(UsageError, "ST-USAG-023", s3_client.check_address, endpoint)
 
 
 def test_an_endpoint_without_tls_is_refused_before_it_is_asked(s3, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://198.51.100.1:9000")
     s3_store_forget()
-    with pytest.raises(UsageError, match="ST-USAG-023"):
-        storage_of("s3://bucket/run/step-1")
+    vocabulary.refused(UsageError, "ST-USAG-023", storage_of, "s3://bucket/run/step-1")
 
 
 def s3_store_forget():
@@ -373,8 +368,7 @@ def test_an_answer_without_end_is_given_up(run, monkeypatch):
 
 @pytest.mark.parametrize("url", ["s3://", "s3://b/../x", "s3://u@b/x", "s3://b/x?y", "s3://b/%2e"])
 def test_a_url_that_names_no_place(s3, url):
-    with pytest.raises(UsageError, match="ST-USAG-001"):
-        storage_of(url)
+    vocabulary.refused(UsageError, "ST-USAG-001", storage_of, url)
 
 
 def test_without_the_extra_the_way_to_install_it_is_said(s3, monkeypatch):

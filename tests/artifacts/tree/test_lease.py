@@ -64,9 +64,8 @@ def left(tmp_path):
 HERE = Maker(pid=10, start=5, pids="pid:[1]", boot="a", host="here")
 
 
-@pytest.mark.parametrize(
-    ("changed", "locked", "age", "gone"),
-    [
+def test_makers_elsewhere_count_as_alive_for_as_long_as_they_may_be(subtests):
+    for changed, locked, age, gone in (
         ({"boot": "b"}, False, OLD, True),
         ({"boot": "b"}, False, OLD - 1, False),
         ({"boot": "b"}, True, 10 * OLD, False),
@@ -75,16 +74,16 @@ HERE = Maker(pid=10, start=5, pids="pid:[1]", boot="a", host="here")
         ({"pids": "pid:[2]"}, False, GRACE - 1, False),
         ({"pids": "pid:[2]"}, True, 10 * OLD, False),
         ({"pids": ""}, True, 10 * OLD, False),
-    ],
-)
-def test_makers_elsewhere_count_as_alive_for_as_long_as_they_may_be(changed, locked, age, gone):
-    maker = msgspec.structs.replace(HERE, **changed)
-    assert abandoned(maker, HERE, locked=locked, age=age) is gone
+    ):
+        with subtests.test(changed=changed, locked=locked):
+            maker = msgspec.structs.replace(HERE, **changed)
+            assert abandoned(maker, HERE, locked=locked, age=age) is gone
 
 
-@pytest.mark.parametrize(("age", "gone"), [(OLD, True), (OLD - 1, False)])
-def test_nobody_s_directory_goes_by_age(age, gone):
-    assert abandoned(None, HERE, locked=False, age=age) is gone
+def test_nobody_s_directory_goes_by_age(subtests):
+    for age, gone in ((OLD, True), (OLD - 1, False)):
+        with subtests.test(age=age, gone=gone):
+            assert abandoned(None, HERE, locked=False, age=age) is gone
 
 
 def test_a_maker_here_is_looked_for_by_its_number_and_start(dead):

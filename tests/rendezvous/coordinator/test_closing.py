@@ -13,9 +13,8 @@ from securetrain.rendezvous.coordinator.closing import Suspicions, is_over
 FIRST, MAJORITY, ALL = CloseQuorum
 
 
-@pytest.mark.parametrize(
-    ("rule", "votes", "over"),
-    [
+def test_the_quorum_of_the_policy(subtests):
+    for rule, votes, over in (
         (FIRST, "", False),
         (FIRST, "a", True),
         (FIRST, "b", False),
@@ -27,10 +26,9 @@ FIRST, MAJORITY, ALL = CloseQuorum
         (MAJORITY, "bcd", True),
         (ALL, "abc", False),
         (ALL, "abcd", True),
-    ],
-)
-def test_the_quorum_of_the_policy(rule, votes, over):
-    assert is_over(rule, "abcd", set(votes), "abcdx") is over
+    ):
+        with subtests.test(rule=rule, votes=votes):
+            assert is_over(rule, "abcd", set(votes), "abcdx") is over
 
 
 @pytest.mark.parametrize("rule", CloseQuorum)
@@ -40,10 +38,11 @@ def test_a_job_is_over_when_everybody_who_is_there_is_done(rule):
     assert not is_over(rule, "abcd", {"d"}, set()), "nobody is there: those that are lost may come"
 
 
-@pytest.mark.parametrize("rule", CloseQuorum)
-def test_who_is_no_member_has_no_vote(rule):
-    assert not is_over(rule, "ab", {"x", "y", "z"}, {"a", "b", "x", "y", "z"})
-    assert not is_over(rule, "ab", {"x"}, {"x"})
+def test_who_is_no_member_has_no_vote(subtests):
+    for rule in CloseQuorum:
+        with subtests.test(rule=rule):
+            assert not is_over(rule, "ab", {"x", "y", "z"}, {"a", "b", "x", "y", "z"})
+            assert not is_over(rule, "ab", {"x"}, {"x"})
 
 
 def epoch(number, *members) -> Any:

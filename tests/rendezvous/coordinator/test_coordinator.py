@@ -20,6 +20,7 @@ from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.rendezvous.coordinator import admission
 from securetrain.rendezvous.coordinator.coordinator import Coordinator
 from securetrain.rendezvous.wire.protocol import PROTOCOL, Done, Hello
+from tests.vocabulary import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 REVOKED = AdmissionError("ST-ADMN-013", "it was revoked")
@@ -156,8 +157,7 @@ def test_a_revoked_nodes_lease_is_not_renewed(revoking, told, job):
     session = FakeSession("node-0")
     revoking.renewed(session, result())
     told.error = REVOKED
-    with pytest.raises(AdmissionError, match="ST-ADMN-013"):
-        revoking.renewed(session, result())
+    refused(AdmissionError, "ST-ADMN-013", revoking.renewed, session, result())
     assert names(job) == ["lease-renewed"]
 
 
@@ -187,9 +187,8 @@ def test_without_a_list_nobody_is_revoked(build):
 def test_a_closed_job_takes_nobody(build):
     coordinator = build()
     coordinator._rounds.close()
-    with pytest.raises(AdmissionError, match="the job is closed") as caught:
-        coordinator.authenticated(FakeSession("node-0"))
-    assert caught.value.code == "ST-ADMN-008"
+    error = refused(AdmissionError, "ST-ADMN-008", coordinator.authenticated, FakeSession("node-0"))
+    assert "the job is closed" in str(error)
     assert coordinator._nodes == {}
 
 
@@ -197,9 +196,7 @@ def test_a_twin_is_refused_and_both_are_noted(build, job):
     coordinator = build()
     first = enter(coordinator, "node-0")
     for twin in (FakeSession("node-0", "another"), FakeSession("node-1", "node-0")):
-        with pytest.raises(AdmissionError) as caught:
-            coordinator.authenticated(twin)
-        assert caught.value.code == "ST-ADMN-011"
+        refused(AdmissionError, "ST-ADMN-011", coordinator.authenticated, twin)
     assert coordinator._nodes == {"node-0": first}
     assert names(job).count("node-has-twin") == 2
 
@@ -208,9 +205,8 @@ def test_twice_as_many_as_are_wanted_is_the_end(build):
     coordinator = build(max_nodes=1)
     for n in range(2):
         coordinator.authenticated(FakeSession(f"node-{n}"))
-    with pytest.raises(AdmissionError, match="spare ones included") as caught:
-        coordinator.authenticated(FakeSession("node-2"))
-    assert caught.value.code == "ST-ADMN-008"
+    error = refused(AdmissionError, "ST-ADMN-008", coordinator.authenticated, FakeSession("node-2"))
+    assert "spare ones included" in str(error)
     assert len(coordinator._nodes) == 2
 
 
@@ -221,8 +217,7 @@ def test_nodes_with_and_without_a_tunnel_do_not_mix(build):
     other.hello = Hello(
         *(PROTOCOL, "job-1", "node-1", "192.0.2.2"), wireguard="Q" * 43 + "=", wireguard_port=1
     )
-    with pytest.raises(NetworkError, match="ST-NETW-001"):
-        coordinator.authenticated(other)
+    refused(NetworkError, "ST-NETW-001", coordinator.authenticated, other)
     assert list(coordinator._nodes) == ["node-0"]
 
 

@@ -18,6 +18,7 @@ from securetrain.rendezvous.wire.protocol import (
     decode_message,
     encode_frame,
 )
+from tests.vocabulary import refused
 
 
 def told(membership: Membership) -> list[tuple[str, bytes]]:
@@ -75,15 +76,13 @@ def test_a_node_that_shows_more_than_it_may_is_out(job, tools, floors):
     assert decode_message(encode_frame(Ready(floors=largest))[4:]) == Ready(floors=largest)
     job.start(min_nodes=1, max_nodes=1)
     member = job.join("node-0", floors=lambda: floors)
-    with pytest.raises(AdmissionError, match="ST-ADMN-001"):
-        member.next_round(lambda _: 1, tools.PATIENCE)
+    refused(AdmissionError, "ST-ADMN-001", member.next_round, lambda _: 1, tools.PATIENCE)
     job.expect("ST-ADMN-001", "node-evicted")
 
 
 def test_a_ready_of_the_protocol_before_is_refused():
     """Without a word about floors: such a node is refused before that, by ALPN and Hello."""
-    with pytest.raises(AdmissionError, match="ST-ADMN-001"):
-        decode_message(b'{"type":"ready"}')
+    refused(AdmissionError, "ST-ADMN-001", decode_message, b'{"type":"ready"}')
     assert PROTOCOL == "securetrain-rdzv/5"
 
 

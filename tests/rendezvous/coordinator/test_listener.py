@@ -101,18 +101,16 @@ def test_an_ipv6_network_is_one_address(entrance):
     assert not honest.gone.is_set()
 
 
-@pytest.mark.parametrize(
-    ("address", "bucket"),
-    [
+def test_what_counts_as_one_address(subtests):
+    for address, bucket in (
         ("10.0.0.1", "10.0.0.1"),
         ("::1", "::/64"),
         ("fe80::1%eth0", "fe80::/64"),
         ("::ffff:10.0.0.1", "10.0.0.1"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-    ],
-)
-def test_what_counts_as_one_address(address, bucket):
-    assert bucket_of(address) == bucket
+    ):
+        with subtests.test(address=address, bucket=bucket):
+            assert bucket_of(address) == bucket
 
 
 def test_who_has_passed_has_a_place_no_more(entrance):

@@ -8,6 +8,7 @@ from securetrain.core.errors import AdmissionError
 from securetrain.rendezvous.coordinator import quotas as module
 from securetrain.rendezvous.coordinator.quotas import Bucket, Quotas
 from securetrain.rendezvous.wire.protocol import Heartbeat, Ready, Renew, Suspect
+from tests import vocabulary
 
 ACCUSATION = Suspect(node="node-1", epoch=0, code="ST-GRAD-001")
 
@@ -90,8 +91,7 @@ def test_a_short_heart_beat_has_its_messages():
 
 def test_what_is_written_for_a_node_is_bounded_in_bytes(scene):
     scene.quotas.write("node-0", 100_000)
-    with pytest.raises(AdmissionError, match="ST-ADMN-031"):
-        scene.quotas.write("node-0", 100_000)
+    vocabulary.refused(AdmissionError, "ST-ADMN-031", scene.quotas.write, "node-0", 100_000)
     scene.quotas.write("node-1", 100_000)
     scene.time += 300
     scene.quotas.write("node-0", 100_000)

@@ -21,6 +21,7 @@ from securetrain.rendezvous.member.identity_dir import (
 )
 from securetrain.rendezvous.member.renewed import check_renewed
 from securetrain.rendezvous.wire.protocol import Admit
+from tests.vocabulary import refused
 
 HOUR = timedelta(hours=1)
 
@@ -75,9 +76,7 @@ def test_when_nothing_may_or_can_be_issued(identity, job, tools, why, code):
 
     later = tools.now() + timedelta(minutes=40)
     renewal = Renewal(issue=issue, clock=lambda: later, journal=Journal(job.ledger))
-    with pytest.raises(AdmissionError) as caught:
-        renewal.renew(identity.spiffe, identity.certificate)
-    assert caught.value.code == code
+    refused(AdmissionError, code, renewal.renew, identity.spiffe, identity.certificate)
     assert job.events() == []
 
 
@@ -191,8 +190,7 @@ def test_an_admission_with_somebody_elses_certificate_is_refused(job, tools, mon
         return other.certificate
 
     monkeypatch.setattr(Renewal, "renew", renew)
-    with pytest.raises(AdmissionError, match="ST-ADMN-006"):
-        job.join()
+    refused(AdmissionError, "ST-ADMN-006", job.join)
 
 
 def test_most_admissions_carry_none(job, tools):

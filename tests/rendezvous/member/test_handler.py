@@ -30,6 +30,7 @@ from securetrain.rendezvous.member.handler import as_rendezvous_error
 from securetrain.rendezvous.member.identity_dir import load_identity, store_identity
 from securetrain.rendezvous.member.round import SpareNodeError
 from securetrain.rendezvous.member.store import connect_store, host_store
+from tests.vocabulary import refused
 
 _SOON = timedelta(seconds=10)
 
@@ -72,8 +73,7 @@ def test_a_plain_tcpstore_answers_everybody_on_every_address():
         stranger.set("/secret", b"poison")
         assert stranger.num_keys() >= 1
     assert store.get("secret") == b"poison"
-    with pytest.raises(NetworkError, match="ST-NETW-002"):
-        require_only("127.0.0.1", store.port)
+    refused(NetworkError, "ST-NETW-002", require_only, "127.0.0.1", store.port)
 
 
 def test_our_store_listens_on_one_address():
@@ -286,9 +286,8 @@ def test_a_bad_identity_is_refused_before_anything_is_connected(job, tmp_path):
         get_rendezvous_handler(parameters)
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
+def test_torchelastic_gets_the_errors_it_knows(subtests):
+    for error, kind in (
         (AdmissionError("ST-ADMN-008", "closed"), RendezvousClosedError),
         (SpareNodeError("ST-ADMN-008", "closed"), RendezvousGracefulExitError),
         (AdmissionError("ST-ADMN-005", "late"), RendezvousTimeoutError),
@@ -296,12 +295,11 @@ def test_a_bad_identity_is_refused_before_anything_is_connected(job, tmp_path):
         (AdmissionError("ST-ADMN-009", "forged"), RendezvousStateError),
         (AdmissionError("ST-ADMN-002", "stranger"), RendezvousConnectionError),
         (NetworkError("ST-NETW-002", "everywhere"), RendezvousConnectionError),
-    ],
-)
-def test_torchelastic_gets_the_errors_it_knows(error, kind):
-    mapped = as_rendezvous_error(error)
-    assert type(mapped) is kind
-    assert error.code in str(mapped)
+    ):
+        with subtests.test(error=error, kind=kind):
+            mapped = as_rendezvous_error(error)
+            assert type(mapped) is kind
+            assert error.code in str(mapped)
 
 
 def test_a_stranger_is_told_apart_from_a_store(job):
@@ -363,13 +361,14 @@ def handler_of(member=None, **nodes):
     return made
 
 
-@pytest.mark.parametrize("closed", [False, True])
-def test_a_job_is_closed_when_this_node_or_another_has_closed_it(closed):
-    assert not handler_of().is_closed()
-    assert handler_of(FakeMember(closed=closed)).is_closed() is closed
-    handler = handler_of(FakeMember())
-    handler.set_closed()
-    assert handler.is_closed()
+def test_a_job_is_closed_when_this_node_or_another_has_closed_it(subtests):
+    for closed in (False, True):
+        with subtests.test(closed=closed):
+            assert not handler_of().is_closed()
+            assert handler_of(FakeMember(closed=closed)).is_closed() is closed
+            handler = handler_of(FakeMember())
+            handler.set_closed()
+            assert handler.is_closed()
 
 
 @pytest.mark.parametrize(

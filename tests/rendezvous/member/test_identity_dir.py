@@ -9,6 +9,7 @@ from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member.identity_dir import load_identity, write_identity
+from tests.vocabulary import refused
 
 
 @pytest.fixture
@@ -34,8 +35,7 @@ def test_an_existing_key_is_kept(ca, tools, tmp_path):
 def test_a_key_that_others_may_read(ca, tools, tmp_path):
     write_identity(tmp_path / "id", ca, "node-0", tools.now())
     (tmp_path / "id/node.pem").chmod(0o640)
-    with pytest.raises(IdentityError, match="ST-IDEN-010"):
-        load_identity(tmp_path / "id", tools.now())
+    refused(IdentityError, "ST-IDEN-010", load_identity, tmp_path / "id", tools.now())
 
 
 def test_a_certificate_for_another_key(ca, tools, tmp_path):
@@ -55,8 +55,7 @@ def test_a_coordinators_certificate(ca, tools, tmp_path):
     identity = write_identity(tmp_path / "id", ca, "node-0", tools.now())
     leaf = ca.issue(Role.COORDINATOR, identity.key.public, tools.now(), lifetime=timedelta(hours=1))
     (tmp_path / "id/node.crt").write_bytes(certificate_pem(leaf))
-    with pytest.raises(IdentityError, match="ST-IDEN-005"):
-        load_identity(tmp_path / "id", tools.now())
+    refused(IdentityError, "ST-IDEN-005", load_identity, tmp_path / "id", tools.now())
 
 
 @pytest.mark.parametrize("name", ["node.pem", "node.crt", "ca.crt"])

@@ -457,6 +457,4 @@ def test_a_node_without_a_network_needs_a_policy_that_names_it(job):
     from securetrain.core.errors import SecureTrainError
 
     job.start(1, 2)
-    with pytest.raises(SecureTrainError) as caught:
-        job.join(network=NetworkProfile.STORE_TLS)
-    assert caught.value.code == "ST-NETW-001"
+    refused(SecureTrainError, "ST-NETW-001", job.join, network=NetworkProfile.STORE_TLS)

@@ -5,12 +5,12 @@
 import os
 from datetime import timedelta
 
-import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from securetrain.core.errors import AdmissionError, NetworkError, UsageError
 from securetrain.rendezvous.member import store
 from securetrain.rendezvous.member.store import connect_store, host_store
+from tests.vocabulary import refused
 
 SECOND = timedelta(seconds=1)
 
@@ -29,18 +29,13 @@ def test_a_store_that_does_not_take_the_socket_listens_everywhere_and_is_refused
         return TCPStore(address, port, **settings)
 
     monkeypatch.setattr(store, "TCPStore", everywhere)
-    with pytest.raises(NetworkError) as caught:
-        host_store("127.0.0.1", 10 * SECOND)
-    assert caught.value.code == "ST-NETW-002"
+    refused(NetworkError, "ST-NETW-002", host_store, "127.0.0.1", 10 * SECOND)
 
 
 def test_an_address_of_another_machine():
-    with pytest.raises(UsageError) as caught:
-        host_store("192.0.2.1", SECOND)
-    assert caught.value.code == "ST-USAG-002"
+    refused(UsageError, "ST-USAG-002", host_store, "192.0.2.1", SECOND)
 
 
 def test_a_store_that_is_not_there():
-    with pytest.raises(AdmissionError, match="the store of rank 0 does not answer") as caught:
-        connect_store("127.0.0.1", 1, SECOND)
-    assert caught.value.code == "ST-ADMN-007"
+    error = refused(AdmissionError, "ST-ADMN-007", connect_store, "127.0.0.1", 1, SECOND)
+    assert "the store of rank 0 does not answer" in str(error)

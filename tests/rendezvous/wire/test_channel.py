@@ -25,6 +25,7 @@ from securetrain.rendezvous.wire.protocol import (
     Status,
 )
 from securetrain.rendezvous.wire.tls import PeerCheck, make_connection, make_context
+from tests.vocabulary import refused
 
 _REFUSAL = Refuse(code="ST-ADMN-013", what="it was sold", fix="ask who sold it")
 
@@ -224,8 +225,7 @@ def test_a_joining_node_that_was_still_proving_hears_why(job, tools, monkeypatch
             tools.wait_until(lambda: not job.coordinator._sessions, "it is over")
             return honest.collect(binding, ask)
 
-    with pytest.raises(AdmissionError, match="ST-ADMN-010"):
-        job.join(identity=identity, attester=Slow())
+    refused(AdmissionError, "ST-ADMN-010", job.join, identity=identity, attester=Slow())
 
 
 def test_the_end_that_a_peer_announces_counts_while_its_socket_is_open(ends, tools):
@@ -239,17 +239,13 @@ def test_the_end_that_a_peer_announces_counts_while_its_socket_is_open(ends, too
 def test_a_message_that_tls_does_not_take_is_not_lost_in_silence(ends, tools):
     node, _ = ends
     node.connection.shutdown()
-    with pytest.raises(AdmissionError) as error:
-        node.send(Heartbeat(), tools.soon())
-    assert error.value.code == "ST-ADMN-002"
+    refused(AdmissionError, "ST-ADMN-002", node.send, Heartbeat(), tools.soon())
 
 
 def test_a_deadline_holds_although_there_is_always_more_to_read(ends, tools):
     node, coordinator = ends
     node.send(Heartbeat(), tools.soon())
-    with pytest.raises(AdmissionError) as error:
-        coordinator.receive(0.0)
-    assert error.value.code == "ST-ADMN-005"
+    refused(AdmissionError, "ST-ADMN-005", coordinator.receive, 0.0)
 
 
 def test_a_message_comes_before_a_wakeup_that_does_not(ends, tools):

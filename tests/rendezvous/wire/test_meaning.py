@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from securetrain.core.errors import AdmissionError
 from securetrain.network.wireguard import WireGuardKey
 from securetrain.rendezvous.wire.meaning import LOW_ORDER, check_address, check_key
+from tests.vocabulary import refused
 
 PRIME = 2**255 - 19
 HERE, AWAY = "127.0.0.1:4000", "192.0.2.7:4000"
@@ -29,13 +30,12 @@ def test_all_encodings_of_low_order_points_are_known():
     assert len(ALL) == 14
 
 
-@pytest.mark.parametrize("key", ALL, ids=lambda key: key[::-1].hex()[:16])
-def test_a_point_of_low_order_is_no_key(key):
-    with pytest.raises(ValueError, match="computing"):
-        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(key))
-    with pytest.raises(AdmissionError, match="low order") as error:
-        check_key(key)
-    assert error.value.code == "ST-ADMN-032"
+def test_a_point_of_low_order_is_no_key(subtests):
+    for key in ALL:
+        with subtests.test(key=key):
+            with pytest.raises(ValueError, match="computing"):
+                X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(key))
+            assert "low order" in str(refused(AdmissionError, "ST-ADMN-032", check_key, key))
 
 
 def test_a_key_has_one_spelling():
@@ -62,16 +62,13 @@ def test_a_key_has_one_spelling():
 )
 @pytest.mark.parametrize("alone", [True, False])
 def test_an_address_that_is_nobodys(address, alone):
-    with pytest.raises(AdmissionError) as error:
-        check_address(address, AWAY, alone=alone)
-    assert error.value.code == "ST-ADMN-032"
+    refused(AdmissionError, "ST-ADMN-032", check_address, address, AWAY, alone=alone)
 
 
-@pytest.mark.parametrize(
-    "address", ["192.0.2.7", "10.0.0.1", "2001:db8::1", "169.254.1.1", "fd00::1"]
-)
-def test_an_address_of_a_machine(address):
-    check_address(address, AWAY, alone=False)
+def test_an_address_of_a_machine(subtests):
+    for address in ("192.0.2.7", "10.0.0.1", "2001:db8::1", "169.254.1.1", "fd00::1"):
+        with subtests.test(address=address):
+            check_address(address, AWAY, alone=False)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1"])
@@ -79,12 +76,10 @@ def test_loopback_is_for_those_who_are_here(address):
     for remote in (HERE, "::1:4000", "::ffff:127.0.0.1:4000"):
         check_address(address, remote, alone=False)
     check_address(address, AWAY, alone=True)
-    with pytest.raises(AdmissionError, match="another machine") as error:
-        check_address(address, AWAY, alone=False)
-    assert error.value.code == "ST-ADMN-032"
+    error = refused(AdmissionError, "ST-ADMN-032", check_address, address, AWAY, alone=False)
+    assert "another machine" in str(error)
 
 
-@pytest.mark.parametrize("address", ["localhost", "", "1.2.3", "1.2.3.4/8"])
-def test_what_is_no_address(address):
-    with pytest.raises(AdmissionError, match="ST-ADMN-001"):
-        check_address(address, HERE, alone=True)
+def test_what_is_no_address():
+    for address in ("localhost", "", "1.2.3", "1.2.3.4/8"):
+        refused(AdmissionError, "ST-ADMN-001", check_address, address, HERE, alone=True)

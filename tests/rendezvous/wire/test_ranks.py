@@ -101,12 +101,13 @@ def test_every_rank_has_one_node_and_back(numbers):
     assert sum(len(ranks_of(epoch, member.node)) for member in epoch.members) == sum(numbers)
 
 
-@pytest.mark.parametrize("rank", [-1, 5, 1 << 40])
-def test_a_rank_that_nobody_has(rank):
-    with pytest.raises(LookupError, match=str(rank)):
-        node_of(membership((2, "default"), (3, "default")), rank)
-    with pytest.raises(LookupError, match="node-9"):
-        ranks_of(membership((2, "default")), "node-9")
+def test_a_rank_that_nobody_has(subtests):
+    for rank in (-1, 5, 1 << 40):
+        with subtests.test(rank=rank):
+            with pytest.raises(LookupError, match=str(rank)):
+                node_of(membership((2, "default"), (3, "default")), rank)
+            with pytest.raises(LookupError, match="node-9"):
+                ranks_of(membership((2, "default")), "node-9")
 
 
 def test_until_a_node_has_said_what_it_runs_the_membership_is_not_staffed():

@@ -33,6 +33,7 @@ from securetrain.rendezvous.wire.tunnel import (
     require_alike,
     store_host,
 )
+from tests.vocabulary import refused
 
 KEYS = [encode_key(WireGuardKey.generate().public) for _ in range(3)]
 BASELINE = Network(require=(NetworkProfile.LOOPBACK, NetworkProfile.OVERLAY))
@@ -108,24 +109,20 @@ class Recorded:
         yield
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({"wireguard": ""}, id="a port without a key"),
-        pytest.param({"wireguard_port": 0}, id="a key without a port"),
-        pytest.param({"wireguard": "A" * 43 + "="}, id="the key of nobody"),
-        pytest.param({"wireguard": "x"}, id="no key"),
-        pytest.param({"network": None}, id="for no profile"),
-        pytest.param({"network": NetworkProfile.LOOPBACK}, id="for a profile without one"),
-        pytest.param({**NONE}, id="a profile without its tunnel"),
-        pytest.param({"address": "0.0.0.0"}, id="everybody's address"),
-        pytest.param({"address": "224.0.0.1"}, id="a group's address"),
-    ],
-)
-def test_what_is_no_tunnel_is_refused(changes):
-    with pytest.raises(SecureTrainError) as error:
-        check_hello(hello(**changes))
-    assert error.value.code == "ST-ADMN-001"
+def test_what_is_no_tunnel_is_refused(subtests):
+    for name, changes in (
+        ("a port without a key", {"wireguard": ""}),
+        ("a key without a port", {"wireguard_port": 0}),
+        ("the key of nobody", {"wireguard": "A" * 43 + "="}),
+        ("no key", {"wireguard": "x"}),
+        ("for no profile", {"network": None}),
+        ("for a profile without one", {"network": NetworkProfile.LOOPBACK}),
+        ("a profile without its tunnel", {**NONE}),
+        ("everybody's address", {"address": "0.0.0.0"}),
+        ("a group's address", {"address": "224.0.0.1"}),
+    ):
+        with subtests.test(name):
+            refused(SecureTrainError, "ST-ADMN-001", check_hello, hello(**changes))
 
 
 def test_a_tunnel_and_none_are_accepted():
@@ -135,41 +132,29 @@ def test_a_tunnel_and_none_are_accepted():
     require_alike(hello(), [hello(1), hello(2)], HARDENED)
 
 
-@pytest.mark.parametrize(
-    ("said", "others", "network", "code"),
-    [
-        pytest.param(hello(**BARE), [], HARDENED, "ST-NETW-001", id="overlay only"),
-        pytest.param(hello(**BARE), [hello(1)], BASELINE, "ST-NETW-001", id="the others have"),
-        pytest.param(
-            hello(), [hello(1, **BARE)], BASELINE, "ST-NETW-001", id="the others have none"
-        ),
-        pytest.param(
-            hello(),
-            [hello(1, wireguard_port=5000)],
-            BASELINE,
-            "ST-ADMN-001",
-            id="another's endpoint",
-        ),
-        pytest.param(
+def test_all_or_none(subtests):
+    for name, said, others, network, code in (
+        ("overlay only", hello(**BARE), [], HARDENED, "ST-NETW-001"),
+        ("the others have", hello(**BARE), [hello(1)], BASELINE, "ST-NETW-001"),
+        ("the others have none", hello(), [hello(1, **BARE)], BASELINE, "ST-NETW-001"),
+        ("another's endpoint", hello(), [hello(1, wireguard_port=5000)], BASELINE, "ST-ADMN-001"),
+        (
+            "a profile that the policy does not name",
             hello(network=NetworkProfile.RDMA_TRUSTED),
             [],
             HARDENED,
             "ST-NETW-001",
-            id="a profile that the policy does not name",
         ),
-        pytest.param(
+        (
+            "another profile than the others'",
             hello(network=NetworkProfile.NCCL_TLS),
             [hello(1)],
             Network(require=(NetworkProfile.NCCL_TLS, NetworkProfile.OVERLAY)),
             "ST-NETW-001",
-            id="another profile than the others'",
         ),
-    ],
-)
-def test_all_or_none(said, others, network, code):
-    with pytest.raises(SecureTrainError) as error:
-        require_alike(said, others, network)
-    assert error.value.code == code
+    ):
+        with subtests.test(name):
+            refused(SecureTrainError, code, require_alike, said, others, network)
 
 
 def test_each_member_gets_its_own_pairs_and_no_others():
@@ -283,9 +268,7 @@ def test_members_apply_the_epoch_before_the_store(job, tools):
 
 def test_a_node_without_a_tunnel_is_not_admitted_where_one_is_needed(job, tools):
     job.start(1, 1, policy=overlay_policy(tools, NetworkProfile.OVERLAY))
-    with pytest.raises(NetworkError) as error:
-        job.join()
-    assert error.value.code == "ST-NETW-001"
+    refused(NetworkError, "ST-NETW-001", job.join)
     job.expect("ST-NETW-001", "node-refused")
 
 

@@ -44,6 +44,7 @@ from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity import KeylessPolicy
 from securetrain.identity.dsse import IN_TOTO, pae
+from tests import vocabulary
 from tests.identity.private_sigstore import ISSUER, SPIFFE, Instance
 
 from .conftest import NOW, named, pem_of
@@ -638,16 +639,12 @@ def test_the_vectors_that_are_invalid(
 ) -> None:
     document = json.loads(json.dumps(make(maker)))
     change(document)
-    with pytest.raises(IntegrityError) as error:
-        bundle_file.parse(json.dumps(document).encode(), "")
-    assert error.value.code == BAD
+    vocabulary.refused(IntegrityError, BAD, bundle_file.parse, json.dumps(document).encode(), "")
 
 
 def test_the_vector_whose_payload_is_invalid() -> None:
     said = changed(put("https://example.org/v1", "predicateType"))
-    with pytest.raises(IntegrityError) as error:
-        manifest.read(json.dumps(said).encode(), "")
-    assert error.value.code == BAD
+    vocabulary.refused(IntegrityError, BAD, manifest.read, json.dumps(said).encode(), "")
 
 
 # What the older releases' spellings must not let through.

@@ -26,6 +26,7 @@ from securetrain.identity.sigstore import KeylessPolicy
 from tests.identity.private_sigstore import ISSUER, SPIFFE, Instance
 from tests.identity.sigstore_services import ISSUER as SERVICES_ISSUER
 from tests.identity.sigstore_services import PIPELINE, Services, serve, token
+from tests.vocabulary import refused
 
 from .conftest import NOW
 
@@ -146,6 +147,4 @@ def test_a_model_is_signed_by_an_identity(services: Services, model: Path, tmp_p
     assert codes(verify(model, model / "model.sig", root, other)) == {"ST-OMSB-120"}
     (model / "config.json").write_text("[]")
     assert codes(verify(model, model / "model.sig", root, policy)) == {"ST-OMSB-130"}
-    with pytest.raises(UsageError) as error:
-        read_signer(name, tmp_path / "leaf.pem", (), lambda _: b"")
-    assert error.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", read_signer, name, tmp_path / "leaf.pem", (), lambda _: b"")

@@ -29,6 +29,7 @@ from securetrain.artifacts.model.oms.signers import (
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.dsse import IN_TOTO, pae
+from tests.vocabulary import refused
 
 from .conftest import NOW, Authority
 
@@ -91,9 +92,7 @@ def test_a_bundle_beside_the_model(model: Path, key: Key, tmp_path: Path) -> Non
 
 
 def test_nothing_is_overwritten(model: Path, key: Key, bundle: Path) -> None:
-    with pytest.raises(UsageError) as error:
-        sign_model(model, bundle, KeySigner(key=key))
-    assert error.value.code == "ST-USAG-005"
+    refused(UsageError, "ST-USAG-005", sign_model, model, bundle, KeySigner(key=key))
 
 
 def test_an_empty_model_is_not_signed(tmp_path: Path, key: Key) -> None:
@@ -483,6 +482,4 @@ def test_other_kinds_of_keys_are_refused() -> None:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    with pytest.raises(IntegrityError) as error:
-        keys.load_private(pem, None, "k")
-    assert error.value.code == "ST-OMSB-120"
+    refused(IntegrityError, "ST-OMSB-120", keys.load_private, pem, None, "k")

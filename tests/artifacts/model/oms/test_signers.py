@@ -25,6 +25,7 @@ from securetrain.artifacts.model.oms.signers import (
 )
 from securetrain.core.errors import IdentityError, IntegrityError
 from securetrain.identity.keys import PrivateKey
+from tests import vocabulary
 
 from .conftest import NOW, Authority
 
@@ -94,9 +95,7 @@ def test_a_key_that_is_not_in_the_token(token: str) -> None:
 
 
 def test_a_key_of_a_kind_that_the_format_does_not_know() -> None:
-    with pytest.raises(IntegrityError) as error:
-        HeldKey.of(PrivateKey.generate(), "pkcs11")
-    assert error.value.code == "ST-OMSB-120"
+    vocabulary.refused(IntegrityError, "ST-OMSB-120", HeldKey.of, PrivateKey.generate(), "pkcs11")
 
 
 def test_a_key_under_a_passphrase(model: Path, tmp_path: Path) -> None:
@@ -125,6 +124,4 @@ def test_a_key_under_a_passphrase(model: Path, tmp_path: Path) -> None:
     )
     assert public_of(read_signer(str(file), None, (), never)) == key.public_key()
     file.chmod(0o644)
-    with pytest.raises(IdentityError) as refused:
-        read_signer(str(file), None, (), never)
-    assert refused.value.code == "ST-IDEN-010"
+    vocabulary.refused(IdentityError, "ST-IDEN-010", read_signer, str(file), None, (), never)
