@@ -58,7 +58,7 @@ MODULES: Final = (
     "chain/verifying.py",
     "evidence/appraise.py",
     "evidence/inventory.py",
-    "ledger/events/base.py",
+    "ledger/events/event.py",
     "ledger/log.py",
     "ledger/reading.py",
     "evidence/node_appraiser.py",

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from securetrain.ledger.events.base import encode_event
+from securetrain.ledger.events.event import encode_event
 from securetrain.parallel.degrees import Degrees
 from securetrain.parallel.locality import machine_id, tp_machine_span
 from securetrain.parallel.mesh import make_mesh

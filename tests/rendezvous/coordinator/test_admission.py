@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from securetrain.core.errors import AdmissionError
-from securetrain.ledger.events.base import encode_event
+from securetrain.ledger.events.event import encode_event
 from securetrain.rendezvous.coordinator import admission
 from securetrain.rendezvous.coordinator.admission import record_end, twin_of
 

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Events of a node's launcher: start and end, preflight, environment, job network, workers."""
+"""Events of a node's launcher: start and end, preflight, environment, network, workers."""
 
 from typing import Final
 
 import msgspec
 
 from securetrain.core.vocabulary import OPEN_EGRESS, UNCONFINED, Boundary, NetworkProfile
-from securetrain.ledger.events.base import (
+from securetrain.ledger.events.event import (
     Allowed,
     Observed,
     PlainRefused,

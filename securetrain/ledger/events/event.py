@@ -126,7 +126,7 @@ class PeerRefused(PlainRefused, frozen=True, kw_only=True):
 
 
 KINDS: Final[dict[tuple[str, Decision], type[LedgerEvent]]] = {}
-"""Every event by its name and decision, in the order of the modules."""
+"""Every event by its name and decision, in the order of `events`."""
 
 _E = TypeVar("_E", bound=LedgerEvent)
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Events of the coordinator: enrollment, admission, membership, revocation."""
+"""Events of the coordinator: enrollment, admission, membership, revocation, fleets."""
 
 from securetrain.core.vocabulary import Boundary, NodeTier, tier_label
-from securetrain.ledger.events.base import (
+from securetrain.ledger.events.event import (
     Allowed,
     Observed,
     PeerRefused,
@@ -15,6 +15,13 @@ from securetrain.ledger.events.base import (
 
 _COORDINATOR = WriterRole.COORDINATOR
 _UNATTESTED = frozenset({NodeTier.SELF_ASSERTED, NodeTier.TEST_ONLY})
+
+
+def _tier_labels(tier: NodeTier) -> tuple[str, ...]:
+    return (tier_label(tier),) if tier in _UNATTESTED else ()
+
+
+# The coordinator: enrollment, admission, membership, revocation.
 
 
 @event("coordinator-started", Boundary.RENDEZVOUS, _COORDINATOR)
@@ -313,5 +320,52 @@ class MemberSuspected(Observed, frozen=True, kw_only=True):
     voices: int
 
 
-def _tier_labels(tier: NodeTier) -> tuple[str, ...]:
-    return (tier_label(tier),) if tier in _UNATTESTED else ()
+# The coordinator of a fleet: tokens, and what machines have proven.
+
+
+@event("fleet-token-made", Boundary.NODE, _COORDINATOR)
+class FleetTokenMade(Observed, frozen=True, kw_only=True):
+    """A machine may prove itself with a one-time token."""
+
+    token: str
+    """Id of its key."""
+    group: str
+    ends: str
+    replaces: str
+    """``yes`` when the node may have new hardware or another image group; else ``no``."""
+
+
+@event("machine-proven", Boundary.NODE, _COORDINATOR)
+class MachineProven(Allowed, frozen=True, kw_only=True):
+    """A machine has proven itself and waits to be signed; its token is spent."""
+
+    token: str
+    group: str
+    ek: str
+    """Name of the endorsement key, hex."""
+    evidence: str
+    """SHA-256 of what it said."""
+    address: str
+
+
+@event("machine-refused", Boundary.NODE, _COORDINATOR)
+class MachineRefused(PeerRefused, frozen=True, kw_only=True):
+    """A machine with a token has proven nothing."""
+
+
+@event("machine-enrolled", Boundary.NODE, _COORDINATOR)
+class MachineEnrolled(Allowed, frozen=True, kw_only=True):
+    """The proof of a machine was signed into the reference values."""
+
+    token: str
+    group: str
+    ek: str
+    version: int
+    """Of the edition."""
+    by: str
+    """``person``, or the rule."""
+
+
+@event("machine-rejected", Boundary.NODE, _COORDINATOR)
+class MachineRejected(Observed, frozen=True, kw_only=True):
+    """A person threw away a machine's tokens and what it had proven."""
