@@ -42,8 +42,8 @@ from securetrain.audit.fields import (
     shape_at,
     steps_of,
 )
+from securetrain.audit.functions import FUNCTIONS
 from securetrain.audit.functions.base import Function, Judgement
-from securetrain.audit.functions.registry import FUNCTIONS
 from securetrain.audit.kleene import Truth, unknown
 from securetrain.audit.params import Param, check_bounds, set_by_policy, value_of
 from securetrain.audit.predicates import (

@@ -17,6 +17,9 @@ from securetrain.audit.documents import EVIDENCE, Document
 from securetrain.audit.engine import audit, worst_states
 from securetrain.audit.facts.node import Node
 from securetrain.audit.fields import View, _open
+from securetrain.audit.functions import FUNCTIONS
+from securetrain.audit.functions.base import function
+from securetrain.audit.functions.paths import PathArgs, paths_safe
 from securetrain.audit.judging import Comparison, judge
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
@@ -412,3 +415,10 @@ def test_an_id_may_stand_once(tmp_path):
 def test_an_empty_directory_is_an_error_and_not_a_clean_audit(tmp_path):
     with pytest.raises(AuditError, match="0 check files"):
         load_checks(tmp_path)
+
+
+def test_a_function_is_registered_once():
+    with pytest.raises(ValueError, match="paths.safe_from_others: taken already"):
+        function("paths.safe_from_others", reads=())(paths_safe)
+    assert FUNCTIONS["paths.safe_from_others"].args is PathArgs
+    assert list(FUNCTIONS) == sorted(FUNCTIONS)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from securetrain.audit.facts.access import Reach
 from securetrain.audit.fields import View, resolve
-from securetrain.audit.functions.base import Args, Judgement, NoArgs, records
+from securetrain.audit.functions.base import Args, Judgement, NoArgs, fields, function, records
 from securetrain.audit.kleene import FALSE, truth, unknown
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ _CLOSED: Final = {
 }
 
 
+@function(
+    "identity.sshd_closed",
+    reads=(
+        ("node", "sshd", "options"),
+        *fields("node", "sshd", "options", "*", of=("name", "value", "match", "path", "line")),
+    ),
+)
 def sshd_closed(view: View, _: NoArgs) -> list[Judgement]:
     """For everybody, and in every Match block, root needs a key and nobody gets in by a password.
 
@@ -78,6 +85,10 @@ class SudoArgs(Args, frozen=True, kw_only=True):
     reach: tuple[Reach, ...]
 
 
+@function(
+    "identity.sudo_asks",
+    reads=fields("node", "sudo", "*", of=("who", "applies", "reach", "path", "line")),
+)
 def sudo_asks(view: View, args: SudoArgs) -> list[Judgement]:
     """The job's user becomes no other without a password, but for commands that are named."""
     found = []

@@ -9,7 +9,7 @@ from packaging.version import InvalidVersion
 
 from securetrain.audit.advisories import Advisories, shipped_advisories
 from securetrain.audit.fields import View, resolve
-from securetrain.audit.functions.base import Args, Judgement
+from securetrain.audit.functions.base import Args, Judgement, function
 from securetrain.audit.kleene import FALSE, TRUE, Truth, unknown
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class MatchArgs(Args, frozen=True, kw_only=True):
     max_age_days: int
 
 
+@function("advisories.none_match", reads=(("node", "packages", "*", "version"),))
 def no_advisory(view: View, args: MatchArgs) -> list[Judgement]:
     """No installed package of these has a known fault."""
     advisories = view.advisories or shipped_advisories()
@@ -71,6 +72,7 @@ class AgeArgs(Args, frozen=True, kw_only=True):
     max_age_days: int
 
 
+@function("advisories.in_date", reads=(("node", "packages"),))
 def advisories_in_date(view: View, args: AgeArgs) -> list[Judgement]:
     """The advisories are young enough for a package without one to be called clear."""
     advisories = view.advisories or shipped_advisories()

@@ -10,7 +10,7 @@ know.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -32,6 +32,7 @@ class Judgement:
 
 
 Body: TypeAlias = Callable[[View, Any], list[Judgement]]
+_B = TypeVar("_B", bound=Body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,10 @@ class NoArgs(Args, frozen=True, kw_only=True):
     """Nothing to say."""
 
 
+REGISTERED: Final[dict[str, Function]] = {}
+"""Every function by its name, in the order in which their modules are loaded."""
+
+
 def records(view: View, name: str, root: str = "node") -> tuple[Any, ...]:
     """The records of a section; the engine calls a function only with its evidence at hand."""
     value = resolve(view, (root, name))
@@ -65,3 +70,22 @@ def records(view: View, name: str, root: str = "node") -> tuple[Any, ...]:
 def fields(*path: str, of: tuple[str, ...]) -> tuple[Path, ...]:
     """The paths of several fields of one record."""
     return tuple((*path, name) for name in of)
+
+
+def function(name: str, *, reads: tuple[Path, ...], asks: bool = False) -> Callable[[_B], _B]:
+    """Register a function, whose second argument's type says what a check may give it.
+
+    Args:
+        name: The name by which checks call it.
+        reads: See `Function`.
+        asks: See `Function`.
+    """
+
+    def register(body: _B) -> _B:
+        if name in REGISTERED:
+            raise ValueError(f"{name}: taken already")
+        _, args, _ = body.__annotations__.values()
+        REGISTERED[name] = Function(name=name, body=body, args=args, reads=reads, asks=asks)
+        return body
+
+    return register

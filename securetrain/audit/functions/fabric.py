@@ -9,9 +9,9 @@ from typing import Any
 from securetrain.audit.facts.base import Location, Outcome
 from securetrain.audit.facts.node import EnvKind, PathFact, PathRole
 from securetrain.audit.fields import Missing, View, resolve
-from securetrain.audit.functions.base import Args, Judgement, NoArgs, records
-from securetrain.audit.functions.paths import path_is_safe
-from securetrain.audit.functions.settings import UNSET, setting
+from securetrain.audit.functions.base import Args, Judgement, NoArgs, function, records
+from securetrain.audit.functions.paths import PATHS, path_is_safe
+from securetrain.audit.functions.settings import SETTINGS, UNSET, setting
 from securetrain.audit.kleene import FALSE, TRUE, Truth, all_of, truth, unknown
 from securetrain.policy.schema import FabricTrust
 
@@ -26,6 +26,7 @@ class InterfaceArgs(Args, frozen=True, kw_only=True):
     """Another variable that, when it is set, must name the same interface."""
 
 
+@function("fabric.interface_pinned", reads=(*SETTINGS, ("node", "interfaces", "*", "name")))
 def interface_pinned(view: View, args: InterfaceArgs) -> list[Judgement]:
     """The variable names interfaces of this node, exactly."""
     own = setting(view, args.variable)
@@ -65,6 +66,7 @@ class UnsetArgs(Args, frozen=True, kw_only=True):
     variable: str
 
 
+@function("fabric.variable_unset", reads=SETTINGS)
 def variable_unset(view: View, args: UnsetArgs) -> list[Judgement]:
     """NCCL sees no such variable."""
     found = setting(view, args.variable)
@@ -81,6 +83,7 @@ class PluginArgs(Args, frozen=True, kw_only=True):
     """Values that load nothing from outside."""
 
 
+@function("fabric.plugins_fixed", reads=(*SETTINGS, *PATHS))
 def plugins_fixed(view: View, args: PluginArgs) -> list[Judgement]:
     """A plugin is named by absolute path, and nobody but root and the job can change that file."""
     files = {f.path: f for f in records(view, "paths") if f.role is PathRole.NCCL_PLUGIN}
@@ -124,6 +127,7 @@ class AllowedArgs(Args, frozen=True, kw_only=True):
     pinned: tuple[str, ...]
 
 
+@function("fabric.variables_allowed", reads=(*SETTINGS, ("node", "env", "*", "kind")))
 def variables_allowed(view: View, args: AllowedArgs) -> list[Judgement]:
     """The policy allows every variable of the fabric, in the environment or in NCCL's files."""
     fabric = (v.name for v in records(view, "env") if v.kind is EnvKind.FABRIC)
@@ -144,6 +148,7 @@ def variables_allowed(view: View, args: AllowedArgs) -> list[Judgement]:
     return found
 
 
+@function("fabric.nothing_in_clear", reads=(("node", "hardware", "infiniband"),))
 def nothing_in_clear(view: View, _: NoArgs) -> list[Judgement]:
     """The policy trusts no fabric on which gradients travel in the clear."""
     network = view.policy.network

@@ -15,14 +15,33 @@ from typing import Final, Literal, TypeAlias
 from securetrain.audit.facts.network import Ending, Filter, Route
 from securetrain.audit.facts.node import Scope
 from securetrain.audit.fields import Missing, View, resolve
-from securetrain.audit.functions.base import Args, Judgement, NoArgs, records
-from securetrain.audit.functions.listeners import is_own_out_of_sight
-from securetrain.audit.functions.settings import setting
+from securetrain.audit.functions.base import Args, Judgement, NoArgs, fields, function, records
+from securetrain.audit.functions.listeners import LISTENING, is_own_out_of_sight
+from securetrain.audit.functions.settings import SETTINGS, setting
 from securetrain.audit.kleene import FALSE, TRUE, Truth, unknown
 
 Hook: TypeAlias = Literal["input", "output"]
 Version: TypeAlias = Literal["IPv4", "IPv6"]
 
+_FILTERS: Final = (
+    *fields("node", "firewall", of=("legacy", "filters")),
+    *fields(
+        *("node", "firewall", "filters", "*"),
+        of=(
+            "table",
+            "chain",
+            "family",
+            "hook",
+            "ending",
+            "opens",
+            "allows",
+            "denies",
+            "conditional",
+        ),
+    ),
+    *fields("node", "interfaces", "*", of=("name", "kind", "loopback", "ipv6")),
+)
+_ROUTES: Final = fields("node", "routes", "*", of=("network", "interface"))
 _FAMILY: Final[dict[Version, str]] = {"IPv4": "ip", "IPv6": "ip6"}
 _TUNNELS: Final = frozenset({"wireguard"})
 """Kinds of interfaces where nobody but authenticated peers is heard."""
@@ -61,6 +80,7 @@ class ManagementArgs(Args, frozen=True, kw_only=True):
     """Routes that say nothing of what is there."""
 
 
+@function("network.inbound_denied", reads=_FILTERS)
 def inbound_denied(view: View, _: NoArgs) -> list[Judgement]:
     """Packets that nobody allows are not let in, for each version of IP that the node speaks."""
     found = []
@@ -70,6 +90,7 @@ def inbound_denied(view: View, _: NoArgs) -> list[Judgement]:
     return found
 
 
+@function("network.outbound_denied", reads=(*_FILTERS, *_ROUTES))
 def outbound_denied(view: View, _: NoArgs) -> list[Judgement]:
     """Packets that nobody allows are not let out, or no route leads everywhere."""
     found = []
@@ -82,6 +103,14 @@ def outbound_denied(view: View, _: NoArgs) -> list[Judgement]:
     return found
 
 
+@function(
+    "network.listeners_filtered",
+    reads=(
+        *_FILTERS,
+        *LISTENING,
+        *fields("node", "listeners", "*", "process", of=("pid", "loads_torch")),
+    ),
+)
 def listeners_filtered(view: View, _: NoArgs) -> list[Judgement]:
     """A filter keeps strangers from ports of torch that listen beyond loopback."""
     found = []
@@ -103,6 +132,7 @@ def listeners_filtered(view: View, _: NoArgs) -> list[Judgement]:
     return found
 
 
+@function("network.ports_filtered", reads=(*_FILTERS, *LISTENING))
 def ports_filtered(view: View, args: PortArgs) -> list[Judgement]:
     """A filter keeps strangers from these ports where they are open beyond loopback."""
     found = []
@@ -118,6 +148,9 @@ def ports_filtered(view: View, args: PortArgs) -> list[Judgement]:
     return found
 
 
+@function(
+    "network.metadata_out_of_reach", reads=(*_FILTERS, *_ROUTES, ("node", "hardware", "cloud"))
+)
 def metadata_out_of_reach(view: View, args: NetworkArgs) -> list[Judgement]:
     """In a cloud, no route leads to its own addresses, or a filter drops what goes there."""
     cloud = resolve(view, ("node", "hardware", "cloud"))
@@ -136,6 +169,7 @@ def metadata_out_of_reach(view: View, args: NetworkArgs) -> list[Judgement]:
     return found
 
 
+@function("network.management_apart", reads=(*_FILTERS, *_ROUTES, ("node", "hardware", "bmc")))
 def management_apart(view: View, args: ManagementArgs) -> list[Judgement]:
     """No route but a general one leads to management processors, this machine's own or others'."""
     found = []
@@ -161,6 +195,13 @@ def management_apart(view: View, args: ManagementArgs) -> list[Judgement]:
     return found
 
 
+@function(
+    "fabric.encrypted",
+    reads=(
+        *SETTINGS,
+        *fields("node", "interfaces", "*", of=("name", "kind", "loopback")),
+    ),
+)
 def fabric_encrypted(view: View, args: TunnelArgs) -> list[Judgement]:
     """Interfaces that NCCL and Gloo are told to use encrypt, where the policy wants encryption."""
     known = {one.name: one for one in records(view, "interfaces")}
@@ -282,6 +323,15 @@ def _overlaps(text: str, network: IPv4Network | IPv6Network) -> bool:
     return wide.version == network.version and wide.overlaps(network)
 
 
+@function(
+    "fabric.rdma_apart",
+    reads=(
+        *_ROUTES,
+        ("node", "rdma", "ports"),
+        ("node", "rdma", "storage"),
+        *fields("node", "rdma", "ports", "*", of=("name", "layer", "interfaces")),
+    ),
+)
 def rdma_apart(view: View, _: NoArgs) -> list[Judgement]:
     """RDMA over Ethernet shares its network with neither users nor file servers."""
     ports, storage = (resolve(view, ("node", "rdma", name)) for name in ("ports", "storage"))

@@ -3,10 +3,10 @@
 """Functions about keys and certificates of nodes and authorities."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from securetrain.audit.fields import View
-from securetrain.audit.functions.base import Args, Judgement, NoArgs, records
+from securetrain.audit.functions.base import Args, Judgement, NoArgs, fields, function, records
 from securetrain.audit.kleene import FALSE, TRUE, Truth, unknown
 
 if TYPE_CHECKING:
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 _SKEW = timedelta(minutes=15)
 """Between clocks; certificates begin a little before they are made."""
 
+_ID: Final = ("node", "identities", "*")
+_CERTIFICATE: Final = (
+    *fields(*_ID, of=("path", "role")),
+    *fields(*_ID, "certificate", of=("begins", "ends", "key", "digest")),
+)
+_KEYS: Final = (*_CERTIFICATE, *fields(*_ID, "key", of=("uid", "mode")))
+
 
 class WeakArgs(Args, frozen=True, kw_only=True):
     """Keys and digests that are too weak."""
@@ -26,6 +33,7 @@ class WeakArgs(Args, frozen=True, kw_only=True):
     digests: tuple[str, ...]
 
 
+@function("identity.keys_kept", reads=_KEYS)
 def keys_kept(view: View, _: NoArgs) -> list[Judgement]:
     """A node's key is its user's alone, and its certificate is in date."""
     found = []
@@ -35,6 +43,14 @@ def keys_kept(view: View, _: NoArgs) -> list[Judgement]:
     return found
 
 
+@function(
+    "identity.authorities_apart",
+    reads=(
+        *_CERTIFICATE,
+        *fields(*_ID, "anchor", of=("begins", "ends", "key", "digest")),
+        (*_ID, "fits"),
+    ),
+)
 def authorities_apart(view: View, args: WeakArgs) -> list[Judgement]:
     """No authority's key lies on a node, and what a node trusts is in date and strong."""
     found = []
@@ -53,6 +69,7 @@ def authorities_apart(view: View, args: WeakArgs) -> list[Judgement]:
     return found
 
 
+@function("identity.sessions_short", reads=_KEYS)
 def sessions_short(view: View, _: NoArgs) -> list[Judgement]:
     """A node's certificate lives no longer than the policy allows, and keys of CAs are private."""
     limit = timedelta(minutes=view.policy.identity.certificate_lifetime_minutes)

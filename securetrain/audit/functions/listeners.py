@@ -2,10 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions about programs that listen: for whom, and what they ask of a client."""
 
+from typing import Final
+
 from securetrain.audit.facts.node import Listener, Process, Program, Scope
 from securetrain.audit.fields import View
-from securetrain.audit.functions.base import Args, Judgement, records
+from securetrain.audit.functions.base import Args, Judgement, NoArgs, fields, function, records
+from securetrain.audit.functions.settings import ENVIRONMENT
 from securetrain.audit.kleene import FALSE, TRUE, Truth, truth, unknown
+
+LISTENING: Final = fields(
+    "node", "listeners", "*", of=("protocol", "address", "port", "scope", "uid", "kernel")
+)
 
 
 class ProgramArgs(Args, frozen=True, kw_only=True):
@@ -24,6 +31,14 @@ class ProgramArgs(Args, frozen=True, kw_only=True):
     """Variables of the environment that make the job listen itself."""
 
 
+@function(
+    "listeners.programs_kept_in",
+    reads=(
+        *LISTENING,
+        *fields("node", "listeners", "*", "process", of=("pid", "program", "guarded")),
+        *ENVIRONMENT,
+    ),
+)
 def programs_kept_in(view: View, args: ProgramArgs) -> list[Judgement]:
     """None of the programs answers those whom it should not."""
     uid = view.document.root("job").uid
@@ -83,7 +98,14 @@ def _said(listener: Listener, good: Truth, why: str = "") -> Judgement:
     )
 
 
-def tensorpipe_kept_in(view: View, _: Args) -> list[Judgement]:
+@function(
+    "listeners.tensorpipe_kept_in",
+    reads=(
+        *LISTENING,
+        *fields("node", "listeners", "*", "process", of=("pid", "loads_torch", "tensorpipe")),
+    ),
+)
+def tensorpipe_kept_in(view: View, _: NoArgs) -> list[Judgement]:
     """Torch's RPC, which executes what peers send, is reached by this machine alone."""
     found = []
     for listener in records(view, "listeners"):

@@ -2,10 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions about interfaces: how the kernel combines their settings (ip-sysctl)."""
 
+from typing import Final
+
 from securetrain.audit.facts.node import Interface
 from securetrain.audit.fields import Missing, View, resolve
-from securetrain.audit.functions.base import Args, Judgement, NoArgs, records
+from securetrain.audit.functions.base import Args, Judgement, NoArgs, fields, function, records
 from securetrain.audit.kleene import TRUE, truth, unknown
+
+_WAYS_IN: Final = ("name", "up", "loopback")
 
 
 class RpFilterArgs(Args, frozen=True, kw_only=True):
@@ -14,6 +18,13 @@ class RpFilterArgs(Args, frozen=True, kw_only=True):
     accept: tuple[int, ...]
 
 
+@function(
+    "network.reverse_path_filter",
+    reads=(
+        ("node", "sysctls", "net.ipv4.conf.all.rp_filter"),
+        *fields("node", "interfaces", "*", of=(*_WAYS_IN, "rp_filter")),
+    ),
+)
 def reverse_path_filter(view: View, args: RpFilterArgs) -> list[Judgement]:
     """The larger of ``all`` and the interface's own value counts (ip-sysctl, rp_filter)."""
     shared = resolve(view, ("node", "sysctls", "net.ipv4.conf.all.rp_filter"))
@@ -30,6 +41,10 @@ def reverse_path_filter(view: View, args: RpFilterArgs) -> list[Judgement]:
     return found
 
 
+@function(
+    "network.router_advertisements_refused",
+    reads=fields("node", "interfaces", "*", of=(*_WAYS_IN, "ipv6", "accept_ra", "forwarding6")),
+)
 def router_advertisements(view: View, _: NoArgs) -> list[Judgement]:
     """No interface takes a route from a neighbour (ip-sysctl, accept_ra and forwarding)."""
     found = []
@@ -56,6 +71,13 @@ def router_advertisements(view: View, _: NoArgs) -> list[Judgement]:
     return found
 
 
+@function(
+    "network.redirects_refused",
+    reads=(
+        ("node", "sysctls", "net.ipv4.conf.all.accept_redirects"),
+        *fields("node", "interfaces", "*", of=(*_WAYS_IN, "accept_redirects", "forwarding")),
+    ),
+)
 def redirects_refused(view: View, _: NoArgs) -> list[Judgement]:
     """Either ``all`` or the interface's own value is enough, unless the interface forwards."""
     shared = resolve(view, ("node", "sysctls", "net.ipv4.conf.all.accept_redirects"))

@@ -3,11 +3,12 @@
 """Functions about what a node can prove."""
 
 from securetrain.audit.fields import Missing, View, resolve
-from securetrain.audit.functions.base import Judgement, NoArgs
+from securetrain.audit.functions.base import Judgement, NoArgs, fields, function
 from securetrain.audit.kleene import FALSE, TRUE, unknown
 from securetrain.core.vocabulary import NodeTier
 
 
+@function("attestation.possible", reads=fields("node", "hardware", of=("tpm", "tee")))
 def attestation_possible(view: View, _: NoArgs) -> list[Judgement]:
     """The device that the policy's tier needs is there, or an exception is in date.
 

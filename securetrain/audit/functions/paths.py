@@ -2,13 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions about the paths that a job executes or loads from."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from securetrain.audit.facts.base import Outcome
 from securetrain.audit.facts.node import ALWAYS_THERE, Link, PathFact, PathRole
 from securetrain.audit.fields import View
-from securetrain.audit.functions.base import Args, Judgement, records
+from securetrain.audit.functions.base import Args, Judgement, fields, function, records
 from securetrain.audit.kleene import FALSE, TRUE, Truth, all_of, truth, unknown
+
+PATHS: Final = (
+    *fields("node", "paths", "*", of=("role", "path", "origin", "chain")),
+    *fields("node", "paths", "*", "chain", "*", of=("path", "kind", "uid", "mode", "group_uids")),
+)
+"""The fields of a path that its safety follows from."""
 
 
 class PathArgs(Args, frozen=True, kw_only=True):
@@ -17,6 +23,7 @@ class PathArgs(Args, frozen=True, kw_only=True):
     roles: tuple[PathRole, ...]
 
 
+@function("paths.safe_from_others", reads=PATHS)
 def paths_safe(view: View, args: PathArgs) -> list[Judgement]:
     """Nobody but root and the job's user can change, replace or pre-create the path."""
     facts: tuple[PathFact, ...] = records(view, "paths")

@@ -7,14 +7,25 @@ from typing import Final
 
 from securetrain.audit.facts.run import RankRange, RunNode
 from securetrain.audit.fields import View, resolve
-from securetrain.audit.functions.base import Function, Judgement, NoArgs, fields
+from securetrain.audit.functions.base import Judgement, NoArgs, fields, function
 from securetrain.audit.kleene import truth, unknown
 from securetrain.policy.schema import Policy
 
+_NODES: Final = fields(
+    "run", "nodes", "*", of=("name", "tier", "proven", "until", "refused", "compared")
+)
 _SLACK: Final = timedelta(minutes=1)
 """A renewal is on its way for a moment."""
 
 
+@function(
+    "run.nodes_attested",
+    reads=(
+        *_NODES,
+        ("policy", "node", "min_tier"),
+        ("policy", "node", "lease_minutes"),
+    ),
+)
 def nodes_attested(view: View, args: NoArgs) -> list[Judgement]:
     """Every node of the newest epoch has proven what the policy asks for, and lately enough."""
     del args
@@ -58,6 +69,15 @@ def _unproven(node: RunNode, policy: Policy, now: datetime) -> str:
     )
 
 
+@function(
+    "run.ranks_listed",
+    reads=(
+        *fields("run", "ranks", "*", of=("node", "first", "last")),
+        *_NODES,
+        ("run", "inventory"),
+        ("run", "strangers"),
+    ),
+)
 def ranks_listed(view: View, args: NoArgs) -> list[Judgement]:
     """Each rank is on a node of the inventory that was admitted, and on one alone."""
     del args
@@ -85,32 +105,3 @@ def ranks_listed(view: View, args: NoArgs) -> list[Judgement]:
     why = "another launcher says: " + "; ".join(strangers)
     found += [Judgement(label="", good=truth(False, None), why=why)] if strangers else []
     return found
-
-
-_NODES: Final = fields(
-    "run", "nodes", "*", of=("name", "tier", "proven", "until", "refused", "compared")
-)
-
-FUNCTIONS: Final = (
-    Function(
-        name="run.nodes_attested",
-        body=nodes_attested,
-        args=NoArgs,
-        reads=(
-            *_NODES,
-            ("policy", "node", "min_tier"),
-            ("policy", "node", "lease_minutes"),
-        ),
-    ),
-    Function(
-        name="run.ranks_listed",
-        body=ranks_listed,
-        args=NoArgs,
-        reads=(
-            *fields("run", "ranks", "*", of=("node", "first", "last")),
-            *_NODES,
-            ("run", "inventory"),
-            ("run", "strangers"),
-        ),
-    ),
-)

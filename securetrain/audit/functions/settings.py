@@ -16,8 +16,15 @@ from typing import Final
 
 from securetrain.audit.facts.base import Location, Outcome
 from securetrain.audit.fields import View
-from securetrain.audit.functions.base import records
+from securetrain.audit.functions.base import fields, records
 
+ENVIRONMENT: Final = fields("node", "env", "*", of=("name", "value"))
+SETTINGS: Final = (
+    *ENVIRONMENT,
+    *fields("node", "nccl_conf", "*", of=("path", "options")),
+    *fields("node", "nccl_conf", "*", "options", "*", of=("name", "value", "line")),
+)
+"""The fields that `setting` reads."""
 ENV_PLUGIN: Final = "NCCL_ENV_PLUGIN"
 
 

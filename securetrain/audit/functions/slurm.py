@@ -9,7 +9,7 @@ from securetrain.audit.facts.base import Location, Outcome, Reading
 from securetrain.audit.facts.slurm import Builder, GpuDevices, PamRule, PrivateDirs, SlurmVersion
 from securetrain.audit.fields import Missing, View, locate
 from securetrain.audit.functions.advisories import too_old
-from securetrain.audit.functions.base import Args, Function, Judgement, NoArgs, fields
+from securetrain.audit.functions.base import Args, Judgement, NoArgs, fields, function
 from securetrain.audit.kleene import FALSE, TRUE, Truth, all_of, truth, unknown
 from securetrain.audit.predicates import defaults_said
 
@@ -50,6 +50,14 @@ def holds(view: View, name: str, wanted: Any) -> tuple[Truth, Location | None, A
     return truth(good, at), at, value
 
 
+@function(
+    "slurm.jobs_confined",
+    reads=(
+        *fields("slurm", of=(*(field for _, field, _ in _CONFINED), "gres_types")),
+        *fields("slurm", "gpu_devices", "*", of=("nodes", "named", "at")),
+    ),
+    asks=True,
+)
 def jobs_confined(view: View, args: NoArgs) -> list[Judgement]:
     """Jobs are tracked by cgroups and get the devices, cores and memory that they were given."""
     del args
@@ -103,6 +111,14 @@ def _of(reading: Reading[Any], *, wanted: Any) -> Truth:
     return truth(reading.value == wanted, reading.at)
 
 
+@function(
+    "slurm.private_tmp",
+    reads=(
+        ("slurm", "namespace_type"),
+        *fields("slurm", "private_dirs", "*", of=("nodes", "enabled", "dirs", "at")),
+    ),
+    asks=True,
+)
 def private_tmp(view: View, args: NoArgs) -> list[Judgement]:
     """Each job has its own /tmp and /dev/shm, on every node."""
     del args
@@ -137,6 +153,14 @@ def _judge_dirs(one: PrivateDirs) -> Judgement:
     )
 
 
+@function(
+    "slurm.logins_adopted",
+    reads=(
+        ("slurm", "prolog_flags"),
+        *fields("slurm", "login_rules", "*", of=("control", "module", "at")),
+    ),
+    asks=True,
+)
 def logins_adopted(view: View, args: NoArgs) -> list[Judgement]:
     """A login to a node ends in a job of the user, or is refused."""
     del args
@@ -191,6 +215,9 @@ def _refuses(control: str) -> bool:
     return control in {"required", "requisite", "sufficient"}
 
 
+@function(
+    "slurm.version_mended", reads=fields("slurm", "version", of=("number", "builder")), asks=True
+)
 def version_mended(view: View, args: AdvisoryArgs) -> list[Judgement]:
     """No advisory concerns this version."""
     there, at = read(view, "version")
@@ -209,44 +236,3 @@ def version_mended(view: View, args: AdvisoryArgs) -> list[Judgement]:
         why += "; a distribution may have mended it without another number"
         return [Judgement(label="", good=unknown(why, at), why=why, location=at)]
     return [Judgement(label="", good=truth(False, at), why=why, location=at)]
-
-
-FUNCTIONS: Final = (
-    Function(
-        name="slurm.jobs_confined",
-        body=jobs_confined,
-        args=NoArgs,
-        reads=(
-            *fields("slurm", of=(*(field for _, field, _ in _CONFINED), "gres_types")),
-            *fields("slurm", "gpu_devices", "*", of=("nodes", "named", "at")),
-        ),
-        asks=True,
-    ),
-    Function(
-        name="slurm.logins_adopted",
-        body=logins_adopted,
-        args=NoArgs,
-        reads=(
-            ("slurm", "prolog_flags"),
-            *fields("slurm", "login_rules", "*", of=("control", "module", "at")),
-        ),
-        asks=True,
-    ),
-    Function(
-        name="slurm.private_tmp",
-        body=private_tmp,
-        args=NoArgs,
-        reads=(
-            ("slurm", "namespace_type"),
-            *fields("slurm", "private_dirs", "*", of=("nodes", "enabled", "dirs", "at")),
-        ),
-        asks=True,
-    ),
-    Function(
-        name="slurm.version_mended",
-        body=version_mended,
-        args=AdvisoryArgs,
-        reads=fields("slurm", "version", of=("number", "builder")),
-        asks=True,
-    ),
-)

@@ -16,7 +16,7 @@ from securetrain.audit.facts.slurm import (
     SlurmPathRole,
 )
 from securetrain.audit.fields import Missing, View
-from securetrain.audit.functions.base import Args, Function, Judgement, NoArgs, fields
+from securetrain.audit.functions.base import Args, Judgement, NoArgs, fields, function
 from securetrain.audit.functions.paths import chain_is_safe
 from securetrain.audit.functions.slurm import listed, read
 from securetrain.audit.kleene import FALSE, TRUE, Truth, all_of, truth, unknown
@@ -40,6 +40,11 @@ class KeyArgs(Args, frozen=True, kw_only=True):
     min_bytes: int = 128
 
 
+@function(
+    "slurm.database_closed",
+    reads=(*fields("slurm", of=("storage_pass", "slurm_uid")), *_LINKS),
+    asks=True,
+)
 def database_closed(view: View, args: NoArgs) -> list[Judgement]:
     """Nobody but slurmdbd's own user reads the database's password, which is no known one."""
     del args
@@ -98,6 +103,7 @@ def _others_only_by_owner(path: SlurmPath) -> bool:
     return chain_is_safe(path, {one.uid for one in path.chain})[0].value is not False
 
 
+@function("slurm.configuration_safe", reads=_LINKS, asks=True)
 def configuration_safe(view: View, args: NoArgs) -> list[Judgement]:
     """Nobody but root can change what Slurm's daemons are told."""
     del args
@@ -106,6 +112,7 @@ def configuration_safe(view: View, args: NoArgs) -> list[Judgement]:
     ]
 
 
+@function("slurm.programs_safe", reads=(("slurm", "slurm_uid"), *_LINKS), asks=True)
 def programs_safe(view: View, args: PathArgs) -> list[Judgement]:
     """Nobody but root, and for slurmctld's own programs SlurmUser, can change the program."""
     return _safe(view, args.roles) or [Judgement(label="", good=TRUE)]
@@ -141,6 +148,7 @@ def _folded(found: list[Judgement]) -> list[Judgement]:
     return found
 
 
+@function("slurm.state_closed", reads=(("slurm", "slurm_uid"), *_LINKS), asks=True)
 def state_closed(view: View, args: NoArgs) -> list[Judgement]:
     """Slurmctld's records are SlurmUser's alone; slurmd's are written by root alone."""
     del args
@@ -169,6 +177,15 @@ def state_closed(view: View, args: NoArgs) -> list[Judgement]:
     return found
 
 
+@function(
+    "slurm.keys_private",
+    reads=(
+        *_KEYS,
+        ("slurm", "slurm_user"),
+        *fields("slurm", "keys", "*", of=("owner", "mode")),
+    ),
+    asks=True,
+)
 def keys_private(view: View, args: NoArgs) -> list[Judgement]:
     """The keys that daemons use are read by their own user alone."""
     del args
@@ -183,6 +200,11 @@ def keys_private(view: View, args: NoArgs) -> list[Judgement]:
     return found
 
 
+@function(
+    "slurm.keys_strong",
+    reads=(*_KEYS, *fields("slurm", "keys", "*", of=("size", "varied"))),
+    asks=True,
+)
 def keys_strong(view: View, args: KeyArgs) -> list[Judgement]:
     """The keys that daemons use are long and no pattern."""
     keys, seen = _keys(view)
@@ -231,53 +253,3 @@ def _keys(view: View) -> tuple[list[SlurmKey], Truth]:
         return list(keys), seen
     wanted = {KeyRole.SLURM if kind == "auth/slurm" else KeyRole.MUNGE, KeyRole.TOKENS}
     return [key for key in keys if key.role in wanted], seen
-
-
-FUNCTIONS: Final = (
-    Function(
-        name="slurm.database_closed",
-        body=database_closed,
-        args=NoArgs,
-        reads=(*fields("slurm", of=("storage_pass", "slurm_uid")), *_LINKS),
-        asks=True,
-    ),
-    Function(
-        name="slurm.keys_private",
-        body=keys_private,
-        args=NoArgs,
-        reads=(
-            *_KEYS,
-            ("slurm", "slurm_user"),
-            *fields("slurm", "keys", "*", of=("owner", "mode")),
-        ),
-        asks=True,
-    ),
-    Function(
-        name="slurm.keys_strong",
-        body=keys_strong,
-        args=KeyArgs,
-        reads=(*_KEYS, *fields("slurm", "keys", "*", of=("size", "varied"))),
-        asks=True,
-    ),
-    Function(
-        name="slurm.configuration_safe",
-        body=configuration_safe,
-        args=NoArgs,
-        reads=_LINKS,
-        asks=True,
-    ),
-    Function(
-        name="slurm.programs_safe",
-        body=programs_safe,
-        args=PathArgs,
-        reads=(("slurm", "slurm_uid"), *_LINKS),
-        asks=True,
-    ),
-    Function(
-        name="slurm.state_closed",
-        body=state_closed,
-        args=NoArgs,
-        reads=(("slurm", "slurm_uid"), *_LINKS),
-        asks=True,
-    ),
-)
