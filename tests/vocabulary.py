@@ -3,13 +3,14 @@
 """Words that tests of all rooms share."""
 
 import random
+import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pytest
 
@@ -18,20 +19,24 @@ from securetrain.core.errors import SecureTrainError
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.trust import Revoked, RoleKeys, TrustDocument, TrustRole, key_table
 
-E = TypeVar("E", bound=SecureTrainError)
+E = TypeVar("E", bound=Exception)
+_CODE: Final = re.compile(r"ST-[A-Z]{3,4}-[0-9]{3}")
 
 
-def refused(
-    kind: type[E], code: str, call: Callable[..., object], /, *args: Any, **named: Any
-) -> E:
-    """Call it, which must end with an error of that kind and code; give the error.
+def refused(kind: type[E], why: str, call: Callable[..., object], /, *args: Any, **named: Any) -> E:
+    """Call it, which must end with an error of that kind; give the error.
 
     A test may go through a table with it: what was not refused is named by its arguments.
+
+    Args:
+        why: The error's code; or words that it must say, as a regular expression.
     """
     try:
         call(*args, **named)
     except kind as error:
-        assert error.code == code, f"{args} {named}: {error}"  # noqa: PT017 - it is given
+        is_code = isinstance(error, SecureTrainError) and _CODE.fullmatch(why)
+        found = getattr(error, "code", "") == why if is_code else re.search(why, str(error))
+        assert found, f"not {why!r}: {args} {named}: {error}"  # noqa: PT017 - it is given
         return error
     pytest.fail(f"not refused: {args} {named}")
 

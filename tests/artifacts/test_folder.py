@@ -119,10 +119,8 @@ def test_somebody_has_to_sign_and_there_must_be_something(tmp_path, keys, trust,
     assert not signs_folders()
     error = vocabulary.refused(UsageError, "ST-USAG-001", sign_folder, tmp_path)
     assert "no key is given" in str(error)
-    with pytest.raises(UsageError, match="nothing says whose"):
-        verify_folder(tmp_path)
-    with pytest.raises(UsageError, match="signs for a run"):
-        sign_folder(tmp_path, key=keys.checkpoint)
+    vocabulary.refused(UsageError, "nothing says whose", verify_folder, tmp_path)
+    vocabulary.refused(UsageError, "signs for a run", sign_folder, tmp_path, key=keys.checkpoint)
     for folder in (tmp_path, tmp_path / "none"):
         vocabulary.refused(UsageError, "ST-USAG-002", sign, folder, keys)
     assert refused(tmp_path, trust, now) == "ST-CKPT-100"

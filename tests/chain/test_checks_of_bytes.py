@@ -23,6 +23,7 @@ from securetrain.chain.store import EvidenceStore, InMemory
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.hashtree import PAGE_LEAVES, pages_of
+from tests import vocabulary
 from tests.chain.conftest import Job, opened
 from tests.chain.test_held import ALL, LEAF, ORDER, PARAMS, Whole, tree_of, with_order
 from tests.chain.test_insiders import put_together, taken_apart
@@ -116,13 +117,10 @@ def way_up(runs: Any) -> tuple[WayUp, list[tuple[int, bytes]]]:
 def test_stretches_of_leaves_are_in_order_and_inside(monkeypatch: Any) -> None:
     assert [number for number, _ in way_up(((0, 1), (2, 3)))[1]] == [0, 2, 3, 4]
     for runs in ((), ((0, 0),), ((2, 1), (0, 1)), ((0, 2), (1, 1)), ((0, 1), (1, 1)), ((3, 3),)):
-        with pytest.raises(IntegrityError, match="refused"):
-            way_up(runs)
-    with pytest.raises(IntegrityError, match="refused"):
-        way_up(((-1, 2),))
+        vocabulary.refused(IntegrityError, "refused", way_up, runs)
+    vocabulary.refused(IntegrityError, "refused", way_up, ((-1, 2),))
     monkeypatch.setattr(held, "MAX_ABOVE", 31)
-    with pytest.raises(IntegrityError, match="refused"):
-        way_up(((0, 1),))
+    vocabulary.refused(IntegrityError, "refused", way_up, ((0, 1),))
 
 
 def test_only_the_pages_that_leaves_are_in_are_touched() -> None:
@@ -143,8 +141,7 @@ def wanted_of(run: Whole, **changes: Any) -> dict[str, set[int]]:
 def test_rows_of_another_dataset_are_not_these(run: Whole) -> None:
     assert wanted_of(run).keys() == {"a.bin", "b.bin"}
     other = msgspec.structs.replace(run.made[0].dataset, digest="ab" * 32)
-    with pytest.raises(IntegrityError, match="read another dataset"):
-        wanted_of(run, dataset=other)
+    vocabulary.refused(IntegrityError, "read another dataset", wanted_of, run, dataset=other)
 
 
 def test_rows_that_the_order_does_not_have_are_not_packed(run: Whole) -> None:
@@ -156,8 +153,7 @@ def test_rows_that_the_order_does_not_have_are_not_packed(run: Whole) -> None:
 def test_rows_of_documents_are_no_stretches_of_bytes(run: Whole) -> None:
     in_turn = msgspec.structs.replace(ORDER, kind="epochs", epochs=1, sequential=True)
     line, data, pieces = with_order(run, in_turn)
-    with pytest.raises(UsageError, match="cut from documents"):
-        rows_wanted(line, data, pieces, (1, 2))
+    vocabulary.refused(UsageError, "cut from documents", rows_wanted, line, data, pieces, (1, 2))
     settings = {"seed": 7, "data": {"format": "text", "train_split": "train"}}
     declared = run.job.pieces.keep(documents.Declared(program="p", settings=settings))
     job = run.job.pieces.keep(documents.Job(program=None, module="m", declared=declared))
@@ -199,11 +195,9 @@ def test_a_full_disk_leaves_no_directory(run: Whole, tmp_path: Path, monkeypatch
 
 def test_a_page_has_a_size_and_an_end(job: Job, monkeypatch: Any) -> None:
     page = b"".join(line + b"\n" for line in Segment(job).lines)
-    with pytest.raises(IntegrityError, match=f"a page of {len(page) - 1} bytes"):
-        read_page(page[:-1])
+    vocabulary.refused(IntegrityError, f"a page of {len(page) - 1} bytes", read_page, page[:-1])
     monkeypatch.setattr(records, "PAGE_LIMIT", len(page) - 1)
-    with pytest.raises(IntegrityError, match=f"a page of {len(page)} bytes"):
-        read_page(page)
+    vocabulary.refused(IntegrityError, f"a page of {len(page)} bytes", read_page, page)
 
 
 def test_a_word_of_nobody_changes_no_record() -> None:
@@ -214,8 +208,7 @@ def test_a_word_of_nobody_changes_no_record() -> None:
     taken.say_as(bytes([0, 2]))
     assert taken.applied == bytes([1, 2])
     for words in (b"", b"\1", bytes(3), bytes([1, 4])):
-        with pytest.raises(ValueError, match="words on"):
-            taken.say_as(words)
+        vocabulary.refused(ValueError, "words on", taken.say_as, words)
 
 
 def test_more_steps_than_pages_hold_are_said(monkeypatch: Any) -> None:
@@ -223,8 +216,7 @@ def test_more_steps_than_pages_hold_are_said(monkeypatch: Any) -> None:
     taken.add(step=1, loss=1.0, norm=1.0, lr=0.1, verdict="clean", watched=True)
     assert taken.taken().pages
     monkeypatch.setattr(records, "MAX_PAGES", 0)
-    with pytest.raises(UsageError, match="1 steps since the last checkpoint"):
-        taken.taken()
+    vocabulary.refused(UsageError, "1 steps since the last checkpoint", taken.taken)
 
 
 @pytest.mark.parametrize(
@@ -250,8 +242,7 @@ def test_the_first_version_names_nothing_of_tables(job: Job, named: dict[str, An
         if tabled:
             assert records_of(pieces, made.digest) is not None
             continue
-        with pytest.raises(IntegrityError, match="step 9 names a table"):
-            records_of(pieces, made.digest)
+        vocabulary.refused(IntegrityError, "step 9 names a table", records_of, pieces, made.digest)
 
 
 # --- the list of contents makes no work of its own ---

@@ -75,8 +75,7 @@ def test_others_read_it_as_tar_and_as_an_oci_layout(pack: Path) -> None:
 
 def test_it_is_written_whole_or_not_at_all_and_over_nothing(pack: Path, tmp_path: Path) -> None:
     before = pack.read_bytes()
-    with pytest.raises(UsageError, match="never overwritten"):
-        write_pack(pack, SUBJECT, [])
+    vocabulary.refused(UsageError, "never overwritten", write_pack, pack, SUBJECT, [])
     assert pack.read_bytes() == before
     source = tmp_path / "weights"
     source.write_bytes(b"w" * 4096)

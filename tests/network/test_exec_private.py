@@ -21,6 +21,7 @@ from securetrain.network.exec_private import (
     main,
     mounts,
 )
+from tests.vocabulary import refused
 
 
 def test_options_become_mounts():
@@ -137,5 +138,4 @@ def test_a_remount_keeps_what_a_file_system_forbids(monkeypatch):
 
 
 def test_what_the_kernel_refuses_is_an_error():
-    with pytest.raises(OSError, match="/no/such"):
-        exec_private.make(mounts(["--empty", "/no/such"]))
+    refused(OSError, "/no/such", exec_private.make, mounts(["--empty", "/no/such"]))

@@ -85,8 +85,7 @@ def test_listening_on_a_second_address_as_well_is_refused():
 
 
 def test_not_listening_at_all_is_refused():
-    with pytest.raises(NetworkError, match="nothing"):
-        require_only("127.0.0.1", 1)
+    refused(NetworkError, "nothing", require_only, "127.0.0.1", 1)
 
 
 def test_no_proc_is_a_refusal(tmp_path):

@@ -49,8 +49,7 @@ def test_an_overlay_is_given_to_whoever_can_build_it(profile, nodes):
     network = Network(require=(profile,))
     assert achieve(network, nodes, probe=lambda _: "") is profile
     assert obstacle(profile, nodes, lambda _: "") == ""
-    with pytest.raises(NetworkError, match="WireGuard"):
-        achieve(network, nodes)
+    refused(NetworkError, "WireGuard", achieve, network, nodes)
 
 
 def test_the_probe_is_asked_for_the_profile_and_its_reason_is_told():
@@ -91,10 +90,8 @@ def test_what_would_help_depends_on_what_was_wanted(subtests):
 def test_a_store_over_tls_is_for_several_nodes_and_whoever_carries_it():
     network = Network(require=(P.STORE_TLS,))
     assert achieve(network, 2, probe=lambda _: "") is P.STORE_TLS
-    with pytest.raises(NetworkError, match="one node"):
-        achieve(network, 1, probe=lambda _: "")
-    with pytest.raises(NetworkError, match="no coordinator"):
-        achieve(network, 2, probe=lambda _: "no coordinator")
+    refused(NetworkError, "one node", achieve, network, 1, probe=lambda _: "")
+    refused(NetworkError, "no coordinator", achieve, network, 2, probe=lambda _: "no coordinator")
 
 
 def test_rootless_says_what_it_costs():

@@ -151,5 +151,4 @@ def test_by_itself_it_looks_at_this_machine():
 
 
 def test_other_profiles_use_no_rdma(readers):
-    with pytest.raises(ValueError, match="does not use RDMA"):
-        Verbs.find(NetworkProfile.OVERLAY, OWN, None, readers)
+    refused(ValueError, "does not use RDMA", Verbs.find, NetworkProfile.OVERLAY, OWN, None, readers)

@@ -439,8 +439,7 @@ def test_a_state_that_was_put_back_is_noticed(three):
     three.meet()
     three.die()
     three.memory.path.write_bytes(old)
-    with pytest.raises(AdmissionError, match="it knows epoch 0, the ledger 2"):
-        three.again(last_epoch=2)
+    refused(AdmissionError, "it knows epoch 0, the ledger 2", three.again, last_epoch=2)
     three.job.started.pop()
     three.again(last_epoch=0, generation=9)  # else it stands down, see test_two_coordinators
     for member in three.members.values():

@@ -18,6 +18,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 
 from tests.rendezvous.elastic import PATIENCE, Fresh, Ours, Scene, Stock
+from tests.vocabulary import refused
 
 
 @pytest.fixture
@@ -66,8 +67,7 @@ def test_one_identity_is_one_node(scenes):
     first = ours.node(0)
     ours.come(first)
     ours.until(lambda: ours.is_in(first), "the first is in")
-    with pytest.raises(RendezvousConnectionError, match="ST-ADMN-011"):
-        ours.node(0).next_rendezvous()
+    refused(RendezvousConnectionError, "ST-ADMN-011", ours.node(0).next_rendezvous)
 
 
 def test_a_node_that_never_joined_closes_nothing_but_its_own_handler(scenes):
@@ -114,8 +114,7 @@ def test_a_node_that_shuts_down_before_the_round_is_complete_takes_only_itself_o
             with pytest.raises(RendezvousClosedError):
                 nodes[1].next_rendezvous()
         else:
-            with pytest.raises(RendezvousConnectionError, match="ST-ADMN-007"):
-                futures[0].result(PATIENCE)
+            refused(RendezvousConnectionError, "ST-ADMN-007", futures[0].result, PATIENCE)
             assert ranks(scene.meet(*nodes[1:])) == [0, 1], "the others have their round"
 
 
@@ -173,8 +172,7 @@ def test_all_nodes_are_started_for_the_same_number_of_nodes(scenes):
 
     ours.start(2, 2)
     ours.side.range = 1, 1
-    with pytest.raises(RendezvousConnectionError, match=r"--nnodes 2:2 on every node"):
-        ours.node(0).next_rendezvous()
+    refused(RendezvousConnectionError, r"--nnodes 2:2 on every node", ours.node(0).next_rendezvous)
 
 
 def test_the_workers_never_open_a_store_themselves(scenes, monkeypatch):
@@ -256,8 +254,7 @@ def test_a_round_whose_rank_0_dies_before_its_store_is_up_begins_again(scenes, m
     nodes = stock.nodes(2)
     monkeypatch.setattr(nodes[0], "_create_tcp_store_server", broken)
     dies, lives = stock.come(*nodes)
-    with pytest.raises(RuntimeError, match="no store today"):
-        dies.result(PATIENCE)
+    refused(RuntimeError, "no store today", dies.result, PATIENCE)
     with pytest.raises(DistStoreError):
         lives.result(PATIENCE)
 
@@ -265,8 +262,7 @@ def test_a_round_whose_rank_0_dies_before_its_store_is_up_begins_again(scenes, m
     nodes = ours.nodes(2)
     monkeypatch.setattr(nodes[0], "_host", broken)
     dies, lives = ours.come(*nodes)
-    with pytest.raises(RuntimeError, match="no store today"):
-        dies.result(PATIENCE)
+    refused(RuntimeError, "no store today", dies.result, PATIENCE)
     assert (lives.result(PATIENCE).rank, lives.result(PATIENCE).world_size) == (0, 1)
 
 

@@ -158,8 +158,7 @@ def test_a_closed_job_takes_nobody(job, pool):
 def test_a_node_that_waits_too_long_says_which_number_is_missing(job):
     job.start(2, 2)
     member = job.join("node-0")
-    with pytest.raises(AdmissionError, match=r"ST-ADMN-005: fewer than 2 nodes"):
-        member.next_round(open_store, 0.05)
+    refused(AdmissionError, r"ST-ADMN-005: fewer than 2 nodes", member.next_round, open_store, 0.05)
     with pytest.raises(AdmissionError, match="ST-ADMN-007"):
         _ = member.num_waiting
 
@@ -173,8 +172,7 @@ def test_when_rank_0_dies_before_its_store_is_up_the_others_form_again(job, pool
 
     dies = pool.submit(members[0].next_round, broken, 20)
     lives = pool.submit(members[1].next_round, open_store, 20)
-    with pytest.raises(RuntimeError, match="no store today"):
-        dies.result(20)
+    refused(RuntimeError, "no store today", dies.result, 20)
     found = lives.result(20)
     assert (found.rank, found.world_size, found.membership.epoch) == (0, 1, 1)
 

@@ -226,8 +226,7 @@ def test_places():
     assert isinstance(storage_of("a/b"), LocalStorage)
     assert storage_of("memory://x/y/z/").name == "memory://x/y/z"
     assert storage_of("memory://x/y/z").above().name == "memory://x/y"
-    with pytest.raises(UsageError, match="ST-USAG-00"):
-        storage_of("nosuchscheme://x")
+    refused(UsageError, "ST-USAG-00", storage_of, "nosuchscheme://x")
     storage = storage_of("memory://x/absent")
     assert not storage.exists()
     refused(UsageError, "ST-USAG-002", storage.read, "no", 10)

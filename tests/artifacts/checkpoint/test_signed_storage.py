@@ -392,8 +392,7 @@ def test_what_another_rank_has_spoilt_goes_with_the_writer(writer, tmp_path):
 
 
 def test_a_writer_travels_without_a_key(writer, files):
-    with pytest.raises(UsageError, match="open key"):
-        pickle.dumps(writer())
+    refused(UsageError, "open key", pickle.dumps, writer())
     sent = pickle.dumps(writer(key=files / "checkpoint.pem"))
     assert (files / "checkpoint.pem").read_bytes().split(b"\n")[1] not in sent
     dcp.save(state(), storage_writer=pickle.loads(sent))
@@ -463,8 +462,7 @@ def test_a_session_of_a_run_takes_no_other_run_and_a_session_of_a_name_no_other_
     )
     with pytest.raises(IntegrityError, match="ST-CKPT-154"):
         Session(expect=Expectation(min_step=6), **said).load(blank(), files / "ckpt")
-    with pytest.raises(UsageError, match="run"):
-        session.load(blank(), files / "ckpt", expect=Expectation(run="toy"))
+    refused(UsageError, "run", session.load, blank(), files / "ckpt", expect=Expectation(run="toy"))
     assert Session(**said).load(blank(), files / "ckpt").name == "toy-model"
 
 
@@ -474,8 +472,7 @@ def test_a_session_names_its_policy_and_asks_what_it_asks(files, session, now):
     )
     asking.save(state(), files / "ckpt")
     assert session.load(blank(), files / "ckpt").policy.digest == load_policy("hardened").digest
-    with pytest.raises(IntegrityError, match="ST-CKPT-"):
-        asking.load(blank(), files / "ckpt")
+    refused(IntegrityError, "ST-CKPT-", asking.load, blank(), files / "ckpt")
 
 
 def test_a_sessions_clock_counts(files, session, now):
@@ -495,8 +492,7 @@ def test_a_sessions_clock_counts(files, session, now):
     ],
 )
 def test_what_a_session_lacks_is_said(tmp_path, said, call, what):
-    with pytest.raises(UsageError, match=what):
-        call(Session(**said), tmp_path / "ckpt")
+    refused(UsageError, what, call, Session(**said), tmp_path / "ckpt")
     assert list(tmp_path.iterdir()) == []
 
 

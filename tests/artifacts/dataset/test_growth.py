@@ -316,5 +316,4 @@ def test_only_what_was_added_is_new_in_the_table_of_samples(
     assert samples.check(proof, signed.digest, index) == found[3]
     # "four" has no end: what comes behind it would make another sample of it.
     grow(path, b"teen\n")
-    with pytest.raises(UsageError, match="was signed without it"):
-        version(path.parent)
+    refused(UsageError, "was signed without it", version, path.parent)

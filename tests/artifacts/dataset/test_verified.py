@@ -14,6 +14,7 @@ from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import PAGE_LEAVES, HashAlgorithm, TreeParams
 from securetrain.policy.load import load_policy
+from tests import vocabulary
 
 SMALL = TreeParams(leaf_size=1024)
 BIG = os.urandom(100_000)
@@ -399,8 +400,7 @@ def test_bad_sources(source, tmp_path, keys, now):
     arguments = {"name": "d", "key": keys.dataset, "now": now}
     with pytest.raises(UsageError, match="names 'z'"):
         sign_dataset(source, out, splits={"train": ["z"]}, **arguments)
-    with pytest.raises(UsageError, match="no documents"):
-        sign_documents([], out, **arguments)
+    vocabulary.refused(UsageError, "no documents", sign_documents, [], out, **arguments)
     with pytest.raises(UsageError, match="ST-USAG-001"):
         sign_documents([("../evil", "a", b"x")], out, **arguments)
     with pytest.raises(UsageError):
@@ -413,8 +413,7 @@ def test_bad_sources(source, tmp_path, keys, now):
     assert not out.exists()
     empty = tmp_path / "none"
     empty.mkdir()
-    with pytest.raises(UsageError, match="no file"):
-        sign_dataset(empty, out, **arguments)
+    vocabulary.refused(UsageError, "no file", sign_dataset, empty, out, **arguments)
 
 
 def test_the_statement_is_canonical_and_names_no_path(signed, tmp_path):

@@ -373,8 +373,7 @@ def test_a_head_that_somebody_shows_is_judged(run, keys, trust):
         (data, "run-2", "ST-CKPT-170"),
         (data[:-9], "run-1", "ST-CKPT-152"),
     ):
-        with pytest.raises(IntegrityError, match=code):
-            shown_head(shown, trust, run_id)
+        refused(IntegrityError, code, shown_head, shown, trust, run_id)
 
 
 def test_what_a_run_went_back_to_is_excused_and_nothing_else(run, codes, tmp_path, keys):

@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from securetrain.artifacts.lineage.history import read_history
 from securetrain.artifacts.lineage.machine import NO_EPOCH, History, Rollback
 from securetrain.ledger import Body, Entry, Event, Recorded, events
+from tests.vocabulary import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -122,8 +121,7 @@ def test_lines_that_say_less_than_they_should_are_no_events(subtests):
             empty = Event(
                 boundary=kind.BOUNDARY, decision=kind.DECISION, event=kind.NAME, code=code
             )
-            with pytest.raises(ValueError, match="missing required field"):
-                events.decode_event(empty)
+            refused(ValueError, "missing required field", events.decode_event, empty)
 
 
 def test_what_the_run_went_back_to_last():

@@ -156,8 +156,7 @@ def test_a_checkpoint_names_each_rank_once(keys, trust, forge, tmp_path):
         ],
         world_size=2,
     )
-    with pytest.raises(IntegrityError, match="distinct ranks"):
-        sign(twice, "c", keys.checkpoint)
+    refused(IntegrityError, "distinct ranks", sign, twice, "c", keys.checkpoint)
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,7 @@ def test_a_read_is_right_or_refused(published, opened, fault, code):
     published.fault = lambda asked: (
         fault if (asked.name, asked.method) == ("a.bin", "GET") else None
     )
-    with pytest.raises(IntegrityError, match=code):
-        opened.read("a.bin", 5000, 300)
+    refused(IntegrityError, code, opened.read, "a.bin", 5000, 300)
     published.honest()
     assert opened.read("a.bin", 5000, 300) == DATA[5000:5300]
 

@@ -13,6 +13,7 @@ import pytest
 from securetrain.artifacts.tree import pool as pool_module
 from securetrain.artifacts.tree.pool import Pool, cores, fetch_ahead
 from securetrain.artifacts.tree.storage import LocalStorage
+from tests.vocabulary import refused
 
 
 def test_results_come_in_the_order_of_the_pieces() -> None:
@@ -117,8 +118,7 @@ def test_a_count_that_was_given_is_kept_to() -> None:
         for _, future in pool.each(lambda _: time.sleep(0.001), range(50)):
             future.result()
         assert pool.width == pool.most == 1
-    with pytest.raises(ValueError, match="at least 1"):
-        Pool(0)
+    refused(ValueError, "at least 1", Pool, 0)
 
 
 def test_a_containers_quota_bounds_the_cores(

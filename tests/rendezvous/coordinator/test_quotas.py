@@ -113,8 +113,7 @@ def test_it_is_told_how_long_it_still_is(scene):
     for _ in range(6):
         scene.quotas.gone("node-0")
     scene.time += 3.5
-    with pytest.raises(AdmissionError, match=r"gone 6 times .* in 7 s"):
-        scene.quotas.admit("node-0")
+    vocabulary.refused(AdmissionError, r"gone 6 times .* in 7 s", scene.quotas.admit, "node-0")
     scene.time += 6.5
     scene.quotas.admit("node-0")
 

@@ -167,8 +167,7 @@ def test_a_ledger_that_was_edited_is_a_refusal(cluster):
     first.stop()
     path = cluster.root / "run/ledger.jsonl"
     path.write_bytes(path.read_bytes().replace(b"coordinator-started", b"coordinator-stopped"))
-    with pytest.raises(SecureTrainError, match="ST-LEDG-00"):
-        cluster.start()
+    refused(SecureTrainError, "ST-LEDG-00", cluster.start)
 
 
 def test_another_policy_in_the_same_directory(cluster):

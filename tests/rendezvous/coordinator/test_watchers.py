@@ -26,6 +26,7 @@ from securetrain.rendezvous.coordinator.figures import Figures
 from securetrain.rendezvous.coordinator.webhook import PER_MINUTE, Target, Webhook, kind_of
 from tests import vocabulary
 from tests.rendezvous.webhook_reader import Reader
+from tests.vocabulary import refused
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SECRET = b"s" * 32
@@ -222,8 +223,7 @@ def test_figures_are_served_and_name_nobody(stack):
     assert "job-1" not in page
     for name in {row.split("{")[0].split(" ")[0] for row in page.splitlines() if row[0] != "#"}:
         assert f"# TYPE {name} " in page
-    with pytest.raises(HTTPError, match="404"):
-        urlopen(f"http://{watchers.metrics}/")
+    refused(HTTPError, "404", urlopen, f"http://{watchers.metrics}/")
 
 
 def test_a_reader_that_says_nothing_keeps_nobody_else_out(stack):

@@ -201,8 +201,7 @@ def test_a_wait_in_the_store_ends_when_a_member_goes(job, nodes, pool):
     list(pool.map(AgentNode.meet, both))
     waits = pool.submit(both[0].store.get, "what nobody writes")
     both[1].handler.member._link._channel.abort()
-    with pytest.raises(EpochOverError, match="node-1 has left epoch 0"):
-        waits.result(60)
+    refused(EpochOverError, "node-1 has left epoch 0", waits.result, 60)
 
 
 def test_ranks_of_an_epoch_that_is_over_let_the_agent_find_that_out(job, quick):
@@ -228,8 +227,7 @@ def test_a_rank_0_that_withholds_its_store_is_put_out(job, nodes, pool, tools, m
         assert "node-0" in job.expect("ST-ADMN-005", "node-evicted").subject
     finally:
         over.set()
-    with pytest.raises(Exception, match="ST-ADMN"):
-        asked.result(60)
+    refused(Exception, "ST-ADMN", asked.result, 60)
 
 
 def test_rank_0_goes_while_the_others_connect_to_its_store(job, nodes, pool, monkeypatch):
@@ -312,5 +310,4 @@ def test_a_blocking_call_is_made_elsewhere_and_given_up():
     def look():
         raise AdmissionError("ST-ADMN-018", "enough")
 
-    with pytest.raises(AdmissionError, match="enough"):
-        patiently(threading.Event().wait, look)
+    refused(AdmissionError, "enough", patiently, threading.Event().wait, look)

@@ -173,11 +173,9 @@ def test_a_closed_job(job, handlers):
     one.next_rendezvous()
     one.set_closed()
     assert one.is_closed()
-    with pytest.raises(RendezvousClosedError, match="ST-ADMN-008"):
-        one.next_rendezvous()
-    with pytest.raises(RendezvousClosedError, match="ST-ADMN-008") as caught:
-        late.next_rendezvous()
-    assert isinstance(caught.value.__cause__, AdmissionError)
+    refused(RendezvousClosedError, "ST-ADMN-008", one.next_rendezvous)
+    error = refused(RendezvousClosedError, "ST-ADMN-008", late.next_rendezvous)
+    assert isinstance(error.__cause__, AdmissionError)
 
 
 def test_too_few_nodes(job, handlers):
@@ -188,8 +186,7 @@ def test_too_few_nodes(job, handlers):
 
 def test_no_coordinator(job, handlers):
     job.host, job.port = "127.0.0.1", 1
-    with pytest.raises(RendezvousConnectionError, match="ST-ADMN-007"):
-        handlers().next_rendezvous()
+    refused(RendezvousConnectionError, "ST-ADMN-007", handlers().next_rendezvous)
 
 
 def test_the_coordinator_dies(job, handlers, tools, caplog):
@@ -198,16 +195,14 @@ def test_the_coordinator_dies(job, handlers, tools, caplog):
     handler.next_rendezvous()
     coordinator.stop()
     tools.wait_until(lambda: not handler.member.connected, "it notices")
-    with pytest.raises(RendezvousConnectionError, match="ST-ADMN-007"):
-        handler.num_nodes_waiting()
+    refused(RendezvousConnectionError, "ST-ADMN-007", handler.num_nodes_waiting)
     assert not handler.shutdown(), "nobody could be told"
     assert "could not be closed" not in caplog.text, "the same error is not said twice"
 
 
 def test_other_numbers_of_nodes_than_the_coordinators(job, handlers):
     job.start(1, 1)
-    with pytest.raises(RendezvousConnectionError, match=r"--nnodes 1:1"):
-        handlers(nodes=(1, 2)).next_rendezvous()
+    refused(RendezvousConnectionError, r"--nnodes 1:1", handlers(nodes=(1, 2)).next_rendezvous)
 
 
 def test_before_the_first_round_nobody_waits(job, handlers):
@@ -234,9 +229,8 @@ def test_before_the_first_round_nobody_waits(job, handlers):
 )
 def test_bad_settings(job, handlers, config, what):
     job.start()
-    with pytest.raises(UsageError, match=what) as caught:
-        handlers(**config)
-    assert "hunter2" not in str(caught.value), "a value may be a secret that does not belong here"
+    error = refused(UsageError, what, handlers, **config)
+    assert "hunter2" not in str(error), "a value may be a secret that does not belong here"
 
 
 @pytest.mark.parametrize("endpoint", ["", "host", "host:", "host:x", "host:0", "host:70000", ":1"])
@@ -245,8 +239,7 @@ def test_bad_endpoints(job, endpoint):
     parameters = RendezvousParameters(
         "securetrain", endpoint, job.name, 1, 1, identity=str(job.folder())
     )
-    with pytest.raises(UsageError, match="--rdzv-endpoint"):
-        get_rendezvous_handler(parameters)
+    refused(UsageError, "--rdzv-endpoint", get_rendezvous_handler, parameters)
 
 
 def old_identity(job, tools):
@@ -399,17 +392,15 @@ def test_who_has_closed_the_job_gets_no_more_rounds():
     member = FakeMember()
     handler = handler_of(member)
     handler.set_closed()
-    with pytest.raises(RendezvousClosedError, match="this node has closed the job"):
-        handler.next_rendezvous()
+    refused(RendezvousClosedError, "this node has closed the job", handler.next_rendezvous)
     assert "next_round" not in member.asked
 
 
 def test_what_a_member_is_refused_with_is_an_error_that_torch_knows():
     for ask in ("next_rendezvous", "num_nodes_waiting", "set_closed"):
         handler = handler_of(FakeMember(error=SPENT))
-        with pytest.raises(RendezvousConnectionError, match="ST-ADMN-010") as caught:
-            getattr(handler, ask)()
-        assert caught.value.__cause__ is SPENT
+        error = refused(RendezvousConnectionError, "ST-ADMN-010", getattr(handler, ask))
+        assert error.__cause__ is SPENT
 
 
 def test_a_shutdown_closes_waits_and_leaves():

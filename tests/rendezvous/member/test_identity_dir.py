@@ -62,5 +62,4 @@ def test_a_coordinators_certificate(ca, tools, tmp_path):
 def test_a_missing_file_is_named(ca, tools, tmp_path, name):
     write_identity(tmp_path / "id", ca, "node-0", tools.now())
     (tmp_path / "id" / name).unlink()
-    with pytest.raises(UsageError, match=name):
-        load_identity(tmp_path / "id", tools.now())
+    refused(UsageError, name, load_identity, tmp_path / "id", tools.now())

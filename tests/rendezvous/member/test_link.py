@@ -75,8 +75,7 @@ def test_an_admission_of_another_nodes_key(job, misled):
     other = PrivateKey.generate(KeyKind.P256)
     misled({"key_id": other.key_id}, node_key=other.public)
     job.start()
-    with pytest.raises(AdmissionError, match="not this node of this job"):
-        job.join()
+    refused(AdmissionError, "not this node of this job", job.join)
 
 
 @pytest.mark.forgery

@@ -28,6 +28,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from securetrain.core.errors import AdmissionError
 from securetrain.drills.tcpstore_client import NotAStoreError, StoreClient
 from securetrain.identity.job_ca import JobCA
+from tests.vocabulary import refused
 
 SOON = timedelta(seconds=20)
 ELSEWHERE, ITS_PORT = "192.0.2.7", 666
@@ -138,9 +139,8 @@ def test_the_store_of_the_last_round(job, ours):
         assert now.bootstrap_store_info.master_port != before.master_port
         with pytest.raises(NotAStoreError):  # the connection ended with the round
             late.get("written")
-    with pytest.raises(OSError, match="refused") as caught:
-        StoreClient(job.host, before.master_port)
-    assert caught.value.errno == errno.ECONNREFUSED
+    error = refused(OSError, "refused", StoreClient, job.host, before.master_port)
+    assert error.errno == errno.ECONNREFUSED
     assert not now.store.check(["written"])
 
 

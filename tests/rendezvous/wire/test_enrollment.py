@@ -240,8 +240,7 @@ def test_what_could_not_be_written_whole_is_not_left(office, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("securetrain.rendezvous.member.identity_dir.write_atomic", full)
-    with pytest.raises(OSError, match="No space"):
-        office.enroll(office.token())
+    vocabulary.refused(OSError, "No space", office.enroll, office.token())
     assert not (office.root / "id").exists()
 
 
@@ -414,8 +413,7 @@ def test_the_ledger_knows_before_the_machine(office, job):
     """The ledger cannot be written: there is no certificate."""
     job.ledger.path.unlink()
     job.ledger.path.mkdir()
-    with pytest.raises(AdmissionError, match="ST-USAG-002"):
-        office.enroll(office.token())
+    vocabulary.refused(AdmissionError, "ST-ADMN-012: ST-USAG-002", office.enroll, office.token())
     office.tools.wait_until(lambda: office.server.problem, "the problem is kept")
     office.server.problem = None
     job.ledger.path.rmdir()
@@ -516,10 +514,9 @@ def test_openssl_judges_the_chain_as_well(office, monkeypatch):
     monkeypatch.setattr(enroll_module, "check_leaf", lambda leaf, *_: SpiffeId.of_certificate(leaf))
     address, thread, heard = impostor(office, *impostors(office)["another CA that shows ours"])
     token = msgspec.structs.replace(office.token(), host=address[0], port=address[1])
-    with pytest.raises(AdmissionError, match="OpenSSL refused the chain") as caught:
-        office.enroll(token)
+    error = vocabulary.refused(AdmissionError, "OpenSSL refused the chain", office.enroll, token)
     thread.join()
-    assert (caught.value.code, heard) == ("ST-ADMN-002", [])
+    assert (error.code, heard) == ("ST-ADMN-002", [])
 
 
 def grants(office):

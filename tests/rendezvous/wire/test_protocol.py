@@ -123,8 +123,7 @@ def test_the_length_is_judged_before_the_body_has_come():
 def test_an_empty_frame_is_refused_at_its_length():
     reader = FrameReader()
     reader.feed(bytes(4))
-    with pytest.raises(AdmissionError, match="a frame of 0 bytes"):
-        reader.next(FRAME_LIMIT)
+    refused(AdmissionError, "a frame of 0 bytes", reader.next, FRAME_LIMIT)
 
 
 def test_nothing_too_large_is_sent():

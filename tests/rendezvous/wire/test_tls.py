@@ -4,7 +4,6 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError, IdentityError
@@ -76,8 +75,7 @@ def refused_by_server(code, client, server):
     assert error is not None, "TLS itself fails, so that the peer hears an alert"
     refusal = failed(server, error)
     assert refusal.code == code, refusal
-    with pytest.raises(AdmissionError, match=code):
-        finish(server)
+    refused(AdmissionError, code, finish, server)
     return refusal
 
 
@@ -188,8 +186,7 @@ def test_a_client_without_a_certificate():
     _, error = shake(client, server)
     assert error is not None
     assert "peer did not return a certificate" in reason_of(error)
-    with pytest.raises(AdmissionError, match="no certificate"):
-        finish(server)
+    refused(AdmissionError, "no certificate", finish, server)
 
 
 def test_a_handshake_in_which_nobody_was_judged_is_not_finished():
@@ -197,8 +194,7 @@ def test_a_handshake_in_which_nobody_was_judged_is_not_finished():
     client, server = sides(contexts=(careless(False), careless(True)))
     assert shake(client, server) == (None, None)
     for side in (client, server):
-        with pytest.raises(AdmissionError, match="no certificate"):
-            finish(side)
+        refused(AdmissionError, "no certificate", finish, side)
 
 
 def test_an_older_tls():
@@ -214,16 +210,14 @@ def test_an_older_tls_by_a_server_that_would_take_it():
     client, server = sides(contexts=contexts)
     assert shake(client, server) == (None, None)
     client.get_app_data().judge(client.get_peer_certificate())
-    with pytest.raises(AdmissionError, match=r"TLSv1\.2 was negotiated"):
-        finish(client)
+    refused(AdmissionError, r"TLSv1\.2 was negotiated", finish, client)
 
 
 def test_another_protocol():
     contexts = (careless(False, alpn=False), make_context(COORDINATOR, server=True))
     client, server = sides(contexts=contexts)
     assert shake(client, server) == (None, None)
-    with pytest.raises(AdmissionError, match="does not speak securetrain-rdzv/5"):
-        finish(server)
+    refused(AdmissionError, "does not speak securetrain-rdzv/5", finish, server)
 
 
 def test_a_key_that_is_not_the_certificates():

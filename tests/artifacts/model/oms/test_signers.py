@@ -26,6 +26,7 @@ from securetrain.artifacts.model.oms.signers import (
 from securetrain.core.errors import IdentityError, IntegrityError
 from securetrain.identity.keys import PrivateKey
 from tests import vocabulary
+from tests.vocabulary import refused
 
 from .conftest import NOW, Authority
 
@@ -112,9 +113,7 @@ def test_a_key_under_a_passphrase(model: Path, tmp_path: Path) -> None:
     signer = read_signer(str(file), None, (), lambda _: b"secret")
     sign_model(model, tmp_path / "b.sig", signer)
     assert verify_model(model, tmp_path / "b.sig", TrustedKey(key=key.public_key()), NOW).ok
-    with pytest.raises(IntegrityError) as error:
-        read_signer(str(file), None, (), lambda _: b"wrong")
-    assert error.value.code == "ST-OMSB-120"
+    refused(IntegrityError, "ST-OMSB-120", read_signer, str(file), None, (), lambda _: b"wrong")
     file.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,
