@@ -46,6 +46,7 @@ from securetrain.rendezvous.wire.protocol import (
 )
 from securetrain.rendezvous.wire.tls import PeerCheck, TlsIdentity, make_connection, make_context
 from tests import vocabulary
+from tests.rendezvous.worlds import meet, serve_once
 
 
 def raw_send(channel: Channel, data: bytes) -> None:
@@ -237,32 +238,24 @@ def test_no_early_data(job, tools):
 
 
 def impostor(job, identity):
-    """A TCP server that answers TLS with `identity`; returns its address."""
-    server = socket.create_server(("127.0.0.1", 0))
+    """Have the job's address answer TLS with `identity`; returns the thread."""
+    check = PeerCheck(
+        ca=job.ca.certificate,
+        role=Role.NODE,
+        trust_domain="securetrain.local",
+        job=job.name,
+        clock=lambda: identity.certificate.not_valid_before_utc + timedelta(hours=1),
+    )
 
-    def serve():
-        sock, _ = server.accept()
-        check = PeerCheck(
-            ca=job.ca.certificate,
-            role=Role.NODE,
-            trust_domain="securetrain.local",
-            job=job.name,
-            clock=lambda: identity.certificate.not_valid_before_utc + timedelta(hours=1),
-        )
+    def answer(sock):
         connection = make_connection(make_context(identity, server=True), check, server=True)
-        channel = Channel(sock, connection)
-        try:
-            channel.handshake(channel._monotonic() + 10)
-            channel.receive(channel._monotonic() + 10)
-        except SecureTrainError:
-            pass
-        finally:
-            channel.close()
-            server.close()
+        return Channel(sock, connection)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    job.host, job.port = server.getsockname()
+    def hear(channel):
+        channel.handshake(channel._monotonic() + 10)
+        channel.receive(channel._monotonic() + 10)
+
+    (job.host, job.port), thread = serve_once(answer, hear)
     return thread
 
 
@@ -633,18 +626,7 @@ def test_who_loses_its_lease_is_in_no_later_membership(job, tools):
 def formed_pair(job, **keys):
     job.start(2, 2)
     members = [job.join(f"node-{n}", wireguard=keys.get(f"wg{n}", "")) for n in range(2)]
-    found = []
-
-    def wait(member):
-        found.append(member.next_round(lambda membership: 20000))
-
-    threads = [threading.Thread(target=wait, args=(m,)) for m in members]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert len(found) == 2
-    return members, found[0].membership.epoch
+    return members, meet(members)[0].membership.epoch
 
 
 def test_only_rank_0_may_announce_the_store(job):

@@ -11,12 +11,10 @@ from securetrain.attest.node.attester import sign_evidence
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import TEST_ONLY, NodeTier
 from securetrain.evidence.node_evidence import parse_node
-from securetrain.identity.keys import PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
-from securetrain.policy import load_policy
 from securetrain.rendezvous.wire.protocol import Proof
-from securetrain.testing.machine import Machine, reference_values, write_policy
 from tests.attest.swtpms import without_swtpm
+from tests.rendezvous.worlds import attested, policy_of, two_machines
 from tests.vocabulary import refused
 
 pytestmark = [pytest.mark.tpm, without_swtpm]
@@ -24,12 +22,8 @@ pytestmark = [pytest.mark.tpm, without_swtpm]
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("machines")
-    with (
-        Machine(folder / "node-0", "node-0", ca=folder / "ca") as first,
-        Machine(folder / "node-1", "node-1", ca=folder / "ca") as second,
-    ):
-        yield first, second
+    with two_machines(tmp_path_factory.mktemp("machines")) as made:
+        yield made
 
 
 @pytest.fixture
@@ -39,21 +33,13 @@ def pool():
 
 
 @pytest.fixture
-def policy(machines, tmp_path, tools):
-    for machine in machines:
-        machine.reboot()
-    values = reference_values(machines, tools.now())
-    return load_policy(str(write_policy(tmp_path, values, PrivateKey.generate())))
-
-
-def join(job, machine):
-    identity = job.identity(machine.name)
-    return job.join(machine.name, identity=identity, attester=machine.attester(identity.key))
+def policy(machines, tmp_path):
+    return policy_of(machines, tmp_path)
 
 
 def test_two_attested_nodes_form_a_round_and_renew(job, machines, policy, pool, tools):
     job.start(2, 2, policy=policy, lease=2.0, heartbeat=0.5)
-    members = [join(job, machine) for machine in machines]
+    members = [attested(job, machine) for machine in machines]
     rounds = [pool.submit(member.next_round, lambda _: 29500, 20.0) for member in members]
     for found in rounds:
         assert [m.tier for m in found.result(30).membership.members] == [NodeTier.TEST_ONLY] * 2
@@ -69,7 +55,7 @@ def test_two_attested_nodes_form_a_round_and_renew(job, machines, policy, pool, 
 
 def test_a_reboot_during_the_lease_ends_it(job, machines, policy, tools):
     job.start(1, 1, policy=policy, lease=1.5, heartbeat=0.5)
-    member = join(job, machines[0])
+    member = attested(job, machines[0])
     machines[0].reboot()
     event = job.expect("ST-ATTS-118", "node-evicted")
     assert event.subject.endswith("/node/node-0")
@@ -79,11 +65,11 @@ def test_a_reboot_during_the_lease_ends_it(job, machines, policy, tools):
 @pytest.mark.forgery
 def test_implanted_boot_code_during_the_lease_bars_the_node(job, machines, policy, tools):
     job.start(1, 1, policy=policy, lease=1.5, heartbeat=0.5)
-    join(job, machines[0])
+    attested(job, machines[0])
     machines[0].tpm.boot([(4, bytes(range(32)))])
     job.expect("ST-ATTS-008", "node-evicted")
     tools.wait_until(lambda: not job.coordinator._nodes, "the coordinator dropped it")
-    refused(AttestationError, "ST-ATTS-010", join, job, machines[0])
+    refused(AttestationError, "ST-ATTS-010", attested, job, machines[0])
 
 
 @pytest.mark.forgery

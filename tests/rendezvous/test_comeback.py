@@ -25,14 +25,12 @@ import yaml
 
 from securetrain.core.errors import AdmissionError, SecureTrainError, UsageError
 from securetrain.identity.cluster_ca import ClusterCA
-from securetrain.identity.keys import KeyKind, PrivateKey
-from securetrain.identity.register import How
-from securetrain.identity.spiffe import Role
+from securetrain.identity.keys import PrivateKey
 from securetrain.rendezvous.coordinator.memory import JobMemory, decode_state, encode_state
 from securetrain.rendezvous.member.client import Member
 from securetrain.rendezvous.member.comeback import Comeback
-from securetrain.rendezvous.member.identity_dir import store_identity
 from securetrain.rendezvous.wire.protocol import Close, Done, Ready
+from tests.rendezvous.worlds import certified, meet
 from tests.vocabulary import free_port, refused
 
 NODES = ["node-0", "node-1", "node-2"]
@@ -103,16 +101,7 @@ class Cluster:
         self.log.close()
 
     def identity(self, node):
-        now = self.tools.now()
-        ca = self.ca.job(self.job.name, now, self.ca.key)
-        key = PrivateKey.generate(KeyKind.P256)
-        leaf = self.ca.issue(
-            *(ca, Role.NODE, key.public, now),
-            node=node,
-            lifetime=timedelta(hours=1),
-            how=How.COMMAND,
-        )
-        return store_identity(self.root / f"id-{node}", key, leaf, ca.certificate, now)
+        return certified(self.ca, self.job.name, node, self.root / f"id-{node}")
 
     def join(self, node, identity=None):
         identity = identity or self.identity(node)
@@ -121,9 +110,7 @@ class Cluster:
         return member
 
     def meet(self, members=None):
-        members = members or self.members
-        with ThreadPoolExecutor(len(members)) as pool:
-            return list(pool.map(lambda member: member.next_round(lambda _: 4000), members))
+        return meet(members or self.members)
 
     def events(self, name):
         data = (self.root / "run" / "ledger.jsonl").read_bytes()

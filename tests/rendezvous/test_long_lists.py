@@ -16,8 +16,6 @@ from securetrain.core.errors import AdmissionError, AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence import Ask, node_evidence
 from securetrain.evidence.node_evidence import parse_node
-from securetrain.identity.keys import PrivateKey
-from securetrain.policy import load_policy
 from securetrain.rendezvous.coordinator import list_intake
 from securetrain.rendezvous.coordinator.list_intake import ListIntake
 from securetrain.rendezvous.wire.protocol import (
@@ -28,8 +26,8 @@ from securetrain.rendezvous.wire.protocol import (
     ListPart,
     Renew,
 )
-from securetrain.testing.machine import Machine, reference_values, write_policy
 from tests.attest.swtpms import without_swtpm
+from tests.rendezvous.worlds import attested, policy_of, two_machines
 
 PART = 512
 FILES = {f"/usr/lib/library-{number}.so": bytes([number]) for number in range(12)}
@@ -82,27 +80,16 @@ def test_a_list_has_an_end_and_so_has_a_lease():
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("machines")
-    with (
-        Machine(folder / "node-0", "node-0", ca=folder / "ca", files=FILES) as first,
-        Machine(folder / "node-1", "node-1", ca=folder / "ca", files=FILES) as second,
-    ):
-        yield first, second
+    with two_machines(tmp_path_factory.mktemp("machines"), FILES) as made:
+        yield made
 
 
 @pytest.fixture
-def policy(machines, tmp_path, tools, monkeypatch):
-    for machine in machines:
-        machine.reboot()
-    values = reference_values(machines, tools.now())
+def policy(machines, tmp_path, monkeypatch):
+    made = policy_of(machines, tmp_path)
     monkeypatch.setattr(measurements, "IMA_SEND_LIMIT", PART)
     monkeypatch.setattr(node_evidence, "PART_SIZE", PART)
-    return load_policy(str(write_policy(tmp_path, values, PrivateKey.generate())))
-
-
-def join(job, machine):
-    identity = job.identity(machine.name)
-    return job.join(machine.name, identity=identity, attester=machine.attester(identity.key))
+    return made
 
 
 def proven(job, machine, tools):
@@ -138,7 +125,7 @@ def answer_all(channel, parts, tools):
 def test_two_nodes_with_long_lists_join_at_once_and_renew(job, machines, policy, tools):
     job.start(2, 2, policy=policy)
     with ThreadPoolExecutor(4) as pool:
-        joins = [pool.submit(join, job, machine) for machine in machines]
+        joins = [pool.submit(attested, job, machine) for machine in machines]
         members = [one.result(tools.PATIENCE) for one in joins]
         rounds = [pool.submit(member.next_round, lambda _: 29500, 60.0) for member in members]
         for found in rounds:
@@ -247,7 +234,7 @@ def test_a_node_that_stops_in_the_middle_keeps_nobody_out(
             channel.send(ListPart(index=0, data=parts[0]), tools.soon())
     channel._socket.close()
     job.expect("ST-ADMN-007", "node-refused")
-    member = join(job, machines[0])
+    member = attested(job, machines[0])
     assert member.result.submods["tpm"].claims["ima_entries"] == len(FILES) + 1
 
 

@@ -36,6 +36,7 @@ from securetrain.rendezvous.wire.protocol import (
     encode_frame,
 )
 from securetrain.rendezvous.wire.ranks import node_ranks
+from tests.rendezvous.worlds import meet
 
 HONEST = ("node-0", "node-1")
 
@@ -207,11 +208,7 @@ def test_what_one_message_is_refused_with(job, tools, message, code):
     """From a member that is not rank 0, and has said what it runs."""
     job.start(2, 2)
     members = [job.join(f"node-{n}", local_world=1, role="default") for n in range(2)]
-    threads = [threading.Thread(target=m.next_round, args=(lambda _: 20000,)) for m in members]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(tools.PATIENCE)
+    meet(members)
     members[1]._link.post(message)
     assert "node-1" in job.expect(code, "node-evicted").subject
     tools.wait_until(lambda: members[0].num_waiting, "the other one is told")

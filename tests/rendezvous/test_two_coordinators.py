@@ -7,7 +7,6 @@ Also the way to a standby: a list of endpoints.
 
 import shutil
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from securetrain.rendezvous.member import places as places_module
 from securetrain.rendezvous.member.comeback import Comeback
 from securetrain.rendezvous.member.entry import parse_endpoints
 from securetrain.rendezvous.wire.generation import check_generation, sign_generation
+from tests.rendezvous.worlds import meet
 from tests.vocabulary import free_port, refused
 
 NODES = ["node-0", "node-1", "node-2"]
@@ -50,9 +50,7 @@ class Two:
         return member
 
     def meet(self, nodes):
-        members = [self.members[node] for node in nodes]
-        with ThreadPoolExecutor(len(members)) as pool:
-            return list(pool.map(lambda member: member.next_round(lambda _: 4000), members))
+        return meet([self.members[node] for node in nodes])
 
     def start_second(self, generation=2, **settings):
         """What an operator must not do: the first one still lives."""

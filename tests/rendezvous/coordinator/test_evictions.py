@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from securetrain.core.errors import AdmissionError, AttestationError, UsageError
-from securetrain.core.vocabulary import NetworkProfile, NodeTier
+from securetrain.core.vocabulary import NetworkProfile
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.rendezvous.coordinator.evictions import Evictions
-from securetrain.rendezvous.wire.membership import Member, Membership
 from securetrain.rendezvous.wire.protocol import MAX_EVICTED, Status
+from tests.rendezvous.worlds import entry, membership_of
 
 CONTRADICTED = AttestationError("ST-ATTS-008", "its kernel is another one")
 REVOKED = AdmissionError("ST-ADMN-013", "node-1 was revoked")
@@ -28,26 +28,9 @@ def fake_session(node: str, proven: datetime | None = START) -> Any:
 
 
 def membership(epoch, *nodes):
-    return Membership(
-        job="job-1",
-        coordinator="spiffe://securetrain.local/job/job-1/coordinator",
-        epoch=epoch,
-        round=epoch,
-        policy="a" * 64,
-        issued=START + timedelta(hours=1),
-        members=tuple(
-            Member(
-                rank=rank,
-                node=node,
-                certificate=f"{rank:064x}",
-                tier=NodeTier.SELF_ASSERTED,
-                result=f"{rank:064x}",
-                address="127.0.0.1",
-                local_world=1,
-            )
-            for rank, node in enumerate(nodes)
-        ),
-    )
+    entries = [entry(rank, node=node) for rank, node in enumerate(nodes)]
+    issued = START + timedelta(hours=1)
+    return membership_of(*entries, epoch=epoch, round=epoch, issued=issued)
 
 
 @pytest.fixture

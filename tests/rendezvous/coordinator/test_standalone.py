@@ -31,9 +31,8 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.inventory import EnrolledNode
 from securetrain.evidence.reference import ReferenceValues
 from securetrain.identity.cluster_ca import ClusterCA
-from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.keys import PrivateKey
 from securetrain.identity.register import How, Kind
-from securetrain.identity.spiffe import Role
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Event, verify_ledger
 from securetrain.policy.load import LoadedPolicy, digest_of, load_policy
@@ -41,9 +40,10 @@ from securetrain.rendezvous.coordinator import Watchers, standalone
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
 from securetrain.rendezvous.coordinator.standalone import Plan, Standalone
 from securetrain.rendezvous.member.enrollee import enroll
-from securetrain.rendezvous.member.identity_dir import NodeIdentity, store_identity
+from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.testing.machine import REFERENCE_FILE, write_policy
 from tests.rendezvous.webhook_reader import Reader
+from tests.rendezvous.worlds import certified
 from tests.vocabulary import refused
 
 
@@ -86,16 +86,7 @@ class Cluster:
             watcher.take(event)
 
     def identity(self, node="node-0") -> NodeIdentity:
-        now = self.tools.now()
-        ca = self.ca.job(self.job.name, now, self.ca.key)
-        key = PrivateKey.generate(KeyKind.P256)
-        leaf = self.ca.issue(
-            *(ca, Role.NODE, key.public, now),
-            node=node,
-            lifetime=timedelta(hours=1),
-            how=How.COMMAND,
-        )
-        return store_identity(self.root / f"id-{node}", key, leaf, ca.certificate, now)
+        return certified(self.ca, self.job.name, node, self.root / f"id-{node}")
 
     def join(self, identity):
         member = self.job.make_member(identity=identity)

@@ -5,46 +5,27 @@
 With a coordinator: `test_join`, `test_evictions`; with a hostile one: `test_attacks`.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from securetrain.core.errors import AdmissionError
-from securetrain.core.vocabulary import NetworkProfile, NodeTier
+from securetrain.core.vocabulary import NetworkProfile
 from securetrain.rendezvous.member import client as member_module
 from securetrain.rendezvous.member.client import Member
 from securetrain.rendezvous.member.round import SpareNodeError
-from securetrain.rendezvous.wire.membership import Member as Entry
-from securetrain.rendezvous.wire.membership import Membership
 from securetrain.rendezvous.wire.protocol import Close, Ready, Status, Store
+from tests.rendezvous.worlds import entry, membership_of
 from tests.vocabulary import refused
 
 SOLD = AdmissionError("ST-ADMN-013", "it was sold")
 
 
 def membership(epoch=0, count=2):
-    return Membership(
-        job="job-1",
-        coordinator="spiffe://securetrain.local/job/job-1/coordinator",
-        epoch=epoch,
-        round=epoch,
-        policy="a" * 64,
-        issued=datetime(2026, 1, 1, tzinfo=UTC),
-        members=tuple(
-            Entry(
-                rank=rank,
-                node=f"node-{rank}",
-                certificate=f"{rank:064x}",
-                tier=NodeTier.SELF_ASSERTED,
-                result=f"{rank:064x}",
-                address=f"192.0.2.{rank}",
-                local_world=1,
-            )
-            for rank in range(count)
-        ),
-    )
+    entries = [entry(rank, address=f"192.0.2.{rank}") for rank in range(count)]
+    return membership_of(*entries, epoch=epoch, round=epoch)
 
 
 def status(*, closed=False, **more):

@@ -64,6 +64,7 @@ from securetrain.rendezvous.wire.tls import (
     set_protocol,
 )
 from tests import vocabulary
+from tests.rendezvous.worlds import serve_once
 
 
 class Office:
@@ -424,25 +425,17 @@ def test_the_ledger_knows_before_the_machine(office, job):
 
 def impostor(office, certificate, key, ca):
     """Answers as a server with this certificate; returns its address."""
-    server = socket.create_server(("127.0.0.1", 0))
     heard: list[bytes | None] = []
 
-    def serve():
-        sock, _ = server.accept()
+    def answer(sock):
         context = enrollment_context(TlsIdentity(key=key, certificate=certificate, ca=ca))
-        channel = Channel(sock, make_connection(context, Anonymous(), server=True))
-        try:
-            channel.shake_hands(office.tools.soon())
-            heard.append(channel.receive_frame(office.tools.soon(), limit=1 << 16))
-        except SecureTrainError:
-            pass
-        finally:
-            channel.close()
-            server.close()
+        return Channel(sock, make_connection(context, Anonymous(), server=True))
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    return server.getsockname(), thread, heard
+    def hear(channel):
+        channel.shake_hands(office.tools.soon())
+        heard.append(channel.receive_frame(office.tools.soon(), limit=1 << 16))
+
+    return *serve_once(answer, hear), heard
 
 
 def leaf_of(ca, role, now, node=""):

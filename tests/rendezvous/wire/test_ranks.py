@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks are a function of the membership, and the one that torch's agents compute."""
 
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,34 +15,15 @@ from torch.distributed.elastic.agent.server.api import (
     _RoleInstanceInfo,
 )
 
-from securetrain.core.vocabulary import NodeTier
-from securetrain.rendezvous.wire.membership import Member, Membership
+from securetrain.rendezvous.wire.membership import Membership
 from securetrain.rendezvous.wire.ranks import node_of, node_ranks, ranks_of
+from tests.rendezvous.worlds import entry, membership_of
 from tests.vocabulary import refused
 
 
 def membership(*staff: tuple[int, str]) -> Membership:
-    return Membership(
-        job="job-1",
-        coordinator="spiffe://securetrain.local/job/job-1/coordinator",
-        epoch=3,
-        round=0,
-        policy="a" * 64,
-        issued=datetime(2026, 1, 1, tzinfo=UTC),
-        members=tuple(
-            Member(
-                rank=rank,
-                node=f"node-{rank}",
-                certificate=f"{rank:064x}",
-                tier=NodeTier.SELF_ASSERTED,
-                result="b" * 64,
-                address="127.0.0.1",
-                local_world=number,
-                role=role,
-            )
-            for rank, (number, role) in enumerate(staff)
-        ),
-    )
+    entries = [entry(n, local_world=num, role=role) for n, (num, role) in enumerate(staff)]
+    return membership_of(*entries, epoch=3)
 
 
 class Agent(SimpleElasticAgent):

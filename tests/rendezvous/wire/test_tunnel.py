@@ -3,7 +3,6 @@
 """What nodes say of their tunnels and what they get; the network itself is a recording."""
 
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from ipaddress import ip_address
 from threading import Thread
 from types import SimpleNamespace
@@ -15,15 +14,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securetrain.core.errors import NetworkError, SecureTrainError
-from securetrain.core.vocabulary import NetworkProfile, NodeTier
+from securetrain.core.vocabulary import NetworkProfile
 from securetrain.identity.keys import PrivateKey
 from securetrain.network.addresses import address
 from securetrain.network.epoch import resolve
 from securetrain.network.wireguard import WireGuardKey, decode_key, encode_key, pairwise_psk
 from securetrain.policy.load import LoadedPolicy
 from securetrain.policy.schema import Network
-from securetrain.rendezvous.wire.membership import Member as Entry
-from securetrain.rendezvous.wire.membership import Membership
 from securetrain.rendezvous.wire.protocol import PROTOCOL, Formed, Hello
 from securetrain.rendezvous.wire.tunnel import (
     Tunnel,
@@ -33,6 +30,7 @@ from securetrain.rendezvous.wire.tunnel import (
     require_alike,
     store_host,
 )
+from tests.rendezvous.worlds import entry, membership_of
 from tests.vocabulary import refused
 
 KEYS = [encode_key(WireGuardKey.generate().public) for _ in range(3)]
@@ -58,31 +56,13 @@ BARE = {**NONE, "network": None}
 
 
 def membership(num_members=3, **changes):
-    return Membership(
-        job="job-1",
-        coordinator="spiffe://x/job/job-1/coordinator",
-        epoch=4,
-        round=1,
-        policy="0" * 64,
-        issued=datetime(2026, 1, 1, tzinfo=UTC),
-        members=tuple(
-            msgspec.structs.replace(
-                Entry(
-                    rank=rank,
-                    node=f"node-{rank}",
-                    certificate="0" * 64,
-                    tier=NodeTier.SELF_ASSERTED,
-                    result="0" * 64,
-                    address="192.0.2.1",
-                    local_world=1,
-                    wireguard=KEYS[rank],
-                    wireguard_port=5000 + rank,
-                ),
-                **changes,
-            )
-            for rank in range(num_members)
-        ),
-    )
+    entries = [
+        entry(
+            n, address="192.0.2.1", **{"wireguard": KEYS[n], "wireguard_port": 5000 + n, **changes}
+        )
+        for n in range(num_members)
+    ]
+    return membership_of(*entries, epoch=4, round=1)
 
 
 class Recorded:
