@@ -58,6 +58,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.gates
 	$(BIN)/python -m tests.flaky
 
 types: $(VENV)/.dev

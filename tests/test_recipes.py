@@ -1,65 +1,25 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks of docs/contributing still fit the code, and what they add is accepted.
+"""What the recipes of docs/contributing add is accepted.
 
-A block's title says what to do with it; docs/contributing/index.md explains the words.
+That their blocks still fit the code is a gate (tools/gates/rules/pages.py). A block's title says
+what to do with it; docs/contributing/index.md explains the words.
 """
 
-import ast
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from securetrain.core.errors import AttestationError
+from tools.gates.rules.pages import NEW, blocks_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs" / "contributing").glob("*.md"))
-FENCE = re.compile(r'^( *)```\w+ title="([^"]+)"\n(.*?)^\1```$', re.MULTILINE | re.DOTALL)
-NEW, APPEND, BELOW, REPLACE = (
-    "new file ",
-    "append to ",
-    ", below its first line",
-    ", in place of its first line",
-)
-
-
-@dataclass(frozen=True)
-class Block:
-    file: str
-    verb: str
-    text: str
-
-    def applied(self, before: str) -> str:
-        if self.verb == NEW:
-            assert not before, f"{self.file} is there already"
-        if self.verb in {NEW, APPEND}:
-            return before + self.text
-        first, _, rest = self.text.partition("\n")
-        assert before.count(f"{first}\n") == 1, f"{self.file} has this line once: {first!r}"
-        return before.replace(f"{first}\n", self.text if self.verb == BELOW else rest)
-
-
-def blocks_of(page: Path) -> list[Block]:
-    found = []
-    for indent, title, text in FENCE.findall(page.read_text("utf-8")):
-        block = "".join(line.removeprefix(indent) for line in text.splitlines(keepends=True))
-        if title == "run":
-            continue
-        whole = next((verb for verb in (NEW, APPEND) if title.startswith(verb)), None)
-        if whole is not None:
-            found.append(Block(title.removeprefix(whole), whole, block))
-            continue
-        verb = BELOW if title.endswith(BELOW) else REPLACE
-        assert title.endswith(verb), f"{page.name}: {title}"
-        found.append(Block(title.removesuffix(verb), verb, block))
-    return found
 
 
 def apply(page: Path, tree: Path) -> set[str]:
@@ -83,23 +43,9 @@ def copy_of(names: set[str], tree: Path) -> None:
             shutil.copyfile(source, target)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_blocks_of_a_recipe_apply(page, tmp_path):
-    copy_of({block.file for block in blocks_of(page) if block.verb != NEW}, tmp_path)
-    for name in apply(page, tmp_path):
-        if name.endswith(".py"):
-            ast.parse((tmp_path / name).read_text("utf-8"), name)
-
-
-def test_a_block_that_no_longer_fits_is_seen():
-    block = Block("x.py", BELOW, "one\ntwo\n")
-    assert block.applied("one\nthree\n") == "one\ntwo\nthree\n"
-    with pytest.raises(AssertionError, match="has this line once"):
-        block.applied("three\n")
-
-
 def test_every_recipe_has_blocks():
-    assert [page.stem for page in PAGES if not blocks_of(page)] == ["index", "release"]
+    without = [page.stem for page in PAGES if not blocks_of(page)]
+    assert without == ["gates", "index", "release", "where-things-live"]
 
 
 def applied(stem, tmp_path):

@@ -3,7 +3,7 @@
 """Contracts of import-linter that it does not bring: faces of rooms, and no cycle of modules.
 
 pyproject.toml names them under ``contract_types``; ``lint-imports`` loads them when it is run in
-the root of the repository. What an import cannot show, `purity.py` looks for.
+the root of the repository. What an import cannot show, `tools/gates` looks for.
 """
 
 import ast

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a library from being pure: bytes, reference values and a clock in, a verdict out.
+"""The rules of a pure library: bytes, reference values and a clock in, a verdict out.
 
 A pure library
 
@@ -15,7 +15,6 @@ These are rules about the text of a module. What it calls in other packages is h
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 IMPURE_MODULES: Final = frozenset(
@@ -39,20 +38,9 @@ _CHANGES: Final = frozenset(
 )
 
 
-def impurities(folder: Path) -> list[str]:
-    """Every breach of the rules in the modules below `folder`: ``file:line: what``.
-
-    Raises:
-        ValueError: there is no module below it, so that nothing was looked at.
-    """
-    modules = sorted(folder.rglob("*.py"))
-    if not modules:
-        raise ValueError(f"no module below {folder}")
-    return [
-        f"{path.relative_to(folder).as_posix()}:{line}: {what}"
-        for path in modules
-        for line, what in sorted(set(_of_module(ast.parse(path.read_bytes()))))
-    ]
+def impurities(tree: ast.Module) -> list[tuple[int, str]]:
+    """Every breach of the rules in a module: the line, and what it does."""
+    return sorted(set(_of_module(tree)))
 
 
 def _of_module(tree: ast.Module) -> Iterator[tuple[int, str]]:

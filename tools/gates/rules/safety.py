@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing in the package runs what its input says, and the verifier library reaches for nothing."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from tools.gates.rules.purity import impurities
+from tools.gates.tree import Tree
+from tools.gates.violations import Fault
+
+UNPICKLERS: Final = frozenset(
+    {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+)
+"""Modules that turn bytes into objects by running what the bytes name."""
+
+MAY_IMPORT_PICKLE: Final[Mapping[str, str]] = {
+    "securetrain/artifacts/checkpoint/legacy.py": "catches what torch's weights-only reader raises",
+    "securetrain/artifacts/scan/dcp.py": "reads an index with inert stand-ins for its 13 names",
+    "securetrain/launch/file_loads.py": "puts the restricted unpickler in the place of pickle.load",
+    "securetrain/launch/seams.py": "puts the restricted unpickler into torch",
+    "securetrain/launch/unpickler.py": "the restricted unpickler",
+    "securetrain/drills/checkpoint_metadata.py": "the attack",
+    "securetrain/drills/store_attack.py": "the attack",
+}
+
+MAY_CALL: Final[Mapping[str, frozenset[str]]] = {
+    # nodes, and no objects
+    "securetrain/audit/collect/storage/ansible.py": frozenset({"yaml.compose_all"}),
+    # the one loader, a subclass of SafeLoader
+    "securetrain/policy/load.py": frozenset(
+        {
+            *("yaml.load", "yaml.parse"),
+            *("yaml.composer.ComposerError", "yaml.constructor.ConstructorError"),
+        }
+    ),
+    # events of the safe parser, of which nothing is constructed
+    "securetrain/audit/collect/manifests/tree.py": frozenset({"yaml.parse"}),
+    "securetrain/artifacts/scan/documents.py": frozenset({"yaml.parse"}),
+    # runs the user's own training script
+    "securetrain/launch/worker.py": frozenset({"compile", "exec"}),
+}
+
+PURE: Final = "evidence"
+"""The room that is a pure library (tools/gates/rules/purity.py)."""
+
+
+def unpicklers(tree: Tree) -> Iterator[Fault]:
+    """Modules that import an unpickler, and exceptions that need none any more."""
+    for source in tree.package:
+        names = {name.partition(".")[0] for name in source.imports} & UNPICKLERS
+        if names and source.path not in MAY_IMPORT_PICKLE:
+            yield Fault(source.path, f"imports {', '.join(sorted(names))}")
+        if not names and source.path in MAY_IMPORT_PICKLE:
+            yield Fault(source.path, "is an exception (MAY_IMPORT_PICKLE) and imports none")
+    yield from _not_there(tree, MAY_IMPORT_PICKLE)
+
+
+def dangerous_calls(tree: Tree) -> Iterator[Fault]:
+    """Modules that may run what their input says."""
+    for source in tree.package:
+        calls = {reason for node in source.nodes(ast.Call) if (reason := dangerous(node))}
+        if found := calls - MAY_CALL.get(source.path, frozenset()):
+            yield Fault(source.path, f"calls {', '.join(sorted(found))}")
+    yield from _not_there(tree, MAY_CALL)
+
+
+def impure(tree: Tree) -> Iterator[Fault]:
+    """Modules of the verifier library that reach for more than they are given."""
+    sources = tree.below(f"{tree.top}/{PURE}")
+    if not sources:
+        yield Fault(f"{tree.top}/{PURE}", "there is no module below it: nothing was looked at")
+    for source in sources:
+        for line, what in impurities(source.tree):
+            yield Fault(f"{source.path}:{line}", what)
+
+
+def dangerous(node: ast.Call) -> str:
+    """The reason why a call may run what its input says, or nothing."""
+    function = ast.unparse(node.func)
+    keywords = {k.arg: k.value for k in node.keywords}
+    if function in {"eval", "exec", "compile", "os.system", "os.popen"}:
+        return function
+    if function == "torch.load" and getattr(keywords.get("weights_only"), "value", 0) is not True:
+        return "torch.load without weights_only=True"
+    if getattr(keywords.get("shell"), "value", False):
+        return "a shell"
+    if function.startswith("yaml.") and function not in {"yaml.safe_dump", "yaml.dump"}:
+        return function
+    return ""
+
+
+def _not_there(tree: Tree, exceptions: Mapping[str, object]) -> Iterator[Fault]:
+    paths = {source.path for source in tree.package}
+    for path in exceptions:
+        if path.startswith(f"{tree.top}/") and path not in paths:
+            yield Fault(path, "is an exception and is not there: take it off")
