@@ -11,19 +11,20 @@ import secrets
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from securetrain.core.errors import NetworkError, SecureTrainError
 from securetrain.network import wireguard_go
 from securetrain.network.leftovers import collect, devices
-from securetrain.network.overlay import Overlay, Plan
+from securetrain.network.overlay import Overlay
 from securetrain.network.system_tools import program
 from securetrain.network.wireguard import Endpoint
 from securetrain.network.wireguard_go import WireGuardGo
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests import vocabulary
-from tests.network.conftest import UNDERLAY, Job
+from tests.network.worlds import UNDERLAY, Job, plan_on
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -78,6 +79,9 @@ for line in sys.stdin:
 """
 
 
+PIPES: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+
 @pytest.fixture(scope="module")
 def hosts():
     with NamespaceCluster.up(2) as made:
@@ -94,14 +98,7 @@ class Trial:
         self.job = Job({"node-0": Endpoint(host.address, PORT)})
 
     def plan(self):
-        return Plan(
-            job=self.name,
-            node="node-0",
-            key=self.job.keys["node-0"],
-            endpoint=self.host.address,
-            port=PORT,
-            host=self.host.name,
-        )
+        return plan_on(self.host, self.name, key=self.job.keys["node-0"], port=PORT)
 
     def up(self):
         return Overlay.up(self.plan(), state=self.state, engine=WireGuardGo())
@@ -142,12 +139,7 @@ def test_an_owner_killed_at_any_moment_leaves_nothing_after_gc_or_the_next_up(tr
     arguments = [trial.name, str(trial.state), trial.host.name, str(trial.host.address)]
     with (
         neighbour.up() as living,
-        subprocess.Popen(
-            [sys.executable, "-c", OWNER, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as owner,
+        subprocess.Popen([sys.executable, "-c", OWNER, *arguments], **PIPES) as owner,
     ):
         assert owner.stdin is not None
         assert owner.stdout is not None
@@ -218,9 +210,8 @@ def test_a_disk_that_fills_up_later_is_no_way_to_stay_half_configured(trial, sma
     (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_bsize))
     for number in range(os.statvfs(disk).f_favail):
         (disk / str(number)).touch()
-    with pytest.raises(SecureTrainError) as caught:
-        overlay.apply(1, trial.job.members("node-0"))  # more than a block
-    assert caught.value.code == "ST-USAG-006"
+    members = trial.job.members("node-0")  # more than a block
+    vocabulary.refused(SecureTrainError, "ST-USAG-006", overlay.apply, 1, members)
     assert trial.everything() == before
     vocabulary.refused(NetworkError, "ST-NETW-014", overlay.read)
 
@@ -256,6 +247,4 @@ def test_an_engine_that_dies_between_two_steps(trial, monkeypatch):
         real(self, place, name)
 
     monkeypatch.setattr(wireguard_go.GoDevice, "moved", moved)
-    with pytest.raises(NetworkError) as caught:
-        trial.up()
-    assert caught.value.code in {"ST-NETW-011", "ST-NETW-013"}
+    vocabulary.refused(NetworkError, "^ST-NETW-01[13]", trial.up)

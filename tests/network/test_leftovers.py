@@ -12,7 +12,7 @@ from securetrain.network.namespace import Namespace
 from securetrain.network.process_identity import Machine, Owner
 from securetrain.network.record import Record
 from securetrain.network.system_tools import command_failed
-from tests.network.conftest import Link
+from tests.network.worlds import Link
 from tests.vocabulary import refused
 
 HERE = Machine(boot="boot", pid_namespace="pid:[1]", start_time={7: 100}.get)

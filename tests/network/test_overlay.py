@@ -16,7 +16,7 @@ from securetrain.network.overlay import Overlay, Plan, require_only_way, underla
 from securetrain.network.process_identity import Owner
 from securetrain.network.wireguard import Endpoint, WireGuardKey
 from tests import vocabulary
-from tests.network.conftest import UNDERLAY, Link
+from tests.network.worlds import UNDERLAY, Link
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import sys
 import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -26,13 +27,13 @@ from securetrain.network.engines import ENGINES
 from securetrain.network.firewall import delete_table, load
 from securetrain.network.leftovers import collect, devices
 from securetrain.network.namespace import Namespace
-from securetrain.network.overlay import Overlay, Plan
+from securetrain.network.overlay import Overlay
 from securetrain.network.process_identity import running
 from securetrain.network.system_tools import command_failed, run_command
 from securetrain.network.wireguard import Endpoint, WireGuardKey
 from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.network.conftest import Job
-from tests.vocabulary import is_running, needs
+from tests.network.worlds import Job, plan_on
+from tests.vocabulary import is_running, needs, refused
 
 pytestmark = [
     pytest.mark.netns,
@@ -101,14 +102,7 @@ class Net:
 
     def plan(self, node):
         host = self.hosts[node]
-        return Plan(
-            job=self.name,
-            node=node,
-            key=self.job.keys[node],
-            endpoint=host.address,
-            port=PORT,
-            host=host.name,
-        )
+        return plan_on(host, self.name, node=node, key=self.job.keys[node], port=PORT)
 
     def up(self, *nodes):
         for node in nodes:
@@ -137,25 +131,33 @@ class Net:
 
     @contextmanager
     def receiver(self, node):
-        """What a node receives; read it after somebody sent END."""
+        """A function that says what a node received, after somebody sent END."""
         with self.start(node, RECEIVE, str(self.address(node))) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            received = Received(process.stdout)
+            assert said(process) == "ready"
+
+            def texts():
+                found = json.loads(said(process))
+                assert found.pop(-1)[0] == "END"
+                return [text for text, _ in found]
+
             try:
-                yield received
+                yield texts
             finally:
                 process.kill()
 
+    def heard(self, *sent, last="node-1"):
+        """What node-0 receives of what these nodes send: who, the text, how often."""
+        with self.receiver("node-0") as texts:
+            for node, text, times in sent:
+                self.send(node, "node-0", text, times)
+            self.send(last, "node-0", "END")
+            return texts()
 
-class Received:
-    def __init__(self, stream) -> None:
-        self._stream = stream
 
-    def texts(self):
-        found = json.loads(self._stream.readline())
-        assert found.pop(-1)[0] == "END"
-        return [text for text, _ in found]
+def said(process):
+    """The next line of a program."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 @pytest.fixture(scope="module")
@@ -248,22 +250,14 @@ def inject(host, tmp_path, frames):
 
 def test_members_talk_and_the_wire_shows_only_wireguard(pair, cluster, attacker):
     with cluster.capture() as capture:
-        with pair.receiver("node-1") as received:
-            pair.send("node-0", "node-1", CANARY.decode(), 50)
-            pair.send("node-0", "node-1", "END")
-            assert received.texts() == [CANARY.decode()] * 50
+        assert pair.heard(("node-1", CANARY.decode(), 50)) == [CANARY.decode()] * 50
         frames = capture.read()
         assert len([frame for frame in frames if is_wireguard(frame)]) > 50
         assert [f.hex() for f in frames if not is_wireguard(f) and not is_neighbourhood(f)] == []
         assert not [frame for frame in frames if CANARY in frame]
         # The control: what is sent in the clear is seen.
         attacker.python(SEND, "", str(pair.hosts["node-1"].address), CANARY.decode(), "1")
-        deadline = threading.Event()
-        for _ in range(100):
-            if any(CANARY in frame for frame in capture.read()):
-                break
-            deadline.wait(0.02)
-        assert any(CANARY in frame for frame in capture.read())
+        wait_for(capture, lambda frame: CANARY in frame)
 
 
 TCP = """
@@ -287,15 +281,13 @@ else:
 def test_tcp_by_name_in_both_directions(pair):
     for one, other in (("node-0", "node-1"), ("node-1", "node-0")):
         with pair.start(one, TCP, "serve", one) as server:
-            assert server.stdout is not None
-            port = server.stdout.readline().strip()
-            assert pair.python(other, TCP, "send", one, port) == "True\n"
-            assert server.stdout.readline().strip() == str(pair.address(other))
+            assert pair.python(other, TCP, "send", one, said(server)) == "True\n"
+            assert said(server) == str(pair.address(other))
 
 
 def test_replayed_and_changed_frames_are_dropped(pair, cluster, attacker, tmp_path):
     text = "one message " * 20
-    with cluster.capture() as capture, pair.receiver("node-1") as received:
+    with cluster.capture() as capture, pair.receiver("node-1") as texts:
         pair.send("node-0", "node-1", text)
         frames = wait_for(capture, is_long)
         frame = next(frame for frame in frames if is_long(frame))
@@ -306,7 +298,7 @@ def test_replayed_and_changed_frames_are_dropped(pair, cluster, attacker, tmp_pa
             changed.append(bytes(copy))
         inject(attacker, tmp_path, [frame] * 200 + changed)
         pair.send("node-0", "node-1", "END")
-        assert received.texts() == [text]
+        assert texts() == [text]
 
 
 def is_long(frame):
@@ -361,28 +353,20 @@ def test_a_member_cannot_speak_for_another(trio):
     """node-1 takes node-2's address in its own namespace, where its root may do that."""
     own = trio.overlays["node-1"].namespace
     stolen = trio.address("node-2")
-    with trio.receiver("node-0") as received:
+    with trio.receiver("node-0") as texts:
         trio.send("node-1", "node-0", "as myself")
         own.ip("address", "add", f"{stolen}/32", "dev", "st0")
         trio.send("node-1", "node-0", "as node-2", 20, source=str(stolen))
         trio.send("node-2", "node-0", "END")
-        assert received.texts() == ["as myself"]
+        assert texts() == ["as myself"]
 
 
 def test_the_job_reaches_nothing_but_members(pair, attacker):
     host = pair.hosts["node-0"]
-    elsewhere = [
-        str(host.address),
-        str(pair.hosts["node-1"].address),
-        str(attacker.address),
-        "169.254.169.254",  # metadata services
-        "100.100.100.200",
-        "8.8.8.8",
-        "fe80::1",
-        "2001:db8::1",
-    ]
+    near = [str(each.address) for each in (host, pair.hosts["node-1"], attacker)]
+    metadata = ["169.254.169.254", "100.100.100.200"]
     unreachable = {str(errno.ENETUNREACH), str(errno.EINVAL)}  # EINVAL: fe80 without a device
-    for target in elsewhere:
+    for target in (*near, *metadata, "8.8.8.8", "fe80::1", "2001:db8::1"):
         answers = set(pair.python("node-0", REACH, target, "80").split())
         assert answers <= unreachable, target
         assert answers
@@ -394,8 +378,7 @@ def test_the_job_is_not_reached_from_the_underlay(pair, attacker):
     listen = "import socket, time; s = socket.create_server(('', 7001)); print('ready', flush=True)"
     with pair.start("node-0", listen + "; time.sleep(60)") as server:
         try:
-            assert server.stdout is not None
-            assert server.stdout.readline() == "ready\n"
+            assert said(server) == "ready"
             # The control: a member gets through.
             reach = pair.python("node-1", REACH, str(pair.address("node-0")), "7001").split()
             assert reach[0] == "0"
@@ -413,31 +396,20 @@ def test_the_job_is_not_reached_from_the_underlay(pair, attacker):
 
 @pytest.mark.parametrize("filtered", [True, False], ids=["filter", "wireguard-alone"])
 def test_who_was_evicted_is_not_heard_with_its_old_keys(trio, filtered):
-    with trio.receiver("node-0") as received:
-        trio.send("node-2", "node-0", "still in")
-        trio.send("node-1", "node-0", "END")
-        assert received.texts() == ["still in"]
+    assert trio.heard(("node-2", "still in", 1)) == ["still in"]
     trio.job.new_epoch()
-    for node in ("node-0", "node-1"):
-        trio.overlays[node].apply(2, trio.job.members(node, ["node-0", "node-1"]))
+    trio.apply(2, "node-0", "node-1")
     if not filtered:
         for node in ("node-0", "node-1"):
             load(trio.hosts[node].namespace, delete_table(trio.overlays[node].names.table))
-    with trio.receiver("node-0") as received:
-        trio.send("node-2", "node-0", "out", 50)
-        trio.send("node-1", "node-0", "END")
-        assert received.texts() == []
+    assert trio.heard(("node-2", "out", 50)) == []
 
 
 def test_who_is_dropped_is_out_at_once_and_the_others_stay(trio):
     """In the middle of an epoch: old keys, old pre-shared key, and 0 packets accepted."""
     for node in ("node-0", "node-1"):
         trio.overlays[node].drop(["node-2", "nobody"])
-    with trio.receiver("node-0") as received:
-        trio.send("node-2", "node-0", "out", 50)
-        trio.send("node-1", "node-0", "in")
-        trio.send("node-1", "node-0", "END")
-        assert received.texts() == ["in"]
+    assert trio.heard(("node-2", "out", 50), ("node-1", "in", 1)) == ["in"]
     held = {peer.public_key for peer in trio.overlays["node-0"].read().peers}
     assert held == {trio.overlays["node-1"].plan.key.public}
     trio.job.new_epoch()
@@ -465,33 +437,24 @@ def test_who_comes_back_is_heard_again(trio):
     trio.apply(2, "node-0", "node-1")
     trio.job.new_epoch()
     trio.apply(3, *NODES)
-    with trio.receiver("node-0") as received:
-        trio.send("node-2", "node-0", "back")
-        trio.send("node-2", "node-0", "END")
-        assert received.texts() == ["back"]
+    assert trio.heard(("node-2", "back", 1), last="node-2") == ["back"]
 
 
 def test_keys_without_the_epochs_secret_open_nothing(net):
     """node-1 has every long-term key right, and the pre-shared keys of another epoch."""
-    net.up("node-0", "node-1", "node-2")
-    net.overlays["node-0"].apply(1, net.job.members("node-0"))
-    net.overlays["node-2"].apply(1, net.job.members("node-2"))
+    net.up(*NODES)
+    for node in ("node-0", "node-2"):
+        net.overlays[node].apply(1, net.job.members(node))
     net.job.new_epoch()
     net.overlays["node-1"].apply(1, net.job.members("node-1"))
-    with net.receiver("node-0") as received:
-        net.send("node-1", "node-0", "old")
-        net.send("node-2", "node-0", "END")
-        assert received.texts() == []
+    assert net.heard(("node-1", "old", 1), last="node-2") == []
 
 
 def test_without_members_nobody_is_heard(net):
     net.up("node-0", "node-1")
     net.overlays["node-1"].apply(1, net.job.members("node-1", ["node-0", "node-1"]))
     net.overlays["node-0"].apply(1, net.job.members("node-0", ["node-0"]))
-    with net.receiver("node-0") as received:
-        net.send("node-1", "node-0", "hello", 5)
-        net.send("node-0", "node-0", "END")
-        assert received.texts() == []
+    assert net.heard(("node-1", "hello", 5), last="node-0") == []
 
 
 STREAM = """
@@ -512,27 +475,19 @@ for _ in range(200):
 
 def test_a_dead_engine_stops_the_job_and_nothing_goes_in_clear(pair, cluster):
     overlay = pair.overlays["node-0"]
-    told: list[NetworkError] = []
-    happened = threading.Event()
-
-    def died(error):
-        told.append(error)
-        happened.set()
-
-    overlay.watch(died)
+    told: Queue[NetworkError] = Queue()
+    overlay.watch(told.put)
     with cluster.capture() as capture:
         with pair.start("node-0", STREAM, str(pair.address("node-1")), CANARY.decode()) as sender:
-            assert sender.stdout is not None
-            assert sender.stdout.readline() == "ready\n"
+            assert said(sender) == "ready"
             wait_for(capture, is_wireguard)
             kill_engine(overlay)
-            assert happened.wait(10)
+            assert told.get(timeout=10).code == "ST-NETW-014"
             out, _ = sender.communicate(timeout=60)
         assert out.split() == [str(errno.ENETUNREACH)]
         assert not [frame for frame in capture.read() if CANARY in frame]
-    assert [error.code for error in told] == ["ST-NETW-014"]
-    with pytest.raises(NetworkError, match="ST-NETW-014"):
-        overlay.apply(2, pair.job.members("node-0", ["node-0", "node-1"]))
+    assert told.empty()
+    refused(NetworkError, "ST-NETW-014", overlay.apply, 2, pair.job.members("node-0", NODES[:2]))
     assert set(devices(overlay.namespace)) == {"lo"}
 
 
@@ -608,9 +563,7 @@ def test_an_engine_has_one_capability(pair):
 
 
 def test_it_is_up_once(pair):
-    with pytest.raises(NetworkError) as error:
-        Overlay.up(pair.plan("node-0"), state=pair.state, engine=pair.engine)
-    assert error.value.code == "ST-NETW-020"
+    refused(NetworkError, "ST-NETW-020", pair.up, "node-0")
     pair.send("node-0", "node-1", "still there")
 
 
@@ -619,10 +572,9 @@ def test_a_port_that_is_taken_is_a_failure(net):
     code = "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)"
     code += f"; s.bind(('', {PORT})); print('ready', flush=True); time.sleep(60)"
     command = host.command(sys.executable, "-I", "-c", code)
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         try:
-            assert other.stdout is not None
-            assert other.stdout.readline() == b"ready\n"
+            assert said(other) == "ready"
             with pytest.raises(NetworkError):
                 net.up("node-0")
         finally:
@@ -701,8 +653,7 @@ def orphaned(net, request):
         [*entering, sys.executable, "-c", OWNER, *arguments], stdout=subprocess.PIPE, text=True
     ) as owner:
         try:
-            assert owner.stdout is not None
-            worker = int(owner.stdout.readline())
+            worker = int(said(owner))
             assert collect(net.state).alive  # while it lives, nothing is touched
             assert remains(net, "node-0")
         finally:
@@ -743,10 +694,9 @@ def test_the_others_hear_of_the_end_before_the_tunnel_goes(pair):
     overlay = pair.overlays["node-0"]
     assert overlay._device is not None
     with pair.start("node-1", LISTEN, str(pair.address("node-1"))) as server:
-        assert server.stdout is not None
-        assert server.stdout.readline() == "ready\n"
+        assert said(server) == "ready"
         with pair.start("node-0", CONNECT, str(pair.address("node-1"))) as client:
-            assert server.stdout.readline() == "connected\n"
+            assert said(server) == "connected"
             engine = overlay._device.process()
             if engine is not None:
                 os.kill(engine, signal.SIGSTOP)
@@ -754,26 +704,19 @@ def test_the_others_hear_of_the_end_before_the_tunnel_goes(pair):
                 late.start()
             overlay.down()
             assert client.wait(10) == -signal.SIGKILL
-        assert server.stdout.readline() == "end\n"
+        assert said(server) == "end"
 
 
 def test_programs_inside_end_with_it(pair):
     with pair.start("node-0", "import time; print('ready', flush=True); time.sleep(300)") as worker:
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "ready\n"
+        assert said(worker) == "ready"
         pair.overlays["node-0"].down()
         assert worker.wait(10) == -signal.SIGKILL
 
 
 def test_another_port_and_key_for_another_job(net):
     net.up("node-0")
-    other = Plan(
-        job=f"{net.name}-2",
-        node="node-0",
-        key=WireGuardKey.generate(),
-        endpoint=net.hosts["node-0"].address,
-        host=net.hosts["node-0"].name,
-    )
+    other = plan_on(net.hosts["node-0"], f"{net.name}-2", key=WireGuardKey.generate())
     with Overlay.up(other, state=net.state, engine=net.engine) as second:
         assert second.port not in {0, PORT}
         assert net.hosts["node-0"].udp_ports() == {PORT, second.port}
