@@ -151,7 +151,7 @@ def test_a_check_without_its_fixture_machine_or_mapping_is_not_accepted(scratch)
     assert CHECK in scratch.pytest(MACHINES).stdout
     (scratch.tree / fixtures).unlink()
     without = scratch.pytest(CATALOGUE, "-k", f"fixtures_are_for and {CHECK}")
-    assert f"KeyError: '{NAME}'" in without.stdout
+    assert f"{CHECK} names the fixture {NAME!r} of kind node, which no file has" in without.stdout
 
 
 def test_the_evidence_of_the_recipe_is_judged(tmp_path, monkeypatch):

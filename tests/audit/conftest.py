@@ -20,7 +20,7 @@ from securetrain.audit.engine import audit
 from securetrain.audit.facts.base import Collected, body_of, decode_body
 from securetrain.policy.load import load_policy, parse_yaml
 from securetrain.policy.schema import Policy
-from tests.audit.declared import added, declared
+from tests.audit.declared import added, declared, missing, missing_evidence
 from tests.audit.shelf import CHECK, Shelf, ShelfFacts, ok
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -109,8 +109,10 @@ class Fixtures:
         elif name not in self.changes[kind] and name.startswith("no-"):
             field = name[3:].replace("-", "_")
             return Case(read(self.without(field, kind)), policy)
-        else:
+        elif name in self.changes[kind]:
             edits = self.changes[kind][name]
+        else:
+            pytest.fail(missing(name, kind, load_checks()), pytrace=False)
         one, several = copy.deepcopy(self.references[kind]), []
         for edit in edits:
             if "policy" in edit:
@@ -161,7 +163,10 @@ class Fixtures:
     def without(self, field: str, kind: str, outcome: str = "denied") -> dict[str, Any]:
         """The reference of a kind with one of its evidence taken away."""
         document = copy.deepcopy(self.references[kind])
-        record = document[next(root for root in ROOTS[kind] if root not in GIVEN)]
+        root = next(root for root in ROOTS[kind] if root not in GIVEN)
+        record = document[root]
+        if field not in record:
+            pytest.fail(missing_evidence(f"{root}.{field}", kind), pytrace=False)
         there = record[field]
         if isinstance(there, dict) and "outcome" in there:
             record[field] = gone(outcome) | ({"at": there["at"]} if "at" in there else {})

@@ -11,16 +11,18 @@
     machines: {NAME: {steps: what is done to the files of the hardened machine or cluster}}
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta
 
-from securetrain.audit.check import CheckId
+from securetrain.audit.check import Check, CheckId
 from securetrain.policy.load import parse_yaml
 
 FOLDER = "checks"
+RECIPE = "docs/contributing/audit-check.md"
 
 
 class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -118,3 +120,28 @@ def added(there: dict[str, Any], more: dict[str, Any], where: str) -> dict[str, 
     """Both; a name that stands in each would hide one of them."""
     assert not there.keys() & more.keys(), f"{where}: {sorted(there.keys() & more.keys())} twice"
     return there | more
+
+
+def missing(name: str, kind: str, checks: Iterable[Check]) -> str:
+    """The sentence about a fixture that checks name and no file has."""
+    named = [
+        check.id
+        for check in checks
+        if check.kind == kind
+        for tests in [check.spec.tests]
+        if name in {*tests.passes, *tests.fail, *tests.unknown}
+    ]
+    file = f"tests/audit/fixtures/{FOLDER}/{named[0].lower() if named else 'ID'}.yaml"
+    return (
+        f"{', '.join(named) or 'a test'} names the fixture {name!r} of kind {kind}, which no file "
+        f"has: write it under `fixtures` in {file} (step 3 of {RECIPE})"
+    )
+
+
+def missing_evidence(evidence: str, kind: str) -> str:
+    """The sentence about evidence that the reference of a kind does not have."""
+    stem = "reference" if kind == "node" else kind
+    return (
+        f"the reference of kind {kind} has no {evidence}: give it a value in "
+        f"tests/audit/fixtures/{stem}.json, or correct the name (the last section of {RECIPE})"
+    )

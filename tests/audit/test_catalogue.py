@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every check against its own fixtures, and the whole catalogue against missing evidence."""
 
+import dataclasses
 import itertools
 import json
 import typing
@@ -24,7 +25,7 @@ from securetrain.audit.judging import Comparison, judge
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 from tests.audit.conftest import FIXTURES
-from tests.audit.declared import declared
+from tests.audit.declared import declared, missing, missing_evidence
 
 CHECKS = load_checks()
 IDS = [check.id for check in CHECKS]
@@ -99,6 +100,20 @@ def test_each_check_says_what_its_fixtures_are_for(check, fixtures):
             assert state_of(check, fixtures.case_of(check, name)) is wanted, name
 
 
+def test_a_forgotten_fixture_is_a_sentence_that_names_its_file(fixtures):
+    check = next(check for check in CHECKS if check.kind == "node" and check.spec.tests.fail)
+    spec = msgspec.structs.replace(check.spec.tests, fail=("forgotten",))
+    forgetful = dataclasses.replace(check, spec=msgspec.structs.replace(check.spec, tests=spec))
+    said = missing("forgotten", "node", [forgetful])
+    assert f"{check.id} names the fixture 'forgotten'" in said
+    assert f"tests/audit/fixtures/checks/{check.id.lower()}.yaml" in said
+    assert "docs/contributing/audit-check.md" in said
+    with pytest.raises(pytest.fail.Exception, match="the fixture 'forgotten' of kind node"):
+        fixtures.case_of(forgetful, "forgotten")
+    with pytest.raises(pytest.fail.Exception, match=r"has no node\.forgotten"):
+        fixtures.case("no-forgotten")
+
+
 def test_every_fixture_is_used_by_a_check(fixtures):
     used = {
         (check.kind, name)
@@ -149,7 +164,8 @@ def test_a_single_fault_flips_the_intended_check_only(check, failed_in):
 def test_no_check_passes_when_any_declared_evidence_is_taken_away(check, outcome, fixtures, now):
     for name in check.spec.evidence:
         root, field = name.split(".")
-        there = fixtures.references[check.kind][root][field]
+        there = fixtures.references[check.kind][root].get(field)
+        assert there is not None, missing_evidence(name, check.kind)
         if not (isinstance(there, dict) and "outcome" in there):
             continue  # no collector's outcome: its emptiness is in the fixtures
         documents = [*fixtures.facts_without(field, check.kind, outcome).documents]
@@ -418,7 +434,7 @@ def test_an_empty_directory_is_an_error_and_not_a_clean_audit(tmp_path):
 
 
 def test_a_function_is_registered_once():
-    with pytest.raises(ValueError, match="paths.safe_from_others: taken already"):
+    with pytest.raises(ValueError, match=r"paths\.safe_from_others: taken already"):
         function("paths.safe_from_others", reads=())(paths_safe)
     assert FUNCTIONS["paths.safe_from_others"].args is PathArgs
     assert list(FUNCTIONS) == sorted(FUNCTIONS)
