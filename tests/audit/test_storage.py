@@ -20,6 +20,7 @@ from securetrain.audit.collect.storage.saved import (
 from securetrain.audit.facts.base import Outcome
 from securetrain.core.errors import UsageError
 from tests.audit.conftest import NOW
+from tests.vocabulary import refused
 
 T, F = True, False
 
@@ -300,8 +301,7 @@ def test_hostile_text_is_read_in_linear_time(text, tmp_path):
 
 
 def test_what_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(UsageError, match="does not exist"):
-        collect_storage([tmp_path / "nowhere"], now=NOW)
+    refused(UsageError, "does not exist", collect_storage, [tmp_path / "nowhere"], now=NOW)
 
 
 def test_a_host_says_what_it_exports_itself(tmp_path):

@@ -26,7 +26,7 @@ from benchmarks import (
 from tests.attest.swtpms import needs_swtpm
 from tests.evidence import test_tee_appraiser as cpus
 from tests.launch.sandbox.machine import lacking
-from tests.vocabulary import needs
+from tests.vocabulary import needs, refused
 
 
 def test_every_benchmark_has_a_name_a_goal_and_pairs():
@@ -175,15 +175,13 @@ def test_a_node_that_is_late_or_fails():
 
     assert 0 < join.together(calls("fast", "fast"), 50) < 50
     assert join.together(calls("fast", "slow"), 0.2) == 0.2
-    with pytest.raises(RuntimeError, match="on purpose"):
-        join.together(calls("fast", "broken"), 50)
+    refused(RuntimeError, "on purpose", lambda: join.together(calls("fast", "broken"), 50))
 
 
 def test_ranks_answer_in_their_order():
     with nodes.ranks(_echo, [("", (n,)) for n in range(2)]) as made:
         assert made.do(7) == [(0, 7), (1, 7)]
-        with pytest.raises(RuntimeError, match="rank 0: a text"):
-            made.do("fail")
+        refused(RuntimeError, "rank 0: a text", made.do, "fail")
 
 
 @pytest.mark.dist

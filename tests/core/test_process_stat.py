@@ -6,6 +6,7 @@ import os
 import pytest
 
 from securetrain.core.process_stat import all_stats, read_stat
+from tests.vocabulary import refused
 
 _PR_SET_NAME = 15
 NAMES = [b"plain", b"a b", b") Z 1 ", b"(((", b"\xff\xfe", b"", b"\n) S 1 1"]
@@ -47,8 +48,7 @@ def test_what_is_not_the_kernels(tmp_path):
     stat = tmp_path / "7" / "stat"
     for text in ("", "7 (x) S 1", "7 (x) S " + "y " * 40):
         stat.write_text(text)
-        with pytest.raises(ValueError, match=r"fields after the name|invalid literal"):
-            read_stat(7, tmp_path)
+        refused(ValueError, r"fields after the name|invalid literal", read_stat, 7, tmp_path)
     (tmp_path / "8").mkdir()
     (tmp_path / "8" / "stat").mkdir()
     with pytest.raises(IsADirectoryError):

@@ -3,10 +3,9 @@
 import hashlib
 import threading
 
-import pytest
-
 from securetrain.guard.beacon import Beacon, HashChain
 from securetrain.guard.openings import hash_of
+from tests.vocabulary import refused
 
 
 class Meeting:
@@ -60,8 +59,7 @@ def test_chain_opens_its_anchor_link_by_link():
         last = value
     assert last == b"x" * 32
     assert chain.remaining == 0
-    with pytest.raises(ValueError, match="secret bytes"):
-        HashChain(b"short", 5)
+    refused(ValueError, "secret bytes", HashChain, b"short", 5)
 
 
 def test_ranks_agree_and_seeds_are_new():

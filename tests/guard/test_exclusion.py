@@ -18,6 +18,7 @@ from securetrain.guard.exclusion import (
     Ground,
     weights_of,
 )
+from tests.vocabulary import refused
 
 FINITE, GROSS, STATISTICS, PROOF = Ground.NOT_FINITE, Ground.GROSS, Ground.STATISTICS, Ground.PROOF
 
@@ -157,10 +158,8 @@ def test_the_record_survives_a_checkpoint():
 def test_weights_make_the_mean_of_the_live():
     assert weights_of(4, []) == (1.0,) * 4
     assert weights_of(4, [2]) == (4 / 3, 4 / 3, 0.0, 4 / 3)
-    with pytest.raises(ValueError, match="all of 2"):
-        weights_of(2, [0, 1])
-    with pytest.raises(ValueError, match="3 nodes for 4 ranks"):
-        Exclusion(4, nodes=[0, 1, 2])
+    refused(ValueError, "all of 2", weights_of, 2, [0, 1])
+    refused(ValueError, "3 nodes for 4 ranks", Exclusion, 4, nodes=[0, 1, 2])
 
 
 GROUNDS = st.sampled_from(list(Ground))

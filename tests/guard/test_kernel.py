@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from securetrain.guard import kernel
+from tests.vocabulary import refused
 from tools.kernel import COMPILERS, FLAGS, LIBRARY, SOURCE, NoKernelError, compile_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,8 +171,7 @@ def test_bad_arguments_reach_no_memory():
 )
 def test_a_compiler_that_is_none_leaves_no_library(tmp_path, monkeypatch, cc, why):
     monkeypatch.setenv("CC", cc)
-    with pytest.raises(NoKernelError, match=why):
-        compile_kernel(ROOT / SOURCE, tmp_path / "libsketch.so")
+    refused(NoKernelError, why, compile_kernel, ROOT / SOURCE, tmp_path / "libsketch.so")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.delenv("CC")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -191,8 +191,7 @@ def test_a_build_that_requires_the_kernel_ends_without_one(monkeypatch, required
     monkeypatch.setenv("SECURETRAIN_KERNEL", "required" if required else "")
     data: dict[str, Any] = {"force_include": {}}
     if required:
-        with pytest.raises(Exception, match="false failed"):
-            hook.initialize("standard", data)
+        refused(Exception, "false failed", hook.initialize, "standard", data)
     else:
         hook.initialize("standard", data)
         assert "was not compiled" in said[0]

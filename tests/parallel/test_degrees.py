@@ -4,6 +4,7 @@ import pytest
 
 from securetrain.core.errors import UsageError
 from securetrain.parallel.degrees import Degrees, RequestedDegrees, nearest_divisor, resolve_degrees
+from tests.vocabulary import refused
 
 
 @pytest.mark.parametrize(
@@ -51,8 +52,7 @@ def test_a_refusal_gives_reason_and_nearest_choice(replicate, shard, world, reas
 
 
 def test_degrees_are_positive():
-    with pytest.raises(ValueError, match="dp_shard is 0"):
-        Degrees(dp_shard=0)
+    refused(ValueError, "dp_shard is 0", Degrees, dp_shard=0)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from securetrain.train.config import shape_of
 from securetrain.train.models.shape import num_parameters
 from tests.parallel.curves import DENSE, Case, Curve, curves, differences, passes
 from tests.parallel.matrix import SPARSE
+from tests.vocabulary import refused
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: NCCL was not run")
 MATRIX = (
@@ -164,5 +165,4 @@ def test_the_model_is_the_largest_that_fits(gib, ranks, sharing, parameters):
 
 
 def test_what_fits_nowhere_is_said():
-    with pytest.raises(ValueError, match="no size fits into 2 GiB"):
-        h200.size_for(4 << 30, ranks=2, sharing=2)
+    refused(ValueError, "no size fits into 2 GiB", h200.size_for, 4 << 30, ranks=2, sharing=2)

@@ -9,6 +9,7 @@ import pytest
 
 from securetrain.report.document import Document, aligned, emit, moment, plural
 from securetrain.report.policy_fields import shown
+from tests.vocabulary import refused
 
 
 def test_text_is_one_line_each_and_cannot_repaint_a_terminal(capsys):
@@ -38,8 +39,7 @@ def test_other_formats_are_those_of_the_document(capsys):
     page = Document(text=(), machine={"sarif": lambda: "made\n"}, exit_code=13)
     assert emit(page, "sarif") == 13
     assert capsys.readouterr().out == "made\n"
-    with pytest.raises(ValueError, match="junit"):
-        emit(page, "junit")
+    refused(ValueError, "junit", emit, page, "junit")
 
 
 def test_small_pieces():

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from securetrain.testing.memory_store import MemoryStore, StoreTimeoutError
+from tests.vocabulary import refused
 
 SHORT = timedelta(milliseconds=20)
 
@@ -47,8 +48,7 @@ def test_several_keys_at_once():
     assert store.num_keys() == 2
     assert store.compare_set("absent", "something", "else") == b"something"
     assert not store.check(["absent"])
-    with pytest.raises(ValueError, match="zip"):
-        store.multi_set(["x"], [])
+    refused(ValueError, "zip", store.multi_set, ["x"], [])
 
 
 def test_a_wait_that_cannot_end_ends_in_time():
@@ -58,8 +58,7 @@ def test_a_wait_that_cannot_end_ends_in_time():
         lambda: store.wait(["x"]),
         lambda: store.wait(["x"], SHORT),
     ):
-        with pytest.raises(StoreTimeoutError, match=r"\['x'\]"):
-            waiting()
+        refused(StoreTimeoutError, r"\['x'\]", waiting)
     assert store.timeout == SHORT
     store.set_timeout(SHORT * 2)
     assert store.timeout == SHORT * 2

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from securetrain.testing.processes import RankError, run_ranks
+from tests.vocabulary import refused
 
 pytestmark = pytest.mark.dist
 
@@ -48,8 +49,7 @@ def test_every_rank_gives_its_result():
 
 
 def test_a_rank_that_raises_is_reported_with_its_traceback():
-    with pytest.raises(RankError, match=r"rank 1:[\s\S]*the reason"):
-        run_ranks(_fail_on_rank_1, 2)
+    refused(RankError, r"rank 1:[\s\S]*the reason", run_ranks, _fail_on_rank_1, 2)
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,8 @@ def test_a_rank_that_raises_is_reported_with_its_traceback():
     ],
 )
 def test_a_rank_that_dies_is_reported_with_its_end(how, said):
-    with pytest.raises(RankError, match=re.escape(said)):
-        run_ranks(_end_rank_1, 2, how)
+    refused(RankError, re.escape(said), run_ranks, _end_rank_1, 2, how)
 
 
 def test_ranks_that_hang_are_killed():
-    with pytest.raises(RankError, match=r"ranks \[0, 1\] did not finish"):
-        run_ranks(_hang, 2, timeout=4)
+    refused(RankError, r"ranks \[0, 1\] did not finish", run_ranks, _hang, 2, timeout=4)

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from tests.vocabulary import refused
 from tools import campaign
 from tools.campaigns import Campaign, Missed
 
@@ -69,11 +70,9 @@ def test_results_of_different_code_are_not_mixed(
     out = tmp_path / "kept.json"
     quick = Campaign(title="x", count=1, case=lambda *_: "good")
     campaign.run(quick, campaign.begin("kills", 1, 0, out, fresh=False), out)
-    with pytest.raises(ValueError, match="seed 0, not 1"):
-        campaign.begin("kills", 2, 1, out, fresh=False)
+    refused(ValueError, "seed 0, not 1", campaign.begin, "kills", 2, 1, out, fresh=False)
     monkeypatch.setattr(campaign, "commit", lambda: ("f" * 40, False))
-    with pytest.raises(ValueError, match="--fresh"):
-        campaign.begin("kills", 2, 0, out, fresh=False)
+    refused(ValueError, "--fresh", campaign.begin, "kills", 2, 0, out, fresh=False)
     assert campaign.begin("kills", 2, 0, out, fresh=True)["done"] == 0
 
 
@@ -81,8 +80,7 @@ def test_every_campaign_is_named_and_has_cases() -> None:
     modules = {path.stem for path in (ROOT / "tools/campaigns").glob("[a-z]*.py")}
     assert set(campaign.NAMES) == modules
     assert all(campaign.find(name).count > 0 for name in campaign.NAMES)
-    with pytest.raises(ValueError, match="no campaign"):
-        campaign.find("nothing")
+    refused(ValueError, "no campaign", campaign.find, "nothing")
 
 
 @pytest.mark.parametrize(

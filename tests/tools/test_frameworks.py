@@ -11,6 +11,7 @@ import pytest
 
 from securetrain.integrations import TESTED
 from tests.environments import OfEnvironment
+from tests.vocabulary import refused
 from tools import compatibility, frameworks
 from tools.frameworks import ABSENT, MARK, Environment, NotMadeError
 
@@ -78,8 +79,7 @@ def test_a_whole_environment_is_used_again_until_its_file_changes(place):
 @pytest.mark.parametrize("there", [{"wandb": "0.31.0"}, {"wandb": "0.31.0", "six": "2.0"}])
 def test_what_is_not_what_the_file_says_is_not_used(place, there):
     place.there = there
-    with pytest.raises(NotMadeError, match=r"not those of wandb\.txt: six"):
-        frameworks.make(place.environment)
+    refused(NotMadeError, r"not those of wandb\.txt: six", frameworks.make, place.environment)
     assert not place.environment.stamp.exists()
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from securetrain.core.errors import UsageError
 from securetrain.train.data.order import EpochOrder, permute
+from tests.vocabulary import refused
 
 
 def order(**given: object) -> EpochOrder:
@@ -79,5 +80,4 @@ def test_the_end_of_data_is_an_error_with_what_to_do():
     assert caught.value.code == "ST-USAG-014"
     assert caught.value.fix == "set steps to 5 or fewer, or data.epochs to 3"
     one.check(5)
-    with pytest.raises(UsageError, match="ST-USAG-014"):
-        one.check(6)
+    refused(UsageError, "ST-USAG-014", one.check, 6)

@@ -9,6 +9,7 @@ import torch
 from securetrain.core.errors import UsageError
 from securetrain.train.data.prefetch import Prefetch
 from securetrain.train.data.rows import Batch
+from tests.vocabulary import refused
 
 
 class Source:
@@ -57,10 +58,8 @@ def test_an_error_comes_at_its_step_and_not_before():
     ahead = Prefetch(Source(ends=3), 2)
     for step in (1, 2, 3):
         ahead.batch(step, [0])
-    with pytest.raises(UsageError, match="step 4"):
-        ahead.batch(4, [0])
-    with pytest.raises(UsageError, match="step 4"):
-        ahead.batch(4, [0])
+    refused(UsageError, "step 4", ahead.batch, 4, [0])
+    refused(UsageError, "step 4", ahead.batch, 4, [0])
     ahead.close()
 
 

@@ -8,6 +8,7 @@ from securetrain.train.data.rows import Rows, epoch_order, share
 from securetrain.train.data.source import ByteSplit
 from securetrain.train.data.token_streams import ByteTokens
 from tests.train.jobs import documents, memory_source
+from tests.vocabulary import refused
 
 
 def stream(name: str = "train") -> ByteTokens:
@@ -20,9 +21,7 @@ def in_epochs(seed: int = 7) -> Rows:
 
 
 def test_a_split_must_hold_a_row():
-    with pytest.raises(UsageError) as caught:
-        Rows(stream(), 10**6, seed=0)
-    assert caught.value.code == "ST-USAG-007"
+    refused(UsageError, "ST-USAG-007", lambda: Rows(stream(), 10**6, seed=0))
     with pytest.raises(UsageError, match="ST-USAG-007"):
         epoch_order(stream(), seq_len=10**6, seed=0, batch_rows=1, epochs=1)
 
