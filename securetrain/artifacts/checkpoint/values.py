@@ -115,9 +115,10 @@ def split(value: object, name: str) -> tuple[Parts, dict[str, Tensor]] | None:
         names = [f"_{part}" if form == "sparse_coo" else part for part in SPARSE[form]]
         parts = Parts(form, tuple(value.shape), coalesced=coalesced)
         found = [getattr(value, part)() for part in names]
-        return parts, {
-            part_name(name, part): tensor for part, tensor in zip(parts.names, found, strict=True)
-        }
+        pairs = zip(parts.names, found, strict=True)
+        tensors = {part_name(name, part): tensor for part, tensor in pairs}
+        _check_fit(parts, tensors, name)
+        return parts, tensors
     numpy = sys.modules.get("numpy")
     if numpy is None or type(value) is not numpy.ndarray:
         return None
@@ -127,7 +128,17 @@ def split(value: object, name: str) -> tuple[Parts, dict[str, Tensor]] | None:
     described = _array(array, numpy, name)
     data = torch.frombuffer(bytearray(described.data), dtype=torch.uint8)
     parts = Parts("ndarray", described.shape, described.dtype)
+    if described.dtype == "|b1":  # of any other dtype, all bytes are numbers
+        _check_fit(parts, {part_name(name, "data"): data}, name)
     return parts, {part_name(name, "data"): data}
+
+
+def _check_fit(parts: Parts, found: Mapping[str, Tensor], name: str) -> None:
+    """Refuse what `join` would: torch makes sparse tensors unchecked, and numpy any boolean."""
+    try:
+        join(parts, found, name)
+    except IntegrityError as error:
+        raise _refused(error.what, name) from error
 
 
 def join(parts: Parts, found: Mapping[str, Tensor], name: str) -> Any:

@@ -14,6 +14,7 @@ What belongs to numpy and torch is a `Foreign` here, so that a verifier checks i
 
 import base64
 import binascii
+import re
 from collections import Counter, OrderedDict, defaultdict
 from datetime import UTC, date, datetime, timedelta, timezone
 from enum import Enum
@@ -38,6 +39,8 @@ from securetrain.artifacts.tree.foreign import (
     a_list,
     a_string,
     an_int,
+    check_content,
+    check_shape,
     read_foreign,
     same,
 )
@@ -61,6 +64,7 @@ _MAPPINGS: Final[dict[str, type]] = {
     "OrderedDict": OrderedDict,
     "Counter": Counter,
 }
+_BELOW_A_SECOND: Final = re.compile(r"([+-])00:00:00\.([0-9]{6})$")
 _FIX: Final = (
     "turn it into a tensor, an array of numbers, or plain values; docs/how-to/signed-checkpoints.md"
     " lists the types"
@@ -158,14 +162,24 @@ class _Encoder:
                 )
             return {"defaultdict": [found[0], self._pairs(value, depth)]}
         if kind is set or kind is frozenset:
-            return {kind.__name__: sorted((self.encode(i, depth + 1) for i in value), key=_order)}
+            found = sorted((self.encode(item, depth + 1) for item in value), key=_order)
+            self._all_differ(found)
+            return {kind.__name__: found}
         return self._scalar(value, kind)
 
     def _pairs(self, value: Any, depth: int) -> list[list[Coded]]:
-        return [
+        pairs = [
             [self.encode(key, depth + 1), self.encode(item, depth + 1)]
             for key, item in value.items()
         ]
+        if not all(type(key) is str for key in value):
+            self._all_differ([key for key, _ in pairs])
+        return pairs
+
+    def _all_differ(self, found: list[Coded]) -> None:
+        """Refuse what Python tells apart by identity alone (NaN, tensors), and a reader cannot."""
+        if len({_order(one) for one in found}) != len(found):
+            raise self._refused("two members or keys of one value that are written alike")
 
     def _scalar(self, value: Any, kind: type) -> Coded:
         if kind is complex:
@@ -181,10 +195,8 @@ class _Encoder:
             if len(text) > MAX_TEXT:
                 raise self._refused(f"a path of {len(text)} characters")
             return {"purepath" if kind is PurePosixPath else "path": text}
-        if self.describe is not None:
-            described = self.describe(value, self.name)
-            if described is not None:
-                return self._foreign(described)
+        if self.describe is not None and (found := self.describe(value, self.name)) is not None:
+            return self._foreign(found)
         what = f"a value of type {kind.__module__}.{kind.__qualname__}"
         if isinstance(value, Enum):
             raise self._refused(
@@ -204,6 +216,12 @@ class _Encoder:
         return value.isoformat()
 
     def _foreign(self, value: Foreign) -> Coded:
+        try:
+            return self._form(value)
+        except ValueError as error:
+            raise self._refused(str(error)) from error
+
+    def _form(self, value: Foreign) -> Coded:
         match value:
             case Array():
                 if len(value.data) > MAX_ARRAY:
@@ -211,14 +229,17 @@ class _Encoder:
                         f"an array of {len(value.data)} bytes inside of a value",
                         "give it a name of its own in a dict, so that it is stored as data",
                     )
+                check_content(value.tag, value.dtype, value.shape, value.data)
                 data = base64.b64encode(value.data).decode()
                 shape = [] if value.tag == "numpy" else [list(value.shape)]
                 return {value.tag: [value.dtype, *shape, data]}
             case Dtype():
                 return {"dtype": value.name}
             case Size():
+                check_shape(value.sizes)
                 return {"size": list(value.sizes)}
             case Parts():
+                check_shape(value.shape)
                 return {"parts": [value.form, list(value.shape), value.dtype, value.coalesced]}
             case _:
                 raise ValueError(f"unknown form {value!r}")
@@ -355,12 +376,20 @@ def _scalar(tag: str, body: Any) -> Any:
             raise ValueError("an unknown type")
 
 
+def _time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is UTC and (below := _BELOW_A_SECOND.search(text)):
+        # `fromisoformat` takes an offset of less than a second for none.
+        return time.replace(tzinfo=timezone(timedelta(microseconds=int(below[1] + below[2]))))
+    return time
+
+
 def _compound(tag: str, body: list[Any]) -> Any:
     match tag, body:
         case "complex", [real, imaginary]:
             return complex(_float(real), _float(imaginary))
         case "datetime", [text, fold]:
-            time = datetime.fromisoformat(a_string(text)).replace(fold=an_int(fold, 1))
+            time = _time(a_string(text)).replace(fold=an_int(fold, 1))
             same(time.isoformat(), text)
             return time
         case "timedelta", [days, seconds, microseconds] if all(type(x) is int for x in body):

@@ -10,7 +10,7 @@ of their own.
 import base64
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -175,20 +175,38 @@ def read_foreign(tag: str, body: Any) -> Foreign:
 
 
 def _array(tag: str, dtype: Any, shape: Any, data: Any) -> Array:
-    sizes = _shape(shape)
-    name = a_string(dtype, 32)
-    if tag == "tensor" and name not in DTYPES:
-        raise ValueError(f"no dtype of torch that the format holds: {name}")
-    item = DTYPES[name] if tag == "tensor" else numpy_size(name)
-    size = math.prod(sizes) * item
+    sizes, name = _shape(shape), a_string(dtype, 32)
+    check_array(tag, name, sizes)
+    content = a_bytes(data)
+    check_content(tag, name, sizes, content)
+    return Array(tag, name, sizes, content)
+
+
+def check_array(tag: str, dtype: str, shape: Sequence[int]) -> int:
+    """Check what is said of an array, on both sides: the bytes that it has.
+
+    Raises:
+        ValueError: the format has no place for it.
+    """
+    if tag == "tensor" and dtype not in DTYPES:
+        raise ValueError(f"no dtype of torch that the format holds: {dtype}")
+    check_shape(shape)
+    size = math.prod(shape) * (DTYPES[dtype] if tag == "tensor" else numpy_size(dtype))
     if size > MAX_ARRAY:
         raise ValueError(f"{size} bytes, the limit is {MAX_ARRAY}")
-    content = a_bytes(data)
-    if len(content) != size:
-        raise ValueError(f"{len(content)} bytes where its shape has {size}")
-    if name in {"|b1", "bool"}:
-        check_booleans(content)
-    return Array(tag, name, sizes, content)
+    return size
+
+
+def check_content(tag: str, dtype: str, shape: Sequence[int], data: bytes) -> None:
+    """Check an array's bytes, on both sides.
+
+    Raises:
+        ValueError: they are not of its shape, or not of its dtype.
+    """
+    if len(data) != (size := check_array(tag, dtype, shape)):
+        raise ValueError(f"{len(data)} bytes where its shape has {size}")
+    if dtype in {"|b1", "bool"}:
+        check_booleans(data)
 
 
 def check_booleans(data: bytes | bytearray | memoryview) -> None:
@@ -214,7 +232,18 @@ def numpy_size(dtype: str) -> int:
     return 1 if found == "|b1" else int(found)
 
 
-def _shape(shape: Any) -> tuple[int, ...]:
-    if not isinstance(shape, list) or len(shape) > MAX_DIMS:
+def check_shape(shape: Sequence[Any]) -> None:
+    """Check a shape, on both sides.
+
+    Raises:
+        ValueError: it has too many dimensions, or one is no size.
+    """
+    if len(shape) > MAX_DIMS:
         raise ValueError(f"not a shape of at most {MAX_DIMS} dimensions")
-    return tuple(an_int(size) for size in shape)
+    for size in shape:
+        an_int(size)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    check_shape(a_list(shape))
+    return tuple(shape)

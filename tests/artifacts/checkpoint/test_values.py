@@ -88,6 +88,87 @@ def sparse():
     }
 
 
+NUMBERS = ("|b1", "|i1", "|u1", "<i4", ">u8", "<f2", ">f8", "<c16", "<M8[25s]", "<M8[D]", "<m8[ns]")
+
+
+@st.composite
+def arrays(draw):
+    """Arrays with any bytes, as views and other programs make them; some of many dimensions."""
+    dtype = np.dtype(draw(st.sampled_from(NUMBERS)))
+    shape = draw(st.lists(st.integers(0, 3), max_size=3)) + [1] * draw(
+        st.sampled_from([0, 0, 29, 32])
+    )
+    count = int(np.prod(shape, dtype=int)) * dtype.itemsize
+    return np.frombuffer(draw(st.binary(min_size=count, max_size=count)), dtype).reshape(shape)
+
+
+tensors = st.one_of(
+    st.lists(st.integers(0, 255), max_size=4).map(
+        lambda some: torch.tensor(some, dtype=torch.uint8)
+    ),
+    st.lists(st.floats(width=32), max_size=3).map(torch.tensor),
+    st.integers(0, 40).map(lambda dims: torch.zeros([1] * dims)),
+)
+foreign = st.one_of(
+    arrays(),
+    arrays().filter(lambda one: one.size).map(lambda one: one.reshape(-1)[0]),
+    tensors,
+    tensors.filter(lambda one: one.dtype is torch.uint8).map(lambda one: one.view(torch.bool)),
+    st.lists(st.integers(-1, 2**60), max_size=40).map(torch.Size),
+    st.sampled_from([torch.float16, torch.bool, torch.quint8, np.datetime64("NaT"), np.str_("x")]),
+)
+
+
+def coded_or_refused(value):
+    try:
+        return codec.encode(value, "x", values.describe)
+    except UsageError as error:
+        return error
+
+
+@given(
+    st.lists(foreign, max_size=3) | st.dictionaries(tensors | st.integers(), foreign, max_size=3)
+)
+def test_what_is_written_comes_back_or_is_refused_at_writing(value):
+    """With numpy and torch, and without them, where only a description comes back."""
+    coded = coded_or_refused(value)
+    if isinstance(coded, UsageError):
+        assert (coded.code, coded.where) == ("ST-USAG-013", "x")
+        return
+    raw = msgspec.json.encode(coded, order="sorted")
+    codec.decode(msgspec.json.decode(raw), "x")
+    back = codec.decode(msgspec.json.decode(raw), "x", values.make)
+    assert codec.encode(back, "x", values.describe) == coded
+    if isinstance(value, dict):  # tensors are keys by identity
+        back, value = [*back.keys(), *back.values()], [*value.keys(), *value.values()]
+    for a, b in zip(back, value, strict=True):
+        if not isinstance(a, torch.Tensor):
+            assert_same(a, b)
+
+
+def unchecked(layout, *parts, size):
+    make = getattr(torch, f"sparse_{layout}_tensor")
+    return make(*map(torch.tensor, parts), size, check_invariants=False)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(lambda: unchecked("coo", [[0, 7]], [1.0, 1.0], size=(3,)), id="outside"),
+        pytest.param(lambda: unchecked("coo", [[-1]], [1.0], size=(3,)), id="negative"),
+        pytest.param(
+            lambda: unchecked("csr", [0, 2, 9], [0, 1], [1.0, 1.0], size=(2, 2)), id="rows"
+        ),
+        pytest.param(lambda: np.full(values.LARGE, 2, "u1").view(bool), id="no boolean"),
+    ],
+)
+def test_what_no_reader_would_take_is_refused_at_saving(written, value):
+    """Signed, it was refused when it was loaded, as a lie of a trusted key."""
+    with pytest.raises(UsageError, match="ST-USAG-013") as caught:
+        written({"x": value(), "y": torch.zeros(1)})
+    assert caught.value.where == "x"
+
+
 @pytest.mark.parametrize("how", HOW)
 def test_the_random_states_of_a_trainer_come_back(written, read, how):
     random.seed(1)
