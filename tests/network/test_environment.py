@@ -243,5 +243,6 @@ def test_a_relative_pythonpath_means_the_launchers_directory():
     assert result.env["PYTHONPATH"] == "/here/src:/abs:/here"
     assert result.env["LD_LIBRARY_PATH"] == "lib"
     assert judged == ["lib", "/here/src", "/abs", "/here", "/here/open"]
-    empty = compute({"PYTHONPATH": ":/abs"}, cwd=Path("/here"))
+    given = {"PYTHONPATH": ":/abs"}
+    empty = worker_environment(given, DEV, NetworkProfile.LOOPBACK, RUN, cwd=Path("/here"))
     assert empty.env.get("PYTHONPATH", "") in {"", "/abs"}

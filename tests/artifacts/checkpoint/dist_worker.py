@@ -75,6 +75,10 @@ def full(value: Any) -> Any:
     return value
 
 
+def state_of(made: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return dict(zip(("model", "optim"), get_state_dict(made, optimizer), strict=True))
+
+
 def store(state: dict[str, Any], name: str, **more: Any) -> Any:
     context = SaveContext(run_id="dist", step=2, created=NOW)
     return save(state, ROOT / name, key=KEY, context=context, params=SMALL, **more)
@@ -112,9 +116,7 @@ def main() -> dict[str, Any]:
     # FSDP2, model and optimizer, saved by two ranks and loaded by two.
     made, optimizer = wrapped(mesh)
     train(made, optimizer)
-    states: dict[str, Any] = dict(
-        zip(("model", "optim"), get_state_dict(made, optimizer), strict=True)
-    )
+    states = state_of(made, optimizer)
     state = {**states, "step": 2, "note": {"tokens": 123, "ids": (1, 2)}}
     result = store(state, "fsdp")
     report["digest"], report["save_id"] = result.digest, result.save_id
@@ -125,20 +127,12 @@ def main() -> dict[str, Any]:
     with torch.no_grad():
         for parameter in fresh.parameters():
             parameter.zero_()
-    again: dict[str, Any] = dict(
-        zip(("model", "optim"), get_state_dict(fresh, fresh_optimizer), strict=True)
-    )
+    again = state_of(fresh, fresh_optimizer)
     target: dict[str, Any] = {**again, "step": 0, "note": {"tokens": 0, "ids": ()}}
     predicate = read(target, result.path)
-    set_state_dict(
-        fresh,
-        fresh_optimizer,
-        model_state_dict=target["model"],
-        optim_state_dict=target["optim"],
-    )
-    loaded = full(
-        dict(zip(("model", "optim"), get_state_dict(fresh, fresh_optimizer), strict=True))
-    )
+    said = {"model_state_dict": target["model"], "optim_state_dict": target["optim"]}
+    set_state_dict(fresh, fresh_optimizer, **said)
+    loaded = full(state_of(fresh, fresh_optimizer))
     report["fsdp"] = same(loaded, reference)
     report["values"] = [target["step"], target["note"]["tokens"], target["note"]["ids"] == (1, 2)]
     report["world_size"] = predicate.world_size

@@ -136,12 +136,8 @@ def main() -> dict[str, Any]:
     report["differs_first"] = not equal(full(target["model"]), full(before["model"]))
     read(target, "ddp")
     report["ddp_to_2d"] = equal(full(target), full(before))
-    set_state_dict(
-        other,
-        other_optimizer,
-        model_state_dict=target["model"],
-        optim_state_dict=target["optim"],
-    )
+    said = {"model_state_dict": target["model"], "optim_state_dict": target["optim"]}
+    set_state_dict(other, other_optimizer, **said)
     step(other, other_optimizer, 2)
     trained = state_of(other, other_optimizer)
     store(trained, "2d", SaveMode.PROCESS, 1)

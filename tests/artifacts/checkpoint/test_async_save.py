@@ -14,10 +14,9 @@ from securetrain.artifacts.checkpoint.helper import LIMIT, Answer
 from securetrain.artifacts.checkpoint.writing import RankWriter
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
-from securetrain.core.hashtree import TreeParams
+from tests.artifacts.checkpoint.worlds import SMALL, context_of
 from tests.vocabulary import refused
 
-SMALL = TreeParams(leaf_size=1024)
 MODES = list(SaveMode)
 
 
@@ -34,10 +33,8 @@ def state():
 @pytest.fixture
 def start(keys, now, tmp_path):
     def run(content, name="ckpt", *, mode=SaveMode.THREAD, key=keys.checkpoint, params=SMALL):
-        context = SaveContext(run_id="r", step=1, seq=1, created=now)
-        return async_save(
-            content, tmp_path / name, key=key, context=context, params=params, mode=mode
-        )
+        how = {"key": key, "context": context_of(now, seq=1), "params": params, "mode": mode}
+        return async_save(content, tmp_path / name, **how)
 
     return run
 

@@ -7,7 +7,6 @@ import os
 import pickle
 import shutil
 import sys
-import warnings
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -16,12 +15,11 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.checkpoint import metadata as dcp_metadata
-from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
-from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from securetrain.artifacts import SaveContext, load, verify_path
+from securetrain.artifacts import load, verify_path
 from securetrain.artifacts.checkpoint import legacy
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
+from tests.artifacts.checkpoint.worlds import context_of, stock_load, stock_save
 from tests.vocabulary import refused
 
 DATA = "__0_0.distcp"
@@ -61,30 +59,16 @@ def state() -> dict[str, Any]:
     }
 
 
-def stock_save(content, path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dcp_save(content, checkpoint_id=path, no_dist=True)
-    return path
-
-
-def stock_load(target, path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dcp_load(target, checkpoint_id=path, no_dist=True)
-    return target
-
-
 @pytest.fixture
 def old(tmp_path):
-    return stock_save(state(), tmp_path / "old")
+    return stock_save(state(), tmp_path / "old").parent
 
 
 @pytest.fixture
 def convert(keys, now, tmp_path):
     def run(path):
-        context = SaveContext(run_id="r", step=7, created=now)
-        return legacy.convert(path, tmp_path / "new", key=keys.checkpoint, context=context)
+        how = {"key": keys.checkpoint, "context": context_of(now, 7)}
+        return legacy.convert(path, tmp_path / "new", **how)
 
     return run
 
@@ -216,7 +200,7 @@ def test_exchanged_places(old, refusal, tmp_path):
 def test_torch_takes_exchanged_places(tmp_path):
     """T16: tensors of one shape get each other's values."""
     good = {"a": torch.randn(9), "b": torch.randn(9)}
-    path = stock_save(good, tmp_path / "two")
+    path = stock_save(good, tmp_path / "two").parent
 
     def swap(metadata):
         one, other = info_of(metadata, "a"), info_of(metadata, "b")
@@ -354,10 +338,8 @@ def test_what_is_no_such_checkpoint(convert, tmp_path):
 
 
 def test_a_value_without_a_place_in_the_format(tmp_path, convert):
-    with pytest.raises(UsageError, match="ST-USAG-013"):
-        convert(
-            stock_save({"w": torch.ones(2), "s": {"inner": torch.device("cpu")}}, tmp_path / "odd")
-        )
+    stock_save({"w": torch.ones(2), "s": {"inner": torch.device("cpu")}}, tmp_path / "odd")
+    refused(UsageError, "ST-USAG-013", convert, tmp_path / "odd")
 
 
 def test_an_old_torch_is_refused(old, convert, monkeypatch):

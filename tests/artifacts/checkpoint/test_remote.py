@@ -15,11 +15,8 @@ from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.remote import FsspecStorage
 from securetrain.artifacts.tree.storage import LocalStorage, storage_of
 from securetrain.core.errors import IntegrityError, UsageError
-from securetrain.core.hashtree import TreeParams
+from tests.artifacts.checkpoint.worlds import DATA, SMALL, context_of
 from tests.vocabulary import refused
-
-SMALL = TreeParams(leaf_size=1024)
-DATA = "rank-00000.bin"
 
 
 @pytest.fixture
@@ -40,14 +37,8 @@ def state():
 @pytest.fixture
 def store(bucket, keys, now):
     def run(name="c1", *, how=save, seq=0, content=None):
-        context = SaveContext(run_id="r", step=seq, seq=seq, created=now)
-        return how(
-            content or state(),
-            f"{bucket}/{name}",
-            key=keys.checkpoint,
-            context=context,
-            params=SMALL,
-        )
+        given = {"key": keys.checkpoint, "context": context_of(now, seq, seq=seq), "params": SMALL}
+        return how(content or state(), f"{bucket}/{name}", **given)
 
     return run
 

@@ -40,26 +40,16 @@ from securetrain.core.hashtree import HashAlgorithm, TreeParams
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import load_policy
 from tests import vocabulary
-
-SMALL = TreeParams(leaf_size=1024)
+from tests.artifacts.checkpoint.worlds import SMALL, assert_same
 
 
 @pytest.fixture
 def saved(keys, now, lineage, tmp_path):
     def run(state, name="ckpt", *, params=None, key=None, **said):
-        context = SaveContext(
-            **{
-                "run_id": "run-1",
-                "step": 5,
-                "created": now,
-                **lineage,
-                "nodes": tuple(lineage["nodes"]),
-                **said,
-            }
-        )
-        return save(
-            state, tmp_path / name, key=key or keys.checkpoint, context=context, params=params
-        )
+        fields = {"run_id": "run-1", "step": 5, "created": now, **lineage}
+        context = SaveContext(**{**fields, "nodes": tuple(lineage["nodes"]), **said})
+        how = {"key": key or keys.checkpoint, "context": context, "params": params}
+        return save(state, tmp_path / name, **how)
 
     return run
 
@@ -107,24 +97,6 @@ def blank(value):
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return [blank(v) for v in value]
     return "to be replaced"
-
-
-def assert_same(a, b, path="") -> None:
-    assert type(a) is type(b), path
-    if isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype, path
-        raw_a = a.resolve_conj().contiguous().reshape(-1).view(torch.uint8)
-        raw_b = b.resolve_conj().contiguous().reshape(-1).view(torch.uint8)
-        assert torch.equal(raw_a, raw_b), path
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), path
-        for key in a:
-            assert_same(a[key], b[key], f"{path}.{key}")
-    elif isinstance(a, list):
-        for n, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_same(x, y, f"{path}[{n}]")
-    else:
-        assert a == b, path
 
 
 @pytest.mark.parametrize(

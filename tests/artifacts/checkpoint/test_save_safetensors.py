@@ -18,10 +18,9 @@ from securetrain.artifacts import (
 from securetrain.artifacts.tree import safetensors_header as headers
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core.errors import IntegrityError, UsageError
-from securetrain.core.hashtree import TreeParams
+from tests.artifacts.checkpoint.worlds import SMALL, context_of
 from tests.vocabulary import refused
 
-SMALL = TreeParams(leaf_size=1024)
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64, "BOOL": torch.bool}
 
 
@@ -48,11 +47,8 @@ def blank():
 
 @pytest.fixture
 def saved(keys, now, tmp_path):
-    context = SaveContext(run_id="r", step=7, created=now)
-    made = save_safetensors(
-        state(), tmp_path / "ckpt", key=keys.checkpoint, context=context, params=SMALL
-    )
-    return made.path
+    how = {"key": keys.checkpoint, "context": context_of(now, 7), "params": SMALL}
+    return save_safetensors(state(), tmp_path / "ckpt", **how).path
 
 
 @pytest.fixture

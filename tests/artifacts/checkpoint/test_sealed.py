@@ -16,12 +16,12 @@ from securetrain.artifacts.tree.encryption import TAG, DecryptionKey, FileCipher
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError
-from securetrain.core.hashtree import TreeParams, pages_of, root_of
+from securetrain.core.hashtree import pages_of, root_of
 from securetrain.policy.load import load_policy
+from tests.artifacts.checkpoint.worlds import SMALL, context_of
 from tests.trees import tree_of
 from tests.vocabulary import refused
 
-SMALL = TreeParams(leaf_size=1024)
 OWNER = DecryptionKey.generate()
 
 
@@ -37,12 +37,13 @@ def state(fill: float = 1.0) -> dict[str, Any]:
 @pytest.fixture
 def sealed(tmp_path: Path, keys: Any, now: Any) -> Path:
     path = tmp_path / "step-1"
-    context = artifacts.SaveContext(run_id="r", step=1, created=now)
-    artifacts.save(
-        state(), path, key=keys.checkpoint, context=context, params=SMALL,
-        recipients=[OWNER.recipient],
-    )  # fmt: skip
+    artifacts.save(state(), path, **sealing(keys, now), params=SMALL)
     return path
+
+
+def sealing(keys: Any, now: Any, step: int = 1) -> dict[str, Any]:
+    context = context_of(now, step)
+    return {"key": keys.checkpoint, "context": context, "recipients": [OWNER.recipient]}
 
 
 def load(path: Path, trust: Any, now: Any, *keys: DecryptionKey) -> dict[str, Any]:
@@ -61,11 +62,8 @@ def test_it_verifies_without_a_key_and_loads_with_one(sealed: Path, trust: Any, 
 
 
 def test_into_targets_of_another_dtype(tmp_path: Path, keys: Any, trust: Any, now: Any) -> None:
-    context = artifacts.SaveContext(run_id="r", step=1, created=now)
     saved = {"w": torch.randn(300, 77)}
-    artifacts.save(
-        saved, tmp_path / "c", key=keys.checkpoint, context=context, recipients=[OWNER.recipient]
-    )
+    artifacts.save(saved, tmp_path / "c", **sealing(keys, now))
     target = {"w": torch.zeros(300, 77, dtype=torch.float64)}
     artifacts.load(target, tmp_path / "c", trust=trust, policy=None, now=now, keys=[OWNER])
     assert torch.equal(target["w"], saved["w"].double())
@@ -83,11 +81,7 @@ def test_it_is_saved_in_the_background_too(
     mode: SaveMode, tmp_path: Path, keys: Any, trust: Any, now: Any
 ) -> None:
     path = tmp_path / "step-2"
-    context = artifacts.SaveContext(run_id="r", step=2, created=now)
-    async_save(
-        state(), path, key=keys.checkpoint, context=context, mode=mode,
-        recipients=[OWNER.recipient],
-    ).result(timeout=60)  # fmt: skip
+    async_save(state(), path, **sealing(keys, now, 2), mode=mode).result(timeout=60)
     assert torch.equal(load(path, trust, now, OWNER)["w"], state()["w"])
 
 
@@ -95,8 +89,7 @@ def test_a_policy_can_ask_for_it(
     sealed: Path, tmp_path: Path, keys: Any, trust: Any, now: Any
 ) -> None:
     plain = tmp_path / "plain"
-    context = artifacts.SaveContext(run_id="r", step=1, created=now)
-    artifacts.save(state(), plain, key=keys.checkpoint, context=context)
+    artifacts.save(state(), plain, key=keys.checkpoint, context=context_of(now))
     policy = load_policy("dev").policy
     checkpoint = msgspec.structs.replace(
         policy.checkpoint, encrypt_to=(OWNER.recipient.public.hex(),)

@@ -5,26 +5,22 @@
 import os
 import pickle
 import shutil
-import warnings
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
-from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
-from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from securetrain.artifacts import SaveContext, load, save
+from securetrain.artifacts import load, save
 from securetrain.artifacts.statement.reading import LeafReader, SignedFile
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core.errors import IntegrityError
-from securetrain.core.hashtree import TreeParams
+from tests.artifacts.checkpoint.worlds import DATA, SMALL, context_of, flip, stock_load, stock_save
 from tests.trees import tree_of
 
-DATA = "rank-00000.bin"
-TABLE = "rank-00000.bin.leaves"
-SMALL = TreeParams(leaf_size=1024)
+
+TABLE = f"{DATA}.leaves"
 
 
 def state():
@@ -39,14 +35,8 @@ def blank():
 @pytest.fixture
 def saved(keys, now, tmp_path):
     def run(name="ckpt", *, key=None, content=None):
-        context = SaveContext(run_id="r", step=7, created=now)
-        return save(
-            content or state(),
-            tmp_path / name,
-            key=key or keys.checkpoint,
-            context=context,
-            params=SMALL,
-        ).path
+        how = {"key": key or keys.checkpoint, "context": context_of(now, 7), "params": SMALL}
+        return save(content or state(), tmp_path / name, **how).path
 
     return run
 
@@ -67,31 +57,16 @@ def refusal(trust, now):
     return run
 
 
-def stock(function, *args, **kwargs):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return function(*args, **kwargs)
-
-
-def flip(path: Path, offset: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(offset)
-        (value,) = file.read(1)
-        file.seek(offset)
-        file.write(bytes([value ^ 4]))
-
-
 def find(path: Path, tensor: torch.Tensor) -> int:
     return path.read_bytes().index(tensor.numpy().tobytes())
 
 
 def test_a_flipped_bit_stock_loads_it_ours_refuses(tmp_path, saved, refusal):
     good = state()
-    stock(dcp_save, good, checkpoint_id=tmp_path / "stock")
-    (data,) = (tmp_path / "stock").glob("*.distcp")
+    data = stock_save(good, tmp_path / "stock")
     flip(data, find(data, good["first"]) + 2000)
     target = blank()
-    stock(dcp_load, target, checkpoint_id=tmp_path / "stock")
+    stock_load(target, tmp_path / "stock")
     assert (target["first"] != good["first"]).sum() == 1  # silently wrong
 
     ours = saved()
@@ -113,7 +88,7 @@ class Payload:
 
 def test_a_pickle_in_torchs_index_runs_with_stock_and_never_with_ours(tmp_path, saved, refusal):
     marker = tmp_path / "ran"
-    stock(dcp_save, state(), checkpoint_id=tmp_path / "stock")
+    stock_save(state(), tmp_path / "stock")
     metadata = tmp_path / "stock" / ".metadata"
     metadata.write_bytes(pickle.dumps(Payload(marker)))
 
@@ -132,7 +107,7 @@ def test_a_pickle_in_torchs_index_runs_with_stock_and_never_with_ours(tmp_path, 
 
     # Control: the same file runs when torch loads the checkpoint.
     with pytest.raises(BaseException):  # noqa: B017, PT011 - CheckpointException is a BaseException
-        stock(dcp_load, blank(), checkpoint_id=tmp_path / "stock")
+        stock_load(blank(), tmp_path / "stock")
     assert marker.exists()
 
 
@@ -140,8 +115,8 @@ def test_a_pickle_in_place_of_a_value_runs_with_stock_and_has_no_place_in_ours(
     tmp_path, saved, refusal
 ):
     marker = tmp_path / "ran"
-    stock(dcp_save, {"step": Payload(marker)}, checkpoint_id=tmp_path / "stock")
-    stock(dcp_load, {"step": None}, checkpoint_id=tmp_path / "stock")
+    stock_save({"step": Payload(marker)}, tmp_path / "stock")
+    stock_load({"step": None}, tmp_path / "stock")
     assert marker.exists()
 
     ours = saved()

@@ -16,7 +16,6 @@ import random
 import shutil
 import sys
 import threading
-import warnings
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,10 +26,8 @@ import msgspec
 import pytest
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
-from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from securetrain.artifacts import SaveContext, load, save, verify_path
+from securetrain.artifacts import load, save, verify_path
 from securetrain.artifacts.statement.statements import (
     CHECKPOINT_TYPE,
     DIGEST_NAME,
@@ -40,16 +37,14 @@ from securetrain.artifacts.statement.statements import (
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError
-from securetrain.core.hashtree import TreeParams
 from securetrain.identity import dsse, statement
 from tests import vocabulary
+from tests.artifacts.checkpoint.worlds import DATA, SMALL, context_of, stock_load, stock_save
 from tests.trees import tree_of
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-DATA: Final = "rank-00000.bin"
 TABLE: Final = f"{DATA}.leaves"
-LEAF: Final = 1024
-SMALL: Final = TreeParams(leaf_size=LEAF)
+LEAF: Final = SMALL.leaf_size
 
 # What happened while the hook listened: unpickling and programs, of which there must be none.
 _heard: list[str] = []
@@ -94,7 +89,7 @@ def good(keys, now, tmp_path_factory):
     """Checkpoints of steps 6 and 7 of one run; copied before anything is changed."""
     root = tmp_path_factory.mktemp("good")
     for step in (6, 7):
-        context = SaveContext(run_id="r", step=step, seq=step, created=now)
+        context = context_of(now, step, seq=step)
         save(state(step), root / f"s{step}", key=keys.checkpoint, context=context, params=SMALL)
     return root
 
@@ -360,18 +355,11 @@ def test_t24_a_dropped_file_with_a_fitting_digest(ckpt, keys, refused):
 
 
 def stock(root: Path, step: int = 7) -> Path:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dcp_save(state(step), checkpoint_id=root, no_dist=True)
-    return next(root.glob("*.distcp"))
+    return stock_save(state(step), root)
 
 
 def stock_loads(path: Path) -> dict[str, Any]:
-    target = blank()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dcp_load(target, checkpoint_id=path.parent, no_dist=True)
-    return target
+    return stock_load(blank(), path.parent)
 
 
 def place(data: bytearray, name: str) -> int:

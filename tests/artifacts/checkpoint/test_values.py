@@ -15,12 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securetrain.artifacts import SaveContext, SaveMode, async_save, load, save, verify_path
+from securetrain.artifacts import SaveMode, async_save, load, save, verify_path
 from securetrain.artifacts.checkpoint import values
 from securetrain.artifacts.tree import codec
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.foreign import Array, Parts
 from securetrain.core.errors import IntegrityError, UsageError
+from tests.artifacts.checkpoint.worlds import assert_same, context_of
 from tests.vocabulary import refused
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
@@ -30,14 +31,11 @@ HOW = ["save", *SaveMode]
 @pytest.fixture
 def written(keys, now, tmp_path):
     def run(state, how="save"):
-        context = SaveContext(run_id="r", step=1, created=now)
+        given = {"key": keys.checkpoint, "context": context_of(now)}
         if how == "save":
-            save(state, tmp_path / "ckpt", key=keys.checkpoint, context=context)
+            save(state, tmp_path / "ckpt", **given)
         else:
-            future = async_save(
-                state, tmp_path / "ckpt", key=keys.checkpoint, context=context, mode=how
-            )
-            future.result(timeout=60)
+            async_save(state, tmp_path / "ckpt", **given, mode=how).result(timeout=60)
         return tmp_path / "ckpt"
 
     return run
@@ -50,28 +48,6 @@ def read(trust, now):
         return target
 
     return run
-
-
-def assert_same(a, b) -> None:
-    assert type(a) is type(b), (a, b)
-    if isinstance(a, torch.Tensor):
-        assert (a.layout, a.dtype, a.shape) == (b.layout, b.dtype, b.shape)
-        if a.layout is torch.sparse_coo:
-            assert a.is_coalesced() == b.is_coalesced()
-            assert_same((a._indices(), a._values()), (b._indices(), b._values()))
-        else:
-            assert torch.equal(a.to_dense(), b.to_dense())
-    elif isinstance(a, np.ndarray | np.generic):
-        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for name in a:
-            assert_same(a[name], b[name])
-    elif isinstance(a, list | tuple):
-        for x, y in zip(a, b, strict=True):
-            assert_same(x, y)
-    else:
-        assert a == b
 
 
 def sparse():
