@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-CKPT-SWAP: ``python -m securetrain.drills.artifact_swap plain|hardened WORKDIR``.
+"""D-CKPT-SWAP.
 
 Plain: the checkpoint of another run is copied over the one that is meant, and stock torch loads
 it. Hardened: thirty signed artifacts in the place of others (`swap_cases`). Each is taken from who
@@ -9,7 +9,6 @@ does.
 """
 
 import shutil
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,7 @@ import torch
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.registry import DRILLS, Outcome, Side
 
 CODE: Final = DRILLS["D-CKPT-SWAP"].expected_code
 
@@ -73,7 +72,3 @@ def hardened(workdir: Path) -> Outcome:
         code=CODE if CODE in codes else "",
         evidence=f"{len(codes)} swaps under one organisation's keys: {told}.",
     )
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-CKPT-METADATA: ``python -m securetrain.drills.checkpoint_metadata plain|hardened WORKDIR``.
+"""D-CKPT-METADATA.
 
 Plain: a checkpoint by ``torch.distributed.checkpoint.save``; the attacker replaces ``.metadata`` by
 a pickle that runs code and then yields the original, so that ``load`` returns the right weights and
@@ -8,8 +8,6 @@ nobody notices. Hardened: the same file is planted in a signed checkpoint; loadi
 and loading the legacy checkpoint, must all be refused without anything having run.
 """
 
-import pickle
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -31,8 +29,8 @@ from securetrain.artifacts.statement import (
 )
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
-from securetrain.drills.store_attack import marked_by
+from securetrain.drills.pickles import marked_by, marker_pickle
+from securetrain.drills.registry import DRILLS, Outcome, Side
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.policy import load_policy
@@ -40,20 +38,6 @@ from securetrain.policy import load_policy
 CODE: Final = DRILLS["D-CKPT-METADATA"].expected_code
 UNSIGNED: Final = "ST-CKPT-100"
 _SIZE: Final = 4096
-
-
-class _Wrapped:
-    """Unpickles to `original` after leaving the process's id in a marker file."""
-
-    def __init__(self, original: bytes, marker: Path) -> None:
-        self.original = original
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        # The drill's whole payload: it writes one small file below the drill's work directory.
-        mark = f"open({str(self.marker)!r}, 'a').write(str(__import__('os').getpid()) + ' ')"
-        original = f"__import__('pickle').loads({self.original!r})"
-        return eval, (f"[{mark}, {original}][1]",)
 
 
 def plain(workdir: Path) -> Outcome:
@@ -137,7 +121,7 @@ def _weights() -> dict[str, torch.Tensor]:
 
 def _plant(source: Path, target: Path, marker: Path) -> None:
     """Wrap the index of `source` in the payload and leave it in `target` as `.metadata`."""
-    payload = pickle.dumps(_Wrapped((source / ".metadata").read_bytes(), marker))
+    payload = marker_pickle(marker, (source / ".metadata").read_bytes())
     (target / ".metadata").write_bytes(payload)
 
 
@@ -148,7 +132,3 @@ def _refusal(attempt: Callable[[], None]) -> tuple[str, str]:
     except SecureTrainError as error:
         return error.code, f"{error.code} ({error.what})"
     return "", "nothing"
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-ENR-CROWD: ``python -m securetrain.drills.enrollment_crowd plain|hardened WORKDIR``.
+"""D-ENR-CROWD.
 
 200 addresses hold the port at which machines enroll, and come back as soon as they are pushed out.
 Plain: whoever has a place keeps it until its deadline of 20 seconds, as in any server with so many
@@ -9,7 +9,6 @@ second, so that every machine enrolls; who is pushed out is recorded with ST-ADM
 """
 
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ from unittest.mock import patch
 from securetrain.core.errors import SecureTrainError
 from securetrain.drills.crowd import held_by_a_crowd
 from securetrain.drills.loopback_job import PATIENCE, Job, now
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.registry import DRILLS, Outcome, Side
 from securetrain.identity import ClusterCA
 from securetrain.rendezvous.coordinator import (
     MAX_CONNECTIONS,
@@ -144,7 +143,3 @@ def hardened(workdir: Path) -> Outcome:
             f" has {pushed} entries of connections that were pushed out ({CODE})."
         ),
     )
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

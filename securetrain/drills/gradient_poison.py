@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-GRAD-POISON: ``python -m securetrain.drills.gradient_poison plain|hardened WORKDIR``.
+"""D-GRAD-POISON.
 
 Four gloo ranks train a small byte-level language model on the interpreter's own help texts with
 DistributedDataParallel. From step 30 on, one rank sends its gradients times -10. Plain: the model
@@ -10,14 +10,13 @@ that step is skipped, the rank counts zero from then on, and the model learns fr
 
 import math
 import pydoc_data.topics
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from securetrain.drills.ranks import run_ranks
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.registry import DRILLS, Outcome, Side
 
 if TYPE_CHECKING:
     import torch
@@ -201,7 +200,3 @@ def _corpus() -> bytes:
     """The interpreter's own help texts: English technical prose that is always there."""
     topics = pydoc_data.topics.topics
     return "\n".join(topics[name] for name in sorted(topics)).encode("utf-8")[: 256 << 10]
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-GRAD-SCRIPT: ``python -m securetrain.drills.gradient_script plain|hardened WORKDIR``.
+"""D-GRAD-SCRIPT.
 
 A plain DistributedDataParallel script, of which one rank is poisoned. Plain: torchrun says that all
 went well, and the model is ruined. Hardened: `securetrain run` starts the same script as it is; a
@@ -9,15 +9,13 @@ guard moves into its model, names the rank and goes on without it (ST-GRAD-002).
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 from securetrain.core import RunDir
 from securetrain.core.files import make_private_dir
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills import jobs
+from securetrain.drills.registry import DRILLS, Outcome, Side
 
 CODE: Final = DRILLS["D-GRAD-SCRIPT"].expected_code
 WORLD: Final = 4
@@ -56,36 +54,29 @@ with torch.no_grad():
     held_out = float(nn.functional.cross_entropy(model(x), y))
 if rank == 0:
     print("held-out", held_out, flush=True)
+dist.barrier()
 dist.destroy_process_group()
 """
 
 
 def plain(workdir: Path) -> Outcome:
     """Start the script with torchrun."""
-    done = _start(workdir, "-m", "torch.distributed.run", "--standalone")
-    loss = _held_out(done.stdout)
+    code, loss = _run(workdir, *jobs.TORCHRUN)
     return Outcome(
         side=Side.PLAIN,
-        succeeded=done.returncode == 0 and not loss < _RUINED,
-        evidence=(
-            f"torchrun ended with {done.returncode} and said nothing; held-out loss {loss:.3g}."
-        ),
+        succeeded=code == 0 and not loss < _RUINED,
+        evidence=f"torchrun ended with {code} and said nothing; held-out loss {loss:.3g}.",
     )
 
 
 def hardened(workdir: Path) -> Outcome:
     """Start the same script with `securetrain run`."""
     run = RunDir(workdir / "run")
-    done = _start(
-        workdir,
-        *("-m", "securetrain", "run", "--policy", "dev", "--standalone"),
-        *("--run-dir", str(run.root)),
-    )
-    loss = _held_out(done.stdout)
+    code, loss = _run(workdir, *jobs.ours(run, "--policy", "dev"))
     found = json.loads(run.summary.read_text())["gradients"] if run.summary.exists() else {}
     named = found.get("named", {})
     alone = list(named) == [str(BAD)] and found.get("excluded") == [BAD]
-    kept = done.returncode == 0 and loss < _LEARNED
+    kept = code == 0 and loss < _LEARNED
     return Outcome(
         side=Side.HARDENED,
         succeeded=not loss < _RUINED,
@@ -98,30 +89,16 @@ def hardened(workdir: Path) -> Outcome:
     )
 
 
-def _start(workdir: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+def _run(workdir: Path, *program: str) -> tuple[int | None, float]:
+    """Run the script; the exit code and the loss that it has printed, infinite without one."""
     folder = make_private_dir(workdir / "script")
     folder.chmod(0o755)
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    return subprocess.run(
-        [sys.executable, *command, "--nproc-per-node", str(WORLD), str(script)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT,
-        cwd=folder,
-        check=False,
-    )
-
-
-def _held_out(out: str) -> float:
-    """The loss that the script has printed; infinite when it has not."""
-    for line in out.splitlines():
+    words = (*program, "--nproc-per-node", str(WORLD), str(script))
+    code, said = jobs.run(*words, cwd=folder, patience=_TIMEOUT)
+    for line in said.splitlines():
         if line.startswith("held-out"):
             loss = float(line.split()[1])
-            return loss if math.isfinite(loss) else math.inf
-    return math.inf
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)
+            return code, loss if math.isfinite(loss) else math.inf
+    return code, math.inf

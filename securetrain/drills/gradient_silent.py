@@ -1,20 +1,19 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-GRAD-SILENT: ``python -m securetrain.drills.gradient_silent plain|hardened WORKDIR``.
+"""D-GRAD-SILENT.
 
 One rank sends its gradient and then says nothing more. Plain: the others wait in their next
 collective until the process group gives up, which names nobody. Hardened: the guard's messages have
 a deadline of their own, and the refusal names the rank (ST-GRAD-010).
 """
 
-import sys
 import time
 from pathlib import Path
 from typing import Final
 
 from securetrain.drills.gradient_group import BAD, Case, _model, batch
 from securetrain.drills.ranks import run_ranks
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.registry import DRILLS, Outcome, Side
 
 CODE: Final = DRILLS["D-GRAD-SILENT"].expected_code
 WORLD: Final = 4
@@ -98,7 +97,3 @@ def _deadline_guard(model: "torch.nn.Module"):  # type: ignore[no-untyped-def,na
     guard = GradientGuard(None, Gradients(deadline_seconds=DEADLINE_SECONDS))
     guard.attach(model)
     return guard
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

@@ -1,18 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-MBR-ACCUSE: ``python -m securetrain.drills.member_accusation plain|hardened WORKDIR``.
+"""D-MBR-ACCUSE.
 
 A member that was taken over throws an honest one out. Plain: it takes the other one out of the
 state that all nodes of torch's rendezvous may write. Hardened: what one member says of another is
 recorded and evicts nobody; an accusation that makes no sense puts the accuser out: ST-ADMN-035.
 """
 
-import sys
 from pathlib import Path
 from typing import Final
 
 from securetrain.drills.loopback_job import running_job, wait_until
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.registry import DRILLS, Outcome, Side
 from securetrain.drills.rogue_member import Scene
 from securetrain.rendezvous.wire import protocol
 
@@ -72,7 +71,3 @@ def hardened(workdir: Path) -> Outcome:
             f" Harm to the honest nodes: {', '.join(harm) or 'none'}."
         ),
     )
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

@@ -1,18 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-MBR-ADDRESS: ``python -m securetrain.drills.member_address plain|hardened WORKDIR``.
+"""D-MBR-ADDRESS.
 
 A member that was taken over announces what can be nobody's. Plain: with the address 0.0.0.0 it is
 rank 0 of torch's rendezvous, and the workers of all nodes are sent to that address. Hardened: every
 such address and WireGuard key of low order is refused with ST-ADMN-032 before it is in.
 """
 
-import sys
 from pathlib import Path
 from typing import Final
 
 from securetrain.drills.loopback_job import running_job
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.registry import DRILLS, Outcome, Side
 from securetrain.drills.rogue_member import MEANINGLESS, WIREGUARD, announce
 
 CODE: Final = DRILLS["D-MBR-ADDRESS"].expected_code
@@ -60,7 +59,3 @@ def hardened(workdir: Path) -> Outcome:
             f" Let in: {', '.join(let_in) or 'none'}."
         ),
     )
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

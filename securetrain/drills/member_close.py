@@ -1,18 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-MBR-CLOSE: ``python -m securetrain.drills.member_close plain|hardened WORKDIR``.
+"""D-MBR-CLOSE.
 
 A member that was taken over ends the job. Plain: one word in torch's rendezvous ends it for every
 node. Hardened: its word counts as one of three, that of a node in no round does not count at all
 and is refused with ST-ADMN-033, and the honest nodes have another round.
 """
 
-import sys
 from pathlib import Path
 from typing import Final
 
 from securetrain.drills.loopback_job import running_job
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.registry import DRILLS, Outcome, Side
 from securetrain.drills.rogue_member import Rogue, Scene
 from securetrain.rendezvous.wire import protocol
 
@@ -60,7 +59,3 @@ def hardened(workdir: Path) -> Outcome:
             f" were ignored ({event.code}). Harm to the honest nodes: {', '.join(harm) or 'none'}."
         ),
     )
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-MBR-DROP: ``python -m securetrain.drills.member_drop plain|hardened WORKDIR``.
+"""D-MBR-DROP.
 
 A member is in a complete round and then drops, or stays and never says what it runs. Plain: torch's
 agents wait for it in the store, five minutes by default. Hardened: the one that drops costs a new
@@ -8,7 +8,6 @@ round, the one that stays silent is put out with ST-ADMN-005; the honest node tr
 """
 
 import json
-import sys
 import threading
 from pathlib import Path
 from typing import Final
@@ -20,7 +19,7 @@ from securetrain.drills.agent_nodes import (
     ranks_beside_a_silent_one,
 )
 from securetrain.drills.loopback_job import make_policy, running_job
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.registry import DRILLS, Outcome, Side
 from securetrain.drills.stock_rendezvous import StockJob, agent_of, meet, ranks_of
 
 CODE: Final = DRILLS["D-MBR-DROP"].expected_code
@@ -85,7 +84,3 @@ def _folder(workdir: Path, name: str) -> Path:
     folder = workdir / name
     folder.mkdir()
     return folder
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

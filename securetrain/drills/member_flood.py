@@ -1,18 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-MBR-FLOOD: ``python -m securetrain.drills.member_flood plain|hardened WORKDIR``.
+"""D-MBR-FLOOD.
 
 A member that was taken over wears the control plane down. Plain: torch's store keeps whatever any
 node writes, for as long as the job runs. Hardened: the member that renews its lease without end is
 put out with ST-ADMN-031 after a few renewals, and the ledger has not grown by 16 KiB.
 """
 
-import sys
 from pathlib import Path
 from typing import Final
 
 from securetrain.drills.loopback_job import running_job
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.registry import DRILLS, Outcome, Side
 from securetrain.drills.rogue_member import Scene
 from securetrain.drills.tcpstore_client import StoreClient
 
@@ -61,7 +60,3 @@ def hardened(workdir: Path) -> Outcome:
             f" {grown} bytes. Harm to the honest nodes: {', '.join(harm) or 'none'}."
         ),
     )
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

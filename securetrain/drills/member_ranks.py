@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-MBR-RANK: ``python -m securetrain.drills.member_ranks plain|hardened WORKDIR``.
+"""D-MBR-RANK.
 
 A member that was taken over writes the others' ranks into the store of the round. Plain: torch's
 agent believes them, and rank 1 becomes rank 2. Hardened: everybody computes ranks from the signed
@@ -8,7 +8,6 @@ membership; the keys change none, and the member that says otherwise of itself i
 ST-ADMN-040.
 """
 
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from securetrain.drills.agent_nodes import SAYS_ONE, AgentNode, leaving, write_ranks
 from securetrain.drills.loopback_job import running_job
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.registry import DRILLS, Outcome, Side
 from securetrain.drills.stock_rendezvous import StockJob, agent_of, ranks_of
 from securetrain.rendezvous.wire import protocol
 
@@ -67,7 +66,3 @@ def hardened(workdir: Path) -> Outcome:
             f" ({event.code})."
         ),
     )
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

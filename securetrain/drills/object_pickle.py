@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-OBJ-PICKLE: ``python -m securetrain.drills.object_pickle plain|hardened WORKDIR``.
+"""D-OBJ-PICKLE.
 
 Two ranks gather their metrics with ``gather_object``; rank 1 was taken over and sends an object
 that runs code where it is unpickled. Plain: stock torchrun, and the marker holds rank 0's process
@@ -8,21 +8,17 @@ id. Hardened: the same script under ``securetrain run``; rank 0 refuses the obje
 in the run's ledger, no marker exists, and the run says why it ended.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 from securetrain.core import RunDir
 from securetrain.core.vocabulary import Boundary
+from securetrain.drills import jobs
 from securetrain.drills.ledgers import refusals
-from securetrain.drills.process_tree import kill_tree
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
-from securetrain.drills.store_attack import marked_by
+from securetrain.drills.pickles import marked_by
+from securetrain.drills.registry import DRILLS, Outcome, Side
 
 CODE: Final = DRILLS["D-OBJ-PICKLE"].expected_code
-_PATIENCE: Final = 90.0
 
 # The job. Its payload writes one small file below the drill's work directory.
 _SCRIPT: Final = """\
@@ -47,8 +43,7 @@ dist.destroy_process_group()
 
 def plain(workdir: Path) -> Outcome:
     """Run the job under stock torchrun."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone"]
-    exit_code = _run(workdir, torchrun)
+    exit_code = _run(workdir, *jobs.TORCHRUN)
     victim, marked = _victim(workdir), marked_by(_work(workdir) / "marker")
     hit = victim in marked
     ran = f"rank 0 (pid {victim}) ran its payload" if hit else "its payload did not run in rank 0"
@@ -65,9 +60,8 @@ def plain(workdir: Path) -> Outcome:
 def hardened(workdir: Path) -> Outcome:
     """Run the same job under `securetrain run`."""
     run_dir = RunDir(workdir / "run")
-    launcher = ["-m", "securetrain", "run", "--standalone", "--policy", "dev"]
-    places = ["--run-dir", str(run_dir.root), "--output", str(_work(workdir))]
-    exit_code = _run(workdir, [*launcher, *places])
+    words = ("--policy", "dev", "--output", str(_work(workdir)))
+    exit_code = _run(workdir, *jobs.ours(run_dir, *words))
     victim, marked = _victim(workdir), marked_by(_work(workdir) / "marker")
     codes = [event.code for event in refusals(run_dir, Boundary.CHECKPOINT)]
     refused = bool(victim) and CODE in codes and exit_code == 1 and not marked
@@ -84,24 +78,14 @@ def hardened(workdir: Path) -> Outcome:
     )
 
 
-def _run(workdir: Path, program: list[str]) -> int | None:
+def _run(workdir: Path, *program: str) -> int | None:
     """Run the job's two ranks; returns the exit code, None when it ran out of time."""
     work = _work(workdir)
     work.mkdir()
     script = work / "job.py"
     script.write_text(_SCRIPT)
-    process = subprocess.Popen(
-        [sys.executable, *program, "--nproc-per-node", "2", str(script), str(work)],
-        # `securetrain run` pins this by itself; stock gloo would take the machine's address.
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-        start_new_session=True,
-    )
-    try:
-        return process.wait(_PATIENCE)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        kill_tree(process)
+    words = (*program, "--nproc-per-node", "2", str(script), str(work))
+    return jobs.run(*words, cwd=workdir)[0]
 
 
 def _work(workdir: Path) -> Path:
@@ -113,7 +97,3 @@ def _victim(workdir: Path) -> int:
     """The process id of rank 0; 0 when it never got so far."""
     path = _work(workdir) / "victim"
     return int(path.read_text()) if path.exists() else 0
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

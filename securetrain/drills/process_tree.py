@@ -9,18 +9,16 @@ job: the tree is read first, then everything in it is killed.
 import ipaddress
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from securetrain.core import all_stats
-
-if TYPE_CHECKING:
-    import subprocess
 
 _LISTEN: Final = "0A"
 _PROC: Final = Path("/proc")
@@ -43,6 +41,30 @@ def kill_tree(process: "subprocess.Popen[bytes]") -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
+
+
+@contextmanager
+def started(command: Sequence[str], **settings: Any) -> "Iterator[subprocess.Popen[bytes]]":
+    """A child in a session of its own, without input; killed with all that it started."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT if "stdout" in settings else None,
+        start_new_session=True,
+        **settings,
+    )
+    try:
+        yield process
+    finally:
+        kill_tree(process)
+
+
+def end_of(process: "subprocess.Popen[bytes]", patience: float) -> int | None:
+    """Wait for the end of a child; None when it has not come in so many seconds."""
+    try:
+        return process.wait(patience)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -18,28 +18,29 @@ This module never imports torch; the sides do, in their own processes.
 """
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 import securetrain
 from securetrain.core import canonical
 from securetrain.core.errors import AuditError, SecureTrainError, UsageError
-from securetrain.core.files import make_private_dir, read_file, write_atomic
+from securetrain.core.files import make_private_dir, read_file
 from securetrain.core.vocabulary import Boundary
-from securetrain.drills.plain_stack import lacking
-from securetrain.drills.process_tree import kill_tree
+from securetrain.drills.process_tree import end_of, started
 
 SIDE_TIMEOUT: Final = 120.0
 """Seconds that one side may take. On two idle cores a side takes less than fifteen."""
 
+STACK: Final = ("torch", "numpy")
+"""The packages that are attacked, and without which `audit` and `verify` work."""
 OUTCOME_FILE: Final = "outcome.json"
 _OUTCOME_LIMIT: Final = 256 << 10
 _LOG_TAIL: Final = 2000
@@ -72,6 +73,13 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 Attack: TypeAlias = Callable[[Path], Outcome]
+
+
+class Sides(NamedTuple):
+    """An attack on each of the stacks, given its work directory."""
+
+    plain: Attack
+    hardened: Attack
 
 
 class DrillResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -108,17 +116,17 @@ class DrillResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return AuditError(self.problem, what, self.id, fix)
 
 
-class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One attack."""
 
     id: str
-    title: str
+    module: str
+    """The module that has a function for each side, or ``module:name`` of what has them."""
     boundary: Boundary
-    summary: str
     expected_code: str
     """The code with which the hardened side must refuse the attack."""
-    module: str
-    """The module that `python -m` runs for each side."""
+    title: str
+    summary: str
     timeout: float = SIDE_TIMEOUT
     in_quickstart: bool = False
     """Whether the tour of `securetrain quickstart` runs it."""
@@ -132,235 +140,133 @@ def _table(*drills: Drill) -> dict[str, Drill]:
 
 DRILLS: Final[Mapping[str, Drill]] = _table(
     Drill(
-        id="D-RDZ-PICKLE",
-        title="Run code in the launcher through the rendezvous port",
-        boundary=Boundary.RENDEZVOUS,
-        summary=(
-            "One TCP connection to the c10d rendezvous store lists its keys and overwrites the"
-            " rendezvous state with a pickle; torchrun's agent unpickles it."
-        ),
-        expected_code="ST-ADMN-002",
-        module="securetrain.drills.rendezvous_pickle",
+        *("D-RDZ-PICKLE", ".rendezvous_pickle", Boundary.RENDEZVOUS, "ST-ADMN-002"),
+        "Run code in the launcher through the rendezvous port",
+        "One TCP connection to the c10d rendezvous store lists its keys and overwrites the "
+        "rendezvous state with a pickle; torchrun's agent unpickles it.",
         in_quickstart=True,
     ),
     Drill(
-        id="D-OBJ-PICKLE",
-        title="Run code in one rank from another",
-        boundary=Boundary.CHECKPOINT,
-        summary=(
-            "A rank that was taken over sends an object through gather_object; whoever gathers"
-            " unpickles it."
-        ),
-        expected_code="ST-RUNT-001",
-        module="securetrain.drills.object_pickle",
+        *("D-OBJ-PICKLE", ".object_pickle", Boundary.CHECKPOINT, "ST-RUNT-001"),
+        "Run code in one rank from another",
+        "A rank that was taken over sends an object through gather_object; whoever gathers "
+        "unpickles it.",
         in_quickstart=True,
     ),
     Drill(
-        id="D-CKPT-METADATA",
-        title="Run code in the trainer through a checkpoint's index",
-        boundary=Boundary.CHECKPOINT,
-        summary=(
-            "A checkpoint's .metadata file is a pickle; whoever can write beside the weights"
-            " replaces it, and the next load runs it."
-        ),
-        expected_code="ST-CKPT-141",
-        module="securetrain.drills.checkpoint_metadata",
+        *("D-CKPT-METADATA", ".checkpoint_metadata", Boundary.CHECKPOINT, "ST-CKPT-141"),
+        "Run code in the trainer through a checkpoint's index",
+        "A checkpoint's .metadata file is a pickle; whoever can write beside the weights replaces "
+        "it, and the next load runs it.",
         in_quickstart=True,
     ),
     Drill(
-        id="D-CKPT-SWAP",
-        title="Put another signed artifact in the place of the one that is meant",
-        boundary=Boundary.CHECKPOINT,
-        summary="A whole directory that the same key signed is copied over the one that is meant.",
-        expected_code="ST-CKPT-125",
-        module="securetrain.drills.artifact_swap",
+        *("D-CKPT-SWAP", ".artifact_swap", Boundary.CHECKPOINT, "ST-CKPT-125"),
+        "Put another signed artifact in the place of the one that is meant",
+        "A whole directory that the same key signed is copied over the one that is meant.",
     ),
     Drill(
-        id="D-GRAD-POISON",
-        title="Ruin the model from one rank",
-        boundary=Boundary.GRADIENTS,
-        summary=(
-            "One of four ranks sends its gradients with the sign flipped and ten times as long;"
-            " the mean that everybody applies points uphill."
-        ),
-        expected_code="ST-GRAD-002",
-        module="securetrain.drills.gradient_poison",
+        *("D-GRAD-POISON", ".gradient_poison", Boundary.GRADIENTS, "ST-GRAD-002"),
+        "Ruin the model from one rank",
+        "One of four ranks sends its gradients with the sign flipped and ten times as long; the "
+        "mean that everybody applies points uphill.",
         in_quickstart=True,
     ),
     Drill(
-        id="D-GRAD-NAN",
-        title="Put NaN into every weight from one rank",
-        boundary=Boundary.GRADIENTS,
-        summary=(
-            "One rank's gradient is NaN or infinite from one step on, in a replicated and"
-            " in a sharded model."
-        ),
-        expected_code="ST-GRAD-001",
-        module="securetrain.drills.gradient_not_finite",
+        *("D-GRAD-NAN", ".gradient_cases:NOT_FINITE", Boundary.GRADIENTS, "ST-GRAD-001"),
+        "Put NaN into every weight from one rank",
+        "One rank's gradient is NaN or infinite from one step on, in a replicated and in a "
+        "sharded model.",
     ),
     Drill(
-        id="D-GRAD-LIES",
-        title="Lie to whoever compares gradients",
-        boundary=Boundary.GRADIENTS,
-        summary=(
-            "One rank says the honest sketch of what it sends times -5, scales or bends its"
-            " rows, shifts two parts by +V and -V, or accuses the others of having told it"
-            " another table."
-        ),
-        expected_code="ST-GRAD-011",
-        module="securetrain.drills.gradient_lies",
+        *("D-GRAD-LIES", ".gradient_cases:LIES", Boundary.GRADIENTS, "ST-GRAD-011"),
+        "Lie to whoever compares gradients",
+        "One rank says the honest sketch of what it sends times -5, scales or bends its rows, "
+        "shifts two parts by +V and -V, or accuses the others of having told it another table.",
     ),
     Drill(
-        id="D-GRAD-DRIFT",
-        title="Bend the model a little in every step",
-        boundary=Boundary.GRADIENTS,
-        summary=(
-            "One rank drifts by its own length, flips its sign (also where a module is skipped"
-            " in every second step), or copies its neighbour."
-        ),
-        expected_code="ST-GRAD-002",
-        module="securetrain.drills.gradient_drift",
+        *("D-GRAD-DRIFT", ".gradient_cases:DRIFT", Boundary.GRADIENTS, "ST-GRAD-002"),
+        "Bend the model a little in every step",
+        "One rank drifts by its own length, flips its sign (also where a module is skipped in "
+        "every second step), or copies its neighbour.",
     ),
     Drill(
-        id="D-GRAD-NULL",
-        title="Hide from a sketch whose seed is known",
-        boundary=Boundary.GRADIENTS,
-        summary=(
-            "One rank knows the code and all seeds so far, and drifts only where the sketch of the"
-            " newest one sees nothing."
-        ),
-        expected_code="ST-GRAD-002",
-        module="securetrain.drills.gradient_null_space",
+        *("D-GRAD-NULL", ".gradient_cases:NULL_SPACE", Boundary.GRADIENTS, "ST-GRAD-002"),
+        "Hide from a sketch whose seed is known",
+        "One rank knows the code and all seeds so far, and drifts only where the sketch of the "
+        "newest one sees nothing.",
     ),
     Drill(
-        id="D-GRAD-SILENT",
-        title="Stop all ranks by saying nothing",
-        boundary=Boundary.GRADIENTS,
-        summary=("One rank sends its gradient and is silent from then on; the others wait for it."),
-        expected_code="ST-GRAD-010",
-        module="securetrain.drills.gradient_silent",
+        *("D-GRAD-SILENT", ".gradient_silent", Boundary.GRADIENTS, "ST-GRAD-010"),
+        "Stop all ranks by saying nothing",
+        "One rank sends its gradient and is silent from then on; the others wait for it.",
     ),
     Drill(
-        id="D-GRAD-SCRIPT",
-        title="Poison one rank of a script that knows of no guard",
-        boundary=Boundary.GRADIENTS,
-        summary=(
-            "A plain DistributedDataParallel script, started as it is; one of four ranks sends"
-            " its gradient times -1000."
-        ),
-        expected_code="ST-GRAD-002",
-        module="securetrain.drills.gradient_script",
+        *("D-GRAD-SCRIPT", ".gradient_script", Boundary.GRADIENTS, "ST-GRAD-002"),
+        "Poison one rank of a script that knows of no guard",
+        "A plain DistributedDataParallel script, started as it is; one of four ranks sends its "
+        "gradient times -1000.",
     ),
     Drill(
-        id="D-MBR-CLOSE",
-        title="End the job for everybody from one member",
-        boundary=Boundary.RENDEZVOUS,
-        summary=(
-            "A member that was taken over says that the job is over; in torch's rendezvous the word"
-            " of any node ends it for all."
-        ),
-        expected_code="ST-ADMN-033",
-        module="securetrain.drills.member_close",
+        *("D-MBR-CLOSE", ".member_close", Boundary.RENDEZVOUS, "ST-ADMN-033"),
+        "End the job for everybody from one member",
+        "A member that was taken over says that the job is over; in torch's rendezvous the word "
+        "of any node ends it for all.",
     ),
     Drill(
-        id="D-MBR-ACCUSE",
-        title="Throw an honest node out from another one",
-        boundary=Boundary.RENDEZVOUS,
-        summary=(
-            "A member that was taken over takes another one out of the round: every node may write"
-            " the state of torch's rendezvous."
-        ),
-        expected_code="ST-ADMN-035",
-        module="securetrain.drills.member_accusation",
+        *("D-MBR-ACCUSE", ".member_accusation", Boundary.RENDEZVOUS, "ST-ADMN-035"),
+        "Throw an honest node out from another one",
+        "A member that was taken over takes another one out of the round: every node may write "
+        "the state of torch's rendezvous.",
     ),
     Drill(
-        id="D-MBR-FLOOD",
-        title="Wear the control plane down from one member",
-        boundary=Boundary.RENDEZVOUS,
-        summary=(
-            "A member that was taken over writes to torch's store, or renews its lease, without"
-            " end; memory or the ledger grows with it."
-        ),
-        expected_code="ST-ADMN-031",
-        module="securetrain.drills.member_flood",
+        *("D-MBR-FLOOD", ".member_flood", Boundary.RENDEZVOUS, "ST-ADMN-031"),
+        "Wear the control plane down from one member",
+        "A member that was taken over writes to torch's store, or renews its lease, without end; "
+        "memory or the ledger grows with it.",
     ),
     Drill(
-        id="D-MBR-ADDRESS",
-        title="Announce an address or key that can be nobody's",
-        boundary=Boundary.RENDEZVOUS,
-        summary=(
-            "A member that was taken over announces 0.0.0.0 and is rank 0; the workers of all nodes"
-            " are sent there."
-        ),
-        expected_code="ST-ADMN-032",
-        module="securetrain.drills.member_address",
+        *("D-MBR-ADDRESS", ".member_address", Boundary.RENDEZVOUS, "ST-ADMN-032"),
+        "Announce an address or key that can be nobody's",
+        "A member that was taken over announces 0.0.0.0 and is rank 0; the workers of all nodes "
+        "are sent there.",
     ),
     Drill(
-        id="D-MBR-DROP",
-        title="Keep the others waiting by going at the wrong moment",
-        boundary=Boundary.RENDEZVOUS,
-        summary=(
-            "A member drops out of a complete round, or never says what it runs; torch's agents"
-            " wait for it in the store for five minutes."
-        ),
-        expected_code="ST-ADMN-005",
-        module="securetrain.drills.member_drop",
+        *("D-MBR-DROP", ".member_drop", Boundary.RENDEZVOUS, "ST-ADMN-005"),
+        "Keep the others waiting by going at the wrong moment",
+        "A member drops out of a complete round, or never says what it runs; torch's agents wait "
+        "for it in the store for five minutes.",
     ),
     Drill(
-        id="D-MBR-RANK",
-        title="Take another node's rank through the store",
-        boundary=Boundary.RENDEZVOUS,
-        summary=(
-            "A member that was taken over writes the ranks of all into the store of the round;"
-            " torch's agents believe it."
-        ),
-        expected_code="ST-ADMN-040",
-        module="securetrain.drills.member_ranks",
+        *("D-MBR-RANK", ".member_ranks", Boundary.RENDEZVOUS, "ST-ADMN-040"),
+        "Take another node's rank through the store",
+        "A member that was taken over writes the ranks of all into the store of the round; "
+        "torch's agents believe it.",
     ),
     Drill(
-        id="D-ENR-CROWD",
-        title="Keep machines from enrolling with 200 addresses",
-        boundary=Boundary.RENDEZVOUS,
-        summary=(
-            "200 addresses hold the port at which machines enroll, and come back as soon as they"
-            " are pushed out."
-        ),
-        expected_code="ST-ADMN-010",
-        module="securetrain.drills.enrollment_crowd",
+        *("D-ENR-CROWD", ".enrollment_crowd", Boundary.RENDEZVOUS, "ST-ADMN-010"),
+        "Keep machines from enrolling with 200 addresses",
+        "200 addresses hold the port at which machines enroll, and come back as soon as they are "
+        "pushed out.",
     ),
     Drill(
-        id="D-RUN-LINK",
-        title="Have a run write into another directory",
-        boundary=Boundary.HOST,
-        summary=(
-            "Whoever may write to the working directory plants a link in the place of the run"
-            " directory's parent; logs, and keys, go where it leads."
-        ),
-        expected_code="ST-USAG-018",
-        module="securetrain.drills.run_dir_link",
+        *("D-RUN-LINK", ".run_dir_link", Boundary.HOST, "ST-USAG-018"),
+        "Have a run write into another directory",
+        "Whoever may write to the working directory plants a link in the place of the run "
+        "directory's parent; logs, and keys, go where it leads.",
     ),
     Drill(
-        id="D-WRK-HOST",
-        title="Rewrite the machine from a training script",
-        boundary=Boundary.HOST,
-        summary=(
-            "A script that root starts tries 72 things: cron, keys, homes, other processes, other"
-            " jobs, mounts, devices, the kernel. Needs root."
-        ),
-        expected_code="ST-RUNT-004",
-        module="securetrain.drills.worker_host",
+        *("D-WRK-HOST", ".worker_host", Boundary.HOST, "ST-RUNT-004"),
+        "Rewrite the machine from a training script",
+        "A script that root starts tries 72 things: cron, keys, homes, other processes, other "
+        "jobs, mounts, devices, the kernel. Needs root.",
         timeout=3 * SIDE_TIMEOUT,
     ),
     Drill(
-        id="D-WRK-SIGN",
-        title="Sign in another's name from a training script",
-        boundary=Boundary.IDENTITY,
-        summary=(
-            "A script takes the run's keys and writes into the ledger as the launcher; where it has"
-            " none, it asks the signing socket to sign for another rank."
-        ),
-        expected_code="ST-RUNT-031",
-        module="securetrain.drills.worker_signs",
+        *("D-WRK-SIGN", ".worker_signs", Boundary.IDENTITY, "ST-RUNT-031"),
+        "Sign in another's name from a training script",
+        "A script takes the run's keys and writes into the ledger as the launcher; where it has "
+        "none, it asks the signing socket to sign for another rank.",
     ),
 )
 
@@ -417,6 +323,13 @@ def judge(drill: Drill, plain: Outcome, hardened: Outcome) -> DrillResult:
     )
 
 
+def lacking() -> str:
+    """Name what is not installed of the stack, and how it is; empty when all of it is there."""
+    missing = " and ".join(name for name in STACK if find_spec(name) is None)
+    installing = "in a checkout: pip install -e '.[train]'"
+    return f"the stack that is attacked: no {missing} ({installing})" if missing else ""
+
+
 def clean_environment(home: Path, temporary: Path) -> dict[str, str]:
     """The environment of a side: nothing of the caller's, so neither his secrets nor settings."""
     root = str(Path(securetrain.__file__).resolve().parent.parent)
@@ -431,25 +344,6 @@ def clean_environment(home: Path, temporary: Path) -> dict[str, str]:
     }
 
 
-def run_side(argv: list[str], plain: Attack, hardened: Attack) -> None:
-    """The main function of a side: attack, and leave the outcome where `run_drill` finds it.
-
-    Args:
-        argv: The side and its work directory.
-        plain: Attacks the plain stack, given the work directory.
-        hardened: Attacks the hardened one.
-    """
-    side, workdir = Side(argv[0]), Path(argv[1])
-    match side:
-        case Side.PLAIN:
-            outcome = plain(workdir)
-        case Side.HARDENED:
-            outcome = hardened(workdir)
-        case _:
-            raise ValueError(f"unknown side {side!r}")
-    write_atomic(workdir / OUTCOME_FILE, canonical.encode(outcome))
-
-
 def _run_side(drill: Drill, side: Side, workdir: Path) -> Outcome:
     if workdir.exists():
         raise UsageError("ST-USAG-005", "already exists", str(workdir))
@@ -457,24 +351,13 @@ def _run_side(drill: Drill, side: Side, workdir: Path) -> Outcome:
         return Outcome(side=side, succeeded=False, lacks=lacks, evidence="It was not started.")
     make_private_dir(workdir)
     log = workdir / "side.log"
-    started = time.monotonic()
+    begin = time.monotonic()
     with log.open("wb") as out, tempfile.TemporaryDirectory(prefix="drill-") as temporary:
-        process = subprocess.Popen(
-            [sys.executable, "-m", drill.module, side, str(workdir)],
-            cwd=workdir,
-            env=clean_environment(workdir, Path(temporary)),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            code: int | None = process.wait(drill.timeout)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            kill_tree(process)
-    seconds = round(time.monotonic() - started, 2)
+        command = [sys.executable, "-m", __package__, drill.module, side, str(workdir)]
+        environment = clean_environment(workdir, Path(temporary))
+        with started(command, cwd=workdir, env=environment, stdout=out) as process:
+            code = end_of(process, drill.timeout)
+    seconds = round(time.monotonic() - begin, 2)
     return _collect(side, workdir, code, seconds, log)
 
 

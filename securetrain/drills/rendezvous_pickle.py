@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-RDZ-PICKLE: ``python -m securetrain.drills.rendezvous_pickle plain|hardened WORKDIR``.
+"""D-RDZ-PICKLE.
 
 Plain: a stock ``torchrun`` with the c10d backend; the attack succeeds when the marker holds the
 agent's process id. Hardened: the same attacker, with the same bytes, goes for every port that
@@ -8,8 +8,6 @@ agent's process id. Hardened: the same attacker, with the same bytes, goes for e
 connection and wrote ST-ADMN-002 into the run's ledger, no marker exists, and the job ended well.
 """
 
-import subprocess
-import sys
 import uuid
 from collections import Counter
 from contextlib import suppress
@@ -18,10 +16,18 @@ from typing import TYPE_CHECKING, Final
 
 from securetrain.core import RunDir
 from securetrain.core.vocabulary import Boundary
+from securetrain.drills import jobs
 from securetrain.drills.ledgers import refusals
-from securetrain.drills.process_tree import Listener, descendants, kill_tree, listeners, wait_until
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
-from securetrain.drills.store_attack import Attack, attack_store, marked_by
+from securetrain.drills.pickles import marked_by
+from securetrain.drills.process_tree import (
+    Listener,
+    descendants,
+    end_of,
+    listeners,
+    wait_until,
+)
+from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.tcpstore_client import Attack, attack_store
 
 if TYPE_CHECKING:
     from securetrain.ledger import events
@@ -53,14 +59,13 @@ def plain(workdir: Path) -> Outcome:
     port = _free_port()
     marker = work / "marker"
     run_id = uuid.uuid4().hex
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2"),
+    command = (
+        *("torch.distributed.run", "--nnodes", "1:2"),
         *("--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", run_id),
         *("--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", "last_call_timeout=1"),
         *(str(script), str(work)),
-    ]
-    agent = subprocess.Popen(command, start_new_session=True)
-    try:
+    )
+    with jobs.launch(*command) as agent:
         attack = Attack(port=port)
 
         def overwritten() -> bool:
@@ -72,8 +77,6 @@ def plain(workdir: Path) -> Outcome:
 
         wait_until(overwritten, _START)
         wait_until(lambda: agent.pid in marked_by(marker), _REACT)
-    finally:
-        kill_tree(agent)
     hit = agent.pid in marked_by(marker)
     evidence = (
         f"One unauthenticated connection to port {port} listed the store's keys"
@@ -92,13 +95,8 @@ def hardened(workdir: Path) -> Outcome:
     work, script = _sleeper(workdir)
     run_dir = RunDir(workdir / "run")
     marker = work / "marker"
-    command = [
-        *(sys.executable, "-m", "securetrain", "run", "--standalone", "--policy", "dev"),
-        *("--nproc-per-node", "1", "--run-dir", str(run_dir.root), "--output", str(work)),
-        *(str(script), str(work)),
-    ]
-    launcher = subprocess.Popen(command, start_new_session=True)
-    try:
+    words = ("--policy", "dev", "--nproc-per-node", "1", "--output", str(work))
+    with jobs.launch(*jobs.ours(run_dir, *words, str(script), str(work))) as launcher:
         running = wait_until(
             lambda: (work / "running").exists() or launcher.poll() is not None, _START
         )
@@ -115,13 +113,8 @@ def hardened(workdir: Path) -> Outcome:
 
         wait_until(recorded, _REACT)
         (work / "release").touch()
-        try:
-            exit_code: int | None = launcher.wait(_START)
-        except subprocess.TimeoutExpired:
-            exit_code = None
-    finally:
-        kill_tree(launcher)
-    ended_well = exit_code == 0 and (work / "done").exists()
+        code = end_of(launcher, _START)
+    ended_well = code == 0 and (work / "done").exists()
     return _judge(run_dir, exposed_listeners, attacks, marked_by(marker), ended_well=ended_well)
 
 
@@ -186,7 +179,3 @@ def _free_port() -> int:
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     raise OSError("100 ports were tried, and all are in use")
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-RUN-LINK: ``python -m securetrain.drills.run_dir_link plain|hardened WORKDIR``.
+"""D-RUN-LINK.
 
 Somebody who may write to the working directory plants ``runs``, a link. Plain: torchrun's logs go
 where it leads. Hardened: the run is refused with ST-USAG-018 before a key is made; as root, so is a
@@ -8,17 +8,17 @@ directory of another user; nothing that was there has changed.
 """
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.core import RunDir
+from securetrain.drills import jobs
+from securetrain.drills.registry import DRILLS, Outcome, Side
 
 CODE: Final = DRILLS["D-RUN-LINK"].expected_code
-_PATIENCE: Final = 90.0
 _STRANGER: Final = 4242
-_COMMON: Final = ("--standalone", "--nproc-per-node", "1")
+_COMMON: Final = ("--nproc-per-node", "1")
+_SCRIPT: Final = "job.py"
 
 
 def plant(workdir: Path) -> Path:
@@ -26,7 +26,7 @@ def plant(workdir: Path) -> Path:
     victim = workdir / "victim"
     victim.mkdir(mode=0o700)
     (workdir / "runs").symlink_to(victim)
-    (workdir / "job.py").touch()
+    (workdir / _SCRIPT).touch()
     return victim
 
 
@@ -34,7 +34,7 @@ def plain(workdir: Path) -> Outcome:
     """Keep a stock job's logs below the link."""
     victim = plant(workdir)
     places = ["--log-dir", "runs/logs", "--redirects", "3"]
-    exit_code, _ = _run(workdir, ["torch.distributed.run", *_COMMON, *places])
+    exit_code, _ = jobs.run(*jobs.TORCHRUN, *_COMMON, *places, _SCRIPT, cwd=workdir)
     found = sorted(str(path.relative_to(victim)) for path in victim.rglob("*"))
     return Outcome(
         side=Side.PLAIN,
@@ -57,8 +57,8 @@ def hardened(workdir: Path) -> Outcome:
         wanted.append("theirs")
     codes, written = [], []
     for place in wanted:
-        ours = ["securetrain", "run", *_COMMON, "--policy", "dev", "--run-dir", place]
-        exit_code, said = _run(workdir, ours)
+        ours = jobs.ours(RunDir(Path(place)), "--policy", "dev", *_COMMON, _SCRIPT)
+        exit_code, said = jobs.run(*ours, cwd=workdir)
         codes.append(CODE if exit_code == 2 and CODE in said else f"exit code {exit_code}")
     for folder in (victim, workdir / "theirs"):
         written += sorted(folder.rglob("*"))
@@ -72,21 +72,3 @@ def hardened(workdir: Path) -> Outcome:
             f"{', '.join(codes)}. Entries written there: {len(written) or 'none'}."
         ),
     )
-
-
-def _run(workdir: Path, words: list[str]) -> tuple[int, str]:
-    """Run a job that does nothing; its exit code and what it said."""
-    done = subprocess.run(
-        [sys.executable, "-m", *words, "job.py"],
-        cwd=workdir,
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE,
-        check=False,
-    )
-    sys.stderr.write(done.stderr)
-    return done.returncode, done.stderr
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

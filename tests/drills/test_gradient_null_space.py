@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from securetrain.drills import gradient_hiding
-from securetrain.drills.gradient_cases import judge
+from securetrain.drills import DRILLS, gradient_group
+from securetrain.drills.gradient_cases import judge, judge_known_seed
 from securetrain.drills.gradient_group import BAD, Seen
-from securetrain.drills.gradient_null_space import CODE, judge_plain
 from securetrain.guard.blocks import segments_of
 from securetrain.guard.sketch import Run, derive, shape_for, sketch_runs
 
+CODE = DRILLS["D-GRAD-NULL"].expected_code
 SIZES = [("layers.0.weight", 3000), ("layers.0.bias", 20), ("layers.1.weight", 1200)]
 NUMEL = sum(size for _, size in SIZES)
 
@@ -46,7 +46,7 @@ def bend(monkeypatch):
 
     def bent(gradient, *, active):
         model = Model()
-        gradient_hiding.Hider(model, 3.0, lambda: active)
+        gradient_group.Hider(model, 3.0, lambda: active)
         model.register_comm_hook(None, lambda _state, bucket: bucket.buffer())
         return model.hook(None, Bucket(gradient.clone()))
 
@@ -68,7 +68,7 @@ def test_what_is_sent_is_three_times_as_long_and_looks_the_same_under_the_known_
     honest = torch.randn(NUMEL, generator=torch.Generator().manual_seed(1))
     sent = bend(honest, active=True)
     assert 3.0 < float(sent.norm() / honest.norm()) < 3.3
-    known = gradient_hiding._SEED
+    known = gradient_group._SEED
     assert torch.allclose(rows(sent, known), rows(honest, known), atol=1e-3)
     fresh = rows(sent, b"f" * 32)
     assert float(fresh.norm() / rows(honest, b"f" * 32).norm()) > 2.5
@@ -76,8 +76,8 @@ def test_what_is_sent_is_three_times_as_long_and_looks_the_same_under_the_known_
 
 
 def test_the_plain_side_succeeds_when_both_models_are_worse_and_nobody_was_named():
-    assert judge_plain(CLEAN, HARMED, HARMED).succeeded
-    assert "named nobody" in judge_plain(CLEAN, HARMED, HARMED).evidence
+    assert judge_known_seed(CLEAN, HARMED, HARMED).succeeded
+    assert "named nobody" in judge_known_seed(CLEAN, HARMED, HARMED).evidence
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_plain_side_succeeds_when_both_models_are_worse_and_nobody_was_named
     ids=["unharmed", "unharmed, one seed", "named", "a step lost", "a code"],
 )
 def test_it_does_not_otherwise(bare, one_seed):
-    assert not judge_plain(CLEAN, bare, one_seed).succeeded
+    assert not judge_known_seed(CLEAN, bare, one_seed).succeeded
 
 
 @pytest.mark.parametrize(

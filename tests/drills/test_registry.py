@@ -14,17 +14,14 @@ from securetrain.core import canonical
 from securetrain.core.codes import CODES
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import Boundary
-from securetrain.drills import DRILLS, DrillResult, plain_stack, run_drill
+from securetrain.drills import DRILLS, DrillResult, registry, run_drill
 from securetrain.drills.process_tree import wait_until
 from securetrain.drills.registry import Drill, Outcome, Side, judge, run_sides
 
 DRILL = Drill(
-    id="D-FAKE",
+    *("D-FAKE", "tests.drills.fake_side", Boundary.RENDEZVOUS, "ST-ADMN-002"),
     title="a fake",
-    boundary=Boundary.RENDEZVOUS,
     summary="a fake",
-    expected_code="ST-ADMN-002",
-    module="tests.drills.fake_side",
     timeout=20.0,
 )
 
@@ -45,7 +42,10 @@ def test_the_table_names_real_codes_boundaries_and_modules():
     assert told == {"D-RDZ-PICKLE", "D-OBJ-PICKLE", "D-CKPT-METADATA", "D-GRAD-POISON"}
     for drill in DRILLS.values():
         assert drill.expected_code in CODES
-        assert importlib.util.find_spec(drill.module) is not None
+        module, _, name = drill.module.partition(":")
+        spec = importlib.util.find_spec(module, "securetrain.drills")
+        assert spec is not None
+        assert name in Path(str(spec.origin)).read_text("utf-8")
         assert drill.summary.endswith(".")
 
 
@@ -145,7 +145,7 @@ def test_the_registry_starts_without_torch():
 
 
 def test_without_the_plain_stack_no_side_is_started_and_nothing_is_proven(tmp_path, monkeypatch):
-    monkeypatch.setattr(plain_stack, "PACKAGES", ("torch", "no_such_package"))
+    monkeypatch.setattr(registry, "STACK", ("torch", "no_such_package"))
     started = tmp_path / "drill"
     result = run_drill("D-OBJ-PICKLE", started)
     assert (result.ok, result.problem) == (False, "ST-DRIL-004")

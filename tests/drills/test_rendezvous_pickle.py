@@ -9,7 +9,7 @@ import pytest
 from securetrain.core.errors import AdmissionError
 from securetrain.drills.process_tree import Listener
 from securetrain.drills.rendezvous_pickle import _judge
-from securetrain.drills.store_attack import Attack
+from securetrain.drills.tcpstore_client import Attack
 from securetrain.ledger import events
 from securetrain.testing.runs import make_run
 

@@ -18,15 +18,8 @@ from securetrain.core.errors import RuntimeRefusal
 from securetrain.launch.file_loads import FileLoads
 from securetrain.launch.unpickler import Rules
 from securetrain.policy.schema import UnpickleMode
+from tests.launch.worlds import bomb
 from tests.vocabulary import refused
-
-
-class Bomb:
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return os.makedirs, (self.path,)
 
 
 class Mine:
@@ -114,7 +107,7 @@ KINDS += ["pickle", "numpy", "gzip", "zip"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_poisoned_file_runs_in_the_plain_stack_and_is_refused(loads, tmp_path, kind):
     path, hit = tmp_path / "file", tmp_path / "hit"
-    pack(kind, path, {"state": [1, Bomb(hit)]})
+    pack(kind, path, {"state": [1, bomb(hit)]})
     read(kind, path, torch.serialization.load, pickle.load)
     assert hit.is_dir(), "the control: whoever wrote the file runs code in the job"
     hit.rmdir()
@@ -165,7 +158,7 @@ def test_weights_only_stays_torchs_own(loads, tmp_path):
 
 
 def test_the_variable_that_unpickles_everything_does_not(loads, tmp_path, monkeypatch):
-    torch.save(Bomb(tmp_path / "hit"), tmp_path / "file")
+    torch.save(bomb(tmp_path / "hit"), tmp_path / "file")
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     with pytest.warns(UserWarning, match="forcing weights_only=False"):
         refused_file(loads().torch, tmp_path / "file")
@@ -187,11 +180,11 @@ def test_folders_that_the_policy_trusts(loads, tmp_path):
     (tmp_path / "way").symlink_to(trusted)
     ours = loads(trusted=[str(tmp_path / "way")])
     for kind in ("torch", "torch-old", "torch-open", "torch-module", "pickle", "gzip"):
-        pack(kind, trusted / "file", Bomb(hit))
+        pack(kind, trusted / "file", bomb(hit))
         read(kind, trusted / "file", ours.torch, ours.pickle)
         hit.rmdir()
     # Only where it is counts: not what it is called, nor a way out of the folder.
-    pack("torch", tmp_path / "trusted-not", Bomb(hit))
+    pack("torch", tmp_path / "trusted-not", bomb(hit))
     (trusted / "out").symlink_to(tmp_path / "trusted-not")
     for path in (tmp_path / "trusted-not", trusted / "out", trusted / ".." / "trusted-not"):
         for kind in ("torch", "torch-open"):
@@ -235,7 +228,7 @@ def test_memory_pipes_and_compile_caches_are_left_alone(loads, tmp_path):
 
 
 def test_warn_lets_it_through_and_tells(loads, tmp_path):
-    torch.save(Bomb(tmp_path / "hit"), tmp_path / "file")
+    torch.save(bomb(tmp_path / "hit"), tmp_path / "file")
     ours = loads(UnpickleMode.WARN)
     ours.torch(tmp_path / "file", weights_only=False)
     assert (tmp_path / "hit").is_dir()
@@ -255,7 +248,7 @@ print("nobody noticed")
 def test_a_plain_script_under_run_is_stopped_at_the_file(launch, tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     torch.save({"loss": torch.tensor(0.5)}, tmp_path / "weights.pt")
-    torch.save({"state": Bomb(tmp_path / "hit")}, tmp_path / "old.pt")
+    torch.save({"state": bomb(tmp_path / "hit")}, tmp_path / "old.pt")
     done = launch(
         tmp_path / "run",
         *("--standalone", "--input", str(tmp_path), str(tmp_path / "train.py")),

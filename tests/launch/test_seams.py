@@ -3,7 +3,6 @@
 """Each seam of the installed torch: the attack on the plain module, then on the closed one."""
 
 import io
-import os
 import pickle
 import types
 from typing import Any
@@ -14,14 +13,7 @@ from securetrain.core.errors import RuntimeRefusal
 from securetrain.launch import seams
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.policy.schema import UnpickleMode
-
-
-class Bomb:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.makedirs, (str(self.path), 0o777, True)
+from tests.launch.worlds import bomb
 
 
 @pytest.fixture
@@ -50,7 +42,7 @@ def test_object_collectives_and_rpc(safe, closed, tmp_path):
     from torch.distributed import distributed_c10d
     from torch.distributed.rpc import internal
 
-    data = pickle.dumps(Bomb(tmp_path / "hit"))
+    data = pickle.dumps(bomb(tmp_path / "hit"))
     tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
     def attacks():
@@ -83,7 +75,7 @@ def test_checkpoint_metadata(safe, closed, tmp_path):
     storage = TensorStorageMetadata(TensorProperties(), torch.Size([6]), [chunk])
     good = Metadata(state_dict_metadata={"w": storage}, planner_data={"w": ("w",)})
     file = tmp_path / ".metadata"
-    file.write_bytes(pickle.dumps(Bomb(tmp_path / "hit")))
+    file.write_bytes(pickle.dumps(bomb(tmp_path / "hit")))
     with pytest.raises(AttributeError):  # None has no storage_meta, but the code has run
         FileSystemReader(tmp_path).read_metadata()
     (tmp_path / "hit").rmdir()
@@ -111,12 +103,12 @@ def test_objects_in_stock_checkpoints(safe, closed, tmp_path):
         torch.save(value, file)
         return io.BytesIO(file.getvalue())
 
-    planner.load_bytes(item, stored(Bomb(tmp_path / "hit")))
+    planner.load_bytes(item, stored(bomb(tmp_path / "hit")))
     (tmp_path / "hit").rmdir()
     name = "DefaultLoadPlanner.load_bytes"
     closed(lambda m: seams.restrict_torch_load(safe, name, m), default_planner, name)
     with pytest.raises(RuntimeRefusal, match="ST-RUNT-001"):
-        planner.load_bytes(item, stored(Bomb(tmp_path / "hit")))
+        planner.load_bytes(item, stored(bomb(tmp_path / "hit")))
     assert not (tmp_path / "hit").exists()
     planner.load_bytes(item, stored({"lr": 0.1, "t": torch.arange(3)}))
     assert torch.equal(planner.state_dict["x"]["t"], torch.arange(3))

@@ -13,6 +13,7 @@ import pytest
 
 from securetrain.core.errors import NetworkError, RuntimeRefusal, UsageError
 from securetrain.core.vocabulary import EnforcementMode, NetworkProfile
+from securetrain.drills.pickles import Call
 from securetrain.launch import loopback_peers
 from securetrain.launch.run_setup import prepare_run
 from securetrain.launch.shim import Shim
@@ -197,14 +198,6 @@ def test_an_unreadable_report_is_not_a_pass(make, setup):
     ((name, found),) = read_reports(setup.run)
     assert name == path.name
     assert isinstance(found, UsageError)
-
-
-class Call:
-    def __init__(self, function, *args):
-        self.function, self.args = function, args
-
-    def __reduce__(self):
-        return self.function, self.args
 
 
 def io_of(data):

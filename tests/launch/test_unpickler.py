@@ -6,7 +6,6 @@ import datetime as dt
 import decimal
 import enum
 import io
-import os
 import pathlib
 import pickle
 import sys
@@ -17,31 +16,15 @@ import pytest
 
 from securetrain.artifacts.scan import safe_globals
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
+from securetrain.drills.pickles import Call
 from securetrain.launch import allowlist
 from securetrain.launch.unpickler import Rules, SafePickle, is_allowed, make_unpickler
 from securetrain.policy.schema import UnpickleMode
-
-
-class Bomb:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.makedirs, (str(self.path), 0o777, True)
+from tests.launch.worlds import bomb
 
 
 class Mine:
     value = 1
-
-
-class Call:
-    """Pickles to a call of any function with any arguments."""
-
-    def __init__(self, function, *args):
-        self.function, self.args = function, args
-
-    def __reduce__(self):
-        return self.function, self.args
 
 
 def reader(mode=UnpickleMode.ENFORCE, allowed=(), events=None, limit=1 << 20):
@@ -76,14 +59,14 @@ def test_plain_data_passes(value, protocol):
 
 
 def test_the_attack_works_on_the_plain_unpickler(tmp_path):
-    pickle.loads(pickle.dumps(Bomb(tmp_path / "hit")))
+    pickle.loads(pickle.dumps(bomb(tmp_path / "hit")))
     assert (tmp_path / "hit").is_dir()
 
 
 def test_the_attack_is_refused(tmp_path):
     events: list[Any] = []
     with pytest.raises(RuntimeRefusal) as caught:
-        reader(events=events).loads(pickle.dumps([1, Bomb(tmp_path / "hit")]))
+        reader(events=events).loads(pickle.dumps([1, bomb(tmp_path / "hit")]))
     assert caught.value.code == "ST-RUNT-001"
     assert "os.makedirs" in caught.value.what
     assert "checkpoint.allow_globals" in caught.value.fix
@@ -93,7 +76,7 @@ def test_the_attack_is_refused(tmp_path):
 
 def test_warn_lets_it_through_and_says_so(tmp_path):
     events: list[Any] = []
-    reader(UnpickleMode.WARN, events=events).loads(pickle.dumps(Bomb(tmp_path / "hit")))
+    reader(UnpickleMode.WARN, events=events).loads(pickle.dumps(bomb(tmp_path / "hit")))
     assert (tmp_path / "hit").is_dir()
     assert events == [(UnpickleMode.WARN, "os.makedirs", "ST-RUNT-001")]
 
@@ -293,7 +276,7 @@ def test_a_bomb_inside_a_tensors_storage_is_refused(tmp_path):
     import torch.storage
 
     inner = io.BytesIO()
-    torch.save(Bomb(tmp_path / "hit"), inner)
+    torch.save(bomb(tmp_path / "hit"), inner)
     data = pickle.dumps(Call(torch.storage._load_from_bytes, inner.getvalue()))
     with pytest.raises(pickle.UnpicklingError, match=r"makedirs|Weights only"):
         reader().loads(data)

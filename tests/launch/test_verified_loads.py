@@ -4,7 +4,6 @@
 
 import hashlib
 import io
-import os
 import pickle
 import types
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from securetrain.core.errors import IntegrityError
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, sign_root
 from securetrain.launch.verified_loads import VerifiedLoads
+from tests.launch.worlds import bomb
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
@@ -86,22 +86,12 @@ def test_a_signed_file_loads_in_every_usual_way(bench):
         bench.load(bench.path.with_name("none.pt"))
 
 
-class Bomb:
-    """Makes a file when it is parsed."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return os.makedirs, (self.path,)
-
-
 def test_code_in_an_altered_file_runs_in_plain_torch_and_never_here(bench, tmp_path):
     proof = tmp_path / "it-ran"
     size = bench.path.stat().st_size
-    evil = pickle.dumps(Bomb(proof), protocol=2)
+    evil = pickle.dumps(bomb(proof), protocol=2)
     other = io.BytesIO()
-    torch.save({"weight": Bomb(proof)}, other)
+    torch.save({"weight": bomb(proof)}, other)
     assert len(evil) < size
     bench.path.write_bytes(other.getvalue())
     torch.load(bench.path, weights_only=False)

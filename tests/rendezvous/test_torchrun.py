@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from securetrain.drills.store_attack import attack_store
+from securetrain.drills.tcpstore_client import attack_store
 
 pytestmark = pytest.mark.dist
 

@@ -21,8 +21,7 @@ MAY_IMPORT_PICKLE: Final[Mapping[str, str]] = {
     "securetrain/launch/file_loads.py": "puts the restricted unpickler in the place of pickle.load",
     "securetrain/launch/seams.py": "puts the restricted unpickler into torch",
     "securetrain/launch/unpickler.py": "the restricted unpickler",
-    "securetrain/drills/checkpoint_metadata.py": "the attack",
-    "securetrain/drills/store_attack.py": "the attack",
+    "securetrain/drills/pickles.py": "the attacks",
 }
 
 MAY_CALL: Final[Mapping[str, frozenset[str]]] = {

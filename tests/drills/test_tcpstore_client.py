@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from securetrain.drills.store_attack import attack_store, marked_by, marker_pickle
+from securetrain.drills.pickles import marked_by, marker_pickle
+from securetrain.drills.tcpstore_client import attack_store
 
 
 @contextmanager
