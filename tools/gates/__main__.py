@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from tools.gates import violations
 from tools.gates.history import History
@@ -17,24 +18,29 @@ from tools.gates.violations import SHRINK, Fault
 LIST = "tools/gates/violations.json"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run every gate; the exit code is 1 when one of them fails."""
+def main(arguments: Sequence[str] | None = None, tree: Tree | None = None) -> int:
+    """Run every gate; the exit code is 1 when one of them fails, and 2 without a list to read."""
     parser = argparse.ArgumentParser(prog="python -m tools.gates", description=__doc__)
     parser.add_argument("--shrink", action="store_true", help="write lower figures, never higher")
     parser.add_argument("--introduce", metavar="GATE", help="list the violations of a new gate")
     parser.add_argument("--warnings", action="store_true", help="name the files that are long")
     options = parser.parse_args(arguments)
-    tree = Tree(ROOT)
+    tree = tree or Tree(ROOT)
     tree.parse()
-    path = ROOT / LIST
-    listed = violations.read(path.read_text("utf-8"))
+    path = tree.root / LIST
+    try:
+        listed = violations.read(path.read_text("utf-8"))
+        budgets.read(tree)
+    except ValueError as error:
+        print(f"{LIST} or {budgets.FILE}: {error}: take either side of a conflict, then {SHRINK}")
+        return 2
     found = {gate.name: list(gate.check(tree)) for gate in GATES}
     if options.introduce:
-        return _introduce(options.introduce, found, listed)
+        return _introduce(options.introduce, found, listed, path)
     if options.shrink:
         now = {gate: violations.shrunk(found[gate], places) for gate, places in listed.items()}
         violations.write(path, now)
-        budgets.lowered(tree).write(ROOT / budgets.FILE)
+        budgets.lowered(tree).write(tree.root / budgets.FILE)
         print(f"{LIST}: {_count(listed)} -> {_count(now)} violations")
         listed = now
     return _judge(tree, found, listed, long=options.warnings)
@@ -65,9 +71,11 @@ def _judge(
         print(f"gates: {len(commits.since(history))} commits were looked at")
     if warned:
         print(f"gates: {len(warned)} files have more than {modules.LONG} lines (--warnings)")
+    first = history.first(LIST)
+    once = f" (once {_count(violations.read(first))})" if first else ""
     print(
         f"gates: {len(GATES)} gates over {len(tree.sources)} files, {_count(listed)} listed"
-        f" violations, {len(lines)} faults, {time.process_time():.1f} s of CPU"
+        f" violations{once}, {len(lines)} faults, {time.process_time():.1f} s of CPU"
     )
     return int(bool(lines))
 
@@ -94,18 +102,20 @@ def grown(history: History, listed: violations.Listed, tree: Tree) -> Iterator[s
     for name, text in history.earlier(LIST).items():
         for line in violations.growth(listed, violations.read(text)):
             yield f"list: {line} grew against {name}\n    mend it: {LIST} only shrinks"
-    now = budgets.Budgets.parse((tree.root / budgets.FILE).read_text("utf-8"))
+    now = budgets.read(tree)
     for name, text in history.earlier(budgets.FILE).items():
         for line in budgets.growth(now, budgets.Budgets.parse(text)):
             yield f"budget: {line} since {name}\n    {budgets.RAISE}"
 
 
-def _introduce(name: str, found: Mapping[str, Sequence[Fault]], listed: violations.Listed) -> int:
+def _introduce(
+    name: str, found: Mapping[str, Sequence[Fault]], listed: violations.Listed, path: Path
+) -> int:
     if name in listed:
         print(f"{name} has a list already, which only shrinks")
         return 1
     new = dict(listed) | {name: {f.where: f.figure for f in found[name]}}
-    violations.write(ROOT / LIST, new)
+    violations.write(path, new)
     print(f"{LIST}: {len(new[name])} violations of {name}")
     return 0
 

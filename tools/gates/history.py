@@ -40,6 +40,11 @@ class History:
         """The lines of a git command's output."""
         return [] if self.blind else self.text(*words).split()
 
+    def first(self, path: str) -> str:
+        """What a file was when it came, or nothing."""
+        added = self.lines("log", "--diff-filter=A", "--format=%H", "--", path)
+        return self.text("show", f"{added[-1]}:{path}") if added else ""
+
     def earlier(self, path: str) -> dict[str, str]:
         """What a file was: in HEAD, in its parent, and where this branch left the main one.
 

@@ -120,4 +120,4 @@ def _moved(gone: Iterable[str], new: Iterable[str]) -> dict[str, str]:
 def _last_name(where: str) -> str:
     """The name that a violation keeps when its file moves: the file's own, or the one in it."""
     path, colons, name = where.partition("::")
-    return colons + name if colons else path.rpartition("/")[2]
+    return colons + name if colons else path.removesuffix("/__init__.py").rpartition("/")[2]

@@ -44,6 +44,11 @@ class Budgets:
         path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
+def read(tree: Tree) -> Budgets:
+    """The budgets of a tree."""
+    return Budgets.parse((tree.root / FILE).read_text("utf-8"))
+
+
 def spent(sources: Iterable[Source]) -> Counter[str]:
     """Code lines by room."""
     lines: Counter[str] = Counter()
@@ -54,7 +59,7 @@ def spent(sources: Iterable[Source]) -> Counter[str]:
 
 def over(tree: Tree) -> Iterator[Fault]:
     """Rooms with more code lines than their budget, and rooms that have none."""
-    budgets = Budgets.parse((tree.root / FILE).read_text("utf-8"))
+    budgets = read(tree)
     lines = spent(tree.package)
     for room, count in sorted(lines.items()):
         budget = budgets.rooms.get(room)
@@ -69,14 +74,14 @@ def over(tree: Tree) -> Iterator[Fault]:
 
 def under(tree: Tree) -> dict[str, tuple[int, int]]:
     """Rooms with fewer code lines than their budget: what they have, and the budget."""
-    budgets = Budgets.parse((tree.root / FILE).read_text("utf-8"))
+    budgets = read(tree)
     lines = spent(tree.package)
     return {r: (lines[r], b) for r, b in budgets.rooms.items() if lines[r] < b}
 
 
 def lowered(tree: Tree) -> Budgets:
     """The budgets at today's figures, where those are lower."""
-    budgets = Budgets.parse((tree.root / FILE).read_text("utf-8"))
+    budgets = read(tree)
     lines = spent(tree.package)
     return Budgets(
         {r: min(b, lines[r]) for r, b in budgets.rooms.items() if r in lines}, budgets.raised

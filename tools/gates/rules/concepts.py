@@ -20,9 +20,9 @@ from tools.gates.violations import Fault
 TABLE: Final = Path(__file__).parent.parent / "concepts.toml"
 
 
-def second_ones(tree: Tree, table: Path = TABLE) -> Iterator[Fault]:
+def second_ones(tree: Tree, table: Path | None = None) -> Iterator[Fault]:
     """Files that decide a concept which another one decides."""
-    for row in tomllib.loads(table.read_text("utf-8"))["concept"]:
+    for row in tomllib.loads((table or TABLE).read_text("utf-8"))["concept"]:
         name, one = row["name"], row["one"]
         allowed = row.get("allowed", {})
         missing = [path for path in (one, *allowed) if not (tree.root / path).exists()]
