@@ -6,10 +6,12 @@ import-linter holds that other rooms import from nowhere else, and ``tools/gates
 are those of ``faces.json`` and that each has a reader in another room.
 """
 
+import doctest
 import importlib
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,21 @@ def test_the_names_of_a_face_are_pinned_and_load(name):
         assert getattr(module, public) is not None
     with pytest.raises(AttributeError):
         module.nothing  # noqa: B018
+
+
+def test_the_examples_of_the_faces_run(subtests, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    ran = 0
+    for face in FACES:
+        text = importlib.import_module(face).__doc__ or ""
+        example = doctest.DocTestParser().get_doctest(text, {}, face, None, 0)
+        said: list[str] = []
+        with subtests.test(face):
+            result = doctest.DocTestRunner(verbose=False).run(example, out=said.append)
+            assert result.failed == 0, "".join(said)
+            ran += result.attempted > 0
+    assert ran > len(FACES) / 2
 
 
 def _loaded(statement):

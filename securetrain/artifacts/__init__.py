@@ -4,6 +4,27 @@
 
 The names below are loaded when they are used: importing this package, and everything that verifies,
 needs no torch. Only `save` and `load` do.
+
+Sign a dataset where it lies, and verify it, without torch:
+
+>>> import tempfile
+>>> from datetime import UTC, datetime
+>>> from pathlib import Path
+>>> from securetrain.artifacts import verify_path
+>>> from securetrain.artifacts.dataset import About, sign_in_place
+>>> from securetrain.testing.runs import make_run
+>>> now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+>>> folder = Path(tempfile.mkdtemp())
+>>> run = make_run(folder / "run")
+>>> _ = (folder / "data").mkdir(), (folder / "data/train.bin").write_bytes(b"some rows")
+>>> about = About(name="rows")
+>>> _ = sign_in_place(folder / "data", about, key=run.keys["dataset"], now=now)
+>>> verify_path(folder / "data", trust=run.trust, policy=None, now=now).ok
+True
+>>> _ = (folder / "data/train.bin").write_bytes(b"some rows!")
+>>> found = verify_path(folder / "data", trust=run.trust, policy=None, now=now)
+>>> [problem.code for problem in found.problems]
+['ST-DATA-131']
 """
 
 import lazy_loader

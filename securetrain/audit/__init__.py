@@ -1,6 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The audit of a host: facts, checks and findings; pure but for the collectors."""
+"""The audit of a host: facts, checks and findings; pure but for the collectors.
+
+Judge facts by checks and a policy; without facts nothing passes:
+
+>>> from datetime import UTC, datetime
+>>> from securetrain.audit import audit, facts_of, load_checks
+>>> from securetrain.policy import load_policy
+>>> now = datetime(2026, 11, 20, tzinfo=UTC)
+>>> result = audit(facts_of([]), load_checks(), load_policy("dev").policy, now)
+>>> int(result.exit_code)
+3
+"""
 
 import lazy_loader
 

@@ -1,6 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The evidence that a checkpoint leads back to: kept by digest, and judged link by link."""
+"""The evidence that a checkpoint leads back to: kept by digest, and judged link by link.
+
+Tell a pack from other files by its bytes:
+
+>>> import tempfile
+>>> from pathlib import Path
+>>> from securetrain.chain import is_pack
+>>> file = Path(tempfile.mkdtemp(), "run.pack")
+>>> _ = file.write_bytes(b"only its name says so")
+>>> is_pack(file)
+False
+"""
 
 import lazy_loader
 

@@ -1,6 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Drills: real attacks on the plain stack and on the hardened one, side by side."""
+"""Drills: real attacks on the plain stack and on the hardened one, side by side.
+
+Look an attack up; `run_drill` tries it on the plain stack, then on ours:
+
+>>> from securetrain.drills import DRILLS
+>>> DRILLS["D-RDZ-PICKLE"].title
+'Run code in the launcher through the rendezvous port'
+"""
 
 import lazy_loader
 

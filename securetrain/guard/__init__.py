@@ -18,6 +18,14 @@ is stated in the docstring of each module: :mod:`~securetrain.guard.sketch`,
 :mod:`~securetrain.guard.integrity`, :mod:`~securetrain.guard.detector`.
 
 The names are loaded on first use, so that reading records (`StepRecord`) does not import torch.
+
+Aggregate gradients of which one lies (on CPU or GPU):
+
+>>> import torch
+>>> from securetrain.guard import aggregate
+>>> stacked = torch.tensor([[1.0, 2.0], [1.1, 2.1], [0.9, 1.9], [-50.0, 90.0]])
+>>> aggregate.Median()(stacked)
+tensor([0.9500, 2.0500])
 """
 
 import lazy_loader

@@ -1,6 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Keys, certificates, DSSE envelopes, in-toto statements and the trust root."""
+"""Keys, certificates, DSSE envelopes, in-toto statements and the trust root.
+
+Name a node; the role is part of the name:
+
+>>> from securetrain.identity import Role, SpiffeId
+>>> str(SpiffeId("cluster.example", "run-7", Role.NODE, "node-1"))
+'spiffe://cluster.example/job/run-7/node/node-1'
+"""
 
 import lazy_loader
 

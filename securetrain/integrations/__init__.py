@@ -6,6 +6,12 @@ Every name of the face is a function that makes what its framework takes: a call
 reader. Importing this package loads no framework; a function loads its own when it is called, and
 refuses where it is absent (ST-USAG-004) or of a version that was not tested (ST-USAG-019):
 :mod:`~securetrain.integrations.versions`.
+
+See which frameworks were tried, and guard one trainer in a line:
+
+>>> from securetrain.integrations import TESTED
+>>> "transformers" in TESTED
+True
 """
 
 import lazy_loader

@@ -10,6 +10,17 @@
 `read_ledger`    the same, then the events that count and the lines that are ignored, with reasons
 `LedgerFollower` the same of a ledger that grows
 ===============  =================================================================================
+
+Verify a ledger before anything in it is believed:
+
+>>> import tempfile
+>>> from pathlib import Path
+>>> from securetrain.ledger import read_ledger
+>>> from securetrain.testing.runs import make_run
+>>> run = make_run(Path(tempfile.mkdtemp(), "run"))
+>>> reading = read_ledger(run.run_dir.ledger.read_bytes(), run.trust)
+>>> len(reading.events), len(reading.ignored)
+(1, 0)
 """
 
 import lazy_loader

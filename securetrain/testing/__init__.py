@@ -7,6 +7,15 @@
 run directory; ``processes`` several gloo ranks for the price of one torch import; ``cluster``
 several hosts as network namespaces on a bridge. Nothing here is ever imported by the rest of
 securetrain.
+
+Move a clock that stands still:
+
+>>> from securetrain.testing.clock import SettableClock
+>>> clock = SettableClock()
+>>> before = clock()
+>>> _ = clock.advance(60)
+>>> (clock() - before).total_seconds()
+60.0
 """
 
 import lazy_loader

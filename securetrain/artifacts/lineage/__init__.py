@@ -1,6 +1,15 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Lineage: which checkpoint of a run is the newest that may be believed."""
+"""Lineage: which checkpoint of a run is the newest that may be believed.
+
+Put a signed checkpoint beside the newest one that this machine knows:
+
+>>> from securetrain.artifacts.lineage import Floor, order
+>>> order(7, "ab" * 32, than=Floor(seq=6, digest="cd" * 32))
+<Order.NEWER: 'newer'>
+>>> order(6, "ab" * 32, than=Floor(seq=6, digest="cd" * 32))
+<Order.FORKED: 'forked'>
+"""
 
 import lazy_loader
 

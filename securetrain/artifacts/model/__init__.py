@@ -1,6 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Models from elsewhere: safetensors folders and OpenSSF Model Signing bundles."""
+"""Models from elsewhere: safetensors folders and OpenSSF Model Signing bundles.
+
+Say what a Model Signing bundle covers, and where it lies by default:
+
+>>> from pathlib import Path
+>>> from securetrain.artifacts.model import Scope, default_bundle
+>>> str(default_bundle(Path("llama")))
+'llama.sig'
+>>> Scope(allow_symlinks=True).ignore_git
+True
+"""
 
 import lazy_loader
 

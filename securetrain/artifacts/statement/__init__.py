@@ -1,6 +1,15 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Statements about artifacts: what is signed, by whom, and what a policy asks of it."""
+"""Statements about artifacts: what is signed, by whom, and what a policy asks of it.
+
+Read the kind that an envelope claims; nothing is believed by it:
+
+>>> from securetrain.artifacts.statement import claimed_kind, digest_of_report
+>>> claimed_kind(b"no envelope") is None
+True
+>>> digest_of_report(b"scan: clean")[:12]
+'9a67c2f7048d'
+"""
 
 import lazy_loader
 

@@ -19,6 +19,27 @@ The usual way through it: ``Log.append(envelope)`` returns an index; ``Witness.c
 ``Log.add_cosignatures``; ``Log.prove(index)`` makes the proof, which travels with the artifact; and
 ``verify_logged(envelope, proof, LogPolicy.from_trust_root(trust))`` returns the proven index and
 times for ``TrustRoot.verify(..., logged=found.index)``.
+
+The same, with a log that nobody watches:
+
+>>> import tempfile
+>>> from datetime import UTC, datetime
+>>> from pathlib import Path
+>>> from securetrain.identity import dsse
+>>> from securetrain.identity.keys import PrivateKey
+>>> from securetrain.identity.log import Log, LogPolicy, verify_logged
+>>> key, signer = PrivateKey.generate(), PrivateKey.generate()
+>>> policy = LogPolicy(
+...     origin="log.example/r7", keys={key.key_id: key.public}, witnesses={}, quorum=0
+... )
+>>> folder = Path(tempfile.mkdtemp(), "log")
+>>> _ = Log.create(folder, policy.origin, key)
+>>> log = Log(folder, policy)
+>>> envelope = dsse.sign(b"{}", "application/example", [signer])
+>>> known = {signer.key_id: signer.public}
+>>> index = log.append(envelope, known, key)
+>>> verify_logged(envelope, log.prove(index), known, policy, datetime.now(UTC)).index
+0
 """
 
 import lazy_loader
