@@ -20,6 +20,7 @@ from securetrain.launch.compile_cache import (
     open_cache,
     read_key,
 )
+from tests.vocabulary import refused
 
 
 @pytest.fixture
@@ -156,9 +157,7 @@ def test_what_is_in_use_stays(state, key, tmp_path):
     assert (done.removed, done.in_use) == ((other.folder.name,), (used.folder.name,))
     used.release()
     assert clear_caches(state, (used.folder.name[:6],)).removed == (used.folder.name,)
-    with pytest.raises(UsageError) as caught:
-        clear_caches(state, ("nothing",))
-    assert caught.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", clear_caches, state, ("nothing",))
 
 
 def test_clearing_follows_no_link(state, key, tmp_path):

@@ -20,6 +20,7 @@ from securetrain.ledger import events, read_ledger
 from securetrain.policy import load_policy
 from securetrain.report.run_record import read_run
 from securetrain.testing.runs import make_run
+from tests.vocabulary import refused
 from tests.waiting import in_time
 
 PUBLIC = "93.184.216.34"
@@ -331,9 +332,7 @@ def test_the_policy_takes_places(tmp_path, place):
     ],
 )
 def test_the_policy_takes_no_patterns(tmp_path, place):
-    with pytest.raises(PolicyError) as caught:
-        policy_with(tmp_path, place)
-    assert caught.value.code == "ST-PLCY-002"
+    refused(PolicyError, "ST-PLCY-002", policy_with, tmp_path, place)
 
 
 @pytest.mark.parametrize("profile", [NetworkProfile.LOOPBACK, NetworkProfile.STORE_TLS])

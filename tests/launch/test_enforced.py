@@ -17,6 +17,7 @@ from securetrain.launch.run_setup import agent_ledger, prepare_run
 from securetrain.ledger import read_ledger
 from securetrain.policy import load_policy
 from securetrain.policy.schema import UnpickleMode
+from tests.vocabulary import refused
 
 NOW = datetime.now(UTC)
 
@@ -52,10 +53,10 @@ def test_a_way_out_that_nothing_limits_is_refused_and_recorded(tmp_path, mode):
         assert record_egress(policy, NetworkProfile.LOOPBACK, ledger)
         expected = {"egress-unlimited"}
     else:
-        with pytest.raises(RuntimeRefusal) as caught:
-            record_egress(policy, NetworkProfile.LOOPBACK, ledger)
-        assert caught.value.code == "ST-RUNT-021"
-        assert "network.egress" in caught.value.where
+        error = refused(
+            RuntimeRefusal, "ST-RUNT-021", record_egress, policy, NetworkProfile.LOOPBACK, ledger
+        )
+        assert "network.egress" in error.where
         expected = {"profile-refused"}
     ledger.close()
     said = read_ledger(setup.run.ledger.read_bytes(), TrustRoot.load(setup.run.trust, NOW))

@@ -13,7 +13,7 @@ from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.foreign_sockets import foreign_sockets
 from securetrain.launch.sockets import SocketCheck, check_sockets, violation
 from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.vocabulary import needs
+from tests.vocabulary import needs, refused
 
 
 def test_ones_own_sockets_are_not_foreign():
@@ -71,9 +71,7 @@ def test_no_knowledge_is_no_pass(tmp_path):
     for name in ("tcp", "tcp6"):
         (net / name).write_text("head\n")
     (net / "udp").mkdir()  # reading it fails
-    with pytest.raises(NetworkError) as caught:
-        check_sockets(NetworkProfile.OVERLAY, tmp_path)
-    assert caught.value.code == "ST-NETW-002"
+    refused(NetworkError, "ST-NETW-002", check_sockets, NetworkProfile.OVERLAY, tmp_path)
 
 
 def test_a_socket_that_was_closed_meanwhile_does_not_count(monkeypatch):

@@ -24,6 +24,7 @@ from securetrain.network.leftovers import Collected
 from securetrain.network.overlay import Overlay
 from securetrain.network.profile import VERBS
 from securetrain.network.wireguard import Endpoint, WireGuardKey
+from tests.vocabulary import refused
 
 OVERLAY = NetworkProfile.OVERLAY
 PLAN = elastic_agent.Plan(config=None, program="python", arguments=("-u", "s.py"), protected=True)
@@ -160,9 +161,7 @@ def test_inside_a_user_namespace_the_machines_address_is_announced(up, ledger):
 
 
 def test_an_address_that_is_none(up):
-    with pytest.raises(UsageError) as error:
-        up(bind="node-a.example")
-    assert error.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", up, bind="node-a.example")
 
 
 def test_workers_start_inside(up):
@@ -187,9 +186,7 @@ def test_a_worker_inherits_nccls_key_of_the_epoch(up, tmp_path, ledger):
     assert key.read_text() == "another"
     assert key.stat().st_mode & 0o777 == 0o600
     assert "another" not in ledger.path.read_text()
-    with pytest.raises(NetworkError) as error:
-        network.tunnel.applied(MEMBERSHIP, "")
-    assert error.value.code == "ST-NETW-031"
+    refused(NetworkError, "ST-NETW-031", network.tunnel.applied, MEMBERSHIP, "")
 
 
 def test_no_other_profile_leaves_a_key(up, tmp_path):
@@ -256,9 +253,7 @@ def test_without_evidence_no_epoch_is_applied(up):
 
     evidence.with_members = with_members
     network = up(profile=NetworkProfile.IPSEC_OFFLOAD, verbs=evidence)
-    with pytest.raises(NetworkError) as error:
-        network.tunnel.applied(MEMBERSHIP, "")
-    assert error.value.code == "ST-NETW-033"
+    refused(NetworkError, "ST-NETW-033", network.tunnel.applied, MEMBERSHIP, "")
     assert network.watcher is None
 
 

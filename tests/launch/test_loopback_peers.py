@@ -17,6 +17,7 @@ from securetrain.launch.loopback_peers import (
     local_connections,
     refusal,
 )
+from tests.vocabulary import refused
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
@@ -116,8 +117,7 @@ def test_the_refusal_says_who_and_what_helps():
 
 def test_no_knowledge_is_no_pass(tmp_path):
     for check in (local_connections, find_foreign_peers):
-        with pytest.raises(NetworkError, match="ST-NETW-002"):
-            check(proc=tmp_path)
+        refused(NetworkError, "ST-NETW-002", check, proc=tmp_path)
 
 
 # argv: folder, and for the rogue the user that it becomes. Rank 0 receives what rank 1 sends; the

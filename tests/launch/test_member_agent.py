@@ -18,6 +18,7 @@ from torch.distributed.launcher import api as launcher
 
 from securetrain.launch import member_agent
 from securetrain.launch.member_agent import MemberAgent
+from tests.vocabulary import refused
 
 
 class FakeHandler:
@@ -114,8 +115,14 @@ def test_a_lease_that_ends_without_it_is_the_reason_and_not_the_workers(monkeypa
         return 0
 
     monkeypatch.setattr(handler, "num_nodes_waiting", waiting)
-    with pytest.raises(RendezvousConnectionError, match="ST-ADMN-007"):
-        monitored(monkeypatch, handler, WorkerState.FAILED)
+    refused(
+        RendezvousConnectionError,
+        "ST-ADMN-007",
+        monitored,
+        monkeypatch,
+        handler,
+        WorkerState.FAILED,
+    )
 
 
 def test_news_that_come_after_the_failure_are_waited_for(monkeypatch):

@@ -9,6 +9,7 @@ from securetrain.core.errors import RuntimeRefusal, UsageError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch import options
 from securetrain.launch.options import parse, scan
+from tests.vocabulary import refused
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +117,7 @@ def test_ours():
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2", "mine"])
 def test_another_backend_is_refused(backend):
     argv = ["--rdzv-backend", backend, "s.py"]
-    with pytest.raises(RuntimeRefusal) as caught:
-        parse(argv, scan(argv))
-    assert caught.value.code == "ST-RUNT-002"
+    refused(RuntimeRefusal, "ST-RUNT-002", parse, argv, scan(argv))
 
 
 SEVERAL_NODES = [
@@ -136,12 +135,10 @@ SEVERAL_NODES = [
 @pytest.mark.parametrize("given", SEVERAL_NODES, ids=" ".join)
 def test_torchruns_own_backends_are_refused_beyond_one_node(given):
     argv = [*given, "--nproc-per-node=8", "-m", "pack.train", "--lr", "1"]
-    with pytest.raises(RuntimeRefusal) as caught:
-        parse(argv, scan(argv))
-    assert caught.value.code == "ST-RUNT-002"
+    error = refused(RuntimeRefusal, "ST-RUNT-002", parse, argv, scan(argv))
     for text in ("securetrain coordinator", "enroll join TOKEN", "-m pack.train --lr 1"):
-        assert text in caught.value.fix
-    assert "--nproc-per-node 8" in caught.value.fix
+        assert text in error.fix
+    assert "--nproc-per-node 8" in error.fix
 
 
 @pytest.mark.parametrize(
@@ -171,17 +168,15 @@ def test_a_node_that_a_job_of_one_does_not_have():
     argv = ["--node-rank=1", "s.py"]
     assert not parse(argv, scan(argv)).joins, "torchrun ignores it, too"
     argv = ["--rdzv-backend=static", *argv]
-    with pytest.raises(UsageError) as caught:
-        parse(argv, scan(argv))
-    assert caught.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", parse, argv, scan(argv))
 
 
 def test_a_backend_from_the_environment_is_refused_too(monkeypatch):
     monkeypatch.setenv("PET_RDZV_BACKEND", "c10d")
     argv = ["--nnodes=2", "s.py"]
-    with pytest.raises(RuntimeRefusal) as caught:
-        parse(argv, scan(argv, environ={"PET_RDZV_BACKEND": "c10d"}))
-    assert caught.value.code == "ST-RUNT-002"
+    refused(
+        RuntimeRefusal, "ST-RUNT-002", parse, argv, scan(argv, environ={"PET_RDZV_BACKEND": "c10d"})
+    )
 
 
 def test_standalone_and_torchruns_defaults_become_ours():
@@ -206,9 +201,7 @@ def test_standalone_and_torchruns_defaults_become_ours():
     ],
 )
 def test_a_bad_command_line(argv):
-    with pytest.raises(UsageError) as caught:
-        parse(argv, scan(argv))
-    assert caught.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", parse, argv, scan(argv))
 
 
 def test_a_policy_that_the_scan_did_not_see_is_refused():

@@ -10,6 +10,7 @@ from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.vocabulary import PreflightMode, Severity
 from securetrain.launch.preflight import run_preflight
 from securetrain.launch.run_setup import agent_ledger, prepare_run
+from tests.vocabulary import refused
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -52,10 +53,15 @@ def test_warn_records_and_goes_on(setup):
 
 
 def test_enforce_refuses(setup):
-    with pytest.raises(RuntimeRefusal) as caught:
-        run(setup, preflight=PreflightMode.ENFORCE, fail_on=Severity.INFO)
-    assert caught.value.code == "ST-RUNT-003"
-    assert "checks failed" in caught.value.what
+    error = refused(
+        RuntimeRefusal,
+        "ST-RUNT-003",
+        run,
+        setup,
+        preflight=PreflightMode.ENFORCE,
+        fail_on=Severity.INFO,
+    )
+    assert "checks failed" in error.what
     assert setup.run.audit.exists()
     (event,) = events(setup)
     assert (event["event"], event["code"]) == ("preflight-refused", "ST-RUNT-003")

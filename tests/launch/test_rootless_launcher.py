@@ -24,6 +24,7 @@ from securetrain.network import engines
 from securetrain.network import rootless as network_rootless
 from securetrain.network.wireguard import Endpoint
 from securetrain.policy.schema import Network
+from tests.vocabulary import refused
 
 OVERLAY, ROOTLESS, LOOPBACK = (
     NetworkProfile.OVERLAY,
@@ -120,11 +121,16 @@ def test_without_a_way_in_nothing_is_started(way, monkeypatch):
         raise NetworkError("ST-NETW-011", "External interface not usable", "pasta")
 
     monkeypatch.setattr(network_rootless, "rehearse", no_way)
-    with pytest.raises(NetworkError, match="not usable"):
-        run_inside(TWO, scan([*TWO, "s.py"]), {})
+    refused(NetworkError, "not usable", run_inside, TWO, scan([*TWO, "s.py"]), {})
     monkeypatch.undo()
-    with pytest.raises(AdmissionError, match="ST-ADMN-007"):
-        run_inside([], scan(["--rdzv-endpoint", "no-such.invalid:1", "s.py"]), {})
+    refused(
+        AdmissionError,
+        "ST-ADMN-007",
+        run_inside,
+        [],
+        scan(["--rdzv-endpoint", "no-such.invalid:1", "s.py"]),
+        {},
+    )
 
 
 @pytest.fixture

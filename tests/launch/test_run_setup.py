@@ -93,29 +93,21 @@ def test_it_is_used_again(tmp_path):
 
 def test_another_policy_is_refused(tmp_path):
     prepare_run(tmp_path, "dev", NOW)
-    with pytest.raises(PolicyError) as caught:
-        prepare_run(tmp_path, "baseline", NOW)
-    assert caught.value.code == "ST-PLCY-005"
+    refused(PolicyError, "ST-PLCY-005", prepare_run, tmp_path, "baseline", NOW)
 
 
 def test_an_incomplete_directory_is_refused(tmp_path):
     run = prepare_run(tmp_path / "a", "dev", NOW).run
     run.trust.unlink()
-    with pytest.raises(UsageError) as caught:
-        prepare_run(run.root, "dev", NOW)
-    assert caught.value.code == "ST-USAG-005"
+    refused(UsageError, "ST-USAG-005", prepare_run, run.root, "dev", NOW)
     run = prepare_run(tmp_path / "b", "dev", NOW).run
     run.key("worker").unlink()
-    with pytest.raises(UsageError) as caught:
-        prepare_run(run.root, "dev", NOW)
-    assert caught.value.code == "ST-USAG-005"
+    refused(UsageError, "ST-USAG-005", prepare_run, run.root, "dev", NOW)
 
 
 def test_an_expired_trust_root_is_refused(tmp_path):
     prepare_run(tmp_path, "dev", NOW)
-    with pytest.raises(IdentityError) as caught:
-        prepare_run(tmp_path, "dev", NOW + timedelta(days=400))
-    assert caught.value.code == "ST-IDEN-008"
+    refused(IdentityError, "ST-IDEN-008", prepare_run, tmp_path, "dev", NOW + timedelta(days=400))
 
 
 def test_a_directory_with_a_dataset_is_fine(tmp_path):
@@ -125,10 +117,8 @@ def test_a_directory_with_a_dataset_is_fine(tmp_path):
 
 def test_keys_are_not_written_beside_other_files(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError) as caught:
-        prepare_run(tmp_path, "dev", NOW)
-    assert caught.value.code == "ST-USAG-017"
-    assert "thesis.tex" in caught.value.what
+    error = refused(UsageError, "ST-USAG-017", prepare_run, tmp_path, "dev", NOW)
+    assert "thesis.tex" in error.what
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -136,18 +126,14 @@ def test_a_planted_link_gets_no_keys(tmp_path, monkeypatch):
     (tmp_path / "victim").mkdir(mode=0o700)
     (tmp_path / "runs").symlink_to(tmp_path / "victim")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError) as caught:
-        prepare_run(default_run_dir(NOW), "dev", NOW)
-    assert caught.value.code == "ST-USAG-018"
+    refused(UsageError, "ST-USAG-018", prepare_run, default_run_dir(NOW), "dev", NOW)
     assert list((tmp_path / "victim").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["/", "/tmp"])
 def test_places_of_the_machine_get_no_keys(name):
     before = Path(name).stat().st_mode, sorted(os.listdir(name))  # noqa: PTH208 - names only
-    with pytest.raises(UsageError) as caught:
-        prepare_run(Path(name), "dev", NOW)
-    assert caught.value.code == "ST-USAG-017"
+    refused(UsageError, "ST-USAG-017", prepare_run, Path(name), "dev", NOW)
     assert "trust.json" not in before[1]
     assert Path(name).stat().st_mode == before[0]
 
@@ -201,6 +187,4 @@ def test_a_directory_of_this_version_has_a_key_for_each_role(tmp_path):
     assert key_file(run, WriterRole.COORDINATOR) == run.key("coordinator")
     assert key_file(run, WriterRole.RANK) == run.key("trainer")
     run.key("trainer").unlink()
-    with pytest.raises(UsageError) as caught:
-        prepare_run(tmp_path, "dev", NOW)
-    assert caught.value.code == "ST-USAG-005"
+    refused(UsageError, "ST-USAG-005", prepare_run, tmp_path, "dev", NOW)

@@ -14,6 +14,7 @@ from securetrain.launch import seams
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.policy.schema import UnpickleMode
 from tests.launch.worlds import bomb
+from tests.vocabulary import refused
 
 
 @pytest.fixture
@@ -55,8 +56,7 @@ def test_object_collectives_and_rpc(safe, closed, tmp_path):
     for module in (distributed_c10d, internal):
         closed(lambda m: seams.replace_unpickler(safe.Unpickler, m), module, "_unpickler")
     for attack in attacks():
-        with pytest.raises(RuntimeRefusal, match="ST-RUNT-001"):
-            attack()
+        refused(RuntimeRefusal, "ST-RUNT-001", attack)
     assert not (tmp_path / "hit").exists()
 
 
@@ -80,8 +80,7 @@ def test_checkpoint_metadata(safe, closed, tmp_path):
         FileSystemReader(tmp_path).read_metadata()
     (tmp_path / "hit").rmdir()
     closed(lambda m: seams.replace_pickle(safe, m), filesystem, "pickle")
-    with pytest.raises(RuntimeRefusal, match="ST-RUNT-001"):
-        FileSystemReader(tmp_path).read_metadata()
+    refused(RuntimeRefusal, "ST-RUNT-001", FileSystemReader(tmp_path).read_metadata)
     assert not (tmp_path / "hit").exists()
     file.write_bytes(pickle.dumps(good))
     assert FileSystemReader(tmp_path).read_metadata().state_dict_metadata == {"w": storage}
@@ -107,8 +106,7 @@ def test_objects_in_stock_checkpoints(safe, closed, tmp_path):
     (tmp_path / "hit").rmdir()
     name = "DefaultLoadPlanner.load_bytes"
     closed(lambda m: seams.restrict_torch_load(safe, name, m), default_planner, name)
-    with pytest.raises(RuntimeRefusal, match="ST-RUNT-001"):
-        planner.load_bytes(item, stored(bomb(tmp_path / "hit")))
+    refused(RuntimeRefusal, "ST-RUNT-001", planner.load_bytes, item, stored(bomb(tmp_path / "hit")))
     assert not (tmp_path / "hit").exists()
     planner.load_bytes(item, stored({"lr": 0.1, "t": torch.arange(3)}))
     assert torch.equal(planner.state_dict["x"]["t"], torch.arange(3))
@@ -147,14 +145,10 @@ def test_the_other_modules_have_their_seams(safe, closed):
     ],
 )
 def test_a_seam_that_is_not_there_fails_the_import(safe, patch):
-    with pytest.raises(RuntimeRefusal) as caught:
-        patch(safe, types.ModuleType("torch.distributed.new"))
-    assert caught.value.code == "ST-RUNT-007"
+    refused(RuntimeRefusal, "ST-RUNT-007", patch, safe, types.ModuleType("torch.distributed.new"))
 
 
 def test_a_function_that_no_longer_calls_torch_is_an_unknown_seam(safe):
     module = types.ModuleType("m")
     module.load = lambda: None  # type: ignore[attr-defined]
-    with pytest.raises(RuntimeRefusal) as caught:
-        seams.restrict_torch_load(safe, "load", module)
-    assert caught.value.code == "ST-RUNT-007"
+    refused(RuntimeRefusal, "ST-RUNT-007", seams.restrict_torch_load, safe, "load", module)

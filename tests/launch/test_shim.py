@@ -20,6 +20,7 @@ from securetrain.launch.shim import Shim
 from securetrain.launch.workerlog import WorkerReport, read_reports, report_path
 from securetrain.network import nccl
 from securetrain.policy.schema import UnpickleMode
+from tests.vocabulary import refused
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +132,7 @@ def test_a_debug_server_needs_the_policys_word(make, setup):
     module = types.ModuleType(name)
     module.start_debug_server = lambda: "listening"  # type: ignore[attr-defined]
     close(make(), name, module)
-    with pytest.raises(RuntimeRefusal) as caught:
-        module.start_debug_server(port=1)
-    assert caught.value.code == "ST-RUNT-006"
+    refused(RuntimeRefusal, "ST-RUNT-006", module.start_debug_server, port=1)
     assert (events(setup)[0]["event"], events(setup)[0]["code"]) == (
         "debug-server-refused",
         "ST-RUNT-006",
@@ -185,9 +184,7 @@ def test_it_needs_what_the_launcher_says(setup, missing):
     shim = Shim.from_environment(env)
     assert (shim.rank, shim.attempt, shim.policy) == (5, 2, setup.policy.policy)
     del env[missing]
-    with pytest.raises(UsageError) as caught:
-        Shim.from_environment(env)
-    assert caught.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", Shim.from_environment, env)
 
 
 def test_an_unreadable_report_is_not_a_pass(make, setup):
@@ -278,9 +275,7 @@ def test_no_group_without_nccl_and_its_key(make, setup, monkeypatch, *, librarie
     FakeNccl(monkeypatch, *libraries)
     shim, module = as_keyed(make(), key), fake_c10d()
     close(shim, module.__name__, module)
-    with pytest.raises(NetworkError) as caught:
-        module.init_process_group()
-    assert caught.value.code == code
+    refused(NetworkError, code, module.init_process_group)
     assert shim.num_checks == 0, "no group was made"
     assert events(setup)[-1]["code"] == code
 
@@ -312,9 +307,9 @@ def test_the_key_is_inherited_not_read_from_the_environment(setup):
     env[nccl.KEY_VARIABLE] = str(descriptor)
     assert Shim.from_environment(env).nccl_key == key
     for wrong in ("", key, "987654"):
-        with pytest.raises(NetworkError) as caught:
-            Shim.from_environment({**env, nccl.KEY_VARIABLE: wrong})
-        assert caught.value.code == "ST-NETW-031"
+        refused(
+            NetworkError, "ST-NETW-031", Shim.from_environment, {**env, nccl.KEY_VARIABLE: wrong}
+        )
     child = Shim.from_environment(env, is_child=True)
     assert child.nccl_key == ""
 

@@ -37,6 +37,7 @@ from securetrain.launch.signing_service import SigningService
 from securetrain.ledger import Ledger, WriterRole, events, key_file, read_ledger
 from securetrain.ledger.events import encode_event
 from tests.launch.test_signing_rules import TREE
+from tests.vocabulary import refused
 
 OTHER = RankFile(name="rank-00001.bin", size=8, root="cd" * 32, rank=1)
 HELLO = signing.frame(Ask.HELLO, canonical.encode(Hello(signing.VERSION)))
@@ -570,11 +571,9 @@ def test_a_share_comes_back_with_time():
     share = Share(Quota(questions=2, questions_a_second=1, bytes=100, bytes_a_second=10), 0.0)
     share.question(40, 0.0)
     share.question(40, 0.0)
-    with pytest.raises(RuntimeRefusal, match="2 questions"):
-        share.question(0, 0.0)
+    refused(RuntimeRefusal, "2 questions", share.question, 0, 0.0)
     share.question(20, 1.0)
-    with pytest.raises(RuntimeRefusal, match="MiB of questions"):
-        share.question(200, 100.0)
+    refused(RuntimeRefusal, "MiB of questions", share.question, 200, 100.0)
 
 
 # The client.

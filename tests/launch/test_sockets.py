@@ -8,6 +8,7 @@ from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.sockets import check_sockets, violation
 from securetrain.network.profile import TUNNELLED, VERBS
+from tests.vocabulary import refused
 
 LOOPBACK = NetworkProfile.LOOPBACK
 
@@ -53,9 +54,7 @@ def test_connections_are_not_listeners():
 
 
 def test_no_knowledge_is_no_pass(tmp_path):
-    with pytest.raises(NetworkError) as caught:
-        check_sockets(LOOPBACK, tmp_path)
-    assert caught.value.code == "ST-NETW-002"
+    refused(NetworkError, "ST-NETW-002", check_sockets, LOOPBACK, tmp_path)
 
 
 def test_under_store_tls_nothing_listens_at_every_address():
@@ -129,6 +128,4 @@ def test_an_rdma_device_is_open_only_where_the_profile_says_so(tmp_path, profile
 def test_unreadable_routes_are_no_pass(tmp_path):
     proc = fake_proc(tmp_path, "")
     (proc / "self" / "net" / "route").unlink()
-    with pytest.raises(NetworkError) as caught:
-        check_sockets(NetworkProfile.OVERLAY, proc)
-    assert caught.value.code == "ST-NETW-002"
+    refused(NetworkError, "ST-NETW-002", check_sockets, NetworkProfile.OVERLAY, proc)

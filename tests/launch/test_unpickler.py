@@ -21,6 +21,7 @@ from securetrain.launch import allowlist
 from securetrain.launch.unpickler import Rules, SafePickle, is_allowed, make_unpickler
 from securetrain.policy.schema import UnpickleMode
 from tests.launch.worlds import bomb
+from tests.vocabulary import refused
 
 
 class Mine:
@@ -65,11 +66,14 @@ def test_the_attack_works_on_the_plain_unpickler(tmp_path):
 
 def test_the_attack_is_refused(tmp_path):
     events: list[Any] = []
-    with pytest.raises(RuntimeRefusal) as caught:
-        reader(events=events).loads(pickle.dumps([1, bomb(tmp_path / "hit")]))
-    assert caught.value.code == "ST-RUNT-001"
-    assert "os.makedirs" in caught.value.what
-    assert "checkpoint.allow_globals" in caught.value.fix
+    error = refused(
+        RuntimeRefusal,
+        "ST-RUNT-001",
+        reader(events=events).loads,
+        pickle.dumps([1, bomb(tmp_path / "hit")]),
+    )
+    assert "os.makedirs" in error.what
+    assert "checkpoint.allow_globals" in error.fix
     assert events == [(UnpickleMode.ENFORCE, "os.makedirs", "ST-RUNT-001")]
     assert not (tmp_path / "hit").exists()
 
@@ -164,8 +168,7 @@ def test_build_cannot_change_a_function():
         pickle.loads(data)
         assert target.__defaults__ == ()  # the attack, against the plain unpickler
         target.__defaults__ = before
-        with pytest.raises(TypeError, match="partial state"):
-            reader().loads(data)
+        refused(TypeError, "partial state", reader().loads, data)
         assert target.__defaults__ == before
     finally:
         target.__defaults__ = before
@@ -180,9 +183,7 @@ def test_build_cannot_change_a_stand_in():
 
 
 def test_a_large_pickle_is_refused_before_it_is_read():
-    with pytest.raises(RuntimeRefusal) as caught:
-        reader(limit=100).loads(pickle.dumps(b"x" * 200))
-    assert caught.value.code == "ST-RUNT-008"
+    refused(RuntimeRefusal, "ST-RUNT-008", reader(limit=100).loads, pickle.dumps(b"x" * 200))
     assert reader(limit=300).loads(pickle.dumps(b"x" * 200))
 
 
@@ -278,8 +279,7 @@ def test_a_bomb_inside_a_tensors_storage_is_refused(tmp_path):
     inner = io.BytesIO()
     torch.save(bomb(tmp_path / "hit"), inner)
     data = pickle.dumps(Call(torch.storage._load_from_bytes, inner.getvalue()))
-    with pytest.raises(pickle.UnpicklingError, match=r"makedirs|Weights only"):
-        reader().loads(data)
+    refused(pickle.UnpicklingError, r"makedirs|Weights only", reader().loads, data)
     assert not (tmp_path / "hit").exists()
     pickle.loads(data)
     assert (tmp_path / "hit").is_dir()

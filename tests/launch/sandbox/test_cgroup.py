@@ -26,7 +26,7 @@ from securetrain.launch.sandbox.cgroup import (
     own_group,
 )
 from tests.launch.sandbox.machine import lacking
-from tests.vocabulary import needs
+from tests.vocabulary import needs, refused
 from tests.waiting import in_time
 
 BOTH = Limits(memory_mib=64, tasks=100)
@@ -138,8 +138,7 @@ def test_only_what_was_asked_for_is_limited(kernel):
     (kernel.mount / "cgroup.controllers").write_text("pids")
     group = make_group(Limits(tasks=5), kernel.proc)
     assert {path.name for path in group.path.iterdir()} == {"pids.max"}
-    with pytest.raises(NoLimitsError, match="no controller memory"):
-        make_group(Limits(memory_mib=5), kernel.proc)
+    refused(NoLimitsError, "no controller memory", make_group, Limits(memory_mib=5), kernel.proc)
 
 
 def test_swap_is_none_where_the_kernel_counts_it(kernel, monkeypatch):
@@ -176,8 +175,13 @@ def test_what_others_run_is_never_moved(kernel):
     for others in ((950,), (0,)):  # another's, and one of a pid namespace that cannot be seen
         own = kernel.group("box", "memory pids", os.getpid(), *others)
         kernel.stand("box")
-        with pytest.raises(NoLimitsError, match=r"not this launcher's.*systemd-run --scope"):
-            make_group(BOTH, kernel.proc)
+        refused(
+            NoLimitsError,
+            r"not this launcher's.*systemd-run --scope",
+            make_group,
+            BOTH,
+            kernel.proc,
+        )
         assert (own / "cgroup.procs").read_text().split() == [str(os.getpid()), *map(str, others)]
         assert not (own / "cgroup.subtree_control").read_text()
 
@@ -193,8 +197,7 @@ def test_in_a_logins_session_the_group_lies_beside_it(kernel):
     assert group.path.parent == slice_
     assert (session / "cgroup.procs").read_text().split() == [str(os.getpid()), "1"]
     (slice_ / "cgroup.subtree_control").write_text("pids")
-    with pytest.raises(NoLimitsError, match="gives its groups no controller memory"):
-        find_place(BOTH, kernel.proc)
+    refused(NoLimitsError, "gives its groups no controller memory", find_place, BOTH, kernel.proc)
 
 
 @pytest.mark.parametrize(
@@ -216,37 +219,31 @@ def test_nobody_leaves_the_limits_of_a_session(kernel, name, text):
     session = kernel.group(SCOPE, "memory pids", os.getpid(), 1)
     kernel.stand(SCOPE)
     (session / name).write_text(text + "\n")
-    with pytest.raises(NoLimitsError, match=f"limit of its own \\({name}\\)"):
-        find_place(BOTH, kernel.proc)
+    refused(NoLimitsError, f"limit of its own \\({name}\\)", find_place, BOTH, kernel.proc)
 
 
 def test_a_tree_that_is_not_ours(kernel, monkeypatch):
     own = kernel.group("box", "memory pids", os.getpid())
     kernel.stand("box")
     monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "cgroup.procs")
-    with pytest.raises(NoLimitsError, match=r"cgroup.procs is not writable"):
-        make_group(BOTH, kernel.proc)
+    refused(NoLimitsError, r"cgroup.procs is not writable", make_group, BOTH, kernel.proc)
     assert not list(own.glob("securetrain-*"))
 
 
 def test_no_hierarchy(kernel):
     (kernel.proc / "self/cgroup").write_text("4:memory:/elsewhere\n")
-    with pytest.raises(NoLimitsError, match="no cgroup v2 is mounted"):
-        own_group(kernel.proc)
+    refused(NoLimitsError, "no cgroup v2 is mounted", own_group, kernel.proc)
     kernel.stand("")
     (kernel.proc / "self/mountinfo").write_text("30 24 0:26 / /x rw - cgroup cgroup rw\n")
-    with pytest.raises(NoLimitsError, match="no cgroup v2 is mounted"):
-        own_group(kernel.proc)
-    with pytest.raises(NoLimitsError, match="No such file"):
-        own_group(kernel.proc / "none")
+    refused(NoLimitsError, "no cgroup v2 is mounted", own_group, kernel.proc)
+    refused(NoLimitsError, "No such file", own_group, kernel.proc / "none")
 
 
 def test_a_group_that_cannot_be_seen(kernel):
     """Of a container that has a view of its own, or none of its own group."""
     for path in ("../other", "not-there"):
         kernel.stand(path)
-        with pytest.raises(NoLimitsError, match="cannot be seen"):
-            own_group(kernel.proc)
+        refused(NoLimitsError, "cannot be seen", own_group, kernel.proc)
     inside = kernel.group("in/box", "memory pids")
     kernel.stand("pod/in/box")
     row = f"31 24 0:27 /pod {str(kernel.mount).replace(' ', chr(92) + '040')} rw - cgroup2 c rw\n"
@@ -263,8 +260,7 @@ def test_a_limit_that_the_kernel_refuses_leaves_nothing(kernel, monkeypatch):
         plain(path, text)
 
     monkeypatch.setattr(cgroup, "write", refusing)
-    with pytest.raises(NoLimitsError, match=r"pids.max: Invalid argument"):
-        make_group(BOTH, kernel.proc)
+    refused(NoLimitsError, r"pids.max: Invalid argument", make_group, BOTH, kernel.proc)
     assert not list(kernel.mount.glob("securetrain-*"))
 
 
