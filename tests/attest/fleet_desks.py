@@ -76,10 +76,7 @@ class Office:
     def join(self, token: FleetToken, machine: Machine, attester: Any = None):
         """The whole exchange, over TLS."""
         return prove_to_fleet(
-            token,
-            attester or Collector(machine),
-            machine.key,
-            clock=lambda: self.now,
+            token, attester or Collector(machine), machine.key, clock=lambda: self.now
         )
 
     # The same without a connection.

@@ -9,6 +9,8 @@ from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
 from tests.attest.collateral import case
 from tests.attest.small_fleet import MANIFEST, Machine, World
 from tests.evidence.tpm.forge import NOW
+from tests.tables import forgeries
+from tests.vocabulary import refused
 
 
 def test_without_reference_values_a_node_only_speaks_for_itself():
@@ -32,9 +34,6 @@ def test_it_opens_no_tpm_and_challenges_none():
         appraiser.credential(opening, b"", bytes)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("body", [b"", b"{}", MANIFEST + b" ", MANIFEST[:-1]])
+@forgeries("body", b"", b"{}", MANIFEST + b" ", MANIFEST[:-1])
 def test_a_body_that_is_no_self_report(body):
-    with pytest.raises(AttestationError) as caught:
-        SoftwareAppraiser().read(body)
-    assert caught.value.code == "ST-ATTS-001"
+    refused(AttestationError, "ST-ATTS-001", SoftwareAppraiser().read, body)

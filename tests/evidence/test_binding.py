@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securetrain.evidence.binding import Binding, binding_value
+from tests.tables import each
 
 BINDING = Binding(
     nonce=bytes(range(32)),
@@ -64,7 +65,7 @@ def test_the_value_is_what_the_description_says():
     assert BINDING.value(b"manifest") == hashlib.sha256(message + field(b"seal")).digest()
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@each("name", *CHANGES)
 def test_every_field_changes_the_value(name):
     other = changed(**{name: CHANGES[name]})
     assert other.value(b"manifest") != BINDING.value(b"manifest")
@@ -78,7 +79,7 @@ def test_the_manifest_changes_the_value():
     assert BINDING.value(b"a") != BINDING.value(b"b")
 
 
-@pytest.mark.parametrize("name", ["nonce", "session", "exporter"])
+@each("name", "nonce", "session", "exporter")
 def test_fields_of_fixed_size(name):
     with pytest.raises(ValueError, match=name):
         changed(**{name: b"short"}).value(b"")

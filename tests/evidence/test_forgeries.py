@@ -55,20 +55,40 @@ KINDS = {
 """Files with the forgeries of what came later; each kind has as many as the goal."""
 
 
+PRINTED = """
+import sys
+import pytest
+from tests.tables import num_cases
+
+class Counted:
+    def pytest_collection_finish(self, session):
+        for item in session.items:
+            print("counted", item.nodeid, num_cases(item.function))
+
+sys.exit(pytest.main(sys.argv[1:], plugins=[Counted()]))
+"""
+"""Each forgery's test with the rows that it goes through."""
+
+
 @pytest.mark.slow  # every test of these folders is collected
 def test_no_forgery_is_lost():
     command = (
-        *(sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "forgery"),
+        *(sys.executable, "-c", PRINTED, "--collect-only", "-q", "-m", "forgery"),
         *("-p", "no:cacheprovider", *PLACES),
     )
     collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert collected.returncode == 0, collected.stdout[-2000:] + collected.stderr[-2000:]
-    items = [line for line in collected.stdout.splitlines() if "::" in line]
-    assert len(set(items)) == len(items)
-    found = Counter(str(Path(item.partition("::")[0]).parent) for item in items)
+    lines = [line for line in collected.stdout.splitlines() if line.startswith("counted ")]
+    assert len({line.rpartition(" ")[0] for line in lines}) == len(lines)
+    by_file: Counter[str] = Counter()
+    for line in lines:
+        item, _, rows = line.removeprefix("counted ").rpartition(" ")
+        by_file[item.partition("::")[0]] += int(rows)
+    found: Counter[str] = Counter()
+    for file, rows in by_file.items():
+        found[str(Path(file).parent)] += rows
     assert found.total() >= GOAL
     lost = {place: (found[place], floor) for place, floor in FLOOR.items() if found[place] < floor}
     assert not lost, f"fewer forgeries than there were (found, floor): {lost}"
-    by_file = Counter(item.partition("::")[0].removeprefix("tests/") for item in items)
-    kinds = {kind: sum(by_file[file] for file in files) for kind, files in KINDS.items()}
+    kinds = {kind: sum(by_file[f"tests/{file}"] for file in files) for kind, files in KINDS.items()}
     assert min(kinds.values()) >= KIND_GOAL, kinds

@@ -35,6 +35,7 @@ from tests.evidence.tee import forge_google as google
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tpm import forge
 from tests.evidence.tpm.forge import PCRS
+from tests.tables import each, forgeries
 
 KINDS = ["sev-snp", "tdx"]
 
@@ -48,9 +49,7 @@ class GoogleWorld(World):
         machine.boot(google.boot(changes.pop("booted", kind)))
         node = {"vms": (google.VM,), **changes.pop("node", {})}
         values = reference_values(
-            machine,
-            google=google.reference(**changes),
-            nodes={"node-0": EnrolledNode(**node)},
+            machine, google=google.reference(**changes), nodes={"node-0": EnrolledNode(**node)}
         )
         super().__init__(machine, values=values, policy=policy)
         self.set_makers(self.values)
@@ -117,7 +116,7 @@ def of_vtpm(**changes):
     return forge
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", *KINDS)
 def test_a_confidential_vm(kind):
     world = GoogleWorld(kind)
     result = world.say()
@@ -153,8 +152,7 @@ def lent(world, **changes):
     return machine, google.certify(tpm.ak.public, **changes)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("kind", KINDS)
+@forgeries("kind", *KINDS)
 def test_a_report_that_names_no_key_would_take_any_tpm(kind):
     """The control: with reports as plain guests make them, a lent TPM answers for another VM."""
     world = GoogleWorld(kind)
@@ -182,8 +180,7 @@ def test_a_report_that_names_no_key_would_take_any_tpm(kind):
     assert world.answer(world.machine.sign(guest, binding), binding).tier is NodeTier.TEE
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("booted", ["none", "sev", "tdx"])
+@forgeries("booted", "none", "sev", "tdx")
 def test_the_tpm_of_a_vm_that_is_not_confidential(booted):
     """A confidential VM's report names the TPM of a plain VM, whose host says that it is plain.
 
@@ -219,8 +216,7 @@ def test_a_node_without_an_enrolled_vm():
     GoogleWorld(node={"vms": ("77",)}, any_vm=True).refuses("ST-ATTS-012")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("kind", KINDS)
+@forgeries("kind", *KINDS)
 def test_firmware_that_google_has_not_endorsed(kind):
     """A genuine CPU, a genuine TPM, and firmware of the attacker's."""
     world = GoogleWorld(kind)
@@ -232,18 +228,15 @@ def test_firmware_that_google_has_not_endorsed(kind):
     world.refuses("ST-ATTS-443", report={field: other})
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        ("sev-snp", {"endorsements": ()}),
-        ("sev-snp", {"vcpus": (2, 16)}),
-        ("sev-snp", {"min_snp_svn": google.SVN + 1}),
-        ("tdx", {"endorsements": ()}),
-        ("tdx", {"memory_gib": (64,)}),
-        ("tdx", {"min_tdx_svn": google.SVN + 1}),
-        ("tdx", {"endorsements": (google.endorsement(tdx=b""),)}),
-    ],
+@forgeries(
+    "kind, changes",
+    ("sev-snp", {"endorsements": ()}),
+    ("sev-snp", {"vcpus": (2, 16)}),
+    ("sev-snp", {"min_snp_svn": google.SVN + 1}),
+    ("tdx", {"endorsements": ()}),
+    ("tdx", {"memory_gib": (64,)}),
+    ("tdx", {"min_tdx_svn": google.SVN + 1}),
+    ("tdx", {"endorsements": (google.endorsement(tdx=b""),)}),
 )
 def test_an_endorsement_that_does_not_fit(kind, changes):
     GoogleWorld(kind, **changes).refuses("ST-ATTS-443")
@@ -259,8 +252,7 @@ def test_a_guest_below_another_asks_for_the_report(world):
     world.refuses("ST-ATTS-411", report={"vmpl": 1})
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("kind", KINDS)
+@forgeries("kind", *KINDS)
 def test_the_quote_of_another_key(kind):
     world = GoogleWorld(kind)
     machine, _ = lent(world)
@@ -315,8 +307,7 @@ def test_a_paravisor_and_google_at_once(world):
     world.refuses("ST-ATTS-001", both)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("kind", KINDS)
+@forgeries("kind", *KINDS)
 def test_an_answer_to_the_last_question(kind):
     world = GoogleWorld(kind)
     kept = []

@@ -76,12 +76,7 @@ def appraiser(devices, shelf, policy=None, **reference):
 
 
 def judge(
-    *evidence: DeviceEvidence,
-    devices=(GPU,),
-    shelf=None,
-    enrolled=(),
-    policy=None,
-    **reference,
+    *evidence: DeviceEvidence, devices=(GPU,), shelf=None, enrolled=(), policy=None, **reference
 ):
     made = appraiser(devices, rims(*devices) if shelf is None else shelf, policy, **reference)
     asked = case(BINDING, NOW, NOW + timedelta(minutes=10))
@@ -106,11 +101,7 @@ def test_a_nodes_devices():
 
 def test_a_board_that_closes():
     devices = (*BOARD, SWITCH)
-    parts = judge(
-        *map(good, devices),
-        devices=devices,
-        policy=Gpu(revocation=False, fabric=True),
-    )
+    parts = judge(*map(good, devices), devices=devices, policy=Gpu(revocation=False, fabric=True))
     assert [part.name for part in parts] == ["gpu-0", "gpu-1", "switch-2"]
 
 

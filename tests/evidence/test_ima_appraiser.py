@@ -11,6 +11,7 @@ from securetrain.evidence.node_evidence import ImaParts, cut_list
 from securetrain.policy.schema import ImaMode
 from tests import vocabulary
 from tests.attest.small_fleet import Machine, World, node_policy
+from tests.tables import forgeries
 
 
 class Exchange:
@@ -83,10 +84,11 @@ def test_a_list_as_a_whole_and_in_parts():
     exchange.refused("ST-ATTS-001", lambda tpm: msgspec.structs.replace(tpm, ima=whole))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("field", "code"),
-    [("activation", "ST-ATTS-016"), ("signature", "ST-ATTS-111"), ("event_log", "ST-ATTS-013")],
+@forgeries(
+    "field, code",
+    ("activation", "ST-ATTS-016"),
+    ("signature", "ST-ATTS-111"),
+    ("event_log", "ST-ATTS-013"),
 )
 def test_evidence_that_does_not_hold_is_asked_for_nothing(field, code):
     def change(tpm):

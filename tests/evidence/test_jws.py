@@ -24,6 +24,7 @@ from securetrain.evidence.jws import TOKEN_LIMIT, Algorithm, Jwk, Jwks, Signing,
 from tests import vocabulary
 from tests.evidence.issuers import KEYS, OTHERS, jwk, segment, signed, signing, token
 from tests.rsa_keys import rsa_key
+from tests.tables import each, forgeries
 
 CLAIMS = {"iss": "https://issuer.example", "x": [1, {"y": None}]}
 
@@ -36,21 +37,21 @@ def refused(text: str, code: str, pinned: Signing | None = None) -> AttestationE
     return error
 
 
-@pytest.mark.parametrize("algorithm", list(KEYS))
+@each("algorithm", *list(KEYS))
 def test_what_a_pinned_key_has_signed(algorithm):
     parsed = parse(token(CLAIMS, algorithm), "token")
     assert parsed.issuer == "https://issuer.example"
     assert parsed.verify(signing(algorithm)) == CLAIMS
 
 
-@pytest.mark.parametrize("algorithm", ["RS384", "RS512", "PS256", "PS384", "PS512"])
+@each("algorithm", "RS384", "RS512", "PS256", "PS384", "PS512")
 def test_an_rsa_key_fits_several_algorithms(algorithm):
     key = KEYS["RS256"]
     pinned = Signing(jwks=Jwks(keys=(jwk(key),)), algorithms=(Algorithm(algorithm),))
     assert parse(token(CLAIMS, algorithm, key=key), "token").verify(pinned) == CLAIMS
 
 
-@pytest.mark.parametrize("typ", [None, "JWT", "eat+jwt"])
+@each("typ", None, "JWT", "eat+jwt")
 def test_types(typ):
     parse(token(CLAIMS, header={"typ": typ}), "token").verify(signing())
 
@@ -215,8 +216,7 @@ FORGED: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("text", "code", "what"), FORGED.values(), ids=FORGED)
+@forgeries("id, text, code, what", FORGED)
 def test_forged_tokens(text, code, what):
     error = refused(text, code)
     assert what in error.what
@@ -229,14 +229,10 @@ def test_confusion_of_algorithms_with_an_rsa_key():
     assert "'HS256'" in error.what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("header", "key", "pinned"),
-    [
-        ("ES384", KEYS["ES384"], {"algorithms": (Algorithm.ES256, Algorithm.ES384)}),
-        ("RS256", KEYS["RS256"], {"algorithms": (Algorithm.ES256, Algorithm.RS256)}),
-    ],
-    ids=["another curve", "another type"],
+@forgeries(
+    "id, header, key, pinned",
+    ("another curve", "ES384", KEYS["ES384"], {"algorithms": (Algorithm.ES256, Algorithm.ES384)}),
+    ("another type", "RS256", KEYS["RS256"], {"algorithms": (Algorithm.ES256, Algorithm.RS256)}),
 )
 def test_an_algorithm_that_does_not_fit_the_key(header, key, pinned):
     error = refused(token(CLAIMS, header, key=key), "ST-ATTS-803", signing(**pinned))
@@ -258,16 +254,12 @@ def test_another_address_for_keys_than_the_pinned_one():
     assert "jku" in refused(text, "ST-ATTS-803", pinned).what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "embedded",
-    [
-        msgspec.to_builtins(jwk(OTHERS["ES256"])),
-        {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"},
-        {"kty": "RSA"},
-        {"kty": "EC", "x5c": ["AAAA"]},
-    ],
-    ids=["another key", "no point", "nothing", "no certificate"],
+@forgeries(
+    "id, embedded",
+    ("another key", msgspec.to_builtins(jwk(OTHERS["ES256"]))),
+    ("no point", {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}),
+    ("nothing", {"kty": "RSA"}),
+    ("no certificate", {"kty": "EC", "x5c": ["AAAA"]}),
 )
 def test_a_key_in_the_header_that_is_not_the_pinned_one(embedded):
     own = token(CLAIMS, key=OTHERS["ES256"], header={"jwk": embedded})
@@ -284,8 +276,7 @@ def test_an_embedded_private_key():
     assert "`d`" in error.what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("pinned", [Signing(), Signing(algorithms=(Algorithm.ES256,))])
+@forgeries("pinned", Signing(), Signing(algorithms=(Algorithm.ES256,)))
 def test_by_default_no_token_is_accepted(pinned):
     refused(GOOD, "ST-ATTS-802" if pinned.algorithms else "ST-ATTS-803", pinned)
 
@@ -297,7 +288,7 @@ def test_sizes_are_checked_before_anything_is_decoded():
         parse("." * TOKEN_LIMIT, "token")
 
 
-@pytest.mark.parametrize("issuer", [None, 1, ["x"]])
+@each("issuer", None, 1, ["x"])
 def test_a_token_without_an_issuer(issuer):
     parsed = parse(token({"iss": issuer} if issuer else {}), "token")
     with pytest.raises(AttestationError, match="names no issuer") as error:
@@ -309,19 +300,10 @@ SHORT = rsa_key(1024)
 UNUSABLE: dict[str, tuple[tuple[Jwk, ...], str]] = {
     "one id twice": ((jwk(KEYS["ES256"]), jwk(OTHERS["ES256"])), "two pinned keys"),
     "a short RSA key": ((jwk(SHORT),), "fits no algorithm"),
-    "another curve": (
-        (jwk(ec.generate_private_key(ec.SECP256K1())),),
-        "fits no algorithm",
-    ),
-    "an algorithm for another key": (
-        (jwk(KEYS["ES256"], alg="ES384"),),
-        "fits no algorithm",
-    ),
+    "another curve": ((jwk(ec.generate_private_key(ec.SECP256K1())),), "fits no algorithm"),
+    "an algorithm for another key": ((jwk(KEYS["ES256"], alg="ES384"),), "fits no algorithm"),
     "no numbers": ((Jwk(kty="EC", kid="key-1"),), "cannot be read"),
-    "no point of the curve": (
-        (jwk(KEYS["ES256"], x=segment(bytes(32))),),
-        "cannot be read",
-    ),
+    "no point of the curve": ((jwk(KEYS["ES256"], x=segment(bytes(32))),), "cannot be read"),
     "no base64": ((jwk(KEYS["ES256"], x="*"),), "cannot be read"),
     "no certificate": ((Jwk(kty="RSA", kid="key-1", x5c=("AAAA",)),), "cannot be read"),
     "certificate not in base64": ((Jwk(kty="RSA", kid="key-1", x5c=("*",)),), "cannot be read"),
@@ -329,7 +311,7 @@ UNUSABLE: dict[str, tuple[tuple[Jwk, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize(("keys", "what"), UNUSABLE.values(), ids=UNUSABLE)
+@each("id, keys, what", UNUSABLE)
 def test_pinned_keys_that_cannot_be_used(keys, what):
     with pytest.raises(AttestationError) as error:
         parse(GOOD, "token").verify(signing(jwks=Jwks(keys=keys)))
@@ -337,10 +319,14 @@ def test_pinned_keys_that_cannot_be_used(keys, what):
     assert what in error.value.what
 
 
-@pytest.mark.parametrize(
+@each(
     "field",
-    [{"d": "AA"}, {"kty": "oct"}, {"use": "enc"}, {"alg": "HS256"}, {"alg": "none"}, {"k": "AA"}],
-    ids=str,
+    {"d": "AA"},
+    {"kty": "oct"},
+    {"use": "enc"},
+    {"alg": "HS256"},
+    {"alg": "none"},
+    {"k": "AA"},
 )
 def test_key_sets_hold_public_keys_for_signatures_only(field):
     document = {**msgspec.to_builtins(jwk(KEYS["ES256"])), **field}

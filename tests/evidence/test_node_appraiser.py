@@ -48,6 +48,7 @@ from tests.evidence import test_tee_appraiser as tees
 from tests.evidence.tee.forge import pem
 from tests.evidence.test_tee_appraiser import AMD
 from tests.evidence.tpm.forge import NOW
+from tests.tables import each, forgeries
 from tools.fuzz.engine import bounded_memory
 
 OPERATOR = PrivateKey.generate()
@@ -240,8 +241,7 @@ def test_a_revoked_cpu_or_gpu(world, part):
     exchange(world, make=only())
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("sends", [(), ("tee",)], ids=["nothing", "only-the-cpu"])
+@forgeries("id, sends", ("nothing", ()), ("only-the-cpu", ("tee",)))
 def test_gpus_are_asked_for_and_none_speaks(sends):
     world = equipped(World(policy=node_policy(gpu={"confidential": True})))
     error = refused("ST-ATTS-013", lambda: exchange(world, make=only(*sends)))
@@ -464,8 +464,7 @@ def test_a_self_report_of_a_node_whose_tpm_was_challenged(world):
     assert lenient.answer(evidence, binding).label == UNATTESTED
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("tier", ["cloud-token", "vtpm", "tpm", "tee", "tee+gpu"])
+@forgeries("tier", "cloud-token", "vtpm", "tpm", "tee", "tee+gpu")
 def test_nothing_but_a_manifest_is_below_every_tier(tier):
     world = World(policy=node_policy(min_tier=NodeTier(tier)))
     binding = own_binding(world)
@@ -589,23 +588,21 @@ def part(tier, name="x"):
     return Part(name=name, tier=tier, submodule=Submodule(trust_vector={}))
 
 
-@pytest.mark.parametrize(
-    ("tiers", "devices", "expected"),
-    [
-        ([], False, NodeTier.SELF_ASSERTED),
-        ([], True, NodeTier.SELF_ASSERTED),
-        ([NodeTier.SELF_ASSERTED], True, NodeTier.SELF_ASSERTED),
-        ([NodeTier.TEST_ONLY], False, NodeTier.TEST_ONLY),
-        ([NodeTier.TEST_ONLY, NodeTier.SELF_ASSERTED], True, NodeTier.TEST_ONLY),
-        ([NodeTier.TEST_ONLY, NodeTier.CLOUD_TOKEN], False, NodeTier.CLOUD_TOKEN),
-        ([NodeTier.TEST_ONLY, NodeTier.TEE], False, NodeTier.TEE),
-        ([NodeTier.CLOUD_TOKEN], True, NodeTier.CLOUD_TOKEN),
-        ([NodeTier.TPM], True, NodeTier.TPM),
-        ([NodeTier.VTPM, NodeTier.TEE], False, NodeTier.TEE),
-        ([NodeTier.TEE], False, NodeTier.TEE),
-        ([NodeTier.TEE], True, NodeTier.TEE_GPU),
-        ([NodeTier.TPM, NodeTier.TEE], True, NodeTier.TEE_GPU),
-    ],
+@each(
+    "tiers, devices, expected",
+    ([], False, NodeTier.SELF_ASSERTED),
+    ([], True, NodeTier.SELF_ASSERTED),
+    ([NodeTier.SELF_ASSERTED], True, NodeTier.SELF_ASSERTED),
+    ([NodeTier.TEST_ONLY], False, NodeTier.TEST_ONLY),
+    ([NodeTier.TEST_ONLY, NodeTier.SELF_ASSERTED], True, NodeTier.TEST_ONLY),
+    ([NodeTier.TEST_ONLY, NodeTier.CLOUD_TOKEN], False, NodeTier.CLOUD_TOKEN),
+    ([NodeTier.TEST_ONLY, NodeTier.TEE], False, NodeTier.TEE),
+    ([NodeTier.CLOUD_TOKEN], True, NodeTier.CLOUD_TOKEN),
+    ([NodeTier.TPM], True, NodeTier.TPM),
+    ([NodeTier.VTPM, NodeTier.TEE], False, NodeTier.TEE),
+    ([NodeTier.TEE], False, NodeTier.TEE),
+    ([NodeTier.TEE], True, NodeTier.TEE_GPU),
+    ([NodeTier.TPM, NodeTier.TEE], True, NodeTier.TEE_GPU),
 )
 def test_the_tier_of_parts(tiers, devices, expected):
     assert tier_of([part(tier) for tier in tiers], devices=devices) is expected

@@ -31,6 +31,7 @@ from securetrain.evidence.node_evidence import (
     report_data,
     signed_message,
 )
+from tests.tables import each, forgeries
 
 TPM = TpmEvidence(
     activation=b"a" * 32,
@@ -97,7 +98,7 @@ def test_nothing_but_a_manifest():
     assert parse_node(body) == NodeEvidence(manifest=b"{}")
 
 
-@pytest.mark.parametrize("kind", TeeKind)
+@each("kind", *TeeKind)
 def test_every_kind_of_cpu(kind):
     said = NodeEvidence(manifest=b"", tee=TeeEvidence(kind=kind, report=b""))
     assert parse_node(said.encode()) == said
@@ -143,25 +144,19 @@ def test_what_is_written_is_read(said):
 # One spelling.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "respell",
-    [
-        pytest.param(lambda body: body + b"\n", id="a-line-end"),
-        pytest.param(lambda body: b" " + body, id="a-space-before"),
-        pytest.param(lambda body: body.replace(b":", b": ", 1), id="a-space-within"),
-        pytest.param(lambda body: body.replace(b"a.b.c", b"a.\\u0062.c"), id="an-escape"),
-        pytest.param(lambda body: body.replace(b"eyJhIjoxfQ==", b"eyJhIjoxfQ"), id="no-padding"),
-        pytest.param(lambda body: body.replace(b"eyJhIjoxfQ==", b"eyJhIjoxfR=="), id="slack-bits"),
-        pytest.param(lambda body: body.replace(b'"10":', b'"010":'), id="a-zero-before-a-key"),
-        pytest.param(lambda body: body.replace(b'"first":3', b'"first":3.0'), id="a-fraction"),
-        pytest.param(lambda body: body.replace(b'"first":3', b'"first":3e0'), id="an-exponent"),
-        pytest.param(lambda body: body.replace(b'"first":3', b'"first":"3"'), id="a-text"),
-        pytest.param(
-            lambda body: json.dumps(dict(reversed(json.loads(body).items()))).encode(),
-            id="another-order",
-        ),
-    ],
+@forgeries(
+    "id, respell",
+    ("a-line-end", lambda body: body + b"\n"),
+    ("a-space-before", lambda body: b" " + body),
+    ("a-space-within", lambda body: body.replace(b":", b": ", 1)),
+    ("an-escape", lambda body: body.replace(b"a.b.c", b"a.\\u0062.c")),
+    ("no-padding", lambda body: body.replace(b"eyJhIjoxfQ==", b"eyJhIjoxfQ")),
+    ("slack-bits", lambda body: body.replace(b"eyJhIjoxfQ==", b"eyJhIjoxfR==")),
+    ("a-zero-before-a-key", lambda body: body.replace(b'"10":', b'"010":')),
+    ("a-fraction", lambda body: body.replace(b'"first":3', b'"first":3.0')),
+    ("an-exponent", lambda body: body.replace(b'"first":3', b'"first":3e0')),
+    ("a-text", lambda body: body.replace(b'"first":3', b'"first":"3"')),
+    ("another-order", lambda body: json.dumps(dict(reversed(json.loads(body).items()))).encode()),
 )
 def test_another_spelling_of_the_same(respell):
     forged = respell(WHOLE.encode())
@@ -169,17 +164,14 @@ def test_another_spelling_of_the_same(respell):
     refused(forged)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        pytest.param(b'{"devices":', b'{"devices":[],"devices":', id="devices"),
-        pytest.param(b'"manifest":', b'"manifest":"e30=","manifest":', id="manifest"),
-        pytest.param(b'"tpm":', b'"tpm":null,"tpm":', id="tpm"),
-        pytest.param(b'"quote":', b'"quote":"","quote":', id="quote"),
-        pytest.param(b'"pcrs":{', b'"pcrs":{"0":"",', id="register"),
-        pytest.param(b'"pcrs":{', b'"pcrs":{"00":"",', id="register-in-two-spellings"),
-    ],
+@forgeries(
+    "id, first, second",
+    ("devices", b'{"devices":', b'{"devices":[],"devices":'),
+    ("manifest", b'"manifest":', b'"manifest":"e30=","manifest":'),
+    ("tpm", b'"tpm":', b'"tpm":null,"tpm":'),
+    ("quote", b'"quote":', b'"quote":"","quote":'),
+    ("register", b'"pcrs":{', b'"pcrs":{"0":"",'),
+    ("register-in-two-spellings", b'"pcrs":{', b'"pcrs":{"00":"",'),
 )
 def test_a_field_twice(first, second):
     """Whichever of the two a reader takes, another reader may take the other."""
@@ -188,17 +180,14 @@ def test_a_field_twice(first, second):
     refused(body.replace(first, second))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("path", "changes"),
-    [
-        pytest.param((), {"devices": []}, id="devices"),
-        pytest.param((), {"tokens": []}, id="tokens"),
-        pytest.param(("tpm",), {"event_log": ""}, id="event-log"),
-        pytest.param(("tpm",), {"activation": ""}, id="activation"),
-        pytest.param(("tee",), {"certificates": []}, id="certificates"),
-        pytest.param(("devices", 0), {"driver": ""}, id="driver"),
-    ],
+@forgeries(
+    "id, path, changes",
+    ("devices", (), {"devices": []}),
+    ("tokens", (), {"tokens": []}),
+    ("event-log", ("tpm",), {"event_log": ""}),
+    ("activation", ("tpm",), {"activation": ""}),
+    ("certificates", ("tee",), {"certificates": []}),
+    ("driver", ("devices", 0), {"driver": ""}),
 )
 def test_a_default_that_is_written_out(path, changes):
     refused(edited(*path, **changes), "canonical")
@@ -207,91 +196,67 @@ def test_a_default_that_is_written_out(path, changes):
 # The schema.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("path", [(), ("tpm",), ("tpm", "ima"), ("tee",), ("devices", 0)])
-@pytest.mark.parametrize("name", ["tier", "verified", "where"])
+@forgeries("path", (), ("tpm",), ("tpm", "ima"), ("tee",), ("devices", 0))
+@each("name", "tier", "verified", "where")
 def test_a_field_that_nobody_knows(path, name):
     refused(edited(*path, **{name: "tpm"}), f"unknown field `{name}`")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ((), "manifest"),
-        (("tpm",), "quote"),
-        (("tpm",), "signature"),
-        (("tpm",), "pcrs"),
-        (("tpm", "ima"), "binary"),
-        (("tpm", "ima"), "first"),
-        (("tpm", "ima"), "entries"),
-        (("tee",), "kind"),
-        (("tee",), "report"),
-        (("devices", 0), "kind"),
-        (("devices", 0), "report"),
-        (("devices", 0), "certificates"),
-    ],
+@forgeries(
+    "path, name",
+    ((), "manifest"),
+    (("tpm",), "quote"),
+    (("tpm",), "signature"),
+    (("tpm",), "pcrs"),
+    (("tpm", "ima"), "binary"),
+    (("tpm", "ima"), "first"),
+    (("tpm", "ima"), "entries"),
+    (("tee",), "kind"),
+    (("tee",), "report"),
+    (("devices", 0), "kind"),
+    (("devices", 0), "report"),
+    (("devices", 0), "certificates"),
 )
 def test_a_field_that_is_missing(path, name):
     refused(edited(*path, **{name: None}), f"missing required field `{name}`")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("path", "changes", "said"),
-    [
-        pytest.param((), {"tpm": "tpm"}, "$.tpm", id="no-object"),
-        pytest.param((), {"manifest": {}}, "$.manifest", id="manifest-not-bytes"),
-        pytest.param((), {"manifest": "*"}, "$.manifest", id="not-base64"),
-        pytest.param(("tee",), {"kind": "sgx"}, "sgx", id="another-cpu"),
-        pytest.param(("devices", 1), {"kind": "tpu"}, "tpu", id="another-device"),
-        pytest.param(("tpm", "ima"), {"binary": 1}, "$.tpm.ima.binary", id="a-number-for-yes"),
-        pytest.param(("tpm", "ima"), {"first": -1}, "$.tpm.ima.first", id="before-the-list"),
-        pytest.param(("tpm", "ima"), {"first": 2**32 + 1}, "$.tpm.ima.first", id="far-too-many"),
-        pytest.param(("tpm", "pcrs"), {"24": ""}, "$.tpm.pcrs", id="register-24"),
-        pytest.param(("tpm", "pcrs"), {"-1": ""}, "$.tpm.pcrs", id="a-register-before-0"),
-        pytest.param(("tpm", "pcrs"), {"x": ""}, "$.tpm.pcrs", id="no-register"),
-    ],
+@forgeries(
+    "id, path, changes, said",
+    ("no-object", (), {"tpm": "tpm"}, "$.tpm"),
+    ("manifest-not-bytes", (), {"manifest": {}}, "$.manifest"),
+    ("not-base64", (), {"manifest": "*"}, "$.manifest"),
+    ("another-cpu", ("tee",), {"kind": "sgx"}, "sgx"),
+    ("another-device", ("devices", 1), {"kind": "tpu"}, "tpu"),
+    ("a-number-for-yes", ("tpm", "ima"), {"binary": 1}, "$.tpm.ima.binary"),
+    ("before-the-list", ("tpm", "ima"), {"first": -1}, "$.tpm.ima.first"),
+    ("far-too-many", ("tpm", "ima"), {"first": 2**32 + 1}, "$.tpm.ima.first"),
+    ("register-24", ("tpm", "pcrs"), {"24": ""}, "$.tpm.pcrs"),
+    ("a-register-before-0", ("tpm", "pcrs"), {"-1": ""}, "$.tpm.pcrs"),
+    ("no-register", ("tpm", "pcrs"), {"x": ""}, "$.tpm.pcrs"),
 )
 def test_a_value_out_of_its_range(path, changes, said):
     refused(edited(*path, **changes), said)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("limit", "make"),
-    [
-        pytest.param(32, lambda n: with_tpm(activation=bytes(n)), id="activation"),
-        pytest.param(8 << 10, lambda n: with_tpm(quote=bytes(n)), id="quote"),
-        pytest.param(8 << 10, lambda n: with_tpm(signature=bytes(n)), id="signature"),
-        pytest.param(8 << 10, lambda n: with_tpm(pcrs={0: bytes(n)}), id="register"),
-        pytest.param(1 << 20, lambda n: with_tpm(event_log=bytes(n)), id="event-log"),
-        pytest.param(
-            64 << 10,
-            lambda n: edited("tee", report=b64(bytes(n))),
-            id="cpu-report",
-        ),
-        pytest.param(1 << 20, lambda n: edited("tee", event_log=b64(bytes(n))), id="cpu-log"),
-        pytest.param(8, lambda n: edited("tee", certificates=["AA=="] * n), id="cpu-certificates"),
-        pytest.param(
-            8 << 10, lambda n: edited("tee", certificates=[b64(bytes(n))]), id="certificate"
-        ),
-        pytest.param(
-            64 << 10, lambda n: edited("devices", 0, report=b64(bytes(n))), id="device-report"
-        ),
-        pytest.param(
-            8, lambda n: edited("devices", 0, certificates=["AA=="] * n), id="device-certificates"
-        ),
-        pytest.param(64, lambda n: edited("devices", 0, driver="5" * n), id="driver"),
-        pytest.param(
-            MAX_DEVICES,
-            lambda n: msgspec.structs.replace(WHOLE, devices=(GPU,) * n).encode(),
-            id="devices",
-        ),
-        pytest.param(4, lambda n: edited(tokens=["t"] * n), id="tokens"),
-        pytest.param(64 << 10, lambda n: edited(tokens=["t" * n]), id="token"),
-        pytest.param(1 << 32, lambda n: edited("tpm", "ima", first=n), id="first-entry"),
-    ],
+@forgeries(
+    "id, limit, make",
+    ("activation", 32, lambda n: with_tpm(activation=bytes(n))),
+    ("quote", 8 << 10, lambda n: with_tpm(quote=bytes(n))),
+    ("signature", 8 << 10, lambda n: with_tpm(signature=bytes(n))),
+    ("register", 8 << 10, lambda n: with_tpm(pcrs={0: bytes(n)})),
+    ("event-log", 1 << 20, lambda n: with_tpm(event_log=bytes(n))),
+    ("cpu-report", 64 << 10, lambda n: edited("tee", report=b64(bytes(n)))),
+    ("cpu-log", 1 << 20, lambda n: edited("tee", event_log=b64(bytes(n)))),
+    ("cpu-certificates", 8, lambda n: edited("tee", certificates=["AA=="] * n)),
+    ("certificate", 8 << 10, lambda n: edited("tee", certificates=[b64(bytes(n))])),
+    ("device-report", 64 << 10, lambda n: edited("devices", 0, report=b64(bytes(n)))),
+    ("device-certificates", 8, lambda n: edited("devices", 0, certificates=["AA=="] * n)),
+    ("driver", 64, lambda n: edited("devices", 0, driver="5" * n)),
+    ("devices", MAX_DEVICES, lambda n: msgspec.structs.replace(WHOLE, devices=(GPU,) * n).encode()),
+    ("tokens", 4, lambda n: edited(tokens=["t"] * n)),
+    ("token", 64 << 10, lambda n: edited(tokens=["t" * n])),
+    ("first-entry", 1 << 32, lambda n: edited("tpm", "ima", first=n)),
 )
 def test_every_size_has_its_limit(limit, make):
     parse_node(make(limit))
@@ -309,14 +274,11 @@ def test_the_limit_of_a_body():
     refused(b"\xff" * (BODY_LIMIT + 1), f"the limit is {BODY_LIMIT}")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("shape", "said"),
-    [
-        pytest.param('{"manifest":"","tokens":["a"%s]}', "values", id="tokens"),
-        pytest.param('{"devices":["a"%s],"manifest":""}', "values", id="devices"),
-        pytest.param('{"manifest":"","x":["a"%s]}', "values", id="an-unknown-field"),
-    ],
+@forgeries(
+    "id, shape, said",
+    ("tokens", '{"manifest":"","tokens":["a"%s]}', "values"),
+    ("devices", '{"devices":["a"%s],"manifest":""}', "values"),
+    ("an-unknown-field", '{"manifest":"","x":["a"%s]}', "values"),
 )
 def test_more_values_than_any_body_has(shape, said):
     """Counted in the bytes: a million texts are not built to find that four are allowed."""
@@ -328,25 +290,22 @@ def test_commas_within_a_token_are_no_values():
     assert parse_node(said.encode()) == said
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"{}", id="no-manifest"),
-        pytest.param(b"[]", id="a-list"),
-        pytest.param(b"null", id="nothing"),
-        pytest.param(b"\x80\x04.", id="a-pickle"),
-        pytest.param(b'{"manifest":"\xff\xfe"}', id="not-utf-8"),
-        pytest.param(b'{"\xff":""}', id="a-name-not-utf-8"),
-        pytest.param(b'{"manifest":"e30=","tokens":["\xed\xa0\x80"]}', id="half-a-character"),
-        pytest.param(b'{"manifest":"e30=","tokens":["\\ud800"]}', id="half-an-escape"),
-        pytest.param(b"[" * 100_000, id="a-deep-list"),
-        pytest.param(b'{"a":' * 100_000, id="a-deep-object"),
-        pytest.param(b'{"manifest":"e30=","x":' + b"[" * 100_000, id="deep-below-an-unknown-name"),
-        pytest.param(WHOLE.encode()[:-1], id="cut-off"),
-        pytest.param(WHOLE.encode() * 2, id="two-bodies"),
-    ],
+@forgeries(
+    "id, body",
+    ("empty", b""),
+    ("no-manifest", b"{}"),
+    ("a-list", b"[]"),
+    ("nothing", b"null"),
+    ("a-pickle", b"\x80\x04."),
+    ("not-utf-8", b'{"manifest":"\xff\xfe"}'),
+    ("a-name-not-utf-8", b'{"\xff":""}'),
+    ("half-a-character", b'{"manifest":"e30=","tokens":["\xed\xa0\x80"]}'),
+    ("half-an-escape", b'{"manifest":"e30=","tokens":["\\ud800"]}'),
+    ("a-deep-list", b"[" * 100_000),
+    ("a-deep-object", b'{"a":' * 100_000),
+    ("deep-below-an-unknown-name", b'{"manifest":"e30=","x":' + b"[" * 100_000),
+    ("cut-off", WHOLE.encode()[:-1]),
+    ("two-bodies", WHOLE.encode() * 2),
 )
 def test_bytes_that_are_no_evidence(body):
     refused(body)

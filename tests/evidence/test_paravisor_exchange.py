@@ -18,18 +18,13 @@ from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.structures import PcrSelection
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.measurement_lists import ima_list
-from tests.attest.small_fleet import (
-    MANIFEST,
-    Machine,
-    World,
-    reference_values,
-    refused,
-)
+from tests.attest.small_fleet import MANIFEST, Machine, World, reference_values, refused
 from tests.evidence import test_tee_appraiser as tees
 from tests.evidence.tee import forge_azure as azure
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge_amd import MEASUREMENT
 from tests.evidence.tpm.forge import PCRS
+from tests.tables import forgeries
 
 PARAVISORS = ParavisorReference(measurements=(MEASUREMENT.hex(), bytes(intel.Td().mr_td).hex()))
 KINDS = [azure.snp, azure.tdx]
@@ -124,8 +119,7 @@ def test_many_vms_on_one_chip(world):
     assert identities == (f"vm:{azure.VM}",)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("make", KINDS)
+@forgeries("make", *KINDS)
 def test_a_plain_guest_claims_a_paravisor(make):
     """A guest that is accepted writes REPORT_DATA itself: it could vouch for a key of its own."""
     world = CloudWorld(ParavisorReference(measurements=("ab" * 48,)))
@@ -133,8 +127,7 @@ def test_a_plain_guest_claims_a_paravisor(make):
     world.refuses("ST-ATTS-411" if make is azure.snp else "ST-ATTS-518", make)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("make", KINDS)
+@forgeries("make", *KINDS)
 def test_no_paravisor_is_accepted_unless_one_is_listed(make):
     code = "ST-ATTS-411" if make is azure.snp else "ST-ATTS-518"
     CloudWorld(ParavisorReference()).refuses(code, make)

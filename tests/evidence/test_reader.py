@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.reader import Reader
+from tests.tables import forgeries
 
 CODE = "ST-ATTS-101"
 
@@ -46,8 +47,7 @@ def test_the_other_order_of_bytes():
     assert reader(b"\x02\x00\xaa\xbb", "little").sized(2, 2) == b"\xaa\xbb"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("size", [4, 5, 1 << 32, 1 << 64])
+@forgeries("size", 4, 5, 1 << 32, 1 << 64)
 def test_more_than_there_is(size):
     made = reader(bytes(4))
     assert made.u8() == 0
@@ -56,8 +56,7 @@ def test_more_than_there_is(size):
     assert made.take(3) == bytes(3)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("size", [-1, -4, -(1 << 40)])
+@forgeries("size", -1, -4, -(1 << 40))
 def test_less_than_nothing(size):
     """A negative size would go back and read what was read before, or all but the end."""
     made = reader(bytes(8))
@@ -66,8 +65,7 @@ def test_less_than_nothing(size):
     assert made.position == 2
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("name", ["u8", "u16", "u32", "u64"])
+@forgeries("name", "u8", "u16", "u32", "u64")
 def test_a_number_that_is_cut_off(name):
     size = {"u8": 1, "u16": 2, "u32": 4, "u64": 8}[name]
     assert getattr(reader(b"\xff" * size), name)() == 256**size - 1
@@ -82,8 +80,7 @@ def test_a_length_over_its_limit():
     assert reader(b"\x00\x05" + bytes(5)).sized(2, 5) == bytes(5)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("width", [1, 2, 4])
+@forgeries("width", 1, 2, 4)
 def test_a_length_that_lies(width):
     data = (3).to_bytes(width, "big") + bytes(2)
     refused(lambda: reader(data).sized(width, 100), "3 bytes wanted")

@@ -27,6 +27,7 @@ from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from tests import vocabulary
+from tests.tables import forgeries
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 CA = JobCA.create("securetrain.local", "job-1", NOW)
@@ -100,14 +101,11 @@ def test_an_unattested_svid_beside_an_attested_result():
     refused("the SVID", unattested.ear, svid_pem(attested).encode())
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "result",
-    [
-        pytest.param({"node": "node-1"}, id="another-node"),
-        pytest.param({"job": "job-2"}, id="another-job"),
-        pytest.param({"key_id": "4" * 64}, id="another-key"),
-    ],
+@forgeries(
+    "id, result",
+    ("another-node", {"node": "node-1"}),
+    ("another-job", {"job": "job-2"}),
+    ("another-key", {"key_id": "4" * 64}),
 )
 def test_a_result_of_somebody_else(result):
     ear = msgspec.structs.replace(RESULT, **result).sign(KEY)
@@ -141,8 +139,7 @@ def test_the_enrollment_certificate_is_no_svid():
     refused("the SVID", passport().ear, certificate_pem(certificate))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("moment", [-1, 600, 10000])
+@forgeries("moment", -1, 600, 10000)
 def test_a_result_out_of_its_time(moment):
     with pytest.raises(AttestationError, match="ST-ATTS-014"):
         verify_result(passport().ear, KEY.public, NOW + timedelta(seconds=moment))
@@ -169,31 +166,26 @@ def hmac_token(ear):
     return f"{message}.{base64.urlsafe_b64encode(tag).decode().rstrip('=')}"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("token", "what"),
-    [
-        pytest.param(lambda e: forge(e, key=NODE), "Signature", id="signed-by-the-node"),
-        pytest.param(lambda e: e[:-4] + "AAAA", "", id="signature-altered"),
-        pytest.param(lambda e: forge(e, header={"typ": "JWT"}), "header", id="another-type"),
-        pytest.param(lambda e: forge(e, header={"kid": "5" * 64}), "header", id="another-key-id"),
-        pytest.param(lambda e: forge(e, header={"jku": "https://x"}), "header", id="jku"),
-        pytest.param(lambda e: forge(e, claims={"exp": 1}), "contradict", id="another-exp"),
-        pytest.param(lambda e: forge(e, claims={"new": 1}), "contradict", id="one-more-claim"),
-        pytest.param(lambda e: e.rpartition(".")[0] + ".", "", id="no-signature"),
-        pytest.param(none_token, "header", id="alg-none"),
-        pytest.param(hmac_token, "header", id="alg-confusion"),
-        pytest.param(lambda _: "a.b.c", "", id="not-a-token"),
-        pytest.param(lambda _: "", "", id="empty"),
-        pytest.param(lambda e: e + "A" * (64 << 10), "limit", id="oversized"),
-    ],
+@forgeries(
+    "id, token, what",
+    ("signed-by-the-node", lambda e: forge(e, key=NODE), "Signature"),
+    ("signature-altered", lambda e: e[:-4] + "AAAA", ""),
+    ("another-type", lambda e: forge(e, header={"typ": "JWT"}), "header"),
+    ("another-key-id", lambda e: forge(e, header={"kid": "5" * 64}), "header"),
+    ("jku", lambda e: forge(e, header={"jku": "https://x"}), "header"),
+    ("another-exp", lambda e: forge(e, claims={"exp": 1}), "contradict"),
+    ("one-more-claim", lambda e: forge(e, claims={"new": 1}), "contradict"),
+    ("no-signature", lambda e: e.rpartition(".")[0] + ".", ""),
+    ("alg-none", none_token, "header"),
+    ("alg-confusion", hmac_token, "header"),
+    ("not-a-token", lambda _: "a.b.c", ""),
+    ("empty", lambda _: "", ""),
+    ("oversized", lambda e: e + "A" * (64 << 10), "limit"),
 )
 def test_a_forged_result(token, what):
     forged = token(passport().ear)
-    with pytest.raises(AttestationError) as caught:
-        verify_result(forged, KEY.public)
-    assert caught.value.code == "ST-ATTS-014"
-    assert what in caught.value.what
+    error = vocabulary.refused(AttestationError, "ST-ATTS-014", verify_result, forged, KEY.public)
+    assert what in error.what
 
 
 def test_a_vector_knows_only_the_claims_of_ar4si():
@@ -208,12 +200,8 @@ def test_a_result_that_is_named_needs_no_signature_of_its_own_and_is_no_other():
     assert read_named(token, made.digest) == made
     assert read_named(f"{head}.{body}.{signature[::-1]}", made.digest) == made
     other = msgspec.structs.replace(made, node="node-9")
-    with pytest.raises(AttestationError) as refusal:
-        read_named(other.sign(KEY), made.digest)
-    assert refusal.value.code == "ST-ATTS-014"
+    vocabulary.refused(AttestationError, "ST-ATTS-014", read_named, other.sign(KEY), made.digest)
     for broken in ("", ".", "a.b", f"{head}.{body[:-9]}.x", f"{head}.W10.x", f"{head}.bnVsbA.x"):
-        with pytest.raises(AttestationError) as refusal:
-            read_named(broken, made.digest)
-        assert refusal.value.code == "ST-ATTS-014"
+        vocabulary.refused(AttestationError, "ST-ATTS-014", read_named, broken, made.digest)
     with pytest.raises(AttestationError):
         read_named("a." * TOKEN_LIMIT, made.digest)

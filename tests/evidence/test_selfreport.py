@@ -21,6 +21,8 @@ from securetrain.evidence.selfreport import (
     SoftwareEvidence,
     parse_software,
 )
+from tests.tables import forgeries
+from tests.vocabulary import refused
 
 
 @pytest.fixture
@@ -199,18 +201,13 @@ def test_any_bytes_are_refused_with_a_code(data):
         parse_software(data)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("body", "what"),
-    [
-        pytest.param(b" " * (BODY_LIMIT + 1), f"the limit is {BODY_LIMIT}", id="size"),
-        pytest.param(b'{"missing":["x"' + b',"x"' * MAX_VALUES + b",x]}", "values", id="values"),
-        pytest.param(b"[" * 100_000, "", id="depth"),
-    ],
+@forgeries(
+    "id, body, what",
+    ("size", b" " * (BODY_LIMIT + 1), f"the limit is {BODY_LIMIT}"),
+    ("values", b'{"missing":["x"' + b',"x"' * MAX_VALUES + b",x]}", "values"),
+    ("depth", b"[" * 100_000, ""),
 )
 def test_sizes_are_looked_at_first(body, what):
     """Whatever it holds, it is not built before its bounds are known."""
-    with pytest.raises(AttestationError) as caught:
-        parse_software(body)
-    assert caught.value.code == "ST-ATTS-001"
-    assert what in caught.value.what
+    error = refused(AttestationError, "ST-ATTS-001", parse_software, body)
+    assert what in error.what

@@ -19,6 +19,7 @@ from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import NOW, der, pem
 from tests.evidence.tee.forge_amd import AmdWorld, good_leaf
 from tests.evidence.tpm import bootlogs
+from tests.tables import each, forgeries
 
 BINDING = bytes(range(32))
 AMD = AmdWorld()
@@ -80,7 +81,7 @@ def refused(code, evidence, chips=(), **changes):
     return vocabulary.refused(AttestationError, code, judge, evidence, chips, **changes)
 
 
-@pytest.mark.parametrize(("evidence", "name"), [(snp, "sev-snp"), (tdx, "tdx")])
+@each("evidence, name", (snp, "sev-snp"), (tdx, "tdx"))
 def test_a_genuine_report(evidence, name):
     part = judge(evidence())
     assert part.tier is NodeTier.TEE
@@ -91,26 +92,21 @@ def test_a_genuine_report(evidence, name):
     assert judge(evidence(), chips=(chip,)) == part
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("evidence", "code"), [(snp, "ST-ATTS-410"), (tdx, "ST-ATTS-517")])
+@forgeries("evidence, code", (snp, "ST-ATTS-410"), (tdx, "ST-ATTS-517"))
 def test_a_report_for_another_connection(evidence, code):
     refused(code, evidence(binding=bytes(32)))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("evidence", [snp, tdx])
+@forgeries("evidence", snp, tdx)
 def test_the_chip_of_another_node(evidence):
     error = refused("ST-ATTS-012", evidence(), chips=("ab" * 16,))
     assert error.where == "node node-0: chips"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("evidence", "document"),
-    [
-        *((snp, name) for name in (("amd-chain", "Milan-VCEK"),)),
-        *((tdx, name) for name in shelf().documents if "amd" not in "".join(name)),
-    ],
+@forgeries(
+    "evidence, document",
+    *((snp, name) for name in (("amd-chain", "Milan-VCEK"),)),
+    *((tdx, name) for name in shelf().documents if "amd" not in "".join(name)),
 )
 def test_collateral_that_is_not_there(evidence, document):
     without = shelf()
@@ -139,8 +135,7 @@ def test_a_makers_root_that_is_not_pinned():
     refused("ST-ATTS-504", tdx(), intel_root="00" * 32)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("number", range(3))
+@forgeries("number", *range(3))
 def test_a_register_that_nothing_explains(number):
     rtmrs = intel_rtmrs()
     del rtmrs[str(number)]
@@ -191,7 +186,7 @@ def identified(part):
     return part.submodule.trust_vector["instance-identity"]
 
 
-@pytest.mark.parametrize("any_chip", [False, True])
+@each("any_chip", False, True)
 def test_a_report_that_names_no_chip(any_chip):
     part = judge_provided(any_chip=any_chip)
     assert part.identities == ()
@@ -201,10 +196,8 @@ def test_a_report_that_names_no_chip(any_chip):
 
 @pytest.mark.forgery
 def test_a_report_that_names_no_chip_for_a_node_that_has_one():
-    with pytest.raises(AttestationError) as caught:
-        judge_provided((AMD.chip.hex(),))
-    assert caught.value.code == "ST-ATTS-012"
-    assert "not named" in caught.value.what
+    error = vocabulary.refused(AttestationError, "ST-ATTS-012", judge_provided, (AMD.chip.hex(),))
+    assert "not named" in error.what
 
 
 def test_any_chip_of_the_maker_is_nobody_in_particular():
@@ -238,9 +231,9 @@ def test_a_log_explains_the_registers():
 
 @pytest.mark.forgery
 def test_a_log_that_is_not_of_these_registers():
-    with pytest.raises(AttestationError) as caught:
-        logged(registers=(bytes(48), *REGISTERS[1:]))
-    assert caught.value.code == "ST-ATTS-204"
+    vocabulary.refused(
+        AttestationError, "ST-ATTS-204", logged, registers=(bytes(48), *REGISTERS[1:])
+    )
 
 
 @pytest.mark.forgery
@@ -248,8 +241,6 @@ def test_a_guest_without_secure_boot():
     guest = bootlogs.good_guest(b"\0")
     log, registers = bootlogs.encode(guest, (bootlogs.SHA384,)), bootlogs.rtmrs(guest)
     off = {"log": log, "registers": registers}
-    with pytest.raises(AttestationError) as caught:
-        logged(**off)
-    assert caught.value.code == "ST-ATTS-208"
+    vocabulary.refused(AttestationError, "ST-ATTS-208", logged, **off)
     part = logged(**off, secure_boot=False)
     assert part.submodule.claims["secure_boot"] is False

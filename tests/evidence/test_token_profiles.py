@@ -8,15 +8,10 @@ import pytest
 
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.token_profiles import (
-    JUDGES,
-    Claims,
-    Facts,
-    TokenProfile,
-    nras_device,
-)
+from securetrain.evidence.token_profiles import JUDGES, Claims, Facts, TokenProfile, nras_device
 from tests import vocabulary
 from tests.evidence.honest_tokens import AZURE, AZURE_TEE, EAR, GOOGLE, MODULE, NRAS, device
+from tests.tables import each
 
 MISSING = object()
 
@@ -49,9 +44,12 @@ def test_google():
     }
 
 
-@pytest.mark.parametrize(
-    ("model", "confidential"),
-    [("GCP_AMD_SEV", True), ("GCP_AMD_SEV_ES", True), ("GCP_SHIELDED_VM", False), (7, False)],
+@each(
+    "model, confidential",
+    ("GCP_AMD_SEV", True),
+    ("GCP_AMD_SEV_ES", True),
+    ("GCP_SHIELDED_VM", False),
+    (7, False),
 )
 def test_which_machines_of_google_are_confidential(model, confidential):
     facts = judge(TokenProfile.GOOGLE, {**GOOGLE, "hwmodel": model})
@@ -121,7 +119,7 @@ def test_what_tokens_can_prove():
     assert {profile.tier for profile in others} == {NodeTier.CLOUD_TOKEN}
 
 
-@pytest.mark.parametrize("profile", TokenProfile)
+@each("profile", *TokenProfile)
 def test_every_profile_is_judged(profile):
     refused(profile, {})
 

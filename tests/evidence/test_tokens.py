@@ -49,6 +49,7 @@ from tests.evidence.honest_tokens import (
 from tests.evidence.issuers import KEYS, OTHERS, jwk, signing, token
 from tests.evidence.test_token_profiles import changed
 from tests.evidence.vectors import needs_vectors, vector
+from tests.tables import each, forgeries
 
 
 def reference(issuer: TokenIssuer = ISSUER, **changes: Any) -> TokenReference:
@@ -124,18 +125,15 @@ def test_a_token_of_veraisons_never_says_when_it_ends():
     assert "exp" in refused(token(claims), "ST-ATTS-805", reference(issuer), now=late).where
 
 
-@pytest.mark.parametrize(
-    "spelling",
-    [
-        NONCE.hex(),
-        base64.b64encode(NONCE).decode(),
-        base64.b64encode(NONCE).rstrip(b"=").decode(),
-        base64.urlsafe_b64encode(NONCE).decode(),
-        base64.urlsafe_b64encode(NONCE).rstrip(b"=").decode(),
-        base64.b64encode(NONCE.hex().encode()).decode(),
-        [NONCE.hex()],
-    ],
-    ids=["hex", "base64", "unpadded", "base64url", "unpadded url", "base64 of hex", "list"],
+@each(
+    "id, spelling",
+    ("hex", NONCE.hex()),
+    ("base64", base64.b64encode(NONCE).decode()),
+    ("unpadded", base64.b64encode(NONCE).rstrip(b"=").decode()),
+    ("base64url", base64.urlsafe_b64encode(NONCE).decode()),
+    ("unpadded url", base64.urlsafe_b64encode(NONCE).rstrip(b"=").decode()),
+    ("base64 of hex", base64.b64encode(NONCE.hex().encode()).decode()),
+    ("list", [NONCE.hex()]),
 )
 def test_spellings_of_a_nonce(spelling):
     appraise(token({**CLOUD, "eat_nonce": spelling}))
@@ -172,8 +170,7 @@ TIMES: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("changes", "code", "claim"), TIMES.values(), ids=TIMES)
+@forgeries("id, changes, code, claim", TIMES)
 def test_times(changes, code, claim):
     error = refused(token({**CLOUD, **changes}), code)
     assert error.where.endswith(claim)
@@ -192,35 +189,19 @@ def test_times_at_their_limits():
         appraise(token({**CLOUD, **changes}))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "nonce",
-    [
-        bytes(32).hex(),
-        NONCE.hex().upper(),
-        NONCE.hex()[:-2],
-        NONCE.hex() + "00",
-        "",
-        None,
-        [],
-        [NONCE.hex(), bytes(32).hex()],
-        [bytes(32).hex()],
-        {"value": NONCE.hex()},
-        7,
-    ],
-    ids=[
-        "another",
-        "upper case",
-        "short",
-        "long",
-        "empty",
-        "missing",
-        "empty list",
-        "of two sessions",
-        "another in a list",
-        "object",
-        "number",
-    ],
+@forgeries(
+    "id, nonce",
+    ("another", bytes(32).hex()),
+    ("upper case", NONCE.hex().upper()),
+    ("short", NONCE.hex()[:-2]),
+    ("long", NONCE.hex() + "00"),
+    ("empty", ""),
+    ("missing", None),
+    ("empty list", []),
+    ("of two sessions", [NONCE.hex(), bytes(32).hex()]),
+    ("another in a list", [bytes(32).hex()]),
+    ("object", {"value": NONCE.hex()}),
+    ("number", 7),
 )
 def test_nonces_that_are_not_ours(nonce):
     error = refused(token({**CLOUD, "eat_nonce": nonce}), "ST-ATTS-807")
@@ -243,19 +224,15 @@ def test_the_callers_nonce_must_be_one():
     appraise(token({**CLOUD, "eat_nonce": bytes(16).hex()}), nonce=bytes(16))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("audience", "pinned"),
-    [
-        ("another job", "our job"),
-        (None, "our job"),
-        (["our job", "another job"], "our job"),
-        ([], "our job"),
-        ("our job", ""),
-        ("", ""),
-        (7, "our job"),
-    ],
-    ids=["another", "missing", "two", "empty list", "where none is pinned", "empty", "number"],
+@forgeries(
+    "id, audience, pinned",
+    ("another", "another job", "our job"),
+    ("missing", None, "our job"),
+    ("two", ["our job", "another job"], "our job"),
+    ("empty list", [], "our job"),
+    ("where none is pinned", "our job", ""),
+    ("empty", "", ""),
+    ("number", 7, "our job"),
 )
 def test_audiences(audience, pinned):
     error = refused(token({**CLOUD, "aud": audience}), "ST-ATTS-808", reference(audience=pinned))
@@ -325,14 +302,13 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("claims", "asked", "where"), CLAIMS.values(), ids=CLAIMS)
+@forgeries("id, claims, asked, where", CLAIMS)
 def test_claims(claims, asked, where):
     error = refused(token({**CLOUD, **claims}), "ST-ATTS-809", reference(**asked))
     assert error.where == f"token{where}"
 
 
-@pytest.mark.parametrize("pointer", ["secboot", "/a~2", "/a~", "x/y"])
+@each("pointer", "secboot", "/a~2", "/a~", "x/y")
 def test_pointers_are_json_pointers(pointer):
     document = {"profile": "ear", "equal": {pointer: [True]}}
     with pytest.raises(msgspec.ValidationError):
@@ -416,8 +392,7 @@ BUNDLES: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("text", "what"), BUNDLES.values(), ids=BUNDLES)
+@forgeries("id, text, what", BUNDLES)
 def test_bundles_whose_devices_are_not_what_was_signed(text, what):
     error = refused(text, "ST-ATTS-810", reference(FLEET))
     assert what in error.what
@@ -439,8 +414,7 @@ INSIDE: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("changes", "code"), INSIDE.values(), ids=INSIDE)
+@forgeries("id, changes, code", INSIDE)
 def test_devices_obey_every_rule(changes, code):
     pinned = reference(FLEET, device_equal={"/x-nvidia-gpu-driver-version": ("550",)})
     appraise(bundle(HONEST), pinned)
@@ -458,15 +432,11 @@ def test_a_device_signed_by_another_key():
     assert error.where == "token/GPU-1"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"x-nvidia-overall-att-result": False}, "ST-ATTS-809"),
-        ({"eat_nonce": bytes(32).hex()}, "ST-ATTS-807"),
-        ({"exp": seconds(-1)}, "ST-ATTS-805"),
-    ],
-    ids=["failed", "nonce", "expired"],
+@forgeries(
+    "id, changes, code",
+    ("failed", {"x-nvidia-overall-att-result": False}, "ST-ATTS-809"),
+    ("nonce", {"eat_nonce": bytes(32).hex()}, "ST-ATTS-807"),
+    ("expired", {"exp": seconds(-1)}, "ST-ATTS-805"),
 )
 def test_the_overall_token_obeys_every_rule(changes, code):
     refused(bundle(HONEST, **changes), code, reference(FLEET))
@@ -490,8 +460,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES)
+@forgeries("id, text", SHAPES)
 def test_bundles_that_are_malformed(text):
     refused(text, "ST-ATTS-801", reference(FLEET))
 
@@ -538,10 +507,7 @@ def test_the_parts_of_a_result():
     both = TokenReference(issuers={ISS: ISSUER, nvidia: FLEET})
     own = {name: parse(text, "x").payload for name, text in fleet.items()}
     fleet = {name: token({**claims, "iss": nvidia}, "ES384") for name, claims in own.items()}
-    texts = [
-        token({**CLOUD, "eat_nonce": nonce}),
-        bundle(fleet, iss=nvidia, eat_nonce=nonce),
-    ]
+    texts = [token({**CLOUD, "eat_nonce": nonce}), bundle(fleet, iss=nvidia, eat_nonce=nonce)]
     case: Any = Exchange()
     cloud, gpus = TokenAppraiser(both).appraise(texts, case)
     assert (cloud.name, cloud.tier) == ("token-0", NodeTier.CLOUD_TOKEN)
@@ -591,7 +557,7 @@ def real(name: str) -> tuple[str, TokenReference, bytes, datetime, dict[str, Any
 
 
 @needs_vectors
-@pytest.mark.parametrize("name", REAL)
+@each("name", *REAL)
 def test_real_bundles_of_nvidias(name):
     text, pinned, nonce, now, claims = real(name)
     state = appraise(text, pinned, nonce=nonce, now=now)
@@ -613,8 +579,7 @@ def test_a_real_token_names_a_real_device():
 
 
 @needs_vectors
-@pytest.mark.forgery
-@pytest.mark.parametrize("name", REAL)
+@forgeries("name", *REAL)
 def test_real_bundles_misused(name):
     text, pinned, nonce, now, _ = real(name)
     (_, overall), detached = json.loads(text)

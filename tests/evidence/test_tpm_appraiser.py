@@ -35,6 +35,7 @@ from tests.attest.small_fleet import (
     tpm,
 )
 from tests.evidence.tpm.forge import SWTPM, Authority, Tpm
+from tests.tables import each, forgeries
 
 
 @pytest.fixture
@@ -369,7 +370,7 @@ def test_a_file_of_the_policy_was_changed():
 # What the policy leaves out.
 
 
-@pytest.mark.parametrize("enrolled", [False, True])
+@each("enrolled", False, True)
 def test_without_an_inventory(enrolled):
     """Any genuine TPM may come in, but a node that is enrolled answers with its own."""
 
@@ -397,8 +398,7 @@ def boots(**values):
     return changed_world(change, tpm={"event_log": False, "secure_boot": False})
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("pcr", [0, 4, 9, 10, 15])
+@forgeries("pcr", 0, 4, 9, 10, 15)
 def test_whole_registers_without_a_log(pcr):
     machine = Machine()
     good = {str(pcr): (machine.tpm.pcrs[pcr].hex(), "ab" * 32)}
@@ -439,7 +439,7 @@ def test_violations_are_what_the_policy_says():
     assert "/tmp/x" in worlds[1].refused("ST-ATTS-307").where
 
 
-@pytest.mark.parametrize("mode", [ImaMode.LOG, ImaMode.ENFORCE])
+@each("mode", ImaMode.LOG, ImaMode.ENFORCE)
 def test_a_violation_during_a_lease_ends_it_and_bars_nobody(mode):
     """Whoever opens a measured file for writing at the wrong moment causes one; a boot ends it."""
     reference = ImaReference(policy=runtime_policy(FILES))
@@ -462,8 +462,7 @@ def test_a_violation_during_a_lease_ends_it_and_bars_nobody(mode):
 
 @pytest.mark.forgery
 @pytest.mark.parametrize(
-    "removed",
-    ["RESTRICTED", "SIGN", "FIXED_TPM", "FIXED_PARENT", "SENSITIVE_DATA_ORIGIN"],
+    "removed", ["RESTRICTED", "SIGN", "FIXED_TPM", "FIXED_PARENT", "SENSITIVE_DATA_ORIGIN"]
 )
 def test_a_key_that_cannot_vouch_is_not_even_challenged(world, removed):
     """Twice, for an accepted key is remembered."""

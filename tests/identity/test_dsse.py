@@ -12,6 +12,7 @@ from securetrain.core.errors import IdentityError
 from securetrain.identity.dsse import MAX_SIGNATURES, pae, sign, verify
 from securetrain.identity.keys import KeyKind, PrivateKey
 from tests import vocabulary
+from tests.tables import forgeries
 
 KIND = "application/example"
 KEYS = [PrivateKey.generate(), PrivateKey.generate(KeyKind.P256), PrivateKey.generate()]
@@ -121,16 +122,13 @@ def test_a_signature_under_another_keys_id():
     refused("ST-IDEN-002", canonical.dumps(fields))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "message",
-    [
-        pytest.param(b"payload", id="the payload alone"),
-        pytest.param(KIND.encode() + b"payload", id="type and payload, as before DSSE 1.0"),
-        pytest.param(b"DSSEv1 payload", id="without lengths"),
-        pytest.param(base64.b64encode(b"payload"), id="the payload as it is stored"),
-        pytest.param(pae(KIND, base64.b64encode(b"payload")), id="the stored payload, encoded"),
-    ],
+@forgeries(
+    "id, message",
+    ("the payload alone", b"payload"),
+    ("type and payload, as before DSSE 1.0", KIND.encode() + b"payload"),
+    ("without lengths", b"DSSEv1 payload"),
+    ("the payload as it is stored", base64.b64encode(b"payload")),
+    ("the stored payload, encoded", pae(KIND, base64.b64encode(b"payload"))),
 )
 def test_a_signature_over_another_encoding(message):
     """T29."""
@@ -165,16 +163,13 @@ def test_malformed(changes):
     refused("ST-IDEN-004", envelope(**changes))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
+@forgeries(
     "data",
-    [
-        b"",
-        b"{}",
-        envelope() + b"\n",
-        b" " + envelope(),
-        envelope().replace(b'"payload"', b'"payload":"","payload"', 1),
-    ],
+    b"",
+    b"{}",
+    envelope() + b"\n",
+    b" " + envelope(),
+    envelope().replace(b'"payload"', b'"payload":"","payload"', 1),
 )
 def test_another_spelling(data):
     """T22: stock parsers take all but the empty one."""

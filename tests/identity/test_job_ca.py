@@ -22,6 +22,7 @@ from securetrain.identity.job_ca import (
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from tests import vocabulary
+from tests.tables import each
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -48,10 +49,7 @@ def forge(
     without=(),
 ):
     """A leaf by the CA's own key, with anything wrong that one may wish."""
-    names = [
-        *map(x509.UniformResourceIdentifier, uris),
-        *map(x509.DNSName, dns),
-    ]
+    names = [*map(x509.UniformResourceIdentifier, uris), *map(x509.DNSName, dns)]
     extensions = {
         "constraints": x509.BasicConstraints(ca=ca, path_length=None),
         "usage": x509.KeyUsage(
@@ -142,14 +140,12 @@ def test_the_ca_itself_is_no_node():
     refused(CA.certificate)
 
 
-@pytest.mark.parametrize(
-    ("when", "good"),
-    [
-        (NOW - CLOCK_SKEW - timedelta(seconds=1), False),
-        (NOW - CLOCK_SKEW, True),
-        (NOW + HOUR, True),
-        (NOW + HOUR + timedelta(seconds=1), False),
-    ],
+@each(
+    "when, good",
+    (NOW - CLOCK_SKEW - timedelta(seconds=1), False),
+    (NOW - CLOCK_SKEW, True),
+    (NOW + HOUR, True),
+    (NOW + HOUR + timedelta(seconds=1), False),
 )
 def test_validity(when, good):
     if good:
@@ -166,13 +162,13 @@ def test_nothing_lives_longer_than_a_day_or_than_the_ca():
     assert late.not_valid_after_utc == CA.certificate.not_valid_after_utc
 
 
-@pytest.mark.parametrize("node", ["", "a/b", "a" * 65, "a b", "../up", "n\u00f6de"])
+@each("node", "", "a/b", "a" * 65, "a b", "../up", "n\u00f6de")
 def test_bad_node_names(node):
     with pytest.raises(IdentityError, match="ST-IDEN-006"):
         issue(node=node)
 
 
-@pytest.mark.parametrize(("domain", "job"), [("UPPER", "j"), ("", "j"), ("d", ""), ("d", "a/b")])
+@each("domain, job", ("UPPER", "j"), ("", "j"), ("d", ""), ("d", "a/b"))
 def test_bad_job_names(domain, job):
     with pytest.raises(IdentityError, match="ST-IDEN-006"):
         JobCA.create(domain, job, NOW)

@@ -13,6 +13,7 @@ from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity import keyfile
 from securetrain.identity.keyfile import LABEL, Cost, is_sealed, seal, unseal
 from tests import vocabulary
+from tests.tables import each
 
 CHEAP = Cost(memory_kib=19 << 10, passes=2, lanes=1)
 PLAIN, SECRET = b"what PKCS#8 would be", b"correct horse"
@@ -55,9 +56,7 @@ def test_no_two_containers_are_alike():
     assert body(again)[10:] != body(SEALED)[10:]
 
 
-@pytest.mark.parametrize(
-    "wrong", [b"battery staple", b"Correct horse", b"correct horse ", b"correct hors"]
-)
+@each("wrong", b"battery staple", b"Correct horse", b"correct horse ", b"correct hors")
 def test_another_passphrase(wrong):
     refused(SEALED, wrong)
 
@@ -89,20 +88,18 @@ def test_the_cost_is_bound_to_the_key():
     assert "version 2" in refused(with_cost(19 << 10, 2, 1, version=2)).what
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
-    [
-        b"",
-        SEALED[:-1] + b"x",
-        SEALED.replace(b"BEGIN", b"BEGUN"),
-        SEALED.replace(b"END", b"FIN"),
-        container(b""),
-        container(body(SEALED)[:54]),
-        container(body(SEALED) + bytes(9000)),
-        SEALED + b"x" * 20_000,
-        SEALED.replace(b"\n", b"\n?", 1),
-        b"\xff" + SEALED,
-    ],
+    b"",
+    SEALED[:-1] + b"x",
+    SEALED.replace(b"BEGIN", b"BEGUN"),
+    SEALED.replace(b"END", b"FIN"),
+    container(b""),
+    container(body(SEALED)[:54]),
+    container(body(SEALED) + bytes(9000)),
+    SEALED + b"x" * 20_000,
+    SEALED.replace(b"\n", b"\n?", 1),
+    b"\xff" + SEALED,
 )
 def test_malformed(data):
     refused(data)
@@ -121,9 +118,7 @@ def test_an_openssl_without_argon2id_is_said(monkeypatch):
 
     monkeypatch.setattr(keyfile, "Argon2id", missing)
     for use in (lambda: seal(PLAIN, SECRET, CHEAP), lambda: unseal(SEALED, SECRET)):
-        with pytest.raises(UsageError) as caught:
-            use()
-        assert caught.value.code == "ST-USAG-004"
+        vocabulary.refused(UsageError, "ST-USAG-004", use)
 
 
 def test_a_file_that_is_too_large_is_not_even_decoded(monkeypatch):
@@ -153,7 +148,7 @@ def derived_once():
         yield
 
 
-@pytest.mark.parametrize("position", [10, 25])
+@each("position", 10, 25)
 def test_no_byte_of_the_salt_can_change(position):
     raw = bytearray(body(SEALED))
     raw[position] ^= 1

@@ -14,14 +14,7 @@ import pytest
 
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, UsageError
-from securetrain.identity import (
-    Change,
-    Identity,
-    amended,
-    dsse,
-    keyless_signer,
-    open_signer,
-)
+from securetrain.identity import Change, Identity, amended, dsse, keyless_signer, open_signer
 from securetrain.identity.keyless import is_bundle
 from securetrain.identity.keyless_signer import KeylessSigner
 from securetrain.identity.keys import PrivateKey
@@ -36,6 +29,7 @@ from securetrain.identity.trust import (
 )
 from tests.identity.private_sigstore import Instance
 from tests.identity.sigstore_services import ISSUER, PIPELINE, Services, serve, token
+from tests.tables import each
 from tests.vocabulary import refused
 
 pytest.importorskip("sigstore", reason="sigstore is not installed: nothing is signed keyless here")
@@ -171,15 +165,13 @@ def test_two_of_two_are_not_one_identity(services, bundle, offline):
         role, keys=[*role.keys, key.key_id], threshold=2
     )
     document = msgspec.structs.replace(
-        trust.document,
-        roles=roles,
-        keys=trust.document.keys | key_table([key.public]),
+        trust.document, roles=roles, keys=trust.document.keys | key_table([key.public])
     )
     trust = TrustRoot.parse(sign_document(document, [ROOT]), datetime.now(UTC))
     refused(IdentityError, "ST-IDEN-009", check, trust, bundle)
 
 
-@pytest.mark.parametrize("role", [TrustRole.ROOT, TrustRole.LEDGER, TrustRole.NODE, TrustRole.LOG])
+@each("role", TrustRole.ROOT, TrustRole.LEDGER, TrustRole.NODE, TrustRole.LOG)
 def test_roles_of_keys_alone(role, services):
     refused(IdentityError, "ST-IDEN-008", trusting, services, role=role)
 
@@ -237,9 +229,7 @@ def test_the_entry_of_another_artifact(services, bundle, offline):
 # The instance is not believed while signing, either.
 
 
-@pytest.mark.parametrize(
-    "fault", ["expired", "not yet", "no timestamp", "another entry", "broken", "gone"]
-)
+@each("fault", "expired", "not yet", "no timestamp", "another entry", "broken", "gone")
 def test_an_instance_that_does_wrong_gives_no_bundle(fault):
     services = Services()
     with serve(services) as found:
@@ -267,7 +257,7 @@ def test_an_instance_that_does_wrong_gives_no_bundle(fault):
         refused(IdentityError, "ST-IDEN-026", attempt)
 
 
-@pytest.mark.parametrize("bad", [b"", b"not a token", token(lives=-60)])
+@each("bad", b"", b"not a token", token(lives=-60))
 def test_a_token_that_is_none(bad, services):
     refused(IdentityError, "ST-IDEN-026", KeylessSigner.open, bad, services.config())
     refused(IdentityError, "ST-IDEN-026", KeylessSigner.open, token(), b"{}")

@@ -9,11 +9,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity.keys import KEY_FILE_LIMIT, KeyKind, PrivateKey, PublicKey
 from tests.rsa_keys import rsa_key
+from tests.tables import each
 
 KINDS = list(KeyKind)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", *KINDS)
 def test_sign_and_verify(kind):
     key = PrivateKey.generate(kind)
     assert key.kind is kind
@@ -81,9 +82,7 @@ def private_file(path, data):
 
 def pkcs8(native):
     return native.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
@@ -121,14 +120,14 @@ def test_a_missing_file_a_link_and_a_giant(tmp_path):
         PrivateKey.load(private_file(tmp_path / "big.pem", b"x" * (KEY_FILE_LIMIT + 1)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", *KINDS)
 def test_the_key_id_is_the_digest_of_the_public_key(kind):
     key = PrivateKey.generate(kind)
     assert key.key_id == hashlib.sha256(key.public.spki).hexdigest()
     assert PublicKey.from_spki(key.public.spki).key_id == key.key_id
 
 
-@pytest.mark.parametrize("der", [b"", b"\x30\x00", b"\xff" * 91])
+@each("der", b"", b"\x30\x00", b"\xff" * 91)
 def test_bytes_that_are_no_public_key(der):
     with pytest.raises(IdentityError, match="ST-IDEN-001"):
         PublicKey.from_spki(der)

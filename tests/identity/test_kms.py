@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity import dsse, open_signer, read_public
 from securetrain.identity.keys import KeyKind, PrivateKey
+from tests.tables import each
 from tests.vocabulary import refused
 
 signer = pytest.importorskip(
@@ -110,19 +111,17 @@ def test_a_vault_that_shows_another_version(monkeypatch):
     refused(IdentityError, "ST-IDEN-027", open_signer, service.uri, ask)
 
 
-@pytest.mark.parametrize(
+@each(
     "uri",
-    [
-        "awskms:",
-        "awskms:a b",
-        "awskms:a?secret=b",
-        "gcpkms:projects/p",
-        "gcpkms:projects/p/locations/l/keyRings/r/cryptoKeys/k",
-        "azurekms://vault1.vault.azure.net/keys/release",
-        "azurekms://evil.example/keys/release/1",
-        "azurekms://u:p@vault1.vault.azure.net/keys/release/1",
-        "awskms:" + "a" * 3000,
-    ],
+    "awskms:",
+    "awskms:a b",
+    "awskms:a?secret=b",
+    "gcpkms:projects/p",
+    "gcpkms:projects/p/locations/l/keyRings/r/cryptoKeys/k",
+    "azurekms://vault1.vault.azure.net/keys/release",
+    "azurekms://evil.example/keys/release/1",
+    "azurekms://u:p@vault1.vault.azure.net/keys/release/1",
+    "awskms:" + "a" * 3000,
 )
 def test_uris_of_another_form(uri):
     refused(IdentityError, "ST-IDEN-027", open_signer, uri, ask)

@@ -26,6 +26,7 @@ from securetrain.identity.trust import (
     sign_document,
     sign_root,
 )
+from tests.tables import each, forgeries
 from tests.vocabulary import refused
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -103,9 +104,8 @@ def test_a_stripped_signature_is_refused_where_both_must_hold(pair, root_key):
         refused(IdentityError, "ST-IDEN-003", trust.verify, lone, KIND, TrustRole.CHECKPOINT, "x")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("signatures", list(Signatures))
-@pytest.mark.parametrize("which", ["classical", "companion"])
+@forgeries("signatures", *list(Signatures))
+@each("which", "classical", "companion")
 def test_a_signature_that_is_there_must_verify(which, signatures, pair, root_key):
     envelope = dsse.sign(b"{}", KIND, [pair])
     key = pair if which == "classical" else pair.companion
@@ -169,7 +169,7 @@ def test_a_file_of_two_keys_that_are_no_pair(tmp_path):
     refused(IdentityError, "ST-IDEN-001", PublicKey.from_pem, one.public.pem * 3)
 
 
-@pytest.mark.parametrize("path", ["a companion in a role", "a role of both without companions"])
+@each("path", "a companion in a role", "a role of both without companions")
 def test_roots_that_would_not_mean_what_they_say(path, pair, root_key):
     trust = trusting(pair, root_key)
     document = trust.document

@@ -27,6 +27,7 @@ from tests.identity.test_paths import (
     wrong,
 )
 from tests.rsa_keys import rsa_key
+from tests.tables import each, forgeries
 
 
 def loaded(der: bytes) -> crypto.X509:
@@ -59,9 +60,8 @@ def not_found(flaw, line, text="", **named):
     assert text in caught.value.what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("name", ["another-signer", "expired", "not-yet"])
+@forgeries("role", *ROLES)
+@each("name", "another-signer", "expired", "not-yet")
 def test_a_search_with_one_wrong_thing(role, name):
     changes, flaw, _ = wrong(role, name)
     if (role, name) == ("root", "another-signer"):
@@ -70,9 +70,8 @@ def test_a_search_with_one_wrong_thing(role, name):
     not_found(flaw, made(**{role: changes}))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("role", ["low", "high"])
-@pytest.mark.parametrize("name", ["no-ca", "may-not-issue", "unknown-critical"])
+@forgeries("role", "low", "high")
+@each("name", "no-ca", "may-not-issue", "unknown-critical")
 def test_a_search_by_way_of_no_ca(role, name):
     not_found(UNTRUSTED, made(**{role: wrong(role, name)[0]}))
 

@@ -18,6 +18,7 @@ from cryptography.x509.verification import VerificationError
 from securetrain.identity import paths
 from tests.evidence.tpm.forge import resign
 from tests.rsa_keys import rsa_key
+from tests.tables import each, forgeries
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 BEGIN, END = NOW - timedelta(days=365), NOW + timedelta(days=365)
@@ -122,7 +123,7 @@ def refused(flaw, line, position=None, text="", **named) -> paths.BadPathError:
 # Controls.
 
 
-@pytest.mark.parametrize("rules", [RULES, ALONE], ids=["profile", "scheme"])
+@each("id, rules", ("profile", RULES), ("scheme", ALONE))
 def test_honest_lines(rules):
     held = verify(LINE, rules=rules)
     assert [link.certificate.subject for link in held] == [_name(role) for role in ROLES]
@@ -259,16 +260,14 @@ def test_one_wrong_thing(role, name, rules):
     attack(role, name, rules)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("rules", [RULES, ALONE], ids=["profile", "scheme"])
+@forgeries("id, rules", ("profile", RULES), ("scheme", ALONE))
 def test_more_cas_than_one_allows(rules):
     for role, length in (("high", 0), ("root", 1)):
         line = made(**{role: {"path_length": length}})
         refused(UNTRUSTED, line, ROLES.index(role), f"path length is {length}", rules=rules)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("rules", [RULES, ALONE], ids=["profile", "scheme"])
+@forgeries("id, rules", ("profile", RULES), ("scheme", ALONE))
 def test_orders_and_lengths(rules):
     refused(MALFORMED, [], 0, "0 certificates", rules=rules)
     refused(MALFORMED, LINE[-1:], 0, "1 certificates", rules=rules)
@@ -281,8 +280,7 @@ def test_orders_and_lengths(rules):
     refused(paths.Flaw.UNPINNED, LINE, 3, "none is pinned", pins=(), rules=rules)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("rules", [RULES, ALONE], ids=["profile", "scheme"])
+@forgeries("id, rules", ("profile", RULES), ("scheme", ALONE))
 def test_a_loop_of_two_that_sign_each_other(rules):
     a, b = Spec("a", "b").der(), Spec("b", "a").der()
     leaf = Spec("leaf", "a", ca=None, uses=("digital_signature",)).der()
@@ -312,8 +310,7 @@ def test_bytes():
     refused(MALFORMED, LINE, 3, "the limit is 100", rules=replace(RULES, limit=100))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("rules", [RULES, ALONE], ids=["profile", "scheme"])
+@forgeries("id, rules", ("profile", RULES), ("scheme", ALONE))
 def test_a_negative_serial_number(rules):
     # The builder makes none; the body is changed and signed again.
     for role in ROLES:
@@ -396,8 +393,7 @@ def test_who_is_judged_by_a_scheme_need_not_meet_the_profile(monkeypatch):
     assert len(verify(LINE, rules=ALONE)) == len(ROLES)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("rules", [RULES, ALONE], ids=["profile", "scheme"])
+@forgeries("id, rules", ("profile", RULES), ("scheme", ALONE))
 def test_the_algorithm_beside_a_signature_is_not_the_one_that_was_signed(rules):
     """What was signed says SHA-256; the signature is by SHA-384, and says so."""
     sha256, sha384 = (bytes.fromhex(f"06082a8648ce3d0403{n}") for n in ("02", "03"))

@@ -19,6 +19,7 @@ from securetrain.identity import dsse
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.pkcs11 import Pkcs11Key, parse_uri
 from securetrain.identity.signers import open_signer, read_public
+from tests.tables import each
 
 PIN = "1234"
 MODULES = ("/usr/lib/softhsm/libsofthsm2.so", "/usr/lib64/softhsm/libsofthsm.so")
@@ -93,7 +94,7 @@ def refused(function, *arguments, match="."):
     assert PIN not in str(caught.value)
 
 
-@pytest.mark.parametrize(("key", "kind"), [("p256", KeyKind.P256), ("ed", KeyKind.ED25519)])
+@each("key, kind", ("p256", KeyKind.P256), ("ed", KeyKind.ED25519))
 def test_an_envelope_signed_in_a_token(key, kind, token):
     signer = Pkcs11Key.open(uri(f"object={key}"), PIN.encode())
     assert signer.public.kind is kind
@@ -137,14 +138,12 @@ def test_the_one_way_to_open_a_signer(token, tmp_path):
         read_public(uri(query=f"&pin-source=file:{pin}"), ask)
 
 
-@pytest.mark.parametrize(
-    ("key", "match"),
-    [
-        ("object=none", "0 keys"),
-        ("object=pair", "2 keys"),
-        ("object=p384", "neither Ed25519 nor"),
-        ("object=wrong", "does not verify"),
-    ],
+@each(
+    "key, match",
+    ("object=none", "0 keys"),
+    ("object=pair", "2 keys"),
+    ("object=p384", "neither Ed25519 nor"),
+    ("object=wrong", "does not verify"),
 )
 def test_keys_that_cannot_be_used(key, match, token):
     refused(Pkcs11Key.open, uri(key), PIN.encode(), match=match)
@@ -181,28 +180,26 @@ def test_without_the_package(monkeypatch):
         Pkcs11Key.open("pkcs11:token=t;object=o?module-path=/x.so", b"1")
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
-    [
-        "",
-        "file:/x",
-        "pkcs11:",
-        "pkcs11:token=t?module-path=/x.so",
-        "pkcs11:object=o?module-path=/x.so",
-        "pkcs11:token=t;object=o",
-        "pkcs11:token=t;object=o?module-path=x.so",
-        "pkcs11:token=t;object=o?module-path=/x.so&pin-value=1234",
-        "pkcs11:token=t;object=o?module-path=/x.so&pin-source=pin",
-        "pkcs11:token=t;object=o;slot-id=1?module-path=/x.so",
-        "pkcs11:token=t;token=u;object=o?module-path=/x.so",
-        "pkcs11:token=t;object=o;type=public?module-path=/x.so",
-        "pkcs11:token=t;object=%zz?module-path=/x.so",
-        "pkcs11:token=t;object=%ff?module-path=/x.so",
-        "pkcs11:token=t;object?module-path=/x.so",
-        "pkcs11:token=t;object=\u00e9?module-path=/x.so",
-        "pkcs11:token=t;object=o?module-path=/x%00.so",
-        "pkcs11:token=t;object=" + "o" * 2048 + "?module-path=/x.so",
-    ],
+    "",
+    "file:/x",
+    "pkcs11:",
+    "pkcs11:token=t?module-path=/x.so",
+    "pkcs11:object=o?module-path=/x.so",
+    "pkcs11:token=t;object=o",
+    "pkcs11:token=t;object=o?module-path=x.so",
+    "pkcs11:token=t;object=o?module-path=/x.so&pin-value=1234",
+    "pkcs11:token=t;object=o?module-path=/x.so&pin-source=pin",
+    "pkcs11:token=t;object=o;slot-id=1?module-path=/x.so",
+    "pkcs11:token=t;token=u;object=o?module-path=/x.so",
+    "pkcs11:token=t;object=o;type=public?module-path=/x.so",
+    "pkcs11:token=t;object=%zz?module-path=/x.so",
+    "pkcs11:token=t;object=%ff?module-path=/x.so",
+    "pkcs11:token=t;object?module-path=/x.so",
+    "pkcs11:token=t;object=\u00e9?module-path=/x.so",
+    "pkcs11:token=t;object=o?module-path=/x%00.so",
+    "pkcs11:token=t;object=" + "o" * 2048 + "?module-path=/x.so",
 )
 def test_malformed_names(text):
     refused(parse_uri, text)

@@ -13,6 +13,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import Kind, Revoked
 from securetrain.identity.revocation import PAYLOAD_TYPE, RevocationList, sign_list, verify_list
 from securetrain.identity.spiffe import Role
+from tests.tables import each
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 KEY = PrivateKey.generate(KeyKind.P256)
@@ -64,23 +65,19 @@ def test_the_lies_below_begin_with_the_truth():
     assert verify(lie()) == verify(good())
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        pytest.param(good(key=PrivateKey.generate()), "ST-IDEN-003", id="another signer"),
-        pytest.param(b"", "ST-IDEN-004", id="empty"),
-        pytest.param(b"{}", "ST-IDEN-004", id="no envelope"),
-        pytest.param(good().replace(b'"sig":"M', b'"sig":"N'), "ST-IDEN-00", id="signature"),
-        pytest.param(
-            dsse.sign(b"{}", "application/vnd.in-toto+json", [KEY]), "ST-IDEN-004", id="other type"
-        ),
-        pytest.param(good(domain="b.example"), "of b.example", id="another domain"),
-        pytest.param(lie(number=9), "number 9 with 2 entries", id="number"),
-        pytest.param(lie(number=-1), "ST-USAG-008", id="negative"),
-        pytest.param(lie(more=1), "ST-USAG-008", id="unknown field"),
-        pytest.param(lie(entries=[{"kind": "planet"}]), "ST-USAG-008", id="unknown kind"),
-        pytest.param(lie(issued="yesterday"), "ST-USAG-008", id="no time"),
-    ],
+@each(
+    "id, data, says",
+    ("another signer", good(key=PrivateKey.generate()), "ST-IDEN-003"),
+    ("empty", b"", "ST-IDEN-004"),
+    ("no envelope", b"{}", "ST-IDEN-004"),
+    ("signature", good().replace(b'"sig":"M', b'"sig":"N'), "ST-IDEN-00"),
+    ("other type", dsse.sign(b"{}", "application/vnd.in-toto+json", [KEY]), "ST-IDEN-004"),
+    ("another domain", good(domain="b.example"), "of b.example"),
+    ("number", lie(number=9), "number 9 with 2 entries"),
+    ("negative", lie(number=-1), "ST-USAG-008"),
+    ("unknown field", lie(more=1), "ST-USAG-008"),
+    ("unknown kind", lie(entries=[{"kind": "planet"}]), "ST-USAG-008"),
+    ("no time", lie(issued="yesterday"), "ST-USAG-008"),
 )
 def test_a_list_that_is_not_good(data, says):
     with pytest.raises(IdentityError, match=says) as caught:

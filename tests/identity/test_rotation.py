@@ -11,18 +11,8 @@ from securetrain.core import canonical
 from securetrain.core.errors import IdentityError
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.rotation import (
-    Change,
-    amended,
-    missing_signatures,
-    next_root,
-)
-from securetrain.identity.trust import (
-    Revoked,
-    TrustRole,
-    TrustRoot,
-    sign_document,
-)
+from securetrain.identity.rotation import Change, amended, missing_signatures, next_root
+from securetrain.identity.trust import Revoked, TrustRole, TrustRoot, sign_document
 from tests import vocabulary
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

@@ -16,12 +16,14 @@ from securetrain.identity import signing
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.signing import LIMITS, Ask, LauncherKey, SigningSocket, Welcome
 from securetrain.launch import signing_keys
+from tests.tables import each
+from tests.vocabulary import refused
 
 WELCOME = Welcome(run_id="job-1", rank=3, world_size=4)
 GOOD = signing.frame(signing.Reply.DONE, canonical.encode(WELCOME))
 
 
-@pytest.mark.parametrize("ask", Ask)
+@each("ask", *Ask)
 def test_a_header_is_judged_before_its_body_is_taken(ask):
     limit = LIMITS[ask]
     assert signing.parse_header(signing.HEADER.pack(ask.encode(), limit)) == (ask, limit)
@@ -30,26 +32,20 @@ def test_a_header_is_judged_before_its_body_is_taken(ask):
     assert caught.value.code == "ST-RUNT-032"
 
 
-@pytest.mark.parametrize("letter", [b"X", b"+", b"\0", b"\xff", b"h"])
+@each("letter", b"X", b"+", b"\0", b"\xff", b"h")
 def test_an_unknown_letter(letter):
-    with pytest.raises(RuntimeRefusal) as caught:
-        signing.parse_header(signing.HEADER.pack(letter, 0))
-    assert caught.value.code == "ST-RUNT-032"
+    refused(RuntimeRefusal, "ST-RUNT-032", signing.parse_header, signing.HEADER.pack(letter, 0))
 
 
 def test_a_question_above_its_limit_is_not_sent(tmp_path):
     client = SigningSocket(path=tmp_path / "nobody")
-    with pytest.raises(RuntimeRefusal) as caught:
-        client.write(bytes(LIMITS[Ask.EVENT] + 1))
-    assert caught.value.code == "ST-RUNT-032"
+    refused(RuntimeRefusal, "ST-RUNT-032", client.write, bytes(LIMITS[Ask.EVENT] + 1))
 
 
 def test_a_launcher_that_is_gone(tmp_path):
     tmp_path.joinpath("x").touch()
     for name in ("missing", "x"):
-        with pytest.raises(RuntimeRefusal) as caught:
-            SigningSocket(path=tmp_path / name).welcome()
-        assert caught.value.code == "ST-RUNT-035"
+        refused(RuntimeRefusal, "ST-RUNT-035", SigningSocket(path=tmp_path / name).welcome)
 
 
 @contextmanager

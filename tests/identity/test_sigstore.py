@@ -25,6 +25,7 @@ from securetrain.identity.sigstore import (
 )
 from tests import vocabulary
 from tests.identity.private_sigstore import ISSUER, KIND, SPIFFE, Instance, new_key
+from tests.tables import each
 
 POLICY = KeylessPolicy(identity=SPIFFE, issuer=ISSUER)
 PAYLOAD = b'{"statement":1}'
@@ -201,9 +202,7 @@ def test_a_bundle_that_is_too_large():
     refused("ST-IDEN-020", b" " * (BUNDLE_LIMIT + 1), None)
 
 
-@pytest.mark.parametrize(
-    ("identity", "issuer"), [("", ISSUER), (SPIFFE, ""), ("a\nb", ISSUER), ("a" * 2049, ISSUER)]
-)
+@each("identity, issuer", ("", ISSUER), (SPIFFE, ""), ("a\nb", ISSUER), ("a" * 2049, ISSUER))
 def test_nobody_and_anybody_cannot_be_asked_for(identity, issuer):
     with pytest.raises(UsageError, match="ST-USAG-001"):
         KeylessPolicy(identity=identity, issuer=issuer)
@@ -229,20 +228,18 @@ def test_the_refusal_of_a_signer_of_bytes_is_told_with_the_place(monkeypatch):
     assert (error.value.code, error.value.where) == ("ST-IDEN-022", "model.sig")
 
 
-@pytest.mark.parametrize(
-    ("der", "text"),
-    [
-        (b"\x0c\x03abc", b"abc"),
-        (b"\x0c\x02abc", b""),
-        (b"\x0c\x05abc", b""),
-        (b"\x13\x03abc", b""),
-        (b"\x0c", b""),
-        (b"", b""),
-        (b"\x0c\x80" + b"a" * 128, b""),
-        (b"\x0c\x81\x80" + b"a" * 128, b"a" * 128),
-        (b"\x0c\x81\x81" + b"a" * 128, b""),
-        (b"\x0c\x82\x80" + b"a" * 128, b""),
-    ],
+@each(
+    "der, text",
+    (b"\x0c\x03abc", b"abc"),
+    (b"\x0c\x02abc", b""),
+    (b"\x0c\x05abc", b""),
+    (b"\x13\x03abc", b""),
+    (b"\x0c", b""),
+    (b"", b""),
+    (b"\x0c\x80" + b"a" * 128, b""),
+    (b"\x0c\x81\x80" + b"a" * 128, b"a" * 128),
+    (b"\x0c\x81\x81" + b"a" * 128, b""),
+    (b"\x0c\x82\x80" + b"a" * 128, b""),
 )
 def test_an_issuer_is_one_text_of_exactly_its_length(der, text):
     extension = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.8"), der)

@@ -6,39 +6,35 @@ from hypothesis import strategies as st
 
 from securetrain.core.errors import IdentityError
 from securetrain.identity.spiffe import Role, SpiffeId
+from tests.tables import each
 
 _NAMES = st.text("abcXYZ019._-", min_size=1, max_size=64)
 
 
 @given(st.text("abc019._-", min_size=1, max_size=20), _NAMES, _NAMES)
 def test_round_trip(domain, job, node):
-    for spiffe in (
-        SpiffeId(domain, job, Role.NODE, node),
-        SpiffeId(domain, job, Role.COORDINATOR),
-    ):
+    for spiffe in (SpiffeId(domain, job, Role.NODE, node), SpiffeId(domain, job, Role.COORDINATOR)):
         assert SpiffeId.parse(str(spiffe)) == spiffe
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
-    [
-        "",
-        "spiffe://d/job/j/node/",
-        "spiffe://d/job/j/node/n/",
-        "spiffe://d/job/j/node/n\n",
-        "spiffe://d/job/j/node/n/coordinator",
-        "spiffe://d/job/j/coordinator/x",
-        "spiffe://d/job/j/Coordinator",
-        "spiffe://D/job/j/coordinator",
-        "spiffe://d:1/job/j/coordinator",
-        "spiffe://d/job/a/b/coordinator",
-        "spiffe://d/job/j/node/a%2fb",
-        "spiffe://d/job/j/node/n?x",
-        "spiffe://d/job/j/node/n#x",
-        "spiffe://user@d/job/j/node/n",
-        "http://d/job/j/node/n",
-        "spiffe://d/job/" + "j" * 65 + "/coordinator",
-    ],
+    "",
+    "spiffe://d/job/j/node/",
+    "spiffe://d/job/j/node/n/",
+    "spiffe://d/job/j/node/n\n",
+    "spiffe://d/job/j/node/n/coordinator",
+    "spiffe://d/job/j/coordinator/x",
+    "spiffe://d/job/j/Coordinator",
+    "spiffe://D/job/j/coordinator",
+    "spiffe://d:1/job/j/coordinator",
+    "spiffe://d/job/a/b/coordinator",
+    "spiffe://d/job/j/node/a%2fb",
+    "spiffe://d/job/j/node/n?x",
+    "spiffe://d/job/j/node/n#x",
+    "spiffe://user@d/job/j/node/n",
+    "http://d/job/j/node/n",
+    "spiffe://d/job/" + "j" * 65 + "/coordinator",
 )
 def test_refused(text):
     with pytest.raises(IdentityError, match="ST-IDEN-006"):

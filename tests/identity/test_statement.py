@@ -8,6 +8,7 @@ from securetrain.core.errors import IdentityError
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.statement import PREDICATE_BASE, Subject, parse, sign
+from tests.tables import each
 
 KEY = PrivateKey.generate()
 TYPE = f"{PREDICATE_BASE}/example/v1"
@@ -43,18 +44,16 @@ def test_a_frame_written_by_hand_is_read():
     assert parse(payload(frame()), TYPE, Example).predicate.step == 3
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
-    [
-        {"_type": "https://in-toto.io/Statement/v0.1"},
-        {"predicateType": f"{PREDICATE_BASE}/other/v1"},
-        {"predicate": {"step": "3"}},
-        {"predicate": {"step": 3, "more": 1}},
-        {"predicate": {}},
-        {"predicate": None},
-        {"subject": [{"name": "a"}]},
-        {"more": 1},
-    ],
+    {"_type": "https://in-toto.io/Statement/v0.1"},
+    {"predicateType": f"{PREDICATE_BASE}/other/v1"},
+    {"predicate": {"step": "3"}},
+    {"predicate": {"step": 3, "more": 1}},
+    {"predicate": {}},
+    {"predicate": None},
+    {"subject": [{"name": "a"}]},
+    {"more": 1},
 )
 def test_refused(changes):
     with pytest.raises(IdentityError, match="ST-IDEN-004"):

@@ -18,15 +18,11 @@ from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
-from securetrain.identity.svid import (
-    Chain,
-    check_chain,
-    parse_certificate,
-    verify_attested,
-)
+from securetrain.identity.svid import Chain, check_chain, parse_certificate, verify_attested
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
 from tests import vocabulary
 from tests.rsa_keys import rsa_key
+from tests.tables import each, forgeries
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 MINUTES = timedelta(minutes=10)
@@ -100,19 +96,16 @@ def test_only_for_the_role_that_the_authority_has(cluster, job):
     refused("ST-IDEN-003", chain, trust(cluster.certificate, role=TrustRole.DATASET))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        pytest.param({"trust_domain": "cluster.exampl"}, "ST-IDEN-006", id="a prefix"),
-        pytest.param({"trust_domain": "*.example"}, "ST-IDEN-006", id="a wildcard"),
-        pytest.param({"trust_domain": "CLUSTER.example"}, "ST-IDEN-006", id="another case"),
-        pytest.param({"job": "run-70"}, "ST-IDEN-006", id="another job"),
-        pytest.param({"job": "run"}, "ST-IDEN-006", id="a prefix of the job"),
-        pytest.param({"job": "*"}, "ST-IDEN-006", id="any job by a wildcard"),
-        pytest.param({"parties": [Role.COORDINATOR]}, "ST-IDEN-005", id="another role"),
-        pytest.param({"parties": [Role.NODE]}, "ST-IDEN-005", id="a node that was not admitted"),
-    ],
+@forgeries(
+    "id, fields, code",
+    ("a prefix", {"trust_domain": "cluster.exampl"}, "ST-IDEN-006"),
+    ("a wildcard", {"trust_domain": "*.example"}, "ST-IDEN-006"),
+    ("another case", {"trust_domain": "CLUSTER.example"}, "ST-IDEN-006"),
+    ("another job", {"job": "run-70"}, "ST-IDEN-006"),
+    ("a prefix of the job", {"job": "run"}, "ST-IDEN-006"),
+    ("any job by a wildcard", {"job": "*"}, "ST-IDEN-006"),
+    ("another role", {"parties": [Role.COORDINATOR]}, "ST-IDEN-005"),
+    ("a node that was not admitted", {"parties": [Role.NODE]}, "ST-IDEN-005"),
 )
 def test_identities_are_compared_whole(fields, code, cluster, job):
     """T28."""
@@ -229,33 +222,24 @@ def test_a_leaf_that_is_older_than_its_authority():
     refused("ST-IDEN-005", chain, root, at=NOW - DAY)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        pytest.param({"usage": False, "extended": BOTH}, "ST-IDEN-005", id="no KU"),
-        pytest.param({"extended": ()}, "ST-IDEN-005", id="no EKU"),
-        pytest.param({}, "ST-IDEN-005", id="half the EKU"),
-        pytest.param(
-            {"extended": (*BOTH, ExtendedKeyUsageOID.CODE_SIGNING)}, "ST-IDEN-005", id="more EKU"
-        ),
-        pytest.param(
-            {
-                "extended": BOTH,
-                "names": [
-                    x509.UniformResourceIdentifier(f"spiffe://{DOMAIN}/job/{JOB}/member/node-0"),
-                    x509.DNSName("node-0.example"),
-                ],
-            },
-            "ST-IDEN-006",
-            id="a second name",
-        ),
-        pytest.param(
-            {"extended": BOTH, "names": [x509.DNSName("node-0.example")]},
-            "ST-IDEN-006",
-            id="no SPIFFE id",
-        ),
-    ],
+@forgeries(
+    "id, fields, code",
+    ("no KU", {"usage": False, "extended": BOTH}, "ST-IDEN-005"),
+    ("no EKU", {"extended": ()}, "ST-IDEN-005"),
+    ("half the EKU", {}, "ST-IDEN-005"),
+    ("more EKU", {"extended": (*BOTH, ExtendedKeyUsageOID.CODE_SIGNING)}, "ST-IDEN-005"),
+    (
+        "a second name",
+        {
+            "extended": BOTH,
+            "names": [
+                x509.UniformResourceIdentifier(f"spiffe://{DOMAIN}/job/{JOB}/member/node-0"),
+                x509.DNSName("node-0.example"),
+            ],
+        },
+        "ST-IDEN-006",
+    ),
+    ("no SPIFFE id", {"extended": BOTH, "names": [x509.DNSName("node-0.example")]}, "ST-IDEN-006"),
 )
 def test_a_leaf_that_is_not_as_it_must_be(fields, code, cluster, job):
     """T27."""
@@ -294,7 +278,7 @@ def test_other_keys(cluster, job):
     refused("ST-IDEN-005", [certificate, job.certificate], trust(cluster.certificate))
 
 
-@pytest.mark.parametrize("text", ["", "?", "AAAA", base64.b64encode(b"x" * 9000).decode()])
+@each("text", "", "?", "AAAA", base64.b64encode(b"x" * 9000).decode())
 def test_what_is_no_certificate(text, cluster, job):
     root = trust(cluster.certificate)
     for chain in (Chain([text]), Chain([der(leaf(job)), text]), Chain([der(leaf(job)) + "\n"])):
@@ -302,7 +286,7 @@ def test_what_is_no_certificate(text, cluster, job):
             check_chain(chain, root, TrustRole.CHECKPOINT, NOW)
 
 
-@pytest.mark.parametrize("text", ["", "?", "AAAA", "Zm9v"])
+@each("text", "", "?", "AAAA", "Zm9v")
 def test_each_certificate_is_read_by_itself(text):
     with pytest.raises(IdentityError, match="ST-IDEN-005: not a certificate"):
         parse_certificate(text, "here")

@@ -22,6 +22,7 @@ from securetrain.identity.trust import (
     sign_root,
 )
 from tests import vocabulary
+from tests.tables import each
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -60,14 +61,12 @@ def test_a_role_that_is_not_named_trusts_nobody():
     assert trust.threshold(TrustRole.LEDGER) == 1
 
 
-@pytest.mark.parametrize(
-    ("when", "good"),
-    [
-        (NOW - timedelta(seconds=1), False),
-        (NOW, True),
-        (NOW + YEAR - timedelta(seconds=1), True),
-        (NOW + YEAR, False),
-    ],
+@each(
+    "when, good",
+    (NOW - timedelta(seconds=1), False),
+    (NOW, True),
+    (NOW + YEAR - timedelta(seconds=1), True),
+    (NOW + YEAR, False),
 )
 def test_validity(when, good):
     if good:
@@ -93,7 +92,7 @@ def test_a_key_stored_under_another_keys_id():
     refused(signed(msgspec.structs.replace(document(), keys=keys)))
 
 
-@pytest.mark.parametrize("role", [TrustRole.ROOT, TrustRole.DATASET])
+@each("role", TrustRole.ROOT, TrustRole.DATASET)
 def test_a_role_that_names_a_key_which_is_not_there(role):
     roles = {**document().roles, role: RoleKeys(["0" * 64])}
     refused(signed(msgspec.structs.replace(document(), roles=roles)))
@@ -104,21 +103,15 @@ def test_no_root_role():
     refused(signed(msgspec.structs.replace(document(), roles=roles)))
 
 
-@pytest.mark.parametrize("threshold", [-1, 0, 2])
+@each("threshold", -1, 0, 2)
 def test_thresholds_that_make_no_sense(threshold):
-    roles = {
-        **document().roles,
-        TrustRole.DATASET: RoleKeys([DATASET.key_id], threshold=threshold),
-    }
+    roles = {**document().roles, TrustRole.DATASET: RoleKeys([DATASET.key_id], threshold=threshold)}
     refused(signed(msgspec.structs.replace(document(), roles=roles)))
 
 
 @pytest.mark.forgery
 def test_one_key_twice_is_not_two_keys():
-    roles = {
-        **document().roles,
-        TrustRole.DATASET: RoleKeys([DATASET.key_id] * 2, threshold=2),
-    }
+    roles = {**document().roles, TrustRole.DATASET: RoleKeys([DATASET.key_id] * 2, threshold=2)}
     refused(signed(msgspec.structs.replace(document(), roles=roles)))
 
 
@@ -130,7 +123,7 @@ def test_a_root_threshold_of_two_needs_two():
     refused(signed(both, ROOT))
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"null", dsse.sign(b"{}", KIND, [ROOT])])
+@each("data", b"", b"{}", b"[]", b"null", dsse.sign(b"{}", KIND, [ROOT]))
 def test_something_else(data):
     refused(data)
 
@@ -173,7 +166,7 @@ def test_a_revoked_key_counts_for_nothing():
         trust.verify(dsse.sign(b"x", KIND, [OTHER]), KIND, TrustRole.CHECKPOINT)
 
 
-@pytest.mark.parametrize(("logged", "good"), [(0, True), (6, True), (7, False), (8, False)])
+@each("logged, good", (0, True), (6, True), (7, False), (8, False))
 def test_what_was_logged_before_a_revocation_stays_valid(logged, good):
     entry = msgspec.structs.replace(REVOKED, valid_before=7)
     trust = TrustRoot.parse(with_revocation(entry), NOW)

@@ -14,6 +14,8 @@ from securetrain.core import canonical
 from securetrain.core.errors import UsageError
 from securetrain.identity import words
 from securetrain.identity.keys import KeyKind, PrivateKey
+from tests.tables import each
+from tests.vocabulary import refused
 
 RANKS = [0, 2, 4, 6]
 KEYS = [PrivateKey.generate(KeyKind.P256) for _ in RANKS]
@@ -116,23 +118,20 @@ def test_a_word_under_the_key_of_another_rank_does_not_count():
     assert words.rule(made, swapped).unsigned == (0, 2)
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
-    [
-        {"run_id": "job-2"},
-        {"world_size": 9},
-        {"ranks": [0, 2, 4, 7]},
-        {"guard": 1},
-        {"turn": 13},
-    ],
-    ids=str,
+    {"run_id": "job-2"},
+    {"world_size": 9},
+    {"ranks": [0, 2, 4, 7]},
+    {"guard": 1},
+    {"turn": 13},
 )
 def test_words_fit_no_other_transcript(change):
     ruling = words.rule(msgspec.structs.replace(signed(attempt()), **change), PUBLIC)
     assert len(ruling.unsigned) == 4
 
 
-@pytest.mark.parametrize("field", ["number", "piece", "table"])
+@each("field", "number", "piece", "table")
 def test_words_fit_no_other_attempt(field):
     made = signed(attempt())
     value = 7 if field == "number" else "09" * 32
@@ -196,22 +195,15 @@ def told(one: words.Attempt, place: int, **changes: Any) -> words.Attempt:
     return msgspec.structs.replace(one, said=said)
 
 
-@pytest.mark.parametrize("number", range(17))
+@each("number", *range(17))
 def test_a_transcript_whose_lists_do_not_fit_is_refused(number):
     data = canonical.encode(broken(signed(attempt()))[number])
-    with pytest.raises(UsageError) as caught:
-        words.read_transcript(data)
-    assert caught.value.code == "ST-USAG-008"
+    refused(UsageError, "ST-USAG-008", words.read_transcript, data)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [b"", b"{}", b"securetrain/rank-file/1\n{}", b"securetrain/dispute/1\n{}"],
-)
+@each("message", b"", b"{}", b"securetrain/rank-file/1\n{}", b"securetrain/dispute/1\n{}")
 def test_nothing_else_is_read_as_a_word(message):
-    with pytest.raises(UsageError) as caught:
-        words.read_message(message)
-    assert caught.value.code == "ST-USAG-008"
+    refused(UsageError, "ST-USAG-008", words.read_message, message)
 
 
 def test_a_word_is_read_exactly():
@@ -225,6 +217,6 @@ def test_a_word_is_read_exactly():
             words.read_message(bad)
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"payload":"e30="}', "\x00"])
+@each("text", "", "{}", '{"payload":"e30="}', "\x00")
 def test_a_certificate_that_is_none_has_no_key(text):
     assert words.key_in(text) is None

@@ -37,6 +37,7 @@ from tests import vocabulary
 from tests.attest.bundles import bundle_of, document, replaced, resigned, self_report
 from tests.attest.small_fleet import Machine, World
 from tests.evidence.tpm.forge import NOW
+from tests.tables import each, forgeries
 
 LEASE = timedelta(minutes=10)
 
@@ -59,12 +60,7 @@ def answer(world, asked):
 
 def verify(world, bundle, secret=None, now=NOW, appraiser=None):
     return verify_bundle(
-        bundle,
-        appraiser or world.appraiser,
-        secret=secret,
-        policy="cd" * 32,
-        lease=LEASE,
-        now=now,
+        bundle, appraiser or world.appraiser, secret=secret, policy="cd" * 32, lease=LEASE, now=now
     )
 
 
@@ -121,20 +117,17 @@ def test_questions_are_new_each_time(world):
     assert own_question("n").nonce != own_question("n").nonce
 
 
-@pytest.mark.parametrize(
-    ("late", "good"),
-    [
-        (timedelta(0), True),
-        (ANSWER_WITHIN - timedelta(seconds=1), True),
-        (ANSWER_WITHIN, False),
-        (timedelta(seconds=-1), False),
-    ],
+@each(
+    "late, good",
+    (timedelta(0), True),
+    (ANSWER_WITHIN - timedelta(seconds=1), True),
+    (ANSWER_WITHIN, False),
+    (timedelta(seconds=-1), False),
 )
 def test_how_long_an_answer_may_take(asked, answer, late, good):
     world = World(Machine("node-0"))
     world = World(
-        world.machine,
-        values=msgspec.structs.replace(world.values, expires=NOW + timedelta(days=9)),
+        world.machine, values=msgspec.structs.replace(world.values, expires=NOW + timedelta(days=9))
     )
     secret = make_question(bundle_of(world.machine), world.appraiser, NOW)
     bundle = bundle_of(world.machine, answer_to=secret)
@@ -205,11 +198,9 @@ def changed(answer, **fields):
 )
 def test_a_file_that_is_no_bundle(path, answer, spoil, said):
     path.write_bytes(spoil(document(answer), answer))
-    with pytest.raises(UsageError) as caught:
-        read_bundle(path)
-    assert caught.value.code == "ST-USAG-008"
-    assert said in caught.value.what
-    assert caught.value.where == str(path)
+    error = vocabulary.refused(UsageError, "ST-USAG-008", read_bundle, path)
+    assert said in error.what
+    assert error.where == str(path)
 
 
 def test_a_file_of_another_kind(path, asked, answer):
@@ -226,87 +217,74 @@ def test_a_giant_and_a_missing_file(path, tmp_path):
     with path.open("wb") as file:
         file.truncate(FILE_LIMIT + 1)
     for place in (path, tmp_path / "nothing", tmp_path):
-        with pytest.raises(UsageError) as caught:
-            read_bundle(place)
-        assert caught.value.code == "ST-USAG-002"
+        vocabulary.refused(UsageError, "ST-USAG-002", read_bundle, place)
 
 
 # Forgeries.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "forge"),
-    [
-        pytest.param(
-            "ST-ATTS-003",
-            lambda b, _: replaced(b, body=b.body.replace(b"quote", b"Quote", 1)),
-            id="body-altered",
+@forgeries(
+    "id, code, forge",
+    (
+        "body-altered",
+        "ST-ATTS-003",
+        lambda b, _: replaced(b, body=b.body.replace(b"quote", b"Quote", 1)),
+    ),
+    ("signature-cut", "ST-ATTS-003", lambda b, _: replaced(b, signature=b.signature[:-1])),
+    ("no-signature", "ST-ATTS-003", lambda b, _: replaced(b, signature=b"")),
+    (
+        "another-node-key",
+        "ST-ATTS-003",
+        lambda b, _: replaced(b, key=PrivateKey.generate(KeyKind.P256).public.spki),
+    ),
+    ("node-key-is-none", "ST-ATTS-001", lambda b, _: replaced(b, key=b"key")),
+    ("binding-overwritten", "ST-ATTS-003", lambda b, _: replaced(b, binding=bytes(32))),
+    (
+        "called-a-self-report",
+        "ST-ATTS-003",
+        lambda b, _: replaced(b, media_type=SELF_ASSERTED_TYPE),
+    ),
+    ("body-respelt-and-signed", "ST-ATTS-001", lambda b, w: resigned(b, w.machine, b.body + b" ")),
+    (
+        "manifest-altered-and-signed",
+        "ST-ATTS-003",
+        lambda b, w: resigned(
+            b,
+            w.machine,
+            msgspec.structs.replace(
+                parse_node(b.body),
+                manifest=parse_node(b.body).manifest.replace(b'"vendor":"', b'"vendor":"x'),
+            ).encode(),
         ),
-        pytest.param(
-            "ST-ATTS-003", lambda b, _: replaced(b, signature=b.signature[:-1]), id="signature-cut"
+    ),
+    (
+        "tpm-left-out-and-signed",
+        "ST-ATTS-013",
+        lambda b, w: resigned(
+            b, w.machine, msgspec.structs.replace(parse_node(b.body), tpm=None).encode()
         ),
-        pytest.param("ST-ATTS-003", lambda b, _: replaced(b, signature=b""), id="no-signature"),
-        pytest.param(
-            "ST-ATTS-003",
-            lambda b, _: replaced(b, key=PrivateKey.generate(KeyKind.P256).public.spki),
-            id="another-node-key",
-        ),
-        pytest.param("ST-ATTS-001", lambda b, _: replaced(b, key=b"key"), id="node-key-is-none"),
-        pytest.param(
-            "ST-ATTS-003", lambda b, _: replaced(b, binding=bytes(32)), id="binding-overwritten"
-        ),
-        pytest.param(
-            "ST-ATTS-003",
-            lambda b, _: replaced(b, media_type=SELF_ASSERTED_TYPE),
-            id="called-a-self-report",
-        ),
-        pytest.param(
-            "ST-ATTS-001",
-            lambda b, w: resigned(b, w.machine, b.body + b" "),
-            id="body-respelt-and-signed",
-        ),
-        pytest.param(
-            "ST-ATTS-003",
-            lambda b, w: resigned(
-                b,
-                w.machine,
-                msgspec.structs.replace(
-                    parse_node(b.body),
-                    manifest=parse_node(b.body).manifest.replace(b'"vendor":"', b'"vendor":"x'),
-                ).encode(),
+    ),
+    (
+        "endorsement-key-of-another-node",
+        "ST-ATTS-012",
+        lambda b, w: replaced(
+            b,
+            keys=msgspec.structs.replace(
+                w.machines[1].keys(), ak_public=w.machine.keys().ak_public
             ),
-            id="manifest-altered-and-signed",
         ),
-        pytest.param(
-            "ST-ATTS-013",
-            lambda b, w: resigned(
-                b, w.machine, msgspec.structs.replace(parse_node(b.body), tpm=None).encode()
+    ),
+    (
+        "another-attestation-key",
+        "ST-ATTS-003",
+        lambda b, w: replaced(
+            b,
+            keys=msgspec.structs.replace(
+                w.machine.keys(), ak_public=w.machines[1].keys().ak_public
             ),
-            id="tpm-left-out-and-signed",
         ),
-        pytest.param(
-            "ST-ATTS-012",
-            lambda b, w: replaced(
-                b,
-                keys=msgspec.structs.replace(
-                    w.machines[1].keys(), ak_public=w.machine.keys().ak_public
-                ),
-            ),
-            id="endorsement-key-of-another-node",
-        ),
-        pytest.param(
-            "ST-ATTS-003",
-            lambda b, w: replaced(
-                b,
-                keys=msgspec.structs.replace(
-                    w.machine.keys(), ak_public=w.machines[1].keys().ak_public
-                ),
-            ),
-            id="another-attestation-key",
-        ),
-        pytest.param("ST-ATTS-003", lambda b, _: replaced(b, keys=None), id="keys-left-out"),
-    ],
+    ),
+    ("keys-left-out", "ST-ATTS-003", lambda b, _: replaced(b, keys=None)),
 )
 def test_an_altered_answer(world, asked, answer, code, forge):
     forged = forge(answer, world)

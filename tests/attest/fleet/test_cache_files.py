@@ -140,10 +140,7 @@ def test_a_name_that_nobody_asks_for(path, which, name):
 @pytest.mark.parametrize("data", [b"", b"noise", b"{}", b"\xff\xfe", b"-----BEGIN X-----"])
 def test_something_that_is_no_such_document(path, which, data):
     kind, name, _ = GOOD[which]
-    code = {
-        K.AMD_CHAIN: "ST-ATTS-402",
-        K.ISSUER_CHAIN: "ST-ATTS-502",
-    }.get(kind, "ST-ATTS-739")
+    code = {K.AMD_CHAIN: "ST-ATTS-402", K.ISSUER_CHAIN: "ST-ATTS-502"}.get(kind, "ST-ATTS-739")
     if kind is K.RUNTIME_POLICY and data == b"{}":
         code = "ST-ATTS-320"
     refused(code, path, (kind, name, data))

@@ -39,6 +39,7 @@ from tests.evidence.tee.forge_amd import DEBUG, POLICY, PROVIDER, AmdWorld
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.forge import NOW, PCRS
 from tests.evidence.vectors import needs_vectors, vector, vectors
+from tests.tables import each
 
 GUEST_LOG = bootlogs.encode(bootlogs.good_guest(), (bootlogs.SHA384,))
 GUEST_RTMRS = tuple(bootlogs.rtmrs(bootlogs.good_guest()))
@@ -162,16 +163,14 @@ def test_a_nodes_own_word(machine, tmp_path):
 # What is broken hides nothing else.
 
 
-@pytest.mark.parametrize(
-    ("code", "changes"),
-    [
-        pytest.param("ST-ATTS-101", {"quote": b"\xffTCG"}, id="quote"),
-        pytest.param("ST-ATTS-101", {"quote": b""}, id="no-quote"),
-        pytest.param("ST-ATTS-101", {"signature": b""}, id="signature"),
-        pytest.param("ST-ATTS-201", {"event_log": b"\xff" * 64}, id="log-of-noise"),
-        pytest.param("ST-ATTS-201", {"event_log": Boot().log()[:-3]}, id="log-cut-off"),
-        pytest.param("ST-ATTS-301", {"ima": ima_list([])}, id="empty-list"),
-    ],
+@each(
+    "id, code, changes",
+    ("quote", "ST-ATTS-101", {"quote": b"\xffTCG"}),
+    ("no-quote", "ST-ATTS-101", {"quote": b""}),
+    ("signature", "ST-ATTS-101", {"signature": b""}),
+    ("log-of-noise", "ST-ATTS-201", {"event_log": b"\xff" * 64}),
+    ("log-cut-off", "ST-ATTS-201", {"event_log": Boot().log()[:-3]}),
+    ("empty-list", "ST-ATTS-301", {"ima": ima_list([])}),
 )
 def test_a_part_that_cannot_be_read(machine, code, changes):
     found = of_tpm(machine, **changes)
@@ -273,13 +272,11 @@ def test_escape_sequences_in_a_path_stay_text(machine):
     assert row[2] == "/tmp/\\x1b[2Jx"
 
 
-@pytest.mark.parametrize(
-    ("code", "keys"),
-    [
-        pytest.param("ST-ATTS-101", {"ek_public": b"noise"}, id="endorsement-key"),
-        pytest.param("ST-ATTS-105", {"ek_certificate": b"noise"}, id="certificate"),
-        pytest.param("ST-ATTS-101", {"ak_public": b"noise"}, id="attestation-key"),
-    ],
+@each(
+    "id, code, keys",
+    ("endorsement-key", "ST-ATTS-101", {"ek_public": b"noise"}),
+    ("certificate", "ST-ATTS-105", {"ek_certificate": b"noise"}),
+    ("attestation-key", "ST-ATTS-101", {"ak_public": b"noise"}),
 )
 def test_keys_that_cannot_be_read(machine, code, keys):
     bundle = bundle_of(machine)
@@ -399,9 +396,7 @@ def test_what_a_td_should_not_be(machine):
     assert [row[2] for row in found["tee"].table.rows] == ["ST-ATTS-201"] * 4
 
 
-@pytest.mark.parametrize(
-    ("kind", "code"), [(TeeKind.SEV_SNP, "ST-ATTS-401"), (TeeKind.TDX, "ST-ATTS-501")]
-)
+@each("kind, code", (TeeKind.SEV_SNP, "ST-ATTS-401"), (TeeKind.TDX, "ST-ATTS-501"))
 def test_a_cpus_report_that_cannot_be_read(machine, kind, code):
     def noise(said, value):
         return msgspec.structs.replace(said, tee=TeeEvidence(kind=kind, report=value))
@@ -579,7 +574,7 @@ def test_what_is_tried():
 
 
 @needs_vectors
-@pytest.mark.parametrize("name", vectors("google__go-tpm-tools/**/*.bin"))
+@each("name", *vectors("google__go-tpm-tools/**/*.bin"))
 def test_real_firmware_logs(machine, name):
     found = of_tpm(machine, event_log=vector(name))
     assert found["boot"].table.rows
@@ -600,7 +595,7 @@ def test_a_real_snp_report(machine):
 
 
 @needs_vectors
-@pytest.mark.parametrize("name", vectors("google__go-tdx-guest/**/*quote*"))
+@each("name", *vectors("google__go-tdx-guest/**/*quote*"))
 def test_real_tdx_quotes(machine, name):
     def add(said, value):
         assert value

@@ -602,19 +602,15 @@ def test_a_token_as_text(office):
 def test_a_token_that_was_cut_or_mistyped(office, cut):
     text = office.token().text()
     for bad in (text[:-cut], text[cut:], "st1_" + text[4:], text[:9] + "A" + text[10:] + "A"):
-        with pytest.raises(IdentityError) as caught:
-            parse_fleet_token(bad)
-        assert caught.value.code == "ST-IDEN-014"
-        assert caught.value.__context__ is None or isinstance(caught.value.__context__, ValueError)
+        error = vocabulary.refused(IdentityError, "ST-IDEN-014", parse_fleet_token, bad)
+        assert error.__context__ is None or isinstance(error.__context__, ValueError)
 
 
 def test_a_token_with_a_bad_field():
     bad = FleetToken(
         host="h", port=1, pin="ab" * 32, node="a b", group="", ends=NOW, secret=bytes(16)
     )
-    with pytest.raises(IdentityError) as caught:
-        parse_fleet_token(bad.text())
-    assert caught.value.code == "ST-IDEN-014"
+    vocabulary.refused(IdentityError, "ST-IDEN-014", parse_fleet_token, bad.text())
 
 
 # Lists of nodes.
@@ -670,9 +666,7 @@ def test_a_list_of_more_nodes_than_a_fleet_has(tmp_path, monkeypatch):
 
 
 def test_a_list_that_is_not_there(tmp_path):
-    with pytest.raises(UsageError) as caught:
-        read_guests(tmp_path / "nothing.csv")
-    assert caught.value.code == "ST-USAG-002"
+    vocabulary.refused(UsageError, "ST-USAG-002", read_guests, tmp_path / "nothing.csv")
 
 
 def test_tokens_are_made_all_or_none(office):

@@ -10,6 +10,7 @@ from securetrain.attest.fleet.download import Downloader
 from securetrain.core.errors import AttestationError
 from tests import vocabulary
 from tests.attest.httpservice import serve
+from tests.tables import each
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
@@ -34,10 +35,7 @@ def refused(act, *arguments):
 
 
 def test_get_and_post(service):
-    service.routes = {
-        "/a?b=c": (200, {"X-Chain": "1"}, b"data"),
-        "/post": lambda body: body[::-1],
-    }
+    service.routes = {"/a?b=c": (200, {"X-Chain": "1"}, b"data"), "/post": lambda body: body[::-1]}
     download = Downloader([service.origin])
     answer = download.get(f"{service.origin}/a?b=c", 4, {"Authorization": "x"})
     assert (answer.body, answer.headers["x-chain"]) == (b"data", "1")
@@ -124,38 +122,34 @@ def test_a_service_that_speaks_something_else():
         thread.join()
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
-    [
-        "https://elsewhere.example/x",
-        "http://service.example/x",
-        "https://service.example:8443/x",
-        "https://service.example.evil.example/x",
-        "https://service.example@evil.example/x",
-        "https://user@service.example/x",
-        "file:///etc/passwd",
-        "ftp://service.example/x",
-        "//service.example/x",
-        "",
-    ],
+    "https://elsewhere.example/x",
+    "http://service.example/x",
+    "https://service.example:8443/x",
+    "https://service.example.evil.example/x",
+    "https://service.example@evil.example/x",
+    "https://user@service.example/x",
+    "file:///etc/passwd",
+    "ftp://service.example/x",
+    "//service.example/x",
+    "",
 )
 def test_only_named_origins_are_asked(url):
     what = refused(Downloader(["https://service.example"]).get, url or " ", 9)
     assert what == "the service is none of those that were named"
 
 
-@pytest.mark.parametrize(
+@each(
     "origin",
-    [
-        "http://service.example",
-        "https://service.example/",
-        "https://service.example/path",
-        "https://",
-        "ftp://service.example",
-        "service.example",
-        "https://service.example?x",
-        "http://127.0.0.1.evil.example",
-    ],
+    "http://service.example",
+    "https://service.example/",
+    "https://service.example/path",
+    "https://",
+    "ftp://service.example",
+    "service.example",
+    "https://service.example?x",
+    "http://127.0.0.1.evil.example",
 )
 def test_origins_that_are_none(origin):
     assert refused(Downloader, [origin]) == "not an https origin"

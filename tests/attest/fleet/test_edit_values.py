@@ -26,6 +26,7 @@ from tests import vocabulary
 from tests.attest.fleet.test_values import OPERATOR, SIGNED_BY, Watched, change, later
 from tests.attest.small_fleet import Machine, reference_values
 from tests.evidence.tpm.forge import NOW
+from tests.tables import each
 
 TCB = {"bootloader": 3, "tee": 0, "snp": 8, "microcode": 115}
 
@@ -173,25 +174,23 @@ def test_a_value_in_a_file(values, tmp_path):
     assert set_fields(values, [f"tokens=@{file}"], NOW).tokens.issuers == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("version=9", "'version'"),
-        ("expires=2099-01-01T00:00:00Z", "'expires'"),
-        ("nodes={}", "'nodes'"),
-        ("unproven={}", "'unproven'"),
-        ("snp.admin=true", "admin"),
-        ("snp.any_chip=1", "bool"),
-        ("snp.measurements+=abcd", "snp"),
-        ("snp.measurements-=abcd", "not all"),
-        ("snp.any_chip.deep=1", "no fields"),
-        ("snp.any_chip+=1", "neither"),
-        ('boot={"firmware": [', "VALUE"),
-        ("boot", "FIELD=VALUE"),
-        ("=1", "FIELD=VALUE"),
-        ("groups.a={}", "'groups'"),
-        ("boot.unjudged=[24]", "boot"),
-    ],
+@each(
+    "text, said",
+    ("version=9", "'version'"),
+    ("expires=2099-01-01T00:00:00Z", "'expires'"),
+    ("nodes={}", "'nodes'"),
+    ("unproven={}", "'unproven'"),
+    ("snp.admin=true", "admin"),
+    ("snp.any_chip=1", "bool"),
+    ("snp.measurements+=abcd", "snp"),
+    ("snp.measurements-=abcd", "not all"),
+    ("snp.any_chip.deep=1", "no fields"),
+    ("snp.any_chip+=1", "neither"),
+    ('boot={"firmware": [', "VALUE"),
+    ("boot", "FIELD=VALUE"),
+    ("=1", "FIELD=VALUE"),
+    ("groups.a={}", "'groups'"),
+    ("boot.unjudged=[24]", "boot"),
 )
 def test_what_is_not_in_the_schema_is_refused(values, text, said):
     error = refused("ST-USAG-001", set_fields, values, [text], NOW)

@@ -12,13 +12,7 @@ import pytest
 from OpenSSL import crypto
 
 from securetrain.attest.fleet.bundle import key_text, make_question, verify_bundle
-from securetrain.attest.fleet.enrollment import (
-    LIFETIME,
-    Enrollment,
-    Roots,
-    enroll,
-    enroll_into,
-)
+from securetrain.attest.fleet.enrollment import LIFETIME, Enrollment, Roots, enroll, enroll_into
 from securetrain.attest.fleet.learn import CpuRoots
 from securetrain.attest.fleet.named_files import ima_reference, read_pem
 from securetrain.attest.session.appraisers import CachedCollateral
@@ -54,6 +48,7 @@ from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import pem
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.forge import NOW, Authority
+from tests.tables import each, forgeries
 
 ROOTS = Roots(hardware=(MAKER_CA.pem,))
 MAKERS = CpuRoots(amd=AMD.roots, intel=intel.pin())
@@ -177,14 +172,12 @@ def test_a_boot_that_nobody_vouches_for_is_not_learned(machine):
         judged(machine, edition.values)
 
 
-@pytest.mark.parametrize(
-    ("roots", "tier"),
-    [
-        (Roots(hardware=(MAKER_CA.pem,)), NodeTier.TPM),
-        (Roots(virtual=(MAKER_CA.pem,)), NodeTier.VTPM),
-        (Roots(hardware=(MAKER_CA.pem,), virtual=(MAKER_CA.pem,)), NodeTier.VTPM),
-        (Roots(hardware=(MAKER_CA.pem,), test=(MAKER_CA.pem,)), NodeTier.TEST_ONLY),
-    ],
+@each(
+    "roots, tier",
+    (Roots(hardware=(MAKER_CA.pem,)), NodeTier.TPM),
+    (Roots(virtual=(MAKER_CA.pem,)), NodeTier.VTPM),
+    (Roots(hardware=(MAKER_CA.pem,), virtual=(MAKER_CA.pem,)), NodeTier.VTPM),
+    (Roots(hardware=(MAKER_CA.pem,), test=(MAKER_CA.pem,)), NodeTier.TEST_ONLY),
 )
 def test_what_a_root_is_worth(machine, roots, tier):
     edition = make(None, bundle_of(machine), roots=roots)
@@ -243,59 +236,44 @@ def lied_register(said, value):
     return msgspec.structs.replace(said, tpm=msgspec.structs.replace(said.tpm, pcrs=pcrs))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "forge"),
-    [
-        pytest.param("ST-ATTS-013", without_log, id="no-log-to-learn-from"),
-        pytest.param("ST-ATTS-204", other_log, id="the-log-of-another-boot"),
-        pytest.param("ST-ATTS-116", lied_register, id="a-register-told-otherwise"),
-    ],
+@forgeries(
+    "id, code, forge",
+    ("no-log-to-learn-from", "ST-ATTS-013", without_log),
+    ("the-log-of-another-boot", "ST-ATTS-204", other_log),
+    ("a-register-told-otherwise", "ST-ATTS-116", lied_register),
 )
 def test_a_boot_that_teaches_nothing(machine, code, forge):
     refused(code, None, bundle_of(machine, forge))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "forge"),
-    [
-        pytest.param(
-            "ST-ATTS-003", lambda b, _: replaced(b, signature=b.signature[:-1]), id="signature"
+@forgeries(
+    "id, code, forge",
+    ("signature", "ST-ATTS-003", lambda b, _: replaced(b, signature=b.signature[:-1])),
+    ("binding", "ST-ATTS-003", lambda b, _: replaced(b, binding=bytes(32))),
+    (
+        "question",
+        "ST-ATTS-003",
+        lambda b, _: replaced(b, question=msgspec.structs.replace(b.question, nonce=bytes(32))),
+    ),
+    ("key", "ST-ATTS-001", lambda b, _: replaced(b, key=b"")),
+    (
+        "keys-without-a-quote",
+        "ST-ATTS-013",
+        lambda b, m: resigned(b, m, msgspec.structs.replace(parse_node(b.body), tpm=None).encode()),
+    ),
+    ("a-quote-without-the-keys", "ST-ATTS-003", lambda b, _: replaced(b, keys=None)),
+    (
+        "the-endorsement-key-of-another",
+        "ST-ATTS-114",
+        lambda b, _: replaced(
+            b, keys=msgspec.structs.replace(b.keys, ek_public=Machine().keys().ek_public)
         ),
-        pytest.param("ST-ATTS-003", lambda b, _: replaced(b, binding=bytes(32)), id="binding"),
-        pytest.param(
-            "ST-ATTS-003",
-            lambda b, _: replaced(b, question=msgspec.structs.replace(b.question, nonce=bytes(32))),
-            id="question",
-        ),
-        pytest.param("ST-ATTS-001", lambda b, _: replaced(b, key=b""), id="key"),
-        pytest.param(
-            "ST-ATTS-013",
-            lambda b, m: resigned(
-                b, m, msgspec.structs.replace(parse_node(b.body), tpm=None).encode()
-            ),
-            id="keys-without-a-quote",
-        ),
-        pytest.param(
-            "ST-ATTS-003", lambda b, _: replaced(b, keys=None), id="a-quote-without-the-keys"
-        ),
-        pytest.param(
-            "ST-ATTS-114",
-            lambda b, _: replaced(
-                b,
-                keys=msgspec.structs.replace(b.keys, ek_public=Machine().keys().ek_public),
-            ),
-            id="the-endorsement-key-of-another",
-        ),
-        pytest.param(
-            "ST-ATTS-103",
-            lambda b, _: replaced(
-                b, keys=msgspec.structs.replace(b.keys, ek_public=b.keys.ak_public)
-            ),
-            id="an-endorsement-key-that-is-none",
-        ),
-    ],
+    ),
+    (
+        "an-endorsement-key-that-is-none",
+        "ST-ATTS-103",
+        lambda b, _: replaced(b, keys=msgspec.structs.replace(b.keys, ek_public=b.keys.ak_public)),
+    ),
 )
 def test_a_bundle_that_does_not_hold_together(machine, code, forge):
     refused(code, None, forge(bundle_of(machine), machine))
@@ -466,9 +444,7 @@ def test_a_runtime_policy_that_is_none(tmp_path, code, content, digest):
     path = tmp_path / "policy.json" if content is not None else None
     if path is not None:
         path.write_bytes(content)
-    with pytest.raises((AttestationError, UsageError)) as caught:
-        ima_reference(path, digest)
-    assert caught.value.code == code
+    vocabulary.refused((AttestationError, UsageError), code, ima_reference, path, digest)
 
 
 def test_a_policy_that_asks_for_what_is_not_enforced(tmp_path):
@@ -500,7 +476,5 @@ def test_certificates_in_both_forms(tmp_path):
 def test_certificates_that_are_none(tmp_path, data):
     path = tmp_path / "ca"
     path.write_bytes(data)
-    with pytest.raises(UsageError) as caught:
-        read_pem(path)
-    assert caught.value.code == "ST-USAG-008"
-    assert caught.value.where == str(path)
+    error = vocabulary.refused(UsageError, "ST-USAG-008", read_pem, path)
+    assert error.where == str(path)

@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-import pytest
 
 from securetrain.attest.fleet.bundle import key_text, make_question
 from securetrain.attest.fleet.compare_values import compare
@@ -46,6 +45,7 @@ from tests.evidence.tee import forge_google as google
 from tests.evidence.tpm import lateboots as uki
 from tests.evidence.tpm.forge import NOW
 from tests.rsa_keys import rsa_key
+from tests.tables import each
 
 POLICY_KEY, OTHER_KEY = (uki.pem(rsa_key(2048, number)) for number in (5, 6))
 KEY = PrivateKey.generate()
@@ -121,8 +121,7 @@ def everything():
         pages=PagesRoot(nodes=2, pages_size=2, table_size=2, table="ab" * 32),
         tpm=TpmReference(roots=(MAKER_CA.pem,), revoked=("000b" + "ef" * 32,)),
         ima=ImaReference(
-            policy=None,
-            violations=(ViolationRule(paths="/tmp/.*", mode=ViolationMode.LOG),),
+            policy=None, violations=(ViolationRule(paths="/tmp/.*", mode=ViolationMode.LOG),)
         ),
         snp=SnpReference(chip_ids=("ab" * 64,)),
         tdx=TdxReference(ppids=("ab" * 16,)),
@@ -201,7 +200,7 @@ def test_every_entry_of_a_boot_can_end():
         assert entries_of(FULL.group(name)) == listed - never
 
 
-@pytest.mark.parametrize("name", ["", "g"])
+@each("name", "", "g")
 def test_what_ends_takes_nothing_with_it(name):
     for entry in sorted(entries_of(VALUES.group(name))):
         for over in (
@@ -256,7 +255,7 @@ def edits() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", edits())
+@each("name", *edits())
 def test_an_edit_changes_what_it_is_for(name):
     change, arguments, expected, *how = edits()[name]
     made = change(VALUES, *arguments, **(how[0] if how else {}))
@@ -300,7 +299,7 @@ def test_an_edition_in_pages_is_the_same(tmp_path):
     assert dict(made.nodes.items()) == nodes
 
 
-@pytest.mark.parametrize("name", ["", "g"])
+@each("name", "", "g")
 def test_enrolling_adds_and_takes_nothing_away(name):
     """Other hardware of the node, other groups, ends and rules stay what they were."""
     known = msgspec.structs.replace(VALUES.nodes["node-0"], group=name)

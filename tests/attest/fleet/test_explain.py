@@ -35,6 +35,7 @@ from tests import vocabulary
 from tests.attest.small_fleet import World
 from tests.attest.swtpms import without_swtpm
 from tests.evidence.tpm.forge import NOW
+from tests.tables import each
 
 DOMAIN = "securetrain.local"
 ALL = sorted(code for code, row in CODES.items() if row.family == "ATTS")
@@ -55,7 +56,7 @@ def exists(step):
     return all(word in options for word in words if word.startswith("--"))
 
 
-@pytest.mark.parametrize("code", ALL)
+@each("code", *ALL)
 def test_every_refusal_of_evidence_has_an_explanation(code):
     (one,) = explain(code).refusals
     assert one.rule == CODES[code].title
@@ -196,7 +197,7 @@ def test_what_is_no_result(tmp_path, text):
     vocabulary.refused(UsageError, "ST-USAG-001", explain, str(file))
 
 
-@pytest.mark.parametrize("code", ["ST-ATTS-000", "ST-ATTS-120", "ST-", "ST-ATTS-1"])
+@each("code", "ST-ATTS-000", "ST-ATTS-120", "ST-", "ST-ATTS-1")
 def test_a_code_that_there_is_not(code):
     vocabulary.refused(UsageError, "ST-USAG-001", explain, code)
 

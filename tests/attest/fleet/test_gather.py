@@ -32,6 +32,7 @@ from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge_amd import AmdWorld
 from tests.evidence.test_gpu_appraiser import AUTHORITY, rims
 from tests.evidence.tpm.forge import NOW
+from tests.tables import each
 
 GPU = Device()
 
@@ -130,7 +131,7 @@ def test_a_list_where_there_is_no_answer(machine):
     assert all(problem.startswith("ST-ATTS-741: it answered") for problem in problems)
 
 
-@pytest.mark.parametrize("key", list(SigningKey))
+@each("key", *list(SigningKey))
 def test_an_amd_cpu(machine, key):
     world = AmdWorld(product=Product.GENOA, key=key)
     items, problems = found(Makers(), bundle_of(machine, with_snp(world)))

@@ -5,7 +5,6 @@
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -17,6 +16,7 @@ from securetrain.evidence.tpm.runtime_policy import ImaReference, ViolationMode,
 from securetrain.testing.machine import runtime_policy
 from securetrain.testing.signed_files import Maker
 from tests import vocabulary
+from tests.tables import each
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 LATER = NOW + timedelta(days=3)
@@ -87,6 +87,6 @@ def test_rules_as_they_are_typed():
     assert rule == ViolationRule(paths="/a=b/.*", mode=ViolationMode.WARN)
 
 
-@pytest.mark.parametrize("text", ["", "/x", "=log", "/x=", "/x=other", "/x=LOG"])
+@each("text", "", "/x", "=log", "/x=", "/x=other", "/x=LOG")
 def test_rules_that_are_none(text):
     vocabulary.refused(UsageError, "ST-USAG-001", violation_rule, text)

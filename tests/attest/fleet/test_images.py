@@ -17,6 +17,7 @@ from tests.attest.small_fleet import World, tpm
 from tests.evidence.test_late_exchange import UkiBoot, fleet
 from tests.evidence.tpm import lateboots as uki
 from tests.rsa_keys import rsa_key
+from tests.tables import each
 
 KEY = rsa_key(2048, 5)
 PEM = uki.pem(KEY)
@@ -52,15 +53,13 @@ def test_a_group_of_its_own():
     assert without.words == {"12": ()}
 
 
-@pytest.mark.parametrize(
-    ("code", "how"),
-    [
-        ("ST-USAG-001", {}),
-        ("ST-USAG-001", {"retired": ["x"]}),
-        ("ST-USAG-001", {"retired": ["AB" * 32]}),
-        ("ST-ATTS-009", {"keys": ["x"]}),
-        ("ST-ATTS-009", {"keys": [PEM], "group": "other"}),
-    ],
+@each(
+    "code, how",
+    ("ST-USAG-001", {}),
+    ("ST-USAG-001", {"retired": ["x"]}),
+    ("ST-USAG-001", {"retired": ["AB" * 32]}),
+    ("ST-ATTS-009", {"keys": ["x"]}),
+    ("ST-ATTS-009", {"keys": [PEM], "group": "other"}),
 )
 def test_bad_input(code, how):
     kind = UsageError if code == "ST-USAG-001" else AttestationError

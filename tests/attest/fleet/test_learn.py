@@ -35,6 +35,7 @@ from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import pem
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.forge import NOW, Tpm
+from tests.tables import each
 
 GUEST_LOG = bootlogs.encode(bootlogs.good_guest(), (bootlogs.SHA384,))
 GUEST_RTMRS = tuple(bootlogs.rtmrs(bootlogs.good_guest()))
@@ -128,7 +129,7 @@ def test_a_cpu_that_does_not_verify_is_left_out_and_said(machine):
     assert "ST-ATTS-410" in edition.notes[0]
 
 
-@pytest.mark.parametrize("log", [b"", GUEST_LOG], ids=["registers", "log"])
+@each("id, log", ("registers", b""), ("log", GUEST_LOG))
 def test_a_td_is_taken_over(machine, log):
     edition = make(None, bundle_of(machine, with_tdx(log, rtmrs=GUEST_RTMRS)))
     assert edition.notes == ()

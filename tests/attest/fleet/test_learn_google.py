@@ -22,6 +22,7 @@ from tests.evidence.tee.forge import der
 from tests.evidence.test_google_exchange import KINDS, GoogleWorld
 from tests.evidence.tpm import forge
 from tests.evidence.tpm.forge import PCRS
+from tests.tables import each, forgeries
 
 MAKERS = CpuRoots(amd=google.AMD.roots, intel=intel.pin())
 OTHER = forge.Tpm(ak=google.Vm().tpm.ak.public, key=4)
@@ -69,7 +70,7 @@ def learned(world, values=None, **how):
     return make(values or bare(world), bundle, makers=MAKERS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", *KINDS)
 def test_a_vm_that_was_learned_joins(kind):
     world = GoogleWorld(kind)
     edition = learned(world)
@@ -113,16 +114,13 @@ def test_only_the_vm_without_a_good_boot():
     assert values.google == bare(world).google
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("how", "code"),
-    [
-        ({"extra": bytes(32)}, "ST-ATTS-113"),
-        ({"digest": bytes(32)}, "ST-ATTS-116"),
-        ({"certificate": google.certify(OTHER.ak.public)}, "ST-ATTS-111"),
-        ({"report": {"report_data": bytes(64)}}, "ST-ATTS-410"),
-        ({"report": {"measurement": b"\x66" * 48}}, "ST-ATTS-443"),
-    ],
+@forgeries(
+    "how, code",
+    ({"extra": bytes(32)}, "ST-ATTS-113"),
+    ({"digest": bytes(32)}, "ST-ATTS-116"),
+    ({"certificate": google.certify(OTHER.ak.public)}, "ST-ATTS-111"),
+    ({"report": {"report_data": bytes(64)}}, "ST-ATTS-410"),
+    ({"report": {"measurement": b"\x66" * 48}}, "ST-ATTS-443"),
 )
 def test_a_vm_that_teaches_nothing(how, code):
     """What does not hold together is left out, and then nothing is left to enroll."""
@@ -133,8 +131,7 @@ def test_a_vm_that_teaches_nothing(how, code):
     assert code in error.what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("booted", "code"), [("none", "ST-ATTS-446"), ("tdx", "ST-ATTS-446")])
+@forgeries("booted, code", ("none", "ST-ATTS-446"), ("tdx", "ST-ATTS-446"))
 def test_the_tpm_of_another_kind_of_vm_teaches_nothing(booted, code):
     world = GoogleWorld(booted=booted)
     bundle = bundle_of(world.machine, speaks(world), tpm=False)
@@ -186,36 +183,31 @@ def test_rules_are_added_and_replaced():
     assert set_google(world.values, {}, {"any_vm": True}).google.any_vm, "a field alone will do"
 
 
-@pytest.mark.parametrize(
-    ("added", "fields", "clear"),
-    [
-        ({}, {}, ()),
-        ({}, {"any_vm": None}, ()),
-        ({"vcpus": (0,)}, {}, ()),
-        ({"memory_gib": (1 << 20,)}, {}, ()),
-        ({"projects": ("a b",)}, {}, ()),
-        ({"zones": ("",)}, {}, ()),
-        ({}, {"min_snp_svn": -1}, ()),
-    ],
+@each(
+    "added, fields, clear",
+    ({}, {}, ()),
+    ({}, {"any_vm": None}, ()),
+    ({"vcpus": (0,)}, {}, ()),
+    ({"memory_gib": (1 << 20,)}, {}, ()),
+    ({"projects": ("a b",)}, {}, ()),
+    ({"zones": ("",)}, {}, ()),
+    ({}, {"min_snp_svn": -1}, ()),
 )
 def test_rules_that_are_none(added, fields, clear):
     values = GoogleWorld().values
     vocabulary.refused(UsageError, "ST-USAG-001", set_google, values, added, fields, clear)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("added", "where"),
-    [
-        ({"roots": ("none",)}, "roots[1]"),
-        ({"intermediates": ("",)}, "intermediates[1]"),
-        ({"endorsement_roots": (google.root().pem[:200],)}, "endorsement_roots[1]"),
-        ({"endorsements": (b"none",)}, "endorsements[1]"),
-        (
-            {"endorsements": (google.endorsement(key=google.short_rsa_key("stranger")),)},
-            "endorsements[1]",
-        ),
-    ],
+@forgeries(
+    "added, where",
+    ({"roots": ("none",)}, "roots[1]"),
+    ({"intermediates": ("",)}, "intermediates[1]"),
+    ({"endorsement_roots": (google.root().pem[:200],)}, "endorsement_roots[1]"),
+    ({"endorsements": (b"none",)}, "endorsements[1]"),
+    (
+        {"endorsements": (google.endorsement(key=google.short_rsa_key("stranger")),)},
+        "endorsements[1]",
+    ),
 )
 def test_rules_that_do_not_hold(added, where):
     values = GoogleWorld().values

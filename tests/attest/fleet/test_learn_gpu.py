@@ -3,23 +3,14 @@
 """What a node's devices teach."""
 
 import msgspec
-import pytest
 
 from securetrain.attest.fleet.learn_gpu import LearnedDevices, learn_devices, merge_devices
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.opaque import Mode
 from securetrain.evidence.gpu.reference import GpuReference, check_reference
 from tests import vocabulary
-from tests.evidence.gpu.forge import (
-    GPUS,
-    NONCE,
-    NOW,
-    SWITCHES,
-    Device,
-    hgx_gpu,
-    hgx_switch,
-    roots,
-)
+from tests.evidence.gpu.forge import GPUS, NONCE, NOW, SWITCHES, Device, hgx_gpu, hgx_switch, roots
+from tests.tables import forgeries
 
 GPU = Device()
 
@@ -49,26 +40,23 @@ def test_a_whole_board():
     assert (reference.gpus, reference.switches) == (8, 4)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "devices", "how"),
-    [
-        pytest.param("ST-ATTS-604", [GPU], {"nonce": bytes(32)}, id="another-bundle"),
-        pytest.param("ST-ATTS-609", [GPU], {"trusted": {"ab" * 32}}, id="another-root"),
-        pytest.param("ST-ATTS-631", [GPU, GPU], {}, id="one-device-twice"),
-        pytest.param(
-            "ST-ATTS-633",
-            [hgx_gpu(0, SWITCHES), hgx_switch(0, GPUS[:1])],
-            {},
-            id="switches-that-stay-silent",
-        ),
-        pytest.param(
-            "ST-ATTS-637",
-            [hgx_gpu(0, SWITCHES[:1]), hgx_switch(0, GPUS[:1], f25=b"\0\0")],
-            {},
-            id="a-switch-that-is-not-locked",
-        ),
-    ],
+@forgeries(
+    "id, code, devices, how",
+    ("another-bundle", "ST-ATTS-604", [GPU], {"nonce": bytes(32)}),
+    ("another-root", "ST-ATTS-609", [GPU], {"trusted": {"ab" * 32}}),
+    ("one-device-twice", "ST-ATTS-631", [GPU, GPU], {}),
+    (
+        "switches-that-stay-silent",
+        "ST-ATTS-633",
+        [hgx_gpu(0, SWITCHES), hgx_switch(0, GPUS[:1])],
+        {},
+    ),
+    (
+        "a-switch-that-is-not-locked",
+        "ST-ATTS-637",
+        [hgx_gpu(0, SWITCHES[:1]), hgx_switch(0, GPUS[:1], f25=b"\0\0")],
+        {},
+    ),
 )
 def test_devices_that_teach_nothing(code, devices, how):
     refused(code, lambda: learn(*devices, **how))

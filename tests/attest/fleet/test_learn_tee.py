@@ -30,6 +30,7 @@ from tests.evidence.tee.forge_amd import (
 )
 from tests.evidence.tpm import bootlogs
 from tests.evidence.vectors import needs_vectors, vector
+from tests.tables import each, forgeries
 
 LOG = bootlogs.encode(bootlogs.good_guest(), (bootlogs.SHA384,))
 GUEST_RTMRS = tuple(bootlogs.rtmrs(bootlogs.good_guest()))
@@ -71,7 +72,7 @@ def refused(code, what):
 # SEV-SNP.
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=lambda w: f"{w.product}-{w.key.name}")
+@each("world", *WORLDS)
 def test_a_guest_that_was_learned_is_accepted(world):
     learned = learn(world)
     rules = msgspec.structs.asdict(learned.reference) | {"require_crl": False}
@@ -117,19 +118,14 @@ def test_all_certificates_from_the_node():
     assert learn(world, certificates=offered, vendor_chain=()).chip
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "how"),
-    [
-        pytest.param("ST-ATTS-403", {"report": flip(AmdWorld().report(), 0x95)}, id="altered"),
-        pytest.param("ST-ATTS-410", {"report_data": bytes(64)}, id="another-bundle"),
-        pytest.param("ST-ATTS-401", {"report": b"\0" * 1184}, id="zeros"),
-        pytest.param(
-            "ST-ATTS-409", {"report": AmdWorld().report(policy=POLICY | DEBUG)}, id="under-debug"
-        ),
-        pytest.param("ST-ATTS-404", {"vendor_chain": ()}, id="no-intermediates"),
-        pytest.param("ST-ATTS-402", {"certificates": ()}, id="no-key-certificate"),
-    ],
+@forgeries(
+    "id, code, how",
+    ("altered", "ST-ATTS-403", {"report": flip(AmdWorld().report(), 0x95)}),
+    ("another-bundle", "ST-ATTS-410", {"report_data": bytes(64)}),
+    ("zeros", "ST-ATTS-401", {"report": b"\0" * 1184}),
+    ("under-debug", "ST-ATTS-409", {"report": AmdWorld().report(policy=POLICY | DEBUG)}),
+    ("no-intermediates", "ST-ATTS-404", {"vendor_chain": ()}),
+    ("no-key-certificate", "ST-ATTS-402", {"certificates": ()}),
 )
 def test_a_report_that_teaches_nothing(code, how):
     refused(code, lambda: learn(AmdWorld(), **how))
@@ -199,22 +195,19 @@ def test_an_older_report_has_no_service_td():
     assert learn_td(intel.quote(version=5)).reference.mr_service_tds == ("00" * 48,)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "how"),
-    [
-        pytest.param("ST-ATTS-503", {"data": flip(quote(), 200)}, id="altered"),
-        pytest.param("ST-ATTS-517", {"report_data": bytes(64)}, id="another-bundle"),
-        pytest.param("ST-ATTS-516", {"data": quote(attributes=1)}, id="under-debug"),
-        pytest.param("ST-ATTS-519", {"data": quote(attributes=0)}, id="without-sept-ve-disable"),
-        pytest.param(
-            "ST-ATTS-519",
-            {"data": quote(attributes=intel.SEPT_VE_DISABLE | 1 << 40)},
-            id="an-unknown-attribute",
-        ),
-        pytest.param("ST-ATTS-504", {"root": "ab" * 32}, id="another-root"),
-        pytest.param("ST-ATTS-204", {"log": LOG}, id="a-log-of-another-boot"),
-    ],
+@forgeries(
+    "id, code, how",
+    ("altered", "ST-ATTS-503", {"data": flip(quote(), 200)}),
+    ("another-bundle", "ST-ATTS-517", {"report_data": bytes(64)}),
+    ("under-debug", "ST-ATTS-516", {"data": quote(attributes=1)}),
+    ("without-sept-ve-disable", "ST-ATTS-519", {"data": quote(attributes=0)}),
+    (
+        "an-unknown-attribute",
+        "ST-ATTS-519",
+        {"data": quote(attributes=intel.SEPT_VE_DISABLE | 1 << 40)},
+    ),
+    ("another-root", "ST-ATTS-504", {"root": "ab" * 32}),
+    ("a-log-of-another-boot", "ST-ATTS-204", {"log": LOG}),
 )
 def test_a_quote_that_teaches_nothing(code, how):
     refused(code, lambda: learn_td(**how))
@@ -228,10 +221,7 @@ def test_guests_with_and_without_logs_do_not_mix():
     by_registers = merge_tdx(TdxReference(), learn_td())
     both = merge_tdx(by_registers, learn_td(quote(rtmrs=GUEST_RTMRS), LOG))
     for number in "012":
-        assert both.rtmrs[number] == (
-            *by_registers.rtmrs[number],
-            GUEST_RTMRS[int(number)].hex(),
-        )
+        assert both.rtmrs[number] == (*by_registers.rtmrs[number], GUEST_RTMRS[int(number)].hex())
 
 
 def test_merging_tds_keeps_what_was_asked():

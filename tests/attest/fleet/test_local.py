@@ -16,6 +16,7 @@ from securetrain.attest.node.settings import AttesterSettings, TpmSettings
 from securetrain.core.errors import AttestationError, IdentityError, UsageError
 from securetrain.core.vocabulary import UNATTESTED
 from securetrain.identity.keys import KeyKind, PrivateKey
+from tests.vocabulary import refused
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
@@ -63,17 +64,13 @@ def test_an_answer(tmp_path):
     collected = collect(tmp_path, question=question)
     assert collected.bundle.question == question
     assert not collected.bundle.asked_itself
-    with pytest.raises(UsageError) as caught:
-        collect(tmp_path, "node-1", question=question)
-    assert caught.value.code == "ST-USAG-001"
-    assert caught.value.what == "the question is for node node-0, not node-1"
+    error = refused(UsageError, "ST-USAG-001", collect, tmp_path, "node-1", question=question)
+    assert error.what == "the question is for node node-0, not node-1"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..\\x", "a b", "x" * 65, "n\n", "\x1b[2J"])
 def test_a_name_that_is_none(tmp_path, name):
-    with pytest.raises(UsageError) as caught:
-        collect(tmp_path, name)
-    assert caught.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", collect, tmp_path, name)
     assert not (tmp_path / "state").exists()
 
 

@@ -21,6 +21,7 @@ from tests import vocabulary
 from tests.attest.bundles import bundle_of
 from tests.attest.small_fleet import MAKER_CA, Machine, node_policy
 from tests.evidence.tpm.forge import NOW
+from tests.tables import forgeries
 
 ROOTS = Roots(hardware=(MAKER_CA.pem,))
 
@@ -101,8 +102,7 @@ def test_the_settings_of_another_machine_are_refused(machines, values):
         first.boot(usual)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("wrong", [("5", "1"), ("1", "5")])
+@forgeries("wrong", ("5", "1"), ("1", "5"))
 def test_what_is_good_in_one_register_is_not_in_another(machines, values, wrong):
     first, (there, here) = machines[0], wrong
     node = values.nodes["node-0"]

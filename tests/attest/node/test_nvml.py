@@ -15,6 +15,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.node_evidence import DeviceKind, NodeEvidence, parse_node
 from tests import vocabulary
 from tests.evidence.gpu.forge import NONCE, Device, gpu_pdi, verify
+from tests.tables import each
 
 
 class Settings(ctypes.Structure):
@@ -110,9 +111,7 @@ def test_the_evidence_fits_into_its_envelope():
     assert parse_node(node.encode()) == node
 
 
-@pytest.mark.parametrize(
-    ("feature", "multi"), [(1, 0), (0, 1), (0, 2), (1, 2)], ids=["cc", "ppcie", "nvle", "both"]
-)
+@each("id, feature, multi", ("cc", 1, 0), ("ppcie", 0, 1), ("nvle", 0, 2), ("both", 1, 2))
 def test_modes_in_which_reports_are_given(feature, multi):
     assert collect(NONCE, FakeNvml(1, feature=feature, multi=multi))
 
@@ -148,7 +147,7 @@ def test_without_a_driver():
     refused(971, "does not start: Not Supported", FakeNvml(failing=("nvmlInit",)))
 
 
-@pytest.mark.parametrize("function", ["nvmlDeviceGetCount", "nvmlSystemGetDriverVersion"])
+@each("function", "nvmlDeviceGetCount", "nvmlSystemGetDriverVersion")
 def test_with_a_broken_driver(function):
     refused(971, "Not Supported", FakeNvml(failing=(function,)))
 
@@ -175,18 +174,16 @@ def test_in_developer_tools_mode():
     refused(973, "developer-tools", FakeNvml(feature=0, multi=1, tools_setting=1))
 
 
-@pytest.mark.parametrize("count", [0, 33])
+@each("count", 0, 33)
 def test_with_no_gpu_or_too_many(count):
     refused(974, f"{count} GPUs", FakeNvml(count))
 
 
-@pytest.mark.parametrize(
+@each(
     "function",
-    [
-        "nvmlDeviceGetHandleByIndex",
-        "nvmlDeviceGetConfComputeGpuAttestationReport",
-        "nvmlDeviceGetConfComputeGpuCertificate",
-    ],
+    "nvmlDeviceGetHandleByIndex",
+    "nvmlDeviceGetConfComputeGpuAttestationReport",
+    "nvmlDeviceGetConfComputeGpuCertificate",
 )
 def test_a_gpu_that_is_not_ready(function):
     nvml = FakeNvml(failing=(function,))
@@ -194,28 +191,29 @@ def test_a_gpu_that_is_not_ready(function):
     assert nvml.running == 0
 
 
-@pytest.mark.parametrize("size", [0, 0x2001, 1 << 30])
+@each("size", 0, 0x2001, 1 << 30)
 def test_a_report_of_impossible_size(size):
     nvml = FakeNvml()
     nvml.report_size = size
     refused(976, f"a report of {size} bytes", nvml, where="GPU 0")
 
 
-@pytest.mark.parametrize("size", [0, 0x1401])
+@each("size", 0, 0x1401)
 def test_a_chain_of_impossible_size(size):
     nvml = FakeNvml()
     nvml.chain_size = size
     refused(976, f"a chain of {size} bytes", nvml, where="GPU 0")
 
 
-@pytest.mark.parametrize(
-    ("pem", "what"),
-    [
-        (b"no pem", "not PEM"),
-        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "not PEM"),
-        (b"".join(map(to_pem, Device().chain()[:4])), "4 certificates"),
-    ],
-    ids=["text", "not-a-certificate", "four"],
+@each(
+    "id, pem, what",
+    ("text", b"no pem", "not PEM"),
+    (
+        "not-a-certificate",
+        b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        "not PEM",
+    ),
+    ("four", b"".join(map(to_pem, Device().chain()[:4])), "4 certificates"),
 )
 def test_a_chain_that_is_none(pem, what):
     nvml = FakeNvml()
@@ -223,7 +221,7 @@ def test_a_chain_that_is_none(pem, what):
     refused(976, what, nvml, where="GPU 0")
 
 
-@pytest.mark.parametrize("nonce", [b"", bytes(31), bytes(33)])
+@each("nonce", b"", bytes(31), bytes(33))
 def test_a_nonce_of_another_size_is_a_mistake(nonce):
     with pytest.raises(ValueError, match="not 32"):
         collect(nonce, FakeNvml())

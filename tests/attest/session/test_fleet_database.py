@@ -42,7 +42,7 @@ from tests.attest import postgres
 from tests.attest.small_fleet import Machine, World
 
 pytestmark = [
-    pytest.mark.skipif(postgres.programs() is None, reason="PostgreSQL's server is not installed"),
+    pytest.mark.skipif(postgres.programs() is None, reason="PostgreSQL's server is not installed")
 ]
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: the extra [postgres]")
 
@@ -589,9 +589,7 @@ def certificate_for(host: str, folder: Path) -> Certified:
     root = folder.with_suffix(".pem")
     root.write_bytes(pem)
     secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return Certified(pem, secret, root)
 

@@ -35,6 +35,7 @@ from securetrain.testing.machine import REFERENCE_FILE, write_policy
 from tests import vocabulary
 from tests.attest.small_fleet import Machine, World, reference_values
 from tests.evidence.tpm.forge import NOW
+from tests.tables import each
 
 OPERATOR = PrivateKey.generate()
 DOMAIN = "securetrain.local"
@@ -280,12 +281,12 @@ def test_a_version_that_is_no_number(kept, text):
     refused("ST-ATTS-017", lambda: FleetState(kept, DOMAIN))
 
 
-@pytest.mark.parametrize("subject", ["node:a.b/n-1", "ek:" + "ab" * 34, "device:SN-17"])
+@each("subject", "node:a.b/n-1", "ek:" + "ab" * 34, "device:SN-17")
 def test_subjects(subject):
     check_subject(subject)
 
 
-@pytest.mark.parametrize("subject", ["", "node-0", "node:n-1", "node:a/b/c", "ek:AB", "ek:", "x:y"])
+@each("subject", "", "node-0", "node:n-1", "node:a/b/c", "ek:AB", "ek:", "x:y")
 def test_what_names_nobody_is_not_revoked(subject):
     with pytest.raises(UsageError, match="ST-USAG-001"):
         check_subject(subject)

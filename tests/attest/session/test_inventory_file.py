@@ -16,11 +16,7 @@ import pytest
 from securetrain.attest.fleet.bundle import key_text
 from securetrain.attest.fleet.values import change_values, put_nodes, remove
 from securetrain.attest.session import reference_file
-from securetrain.attest.session.inventory_file import (
-    open_pages,
-    pages_path,
-    remove_pages,
-)
+from securetrain.attest.session.inventory_file import open_pages, pages_path, remove_pages
 from securetrain.attest.session.reference_file import (
     last_edition,
     read_reference_values,
@@ -48,6 +44,7 @@ from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 from tests import vocabulary
 from tests.evidence.tpm.forge import NOW
+from tests.tables import forgeries
 
 OPERATOR = PrivateKey.generate()
 SIGNED_BY = [key_text(OPERATOR.public)]
@@ -142,9 +139,7 @@ def test_an_edition_of_before_pages_is_read(tmp_path):
         del entry["own"]
     old = msgspec.convert(plain, ReferenceValues)
     assert "own" not in plain["nodes"]["node-000000"]
-    (tmp_path / "fleet.json").write_bytes(
-        inventory_signed(canonical.encode(plain)),
-    )
+    (tmp_path / "fleet.json").write_bytes(inventory_signed(canonical.encode(plain)))
     assert read(tmp_path / "fleet.json") == old
 
 
@@ -164,8 +159,7 @@ def test_random_edits_give_what_a_plain_dict_gives(path):
         names = drawn.sample(sorted({*plain} - {*changes}), drawn.randrange(5))
         edits = {**changes, **dict.fromkeys(names)}
         made = change(
-            path,
-            lambda old, e=edits: msgspec.structs.replace(old, nodes=with_nodes(old.nodes, e)),
+            path, lambda old, e=edits: msgspec.structs.replace(old, nodes=with_nodes(old.nodes, e))
         )
         plain.update(changes)
         plain = {name: plain[name] for name in plain if name not in names}
@@ -303,23 +297,20 @@ def sha256(data):
 A, B = {"a": node(1)}, {"b": node(2)}
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "bad",
-    [
-        pytest.param(lambda: laid_out(("b", B), ("a", A)), id="order-of-pages"),
-        pytest.param(lambda: laid_out(("a", A), ("a", A)), id="twice"),
-        pytest.param(lambda: laid_out(("b", A)), id="first"),
-        pytest.param(lambda: laid_out(("a", {**A, "c": node(3)}), ("b", B)), id="overlap"),
-        pytest.param(lambda: laid_out(("a", A), nodes=2), id="count"),
-        pytest.param(lambda: laid_out(("a", A), pages_size=3), id="size"),
-        pytest.param(lambda: laid_out(("a", b'{"a":{},"a":{}}')), id="duplicate"),
-        pytest.param(lambda: laid_out(("a", b'{"a":{"admin":true}}')), id="unknown-key"),
-        pytest.param(lambda: laid_out(("a", b'{"a":{"own":{"7":[]}}}')), id="own-register"),
-        pytest.param(lambda: laid_out(("a", b'{"a":{"own":{"1":["ab"]}}}')), id="own-digest"),
-        pytest.param(lambda: laid_out(("a", b"[]")), id="kind"),
-        pytest.param(lambda: laid_out(("a", b"{" * 5000)), id="depth"),
-    ],
+@forgeries(
+    "id, bad",
+    ("order-of-pages", lambda: laid_out(("b", B), ("a", A))),
+    ("twice", lambda: laid_out(("a", A), ("a", A))),
+    ("first", lambda: laid_out(("b", A))),
+    ("overlap", lambda: laid_out(("a", {**A, "c": node(3)}), ("b", B))),
+    ("count", lambda: laid_out(("a", A), nodes=2)),
+    ("size", lambda: laid_out(("a", A), pages_size=3)),
+    ("duplicate", lambda: laid_out(("a", b'{"a":{},"a":{}}'))),
+    ("unknown-key", lambda: laid_out(("a", b'{"a":{"admin":true}}'))),
+    ("own-register", lambda: laid_out(("a", b'{"a":{"own":{"7":[]}}}'))),
+    ("own-digest", lambda: laid_out(("a", b'{"a":{"own":{"1":["ab"]}}}'))),
+    ("kind", lambda: laid_out(("a", b"[]"))),
+    ("depth", lambda: laid_out(("a", b"{" * 5000))),
 )
 def test_pages_that_do_not_keep_to_the_rules(bad):
     """A signer's mistake is a refusal, not a node that is looked up in the wrong place."""

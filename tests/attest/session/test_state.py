@@ -9,13 +9,7 @@ import msgspec
 import pytest
 
 from securetrain.attest.session.fleet_state import FleetState
-from securetrain.attest.session.state import (
-    HEARD_WITHIN,
-    FileState,
-    MemoryState,
-    Revocation,
-    Seen,
-)
+from securetrain.attest.session.state import HEARD_WITHIN, FileState, MemoryState, Revocation, Seen
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.case import Remembered
 from securetrain.testing.clock import SettableClock

@@ -30,6 +30,7 @@ from tests import vocabulary
 from tests.attest.small_fleet import MANIFEST, Machine, ima, refused, tpm
 from tests.attest.small_fleet import World as Fleet
 from tests.evidence.tpm.forge import Tpm
+from tests.tables import each, forgeries
 
 KEY = PrivateKey.generate(KeyKind.P256)
 ATTESTER = SoftwareAttester(key=KEY, executable=Path(sys.executable))
@@ -117,7 +118,7 @@ def test_a_failed_attempt_spends_the_nonce_too():
     world.refused("ST-ATTS-002", evidence, binding)
 
 
-@pytest.mark.parametrize(("age", "good"), [(0.0, True), (29.9, True), (30.0, False), (1e6, False)])
+@each("age, good", (0.0, True), (29.9, True), (30.0, False), (1e6, False))
 def test_a_nonce_lives_half_a_minute(age, good):
     world = World()
     binding = world.binding()
@@ -149,17 +150,15 @@ def test_open_challenges_are_bounded_and_expire():
 # Binding.
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
-    [
-        {"session": b"\x01" * 16},
-        {"job": "job-2"},
-        {"server_spki": b"impostor"},
-        {"client_spki": b"other"},
-        {"exporter": b"\x01" * 32},
-        {"wireguard": b"other"},
-        {"ak_name": b"other"},
-    ],
+    {"session": b"\x01" * 16},
+    {"job": "job-2"},
+    {"server_spki": b"impostor"},
+    {"client_spki": b"other"},
+    {"exporter": b"\x01" * 32},
+    {"wireguard": b"other"},
+    {"ak_name": b"other"},
 )
 def test_evidence_made_for_something_else(change):
     world = World()
@@ -208,7 +207,7 @@ def test_an_unknown_kind():
     world.refused("ST-ATTS-006", evidence, binding)
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"\x80\x04.", b'{"tier":"tpm"}'])
+@each("body", b"", b"{}", b"\x80\x04.", b'{"tier":"tpm"}')
 def test_a_body_that_is_no_evidence(body):
     world = World()
     binding = world.binding()
@@ -245,7 +244,7 @@ def test_a_malformed_binding_is_a_refusal():
 # Policy.
 
 
-@pytest.mark.parametrize("policy", ["baseline", "hardened"])
+@each("policy", "baseline", "hardened")
 def test_policies_that_want_hardware(policy):
     world = World(policy)
     binding = world.binding()
@@ -260,8 +259,8 @@ def tier_appraiser(tier):
     return {SELF_ASSERTED_TYPE: Fixed()}
 
 
-@pytest.mark.parametrize("tier", list(NodeTier))
-@pytest.mark.parametrize("policy", ["baseline", "hardened"])
+@each("tier", *list(NodeTier))
+@each("policy", "baseline", "hardened")
 def test_every_tier_against_the_policy(tier, policy):
     world = World(policy, appraisers=tier_appraiser(tier))
     binding = world.binding()
@@ -313,7 +312,7 @@ def test_a_refused_node_takes_no_place():
     world.join("b")
 
 
-@pytest.mark.parametrize(("day", "good"), [(1, True), (2, True), (3, False)])
+@each("day, good", (1, True), (2, True), (3, False))
 def test_the_last_day_of_an_exception(day, good):
     world = World("baseline", exception(until=date(2026, 6, 2)))
     world.now = datetime(2026, 6, day, 23, 59, tzinfo=UTC)
@@ -552,7 +551,7 @@ def scripted(fleet, error):
     fleet.appraiser.appraise = appraise
 
 
-@pytest.mark.parametrize("code", [code for code in CODES if code.startswith("ST-ATTS-")])
+@each("code", *[code for code in CODES if code.startswith("ST-ATTS-")])
 def test_what_bars_a_node(code):
     world = Fleet()
     world.join()
@@ -571,7 +570,7 @@ def test_contradictions_have_codes():
     assert set(CODES) >= BARRING
 
 
-@pytest.mark.parametrize("code", sorted(BARRING))
+@each("code", *sorted(BARRING))
 def test_without_a_lease_nothing_bars(code):
     world = Fleet()
     scripted(world, AttestationError(code, "w"))
@@ -630,8 +629,7 @@ def presenting(*identities):
     return World("hardened", appraisers={SELF_ASSERTED_TYPE: Presents(*identities)})
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("identity", ["chip:ab", "device:cd"])
+@forgeries("identity", "chip:ab", "device:cd")
 def test_one_piece_of_hardware_is_in_one_node(identity):
     world = presenting("chip:ab", "device:cd")
     world.join("a")
@@ -659,8 +657,7 @@ def test_hardware_that_a_node_no_longer_presents_is_free():
     world.join("c")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("subject", ["node:a", "chip:ab", "device:cd"])
+@forgeries("subject", "node:a", "chip:ab", "device:cd")
 def test_a_revocation_between_question_and_answer(subject):
     world = presenting("chip:ab", "device:cd")
     binding = world.binding("a")

@@ -341,9 +341,7 @@ class Device:
 
     def evidence(self, **changes: Any) -> DeviceEvidence:
         return DeviceEvidence(
-            kind=self.kind,
-            report=self.report_spec(**changes).encode(),
-            certificates=self.chain(),
+            kind=self.kind, report=self.report_spec(**changes).encode(), certificates=self.chain()
         )
 
     def state(self, **changes: Any) -> DeviceState:

@@ -13,25 +13,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.gpu.certificates import (
-    CERTIFICATE_LIMIT,
-    CertificateStatus,
-    verify_chain,
-)
+from securetrain.evidence.gpu.certificates import CERTIFICATE_LIMIT, CertificateStatus, verify_chain
 from securetrain.identity import paths
 from tests import vocabulary
-from tests.evidence.gpu.forge import (
-    END,
-    FWID,
-    NOW,
-    ROLES,
-    START,
-    Device,
-    device_info,
-    key,
-    roots,
-)
+from tests.evidence.gpu.forge import END, FWID, NOW, ROLES, START, Device, device_info, key, roots
 from tests.rsa_keys import rsa_key
+from tests.tables import each, forgeries
 
 PDI = "00112233445566aa"
 SECOND = timedelta(seconds=1)
@@ -56,7 +43,7 @@ def refused(code, what, certificates, role=None, **changes):
     assert error.where == (f"gpu 3: {role} certificate" if role else "gpu 3")
 
 
-@pytest.mark.parametrize("chip", ["GH100", "GB100", "LS_10"])
+@each("chip", "GH100", "GB100", "LS_10")
 def test_genuine_chain(chip):
     identity = verify(chain(chip))
     assert identity.chip == chip
@@ -95,12 +82,7 @@ LEAF = Device(PDI).specs()["leaf"]
 OTHER = key("other")
 FORGED = {
     "root-of-the-same-name": (chain(root={"private": OTHER}), 609, "not pinned", "root"),
-    "root-key-that-signed-nothing": (
-        chain(root={"signer": OTHER}),
-        606,
-        "did not sign it",
-        "root",
-    ),
+    "root-key-that-signed-nothing": (chain(root={"signer": OTHER}), 606, "did not sign it", "root"),
     "root-issued-by-another": (
         chain(root={"issuer": x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "X")])}),
         606,
@@ -117,19 +99,9 @@ FORGED = {
         "did not sign it",
         "FMC",
     ),
-    "leaf-names-another-issuer": (
-        chain(leaf={"issuer": LEAF.name()}),
-        606,
-        "issued by",
-        "FMC",
-    ),
+    "leaf-names-another-issuer": (chain(leaf={"issuer": LEAF.name()}), 606, "issued by", "FMC"),
     "ica-names-another-issuer": (chain(ica={"issuer": LEAF.name()}), 606, "issued by", "ICA"),
-    "leaf-and-brom-swapped": (
-        reordered(1, 0, 2, 3, 4),
-        606,
-        "issued by",
-        "BROM",
-    ),
+    "leaf-and-brom-swapped": (reordered(1, 0, 2, 3, 4), 606, "issued by", "BROM"),
     "root-first": (chain()[::-1], 606, "issued by", "root"),
     "ica-twice": (reordered(0, 1, 2, 2, 4), 606, "issued by", "family"),
     # What an issuer must be.
@@ -233,22 +205,14 @@ FORGED = {
     "truncated-leaf": ((chain()[0][:-1], *chain()[1:]), 605, "", "FMC"),
     "leaf-with-a-trailing-byte": ((chain()[0] + b"\0", *chain()[1:]), 605, "", "FMC"),
     "pem-in-place-of-der": (
-        (
-            x509.load_der_x509_certificate(chain()[0]).public_bytes(Encoding.PEM),
-            *chain()[1:],
-        ),
+        (x509.load_der_x509_certificate(chain()[0]).public_bytes(Encoding.PEM), *chain()[1:]),
         605,
         "",
         "FMC",
     ),
     "oversized-leaf": ((bytes(CERTIFICATE_LIMIT + 1), *chain()[1:]), 605, "limit is 4096", "FMC"),
     # Identity.
-    "brom-of-another-name": (
-        chain(brom={"common_name": "GH100 A01 GSP"}),
-        614,
-        "2.5.4.3",
-        None,
-    ),
+    "brom-of-another-name": (chain(brom={"common_name": "GH100 A01 GSP"}), 614, "2.5.4.3", None),
     "brom-without-number": (chain(brom={"number": None}), 614, "2.5.4.5", None),
     "brom-with-short-number": (chain(brom={"number": "41AB"}), 614, "2.5.4.5", None),
     "brom-with-long-number": (chain(brom={"number": "41" + "0" * 17}), 614, "2.5.4.5", None),
@@ -275,8 +239,7 @@ FORGED = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("forged", "code", "what", "role"), FORGED.values(), ids=FORGED)
+@forgeries("id, forged, code, what, role", FORGED)
 def test_forged_chain_is_refused(forged, code, what, role):
     refused(code, what, forged, role)
 
@@ -295,8 +258,7 @@ def test_unused_bits_in_a_signature_are_refused():
     refused(605, "whole bytes", (altered, *rest), "FMC")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("kept", [1, 2, 3, 4])
+@forgeries("kept", 1, 2, 3, 4)
 def test_a_lower_part_of_another_device_is_refused(kept):
     own, other = Device(PDI), Device("ff" * 8, "LS_10")
     mixed = (*other.chain()[:kept], *own.chain()[kept:])
@@ -324,8 +286,7 @@ def gpu_extensions(switch):
 # Time.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("role", ROLES)
+@forgeries("role", *ROLES)
 def test_every_certificate_has_its_time(role):
     name = {"leaf": "FMC", "brom": "BROM", "ica": "ICA"}.get(role, role)
     times = {"not_before": NOW - SECOND, "not_after": NOW + SECOND}
@@ -363,22 +324,17 @@ def test_the_status_of_all_issued_by_nvidia_is_asked():
     ]
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("name", "role"),
-    [
-        ("NVIDIA GH100 Identity", "family"),
-        ("NVIDIA GH100 Provisioner ICA 1", "ICA"),
-        ("GH100 A01 GSP BROM", "BROM"),
-    ],
+@forgeries(
+    "name, role",
+    ("NVIDIA GH100 Identity", "family"),
+    ("NVIDIA GH100 Provisioner ICA 1", "ICA"),
+    ("GH100 A01 GSP BROM", "BROM"),
 )
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
-        (CertificateStatus.REVOKED, 610),
-        (CertificateStatus.HOLD, 611),
-        (CertificateStatus.UNKNOWN, 612),
-    ],
+@each(
+    "status, code",
+    (CertificateStatus.REVOKED, 610),
+    (CertificateStatus.HOLD, 611),
+    (CertificateStatus.UNKNOWN, 612),
 )
 def test_a_status_that_is_not_good_is_refused(name, role, status, code):
     cache = paths.Links()

@@ -19,6 +19,7 @@ from securetrain.evidence.gpu.ocsp import CLOCK_SKEW
 from tests import vocabulary
 from tests.evidence.gpu.authority import DAY, NOW, YEAR, issue, make_authority, new_key
 from tests.rsa_keys import rsa_key
+from tests.tables import each, forgeries
 
 AUTHORITY = make_authority()
 SIGNER, ISSUER, PRODUCT = AUTHORITY.signer, AUTHORITY.issuer, AUTHORITY.product
@@ -95,14 +96,12 @@ def test_a_list():
     verify(make(end=NOW))
 
 
-@pytest.mark.parametrize(
-    ("reason", "found"),
-    [
-        (None, CertificateStatus.REVOKED),
-        (x509.ReasonFlags.ca_compromise, CertificateStatus.REVOKED),
-        (x509.ReasonFlags.remove_from_crl, CertificateStatus.REVOKED),
-        (x509.ReasonFlags.certificate_hold, CertificateStatus.HOLD),
-    ],
+@each(
+    "reason, found",
+    (None, CertificateStatus.REVOKED),
+    (x509.ReasonFlags.ca_compromise, CertificateStatus.REVOKED),
+    (x509.ReasonFlags.remove_from_crl, CertificateStatus.REVOKED),
+    (x509.ReasonFlags.certificate_hold, CertificateStatus.HOLD),
 )
 def test_certificates_in_it(reason, found):
     extensions = [(x509.CRLReason(reason), False)] if reason else []
@@ -120,46 +119,32 @@ RSA = issue("RSA", key=rsa_key(2048))
 RSA_LEAF = issue("leaf", RSA, ca=False)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "data", "changes"),
-    [
-        pytest.param("713", make(by=PRODUCT), {}, id="by-the-ca-above"),
-        pytest.param("713", make(by=STRANGER.issuer), {}, id="by-a-stranger"),
-        pytest.param("713", make(), {"issuer": NO_LISTS}, id="issuer-may-not-sign-lists"),
-        pytest.param("713", make(), {"issuer": NO_USAGE}, id="issuer-without-key-usage"),
-        pytest.param("714", make(sign_with=new_key()), {}, id="another-key"),
-        pytest.param("714", make(algorithm=hashes.SHA256()), {}, id="sha256"),
-        pytest.param(
-            "714", make(by=P256), {"issuer": P256, "certificate": P256_LEAF}, id="p256-issuer"
-        ),
-        pytest.param(
-            "714", make(by=RSA), {"issuer": RSA, "certificate": RSA_LEAF}, id="rsa-issuer"
-        ),
-        pytest.param("715", make(), {"certificate": ISSUER}, id="another-issuers-certificate"),
-        pytest.param("716", make(end=NOW - timedelta(seconds=1)), {}, id="expired"),
-        pytest.param("716", make(revoke(), end=NOW - timedelta(seconds=1)), {}, id="and-revoked"),
-        pytest.param(
-            "717",
-            make(start=NOW + CLOCK_SKEW + timedelta(seconds=1), end=NOW + YEAR),
-            {},
-            id="from-the-future",
-        ),
-        pytest.param("711", make(extensions=((UNKNOWN, True),)), {}, id="critical-extension"),
-        pytest.param("711", make(extensions=((PARTIAL, True),)), {}, id="partial-list"),
-        pytest.param(
-            "711", make(extensions=((x509.DeltaCRLIndicator(3), True),)), {}, id="delta-list"
-        ),
-        pytest.param(
-            "711",
-            make(extensions=((x509.DeltaCRLIndicator(3), False),)),
-            {},
-            id="delta-list-not-critical",
-        ),
-        pytest.param("711", make(revoke(SIGNER, (INDIRECT, True))), {}, id="indirect-entry"),
-        pytest.param("711", make()[:-1], {}, id="truncated"),
-        pytest.param("711", make() + b"\0", {}, id="trailing"),
-    ],
+@forgeries(
+    "id, code, data, changes",
+    ("by-the-ca-above", "713", make(by=PRODUCT), {}),
+    ("by-a-stranger", "713", make(by=STRANGER.issuer), {}),
+    ("issuer-may-not-sign-lists", "713", make(), {"issuer": NO_LISTS}),
+    ("issuer-without-key-usage", "713", make(), {"issuer": NO_USAGE}),
+    ("another-key", "714", make(sign_with=new_key()), {}),
+    ("sha256", "714", make(algorithm=hashes.SHA256()), {}),
+    ("p256-issuer", "714", make(by=P256), {"issuer": P256, "certificate": P256_LEAF}),
+    ("rsa-issuer", "714", make(by=RSA), {"issuer": RSA, "certificate": RSA_LEAF}),
+    ("another-issuers-certificate", "715", make(), {"certificate": ISSUER}),
+    ("expired", "716", make(end=NOW - timedelta(seconds=1)), {}),
+    ("and-revoked", "716", make(revoke(), end=NOW - timedelta(seconds=1)), {}),
+    (
+        "from-the-future",
+        "717",
+        make(start=NOW + CLOCK_SKEW + timedelta(seconds=1), end=NOW + YEAR),
+        {},
+    ),
+    ("critical-extension", "711", make(extensions=((UNKNOWN, True),)), {}),
+    ("partial-list", "711", make(extensions=((PARTIAL, True),)), {}),
+    ("delta-list", "711", make(extensions=((x509.DeltaCRLIndicator(3), True),)), {}),
+    ("delta-list-not-critical", "711", make(extensions=((x509.DeltaCRLIndicator(3), False),)), {}),
+    ("indirect-entry", "711", make(revoke(SIGNER, (INDIRECT, True))), {}),
+    ("truncated", "711", make()[:-1], {}),
+    ("trailing", "711", make() + b"\0", {}),
 )
 def test_lists_that_count_for_nothing(code, data, changes):
     refused(f"ST-ATTS-{code}", data, **changes)

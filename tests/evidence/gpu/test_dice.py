@@ -27,6 +27,7 @@ from tests.evidence.gpu.forge import (
     spki,
     tcb_info,
 )
+from tests.tables import each, forgeries
 
 HOPPER, BLACKWELL = Device(), Device(chip="GB100")
 BROM = spki(HOPPER.private("brom"))
@@ -62,15 +63,12 @@ def test_the_first_fwid_counts_wherever_it_stands_in_the_bytes():
     assert blackwell(tcb_info(fwid_der(FWID), ZERO, ZERO)).fwid == FWID
 
 
-@pytest.mark.parametrize("flags", [None, b"\x80\x00\x00\x01", b"\x00", b"\x8f\xff\xff\xff", b""])
+@each("flags", None, b"\x80\x00\x00\x01", b"\x00", b"\x8f\xff\xff\xff", b"")
 def test_flags_that_tell_no_danger_are_fine(flags):
     assert blackwell(tcb_info(fwid_der(FWID), flags=flags)).fwid == FWID
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("bit", "name"), [(0x40, "not secure"), (0x20, "recovery"), (0x10, "debug")]
-)
+@forgeries("bit, name", (0x40, "not secure"), (0x20, "recovery"), (0x10, "debug"))
 def test_firmware_that_calls_itself_insecure_is_refused(bit, name):
     for flags in (bytes([bit]), bytes([0x80 | bit, 0, 0, 1])):
         refused(618, name, blackwell, tcb_info(fwid_der(FWID), flags=flags))
@@ -87,10 +85,7 @@ COMPOSITES = {
     "trailing-byte": (composite(BROM, FWID) + b"\0", ""),
     "cut": (composite(BROM, FWID)[:-1], ""),
     "without-a-key": (der(0x30, der(0x02, b"\1"), fwid_der(FWID)), ""),
-    "with-a-fourth-part": (
-        der(0x30, der(0x02, b"\1"), BROM, fwid_der(FWID), fwid_der(FWID)),
-        "",
-    ),
+    "with-a-fourth-part": (der(0x30, der(0x02, b"\1"), BROM, fwid_der(FWID), fwid_der(FWID)), ""),
     "fwid-with-a-third-part": (
         der(0x30, der(0x02, b"\1"), BROM, der(0x30, SHA384_OID, der(4, FWID), der(4, FWID))),
         "",
@@ -111,14 +106,12 @@ TCB_INFOS = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("value", "what"), COMPOSITES.values(), ids=COMPOSITES)
+@forgeries("id, value, what", COMPOSITES)
 def test_forged_composite_is_refused(value, what):
     refused(614, what, hopper, value)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("value", "what"), TCB_INFOS.values(), ids=TCB_INFOS)
+@forgeries("id, value, what", TCB_INFOS)
 def test_forged_tcb_info_is_refused(value, what):
     refused(614, what, blackwell, value)
 
@@ -134,17 +127,25 @@ def test_a_leaf_with_both_forms_is_refused():
     refused(614, "must have one", lambda _: identity(HOPPER, *both), None)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("names", "what"),
-    [
-        ([x509.DNSName("NVIDIA")], "0 DMTF"),
-        ([x509.OtherName(COMPOSITE, der(0x0C, b"NVIDIA:GH100:48B02DF44660DA06"))], "0 DMTF"),
-        ([x509.OtherName(DEVICE_INFO, der(0x0C, b"NVIDIA:GH100:48B02DF44660DA06"))] * 2, "2 DMTF"),
-        ([x509.OtherName(DEVICE_INFO, der(0x04, b"NVIDIA:GH100:48B02DF44660DA06"))], ""),
-        ([x509.OtherName(DEVICE_INFO, der(0x0C, b"\xff"))], ""),
-    ],
-    ids=["no-other-name", "name-of-another-form", "two-names", "not-a-string", "not-utf-8"],
+@forgeries(
+    "id, names, what",
+    ("no-other-name", [x509.DNSName("NVIDIA")], "0 DMTF"),
+    (
+        "name-of-another-form",
+        [x509.OtherName(COMPOSITE, der(0x0C, b"NVIDIA:GH100:48B02DF44660DA06"))],
+        "0 DMTF",
+    ),
+    (
+        "two-names",
+        [x509.OtherName(DEVICE_INFO, der(0x0C, b"NVIDIA:GH100:48B02DF44660DA06"))] * 2,
+        "2 DMTF",
+    ),
+    (
+        "not-a-string",
+        [x509.OtherName(DEVICE_INFO, der(0x04, b"NVIDIA:GH100:48B02DF44660DA06"))],
+        "",
+    ),
+    ("not-utf-8", [x509.OtherName(DEVICE_INFO, der(0x0C, b"\xff"))], ""),
 )
 def test_forged_device_name_is_refused(names, what):
     name = x509.SubjectAlternativeName(names), False

@@ -19,6 +19,7 @@ from tests import vocabulary
 from tests.evidence.gpu.authority import DAY, NOW, YEAR, make_authority
 from tests.evidence.gpu.rimforge import digest_of, manifest, sign
 from tests.evidence.vectors import needs_vectors, vector
+from tests.tables import forgeries
 
 AUTHORITY = make_authority(not_before=NOW - YEAR, not_after=NOW + DAY)
 
@@ -106,10 +107,7 @@ def ids(state):
 
 
 def test_ids():
-    assert ids(GPU) == [
-        "NV_GPU_VBIOS_1010_0200_882_96005E0001",
-        "NV_GPU_DRIVER_GH100_550.144.03",
-    ]
+    assert ids(GPU) == ["NV_GPU_VBIOS_1010_0200_882_96005E0001", "NV_GPU_DRIVER_GH100_550.144.03"]
     assert ids(SWITCH) == ["NV_SWITCH_BIOS_5612_0002_890_9610550001"]
     assert wanted_rims(SWITCH)[0].product == "LS10"
     lower = claim(GPU, project="g520", vbios="96.00.74.00.0d")
@@ -123,21 +121,18 @@ def test_ids():
     assert [one.product for one in wanted_rims(told)] == ["GB100", "GB10X"]
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("state", "what"),
-    [
-        pytest.param(claim(GPU, project="../.."), "board", id="project-with-a-path"),
-        pytest.param(claim(GPU, project_sku=""), "board", id="no-sku"),
-        pytest.param(claim(GPU, chip_sku="8_2"), "board", id="chip-sku"),
-        pytest.param(claim(GPU, vbios="96.00.5E.00"), "firmware", id="vbios"),
-        pytest.param(claim(GPU, vbios="96.00.5E.00.01\n"), "firmware", id="vbios-and-more"),
-        pytest.param(claim(GPU, driver="550.144.03/.."), "driver", id="driver-with-a-path"),
-        pytest.param(claim(GPU, driver=""), "driver", id="no-driver"),
-        pytest.param(claim(GPU, chip_info="GB/100"), "chip", id="chip-with-a-path"),
-        pytest.param(dataclasses.replace(GPU, chip="x" * 17), "chip", id="chip"),
-        pytest.param(claim(SWITCH, vbios="96"), "firmware", id="switch"),
-    ],
+@forgeries(
+    "id, state, what",
+    ("project-with-a-path", claim(GPU, project="../.."), "board"),
+    ("no-sku", claim(GPU, project_sku=""), "board"),
+    ("chip-sku", claim(GPU, chip_sku="8_2"), "board"),
+    ("vbios", claim(GPU, vbios="96.00.5E.00"), "firmware"),
+    ("vbios-and-more", claim(GPU, vbios="96.00.5E.00.01\n"), "firmware"),
+    ("driver-with-a-path", claim(GPU, driver="550.144.03/.."), "driver"),
+    ("no-driver", claim(GPU, driver=""), "driver"),
+    ("chip-with-a-path", claim(GPU, chip_info="GB/100"), "chip"),
+    ("chip", dataclasses.replace(GPU, chip="x" * 17), "chip"),
+    ("switch", claim(SWITCH, vbios="96"), "firmware"),
 )
 def test_devices_for_which_there_is_no_rim(state, what):
     error = refused("ST-ATTS-708", state)
@@ -148,20 +143,15 @@ def test_devices_for_which_there_is_no_rim(state, what):
 NAMES = dict(zip(("vbios", "driver", "bios"), STORE, strict=True))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("which", "data", "what"),
-    [
-        pytest.param("vbios", rim("96.00.5E.00.02"), "version 96.00.5E.00.02", id="another-vbios"),
-        pytest.param("vbios", rim(product="GB100"), "product GB100", id="another-chip"),
-        pytest.param("vbios", rim(edition="SWITCH"), "kind switch", id="a-switchs"),
-        pytest.param("vbios", DRIVER, "kind driver", id="a-drivers"),
-        pytest.param("driver", VBIOS, "kind vbios", id="a-vbios-for-the-driver"),
-        pytest.param("driver", rim("550.144.04"), "version 550.144.04", id="another-driver"),
-        pytest.param(
-            "driver", rim("550.144.03", product="GB100"), "product GB100", id="driver-of-blackwell"
-        ),
-    ],
+@forgeries(
+    "id, which, data, what",
+    ("another-vbios", "vbios", rim("96.00.5E.00.02"), "version 96.00.5E.00.02"),
+    ("another-chip", "vbios", rim(product="GB100"), "product GB100"),
+    ("a-switchs", "vbios", rim(edition="SWITCH"), "kind switch"),
+    ("a-drivers", "vbios", DRIVER, "kind driver"),
+    ("a-vbios-for-the-driver", "driver", VBIOS, "kind vbios"),
+    ("another-driver", "driver", rim("550.144.04"), "version 550.144.04"),
+    ("driver-of-blackwell", "driver", rim("550.144.03", product="GB100"), "product GB100"),
 )
 def test_a_rim_of_something_else(which, data, what):
     error = refused("ST-ATTS-708", store={**STORE, NAMES[which]: data})
@@ -177,15 +167,13 @@ def test_a_hopper_rim_for_a_blackwell_driver():
     assert "product GH100" in refused("ST-ATTS-708", blackwell, store=store).what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("which", ["vbios", "driver"])
+@forgeries("which", "vbios", "driver")
 def test_a_rim_that_is_not_there(which):
     store = {name: data for name, data in STORE.items() if name != NAMES[which]}
     assert refused("ST-ATTS-735", store=store).where == NAMES[which]
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("which", ["vbios", "driver"])
+@forgeries("which", "vbios", "driver")
 def test_a_rim_that_does_not_verify(which):
     data = STORE[NAMES[which]].replace(b'active="True"', b'active="False"')
     assert refused("ST-ATTS-703", store={**STORE, NAMES[which]: data}).where == NAMES[which]
@@ -196,8 +184,7 @@ def test_a_rim_by_somebody_else():
     assert refused("ST-ATTS-705", roots=make_authority().roots).where == NAMES["vbios"]
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("index", [1, 2, 3])
+@forgeries("index", 1, 2, 3)
 def test_a_measurement_that_is_not_golden(index):
     other = {**GPU.measurements, index: digest_of(999)}
     error = refused("ST-ATTS-622", dataclasses.replace(GPU, measurements=other))

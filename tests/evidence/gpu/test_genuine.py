@@ -21,6 +21,8 @@ from securetrain.evidence.gpu.topology import check_fabric
 from securetrain.evidence.node_evidence import DeviceEvidence, DeviceKind
 from securetrain.identity import paths
 from tests.evidence.vectors import needs_vectors, vector, vectors
+from tests.tables import forgeries
+from tests.vocabulary import refused
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 SDK = "NVIDIA__attestation-sdk/"
@@ -109,9 +111,7 @@ def test_reports_with_an_invalid_signature_are_refused():
     assert len(names) == 2
     for name in names:
         evidence, nonce = from_text(name, chain_of(name))
-        with pytest.raises(AttestationError) as caught:
-            verify(evidence, nonce)
-        assert caught.value.code == "ST-ATTS-603"
+        refused(AttestationError, "ST-ATTS-603", verify, evidence, nonce)
 
 
 @needs_vectors
@@ -155,8 +155,7 @@ def test_the_board_of_eight_gpus_and_four_switches_closes():
 
 
 @needs_vectors
-@pytest.mark.forgery
-@pytest.mark.parametrize("missing", range(12))
+@forgeries("missing", *range(12))
 def test_the_board_less_a_device_is_refused(missing):
     states = [verify(evidence, nonce) for evidence, nonce in board()]
     del states[missing]
@@ -194,17 +193,14 @@ def test_genuine_devices_dressed_as_another_kind_are_refused():
 @pytest.mark.forgery
 def test_another_nonce_is_refused():
     for _, evidence, _ in genuine():
-        with pytest.raises(AttestationError) as caught:
-            verify(evidence, bytes(32))
-        assert caught.value.code == "ST-ATTS-604"
+        refused(AttestationError, "ST-ATTS-604", verify, evidence, bytes(32))
 
 
 @needs_vectors
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [(CertificateStatus.HOLD, 611), (CertificateStatus.REVOKED, 610)],
-    ids=["hold", "revoked"],
+@forgeries(
+    "id, status, code",
+    ("hold", CertificateStatus.HOLD, 611),
+    ("revoked", CertificateStatus.REVOKED, 610),
 )
 def test_a_certificate_on_hold_is_told_from_a_revoked_one(status, code):
     """The hold itself is known to NVIDIA's OCSP responder alone; what it says is respected."""
@@ -216,17 +212,13 @@ def test_a_certificate_on_hold_is_told_from_a_revoked_one(status, code):
         return status if certificate == held else CertificateStatus.GOOD
 
     verify(evidence, nonce, status=lambda *_: CertificateStatus.GOOD)
-    with pytest.raises(AttestationError) as caught:
-        verify(evidence, nonce, status=lookup)
-    assert caught.value.code == f"ST-ATTS-{code}"
-    assert "BROM" in caught.value.where
+    error = refused(AttestationError, f"ST-ATTS-{code}", verify, evidence, nonce, status=lookup)
+    assert "BROM" in error.where
 
 
 @needs_vectors
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("year", "code", "role"),
-    [(2020, 608, "FMC"), (2021, 608, "ICA"), (2022, None, ""), (9999, None, "")],
+@forgeries(
+    "year, code, role", (2020, 608, "FMC"), (2021, 608, "ICA"), (2022, None, ""), (9999, None, "")
 )
 def test_certificates_have_their_time(year, code, role):
     """From the year that the youngest of the four shared and own certificates was made in."""
@@ -235,10 +227,8 @@ def test_certificates_have_their_time(year, code, role):
     if code is None:
         assert verify(evidence, nonce, now=now)
         return
-    with pytest.raises(AttestationError) as caught:
-        verify(evidence, nonce, now=now)
-    assert caught.value.code == f"ST-ATTS-{code}"
-    assert role in caught.value.where
+    error = refused(AttestationError, f"ST-ATTS-{code}", verify, evidence, nonce, now=now)
+    assert role in error.where
 
 
 def distinct():

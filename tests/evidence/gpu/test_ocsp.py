@@ -26,15 +26,9 @@ from securetrain.evidence.gpu.ocsp import (
     verify_response,
 )
 from tests import vocabulary
-from tests.evidence.gpu.authority import (
-    DAY,
-    OCSP_SIGNING,
-    YEAR,
-    issue,
-    make_authority,
-    new_key,
-)
+from tests.evidence.gpu.authority import DAY, OCSP_SIGNING, YEAR, issue, make_authority, new_key
 from tests.rsa_keys import rsa_key
+from tests.tables import each, forgeries
 
 # The library that makes responses says that they were produced now, whatever now is.
 NOW = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=30)
@@ -117,39 +111,35 @@ P256 = issue(
 )
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({"by": ISSUER}, id="by-the-issuer"),
-        pytest.param({"by": ISSUER, "certificates": []}, id="by-the-issuer-without-certificates"),
-        pytest.param({"named": HASH}, id="named-by-key"),
-        pytest.param({"by": ISSUER, "named": HASH}, id="issuer-named-by-key"),
-        pytest.param({"id_hash": hashes.SHA256()}, id="sha256-id"),
-        pytest.param({"id_hash": hashes.SHA1()}, id="sha1-id"),
-        pytest.param({"certificates": [RESPONDER, ISSUER]}, id="with-more-certificates"),
-        pytest.param({"certificates": [ISSUER, RESPONDER]}, id="with-more-before"),
-        pytest.param({"by": P256}, id="p256-responder"),
-        pytest.param({"nonce": b"n" * 32}, id="with-a-nonce-that-nobody-asked-for"),
-        pytest.param({"extensions": ((UNKNOWN, False),)}, id="with-an-extension"),
-        pytest.param({"extensions": ((x509.OCSPNonce(b"n" * 32), True),)}, id="critical-nonce"),
-        pytest.param({"start": NOW + CLOCK_SKEW}, id="a-fast-clock"),
-        pytest.param({"end": NOW}, id="the-last-moment"),
-        pytest.param({"end": None}, id="without-an-end"),
-    ],
+@each(
+    "id, changes",
+    ("by-the-issuer", {"by": ISSUER}),
+    ("by-the-issuer-without-certificates", {"by": ISSUER, "certificates": []}),
+    ("named-by-key", {"named": HASH}),
+    ("issuer-named-by-key", {"by": ISSUER, "named": HASH}),
+    ("sha256-id", {"id_hash": hashes.SHA256()}),
+    ("sha1-id", {"id_hash": hashes.SHA1()}),
+    ("with-more-certificates", {"certificates": [RESPONDER, ISSUER]}),
+    ("with-more-before", {"certificates": [ISSUER, RESPONDER]}),
+    ("p256-responder", {"by": P256}),
+    ("with-a-nonce-that-nobody-asked-for", {"nonce": b"n" * 32}),
+    ("with-an-extension", {"extensions": ((UNKNOWN, False),)}),
+    ("critical-nonce", {"extensions": ((x509.OCSPNonce(b"n" * 32), True),)}),
+    ("a-fast-clock", {"start": NOW + CLOCK_SKEW}),
+    ("the-last-moment", {"end": NOW}),
+    ("without-an-end", {"end": None}),
 )
 def test_what_is_accepted(changes):
     assert verify(respond(**changes)).status is CertificateStatus.GOOD
 
 
-@pytest.mark.parametrize(
-    ("status", "reason", "found"),
-    [
-        (REVOKED, None, CertificateStatus.REVOKED),
-        (REVOKED, x509.ReasonFlags.key_compromise, CertificateStatus.REVOKED),
-        (REVOKED, x509.ReasonFlags.superseded, CertificateStatus.REVOKED),
-        (REVOKED, x509.ReasonFlags.certificate_hold, CertificateStatus.HOLD),
-        (ocsp.OCSPCertStatus.UNKNOWN, None, CertificateStatus.UNKNOWN),
-    ],
+@each(
+    "status, reason, found",
+    (REVOKED, None, CertificateStatus.REVOKED),
+    (REVOKED, x509.ReasonFlags.key_compromise, CertificateStatus.REVOKED),
+    (REVOKED, x509.ReasonFlags.superseded, CertificateStatus.REVOKED),
+    (REVOKED, x509.ReasonFlags.certificate_hold, CertificateStatus.HOLD),
+    (ocsp.OCSPCertStatus.UNKNOWN, None, CertificateStatus.UNKNOWN),
 )
 def test_what_is_not_good(status, reason, found):
     answer = verify(respond(status=status, reason=reason))
@@ -260,10 +250,8 @@ def test_bytes_that_are_no_response():
     assert "the limit" not in refused("ST-ATTS-711", bytes(LIMIT))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "status",
-    [s for s in ocsp.OCSPResponseStatus if s is not ocsp.OCSPResponseStatus.SUCCESSFUL],
+@forgeries(
+    "status", *[s for s in ocsp.OCSPResponseStatus if s is not ocsp.OCSPResponseStatus.SUCCESSFUL]
 )
 def test_a_responder_that_does_not_answer(status):
     data = ocsp.OCSPResponseBuilder.build_unsuccessful(status).public_bytes(Encoding.DER)
@@ -316,9 +304,8 @@ def test_revoked_counts_only_when_it_verifies():
     refused("ST-ATTS-716", respond(status=REVOKED, end=NOW - timedelta(seconds=1)))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("changed", ["", "serial_number", "issuer_name_hash", "issuer_key_hash"])
-@pytest.mark.parametrize("algorithm", [hashes.SHA1(), hashes.SHA256(), hashes.SHA384()])
+@forgeries("changed", "", "serial_number", "issuer_name_hash", "issuer_key_hash")
+@each("algorithm", hashes.SHA1(), hashes.SHA256(), hashes.SHA384())
 def test_every_part_of_the_id_counts(algorithm, changed):
     builder = ocsp.OCSPRequestBuilder()
     own = builder.add_certificate(SIGNER.certificate, ISSUER.certificate, algorithm).build()

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What devices say of themselves, well and badly said."""
 
-import pytest
-
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.opaque import Mode, read_gpu, read_switch
 from tests import vocabulary
@@ -15,6 +13,7 @@ from tests.evidence.gpu.forge import (
     links_of_gpu,
     links_of_switch,
 )
+from tests.tables import each, forgeries
 
 PDI = "00112233445566aa"
 OF_SWITCH = SWITCH_FIELDS | {22: bytes.fromhex(PDI), 26: links_of_switch(GPUS)}
@@ -73,18 +72,16 @@ def test_a_gpu_without_switches_says_nothing_of_them():
     assert gpu(f22=None).peers == frozenset()
 
 
-@pytest.mark.parametrize(
-    ("flag", "protected", "mode"),
-    [
-        (b"\x00\x00", b"\x55", Mode.SPT),
-        (b"\x00\x00", None, Mode.SPT),
-        (b"\x01\x00", b"\x55", Mode.MPT),
-        (b"\x02\x00", b"\xaa", Mode.PPCIE),
-        (b"\x02\x00", None, Mode.PPCIE),
-        (None, b"\xaa", Mode.PPCIE),
-        (None, b"\x55", Mode.UNSTATED),
-        (None, None, Mode.UNSTATED),
-    ],
+@each(
+    "flag, protected, mode",
+    (b"\x00\x00", b"\x55", Mode.SPT),
+    (b"\x00\x00", None, Mode.SPT),
+    (b"\x01\x00", b"\x55", Mode.MPT),
+    (b"\x02\x00", b"\xaa", Mode.PPCIE),
+    (b"\x02\x00", None, Mode.PPCIE),
+    (None, b"\xaa", Mode.PPCIE),
+    (None, b"\x55", Mode.UNSTATED),
+    (None, None, Mode.UNSTATED),
 )
 def test_the_mode_is_told_by_two_fields(flag, protected, mode):
     assert gpu(f36=flag, f21=protected).mode is mode
@@ -108,7 +105,7 @@ def test_an_unlocked_switch_is_told():
     assert switch(f25=b"\x02\x00").locked is False
 
 
-@pytest.mark.parametrize("version", [b"\x00\x00", b"\x01\x00", None])
+@each("version", b"\x00\x00", b"\x01\x00", None)
 def test_known_versions_are_read(version):
     assert gpu(f34=version).driver == "590.12"
     assert switch(f34=version).pdi == PDI
@@ -157,14 +154,12 @@ OF_SWITCH_FORGED = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("fields", "what"), OF_GPU.values(), ids=OF_GPU)
+@forgeries("id, fields, what", OF_GPU)
 def test_a_gpu_that_says_nonsense_is_refused(fields, what):
     refused(lambda: gpu(**fields), what)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("fields", "what"), OF_SWITCH_FORGED.values(), ids=OF_SWITCH_FORGED)
+@forgeries("id, fields, what", OF_SWITCH_FORGED)
 def test_a_switch_that_says_nonsense_is_refused(fields, what):
     refused(lambda: switch(**fields), what)
 

@@ -10,14 +10,11 @@ import pytest
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.certificates import NVIDIA_DEVICE_ROOTS
 from securetrain.evidence.gpu.opaque import Mode
-from securetrain.evidence.gpu.reference import (
-    GpuReference,
-    check_reference,
-    compare_measurements,
-)
+from securetrain.evidence.gpu.reference import GpuReference, check_reference, compare_measurements
 from securetrain.evidence.gpu.report import Architecture
 from tests import vocabulary
 from tests.evidence.gpu.forge import Device
+from tests.tables import each, forgeries
 
 GPU, SWITCH = Device("aa" * 8).state(), Device("55" * 8, "LS_10").state()
 OURS = GpuReference(devices=(GPU.pdi, SWITCH.pdi), gpus=1, switches=1)
@@ -37,7 +34,7 @@ def refused(code, what, call, *arguments, **keywords):
 # Inventory, modes and versions.
 
 
-@pytest.mark.parametrize("state", [GPU, SWITCH], ids=["gpu", "switch"])
+@each("id, state", ("gpu", GPU), ("switch", SWITCH))
 def test_our_own_devices_are_accepted(state):
     check_reference(state, OURS)
     check_reference(
@@ -83,8 +80,7 @@ FORGED = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("changes", "code", "what"), FORGED.values(), ids=FORGED)
+@forgeries("id, changes, code, what", FORGED)
 def test_a_device_that_is_not_accepted(changes, code, what):
     refused(code, what, check_reference, GPU, reference(**changes))
 
@@ -103,15 +99,14 @@ def test_a_ban_is_stronger_than_the_inventory_and_older_versions():
     refused(626, "banned", check_reference, SWITCH, banned)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("driver", ["590", "590.12-beta", "r590.12", "590..12", "590.12.1.1.1"])
+@forgeries("driver", "590", "590.12-beta", "r590.12", "590..12", "590.12.1.1.1")
 def test_a_driver_whose_version_has_no_order_is_refused(driver):
     state = Device("aa" * 8, fields={3: driver.encode() + b"\0"}).state()
     check_reference(state, OURS)
     refused(627, "no order", check_reference, state, reference(minimum_driver="1.0"))
 
 
-@pytest.mark.parametrize("oldest", ["590.11", "589.999.999", "99.0", "590.12"])
+@each("oldest", "590.11", "589.999.999", "99.0", "590.12")
 def test_versions_are_numbers(oldest):
     check_reference(GPU, reference(minimum_driver=oldest))
 
@@ -148,7 +143,7 @@ BAD_FIELDS = {
 }
 
 
-@pytest.mark.parametrize("fields", BAD_FIELDS.values(), ids=BAD_FIELDS)
+@each("id, fields", BAD_FIELDS)
 def test_misspelt_reference_values_are_refused(fields):
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(msgspec.json.encode(fields), type=GpuReference)
@@ -251,8 +246,7 @@ COMPARISONS = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("rims", "code", "what"), COMPARISONS.values(), ids=COMPARISONS)
+@forgeries("id, rims, code, what", COMPARISONS)
 def test_measurements_that_are_not_golden(rims, code, what):
     rims = {"vbios": VBIOS, "driver": DRIVER} | rims
     refused(code, what, compare_measurements, GPU, **rims)

@@ -34,6 +34,7 @@ from tests.evidence.gpu.forge import (
     tcb_info,
     verify,
 )
+from tests.tables import each, forgeries
 
 ORDER = int(
     "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973",
@@ -48,14 +49,11 @@ def refused(code, what, evidence, **changes):
     assert error.where.startswith(changes.get("where", str(evidence.kind)))
 
 
-@pytest.mark.parametrize(
-    ("device", "architecture", "mode"),
-    [
-        (HOPPER, Architecture.HOPPER, Mode.SPT),
-        (BLACKWELL, Architecture.BLACKWELL, Mode.SPT),
-        (SWITCH, Architecture.LS10, None),
-    ],
-    ids=lambda value: str(value)[:8],
+@each(
+    "device, architecture, mode",
+    (HOPPER, Architecture.HOPPER, Mode.SPT),
+    (BLACKWELL, Architecture.BLACKWELL, Mode.SPT),
+    (SWITCH, Architecture.LS10, None),
 )
 def test_a_device_is_known(device, architecture, mode):
     state = verify(device.evidence())
@@ -102,19 +100,21 @@ def test_the_label_of_the_driver_is_not_read():
 
 
 def test_nvidias_root_is_the_default():
-    with pytest.raises(AttestationError) as caught:
-        verify_device(HOPPER.evidence(), nonce=NONCE, now=END)
-    assert caught.value.code == "ST-ATTS-609"
+    vocabulary.refused(
+        AttestationError, "ST-ATTS-609", verify_device, HOPPER.evidence(), nonce=NONCE, now=END
+    )
 
 
 # Freshness.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "nonce",
-    [bytes(32), NONCE[:31], NONCE + b"\0", b"", device_nonce(NONCE)],
-    ids=["zero", "short", "long", "empty", "another"],
+@forgeries(
+    "id, nonce",
+    ("zero", bytes(32)),
+    ("short", NONCE[:31]),
+    ("long", NONCE + b"\0"),
+    ("empty", b""),
+    ("another", device_nonce(NONCE)),
 )
 def test_a_report_of_another_nonce_is_refused(nonce):
     refused(604, "was asked", HOPPER.evidence(), nonce=nonce)
@@ -147,8 +147,7 @@ SIGNATURES = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("signature", SIGNATURES.values(), ids=SIGNATURES)
+@forgeries("id, signature", SIGNATURES)
 def test_forged_signature_is_refused(signature):
     verify(HOPPER.evidence(signature=GENUINE))
     refused(603, "did not sign", HOPPER.evidence(signature=signature))
@@ -173,8 +172,7 @@ def test_every_altered_byte_of_a_report_is_refused():
         assert caught.value.code in {"ST-ATTS-601", "ST-ATTS-603", "ST-ATTS-604"}, offset
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("number", range(5))
+@forgeries("number", *range(5))
 def test_every_altered_byte_of_a_certificate_is_refused(number):
     cache = paths.Links()
     evidence = HOPPER.evidence()
@@ -194,19 +192,18 @@ def test_every_altered_byte_of_a_certificate_is_refused(number):
 # Kind and architecture.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("device", "claimed"),
-    [(SWITCH, DeviceKind.GPU), (HOPPER, DeviceKind.SWITCH), (BLACKWELL, DeviceKind.SWITCH)],
-    ids=["switch-as-gpu", "hopper-as-switch", "blackwell-as-switch"],
+@forgeries(
+    "id, device, claimed",
+    ("switch-as-gpu", SWITCH, DeviceKind.GPU),
+    ("hopper-as-switch", HOPPER, DeviceKind.SWITCH),
+    ("blackwell-as-switch", BLACKWELL, DeviceKind.SWITCH),
 )
 def test_a_device_dressed_as_another_kind_is_refused(device, claimed):
     evidence = msgspec.structs.replace(device.evidence(), kind=claimed)
     refused(615, f"sent as evidence of a {claimed}", evidence)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("chip", ["GA100", "TU102", "LS_11", "XGH1"])
+@forgeries("chip", "GA100", "TU102", "LS_11", "XGH1")
 def test_an_unknown_chip_is_refused(chip):
     refused(616, "no known family", Device(chip=chip).evidence())
 
@@ -232,16 +229,13 @@ def test_a_blackwell_with_the_extension_of_hopper_is_refused():
     refused(616, "blackwell has 2.23.133.5.4.1.1", device.evidence())
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("chip", "chip_id"), [("GH100", 0x1A0), ("GB100", 0x180), ("GH100", 0x170), ("GH100", 0x18)]
-)
+@forgeries("chip, chip_id", ("GH100", 0x1A0), ("GB100", 0x180), ("GH100", 0x170), ("GH100", 0x18))
 def test_a_chip_id_of_another_family_is_refused(chip, chip_id):
     fields = {4: chip_id.to_bytes(8, "little")}
     refused(616, f"chip id {chip_id:#x}", Device(chip=chip, fields=fields).evidence())
 
 
-@pytest.mark.parametrize(("chip", "chip_id"), [("GB100", 0x1A2), ("GB202", 0x1B2)])
+@each("chip, chip_id", ("GB100", 0x1A2), ("GB202", 0x1B2))
 def test_chips_of_one_family_are_known(chip, chip_id):
     device = Device(chip=chip, fields={4: chip_id.to_bytes(8, "little")})
     assert verify(device.evidence()).architecture is Architecture.BLACKWELL
@@ -250,11 +244,10 @@ def test_chips_of_one_family_are_known(chip, chip_id):
 # Report against certificates.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "fwid", [bytes(48), FWID[:47], FWID + b"\0", b""], ids=["zero", "short", "long", "empty"]
+@forgeries(
+    "id, fwid", ("zero", bytes(48)), ("short", FWID[:47]), ("long", FWID + b"\0"), ("empty", b"")
 )
-@pytest.mark.parametrize("chip", ["GH100", "GB100"])
+@each("chip", "GH100", "GB100")
 def test_firmware_that_the_certificate_does_not_name_is_refused(chip, fwid):
     refused(613, "in the certificate", Device(chip=chip, fields={20: fwid}).evidence())
 

@@ -17,6 +17,7 @@ from tests.evidence.gpu.rimforge import manifest, sign
 from tests.evidence.gpu.test_crl import make as make_crl
 from tests.evidence.gpu.test_crl import revoke
 from tests.evidence.gpu.test_ocsp import AUTHORITY, NOW, VALID, respond
+from tests.tables import forgeries
 
 SIGNER, ISSUER, PRODUCT, ROOT = AUTHORITY.chain
 UNTIL = {"start": NOW - DAY, "end": NOW + DAY}
@@ -42,17 +43,12 @@ class Store:
 
 def response(certificate, issuer, **changes):
     by = issue("Responder", issuer, ca=False, extra=(OCSP_SIGNING,), **VALID)
-    return {
-        ocsp_id(certificate.certificate): respond(certificate, issuer, by=by, **changes),
-    }
+    return {ocsp_id(certificate.certificate): respond(certificate, issuer, by=by, **changes)}
 
 
 REVOKED = {"status": ocsp.OCSPCertStatus.REVOKED}
 LIST = {crl_id(PRODUCT.certificate): make_crl(by=PRODUCT, **UNTIL)}
-DOCUMENTS = {
-    "ocsp": {**response(SIGNER, ISSUER), **response(PRODUCT, ROOT)},
-    "crl": LIST,
-}
+DOCUMENTS = {"ocsp": {**response(SIGNER, ISSUER), **response(PRODUCT, ROOT)}, "crl": LIST}
 
 
 def ask(store, holder=SIGNER, issuer=ISSUER, now=NOW):
@@ -119,10 +115,7 @@ def test_documents_that_do_not_verify():
     assert "RIM Signer" in refused("ST-ATTS-711", Store(crl={ISSUER.pin: b"x"})).where
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("holder", "issuer"), [(SIGNER, ISSUER), (ISSUER, PRODUCT), (PRODUCT, ROOT)]
-)
+@forgeries("holder, issuer", (SIGNER, ISSUER), (ISSUER, PRODUCT), (PRODUCT, ROOT))
 def test_a_rim_under_a_revoked_certificate(holder, issuer):
     documents = {**DOCUMENTS["ocsp"], **response(ISSUER, PRODUCT)}
     data = sign(manifest(), AUTHORITY)
@@ -131,9 +124,5 @@ def test_a_rim_under_a_revoked_certificate(holder, issuer):
     bad = Store(ocsp={**documents, **response(holder, issuer, **REVOKED)})
     with pytest.raises(AttestationError, match="ST-ATTS-719"):
         parse_rim(
-            data,
-            roots=AUTHORITY.roots,
-            now=NOW,
-            status=CachedStatus(bad, NOW),
-            allow_expired=True,
+            data, roots=AUTHORITY.roots, now=NOW, status=CachedStatus(bad, NOW), allow_expired=True
         )

@@ -21,6 +21,7 @@ from tests import vocabulary
 from tests.evidence.gpu.authority import DAY, NOW, YEAR, make_authority
 from tests.evidence.gpu.rimforge import SHA384, SWID, TCG, digest_of, manifest, resource, sign
 from tests.evidence.vectors import needs_vectors, vector, vectors
+from tests.tables import each, forgeries
 
 AUTHORITY = make_authority(not_before=NOW - YEAR, not_after=NOW + DAY)
 TEXT = manifest()
@@ -54,14 +55,12 @@ def test_a_rim():
     assert rim.certificates[0] == AUTHORITY.signer.certificate
 
 
-@pytest.mark.parametrize(
-    ("edition", "version", "kind"),
-    [
-        ("GPU", "550.144.03", RimKind.DRIVER),
-        ("GPU", "545.00", RimKind.DRIVER),
-        ("GPU", "96.00.5e.00.01", RimKind.VBIOS),
-        ("SWITCH", "96.10.55.00.01", RimKind.SWITCH),
-    ],
+@each(
+    "edition, version, kind",
+    ("GPU", "550.144.03", RimKind.DRIVER),
+    ("GPU", "545.00", RimKind.DRIVER),
+    ("GPU", "96.00.5e.00.01", RimKind.VBIOS),
+    ("SWITCH", "96.10.55.00.01", RimKind.SWITCH),
 )
 def test_kinds(edition, version, kind):
     rim = parse(sign(manifest(version, edition=edition), AUTHORITY))
@@ -78,71 +77,55 @@ def test_many_alternatives_and_any_hex():
 # Content that its signer should not have signed.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("old", "new", "what"),
-    [
-        pytest.param('supplemental="false"', 'supplemental="true"', "supplemental", id="patch-tag"),
-        pytest.param('corpus="false"', 'corpus="true"', "corpus", id="corpus"),
-        pytest.param('patch="false"', 'patch="true"', "patch", id="patch"),
-        pytest.param('tagId="ab', 'tagId="xx', "tagId", id="tag-id"),
-        pytest.param(' tagVersion="0"', "", "other attributes", id="no-tag-version"),
-        pytest.param(" corpus=", ' Id="a" corpus=', "other attributes", id="id"),
-        pytest.param("SoftwareIdentity", "Tag", "SoftwareIdentity", id="root"),
-        pytest.param('role="soft', 'role="Soft', "role", id="role"),
-        pytest.param('name="NVIDIA Corporation"', 'name="ACME"', "name is 'ACME'", id="creator"),
-        pytest.param(
-            'FirmwareManufacturerId="5703"', 'FirmwareManufacturerId="311"', "311", id="firmware-by"
-        ),
-        pytest.param(
-            'PlatformManufacturerId="5703"', 'PlatformManufacturerId="311"', "311", id="platform-by"
-        ),
-        pytest.param('PayloadType="direct"', 'PayloadType="indirect"', "PayloadType", id="payload"),
-        pytest.param('BindingSpec="RIMIM"', 'BindingSpec="X"', "BindingSpec", id="binding"),
-        pytest.param('product="GH100"', 'product="GB100"', "differ", id="product"),
-        pytest.param(
-            'PlatformModel="GH100"', 'PlatformModel="GB100"', "differ", id="platform-model"
-        ),
-        pytest.param(' name="GH100"', ' name="GB100"', "differ", id="tag-name"),
-        pytest.param('edition="GPU"', 'edition="SWITCHES"', "edition", id="edition"),
-        pytest.param("96.00.5E.00.01", "96.00.5E.00", "version", id="version"),
-        pytest.param("96.00.5E.00.01", "96.00.5E.00.01.02", "version", id="long-version"),
-        pytest.param("96.00.5E.00.01", "../../x", "colloquialVersion", id="version-with-path"),
-        pytest.param(f' xmlns:ns1="{TCG}"', f' xmlns:ns1="{SWID}"', "other", id="meta-namespace"),
-        pytest.param("></ns0:Entity>", "><ns0:Link></ns0:Link></ns0:Entity>", "content", id="link"),
-        pytest.param("></ns0:Meta>", ">x</ns0:Meta>", "content", id="in-meta"),
-        pytest.param(
-            f'SHA384="{SHA384}"', f'SHA384="{SHA384}" size="1"', "other", id="payload-attribute"
-        ),
-        pytest.param(
-            "</ns0:Payload>",
-            "</ns0:Payload><ns0:Payload></ns0:Payload>",
-            "expected Entity",
-            id="payloads",
-        ),
-        pytest.param("ns0:Entity", "ns0:Entities", "Entity", id="entity-name"),
-        pytest.param("ns0:Meta", "ns0:Metas", "Meta", id="meta-name"),
-        pytest.param("ns0:Payload", "ns0:Evidence", "Payload", id="evidence"),
-        pytest.param("ns0:Resource", "ns0:File", "Resource", id="file"),
-        pytest.param('type="Measurement"', 'type="Other"', "type", id="type"),
-        pytest.param('active="True"', 'active="true"', "active", id="active"),
-        pytest.param('size="48"', 'size="32"', "size", id="size"),
-        pytest.param('index="1"', 'index="0"', "a second measurement 0", id="index-twice"),
-        pytest.param('index="1"', 'index="256"', "index 256", id="index-too-large"),
-        pytest.param('index="1"', 'index="-1"', "index", id="index-negative"),
-        pytest.param('index="1"', 'index="01"', "index", id="index-spelling"),
-        pytest.param('index="1"', 'index="\u0661"', "index", id="index-digits-of-another-script"),
-        pytest.param('alternatives="2"', 'alternatives="1"', "1 alternatives, but", id="fewer"),
-        pytest.param('alternatives="2"', 'alternatives="3"', "3 alternatives, but", id="more"),
-        pytest.param("ns2:Hash1=", "ns2:Hash2=", "2 alternatives, but", id="gap"),
-        pytest.param("ns2:Hash1=", "ns2:hash1=", "2 alternatives, but", id="name"),
-        pytest.param(' active="T', ' Hash1="0" active="T', "other", id="hash-of-no-namespace"),
-        pytest.param(digest_of(0).hex(), "00" * 32, "Hash0", id="short-digest"),
-        pytest.param(digest_of(0).hex(), "0g" * 48, "Hash0", id="digest-that-is-no-hex"),
-        pytest.param(digest_of(0).hex(), " " + "0" * 95, "Hash0", id="digest-with-a-space"),
-        pytest.param("></ns0:Resource>", ">x</ns0:Resource>", "content", id="in-resource"),
-        pytest.param(' name="Me', ' more="1" name="Me', "other attributes", id="attribute"),
-    ],
+@forgeries(
+    "id, old, new, what",
+    ("patch-tag", 'supplemental="false"', 'supplemental="true"', "supplemental"),
+    ("corpus", 'corpus="false"', 'corpus="true"', "corpus"),
+    ("patch", 'patch="false"', 'patch="true"', "patch"),
+    ("tag-id", 'tagId="ab', 'tagId="xx', "tagId"),
+    ("no-tag-version", ' tagVersion="0"', "", "other attributes"),
+    ("id", " corpus=", ' Id="a" corpus=', "other attributes"),
+    ("root", "SoftwareIdentity", "Tag", "SoftwareIdentity"),
+    ("role", 'role="soft', 'role="Soft', "role"),
+    ("creator", 'name="NVIDIA Corporation"', 'name="ACME"', "name is 'ACME'"),
+    ("firmware-by", 'FirmwareManufacturerId="5703"', 'FirmwareManufacturerId="311"', "311"),
+    ("platform-by", 'PlatformManufacturerId="5703"', 'PlatformManufacturerId="311"', "311"),
+    ("payload", 'PayloadType="direct"', 'PayloadType="indirect"', "PayloadType"),
+    ("binding", 'BindingSpec="RIMIM"', 'BindingSpec="X"', "BindingSpec"),
+    ("product", 'product="GH100"', 'product="GB100"', "differ"),
+    ("platform-model", 'PlatformModel="GH100"', 'PlatformModel="GB100"', "differ"),
+    ("tag-name", ' name="GH100"', ' name="GB100"', "differ"),
+    ("edition", 'edition="GPU"', 'edition="SWITCHES"', "edition"),
+    ("version", "96.00.5E.00.01", "96.00.5E.00", "version"),
+    ("long-version", "96.00.5E.00.01", "96.00.5E.00.01.02", "version"),
+    ("version-with-path", "96.00.5E.00.01", "../../x", "colloquialVersion"),
+    ("meta-namespace", f' xmlns:ns1="{TCG}"', f' xmlns:ns1="{SWID}"', "other"),
+    ("link", "></ns0:Entity>", "><ns0:Link></ns0:Link></ns0:Entity>", "content"),
+    ("in-meta", "></ns0:Meta>", ">x</ns0:Meta>", "content"),
+    ("payload-attribute", f'SHA384="{SHA384}"', f'SHA384="{SHA384}" size="1"', "other"),
+    ("payloads", "</ns0:Payload>", "</ns0:Payload><ns0:Payload></ns0:Payload>", "expected Entity"),
+    ("entity-name", "ns0:Entity", "ns0:Entities", "Entity"),
+    ("meta-name", "ns0:Meta", "ns0:Metas", "Meta"),
+    ("evidence", "ns0:Payload", "ns0:Evidence", "Payload"),
+    ("file", "ns0:Resource", "ns0:File", "Resource"),
+    ("type", 'type="Measurement"', 'type="Other"', "type"),
+    ("active", 'active="True"', 'active="true"', "active"),
+    ("size", 'size="48"', 'size="32"', "size"),
+    ("index-twice", 'index="1"', 'index="0"', "a second measurement 0"),
+    ("index-too-large", 'index="1"', 'index="256"', "index 256"),
+    ("index-negative", 'index="1"', 'index="-1"', "index"),
+    ("index-spelling", 'index="1"', 'index="01"', "index"),
+    ("index-digits-of-another-script", 'index="1"', 'index="\u0661"', "index"),
+    ("fewer", 'alternatives="2"', 'alternatives="1"', "1 alternatives, but"),
+    ("more", 'alternatives="2"', 'alternatives="3"', "3 alternatives, but"),
+    ("gap", "ns2:Hash1=", "ns2:Hash2=", "2 alternatives, but"),
+    ("name", "ns2:Hash1=", "ns2:hash1=", "2 alternatives, but"),
+    ("hash-of-no-namespace", ' active="T', ' Hash1="0" active="T', "other"),
+    ("short-digest", digest_of(0).hex(), "00" * 32, "Hash0"),
+    ("digest-that-is-no-hex", digest_of(0).hex(), "0g" * 48, "Hash0"),
+    ("digest-with-a-space", digest_of(0).hex(), " " + "0" * 95, "Hash0"),
+    ("in-resource", "></ns0:Resource>", ">x</ns0:Resource>", "content"),
+    ("attribute", ' name="Me', ' more="1" name="Me', "other attributes"),
 )
 def test_content_that_is_no_rim(old, new, what):
     whole = {"SoftwareIdentity", "ns0:Entity", "ns0:Meta", "ns0:Payload", "ns0:Resource"}
@@ -151,34 +134,31 @@ def test_content_that_is_no_rim(old, new, what):
     assert what in refused("ST-ATTS-701", sign(text, AUTHORITY)).what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        pytest.param(manifest(measurements={}), "no measurement is active", id="nothing-active"),
-        pytest.param(manifest(measurements={}, inactive=()), "no measurement", id="empty"),
-        pytest.param(manifest(measurements={0: []}), "with 0 alternatives", id="no-alternatives"),
-        pytest.param(
-            manifest(measurements={0: [digest_of(n) for n in range(MAX_ALTERNATIVES + 1)]}),
-            "with 33 alternatives",
-            id="too-many-alternatives",
+@forgeries(
+    "id, text, what",
+    ("nothing-active", manifest(measurements={}), "no measurement is active"),
+    ("empty", manifest(measurements={}, inactive=()), "no measurement"),
+    ("no-alternatives", manifest(measurements={0: []}), "with 0 alternatives"),
+    (
+        "too-many-alternatives",
+        manifest(measurements={0: [digest_of(n) for n in range(MAX_ALTERNATIVES + 1)]}),
+        "with 33 alternatives",
+    ),
+    ("switch-driver", manifest("550.144.03", edition="SWITCH"), "edition"),
+    (
+        "index-twice-once-inactive",
+        manifest(inactive=()).replace(
+            "</ns0:Payload>", resource(1, [digest_of(7)], active=False) + "</ns0:Payload>"
         ),
-        pytest.param(manifest("550.144.03", edition="SWITCH"), "edition", id="switch-driver"),
-        pytest.param(
-            manifest(inactive=()).replace(
-                "</ns0:Payload>", resource(1, [digest_of(7)], active=False) + "</ns0:Payload>"
-            ),
-            "a second measurement 1",
-            id="index-twice-once-inactive",
-        ),
-        pytest.param(
-            manifest(measurements={0: [digest_of(0)]})
-            .replace("ns2:Hash0", "ns5:Hash0")
-            .replace("<ns0:Resource", f'<ns0:Resource xmlns:ns5="{TCG}"'),
-            "other attributes",
-            id="hash-of-another-namespace",
-        ),
-    ],
+        "a second measurement 1",
+    ),
+    (
+        "hash-of-another-namespace",
+        manifest(measurements={0: [digest_of(0)]})
+        .replace("ns2:Hash0", "ns5:Hash0")
+        .replace("<ns0:Resource", f'<ns0:Resource xmlns:ns5="{TCG}"'),
+        "other attributes",
+    ),
 )
 def test_manifests_that_say_nothing_or_two_things(text, what):
     assert what in refused("ST-ATTS-701", sign(text, AUTHORITY)).what
@@ -234,14 +214,11 @@ def test_an_expired_rim_must_still_verify():
     refused("ST-ATTS-703", bad, now=NOW + 9 * YEAR, allow_expired=True)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
-        (CertificateStatus.REVOKED, "ST-ATTS-719"),
-        (CertificateStatus.HOLD, "ST-ATTS-720"),
-        (CertificateStatus.UNKNOWN, "ST-ATTS-721"),
-    ],
+@forgeries(
+    "status, code",
+    (CertificateStatus.REVOKED, "ST-ATTS-719"),
+    (CertificateStatus.HOLD, "ST-ATTS-720"),
+    (CertificateStatus.UNKNOWN, "ST-ATTS-721"),
 )
 def test_a_revoked_signer(status, code):
     for allow in (False, True):
@@ -355,7 +332,7 @@ def load(name):
 
 
 @needs_vectors
-@pytest.mark.parametrize("name", GENUINE)
+@each("name", *GENUINE)
 def test_genuine_rims(name):
     data = load(name)
     rim = parse_rim(data, roots=NVIDIA_RIM_ROOTS, now=NOW, allow_expired=True)
@@ -373,8 +350,7 @@ def test_genuine_rims(name):
 
 
 @needs_vectors
-@pytest.mark.forgery
-@pytest.mark.parametrize("name", BAD)
+@forgeries("name", *BAD)
 def test_nvidias_own_bad_rims(name):
     code, what = BAD[name]
     with pytest.raises(AttestationError) as caught:
@@ -391,16 +367,13 @@ def test_every_rim_is_one_of_these():
 
 
 @needs_vectors
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("old", "new", "code"),
-    [
-        (b'index="1" active="True"', b'index="1" active="False"', "ST-ATTS-703"),
-        (b"<ns0:Payload", b"<!--x--><ns0:Payload", "ST-ATTS-701"),
-        (b"</ns0:Payload>", b"<ns0:Resource/></ns0:Payload>", "ST-ATTS-703"),
-        (b"96.10.55.00.01", b"96.10.55.00.02", "ST-ATTS-703"),
-        (f'xmlns:SHA384="{SHA384}"'.encode(), b"", "ST-ATTS-703"),
-    ],
+@forgeries(
+    "old, new, code",
+    (b'index="1" active="True"', b'index="1" active="False"', "ST-ATTS-703"),
+    (b"<ns0:Payload", b"<!--x--><ns0:Payload", "ST-ATTS-701"),
+    (b"</ns0:Payload>", b"<ns0:Resource/></ns0:Payload>", "ST-ATTS-703"),
+    (b"96.10.55.00.01", b"96.10.55.00.02", "ST-ATTS-703"),
+    (f'xmlns:SHA384="{SHA384}"'.encode(), b"", "ST-ATTS-703"),
 )
 def test_a_genuine_rim_that_was_changed(old, new, code):
     data = load("switchVBIOSRim_NV_SWITCH_BIOS_5612_0002_890_9610550001.xml")

@@ -17,6 +17,7 @@ from securetrain.evidence.gpu.signer import check_revocation, verify_chain
 from tests import vocabulary
 from tests.evidence.gpu.authority import NOW, YEAR, Holder, issue, make_authority, new_key
 from tests.rsa_keys import rsa_key
+from tests.tables import each, forgeries
 
 AUTHORITY = make_authority()
 ISSUER, PRODUCT, ROOT = AUTHORITY.issuer, AUTHORITY.product, AUTHORITY.root
@@ -103,57 +104,48 @@ FAKE_ROOT = Holder(
 LONG = [issue(f"ca-{number}", ROOT) for number in range(7)]
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("chain", "what"),
-    [
-        pytest.param(ANOTHER.chain, "not pinned", id="another-root-of-the-same-name"),
-        pytest.param([*AUTHORITY.chain[:-1], ANOTHER.root], "not pinned", id="root-swapped"),
-        pytest.param(AUTHORITY.chain[:-1], "not pinned", id="no-root"),
-        pytest.param([], "0 certificates", id="nothing"),
-        pytest.param([ROOT], "1 certificates", id="the-root-alone"),
-        pytest.param([SIGNER, *LONG], "8 certificates", id="too-many"),
-        pytest.param([SIGNER, PRODUCT, ROOT], "no path", id="an-issuer-missing"),
-        pytest.param([SIGNER, PRODUCT, ISSUER, ROOT], "in its order", id="order"),
-        pytest.param([SIGNER, ISSUER, PRODUCT, LONG[0], ROOT], "in its order", id="one-more"),
-        pytest.param([ANOTHER.signer, *AUTHORITY.chain[1:]], "no path", id="another-signer"),
-        pytest.param([below(IMPOSTOR), ROOT], "no path", id="an-impostors-signer"),
-        pytest.param(
-            [issue("Signer", ISSUER, ca=False, sign_with=new_key()), *AUTHORITY.chain[1:]],
-            "no path",
-            id="not-signed-by-its-issuer",
-        ),
-        pytest.param([issue("self", ca=False), ROOT], "no path", id="self-signed"),
-        pytest.param([*AUTHORITY.chain[:-1], FAKE_ROOT], "no path", id="fake-copy-of-the-root"),
-        pytest.param(intermediate(ca=False), "no path", id="issuer-is-no-ca"),
-        pytest.param(intermediate(constraints=False), "no path", id="issuer-without-constraints"),
-        pytest.param(intermediate(cert_sign=False), "no path", id="issuer-may-not-sign"),
-        pytest.param(intermediate(extra=((UNKNOWN, True),)), "no path", id="issuer-critical"),
-        pytest.param(
-            [
-                below(longer := issue("longer", ISSUER)),
-                longer,
-                ISSUER,
-                PRODUCT,
-                ROOT,
-            ],
-            "no path",
-            id="path-length",
-        ),
-        pytest.param(signer(ca=True, digital_signature=True), "is a CA", id="leaf-is-a-ca"),
-        pytest.param(signer(digital_signature=False), "may not make", id="leaf-may-not-sign"),
-        pytest.param(signer(usage=False), "KeyUsage", id="leaf-without-usage"),
-        pytest.param(signer(constraints=False), "BasicConstraints", id="leaf-no-constraints"),
-        pytest.param(signer(extra=((UNKNOWN, True),)), "no path", id="leaf-critical"),
-        pytest.param(signer(key=new_key(ec.SECP256R1())), "not on P-384", id="leaf-p256"),
-        pytest.param(signer(key=RSA_KEY), "not on P-384", id="leaf-rsa"),
-        pytest.param(signer(algorithm=hashes.SHA256()), "SHA-384", id="leaf-sha256"),
-        pytest.param(intermediate(key=new_key(ec.SECP521R1())), "not on P-384", id="issuer-p521"),
-        pytest.param(intermediate(algorithm=hashes.SHA512()), "SHA-384", id="issuer-sha512"),
-        pytest.param([b"", ROOT], "cannot be read", id="empty"),
-        pytest.param([SIGNER.der[:-1], *AUTHORITY.chain[1:]], "cannot be read", id="truncated"),
-        pytest.param([SIGNER.der + b"\0", *AUTHORITY.chain[1:]], "cannot be read", id="trailing"),
-    ],
+@forgeries(
+    "id, chain, what",
+    ("another-root-of-the-same-name", ANOTHER.chain, "not pinned"),
+    ("root-swapped", [*AUTHORITY.chain[:-1], ANOTHER.root], "not pinned"),
+    ("no-root", AUTHORITY.chain[:-1], "not pinned"),
+    ("nothing", [], "0 certificates"),
+    ("the-root-alone", [ROOT], "1 certificates"),
+    ("too-many", [SIGNER, *LONG], "8 certificates"),
+    ("an-issuer-missing", [SIGNER, PRODUCT, ROOT], "no path"),
+    ("order", [SIGNER, PRODUCT, ISSUER, ROOT], "in its order"),
+    ("one-more", [SIGNER, ISSUER, PRODUCT, LONG[0], ROOT], "in its order"),
+    ("another-signer", [ANOTHER.signer, *AUTHORITY.chain[1:]], "no path"),
+    ("an-impostors-signer", [below(IMPOSTOR), ROOT], "no path"),
+    (
+        "not-signed-by-its-issuer",
+        [issue("Signer", ISSUER, ca=False, sign_with=new_key()), *AUTHORITY.chain[1:]],
+        "no path",
+    ),
+    ("self-signed", [issue("self", ca=False), ROOT], "no path"),
+    ("fake-copy-of-the-root", [*AUTHORITY.chain[:-1], FAKE_ROOT], "no path"),
+    ("issuer-is-no-ca", intermediate(ca=False), "no path"),
+    ("issuer-without-constraints", intermediate(constraints=False), "no path"),
+    ("issuer-may-not-sign", intermediate(cert_sign=False), "no path"),
+    ("issuer-critical", intermediate(extra=((UNKNOWN, True),)), "no path"),
+    (
+        "path-length",
+        [below(longer := issue("longer", ISSUER)), longer, ISSUER, PRODUCT, ROOT],
+        "no path",
+    ),
+    ("leaf-is-a-ca", signer(ca=True, digital_signature=True), "is a CA"),
+    ("leaf-may-not-sign", signer(digital_signature=False), "may not make"),
+    ("leaf-without-usage", signer(usage=False), "KeyUsage"),
+    ("leaf-no-constraints", signer(constraints=False), "BasicConstraints"),
+    ("leaf-critical", signer(extra=((UNKNOWN, True),)), "no path"),
+    ("leaf-p256", signer(key=new_key(ec.SECP256R1())), "not on P-384"),
+    ("leaf-rsa", signer(key=RSA_KEY), "not on P-384"),
+    ("leaf-sha256", signer(algorithm=hashes.SHA256()), "SHA-384"),
+    ("issuer-p521", intermediate(key=new_key(ec.SECP521R1())), "not on P-384"),
+    ("issuer-sha512", intermediate(algorithm=hashes.SHA512()), "SHA-384"),
+    ("empty", [b"", ROOT], "cannot be read"),
+    ("truncated", [SIGNER.der[:-1], *AUTHORITY.chain[1:]], "cannot be read"),
+    ("trailing", [SIGNER.der + b"\0", *AUTHORITY.chain[1:]], "cannot be read"),
 )
 def test_chains_that_do_not_lead_to_the_root(chain, what):
     assert what in refused(*chain)
@@ -180,15 +172,12 @@ def test_every_certificate_but_the_root_is_asked_about():
     assert asked == list(pairwise(certificates))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("position", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
-        (CertificateStatus.REVOKED, "ST-ATTS-719"),
-        (CertificateStatus.HOLD, "ST-ATTS-720"),
-        (CertificateStatus.UNKNOWN, "ST-ATTS-721"),
-    ],
+@forgeries("position", 0, 1, 2)
+@each(
+    "status, code",
+    (CertificateStatus.REVOKED, "ST-ATTS-719"),
+    (CertificateStatus.HOLD, "ST-ATTS-720"),
+    (CertificateStatus.UNKNOWN, "ST-ATTS-721"),
 )
 def test_a_certificate_that_is_not_good(position, status, code):
     certificates = verify(*AUTHORITY.chain).certificates
@@ -197,11 +186,11 @@ def test_a_certificate_that_is_not_good(position, status, code):
     def lookup(certificate, issuer):
         return status if certificate == bad else CertificateStatus.GOOD
 
-    with pytest.raises(AttestationError) as caught:
-        check_revocation(certificates, lookup, "RIM x")
-    assert caught.value.code == code
-    assert caught.value.where == "RIM x"
-    assert bad.subject.rfc4514_string() in caught.value.what
+    error = vocabulary.refused(
+        AttestationError, code, check_revocation, certificates, lookup, "RIM x"
+    )
+    assert error.where == "RIM x"
+    assert bad.subject.rfc4514_string() in error.what
 
 
 def test_a_chain_says_when_all_of_it_is_valid():

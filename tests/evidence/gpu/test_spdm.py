@@ -8,6 +8,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.spdm import OPAQUE_LIMIT, REPORT_LIMIT, parse_report
 from tests import vocabulary
 from tests.evidence.gpu.forge import FWID, NONCE, Device, ReportSpec, block, opaque_data
+from tests.tables import forgeries
 
 DEVICE = Device()
 DIGEST = bytes(48)
@@ -107,8 +108,7 @@ FORGED: dict[str, tuple[ReportSpec, str]] = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("forged", "what"), FORGED.values(), ids=FORGED)
+@forgeries("id, forged, what", FORGED)
 def test_forged_form_is_refused(forged, what):
     refused(forged.encode(), what)
 

@@ -11,6 +11,7 @@ from securetrain.evidence.gpu.opaque import Mode
 from securetrain.evidence.gpu.topology import check_fabric
 from tests import vocabulary
 from tests.evidence.gpu.forge import GPUS, SWITCHES, Device, hgx, hgx_gpu, hgx_switch
+from tests.tables import each, forgeries
 
 STRANGER = "ee" * 8
 
@@ -47,7 +48,7 @@ def test_the_order_does_not_matter():
     )
 
 
-@pytest.mark.parametrize("count", [1, 4])
+@each("count", 1, 4)
 def test_gpus_without_a_fabric(count):
     fabric = check_fabric([mpt(number) for number in range(count)], gpus=count, switches=0)
     assert fabric.mode is Mode.MPT
@@ -132,8 +133,7 @@ FORGED = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("states", "code", "what"), FORGED.values(), ids=FORGED)
+@forgeries("id, states, code, what", FORGED)
 def test_forged_board_is_refused(states, code, what):
     refused(code, what, states)
 

@@ -34,6 +34,7 @@ from tests.evidence.gpu.rimforge import (
     sign,
     signature_element,
 )
+from tests.tables import each, forgeries
 
 AUTHORITY = make_authority()
 KEY = AUTHORITY.signer.key.public_key()
@@ -74,22 +75,20 @@ def test_the_form():
     assert document.certificates == tuple(holder.der for holder in AUTHORITY.chain)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        pytest.param('edition="GPU" product="GH100"', 'product="GH100" edition="GPU"', id="order"),
-        pytest.param('edition="GPU"', "edition = 'GPU'\n", id="quotes"),
-        pytest.param('edition="GPU"', 'edition="&#71;P&#x55;"', id="character-references"),
-        pytest.param("></ns0:Resource>", "/>", id="empty-element"),
-        pytest.param("<ns0:Resource", f'<ns0:Resource xmlns:ns0="{SWID}"', id="superfluous"),
-        pytest.param("</SoftwareIdentity>", "</SoftwareIdentity>\n\n", id="after-the-root"),
-        pytest.param("\n    <ns0:Entity", "\r\n    <ns0:Entity", id="line-ends"),
-        pytest.param(
-            f'<ds:Transform Algorithm="{C14N}"></ds:Transform>',
-            f'<ds:Transform Algorithm="{C14N}"/>',
-            id="empty-transform",
-        ),
-    ],
+@each(
+    "id, old, new",
+    ("order", 'edition="GPU" product="GH100"', 'product="GH100" edition="GPU"'),
+    ("quotes", 'edition="GPU"', "edition = 'GPU'\n"),
+    ("character-references", 'edition="GPU"', 'edition="&#71;P&#x55;"'),
+    ("empty-element", "></ns0:Resource>", "/>"),
+    ("superfluous", "<ns0:Resource", f'<ns0:Resource xmlns:ns0="{SWID}"'),
+    ("after-the-root", "</SoftwareIdentity>", "</SoftwareIdentity>\n\n"),
+    ("line-ends", "\n    <ns0:Entity", "\r\n    <ns0:Entity"),
+    (
+        "empty-transform",
+        f'<ds:Transform Algorithm="{C14N}"></ds:Transform>',
+        f'<ds:Transform Algorithm="{C14N}"/>',
+    ),
 )
 def test_other_spellings_of_the_same_document(old, new):
     data = after(old, new)
@@ -105,17 +104,15 @@ def canonicalized(text):
     return canonical(parse(text.encode(), "x")).decode()
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
-    [
-        f'<a xmlns="{SWID}" z="1" b="2" a="3"/>',
-        f'<p:a xmlns:p="{SWID}"><p:b  x = "1"\n/> text <p:c>&lt;&amp;&gt;"\'</p:c></p:a>',
-        f'<p:a xmlns:p="{SWID}" x="&lt;&gt;&amp;&quot;&#9;&#10;&#13;\t\n"/>',
-        f'<p:a xmlns:p="{SWID}">&#13;\r\n\r&#x20AC; \u20ac</p:a>',
-        f'<q:a xmlns:q="{TCG}" xmlns:p="{SWID}" p:z="1" q:a="2" a="3" p:a="4"/>',
-        f'<a xmlns="{SWID}"><b xmlns="{TCG}"><c/></b><d/></a>',
-        f'<a xmlns="{SWID}"><p:b xmlns:p="{TCG}"/><p:b xmlns:p="{TCG}"/></a>',
-    ],
+    f'<a xmlns="{SWID}" z="1" b="2" a="3"/>',
+    f'<p:a xmlns:p="{SWID}"><p:b  x = "1"\n/> text <p:c>&lt;&amp;&gt;"\'</p:c></p:a>',
+    f'<p:a xmlns:p="{SWID}" x="&lt;&gt;&amp;&quot;&#9;&#10;&#13;\t\n"/>',
+    f'<p:a xmlns:p="{SWID}">&#13;\r\n\r&#x20AC; \u20ac</p:a>',
+    f'<q:a xmlns:q="{TCG}" xmlns:p="{SWID}" p:z="1" q:a="2" a="3" p:a="4"/>',
+    f'<a xmlns="{SWID}"><b xmlns="{TCG}"><c/></b><d/></a>',
+    f'<a xmlns="{SWID}"><p:b xmlns:p="{TCG}"/><p:b xmlns:p="{TCG}"/></a>',
 )
 def test_canonical_form(text):
     assert canonicalized(text) == ET.canonicalize(text)
@@ -148,53 +145,42 @@ DOCTYPE = '<!DOCTYPE SoftwareIdentity [<!ENTITY x "y">]>'
 NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("data", "what"),
-    [
-        pytest.param(b'<?xml version="1.0"?>' + GOOD, "XML declaration", id="declaration"),
-        pytest.param(DOCTYPE.encode() + GOOD, "document type", id="doctype"),
-        pytest.param(b"<?a b?>" + GOOD, "processing", id="instruction-before"),
-        pytest.param(after("<ns0:Payload", "<?a b?><ns0:Payload"), "processing", id="instruction"),
-        pytest.param(after("<ns0:Payload", "<!-- --><ns0:Payload"), "comment", id="comment"),
-        pytest.param(GOOD + b"<!-- -->", "comment", id="comment-after"),
-        pytest.param(
-            after("<ds:DigestValue>", "<ds:DigestValue><!-- -->"), "comment", id="comment-in-digest"
-        ),
-        pytest.param(
-            after("<ns0:Payload", "<![CDATA[ ]]><ns0:Payload"), "CDATA", id="character-data"
-        ),
-        pytest.param(after('edition="', 'xml:lang="en" edition="'), "xml", id="xml-lang"),
-        pytest.param(after('edition="', 'xml:id="a" edition="'), "xml", id="xml-id"),
-        pytest.param(
-            after("<ns0:Meta", f'<ns0:Meta xmlns:xml="{NAMESPACE}"'), NAMESPACE, id="xml-declared"
-        ),
-        pytest.param(after("<ns0:Meta", '<ns0:Meta xmlns:e="urn:e"'), "urn:e", id="namespace"),
-        pytest.param(after("<ns0:Meta", '<ns0:Meta xmlns=""'), "namespace", id="no-namespace"),
-        pytest.param(after("<ns0:Meta", f'<ns0:Meta xmlns:e="{SWID} a"'), "", id="separator"),
-        pytest.param(after('edition="', 'e:edition="'), "unbound prefix", id="prefix"),
-        pytest.param(after('edition="', 'edition="" edition="'), "duplicate", id="twice"),
-        pytest.param(
-            after(
-                "<ns0:Meta", f'<ns0:Meta xmlns:e="{TCG}" e:BindingSpec="x" e:PlatformModel="GH100"'
-            ),
-            "duplicate",
-            id="twice-by-two-prefixes",
-        ),
-        pytest.param(after('edition="GPU"', 'edition="&x;"'), "undefined entity", id="entity"),
-        pytest.param(GOOD[:-1], "not well-formed", id="truncated"),
-        pytest.param(GOOD + GOOD, "not well-formed", id="two-roots"),
-        pytest.param(GOOD + b"x", "not well-formed", id="text-after"),
-        pytest.param(b"", "does not start", id="empty"),
-        pytest.param(after("GPU", "\x00"), "does not start", id="nul"),
-        pytest.param(GOOD.replace(b"GPU", b"\xff"), "not well-formed", id="not-utf8"),
-        pytest.param(GOOD.replace(b"GPU", b"\xed\xa0\x80"), "not well-formed", id="surrogate"),
-        pytest.param(GOOD.decode().encode("utf-16"), "not well-formed", id="utf-16"),
-        pytest.param(GOOD.decode().encode("utf-16-le"), "does not start", id="utf-16-no-mark"),
-        pytest.param(b"\xef\xbb\xbf" + GOOD, "does not start", id="byte-order-mark"),
-        pytest.param(GOOD + b" " * LIMIT, "the limit is", id="size"),
-        pytest.param(after("<ns0:Payload", "x<ns0:Payload"), "text between", id="text"),
-    ],
+@forgeries(
+    "id, data, what",
+    ("declaration", b'<?xml version="1.0"?>' + GOOD, "XML declaration"),
+    ("doctype", DOCTYPE.encode() + GOOD, "document type"),
+    ("instruction-before", b"<?a b?>" + GOOD, "processing"),
+    ("instruction", after("<ns0:Payload", "<?a b?><ns0:Payload"), "processing"),
+    ("comment", after("<ns0:Payload", "<!-- --><ns0:Payload"), "comment"),
+    ("comment-after", GOOD + b"<!-- -->", "comment"),
+    ("comment-in-digest", after("<ds:DigestValue>", "<ds:DigestValue><!-- -->"), "comment"),
+    ("character-data", after("<ns0:Payload", "<![CDATA[ ]]><ns0:Payload"), "CDATA"),
+    ("xml-lang", after('edition="', 'xml:lang="en" edition="'), "xml"),
+    ("xml-id", after('edition="', 'xml:id="a" edition="'), "xml"),
+    ("xml-declared", after("<ns0:Meta", f'<ns0:Meta xmlns:xml="{NAMESPACE}"'), NAMESPACE),
+    ("namespace", after("<ns0:Meta", '<ns0:Meta xmlns:e="urn:e"'), "urn:e"),
+    ("no-namespace", after("<ns0:Meta", '<ns0:Meta xmlns=""'), "namespace"),
+    ("separator", after("<ns0:Meta", f'<ns0:Meta xmlns:e="{SWID} a"'), ""),
+    ("prefix", after('edition="', 'e:edition="'), "unbound prefix"),
+    ("twice", after('edition="', 'edition="" edition="'), "duplicate"),
+    (
+        "twice-by-two-prefixes",
+        after("<ns0:Meta", f'<ns0:Meta xmlns:e="{TCG}" e:BindingSpec="x" e:PlatformModel="GH100"'),
+        "duplicate",
+    ),
+    ("entity", after('edition="GPU"', 'edition="&x;"'), "undefined entity"),
+    ("truncated", GOOD[:-1], "not well-formed"),
+    ("two-roots", GOOD + GOOD, "not well-formed"),
+    ("text-after", GOOD + b"x", "not well-formed"),
+    ("empty", b"", "does not start"),
+    ("nul", after("GPU", "\x00"), "does not start"),
+    ("not-utf8", GOOD.replace(b"GPU", b"\xff"), "not well-formed"),
+    ("surrogate", GOOD.replace(b"GPU", b"\xed\xa0\x80"), "not well-formed"),
+    ("utf-16", GOOD.decode().encode("utf-16"), "not well-formed"),
+    ("utf-16-no-mark", GOOD.decode().encode("utf-16-le"), "does not start"),
+    ("byte-order-mark", b"\xef\xbb\xbf" + GOOD, "does not start"),
+    ("size", GOOD + b" " * LIMIT, "the limit is"),
+    ("text", after("<ns0:Payload", "x<ns0:Payload"), "text between"),
 )
 def test_xml_that_is_not_accepted(data, what):
     assert what in refused("ST-ATTS-701", data)
@@ -233,63 +219,54 @@ ENVELOPED, C14N_TRANSFORM = re.findall(r"<ds:Transform .*?</ds:Transform>", TRAN
 REFERENCE = SIGNED_INFO[SIGNED_INFO.index("<ds:Reference") :]
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("old", "new", "what"),
-    [
-        pytest.param('URI=""', 'URI="#x"', "whole document", id="reference-to-a-part"),
-        pytest.param('URI=""', 'URI="file:///etc/passwd"', "whole document", id="reference-out"),
-        pytest.param(' URI=""', "", "Reference has other attributes", id="reference-to-nothing"),
-        pytest.param('URI=""', 'Id="x" URI=""', "Reference has other", id="reference-id"),
-        pytest.param(REFERENCE, REFERENCE * 2, "4 elements, expected 3", id="two-references"),
-        pytest.param(REFERENCE, "", "2 elements, expected 3", id="no-reference"),
-        pytest.param(C14N, "http://www.w3.org/TR/2001/REC-xml-c14n-20010315", "2001", id="c14n-1"),
-        pytest.param(
-            C14N, "http://www.w3.org/2001/10/xml-exc-c14n#", "exc-c14n", id="c14n-exclusive"
-        ),
-        pytest.param(C14N, f"{C14N}#WithComments", "WithComments", id="c14n-comments"),
-        pytest.param("#ecdsa-sha384", "#ecdsa-sha256", "ecdsa-sha256", id="ecdsa-sha256"),
-        pytest.param("#ecdsa-sha384", "#rsa-sha384", "rsa-sha384", id="rsa"),
-        pytest.param("#ecdsa-sha384", "#hmac-sha384", "hmac-sha384", id="hmac"),
-        pytest.param("xmldsig-more#sha384", "xmlenc#sha256", "sha256", id="digest-sha256"),
-        pytest.param(ENVELOPED, "", "1 elements, expected 2", id="not-enveloped"),
-        pytest.param(
-            ENVELOPED + C14N_TRANSFORM, C14N_TRANSFORM + ENVELOPED, C14N, id="transforms-swapped"
-        ),
-        pytest.param(C14N_TRANSFORM, "", "1 elements, expected 2", id="no-c14n"),
-        pytest.param(
-            C14N_TRANSFORM, C14N_TRANSFORM * 2, "3 elements, expected 2", id="another-transform"
-        ),
-        pytest.param(
-            ENVELOPED,
-            ENVELOPED.replace(f"{DSIG}enveloped-signature", "http://www.w3.org/TR/xslt"),
-            "xslt",
-            id="xslt",
-        ),
-        pytest.param(
-            f'"{C14N}"></ds:Transform>',
-            f'"{C14N}"><ds:XPath>1</ds:XPath></ds:Transform>',
-            "parameters",
-            id="transform-with-parameters",
-        ),
-        pytest.param(
-            "</ds:SignatureMethod>",
-            "<ds:HMACOutputLength>8</ds:HMACOutputLength></ds:SignatureMethod>",
-            "parameters",
-            id="method-with-parameters",
-        ),
-        pytest.param("<ds:Transforms>", "<ds:Transforms>x", "text between", id="text"),
-        pytest.param("DIGEST", "", "0 bytes, expected 48", id="no-digest"),
-        pytest.param("DIGEST", "DIGESTAAAA", "51 bytes, expected 48", id="long-digest"),
-        pytest.param("DIGEST", "D\u00efGEST", "bad base64", id="digest-that-is-no-base64"),
-        pytest.param(
-            "<ds:DigestValue>DIGEST</ds:DigestValue>",
-            "<ds:DigestValue><ds:X>DIGEST</ds:X></ds:DigestValue>",
-            "an element where text",
-            id="digest-in-an-element",
-        ),
-        pytest.param("ds:DigestMethod", "ds:DigestMethods", "DigestMethod", id="name"),
-    ],
+@forgeries(
+    "id, old, new, what",
+    ("reference-to-a-part", 'URI=""', 'URI="#x"', "whole document"),
+    ("reference-out", 'URI=""', 'URI="file:///etc/passwd"', "whole document"),
+    ("reference-to-nothing", ' URI=""', "", "Reference has other attributes"),
+    ("reference-id", 'URI=""', 'Id="x" URI=""', "Reference has other"),
+    ("two-references", REFERENCE, REFERENCE * 2, "4 elements, expected 3"),
+    ("no-reference", REFERENCE, "", "2 elements, expected 3"),
+    ("c14n-1", C14N, "http://www.w3.org/TR/2001/REC-xml-c14n-20010315", "2001"),
+    ("c14n-exclusive", C14N, "http://www.w3.org/2001/10/xml-exc-c14n#", "exc-c14n"),
+    ("c14n-comments", C14N, f"{C14N}#WithComments", "WithComments"),
+    ("ecdsa-sha256", "#ecdsa-sha384", "#ecdsa-sha256", "ecdsa-sha256"),
+    ("rsa", "#ecdsa-sha384", "#rsa-sha384", "rsa-sha384"),
+    ("hmac", "#ecdsa-sha384", "#hmac-sha384", "hmac-sha384"),
+    ("digest-sha256", "xmldsig-more#sha384", "xmlenc#sha256", "sha256"),
+    ("not-enveloped", ENVELOPED, "", "1 elements, expected 2"),
+    ("transforms-swapped", ENVELOPED + C14N_TRANSFORM, C14N_TRANSFORM + ENVELOPED, C14N),
+    ("no-c14n", C14N_TRANSFORM, "", "1 elements, expected 2"),
+    ("another-transform", C14N_TRANSFORM, C14N_TRANSFORM * 2, "3 elements, expected 2"),
+    (
+        "xslt",
+        ENVELOPED,
+        ENVELOPED.replace(f"{DSIG}enveloped-signature", "http://www.w3.org/TR/xslt"),
+        "xslt",
+    ),
+    (
+        "transform-with-parameters",
+        f'"{C14N}"></ds:Transform>',
+        f'"{C14N}"><ds:XPath>1</ds:XPath></ds:Transform>',
+        "parameters",
+    ),
+    (
+        "method-with-parameters",
+        "</ds:SignatureMethod>",
+        "<ds:HMACOutputLength>8</ds:HMACOutputLength></ds:SignatureMethod>",
+        "parameters",
+    ),
+    ("text", "<ds:Transforms>", "<ds:Transforms>x", "text between"),
+    ("no-digest", "DIGEST", "", "0 bytes, expected 48"),
+    ("long-digest", "DIGEST", "DIGESTAAAA", "51 bytes, expected 48"),
+    ("digest-that-is-no-base64", "DIGEST", "D\u00efGEST", "bad base64"),
+    (
+        "digest-in-an-element",
+        "<ds:DigestValue>DIGEST</ds:DigestValue>",
+        "<ds:DigestValue><ds:X>DIGEST</ds:X></ds:DigestValue>",
+        "an element where text",
+    ),
+    ("name", "ds:DigestMethod", "ds:DigestMethods", "DigestMethod"),
 )
 def test_signatures_of_another_form(old, new, what):
     info = SIGNED_INFO.replace(old, new, 1)
@@ -304,59 +281,45 @@ CERTIFICATE = re.search(r"<ds:X509Certificate>.*?</ds:X509Certificate>", ELEMENT
 assert CERTIFICATE is not None
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("old", "new", "what"),
-    [
-        pytest.param("<ds:Signature ", '<ds:Signature Id="a" ', "Signature has other", id="id"),
-        pytest.param("<ds:SignedInfo>", '<ds:SignedInfo Id="a">', "SignedInfo", id="info-id"),
-        pytest.param(
-            "</ds:KeyInfo>",
-            f'</ds:KeyInfo><ds:Object><SoftwareIdentity xmlns="{SWID}"/></ds:Object>',
-            "4 elements",
-            id="object",
-        ),
-        pytest.param(
-            "</ds:KeyInfo>",
-            "</ds:KeyInfo><ds:KeyInfo></ds:KeyInfo>",
-            "4 elements",
-            id="two-key-infos",
-        ),
-        pytest.param(
-            "<ds:X509Data>", "<ds:KeyName>x</ds:KeyName><ds:X509Data>", "2 elements", id="key-name"
-        ),
-        pytest.param("ds:X509Data", "ds:KeyValue", "X509Data", id="key-value"),
-        pytest.param(
-            "<ds:X509Data>",
-            "<ds:X509Data><ds:X509SubjectName>x</ds:X509SubjectName>",
-            "X509Certificate",
-            id="subject-name",
-        ),
-        pytest.param("<ds:KeyInfo>", '<ds:KeyInfo Id="k">', "KeyInfo has other", id="key-id"),
-        pytest.param(
-            "</ds:X509Data>",
-            CERTIFICATE.group() * (MAX_CERTIFICATES - 3) + "</ds:X509Data>",
-            "7 certificates",
-            id="many-certificates",
-        ),
-        pytest.param(
-            "</ds:X509Certificate>",
-            "A" * 20000 + "</ds:X509Certificate>",
-            "characters of base64",
-            id="long-certificate",
-        ),
-        pytest.param("<ds:X509Certificate>", "<ds:X509Certificate>=", "base64", id="base64"),
-        pytest.param(
-            "<ds:SignatureValue>", "<ds:SignatureValue>AAAA", "99 bytes", id="long-signature"
-        ),
-        pytest.param(
-            "<ds:SignatureValue>", '<ds:SignatureValue Id="v">', "SignatureValue", id="value-id"
-        ),
-        pytest.param("ds:SignedInfo", "ds:SignedInfos", "SignedInfo", id="signed-info"),
-        pytest.param("ds:SignatureValue", "ds:SignatureValues", "SignatureValue", id="value"),
-        pytest.param("ds:KeyInfo", "ds:KeyInfos", "KeyInfo", id="key-info"),
-        pytest.param("ds:Signature>", "ds:Signatures>", "Signature", id="name"),
-    ],
+@forgeries(
+    "id, old, new, what",
+    ("id", "<ds:Signature ", '<ds:Signature Id="a" ', "Signature has other"),
+    ("info-id", "<ds:SignedInfo>", '<ds:SignedInfo Id="a">', "SignedInfo"),
+    (
+        "object",
+        "</ds:KeyInfo>",
+        f'</ds:KeyInfo><ds:Object><SoftwareIdentity xmlns="{SWID}"/></ds:Object>',
+        "4 elements",
+    ),
+    ("two-key-infos", "</ds:KeyInfo>", "</ds:KeyInfo><ds:KeyInfo></ds:KeyInfo>", "4 elements"),
+    ("key-name", "<ds:X509Data>", "<ds:KeyName>x</ds:KeyName><ds:X509Data>", "2 elements"),
+    ("key-value", "ds:X509Data", "ds:KeyValue", "X509Data"),
+    (
+        "subject-name",
+        "<ds:X509Data>",
+        "<ds:X509Data><ds:X509SubjectName>x</ds:X509SubjectName>",
+        "X509Certificate",
+    ),
+    ("key-id", "<ds:KeyInfo>", '<ds:KeyInfo Id="k">', "KeyInfo has other"),
+    (
+        "many-certificates",
+        "</ds:X509Data>",
+        CERTIFICATE.group() * (MAX_CERTIFICATES - 3) + "</ds:X509Data>",
+        "7 certificates",
+    ),
+    (
+        "long-certificate",
+        "</ds:X509Certificate>",
+        "A" * 20000 + "</ds:X509Certificate>",
+        "characters of base64",
+    ),
+    ("base64", "<ds:X509Certificate>", "<ds:X509Certificate>=", "base64"),
+    ("long-signature", "<ds:SignatureValue>", "<ds:SignatureValue>AAAA", "99 bytes"),
+    ("value-id", "<ds:SignatureValue>", '<ds:SignatureValue Id="v">', "SignatureValue"),
+    ("signed-info", "ds:SignedInfo", "ds:SignedInfos", "SignedInfo"),
+    ("value", "ds:SignatureValue", "ds:SignatureValues", "SignatureValue"),
+    ("key-info", "ds:KeyInfo", "ds:KeyInfos", "KeyInfo"),
+    ("name", "ds:Signature>", "ds:Signatures>", "Signature"),
 )
 def test_a_signature_element_of_another_form(old, new, what):
     assert old in ELEMENT
@@ -372,34 +335,27 @@ WRAPPED = TEXT.replace("</ns0:Payload>", f"{ELEMENT}</ns0:Payload>")
 ORIGINAL = GOOD.decode()
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(TEXT, id="not-signed"),
-        pytest.param(f"{BODY}{ELEMENT}{ELEMENT}</SoftwareIdentity>", id="two"),
-        pytest.param(TEXT.replace("<ns0:Payload", f"{ELEMENT}<ns0:Payload"), id="not-last"),
-        pytest.param(WRAPPED, id="below-the-payload"),
-        pytest.param(
-            put_in(WRAPPED, signature_element(WRAPPED, AUTHORITY)).decode(), id="another-inside"
-        ),
-        pytest.param(
-            f'<SoftwareIdentity xmlns="{SWID}">{ORIGINAL}{TEXT}</SoftwareIdentity>',
-            id="wrapped-beside-a-forged-one",
-        ),
-        pytest.param(
-            put_in(TEXT.replace("5E", "00"), f"<w>{ORIGINAL}</w>{ELEMENT}").decode(),
-            id="original-kept-inside",
-        ),
-        pytest.param(
-            f'<ds:Signature xmlns:ds="{DSIG}">{ELEMENT}</ds:Signature>', id="root-is-a-signature"
-        ),
-        pytest.param(
-            put_in(TEXT, ELEMENT.replace(f'xmlns:ds="{DSIG}"', f'xmlns:ds="{SWID}"')).decode(),
-            id="in-another-namespace",
-        ),
-        pytest.param(f'<SoftwareIdentity xmlns="{SWID}"></SoftwareIdentity>', id="no-content"),
-    ],
+@forgeries(
+    "id, data",
+    ("not-signed", TEXT),
+    ("two", f"{BODY}{ELEMENT}{ELEMENT}</SoftwareIdentity>"),
+    ("not-last", TEXT.replace("<ns0:Payload", f"{ELEMENT}<ns0:Payload")),
+    ("below-the-payload", WRAPPED),
+    ("another-inside", put_in(WRAPPED, signature_element(WRAPPED, AUTHORITY)).decode()),
+    (
+        "wrapped-beside-a-forged-one",
+        f'<SoftwareIdentity xmlns="{SWID}">{ORIGINAL}{TEXT}</SoftwareIdentity>',
+    ),
+    (
+        "original-kept-inside",
+        put_in(TEXT.replace("5E", "00"), f"<w>{ORIGINAL}</w>{ELEMENT}").decode(),
+    ),
+    ("root-is-a-signature", f'<ds:Signature xmlns:ds="{DSIG}">{ELEMENT}</ds:Signature>'),
+    (
+        "in-another-namespace",
+        put_in(TEXT, ELEMENT.replace(f'xmlns:ds="{DSIG}"', f'xmlns:ds="{SWID}"')).decode(),
+    ),
+    ("no-content", f'<SoftwareIdentity xmlns="{SWID}"></SoftwareIdentity>'),
 )
 def test_signatures_in_another_place(data):
     found = refused("ST-ATTS-702", data.encode())
@@ -409,23 +365,20 @@ def test_signatures_in_another_place(data):
 # What was signed.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        pytest.param('active="True"', 'active="False"', id="measurement-off"),
-        pytest.param('index="0"', 'index="2"', id="another-index"),
-        pytest.param('colloquialVersion="96', 'colloquialVersion="97', id="version"),
-        pytest.param("ns2:Hash0=", "ns2:Hash1=", id="renamed-attribute"),
-        pytest.param(' revision="r1"', "", id="attribute-gone"),
-        pytest.param(' revision="r1"', ' revision="r1" more="1"', id="attribute-more"),
-        pytest.param("</ns0:Payload>", "<ns0:Resource/></ns0:Payload>", id="element-more"),
-        pytest.param("\n    <ns0:Payload", "\n     <ns0:Payload", id="white-space"),
-        pytest.param("ns0:Entity", "ns9:Entity", id="prefix"),
-        pytest.param(SWID, TCG, id="namespace"),
-        pytest.param("<ns0:Payload ", f'<ns0:Payload xmlns:n="{SWID}" ', id="unused-namespace"),
-        pytest.param('edition="GPU"', 'edition="GPU&#13;"', id="carriage-return"),
-    ],
+@forgeries(
+    "id, old, new",
+    ("measurement-off", 'active="True"', 'active="False"'),
+    ("another-index", 'index="0"', 'index="2"'),
+    ("version", 'colloquialVersion="96', 'colloquialVersion="97'),
+    ("renamed-attribute", "ns2:Hash0=", "ns2:Hash1="),
+    ("attribute-gone", ' revision="r1"', ""),
+    ("attribute-more", ' revision="r1"', ' revision="r1" more="1"'),
+    ("element-more", "</ns0:Payload>", "<ns0:Resource/></ns0:Payload>"),
+    ("white-space", "\n    <ns0:Payload", "\n     <ns0:Payload"),
+    ("prefix", "ns0:Entity", "ns9:Entity"),
+    ("namespace", SWID, TCG),
+    ("unused-namespace", "<ns0:Payload ", f'<ns0:Payload xmlns:n="{SWID}" '),
+    ("carriage-return", 'edition="GPU"', 'edition="GPU&#13;"'),
 )
 def test_content_that_was_changed(old, new):
     data = after(old, new)
@@ -448,34 +401,28 @@ def changed_value(change):
 OTHER_TEXT = manifest("96.00.5E.00.02")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(sign(TEXT, AUTHORITY, key=new_key()), id="another-key"),
-        pytest.param(changed_value(lambda v: v[:-1] + bytes([v[-1] ^ 1])), id="bit-flip"),
-        pytest.param(changed_value(lambda v: v[48:] + v[:48]), id="swapped-halves"),
-        pytest.param(changed_value(lambda v: bytes(96)), id="zeros"),
-        pytest.param(changed_value(lambda v: bytes(48) + v[48:]), id="r-is-zero"),
-        pytest.param(changed_value(lambda v: v[:48] + b"\xff" * 48), id="s-too-large"),
-        pytest.param(
-            put_in(
-                OTHER_TEXT,
-                re.sub(
-                    "<ds:DigestValue>.*</ds:DigestValue>",
-                    re.findall(
-                        "<ds:DigestValue>.*</ds:DigestValue>",
-                        signature_element(OTHER_TEXT, AUTHORITY),
-                    )[0],
-                    ELEMENT,
-                ),
+@forgeries(
+    "id, data",
+    ("another-key", sign(TEXT, AUTHORITY, key=new_key())),
+    ("bit-flip", changed_value(lambda v: v[:-1] + bytes([v[-1] ^ 1]))),
+    ("swapped-halves", changed_value(lambda v: v[48:] + v[:48])),
+    ("zeros", changed_value(lambda v: bytes(96))),
+    ("r-is-zero", changed_value(lambda v: bytes(48) + v[48:])),
+    ("s-too-large", changed_value(lambda v: v[:48] + b"\xff" * 48)),
+    (
+        "another-documents-digest",
+        put_in(
+            OTHER_TEXT,
+            re.sub(
+                "<ds:DigestValue>.*</ds:DigestValue>",
+                re.findall(
+                    "<ds:DigestValue>.*</ds:DigestValue>", signature_element(OTHER_TEXT, AUTHORITY)
+                )[0],
+                ELEMENT,
             ),
-            id="another-documents-digest",
         ),
-        pytest.param(
-            sign(TEXT, AUTHORITY, scope={"": SWID, "ns0": SWID}), id="namespaces-left-out"
-        ),
-    ],
+    ),
+    ("namespaces-left-out", sign(TEXT, AUTHORITY, scope={"": SWID, "ns0": SWID})),
 )
 def test_signatures_that_do_not_verify(data):
     refused("ST-ATTS-704", data)

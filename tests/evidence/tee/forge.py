@@ -98,13 +98,7 @@ def certificate(
 
 
 def revocation_list(
-    issuer,
-    signer,
-    serials=(),
-    *,
-    start=NOW - DAY,
-    end=NOW + DAY,
-    extensions=(),
+    issuer, signer, serials=(), *, start=NOW - DAY, end=NOW + DAY, extensions=()
 ) -> bytes:
     """A list in DER."""
     builder = (

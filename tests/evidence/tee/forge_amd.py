@@ -119,15 +119,7 @@ class AmdWorld:
         return [(custom(OID + suffix, value), False) for suffix, value in values.items() if value]
 
     def leaf(
-        self,
-        *,
-        subject="",
-        issuer="",
-        key=None,
-        signer=None,
-        changes=None,
-        more=(),
-        **options,
+        self, *, subject="", issuer="", key=None, signer=None, changes=None, more=(), **options
     ) -> x509.Certificate:
         return certificate(
             subject or f"SEV-{self.key.name}",

@@ -8,12 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from securetrain.evidence.node_evidence import (
-    ParavisorEvidence,
-    TeeEvidence,
-    TeeKind,
-    TpmEvidence,
-)
+from securetrain.evidence.node_evidence import ParavisorEvidence, TeeEvidence, TeeKind, TpmEvidence
 from securetrain.evidence.tee.snp_report import REPORT_SIZE
 from securetrain.evidence.tpm.constants import Algorithm
 from tests.evidence.tee import forge_intel as intel

@@ -323,12 +323,7 @@ MODULE = {"mrsigner": "00" * 48, "attributes": "00" * 8, "attributesMask": "FF" 
 
 
 def module(major=1, levels=None, **changes) -> dict[str, Any]:
-    return {
-        "id": f"TDX_{major:02X}",
-        **MODULE,
-        "tcbLevels": levels or [svn_level(5)],
-        **changes,
-    }
+    return {"id": f"TDX_{major:02X}", **MODULE, "tcbLevels": levels or [svn_level(5)], **changes}
 
 
 def tcb_info(**changes) -> dict[str, Any]:

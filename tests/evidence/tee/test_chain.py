@@ -12,15 +12,8 @@ from securetrain.evidence.tee.tdx_collateral import INTEL
 from securetrain.identity import paths
 from tests import vocabulary
 from tests.evidence.tee import forge
-from tests.evidence.tee.forge import (
-    DAY,
-    NOW,
-    certificate,
-    ed25519_key,
-    p256_key,
-    p384_key,
-    rsa_key,
-)
+from tests.evidence.tee.forge import DAY, NOW, certificate, ed25519_key, p256_key, p384_key, rsa_key
+from tests.tables import forgeries
 
 ROOT = certificate("root", "root", p256_key("root"), p256_key("root"), ca=True)
 CA = certificate("ca", "root", p256_key("ca"), p256_key("root"), ca=True)
@@ -112,10 +105,9 @@ def test_names_that_do_not_chain():
     refused("ST-ATTS-504", "does not name the CA", path=(("leaf", leaf), *PATH[1:]))
 
 
-@pytest.mark.parametrize(
-    "key", [p384_key("big"), rsa_key("x"), ed25519_key("x")], ids=["p384", "rsa", "ed25519"]
+@forgeries(
+    "id, key", ("p384", p384_key("big")), ("rsa", rsa_key("x")), ("ed25519", ed25519_key("x"))
 )
-@pytest.mark.forgery
 def test_a_ca_with_a_key_of_another_kind(key):
     ca = certificate("ca", "root", key, p256_key("root"), ca=True)
     leaf = certificate("leaf", "ca", p256_key("leaf"), key)
@@ -124,16 +116,12 @@ def test_a_ca_with_a_key_of_another_kind(key):
     )
 
 
-@pytest.mark.parametrize(
-    "extensions",
-    [
-        [(x509.BasicConstraints(True, None), True)],
-        [(forge.CA_USAGE, True)],
-        [(x509.BasicConstraints(False, None), True), (forge.CA_USAGE, True)],
-    ],
-    ids=["no-usage", "no-constraints", "no-ca"],
+@forgeries(
+    "id, extensions",
+    ("no-usage", [(x509.BasicConstraints(True, None), True)]),
+    ("no-constraints", [(forge.CA_USAGE, True)]),
+    ("no-ca", [(x509.BasicConstraints(False, None), True), (forge.CA_USAGE, True)]),
 )
-@pytest.mark.forgery
 def test_a_ca_that_is_half_of_one(extensions):
     ca = certificate("ca", "root", p256_key("ca"), p256_key("root"), extensions=extensions)
     path = (("leaf", LEAF), ("CA", ca), PATH[2])

@@ -24,6 +24,7 @@ from tests.evidence.tee import forge_google as google
 from tests.evidence.tee.forge import NOW, short_rsa_key, tlv
 from tests.evidence.tpm import forge
 from tests.evidence.vectors import ROOT, vector
+from tests.tables import forgeries
 
 der_int = google.der_int
 VM = google.Vm()
@@ -94,58 +95,54 @@ def named(**changes):
     return google.certify(PUBLIC, info=google.instance_info(**changes))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
+@forgeries(
     "make",
-    [
-        lambda: b"",
-        lambda: b"\x30\x03\x02\x01\x01",
-        lambda: VM.certificate + b"\0",
-        lambda: bytes(9 << 10),
-        lambda: google.certify(PUBLIC, authority=STRANGER),
-        lambda: google.certify(PUBLIC, authority=google.tcb_root()),
-        lambda: google.certify(PUBLIC, ca=True),
-        lambda: google.certify(PUBLIC, usage=google.forge_usage(key_encipherment=True)),
-        lambda: google.certify(
-            PUBLIC, usage=google.forge_usage(digital_signature=True, key_encipherment=True)
-        ),
-        lambda: google.certify(
-            PUBLIC, usage=google.forge_usage(digital_signature=True, key_cert_sign=True)
-        ),
-        lambda: google.certify(PUBLIC, extensions={"usage": None}),
-        lambda: google.certify(
-            PUBLIC,
-            extensions={"x": (x509.UnrecognizedExtension(google.INSTANCE_INFO, b"x"), True)},
-            info=b"",
-        ),
-        lambda: google.certify(PUBLIC, info=b""),
-        lambda: google.certify(PUBLIC, info=b"x"),
-        lambda: google.certify(PUBLIC, info=google.instance_info() + b"\0"),
-        lambda: google.certify(PUBLIC, info=bytes(2000)),
-        lambda: google.certify(PUBLIC, end=NOW - timedelta(1)),
-        lambda: google.certify(PUBLIC, begin=NOW + timedelta(1)),
-        lambda: google.certify(PUBLIC, key=short_rsa_key("weak-exponent").public_key(), info=b"x"),
-        lambda: google.certify(PUBLIC, key=ed25519.Ed25519PrivateKey.generate().public_key()),
-        lambda: google.certify(PUBLIC, key=ec.generate_private_key(ec.SECP384R1()).public_key()),
-        lambda: google.intermediate().der,
-        lambda: google.root().der,
-        lambda: named(vm=0),
-        lambda: named(vm=-5),
-        lambda: named(vm=1 << 64),
-        lambda: named(project_number=-1),
-        lambda: named(project=""),
-        lambda: named(project="a b"),
-        lambda: named(project="p" * 129),
-        lambda: named(zone="\n"),
-        lambda: named(name="n\0"),
-        lambda: properties(tlv(0xA1, b"\1\1\xff"), tlv(0xA0, der_int(1))),
-        lambda: properties(tlv(0xA0, der_int(1)), tlv(0xA0, der_int(2))),
-        lambda: properties(tlv(0xA0, der_int(-1))),
-        lambda: properties(tlv(0xA0, b"\1\1\xff")),
-        lambda: properties(tlv(0xA1, b"\1\1\x01")),
-        lambda: properties(tlv(0xA1, der_int(1))),
-    ],
-    ids=lambda make: f"line-{make.__code__.co_firstlineno}",
+    lambda: b"",
+    lambda: b"\x30\x03\x02\x01\x01",
+    lambda: VM.certificate + b"\0",
+    lambda: bytes(9 << 10),
+    lambda: google.certify(PUBLIC, authority=STRANGER),
+    lambda: google.certify(PUBLIC, authority=google.tcb_root()),
+    lambda: google.certify(PUBLIC, ca=True),
+    lambda: google.certify(PUBLIC, usage=google.forge_usage(key_encipherment=True)),
+    lambda: google.certify(
+        PUBLIC, usage=google.forge_usage(digital_signature=True, key_encipherment=True)
+    ),
+    lambda: google.certify(
+        PUBLIC, usage=google.forge_usage(digital_signature=True, key_cert_sign=True)
+    ),
+    lambda: google.certify(PUBLIC, extensions={"usage": None}),
+    lambda: google.certify(
+        PUBLIC,
+        extensions={"x": (x509.UnrecognizedExtension(google.INSTANCE_INFO, b"x"), True)},
+        info=b"",
+    ),
+    lambda: google.certify(PUBLIC, info=b""),
+    lambda: google.certify(PUBLIC, info=b"x"),
+    lambda: google.certify(PUBLIC, info=google.instance_info() + b"\0"),
+    lambda: google.certify(PUBLIC, info=bytes(2000)),
+    lambda: google.certify(PUBLIC, end=NOW - timedelta(1)),
+    lambda: google.certify(PUBLIC, begin=NOW + timedelta(1)),
+    lambda: google.certify(PUBLIC, key=short_rsa_key("weak-exponent").public_key(), info=b"x"),
+    lambda: google.certify(PUBLIC, key=ed25519.Ed25519PrivateKey.generate().public_key()),
+    lambda: google.certify(PUBLIC, key=ec.generate_private_key(ec.SECP384R1()).public_key()),
+    lambda: google.intermediate().der,
+    lambda: google.root().der,
+    lambda: named(vm=0),
+    lambda: named(vm=-5),
+    lambda: named(vm=1 << 64),
+    lambda: named(project_number=-1),
+    lambda: named(project=""),
+    lambda: named(project="a b"),
+    lambda: named(project="p" * 129),
+    lambda: named(zone="\n"),
+    lambda: named(name="n\0"),
+    lambda: properties(tlv(0xA1, b"\1\1\xff"), tlv(0xA0, der_int(1))),
+    lambda: properties(tlv(0xA0, der_int(1)), tlv(0xA0, der_int(2))),
+    lambda: properties(tlv(0xA0, der_int(-1))),
+    lambda: properties(tlv(0xA0, b"\1\1\xff")),
+    lambda: properties(tlv(0xA1, b"\1\1\x01")),
+    lambda: properties(tlv(0xA1, der_int(1))),
 )
 def test_a_forged_certificate(make):
     refused("ST-ATTS-444", key, make())
@@ -156,19 +153,16 @@ def test_no_root_is_pinned():
     refused("ST-ATTS-444", key, world=GoogleAppraiser(GoogleReference()))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("made", "reference", "code", "where"),
-    [
-        ({"project": "another"}, {}, "ST-ATTS-445", "project"),
-        ({}, {"projects": ()}, "ST-ATTS-445", "project"),
-        ({}, {"zones": ("us-central1-a",)}, "ST-ATTS-445", "zone"),
-        ({"zone": "mars"}, {"zones": (google.ZONE,)}, "ST-ATTS-445", "zone"),
-        ({"properties": ()}, {}, "ST-ATTS-445", "is_production"),
-        ({}, {"min_security_version": 2}, "ST-ATTS-445", "security_version"),
-        ({"vm": 77}, {}, "ST-ATTS-012", "vms"),
-        ({"vm": 77}, {"any_vm": True}, "ST-ATTS-012", "vms"),
-    ],
+@forgeries(
+    "made, reference, code, where",
+    ({"project": "another"}, {}, "ST-ATTS-445", "project"),
+    ({}, {"projects": ()}, "ST-ATTS-445", "project"),
+    ({}, {"zones": ("us-central1-a",)}, "ST-ATTS-445", "zone"),
+    ({"zone": "mars"}, {"zones": (google.ZONE,)}, "ST-ATTS-445", "zone"),
+    ({"properties": ()}, {}, "ST-ATTS-445", "is_production"),
+    ({}, {"min_security_version": 2}, "ST-ATTS-445", "security_version"),
+    ({"vm": 77}, {}, "ST-ATTS-012", "vms"),
+    ({"vm": 77}, {"any_vm": True}, "ST-ATTS-012", "vms"),
 )
 def test_another_instance(made, reference, code, where):
     """Ids, names and numbers of another one; the honest one is let in by the same rules."""
@@ -213,19 +207,16 @@ def test_the_kind_of_a_vm():
 HONEST = google.boot("sev-snp")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("boot", "kind", "code"),
-    [
-        (google.boot("none"), "sev-snp", "ST-ATTS-446"),
-        (google.boot("sev"), "sev-snp", "ST-ATTS-446"),
-        (google.boot("tdx"), "sev-snp", "ST-ATTS-446"),
-        (google.boot("sev-snp"), "tdx", "ST-ATTS-446"),
-        (google.Boot(), "sev-snp", "ST-ATTS-446"),
-        (google.Boot(host=google.host_info("sev-snp") + b"\0"), "sev-snp", "ST-ATTS-446"),
-        (google.Boot(host=google.host_info("sev-snp")[:31]), "sev-snp", "ST-ATTS-446"),
-        (google.Boot(host=google.host_info("sev-snp").lower()), "sev-snp", "ST-ATTS-446"),
-    ],
+@forgeries(
+    "boot, kind, code",
+    (google.boot("none"), "sev-snp", "ST-ATTS-446"),
+    (google.boot("sev"), "sev-snp", "ST-ATTS-446"),
+    (google.boot("tdx"), "sev-snp", "ST-ATTS-446"),
+    (google.boot("sev-snp"), "tdx", "ST-ATTS-446"),
+    (google.Boot(), "sev-snp", "ST-ATTS-446"),
+    (google.Boot(host=google.host_info("sev-snp") + b"\0"), "sev-snp", "ST-ATTS-446"),
+    (google.Boot(host=google.host_info("sev-snp")[:31]), "sev-snp", "ST-ATTS-446"),
+    (google.Boot(host=google.host_info("sev-snp").lower()), "sev-snp", "ST-ATTS-446"),
 )
 def test_another_kind(boot, kind, code):
     refused(code, judged, boot, kind)
@@ -277,8 +268,7 @@ def check_flipped(seed):
     refused("ST-ATTS-444", key, changed)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("seed", range(8))
+@forgeries("seed", *range(8))
 def test_a_bit_that_was_changed(seed):
     check_flipped(seed)
 

@@ -24,6 +24,7 @@ from tests.evidence.tee import forge_google as google
 from tests.evidence.tee.forge import NOW, pem, short_rsa_key
 from tests.evidence.tee.forge_amd import MEASUREMENT
 from tests.evidence.tpm import forge
+from tests.tables import each, forgeries
 
 ROOTS = pinned([google.tcb_root().pem], "endorsement_roots")
 GOOD = google.good_endorsement()
@@ -75,16 +76,14 @@ def test_a_signer_below_another_ca():
     bad(google.endorsement(cert=leaf, ca_bundle=nine))
 
 
-@pytest.mark.parametrize(
-    ("how", "counts", "why"),
-    [
-        ({"measurement": "ab" * 48}, (), "do not name"),
-        ({"min_svn": google.SVN + 1}, (), "security version"),
-        ({}, (google.VCPUS + 1,), "virtual CPUs"),
-        ({"now": NOW + timedelta(days=36500)}, (), "good from"),
-        ({"now": NOW - timedelta(days=36500)}, (), "good from"),
-        ({"kind": "tdx"}, (), "do not name"),
-    ],
+@each(
+    "how, counts, why",
+    ({"measurement": "ab" * 48}, (), "do not name"),
+    ({"min_svn": google.SVN + 1}, (), "security version"),
+    ({}, (google.VCPUS + 1,), "virtual CPUs"),
+    ({"now": NOW + timedelta(days=36500)}, (), "good from"),
+    ({"now": NOW - timedelta(days=36500)}, (), "good from"),
+    ({"kind": "tdx"}, (), "do not name"),
 )
 def test_what_is_endorsed(how, counts, why):
     fields = {"kind": "sev-snp", "measurement": MEASUREMENT.hex(), "now": NOW, **how}
@@ -134,85 +133,74 @@ def salted(length):
     return google.text(1, signed) + google.text(2, signature)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
+@forgeries(
     "make",
-    [
-        lambda: google.endorsement(key=OTHER),
-        lambda: pkcs1(google.golden()),
-        lambda: salted(20),
-        lambda: salted(0),
-        lambda: by(authority=forge.Authority("stranger")),
-        lambda: by(authority=google.root()),
-        lambda: by(key=OTHER),
-        lambda: by(key=ec.generate_private_key(ec.SECP256R1())),
-        lambda: signed_by(rsa.generate_private_key(65537, 1024)),
-        lambda: by(usage=google.forge_usage(key_encipherment=True)),
-        lambda: by(usage=google.forge_usage(digital_signature=True, key_agreement=True)),
-        lambda: by(usage=google.forge_usage(**CA_BITS)),
-        lambda: by(pss=False, digest=hashes.SHA224()),
-        lambda: by(
-            extensions={
-                "x": (
-                    x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"x"),
-                    True,
-                )
-            }
-        ),
-        lambda: by(extensions={"basic": (x509.BasicConstraints(True, None), True)}),
-        lambda: google.endorsement(
-            cert=google.tcb_root().der, key=google.short_rsa_key("tcb-root")
-        ),
-        lambda: google.endorsement(cert=b""),
-        lambda: google.endorsement(cert=b"\x30\x03\x02\x01\x01"),
-        lambda: google.endorsement(cert=google.good_signer() + b"\0"),
-        lambda: google.endorsement(cert=bytes(9000)),
-        lambda: google.endorsement(ca_bundle=b"none"),
-        lambda: google.endorsement(digest=b"\xd1" * 32),
-        lambda: google.endorsement(digest=b""),
-        lambda: google.endorsement(timestamp=b""),
-        lambda: google.endorsement(timestamp=google.number(1, (1 << 64) - 1)),
-        lambda: google.endorsement(timestamp=google.text(1, b"now")),
-        lambda: google.endorsement(sev_snp=b"", tdx=b""),
-        lambda: google.endorsement(sev_snp=google.snp_golden(measurements={}), tdx=b""),
-        lambda: google.endorsement(sev_snp=google.snp_golden(measurements={0: MEASUREMENT})),
-        lambda: google.endorsement(sev_snp=google.snp_golden(measurements={8: b"\1" * 47})),
-        lambda: google.endorsement(sev_snp=google.snp_golden(measurements={8: b"\1" * 49})),
-        lambda: google.endorsement(sev_snp=google.snp_golden(measurements={1 << 17: MEASUREMENT})),
-        lambda: google.endorsement(sev_snp=google.snp_golden(svn=1 << 32)),
-        lambda: google.endorsement(
-            sev_snp=google.snp_golden(more=google.snp_golden()[len(google.number(1, google.SVN)) :])
-        ),
-        lambda: google.endorsement(sev_snp=google.snp_golden(more=google.number(1, 9))),
-        lambda: google.endorsement(sev_snp=google.snp_golden(more=google.number(2, 9))),
-        lambda: google.endorsement(sev_snp=google.snp_golden() * 2),
-        lambda: google.endorsement(tdx=google.tdx_golden(measurements={32: b""})),
-        lambda: google.endorsement(tdx=google.tdx_golden(measurements={1 << 40: google.MRTD})),
-        lambda: google.endorsement(more=google.text(4, google.good_signer())),
-        lambda: google.endorsement(more=google.text(7, google.snp_golden())),
-        lambda: google.endorsement(more=b"\x0b"),
-        lambda: google.endorsement(more=b"\x0c"),
-        lambda: google.endorsement(more=b"\x0e"),
-        lambda: google.endorsement(more=b"\x00\x00"),
-        lambda: google.endorsement(more=b"\xf8\x07\x80\x00"),
-        lambda: google.endorsement(more=b"\xf8\x07" + b"\xff" * 10),
-        lambda: google.endorsement(more=b"\xf8\x07" + b"\xff" * 9 + b"\x02"),
-        lambda: google.endorsement(more=b"\xf8\x07"),
-        lambda: google.endorsement(more=b"\xfa\x07\x05abcd"),
-        lambda: google.endorsement(more=b"\xfd\x07abc"),
-        lambda: google.endorsement(more=b"\xf9\x07abcdefg"),
-        lambda: google.endorsement(more=google.number(50, 1) * MAX_FIELDS),
-        lambda: b"",
-        lambda: google.text(1, google.golden()),
-        lambda: google.text(2, b"x" * 384),
-        lambda: GOOD + GOOD,
-        lambda: GOOD + google.text(2, b"x"),
-        lambda: GOOD[:-1],
-        lambda: GOOD + b"\x80",
-        lambda: google.number(1, 7) + google.text(2, b"x"),
-        lambda: GOOD + google.text(9, bytes(ENDORSEMENT_LIMIT)),
-    ],
-    ids=lambda make: f"line-{make.__code__.co_firstlineno}",
+    lambda: google.endorsement(key=OTHER),
+    lambda: pkcs1(google.golden()),
+    lambda: salted(20),
+    lambda: salted(0),
+    lambda: by(authority=forge.Authority("stranger")),
+    lambda: by(authority=google.root()),
+    lambda: by(key=OTHER),
+    lambda: by(key=ec.generate_private_key(ec.SECP256R1())),
+    lambda: signed_by(rsa.generate_private_key(65537, 1024)),
+    lambda: by(usage=google.forge_usage(key_encipherment=True)),
+    lambda: by(usage=google.forge_usage(digital_signature=True, key_agreement=True)),
+    lambda: by(usage=google.forge_usage(**CA_BITS)),
+    lambda: by(pss=False, digest=hashes.SHA224()),
+    lambda: by(
+        extensions={"x": (x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"x"), True)}
+    ),
+    lambda: by(extensions={"basic": (x509.BasicConstraints(True, None), True)}),
+    lambda: google.endorsement(cert=google.tcb_root().der, key=google.short_rsa_key("tcb-root")),
+    lambda: google.endorsement(cert=b""),
+    lambda: google.endorsement(cert=b"\x30\x03\x02\x01\x01"),
+    lambda: google.endorsement(cert=google.good_signer() + b"\0"),
+    lambda: google.endorsement(cert=bytes(9000)),
+    lambda: google.endorsement(ca_bundle=b"none"),
+    lambda: google.endorsement(digest=b"\xd1" * 32),
+    lambda: google.endorsement(digest=b""),
+    lambda: google.endorsement(timestamp=b""),
+    lambda: google.endorsement(timestamp=google.number(1, (1 << 64) - 1)),
+    lambda: google.endorsement(timestamp=google.text(1, b"now")),
+    lambda: google.endorsement(sev_snp=b"", tdx=b""),
+    lambda: google.endorsement(sev_snp=google.snp_golden(measurements={}), tdx=b""),
+    lambda: google.endorsement(sev_snp=google.snp_golden(measurements={0: MEASUREMENT})),
+    lambda: google.endorsement(sev_snp=google.snp_golden(measurements={8: b"\1" * 47})),
+    lambda: google.endorsement(sev_snp=google.snp_golden(measurements={8: b"\1" * 49})),
+    lambda: google.endorsement(sev_snp=google.snp_golden(measurements={1 << 17: MEASUREMENT})),
+    lambda: google.endorsement(sev_snp=google.snp_golden(svn=1 << 32)),
+    lambda: google.endorsement(
+        sev_snp=google.snp_golden(more=google.snp_golden()[len(google.number(1, google.SVN)) :])
+    ),
+    lambda: google.endorsement(sev_snp=google.snp_golden(more=google.number(1, 9))),
+    lambda: google.endorsement(sev_snp=google.snp_golden(more=google.number(2, 9))),
+    lambda: google.endorsement(sev_snp=google.snp_golden() * 2),
+    lambda: google.endorsement(tdx=google.tdx_golden(measurements={32: b""})),
+    lambda: google.endorsement(tdx=google.tdx_golden(measurements={1 << 40: google.MRTD})),
+    lambda: google.endorsement(more=google.text(4, google.good_signer())),
+    lambda: google.endorsement(more=google.text(7, google.snp_golden())),
+    lambda: google.endorsement(more=b"\x0b"),
+    lambda: google.endorsement(more=b"\x0c"),
+    lambda: google.endorsement(more=b"\x0e"),
+    lambda: google.endorsement(more=b"\x00\x00"),
+    lambda: google.endorsement(more=b"\xf8\x07\x80\x00"),
+    lambda: google.endorsement(more=b"\xf8\x07" + b"\xff" * 10),
+    lambda: google.endorsement(more=b"\xf8\x07" + b"\xff" * 9 + b"\x02"),
+    lambda: google.endorsement(more=b"\xf8\x07"),
+    lambda: google.endorsement(more=b"\xfa\x07\x05abcd"),
+    lambda: google.endorsement(more=b"\xfd\x07abc"),
+    lambda: google.endorsement(more=b"\xf9\x07abcdefg"),
+    lambda: google.endorsement(more=google.number(50, 1) * MAX_FIELDS),
+    lambda: b"",
+    lambda: google.text(1, google.golden()),
+    lambda: google.text(2, b"x" * 384),
+    lambda: GOOD + GOOD,
+    lambda: GOOD + google.text(2, b"x"),
+    lambda: GOOD[:-1],
+    lambda: GOOD + b"\x80",
+    lambda: google.number(1, 7) + google.text(2, b"x"),
+    lambda: GOOD + google.text(9, bytes(ENDORSEMENT_LIMIT)),
 )
 def test_a_forged_endorsement(make):
     read()
@@ -244,8 +232,7 @@ def check_flipped(seed):
         assert found == read()
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("seed", range(8))
+@forgeries("seed", *range(8))
 def test_a_bit_that_was_changed(seed):
     check_flipped(seed)
 

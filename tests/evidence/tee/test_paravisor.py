@@ -31,6 +31,7 @@ from tests import vocabulary
 from tests.evidence.tee import forge_azure as azure
 from tests.evidence.tpm import forge
 from tests.evidence.vectors import ROOT, vector
+from tests.tables import forgeries
 
 WHEN = datetime(2026, 6, 1, tzinfo=UTC)
 VM = azure.Vm()
@@ -109,31 +110,28 @@ def test_real_evidence(path):
 # Forgeries.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
+@forgeries(
     "data",
-    [
-        b"",
-        b"HCLA",
-        bytes(HCL_LIMIT + 1),
-        azure.hcl(RUNTIME)[:1200],
-        b"HCLB" + azure.hcl(RUNTIME)[4:],
-        azure.hcl(RUNTIME, version=3),
-        azure.hcl(RUNTIME, version=0),
-        azure.hcl(RUNTIME, size=2600),
-        azure.hcl(RUNTIME, size=0),
-        azure.hcl(RUNTIME, data_size=0),
-        azure.hcl(RUNTIME, data_size=0xFFFFFFFF),
-        azure.hcl(RUNTIME, data_size=len(RUNTIME) + 21, size=1237 + len(RUNTIME)),
-        azure.hcl(RUNTIME, data_version=2),
-        azure.hcl(RUNTIME, kind=0),
-        azure.hcl(RUNTIME, kind=3),
-        azure.hcl(RUNTIME, digest=2),
-        azure.hcl(RUNTIME, runtime_size=len(RUNTIME) - 1),
-        azure.hcl(RUNTIME, runtime_size=0xFFFFFFFF),
-        azure.hcl(RUNTIME) + b"\1",
-        azure.hcl(RUNTIME, runtime_size=9000, data_size=9020, size=32 + 1184 + 9020),
-    ],
+    b"",
+    b"HCLA",
+    bytes(HCL_LIMIT + 1),
+    azure.hcl(RUNTIME)[:1200],
+    b"HCLB" + azure.hcl(RUNTIME)[4:],
+    azure.hcl(RUNTIME, version=3),
+    azure.hcl(RUNTIME, version=0),
+    azure.hcl(RUNTIME, size=2600),
+    azure.hcl(RUNTIME, size=0),
+    azure.hcl(RUNTIME, data_size=0),
+    azure.hcl(RUNTIME, data_size=0xFFFFFFFF),
+    azure.hcl(RUNTIME, data_size=len(RUNTIME) + 21, size=1237 + len(RUNTIME)),
+    azure.hcl(RUNTIME, data_version=2),
+    azure.hcl(RUNTIME, kind=0),
+    azure.hcl(RUNTIME, kind=3),
+    azure.hcl(RUNTIME, digest=2),
+    azure.hcl(RUNTIME, runtime_size=len(RUNTIME) - 1),
+    azure.hcl(RUNTIME, runtime_size=0xFFFFFFFF),
+    azure.hcl(RUNTIME) + b"\1",
+    azure.hcl(RUNTIME, runtime_size=9000, data_size=9020, size=32 + 1184 + 9020),
 )
 def test_malformed_reports(data):
     refused("ST-ATTS-440", parse_hcl_report, data)
@@ -160,61 +158,55 @@ def other(**changes):
     return keys({**KEY, **changes})
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
+@forgeries(
     "data",
-    [
-        b"",
-        b"{}",
-        b"[]",
-        b"[" * 5000,
-        b" " * (RUNTIME_LIMIT + 1),
-        RUNTIME[:-1],
-        RUNTIME + b"x",
-        RUNTIME.replace(b"{", b"\xff", 1),
-        keys(),
-        keys(KEY, KEY),
-        keys(*[{**KEY, "kid": "x"}] * 9),
-        other(kid="HCLEkPub"),
-        other(kid="hclakpub"),
-        other(kty="EC"),
-        other(kty=1),
-        other(n=""),
-        other(n="AAAA"),
-        other(n=KEY["n"] + "A"),
-        other(n=KEY["n"] + "=="),
-        other(n=KEY["n"].replace(KEY["n"][0], "+", 1)),
-        other(n=azure.base64url(bytes(256))),
-        other(n=azure.base64url(b"\x7f" + bytes(255))),
-        other(n=azure.base64url(b"\xff" * 128)),
-        other(n=azure.base64url(b"\xff" * 1024)),
-        other(e=""),
-        other(e="Aw"),
-        other(e="AAEAAQ"),
-        VM.runtime(vmUniqueId=""),
-        VM.runtime(vmUniqueId="../../../etc"),
-        VM.runtime(vmUniqueId=7),
-        VM.runtime(None, **{"console-enabled": "false"}),
-        VM.runtime(None, **{"secure-boot": 1}),
-        VM.runtime(None, **{"tpm-enabled": None}),
-        RUNTIME.replace(b'"secure-boot":true', b'"secure-boot":false,"secure-boot":true'),
-        RUNTIME.replace(b'"keys":', b'"keys":[],"keys":'),
-        RUNTIME.replace(b'"vm-configuration":', b'"vm":'),
-    ],
+    b"",
+    b"{}",
+    b"[]",
+    b"[" * 5000,
+    b" " * (RUNTIME_LIMIT + 1),
+    RUNTIME[:-1],
+    RUNTIME + b"x",
+    RUNTIME.replace(b"{", b"\xff", 1),
+    keys(),
+    keys(KEY, KEY),
+    keys(*[{**KEY, "kid": "x"}] * 9),
+    other(kid="HCLEkPub"),
+    other(kid="hclakpub"),
+    other(kty="EC"),
+    other(kty=1),
+    other(n=""),
+    other(n="AAAA"),
+    other(n=KEY["n"] + "A"),
+    other(n=KEY["n"] + "=="),
+    other(n=KEY["n"].replace(KEY["n"][0], "+", 1)),
+    other(n=azure.base64url(bytes(256))),
+    other(n=azure.base64url(b"\x7f" + bytes(255))),
+    other(n=azure.base64url(b"\xff" * 128)),
+    other(n=azure.base64url(b"\xff" * 1024)),
+    other(e=""),
+    other(e="Aw"),
+    other(e="AAEAAQ"),
+    VM.runtime(vmUniqueId=""),
+    VM.runtime(vmUniqueId="../../../etc"),
+    VM.runtime(vmUniqueId=7),
+    VM.runtime(None, **{"console-enabled": "false"}),
+    VM.runtime(None, **{"secure-boot": 1}),
+    VM.runtime(None, **{"tpm-enabled": None}),
+    RUNTIME.replace(b'"secure-boot":true', b'"secure-boot":false,"secure-boot":true'),
+    RUNTIME.replace(b'"keys":', b'"keys":[],"keys":'),
+    RUNTIME.replace(b'"vm-configuration":', b'"vm":'),
 )
 def test_malformed_runtime_data(data):
     refused("ST-ATTS-440", parse_runtime_data, data)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("changes", "code", "where"),
-    [
-        ({"tpm-enabled": False}, "ST-ATTS-441", "tpm-enabled"),
-        ({"secure-boot": False}, "ST-ATTS-441", "secure-boot"),
-        ({"console-enabled": True}, "ST-ATTS-441", "console-enabled"),
-        ({"vmUniqueId": azure.VM.replace("7", "8")}, "ST-ATTS-012", "vm"),
-    ],
+@forgeries(
+    "changes, code, where",
+    ({"tpm-enabled": False}, "ST-ATTS-441", "tpm-enabled"),
+    ({"secure-boot": False}, "ST-ATTS-441", "secure-boot"),
+    ({"console-enabled": True}, "ST-ATTS-441", "console-enabled"),
+    ({"vmUniqueId": azure.VM.replace("7", "8")}, "ST-ATTS-012", "vm"),
 )
 def test_a_vm_that_is_configured_otherwise(changes, code, where):
     runtime = parse_runtime_data(VM.runtime(**changes))
@@ -235,8 +227,7 @@ def test_a_vm_that_is_not_enrolled():
     judge_vm(runtime, ParavisorReference(any_vm=True), **rules)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("seed", range(60))
+@forgeries("seed", *range(60))
 def test_a_byte_that_was_changed_anywhere_breaks_the_chain(seed):
     """Whatever is changed in the report's data, REPORT_DATA is no longer their hash."""
     source = random.Random(seed)

@@ -16,6 +16,7 @@ from tests.evidence.tee import forge, forge_amd
 from tests.evidence.tee.forge import der, der_int, flip, p384_key, rsa_key, tlv
 from tests.evidence.tee.forge_amd import TCBS, AmdWorld, refused
 from tests.evidence.vectors import needs_vectors, vector, vectors
+from tests.tables import each, forgeries
 
 MILAN = AmdWorld()
 VLEK = AmdWorld(key=SigningKey.VLEK)
@@ -26,9 +27,9 @@ def refused_leaf(code, where="VCEK", *, world=MILAN, text="", **options):
     refused(code, where, world=world, text=text, certificates=[der(world.leaf(**options))])
 
 
-@pytest.mark.parametrize("version", [3, 4, 5])
-@pytest.mark.parametrize("key", SigningKey)
-@pytest.mark.parametrize("product", Product)
+@each("version", 3, 4, 5)
+@each("key", *SigningKey)
+@each("product", *Product)
 def test_honest_guests(product, key, version):
     world = AmdWorld(product=product, key=key)
     state = world.verify(world.report(version=version))
@@ -50,7 +51,7 @@ def test_the_tcb_has_names():
 # Where certificates come from.
 
 
-@pytest.mark.parametrize("world", [MILAN, VLEK, TURIN], ids=["milan", "vlek", "turin"])
+@each("id, world", ("milan", MILAN), ("vlek", VLEK), ("turin", TURIN))
 def test_the_whole_chain_from_the_host(world):
     certificates = [der(world.leaf()), der(world.ask()), der(world.ark())]
     assert world.verify(certificates=certificates, vendor_chain=[])
@@ -62,7 +63,7 @@ def test_a_cache_in_pem_with_other_products():
     assert MILAN.verify(vendor_chain=[*files, forge.pem(VLEK.ask(), VLEK.ark())])
 
 
-@pytest.mark.parametrize("world", [MILAN, VLEK, TURIN], ids=["milan", "vlek", "turin"])
+@each("id, world", ("milan", MILAN), ("vlek", VLEK), ("turin", TURIN))
 def test_a_key_certificate_from_the_cache(world):
     other = AmdWorld(product=world.product, key=SigningKey(1 - world.key))
     chain_files = [
@@ -81,7 +82,7 @@ def test_no_certificate_anywhere():
     refused("ST-ATTS-402", "VCEK", certificates=[], vendor_chain=another_chip)
 
 
-@pytest.mark.parametrize("keep", [(), (0,), (1,)], ids=["nothing", "no-root", "no-intermediate"])
+@each("id, keep", ("nothing", ()), ("no-root", (0,)), ("no-intermediate", (1,)))
 def test_a_chain_with_a_hole(keep):
     vendor = [forge_amd.good_chain(MILAN)[index] for index in keep]
     refused("ST-ATTS-404", vendor_chain=vendor, text="neither the node nor the cache")
@@ -107,26 +108,24 @@ def test_which_list_is_needed():
 # The report's signature.
 
 
-@pytest.mark.parametrize(
-    "offset", [0x04, 0x08, 0x10, 0x30, 0x38, 0x50, 0x8F, 0x90, 0xC0, 0xE0, 0x110, 0x140, 0x1F0]
+@forgeries(
+    "offset", 0x04, 0x08, 0x10, 0x30, 0x38, 0x50, 0x8F, 0x90, 0xC0, 0xE0, 0x110, 0x140, 0x1F0
 )
-@pytest.mark.forgery
 def test_a_changed_report(offset):
     refused("ST-ATTS-403", "SIGNATURE", report=flip(MILAN.report(), offset))
 
 
-@pytest.mark.parametrize("offset", [0x2A0, 0x2CF, 0x2D0, 0x2E8, 0x317, 0x318])
-@pytest.mark.forgery
+@forgeries("offset", 0x2A0, 0x2CF, 0x2D0, 0x2E8, 0x317, 0x318)
 def test_a_changed_signature(offset):
     refused("ST-ATTS-403", "SIGNATURE", report=flip(MILAN.report(), offset, 0x80))
 
 
-@pytest.mark.parametrize(
-    "signature",
-    [bytes(144), b"\xff" * 144, (1).to_bytes(72, "little") * 2],
-    ids=["zeros", "huge", "ones"],
+@forgeries(
+    "id, signature",
+    ("zeros", bytes(144)),
+    ("huge", b"\xff" * 144),
+    ("ones", (1).to_bytes(72, "little") * 2),
 )
-@pytest.mark.forgery
 def test_an_invented_signature(signature):
     report = MILAN.report()
     refused("ST-ATTS-403", report=report[:0x2A0] + signature + report[0x2A0 + 144 :])
@@ -137,8 +136,7 @@ def test_a_report_signed_by_another_key():
     refused("ST-ATTS-403", "SIGNATURE", report=MILAN.report(key=p384_key("other")))
 
 
-@pytest.mark.parametrize("flags", [0b10, 7 << 2, 2 << 2], ids=["masked", "none", "unknown"])
-@pytest.mark.forgery
+@forgeries("id, flags", ("masked", 0b10), ("none", 7 << 2), ("unknown", 2 << 2))
 def test_a_report_that_is_not_signed(flags):
     report = MILAN.body(flags=flags) + bytes(512)
     refused("ST-ATTS-403", "key flags", report=report, text="unsigned")
@@ -147,9 +145,8 @@ def test_a_report_that_is_not_signed(flags):
 # The certificate belongs to the report.
 
 
-@pytest.mark.parametrize("position", range(8))
-@pytest.mark.parametrize("world", [MILAN, TURIN], ids=["milan", "turin"])
-@pytest.mark.forgery
+@forgeries("position", *range(8))
+@each("id, world", ("milan", MILAN), ("turin", TURIN))
 def test_a_key_of_another_tcb(world, position):
     tcb = flip(world.tcb, position)
     report = world.report(reported_tcb=tcb)
@@ -176,21 +173,19 @@ def test_a_vlek_does_not_name_a_chip():
     assert VLEK.verify(VLEK.report(chip_id=bytes(64)))
 
 
-@pytest.mark.parametrize("name", ["Genoa", "Genoa-B1", "milan", "", "MilanX"])
-@pytest.mark.forgery
+@forgeries("name", "Genoa", "Genoa-B1", "milan", "", "MilanX")
 def test_a_key_of_another_product(name):
     changes = {"2": tlv(0x16, name.encode())}
     refused_leaf("ST-ATTS-408", "product", changes=changes)
 
 
-@pytest.mark.parametrize("name", ["Milan", "Milan-B0"])
+@each("name", "Milan", "Milan-B0")
 def test_names_of_a_product(name):
     leaf = MILAN.leaf(changes={"2": tlv(0x16, name.encode())})
     assert MILAN.verify(certificates=[der(leaf)])
 
 
-@pytest.mark.parametrize("cpu", [(0x19, 0x11, 1), (0x1A, 0x02, 1), (0x17, 0x31, 0)])
-@pytest.mark.forgery
+@forgeries("cpu", (0x19, 0x11, 1), (0x1A, 0x02, 1), (0x17, 0x31, 0))
 def test_a_cpu_of_another_product(cpu):
     refused("ST-ATTS-408", "CPUID", report=MILAN.report(cpu=cpu))
 
@@ -224,30 +219,26 @@ def test_a_product_without_a_pinned_root():
     refused("ST-ATTS-404", "ARK-Milan", roots={Product.GENOA: MILAN.roots[Product.GENOA]})
 
 
-@pytest.mark.parametrize(
+@forgeries(
     "changes",
-    [
-        {"3.1": b""},
-        {"3.3": b""},
-        {"3.5": b""},
-        {"3.8": b""},
-        {"2": b""},
-        {"4": b""},
-        {"3.8": b"\x04\x01\xd9"},
-        {"3.8": der_int(256)},
-        {"3.8": der_int(-1 + (1 << 80))},
-        {"3.8": b"\x02\x01\xd9"},
-        {"3.8": b"\x02\x02\x00\xd9\x00"},
-        {"3.8": b"\x02\x81\x01\x04"},
-        {"2": b"Milan"},
-        {"2": tlv(0x0C, b"Milan")},
-        {"4": bytes(8)},
-        {"4": bytes(63)},
-        {"4": tlv(4, bytes(64))},
-    ],
-    ids=lambda changes: str(changes)[:30],
+    {"3.1": b""},
+    {"3.3": b""},
+    {"3.5": b""},
+    {"3.8": b""},
+    {"2": b""},
+    {"4": b""},
+    {"3.8": b"\x04\x01\xd9"},
+    {"3.8": der_int(256)},
+    {"3.8": der_int(-1 + (1 << 80))},
+    {"3.8": b"\x02\x01\xd9"},
+    {"3.8": b"\x02\x02\x00\xd9\x00"},
+    {"3.8": b"\x02\x81\x01\x04"},
+    {"2": b"Milan"},
+    {"2": tlv(0x0C, b"Milan")},
+    {"4": bytes(8)},
+    {"4": bytes(63)},
+    {"4": tlv(4, bytes(64))},
 )
-@pytest.mark.forgery
 def test_extensions_that_do_not_describe_a_key(changes):
     refused_leaf("ST-ATTS-402", changes=changes)
 
@@ -331,7 +322,7 @@ def test_a_genuine_report_with_the_roots_of_our_own():
 
 
 @needs_vectors
-@pytest.mark.parametrize("name", vectors(GO_SEV + "trust/*.pem"))
+@each("name", *vectors(GO_SEV + "trust/*.pem"))
 def test_genuine_intermediates(name):
     intermediate, root = chain.load_certificates(vector(name), snp.AMD, name)
     common_name = chain.common_name(intermediate.subject)

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tests.evidence.tee import forge
 from tests.evidence.tee.forge import DAY, NOW, der, p256_key, p384_key, rsa_key
 from tests.evidence.tee.forge_amd import AmdWorld, refused
+from tests.tables import each, forgeries
 
 MILAN = AmdWorld()
 
@@ -25,23 +26,19 @@ def refused_chain(code, where, *, text="", ask=None, ark=None):
     refused(code, where, text=text, vendor_chain=vendor)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"signer": rsa_key("x")}, "is not signed by the SEV-Milan"),
-        ({"signer": rsa_key("ark")}, "is not signed by the SEV-Milan"),
-        ({"pss": False}, "is not signed by the SEV-Milan"),
-        ({"hash_algorithm": hashes.SHA256()}, "is not signed by the SEV-Milan"),
-        ({"issuer": "SEV-Rome"}, "issued by 'SEV-Rome'"),
-        ({"subject": "SEV-VLEK"}, "the certificate is of 'SEV-VLEK'"),
-        ({"subject": "VCEK"}, "the certificate is of 'VCEK'"),
-        ({"ca": True}, "is a CA"),
-        ({"more": [(forge.NO_USAGE, True)]}, "may not sign"),
-        ({"more": [(forge.custom("1.2.3", b""), True)]}, "unknown critical extensions"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
+@forgeries(
+    "options, text",
+    ({"signer": rsa_key("x")}, "is not signed by the SEV-Milan"),
+    ({"signer": rsa_key("ark")}, "is not signed by the SEV-Milan"),
+    ({"pss": False}, "is not signed by the SEV-Milan"),
+    ({"hash_algorithm": hashes.SHA256()}, "is not signed by the SEV-Milan"),
+    ({"issuer": "SEV-Rome"}, "issued by 'SEV-Rome'"),
+    ({"subject": "SEV-VLEK"}, "the certificate is of 'SEV-VLEK'"),
+    ({"subject": "VCEK"}, "the certificate is of 'VCEK'"),
+    ({"ca": True}, "is a CA"),
+    ({"more": [(forge.NO_USAGE, True)]}, "may not sign"),
+    ({"more": [(forge.custom("1.2.3", b""), True)]}, "unknown critical extensions"),
 )
-@pytest.mark.forgery
 def test_a_key_that_amd_did_not_certify(options, text):
     refused_leaf("ST-ATTS-404", text=text, **options)
 
@@ -57,12 +54,9 @@ def test_a_key_on_another_curve():
     refused_leaf("ST-ATTS-404", "VCEK", key=rsa_key("x"), text="P-384")
 
 
-@pytest.mark.parametrize(
-    ("start", "end"),
-    [(NOW - 9 * DAY, NOW - DAY), (NOW + DAY, NOW + 9 * DAY)],
-    ids=["expired", "not-yet"],
+@forgeries(
+    "id, start, end", ("expired", NOW - 9 * DAY, NOW - DAY), ("not-yet", NOW + DAY, NOW + 9 * DAY)
 )
-@pytest.mark.forgery
 def test_certificates_out_of_date(start, end):
     dates = {"start": start, "end": end}
     refused_leaf("ST-ATTS-405", **dates)
@@ -96,15 +90,12 @@ def test_a_root_whose_dates_somebody_else_wrote():
     refused_chain("ST-ATTS-404", "ARK-Milan", ark=ark, text="is not signed")
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"ca": False}, "may not sign certificates"),
-        ({"may_sign_certificates": False}, "may not sign certificates"),
-        ({"extensions": [(forge.custom("1.2.3", b""), True)]}, "unknown critical"),
-    ],
+@forgeries(
+    "options, text",
+    ({"ca": False}, "may not sign certificates"),
+    ({"may_sign_certificates": False}, "may not sign certificates"),
+    ({"extensions": [(forge.custom("1.2.3", b""), True)]}, "unknown critical"),
 )
-@pytest.mark.forgery
 def test_an_intermediate_that_is_none(options, text):
     refused_chain("ST-ATTS-404", "SEV-Milan", ask=MILAN.ask(**options), text=text)
 
@@ -131,15 +122,12 @@ def test_an_intermediate_with_a_key_of_another_kind():
         refused("ST-ATTS-404", "SEV-Milan", certificates=[der(leaf)], vendor_chain=vendor)
 
 
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (b"", "not a certificate"),
-        (b"\x30\x03\x02\x01\x01", "not a certificate"),
-        (bytes(9000), "9000 bytes"),
-        (forge.pem(MILAN.leaf()), "not a certificate"),
-    ],
-    ids=["empty", "garbage", "large", "pem"],
+@each(
+    "id, data, text",
+    ("empty", b"", "not a certificate"),
+    ("garbage", b"\x30\x03\x02\x01\x01", "not a certificate"),
+    ("large", bytes(9000), "9000 bytes"),
+    ("pem", forge.pem(MILAN.leaf()), "not a certificate"),
 )
 def test_certificates_that_are_none(data, text):
     refused("ST-ATTS-402", "certificates[0]", certificates=[data], text=text)
@@ -153,16 +141,13 @@ def test_too_many_certificates():
     refused("ST-ATTS-402", certificates=[der(MILAN.leaf())] * 17, text="17 certificates")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda pem: pem + b"x",
-        lambda pem: b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-        lambda pem: pem.replace(b"-----END", b"-----EMD", 1),
-        lambda pem: b"-----BEGIN " + pem,
-        lambda pem: pem * 20,
-    ],
-    ids=["junk", "empty", "no-end", "half", "many"],
+@each(
+    "id, change",
+    ("junk", lambda pem: pem + b"x"),
+    ("empty", lambda pem: b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+    ("no-end", lambda pem: pem.replace(b"-----END", b"-----EMD", 1)),
+    ("half", lambda pem: b"-----BEGIN " + pem),
+    ("many", lambda pem: pem * 20),
 )
 def test_a_cache_that_is_no_pem(change):
     vendor = [change(forge.pem(MILAN.ask(), MILAN.ark()))]
@@ -190,20 +175,16 @@ def test_a_revoked_intermediate():
     )
 
 
-@pytest.mark.parametrize(
-    ("crl", "text"),
-    [
-        (b"", "not a revocation list"),
-        (b"\x30\x00", "not a revocation list"),
-        (bytes((4 << 20) + 1), "the limit is"),
-        (forge.revocation_list("ARK-Milan", rsa_key("x")), "not signed by the CA"),
-        (forge.revocation_list("ARK-Genoa", rsa_key("ark")), "of another CA"),
-        (forge.revocation_list("SEV-Milan", rsa_key("ask")), "of another CA"),
-        (MILAN.crl(extensions=[(x509.DeltaCRLIndicator(1), True)]), "partial list"),
-    ],
-    ids=["empty", "garbage", "large", "forged", "product", "intermediate", "delta"],
+@forgeries(
+    "id, crl, text",
+    ("empty", b"", "not a revocation list"),
+    ("garbage", b"\x30\x00", "not a revocation list"),
+    ("large", bytes((4 << 20) + 1), "the limit is"),
+    ("forged", forge.revocation_list("ARK-Milan", rsa_key("x")), "not signed by the CA"),
+    ("product", forge.revocation_list("ARK-Genoa", rsa_key("ark")), "of another CA"),
+    ("intermediate", forge.revocation_list("SEV-Milan", rsa_key("ask")), "of another CA"),
+    ("delta", MILAN.crl(extensions=[(x509.DeltaCRLIndicator(1), True)]), "partial list"),
 )
-@pytest.mark.forgery
 def test_lists_that_are_not_amds(crl, text):
     refused("ST-ATTS-407", "CRL", crl=crl, text=text)
 
@@ -213,15 +194,11 @@ def test_a_list_in_pem():
     assert MILAN.verify(crl=crl).crl_checked
 
 
-@pytest.mark.parametrize(
-    "dates",
-    [
-        {"start": NOW - 9 * DAY, "end": NOW - DAY},
-        {"start": NOW + DAY, "end": NOW + 9 * DAY},
-    ],
-    ids=["expired", "not-yet"],
+@forgeries(
+    "id, dates",
+    ("expired", {"start": NOW - 9 * DAY, "end": NOW - DAY}),
+    ("not-yet", {"start": NOW + DAY, "end": NOW + 9 * DAY}),
 )
-@pytest.mark.forgery
 def test_lists_out_of_date(dates):
     refused("ST-ATTS-405", "CRL", crl=MILAN.crl(**dates), text="the list is good from")
 

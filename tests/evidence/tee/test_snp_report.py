@@ -15,6 +15,7 @@ from securetrain.evidence.tee.snp_report import (
 from tests import vocabulary
 from tests.evidence.tee.forge import flip
 from tests.evidence.tee.forge_amd import CPUS, POLICY, AmdWorld
+from tests.tables import each, forgeries
 
 WORLD = AmdWorld()
 
@@ -70,7 +71,7 @@ def test_every_field_is_read_from_its_place():
     assert report.has_platform(PlatformBit.ALIAS_CHECK_COMPLETE)
 
 
-@pytest.mark.parametrize("version", [2, 3, 4, 5])
+@each("version", 2, 3, 4, 5)
 def test_every_version(version):
     report = parse_report(WORLD.report(version=version))
     assert report.version == version
@@ -82,18 +83,17 @@ def test_key_flags():
     assert (report.author_key_enabled, report.mask_chip_key, report.signing_key) == (False, True, 7)
 
 
-@pytest.mark.parametrize("version", [0, 1, 0x100, 0x02000000])
+@each("version", 0, 1, 0x100, 0x02000000)
 def test_unknown_versions(version):
     refused(WORLD.report(version=version), f"version {version}")
 
 
-@pytest.mark.parametrize("algorithm", [0, 2])
-@pytest.mark.forgery
+@forgeries("algorithm", 0, 2)
 def test_other_signature_algorithms(algorithm):
     refused(WORLD.report(algorithm=algorithm), "signature algorithm")
 
 
-@pytest.mark.parametrize("change", [lambda r: r[:-1], lambda r: r + b"\0", lambda _: b""])
+@each("change", lambda r: r[:-1], lambda r: r + b"\0", lambda _: b"")
 def test_other_sizes(change):
     refused(change(WORLD.report()), "a report has 1184")
 
@@ -103,54 +103,46 @@ def test_the_bit_of_the_policy_that_is_always_one():
     refused(WORLD.report(policy=0), "bit 17 must be one")
 
 
-@pytest.mark.parametrize("bit", [5, 31])
-@pytest.mark.forgery
+@forgeries("bit", 5, 31)
 def test_reserved_bits_of_the_key_flags(bit):
     refused(WORLD.report(flags=1 << bit), "key flags")
 
 
-@pytest.mark.parametrize(
-    ("version", "offset"),
-    [
-        (5, 0x4C),
-        (5, 0x4F),
-        (2, 0x188),
-        (2, 0x19F),
-        (3, 0x18B),
-        (3, 0x19F),
-        (5, 0x1EB),
-        (5, 0x1EF),
-        (4, 0x1F8),
-        (4, 0x207),
-        (5, 0x208),
-        (5, 0x29F),
-    ],
-    ids=hex,
+@forgeries(
+    "version, offset",
+    (5, 0x4C),
+    (5, 0x4F),
+    (2, 0x188),
+    (2, 0x19F),
+    (3, 0x18B),
+    (3, 0x19F),
+    (5, 0x1EB),
+    (5, 0x1EF),
+    (4, 0x1F8),
+    (4, 0x207),
+    (5, 0x208),
+    (5, 0x29F),
 )
-@pytest.mark.forgery
 def test_reserved_bytes(version, offset):
     refused(WORLD.report(version=version, raw={offset: b"\x80"}), "reserved and not zero")
 
 
-@pytest.mark.parametrize("offset", [0x330, 0x49F], ids=hex)
-@pytest.mark.forgery
+@forgeries("offset", 0x330, 0x49F)
 def test_bytes_after_the_signature(offset):
     refused(flip(WORLD.report(), offset), "reserved and not zero")
 
 
-@pytest.mark.parametrize(
-    ("family", "model", "product"),
-    [
-        (0x19, 0x01, Product.MILAN),
-        (0x19, 0x0F, Product.MILAN),
-        (0x19, 0x11, Product.GENOA),
-        (0x19, 0xA0, Product.GENOA),
-        (0x1A, 0x02, Product.TURIN),
-        (0x1A, 0x11, Product.TURIN),
-        (0x19, 0x20, None),
-        (0x1A, 0x50, None),
-        (0x17, 0x31, None),
-    ],
+@each(
+    "family, model, product",
+    (0x19, 0x01, Product.MILAN),
+    (0x19, 0x0F, Product.MILAN),
+    (0x19, 0x11, Product.GENOA),
+    (0x19, 0xA0, Product.GENOA),
+    (0x1A, 0x02, Product.TURIN),
+    (0x1A, 0x11, Product.TURIN),
+    (0x19, 0x20, None),
+    (0x1A, 0x50, None),
+    (0x17, 0x31, None),
 )
 def test_products_of_cpus(family, model, product):
     assert product_of_cpu(family, model) is product

@@ -17,6 +17,7 @@ from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import NOW
 from tests.evidence.tee.forge_intel import PCE_SVN, SVNS, level, module, svn_level
 from tests.evidence.vectors import needs_vectors, vector
+from tests.tables import each, forgeries
 
 S = TcbStatus
 
@@ -54,16 +55,14 @@ def test_the_highest_level():
     assert verdict.tcb_date.year == 2026
 
 
-@pytest.mark.parametrize("position", [0, 1])
-@pytest.mark.forgery
+@forgeries("position", 0, 1)
 def test_one_number_of_the_platform_below_the_level(position):
     verdict = judge(svns=lowered(position))
     assert verdict.status is S.OUT_OF_DATE
     assert verdict.advisories == ("INTEL-SA-00001",)
 
 
-@pytest.mark.parametrize("position", [2, 5, 7])
-@pytest.mark.forgery
+@forgeries("position", 2, 5, 7)
 def test_one_number_of_the_platform_below_all_levels(position):
     refused("ST-ATTS-515", "below all TCB levels", judge, svns=lowered(position))
 
@@ -74,8 +73,7 @@ def test_a_pce_below_the_level():
     refused("ST-ATTS-515", "below all", judge, pce=4)
 
 
-@pytest.mark.parametrize("position", range(2, 16))
-@pytest.mark.forgery
+@forgeries("position", *range(2, 16))
 def test_one_number_of_the_td_below_all_levels(position):
     needs = [0, 0, *([9] * 14)]
     have = [5, 1, *([9] * 14)]
@@ -103,8 +101,7 @@ def test_a_module_of_a_later_version_is_judged_by_its_identity():
     assert verdict.advisories == ("INTEL-SA-00003",)
 
 
-@pytest.mark.parametrize("names", [[], [module(3)]])
-@pytest.mark.forgery
+@forgeries("names", [], [module(3)])
 def test_a_module_that_intel_does_not_describe(names):
     refused("ST-ATTS-513", "no module of major version 1", judge, tdxModuleIdentities=names)
 
@@ -114,15 +111,12 @@ def test_names_of_modules_in_either_case():
     assert judge({"svns": b"\x05\x1a\x07" + bytes(13)}, tdxModuleIdentities=names)
 
 
-@pytest.mark.parametrize("major", [0, 1])
-@pytest.mark.parametrize(
-    ("td", "where"),
-    [
-        ({"seam_signer": b"\x01" + bytes(47)}, "MRSIGNERSEAM"),
-        ({"seam_attributes": b"\x01" + bytes(7)}, "SEAMATTRIBUTES"),
-    ],
+@forgeries("major", 0, 1)
+@each(
+    "td, where",
+    ({"seam_signer": b"\x01" + bytes(47)}, "MRSIGNERSEAM"),
+    ({"seam_attributes": b"\x01" + bytes(7)}, "SEAMATTRIBUTES"),
 )
-@pytest.mark.forgery
 def test_a_module_of_somebody_else(td, where, major):
     svns = bytes([5, major, 7, *bytes(13)])
     refused("ST-ATTS-513", where, judge, {"svns": svns, **td})
@@ -158,24 +152,22 @@ def test_the_order_of_the_document_does_not_matter():
     assert judge(tdxModuleIdentities=names).status is S.UP_TO_DATE
 
 
-@pytest.mark.parametrize(
-    ("platform", "part", "status"),
-    [
-        ("UpToDate", "OutOfDate", S.OUT_OF_DATE),
-        ("SWHardeningNeeded", "OutOfDate", S.OUT_OF_DATE),
-        ("ConfigurationNeeded", "OutOfDate", S.OUT_OF_DATE_CONFIGURATION_NEEDED),
-        ("ConfigurationAndSWHardeningNeeded", "OutOfDate", S.OUT_OF_DATE_CONFIGURATION_NEEDED),
-        ("OutOfDate", "OutOfDate", S.OUT_OF_DATE),
-        ("OutOfDateConfigurationNeeded", "OutOfDate", S.OUT_OF_DATE_CONFIGURATION_NEEDED),
-        ("Revoked", "OutOfDate", S.REVOKED),
-        ("Revoked", "UpToDate", S.REVOKED),
-        ("UpToDate", "Revoked", S.REVOKED),
-        ("OutOfDate", "Revoked", S.REVOKED),
-        ("UpToDate", "ConfigurationNeeded", S.OUT_OF_DATE),
-        ("SWHardeningNeeded", "UpToDate", S.SW_HARDENING_NEEDED),
-        ("ConfigurationNeeded", "UpToDate", S.CONFIGURATION_NEEDED),
-        ("OutOfDate", "UpToDate", S.OUT_OF_DATE),
-    ],
+@each(
+    "platform, part, status",
+    ("UpToDate", "OutOfDate", S.OUT_OF_DATE),
+    ("SWHardeningNeeded", "OutOfDate", S.OUT_OF_DATE),
+    ("ConfigurationNeeded", "OutOfDate", S.OUT_OF_DATE_CONFIGURATION_NEEDED),
+    ("ConfigurationAndSWHardeningNeeded", "OutOfDate", S.OUT_OF_DATE_CONFIGURATION_NEEDED),
+    ("OutOfDate", "OutOfDate", S.OUT_OF_DATE),
+    ("OutOfDateConfigurationNeeded", "OutOfDate", S.OUT_OF_DATE_CONFIGURATION_NEEDED),
+    ("Revoked", "OutOfDate", S.REVOKED),
+    ("Revoked", "UpToDate", S.REVOKED),
+    ("UpToDate", "Revoked", S.REVOKED),
+    ("OutOfDate", "Revoked", S.REVOKED),
+    ("UpToDate", "ConfigurationNeeded", S.OUT_OF_DATE),
+    ("SWHardeningNeeded", "UpToDate", S.SW_HARDENING_NEEDED),
+    ("ConfigurationNeeded", "UpToDate", S.CONFIGURATION_NEEDED),
+    ("OutOfDate", "UpToDate", S.OUT_OF_DATE),
 )
 def test_parts_make_a_status_worse(platform, part, status):
     levels = [level(platform)]
@@ -207,18 +199,15 @@ def test_a_module_that_was_updated_since_the_launch():
     assert relaunched((4, 0, 7), tcbLevels=newest) is S.TD_RELAUNCH_ADVISED
 
 
-@pytest.mark.parametrize(
-    ("svns2", "changes"),
-    [
-        ((5, 1, 7), {}),
-        ((6, 1, 6), {}),
-        ((1, 3, 7), {"names": [*OLD, module(3, [svn_level(2), svn_level(1)])]}),
-        ((9, 3, 7), {"names": [*OLD, {**module(3), "tcbLevels": []}]}),
-        ((3, 0, 7), {"tcbLevels": [level(td=(4, 0, 7))]}),
-        ((6, 1, 7), {"qe": "OutOfDate"}),
-        ((6, 1, 7), {"tcbLevels": [level("OutOfDate")]}),
-    ],
-    ids=str,
+@each(
+    "svns2, changes",
+    ((5, 1, 7), {}),
+    ((6, 1, 6), {}),
+    ((1, 3, 7), {"names": [*OLD, module(3, [svn_level(2), svn_level(1)])]}),
+    ((9, 3, 7), {"names": [*OLD, {**module(3), "tcbLevels": []}]}),
+    ((3, 0, 7), {"tcbLevels": [level(td=(4, 0, 7))]}),
+    ((6, 1, 7), {"qe": "OutOfDate"}),
+    ((6, 1, 7), {"tcbLevels": [level("OutOfDate")]}),
 )
 def test_launching_again_would_not_be_enough(svns2, changes):
     assert relaunched(svns2, **changes) is S.OUT_OF_DATE
@@ -258,19 +247,15 @@ def test_the_levels_of_the_quoting_enclave():
     refused("ST-ATTS-515", "quoting enclave", enclave, {"svn": 3})
 
 
-@pytest.mark.parametrize(
-    ("report", "where"),
-    [
-        ({"signer": "ab" * 32}, "MRSIGNER"),
-        ({"product": 1}, "ISVPRODID"),
-        ({"misc_select": 1}, "MISCSELECT"),
-        ({"attributes": bytes.fromhex("1700000000000000e700000000000000")}, "ATTRIBUTES"),
-        ({"attributes": bytes.fromhex("0500000000000000e700000000000000")}, "ATTRIBUTES"),
-        ({"attributes": bytes.fromhex("1500000000000001e700000000000000")}, "ATTRIBUTES"),
-    ],
-    ids=str,
+@forgeries(
+    "report, where",
+    ({"signer": "ab" * 32}, "MRSIGNER"),
+    ({"product": 1}, "ISVPRODID"),
+    ({"misc_select": 1}, "MISCSELECT"),
+    ({"attributes": bytes.fromhex("1700000000000000e700000000000000")}, "ATTRIBUTES"),
+    ({"attributes": bytes.fromhex("0500000000000000e700000000000000")}, "ATTRIBUTES"),
+    ({"attributes": bytes.fromhex("1500000000000001e700000000000000")}, "ATTRIBUTES"),
 )
-@pytest.mark.forgery
 def test_another_quoting_enclave(report, where):
     refused("ST-ATTS-512", where, enclave, report)
 
@@ -323,7 +308,7 @@ def test_a_genuine_platform_below_all_genuine_levels():
 
 
 @needs_vectors
-@pytest.mark.parametrize("name", ["quote_v5_sample.dat", "ccel/cos-113-tdx-quote.dat"])
+@each("name", "quote_v5_sample.dat", "ccel/cos-113-tdx-quote.dat")
 def test_genuine_quoting_enclaves(name):
     quote = parse_quote(vector(GO_TDX + name))
     assert real_enclave(quote).tcb_status is S.UP_TO_DATE

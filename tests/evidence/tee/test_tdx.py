@@ -9,12 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.tee.tdx import (
-    TdxReference,
-    authenticate,
-    claimed_platform,
-    verify_tdx,
-)
+from securetrain.evidence.tee.tdx import TdxReference, authenticate, claimed_platform, verify_tdx
 from securetrain.evidence.tee.tdx_collateral import TcbStatus
 from securetrain.evidence.tee.tdx_quote import parse_quote
 from tests.evidence.tee import forge
@@ -22,16 +17,17 @@ from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import DAY, NOW, flip, p256_key, p384_key, tlv
 from tests.evidence.tee.forge_intel import quote, refused, sgx_extension, verify
 from tests.evidence.vectors import needs_vectors, vector
+from tests.tables import each, forgeries
 
 OTHER = p256_key("x")
 PROCESSOR_CA = "Intel SGX PCK Processor CA"
 OUT_OF_DATE = [
-    pytest.param({"start": NOW - 9 * DAY, "end": NOW - DAY}, id="expired"),
-    pytest.param({"start": NOW + DAY, "end": NOW + 9 * DAY}, id="not-yet"),
+    ("expired", {"start": NOW - 9 * DAY, "end": NOW - DAY}),
+    ("not-yet", {"start": NOW + DAY, "end": NOW + 9 * DAY}),
 ]
 
 
-@pytest.mark.parametrize(("version", "body_type"), [(4, 3), (5, 2), (5, 3)])
+@each("version, body_type", (4, 3), (5, 2), (5, 3))
 def test_honest_guests(version, body_type):
     state = verify(quote(version=version, body_type=body_type))
     assert state.version == version
@@ -79,43 +75,35 @@ def test_padding_changes_nothing():
     assert verify(intel.good_quote() + bytes(3000)) == verify()
 
 
-@pytest.mark.parametrize("offset", [28, 40, 48, 64, 112, 160, 168, 176, 184, 232, 376, 568, 631])
-@pytest.mark.forgery
+@forgeries("offset", 28, 40, 48, 64, 112, 160, 168, 176, 184, 232, 376, 568, 631)
 def test_a_changed_header_or_td_report(offset):
     refused("ST-ATTS-503", "TD report", data=flip(intel.good_quote(), offset))
 
 
-@pytest.mark.parametrize(
-    ("offset", "where"),
-    [
-        (636, "TD report"),
-        (636 + 63, "TD report"),
-        (770, "QE report"),
-        (770 + 48, "QE report"),
-        (770 + 128, "QE report"),
-        (770 + 320, "QE report"),
-        (770 + 384, "QE report"),
-        (770 + 384 + 63, "QE report"),
-    ],
+@forgeries(
+    "offset, where",
+    (636, "TD report"),
+    (636 + 63, "TD report"),
+    (770, "QE report"),
+    (770 + 48, "QE report"),
+    (770 + 128, "QE report"),
+    (770 + 320, "QE report"),
+    (770 + 384, "QE report"),
+    (770 + 384 + 63, "QE report"),
 )
-@pytest.mark.forgery
 def test_a_changed_signature_or_report_of_the_enclave(offset, where):
     refused("ST-ATTS-503", where, "does not verify", data=flip(intel.good_quote(), offset))
 
 
-@pytest.mark.parametrize(
+@forgeries(
     "changes",
-    [
-        {"vouched": bytes(64)},
-        {"vouched": b"\xff" * 64},
-        {"attestation_key": OTHER, "point": intel.point(p256_key("attestation"))},
-        {"pck_key": OTHER},
-        {"point": b"\x01" * 64},
-        {"point": bytes(64)},
-    ],
-    ids=forge.label,
+    {"vouched": bytes(64)},
+    {"vouched": b"\xff" * 64},
+    {"attestation_key": OTHER, "point": intel.point(p256_key("attestation"))},
+    {"pck_key": OTHER},
+    {"point": b"\x01" * 64},
+    {"point": bytes(64)},
 )
-@pytest.mark.forgery
 def test_signatures_that_do_not_hold_one_another(changes):
     refused("ST-ATTS-503", "TDX quote", data=quote(**changes))
 
@@ -148,19 +136,15 @@ def refused_chain(code, where, text="", **certificates):
     refused(code, where, text, data=quote(chain=pem_with(**certificates)))
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"signer": OTHER}, "is not signed by the PCK CA"),
-        ({"signer": p256_key("intel-root")}, "is not signed by the PCK CA"),
-        ({"hash_algorithm": hashes.SHA384()}, "is not signed by the PCK CA"),
-        ({"issuer": "x"}, "does not name the PCK CA"),
-        ({"ca": True}, "is a CA"),
-        ({"subject": "Intel SGX TCB Signing"}, "is not the certificate of a platform's PCK"),
-    ],
-    ids=forge.label,
+@forgeries(
+    "options, text",
+    ({"signer": OTHER}, "is not signed by the PCK CA"),
+    ({"signer": p256_key("intel-root")}, "is not signed by the PCK CA"),
+    ({"hash_algorithm": hashes.SHA384()}, "is not signed by the PCK CA"),
+    ({"issuer": "x"}, "does not name the PCK CA"),
+    ({"ca": True}, "is a CA"),
+    ({"subject": "Intel SGX TCB Signing"}, "is not the certificate of a platform's PCK"),
 )
-@pytest.mark.forgery
 def test_a_pck_that_intel_did_not_certify(options, text):
     refused_chain("ST-ATTS-504", "PCK", text, pck=intel.pck(**options))
 
@@ -173,16 +157,12 @@ def test_a_pck_under_another_ca_of_intels():
     refused_chain("ST-ATTS-504", "PCK", "is not the certificate of a platform", **certificates)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"signer": OTHER}, "is not signed by the SGX Root CA"),
-        ({"ca": False}, "may not sign certificates"),
-        ({"may_sign_certificates": False}, "may not sign certificates"),
-    ],
-    ids=forge.label,
+@forgeries(
+    "options, text",
+    ({"signer": OTHER}, "is not signed by the SGX Root CA"),
+    ({"ca": False}, "may not sign certificates"),
+    ({"may_sign_certificates": False}, "may not sign certificates"),
 )
-@pytest.mark.forgery
 def test_a_ca_that_is_none(options, text):
     refused_chain("ST-ATTS-504", "PCK CA", text, ca=intel.pck_ca(**options))
 
@@ -195,56 +175,46 @@ def test_a_root_that_is_not_pinned():
     refused("ST-ATTS-504", "SGX Root CA", "the pinned root", root="00" * 32)
 
 
-@pytest.mark.parametrize("dates", OUT_OF_DATE)
-@pytest.mark.forgery
+@forgeries("id, dates", *OUT_OF_DATE)
 def test_certificates_out_of_date(dates):
     refused_chain("ST-ATTS-505", "PCK", pck=intel.pck(**dates))
     refused_chain("ST-ATTS-505", "PCK CA", ca=intel.pck_ca(**dates))
     refused_chain("ST-ATTS-505", "SGX Root CA", root=intel.root(**dates))
 
 
-@pytest.mark.parametrize("key", [p384_key("pck"), forge.rsa_key("x")], ids=["p384", "rsa"])
-@pytest.mark.forgery
+@forgeries("id, key", ("p384", p384_key("pck")), ("rsa", forge.rsa_key("x")))
 def test_a_pck_of_another_kind(key):
     refused_chain("ST-ATTS-503", "QE report", pck=intel.pck(key=key))
 
 
-@pytest.mark.parametrize(
-    "chain",
-    [
-        b"",
-        forge.pem(intel.pck(), intel.pck_ca()),
-        forge.pem(intel.pck(), intel.pck_ca(), intel.root(), intel.root()),
-        forge.pem(intel.pck(), intel.pck_ca(), intel.root()) + b"\0\0",
-        b"x" + forge.pem(intel.pck(), intel.pck_ca(), intel.root()),
-    ],
-    ids=["none", "two", "four", "zeros", "junk"],
+@forgeries(
+    "id, chain",
+    ("none", b""),
+    ("two", forge.pem(intel.pck(), intel.pck_ca())),
+    ("four", forge.pem(intel.pck(), intel.pck_ca(), intel.root(), intel.root())),
+    ("zeros", forge.pem(intel.pck(), intel.pck_ca(), intel.root()) + b"\0\0"),
+    ("junk", b"x" + forge.pem(intel.pck(), intel.pck_ca(), intel.root())),
 )
-@pytest.mark.forgery
 def test_chains_of_another_form(chain):
     refused("ST-ATTS-502", "PCK certificate chain", data=quote(chain=chain))
 
 
-@pytest.mark.parametrize(
+@forgeries(
     "extension",
-    [
-        b"",
-        b"\x30\x00",
-        b"\x04\x00",
-        sgx_extension() + b"\0",
-        sgx_extension(ppid=bytes(15)),
-        sgx_extension(pce_id=bytes(3)),
-        sgx_extension(fmspc="50806f0000"),
-        sgx_extension(ppid_oid="9"),
-        sgx_extension(svns=intel.SVNS[:15]),
-        sgx_extension(svns=(-1 + (1 << 20), *intel.SVNS[1:])),
-        sgx_extension(pce_svn=1 << 16),
-        sgx_extension(more_svns=intel.pair("2.1", forge.der_int(99))),
-        sgx_extension(svns=(*intel.SVNS[:15], 0)).replace(tlv(0x0A, b"\x01"), b"\x0a\x02\x01"),
-    ],
-    ids=range(13),
+    b"",
+    b"\x30\x00",
+    b"\x04\x00",
+    sgx_extension() + b"\0",
+    sgx_extension(ppid=bytes(15)),
+    sgx_extension(pce_id=bytes(3)),
+    sgx_extension(fmspc="50806f0000"),
+    sgx_extension(ppid_oid="9"),
+    sgx_extension(svns=intel.SVNS[:15]),
+    sgx_extension(svns=(-1 + (1 << 20), *intel.SVNS[1:])),
+    sgx_extension(pce_svn=1 << 16),
+    sgx_extension(more_svns=intel.pair("2.1", forge.der_int(99))),
+    sgx_extension(svns=(*intel.SVNS[:15], 0)).replace(tlv(0x0A, b"\x01"), b"\x0a\x02\x01"),
 )
-@pytest.mark.forgery
 def test_extensions_that_describe_no_platform(extension):
     refused_chain("ST-ATTS-502", "PCK", pck=intel.pck(extension))
 
@@ -263,43 +233,31 @@ def test_revoked_platforms():
     refused_collateral("ST-ATTS-506", "PCK CA", "was revoked", root_crl=intel.root_crl([20]))
 
 
-@pytest.mark.parametrize(
-    ("crl", "text"),
-    [
-        (intel.pck_crl(signer=OTHER), "not signed by the CA"),
-        (intel.pck_crl(issuer=PROCESSOR_CA), "of another CA"),
-        (intel.root_crl(), "of another CA"),
-    ],
-    ids=["forged", "processor", "root"],
+@forgeries(
+    "id, crl, text",
+    ("forged", intel.pck_crl(signer=OTHER), "not signed by the CA"),
+    ("processor", intel.pck_crl(issuer=PROCESSOR_CA), "of another CA"),
+    ("root", intel.root_crl(), "of another CA"),
 )
-@pytest.mark.forgery
 def test_lists_that_are_not_of_the_pcks_ca(crl, text):
     refused_collateral("ST-ATTS-507", "PCK CRL", text, pck_crl=crl)
 
 
-@pytest.mark.parametrize("dates", OUT_OF_DATE)
-@pytest.mark.forgery
+@forgeries("id, dates", *OUT_OF_DATE)
 def test_lists_out_of_date(dates):
     refused_collateral("ST-ATTS-505", "PCK CRL", pck_crl=intel.pck_crl(**dates))
 
 
-@pytest.mark.parametrize(
-    ("changes", "where"),
-    [({"fmspc": "90C06F000000"}, "fmspc"), ({"pceId": "0001"}, "pceId")],
-)
-@pytest.mark.forgery
+@forgeries("changes, where", ({"fmspc": "90C06F000000"}, "fmspc"), ({"pceId": "0001"}, "pceId"))
 def test_collateral_of_another_platform(changes, where):
     refused_collateral("ST-ATTS-511", where, tcb_info=intel.tcb_response(**changes))
 
 
-@pytest.mark.parametrize(
-    ("field", "make", "where"),
-    [
-        ("tcb_info", intel.tcb_response, "tcbInfo"),
-        ("qe_identity", intel.qe_response, "enclaveIdentity"),
-    ],
+@forgeries(
+    "field, make, where",
+    ("tcb_info", intel.tcb_response, "tcbInfo"),
+    ("qe_identity", intel.qe_response, "enclaveIdentity"),
 )
-@pytest.mark.forgery
 def test_collateral_of_before_a_tcb_recovery(field, make, where):
     assert verify(rules={"min_evaluation": 18})
     collateral = intel.collateral(**{field: make(tcbEvaluationDataNumber=17)})
@@ -308,8 +266,7 @@ def test_collateral_of_before_a_tcb_recovery(field, make, where):
     refused("ST-ATTS-510", where, "17, the reference asks", collateral=collateral, rules=rules)
 
 
-@pytest.mark.parametrize("status", [s.value for s in TcbStatus if s is not TcbStatus.REVOKED])
-@pytest.mark.forgery
+@forgeries("status", *[s.value for s in TcbStatus if s is not TcbStatus.REVOKED])
 def test_statuses_are_the_callers_to_accept(status):
     if status.startswith("TDRelaunch"):
         levels = [intel.level("ConfigurationNeeded" if "Configuration" in status else "UpToDate")]
@@ -355,7 +312,7 @@ REAL_NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 @needs_vectors
-@pytest.mark.parametrize("name", QUOTES)
+@each("name", *QUOTES)
 def test_genuine_quotes(name):
     genuine = authenticate(vector(GO_TDX + name), now=REAL_NOW)
     assert genuine.platform.ca == "platform"
@@ -367,8 +324,7 @@ def test_genuine_quotes(name):
 
 
 @needs_vectors
-@pytest.mark.parametrize("name", QUOTES)
-@pytest.mark.forgery
+@forgeries("name", *QUOTES)
 def test_no_byte_of_a_genuine_quote_can_change(name):
     data = vector(GO_TDX + name)
     quote_ = parse_quote(data)

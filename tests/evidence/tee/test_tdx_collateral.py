@@ -18,11 +18,12 @@ from tests.evidence.tee import forge
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import DAY, NOW, flip, p256_key
 from tests.evidence.vectors import needs_vectors, vector
+from tests.tables import each, forgeries
 
 OTHER = p256_key("x")
 OUT_OF_DATE = [
-    pytest.param({"start": NOW - 9 * DAY, "end": NOW - DAY}, id="expired"),
-    pytest.param({"start": NOW + DAY, "end": NOW + 9 * DAY}, id="not-yet"),
+    ("expired", {"start": NOW - 9 * DAY, "end": NOW - DAY}),
+    ("not-yet", {"start": NOW + DAY, "end": NOW + 9 * DAY}),
 ]
 
 
@@ -62,25 +63,22 @@ def test_spelling_of_the_answer():
 
 
 DOCUMENTS = [
-    pytest.param("tcb_info", "tcbInfo", intel.tcb_response, id="tcb-info"),
-    pytest.param("qe_identity", "enclaveIdentity", intel.qe_response, id="qe-identity"),
+    ("tcb-info", "tcb_info", "tcbInfo", intel.tcb_response),
+    ("qe-identity", "qe_identity", "enclaveIdentity", intel.qe_response),
 ]
 
 
-@pytest.mark.parametrize(("field", "name", "make"), DOCUMENTS)
-@pytest.mark.forgery
+@forgeries("id, field, name, make", *DOCUMENTS)
 def test_documents_without_the_certificate_that_signed_them(field, name, make):
     refused("ST-ATTS-509", name, "without the certificate", **{f"{field}_chain": b""})
 
 
-@pytest.mark.parametrize(("field", "name", "make"), DOCUMENTS)
-@pytest.mark.forgery
+@forgeries("id, field, name, make", *DOCUMENTS)
 def test_documents_signed_by_somebody_else(field, name, make):
     refused("ST-ATTS-509", name, "is not signed by Intel", **{field: make(OTHER)})
 
 
-@pytest.mark.parametrize(("field", "name", "make"), DOCUMENTS)
-@pytest.mark.forgery
+@forgeries("id, field, name, make", *DOCUMENTS)
 def test_documents_that_were_changed(field, name, make):
     body = make()
     for before, after in ((b'"UpToDate"', b'"Revoked" '), (b'"version"', b' "version"')):
@@ -91,8 +89,7 @@ def test_documents_that_were_changed(field, name, make):
     refused("ST-ATTS-509", name, **{field: body[:offset] + digit + body[offset + 1 :]})
 
 
-@pytest.mark.parametrize(("field", "name", "make"), DOCUMENTS)
-@pytest.mark.forgery
+@forgeries("id, field, name, make", *DOCUMENTS)
 def test_a_second_object_beside_the_signed_one(field, name, make):
     """The last of two objects counts, and it is the one whose signature is checked."""
     key = name.encode()
@@ -105,18 +102,14 @@ def test_a_second_object_beside_the_signed_one(field, name, make):
     refused("ST-ATTS-508", name, "fields", **{field: b'{"x":1,' + good[1:]})
 
 
-@pytest.mark.parametrize(("field", "name", "make"), DOCUMENTS)
-@pytest.mark.parametrize(
-    ("dates", "good"),
-    [
-        ({"nextUpdate": "2026-05-31T00:00:00Z"}, False),
-        ({"issueDate": "2026-06-02T00:00:00Z"}, False),
-        ({"issueDate": "2026-06-01T12:00:00Z"}, True),
-        ({"nextUpdate": "2026-06-01T12:00:00Z"}, True),
-    ],
-    ids=["expired", "not-yet", "first", "last"],
+@forgeries("id, field, name, make", *DOCUMENTS)
+@each(
+    "id, dates, good",
+    ("expired", {"nextUpdate": "2026-05-31T00:00:00Z"}, False),
+    ("not-yet", {"issueDate": "2026-06-02T00:00:00Z"}, False),
+    ("first", {"issueDate": "2026-06-01T12:00:00Z"}, True),
+    ("last", {"nextUpdate": "2026-06-01T12:00:00Z"}, True),
 )
-@pytest.mark.forgery
 def test_documents_out_of_date(field, name, make, dates, good):
     if good:
         assert opened(**{field: make(**dates)})
@@ -130,35 +123,31 @@ def test_forged_is_not_called_expired():
     refused("ST-ATTS-509", "tcbInfo", tcb_info=body)
 
 
-@pytest.mark.parametrize(
-    ("field", "changes"),
-    [
-        ("tcb_info", {"id": "SGX"}),
-        ("tcb_info", {"version": 2}),
-        ("tcb_info", {"version": 4}),
-        ("tcb_info", {"tcbType": 1}),
-        ("tcb_info", {"fmspc": "50806f"}),
-        ("tcb_info", {"pceId": None}),
-        ("tcb_info", {"issueDate": "2026-05-25T00:00:00"}),
-        ("tcb_info", {"nextUpdate": "soon"}),
-        ("tcb_info", {"tdxModule": None}),
-        ("tcb_info", {"tdxModuleIdentities": [intel.module(id="QE_01")]}),
-        ("tcb_info", {"tcbLevels": [intel.level("Fine")]}),
-        ("tcb_info", {"tcbLevels": [intel.level(svns=(1,) * 15)]}),
-        ("tcb_info", {"tcbLevels": [intel.level(svns=(1,) * 17)]}),
-        ("tcb_info", {"tcbLevels": [intel.level(td=(0,) * 17)]}),
-        ("tcb_info", {"tcbLevels": [intel.level(td=(256,))]}),
-        ("tcb_info", {"tcbLevels": [intel.level(pce=-1)]}),
-        ("tcb_info", {"tcbLevels": [intel.level()] * 257}),
-        ("qe_identity", {"id": "QE"}),
-        ("qe_identity", {"version": 1}),
-        ("qe_identity", {"mrsigner": "ab"}),
-        ("qe_identity", {"attributesMask": "ff"}),
-        ("qe_identity", {"tcbLevels": [intel.svn_level(1 << 16)]}),
-    ],
-    ids=lambda value: str(value)[:60],
+@forgeries(
+    "field, changes",
+    ("tcb_info", {"id": "SGX"}),
+    ("tcb_info", {"version": 2}),
+    ("tcb_info", {"version": 4}),
+    ("tcb_info", {"tcbType": 1}),
+    ("tcb_info", {"fmspc": "50806f"}),
+    ("tcb_info", {"pceId": None}),
+    ("tcb_info", {"issueDate": "2026-05-25T00:00:00"}),
+    ("tcb_info", {"nextUpdate": "soon"}),
+    ("tcb_info", {"tdxModule": None}),
+    ("tcb_info", {"tdxModuleIdentities": [intel.module(id="QE_01")]}),
+    ("tcb_info", {"tcbLevels": [intel.level("Fine")]}),
+    ("tcb_info", {"tcbLevels": [intel.level(svns=(1,) * 15)]}),
+    ("tcb_info", {"tcbLevels": [intel.level(svns=(1,) * 17)]}),
+    ("tcb_info", {"tcbLevels": [intel.level(td=(0,) * 17)]}),
+    ("tcb_info", {"tcbLevels": [intel.level(td=(256,))]}),
+    ("tcb_info", {"tcbLevels": [intel.level(pce=-1)]}),
+    ("tcb_info", {"tcbLevels": [intel.level()] * 257}),
+    ("qe_identity", {"id": "QE"}),
+    ("qe_identity", {"version": 1}),
+    ("qe_identity", {"mrsigner": "ab"}),
+    ("qe_identity", {"attributesMask": "ff"}),
+    ("qe_identity", {"tcbLevels": [intel.svn_level(1 << 16)]}),
 )
-@pytest.mark.forgery
 def test_documents_of_another_form(field, changes):
     make = intel.tcb_response if field == "tcb_info" else intel.qe_response
     refused(
@@ -166,23 +155,20 @@ def test_documents_of_another_form(field, changes):
     )
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
-    [
-        b"",
-        b"{}",
-        b"[]",
-        b"{",
-        b'{"tcbInfo":{},"signature":"00"}',
-        b'{"tcbInfo":{}}',
-        b'{"signature":"%s"}' % (b"00" * 64),
-        b'{"tcbInfo":%s,"signature":"%s"}' % (b"[" * 5000 + b"]" * 5000, b"00" * 64),
-        bytes((1 << 20) + 1),
-        intel.tcb_response() + b"x",
-        intel.qe_response(),
-        b'{"tcbInfo":{"id":"\xff"},"signature":"%s"}' % (b"00" * 64),
-    ],
-    ids=lambda body: str(body[:20]),
+    b"",
+    b"{}",
+    b"[]",
+    b"{",
+    b'{"tcbInfo":{},"signature":"00"}',
+    b'{"tcbInfo":{}}',
+    b'{"signature":"%s"}' % (b"00" * 64),
+    b'{"tcbInfo":%s,"signature":"%s"}' % (b"[" * 5000 + b"]" * 5000, b"00" * 64),
+    bytes((1 << 20) + 1),
+    intel.tcb_response() + b"x",
+    intel.qe_response(),
+    b'{"tcbInfo":{"id":"\xff"},"signature":"%s"}' % (b"00" * 64),
 )
 def test_bodies_that_are_no_document(body):
     refused("ST-ATTS-508", "tcbInfo", tcb_info=body)
@@ -198,17 +184,13 @@ def refused_signer(code, where, text="", **certificates):
     refused(code, where, text, qe_identity_chain=pem)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"signer": OTHER}, "is not signed by the SGX Root CA"),
-        ({"ca": True}, "is a CA"),
-        ({"subject": "Intel SGX PCK Certificate"}, "is no 'Intel SGX TCB Signing'"),
-        ({"extensions": [(forge.NO_USAGE, True)]}, "may not sign"),
-    ],
-    ids=forge.label,
+@forgeries(
+    "options, text",
+    ({"signer": OTHER}, "is not signed by the SGX Root CA"),
+    ({"ca": True}, "is a CA"),
+    ({"subject": "Intel SGX PCK Certificate"}, "is no 'Intel SGX TCB Signing'"),
+    ({"extensions": [(forge.NO_USAGE, True)]}, "may not sign"),
 )
-@pytest.mark.forgery
 def test_a_signer_that_is_none(options, text):
     refused_signer(
         "ST-ATTS-504", "TCB signing certificate", text, signing=intel.tcb_signing(**options)
@@ -223,22 +205,18 @@ def test_a_root_that_is_not_pinned():
     refused("ST-ATTS-504", "SGX Root CA", "the pinned root", root=module.ROOT)
 
 
-@pytest.mark.parametrize("dates", OUT_OF_DATE)
-@pytest.mark.forgery
+@forgeries("id, dates", *OUT_OF_DATE)
 def test_certificates_out_of_date(dates):
     refused_signer("ST-ATTS-505", "TCB signing", signing=intel.tcb_signing(**dates))
     refused_signer("ST-ATTS-505", "SGX Root CA", root=intel.root(**dates))
 
 
-@pytest.mark.parametrize(
-    "pem",
-    [
-        forge.pem(intel.tcb_signing()),
-        forge.der(intel.tcb_signing()),
-        forge.pem(intel.tcb_signing(), intel.root(), intel.root()),
-        b"x",
-    ],
-    ids=["one", "der", "three", "garbage"],
+@each(
+    "id, pem",
+    ("one", forge.pem(intel.tcb_signing())),
+    ("der", forge.der(intel.tcb_signing())),
+    ("three", forge.pem(intel.tcb_signing(), intel.root(), intel.root())),
+    ("garbage", b"x"),
 )
 def test_chains_of_another_length(pem):
     refused("ST-ATTS-502", "issuer chain of tcbInfo", tcb_info_chain=pem)
@@ -253,23 +231,18 @@ def test_a_revoked_signing_certificate():
     refused("ST-ATTS-506", "TCB signing", "was revoked", root_crl=intel.root_crl([1, 22]))
 
 
-@pytest.mark.parametrize("dates", OUT_OF_DATE)
-@pytest.mark.forgery
+@forgeries("id, dates", *OUT_OF_DATE)
 def test_lists_out_of_date(dates):
     refused("ST-ATTS-505", "root CRL", root_crl=intel.root_crl(**dates))
 
 
-@pytest.mark.parametrize(
-    ("crl", "text"),
-    [
-        (b"", "not a revocation list"),
-        (intel.root_crl(signer=OTHER), "not signed by the CA"),
-        (intel.pck_crl(), "of another CA"),
-        (intel.root_crl(extensions=[(x509.DeltaCRLIndicator(1), True)]), "partial"),
-    ],
-    ids=["empty", "forged", "pck", "delta"],
+@forgeries(
+    "id, crl, text",
+    ("empty", b"", "not a revocation list"),
+    ("forged", intel.root_crl(signer=OTHER), "not signed by the CA"),
+    ("pck", intel.pck_crl(), "of another CA"),
+    ("delta", intel.root_crl(extensions=[(x509.DeltaCRLIndicator(1), True)]), "partial"),
 )
-@pytest.mark.forgery
 def test_lists_that_are_not_the_roots(crl, text):
     refused("ST-ATTS-507", "root CRL", text, root_crl=crl)
 
@@ -299,10 +272,10 @@ def real(**changes) -> TdxCollateral:
 @needs_vectors
 @pytest.mark.forgery
 def test_genuine_documents_without_the_certificate_that_signed_them():
-    with pytest.raises(AttestationError) as caught:
-        open_collateral(real(), now=REAL_NOW)
-    assert caught.value.code == "ST-ATTS-509"
-    assert "without the certificate" in caught.value.what
+    error = vocabulary.refused(
+        AttestationError, "ST-ATTS-509", open_collateral, real(), now=REAL_NOW
+    )
+    assert "without the certificate" in error.what
 
 
 @needs_vectors

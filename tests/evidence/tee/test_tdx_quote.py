@@ -10,6 +10,7 @@ from tests import vocabulary
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import p256_key
 from tests.evidence.tee.forge_intel import quote
+from tests.tables import each, forgeries
 
 
 def refused(data, text, code="ST-ATTS-501"):
@@ -57,9 +58,7 @@ def test_every_field_is_read_from_its_place():
     assert parsed.attestation_key == intel.point(p256_key("attestation"))
 
 
-@pytest.mark.parametrize(
-    ("version", "body_type", "signed"), [(4, 3, 632), (5, 2, 638), (5, 3, 702)]
-)
+@each("version, body_type, signed", (4, 3, 632), (5, 2, 638), (5, 3, 702))
 def test_every_form(version, body_type, signed):
     parsed = parse_quote(quote(version=version, body_type=body_type))
     assert len(parsed.signed) == signed
@@ -67,7 +66,7 @@ def test_every_form(version, body_type, signed):
     assert bool(parsed.report.mr_service_td) == (signed == 702)
 
 
-@pytest.mark.parametrize("after", [b"\0" * 3066, b"\nextra bytes", quote()])
+@each("after", b"\0" * 3066, b"\nextra bytes", quote())
 def test_what_follows_a_quote_is_ignored(after):
     assert parse_quote(intel.good_quote() + after) == parse_quote(intel.good_quote())
 
@@ -77,36 +76,32 @@ def test_a_chain_with_the_end_of_its_string():
     assert parsed.pck_chain == intel.pck_chain()
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"version": 3}, "version 3"),
-        ({"version": 6}, "version 6"),
-        ({"key_type": 3}, "attestation key type 3"),
-        ({"tee": 0}, "TEE type 0x0"),
-        ({"version": 5, "body_type": 1, "body_size": 384}, "body type 1"),
-        ({"version": 5, "body_type": 4}, "body type 4"),
-        ({"version": 5, "body_type": 3, "body_size": 584}, "body type 3 of 584"),
-        ({"version": 5, "body_type": 2, "body_size": 648}, "body type 2 of 648"),
-        ({"outer_type": 5}, "type 5, 6 is expected"),
-        ({"inner_type": 6}, "type 6, 5 is expected"),
-        ({"inner_type": 1}, "type 1, 5 is expected"),
-        ({"lies": (1, 0, 0, 0)}, "are left"),
-        ({"lies": (-1, 0, 0, 0)}, "are left"),
-        ({"lies": (0, 1, 0, 0)}, "are left"),
-        ({"lies": (0, -1, 0, 0)}, "follow the structure"),
-        ({"lies": (0, 0, 1, 0)}, "certification data of type"),
-        ({"lies": (0, 0, 1000, 0)}, "a length"),
-        ({"lies": (0, 0, 0, 1)}, "wanted"),
-        ({"lies": (0, 0, 0, 1 << 20)}, "the limit is"),
-        ({"lies": (1 << 31, 0, 0, 0)}, "a length"),
-        ({"inner_junk": b"x"}, "follow the structure"),
-        ({"outer_junk": b"x"}, "follow the structure"),
-        ({"auth": bytes(1025)}, "the limit is 1024"),
-    ],
-    ids=str,
+@forgeries(
+    "changes, text",
+    ({"version": 3}, "version 3"),
+    ({"version": 6}, "version 6"),
+    ({"key_type": 3}, "attestation key type 3"),
+    ({"tee": 0}, "TEE type 0x0"),
+    ({"version": 5, "body_type": 1, "body_size": 384}, "body type 1"),
+    ({"version": 5, "body_type": 4}, "body type 4"),
+    ({"version": 5, "body_type": 3, "body_size": 584}, "body type 3 of 584"),
+    ({"version": 5, "body_type": 2, "body_size": 648}, "body type 2 of 648"),
+    ({"outer_type": 5}, "type 5, 6 is expected"),
+    ({"inner_type": 6}, "type 6, 5 is expected"),
+    ({"inner_type": 1}, "type 1, 5 is expected"),
+    ({"lies": (1, 0, 0, 0)}, "are left"),
+    ({"lies": (-1, 0, 0, 0)}, "are left"),
+    ({"lies": (0, 1, 0, 0)}, "are left"),
+    ({"lies": (0, -1, 0, 0)}, "follow the structure"),
+    ({"lies": (0, 0, 1, 0)}, "certification data of type"),
+    ({"lies": (0, 0, 1000, 0)}, "a length"),
+    ({"lies": (0, 0, 0, 1)}, "wanted"),
+    ({"lies": (0, 0, 0, 1 << 20)}, "the limit is"),
+    ({"lies": (1 << 31, 0, 0, 0)}, "a length"),
+    ({"inner_junk": b"x"}, "follow the structure"),
+    ({"outer_junk": b"x"}, "follow the structure"),
+    ({"auth": bytes(1025)}, "the limit is 1024"),
 )
-@pytest.mark.forgery
 def test_forms_that_do_not_exist(changes, text):
     refused(quote(**changes), text)
 
@@ -116,7 +111,7 @@ def test_another_vendors_quoting_enclave():
     refused(quote(vendor=bytes(16)), "of vendor 0000", code="ST-ATTS-512")
 
 
-@pytest.mark.parametrize("size", [0, 1, 47, 48, 631, 632, 636, 700, 1200, 2000])
+@each("size", 0, 1, 47, 48, 631, 632, 636, 700, 1200, 2000)
 def test_cut_short(size):
     refused(quote()[:size], "")
 

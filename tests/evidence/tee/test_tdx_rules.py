@@ -8,6 +8,7 @@ import pytest
 from securetrain.evidence.tee.tdx import TdAttribute, TdxReference
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge_intel import SEPT_VE_DISABLE, quote, refused, verify
+from tests.tables import each, forgeries
 
 
 @pytest.mark.forgery
@@ -21,17 +22,14 @@ def test_a_platform_that_is_not_enrolled():
     assert verify(rules={"ppids": (), "any_platform": True})
 
 
-@pytest.mark.parametrize(
-    ("field", "rule", "where"),
-    [
-        ("mr_td", "mr_tds", "MRTD"),
-        ("config_id", "mr_config_ids", "MRCONFIGID"),
-        ("owner", "mr_owners", "MROWNER"),
-        ("owner_config", "mr_owner_configs", "MROWNERCONFIG"),
-        ("service_td", "mr_service_tds", "MRSERVICETD"),
-    ],
+@forgeries(
+    "field, rule, where",
+    ("mr_td", "mr_tds", "MRTD"),
+    ("config_id", "mr_config_ids", "MRCONFIGID"),
+    ("owner", "mr_owners", "MROWNER"),
+    ("owner_config", "mr_owner_configs", "MROWNERCONFIG"),
+    ("service_td", "mr_service_tds", "MRSERVICETD"),
 )
-@pytest.mark.forgery
 def test_another_value(field, rule, where):
     value = b"\x5a" * 48
     data = quote(version=5, td={field: value})
@@ -40,8 +38,7 @@ def test_another_value(field, rule, where):
     refused("ST-ATTS-518", where, data=data, rules={rule: ()})
 
 
-@pytest.mark.parametrize("index", range(4))
-@pytest.mark.forgery
+@forgeries("index", *range(4))
 def test_another_register(index):
     rules = {"rtmrs": {str(index): (intel.RTMRS[index].hex(),)}}
     assert verify(rules=rules)
@@ -59,26 +56,22 @@ def test_another_set_of_features():
     refused("ST-ATTS-518", "XFAM", rules={"xfams": ()})
 
 
-@pytest.mark.parametrize("bit", range(8))
-@pytest.mark.forgery
+@forgeries("bit", *range(8))
 def test_a_td_under_debug_is_never_accepted(bit):
     attributes = SEPT_VE_DISABLE | 1 << bit
     rules = {"allowed_attributes": tuple(TdAttribute)}
     refused("ST-ATTS-516", "ATTRIBUTES", data=quote(td={"attributes": attributes}), rules=rules)
 
 
-@pytest.mark.parametrize(
-    ("name", "bit"),
-    [
-        (TdAttribute.LASS, 27),
-        (TdAttribute.MIGRATABLE, 29),
-        (TdAttribute.PKS, 30),
-        (TdAttribute.KL, 31),
-        (TdAttribute.TPA, 62),
-        (TdAttribute.PERFMON, 63),
-    ],
+@forgeries(
+    "name, bit",
+    (TdAttribute.LASS, 27),
+    (TdAttribute.MIGRATABLE, 29),
+    (TdAttribute.PKS, 30),
+    (TdAttribute.KL, 31),
+    (TdAttribute.TPA, 62),
+    (TdAttribute.PERFMON, 63),
 )
-@pytest.mark.forgery
 def test_attributes(name, bit):
     data = quote(td={"attributes": SEPT_VE_DISABLE | 1 << bit})
     refused("ST-ATTS-519", "ATTRIBUTES", "not allowed", data=data)
@@ -90,8 +83,7 @@ def test_attributes(name, bit):
     refused("ST-ATTS-519", "ATTRIBUTES", f"{1 << bit:#x} is missing", rules=needs)
 
 
-@pytest.mark.parametrize("bit", [8, 26, 32, 61])
-@pytest.mark.forgery
+@forgeries("bit", 8, 26, 32, 61)
 def test_attributes_that_have_no_name(bit):
     data = quote(td={"attributes": SEPT_VE_DISABLE | 1 << bit})
     rules = {"allowed_attributes": tuple(TdAttribute)}
@@ -115,17 +107,14 @@ def test_a_reference_is_read_from_json():
     assert msgspec.json.decode(msgspec.json.encode(made), type=TdxReference) == made
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
-    [
-        {"mr_tds": ["AB" * 48]},
-        {"rtmrs": {"4": []}},
-        {"mr_tds": ["ab" * 48 + "\n"]},
-        {"ppids": ["ab"]},
-        {"allowed_attributes": ["debug"]},
-        {"unknown": 1},
-    ],
-    ids=str,
+    {"mr_tds": ["AB" * 48]},
+    {"rtmrs": {"4": []}},
+    {"mr_tds": ["ab" * 48 + "\n"]},
+    {"ppids": ["ab"]},
+    {"allowed_attributes": ["debug"]},
+    {"unknown": 1},
 )
 def test_malformed_references(change):
     with pytest.raises(msgspec.ValidationError):

@@ -5,8 +5,6 @@
 import random
 from datetime import timedelta
 
-import pytest
-
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.node_evidence import TeeEvidence, TeeKind, report_data
 from securetrain.evidence.tee.tdx import judge_td
@@ -17,6 +15,7 @@ from tests.evidence import test_tee_appraiser as tees
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import NOW
 from tests.evidence.tee.forge_amd import DEBUG, POLICY, AmdWorld
+from tests.tables import each, forgeries
 
 WORLD = AmdWorld()
 UNKNOWN_POLICY = range(26, 64)
@@ -31,8 +30,7 @@ def refused(code, text, rules=None, **report):
     assert text in error.what, error
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("bit", UNKNOWN_POLICY)
+@forgeries("bit", *UNKNOWN_POLICY)
 def test_a_policy_that_may_permit_something(bit):
     refused("ST-ATTS-413", "policy_bits", policy=POLICY | 1 << bit)
     if bit < 62:
@@ -43,16 +41,14 @@ def test_a_policy_that_may_permit_something(bit):
         assert report.unknown_policy == 1 << bit
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("bit", [*PERMISSIONS, 19])
+@forgeries("bit", *PERMISSIONS, 19)
 def test_the_mask_lets_no_known_bit_in(bit):
     everything = {"policy_bits": (1 << 63) - 1}
     code = "ST-ATTS-409" if 1 << bit == DEBUG else "ST-ATTS-413"
     refused(code, "", everything, policy=POLICY | 1 << bit)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("bit", UNKNOWN_PLATFORM)
+@forgeries("bit", *UNKNOWN_PLATFORM)
 def test_a_platform_that_says_more(bit):
     info = 0b100001 | 1 << bit
     report = WORLD.verify(WORLD.report(platform_info=info)).report
@@ -60,15 +56,14 @@ def test_a_platform_that_says_more(bit):
     refused("ST-ATTS-413", "PLATFORM_INFO", {"strict_platform": True}, platform_info=info)
 
 
-@pytest.mark.parametrize("bit", [0, 1, 2, 3, 4, 5, 7])
+@each("bit", 0, 1, 2, 3, 4, 5, 7)
 def test_what_is_known_of_a_platform_is_no_news(bit):
     report = WORLD.verify(WORLD.report(platform_info=1 << bit), rules={"strict_platform": True})
     assert report.report.unknown_platform == 0
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("version", [6, 7, 255])
-@pytest.mark.parametrize("raw", [{}, {0x208: b"\x80"}, {0x18B: b"\1"}])
+@forgeries("version", 6, 7, 255)
+@each("raw", {}, {0x208: b"\x80"}, {0x18B: b"\1"})
 def test_a_version_to_come(version, raw):
     refused("ST-ATTS-411", "newest accepted is 5", version=version, raw=raw)
     below = {"max_version": max(5, version - 1)}
@@ -77,8 +72,7 @@ def test_a_version_to_come(version, raw):
     assert WORLD.verify(newer, rules={"max_version": version}).report.version == version
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("seed", range(40))
+@forgeries("seed", *range(40))
 def test_newer_reports_drawn_at_random(seed):
     """What is weak in them stays weak, whatever else is new."""
     source = random.Random(seed)
@@ -125,8 +119,7 @@ def judge_tdx(bits, **rules):
     judge_td(quote.report, ppid, reference, quote.report.report_data)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("bit", UNKNOWN_TD)
+@forgeries("bit", *UNKNOWN_TD)
 def test_an_attribute_without_a_name(bit):
     bits = 1 << bit
     vocabulary.refused(AttestationError, "ST-ATTS-519", judge_tdx, bits)
@@ -135,10 +128,11 @@ def test_an_attribute_without_a_name(bit):
     vocabulary.refused(AttestationError, "ST-ATTS-519", judge_tdx, bits, attribute_bits=other)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("bit", "code"),
-    [*((bit, "ST-ATTS-516") for bit in range(8)), (29, "ST-ATTS-519"), (63, "ST-ATTS-519")],
+@forgeries(
+    "bit, code",
+    *((bit, "ST-ATTS-516") for bit in range(8)),
+    (29, "ST-ATTS-519"),
+    (63, "ST-ATTS-519"),
 )
 def test_the_mask_opens_nothing_that_has_a_name(bit, code):
     everything = "f" * 16

@@ -49,6 +49,7 @@ from tests.evidence.tpm.bootlogs import (
     separator,
 )
 from tests.evidence.vectors import needs_vectors, vector, vectors
+from tests.tables import each, forgeries
 
 GOOD = good_boot()
 LOG = encode(GOOD)
@@ -94,7 +95,7 @@ def at(**fields):
 # The honest boot.
 
 
-@pytest.mark.parametrize("reference", [REFERENCE, LISTED], ids=["pinned", "listed"])
+@each("id, reference", ("pinned", REFERENCE), ("listed", LISTED))
 def test_an_honest_boot(reference):
     state = appraise(reference=reference)
     assert state.secure_boot
@@ -166,22 +167,19 @@ def test_the_testing_packages_boot():
 # Replay.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("index", range(len(GOOD)))
+@forgeries("index", *range(len(GOOD)))
 def test_an_event_is_removed(index):
     pcr = GOOD[index].register
     refused("ST-ATTS-204", edited(index), PCRS, where=f"PCR {pcr}, ")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("pcr", [*range(10), 14])
+@forgeries("pcr", *range(10), 14)
 def test_an_event_is_added(pcr):
     added = event(pcr, EVENT_TAG, b"x")
     refused("ST-ATTS-204", [*GOOD, added], PCRS, said="replays to", where=f"PCR {pcr}, ")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("pcr", [0, 1, 4, 5, 7, 8, 9])
+@forgeries("pcr", 0, 1, 4, 5, 7, 8, 9)
 def test_two_events_of_a_register_are_swapped(pcr):
     first, second = [i for i, e in enumerate(GOOD) if e.register == pcr][-2:]
     entries = [*GOOD]
@@ -223,15 +221,13 @@ def test_a_register_starts_from_another_locality():
     refused("ST-ATTS-204", log=log, where="PCR 0")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("pcr", [0, 3, 7, 9, 14])
-@pytest.mark.parametrize("value", [bytes(32), b"\xff" * 32, b"", bytes(31)])
+@forgeries("pcr", 0, 3, 7, 9, 14)
+@each("value", bytes(32), b"\xff" * 32, b"", bytes(31))
 def test_a_register_has_another_value(pcr, value):
     refused("ST-ATTS-204", pcrs={**PCRS, pcr: value}, where=f"PCR {pcr}, ")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("pcr", range(10))
+@forgeries("pcr", *range(10))
 def test_a_register_is_not_quoted(pcr):
     pcrs = {index: value for index, value in PCRS.items() if index != pcr}
     refused("ST-ATTS-205", pcrs=pcrs, where=f"PCR {pcr}")
@@ -248,17 +244,13 @@ def test_owner_keys_are_listed_and_their_register_is_not_quoted():
     refused("ST-ATTS-205", pcrs={i: PCRS[i] for i in range(10)}, where="PCR 14")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "log"),
-    [
-        ("ST-ATTS-201", b""),
-        ("ST-ATTS-201", LOG[:-3]),
-        ("ST-ATTS-202", bootlogs.encode_legacy(GOOD)),
-        ("ST-ATTS-203", encode(GOOD, (SHA1,))),
-        ("ST-ATTS-204", bootlogs.header()),
-    ],
-    ids=["empty", "cut", "legacy", "sha1-bank", "no-events"],
+@forgeries(
+    "id, code, log",
+    ("empty", "ST-ATTS-201", b""),
+    ("cut", "ST-ATTS-201", LOG[:-3]),
+    ("legacy", "ST-ATTS-202", bootlogs.encode_legacy(GOOD)),
+    ("sha1-bank", "ST-ATTS-203", encode(GOOD, (SHA1,))),
+    ("no-events", "ST-ATTS-204", bootlogs.header()),
 )
 def test_logs_that_prove_nothing(code, log):
     refused(code, log=log)
@@ -277,8 +269,7 @@ def test_secure_boot_off():
     assert "SecureBoot is 00" in state.secure_boot_off
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("secure_boot", [True, False])
+@forgeries("secure_boot", True, False)
 def test_secure_boot_off_is_not_hidden_by_its_register_value(secure_boot):
     off = good_boot(b"\0")
     reference = changed(registers={"7": (bootlogs.pcrs(off)[7].hex(),), **REFERENCE.registers})
@@ -288,8 +279,7 @@ def test_secure_boot_off_is_not_hidden_by_its_register_value(secure_boot):
         assert not appraise(off, reference=reference, secure_boot=False).secure_boot
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("free", ["registers", "unjudged", "listed"])
+@forgeries("free", "registers", "unjudged", "listed")
 def test_a_forged_secure_boot_extended_after_the_boot(free):
     """Root relabels what says "off", extends PCR 7 with "on", and logs that: it all replays."""
     on, off = policy("SecureBoot", b"\1"), policy("SecureBoot", b"\0")
@@ -316,9 +306,8 @@ def test_shims_validation_is_off():
     refused("ST-ATTS-208", entries, reference=changed(authorities=allowed), said="MokSBState")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("name", ["PK", "KEK", "db", "dbx"])
-@pytest.mark.parametrize("known", ["other", "none"])
+@forgeries("name", "PK", "KEK", "db", "dbx")
+@each("known", "other", "none")
 def test_a_variable_that_is_no_reference_value(name, known):
     variables = {**REFERENCE.variables, PolicyVariable(name): ("00" * 32,)}
     if known == "none":
@@ -357,61 +346,51 @@ def test_unprotected_dma():
 # Reference values of the other registers.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "entry"),
-    [
-        pytest.param("ST-ATTS-213", image(b"another boot loader"), id="boot-application"),
-        pytest.param("ST-ATTS-213", event(4, ACTION, b"some action"), id="unknown-action"),
-        pytest.param(
-            "ST-ATTS-213", renamed(image(b"other"), ACTION, bootlogs.CALLING), id="called-an-action"
-        ),
-        pytest.param("ST-ATTS-213", event(4, EVENT_TAG, b"x"), id="called-something-else"),
-        pytest.param("ST-ATTS-214", command(b"linux /evil"), id="command"),
-        pytest.param(
-            "ST-ATTS-214",
-            command(COMMAND_LINE + b" init=/bin/sh", b"kernel_cmdline: "),
-            id="kernel-command-line",
-        ),
-        pytest.param(
-            "ST-ATTS-215",
-            dataclasses.replace(command(COMMAND_LINE), content=b"/evil"),
-            id="command-that-was-not-measured",
-        ),
-        pytest.param("ST-ATTS-215", event(8, IPL, b"anything\0", b"x"), id="unread-command"),
-        pytest.param("ST-ATTS-215", event(9, IPL, b"/initrd\0", b"other initrd"), id="initrd"),
-        pytest.param("ST-ATTS-215", event(9, EVENT_TAG, b"x"), id="load-options"),
-        pytest.param(
-            "ST-ATTS-215", command(COMMAND_LINE, register=9), id="command-in-another-register"
-        ),
-        pytest.param("ST-ATTS-217", event(1, VARIABLE_BOOT, b"x"), id="boot-variable"),
-        pytest.param("ST-ATTS-217", event(5, GPT, b"EFI PART"), id="partition-table"),
-        pytest.param("ST-ATTS-217", event(5, ACTION, b"some action"), id="action-of-pcr-5"),
-        pytest.param("ST-ATTS-218", event(14, IPL, b"MokList\0", b"my keys"), id="owner-keys"),
-        pytest.param("ST-ATTS-218", event(14, EVENT_TAG, b"x"), id="other-of-pcr-14"),
-    ],
+@forgeries(
+    "id, code, entry",
+    ("boot-application", "ST-ATTS-213", image(b"another boot loader")),
+    ("unknown-action", "ST-ATTS-213", event(4, ACTION, b"some action")),
+    ("called-an-action", "ST-ATTS-213", renamed(image(b"other"), ACTION, bootlogs.CALLING)),
+    ("called-something-else", "ST-ATTS-213", event(4, EVENT_TAG, b"x")),
+    ("command", "ST-ATTS-214", command(b"linux /evil")),
+    (
+        "kernel-command-line",
+        "ST-ATTS-214",
+        command(COMMAND_LINE + b" init=/bin/sh", b"kernel_cmdline: "),
+    ),
+    (
+        "command-that-was-not-measured",
+        "ST-ATTS-215",
+        dataclasses.replace(command(COMMAND_LINE), content=b"/evil"),
+    ),
+    ("unread-command", "ST-ATTS-215", event(8, IPL, b"anything\0", b"x")),
+    ("initrd", "ST-ATTS-215", event(9, IPL, b"/initrd\0", b"other initrd")),
+    ("load-options", "ST-ATTS-215", event(9, EVENT_TAG, b"x")),
+    ("command-in-another-register", "ST-ATTS-215", command(COMMAND_LINE, register=9)),
+    ("boot-variable", "ST-ATTS-217", event(1, VARIABLE_BOOT, b"x")),
+    ("partition-table", "ST-ATTS-217", event(5, GPT, b"EFI PART")),
+    ("action-of-pcr-5", "ST-ATTS-217", event(5, ACTION, b"some action")),
+    ("owner-keys", "ST-ATTS-218", event(14, IPL, b"MokList\0", b"my keys")),
+    ("other-of-pcr-14", "ST-ATTS-218", event(14, EVENT_TAG, b"x")),
 )
 def test_a_measurement_that_is_no_reference_value(code, entry):
     entries = [*GOOD, entry]
     refused(code, entries, where=f"PCR {entry.register}, entry {len(entries)} (")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("pcr", [0, 1, 2, 3, 6])
+@forgeries("pcr", 0, 1, 2, 3, 6)
 def test_firmware_that_is_no_reference_value(pcr):
     entries = [event(pcr, POST_CODE, b"other firmware"), *GOOD]
     refused("ST-ATTS-217", entries, reference=LISTED, where=f"PCR {pcr}, entry 1 (")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("pcr", [0, 2, 3, 6])
+@forgeries("pcr", 0, 2, 3, 6)
 def test_a_register_that_is_not_as_it_should_be(pcr):
     entries = [event(pcr, POST_CODE, b"other firmware"), *GOOD]
     refused("ST-ATTS-216", entries, said="none of the 1 values", where=f"PCR {pcr}")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("pcr", [1, 4, 5, 7, 8, 9, 10, 14])
+@forgeries("pcr", 1, 4, 5, 7, 8, 9, 10, 14)
 def test_any_register_may_have_reference_values(pcr):
     pinned = {**REFERENCE.registers, str(pcr): ("11" * 32, PCRS[pcr].hex())}
     assert appraise(reference=changed(registers=pinned)).secure_boot
@@ -419,21 +398,17 @@ def test_any_register_may_have_reference_values(pcr):
     refused("ST-ATTS-216", reference=changed(registers=pinned), where=f"PCR {pcr}")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "field"),
-    [
-        ("ST-ATTS-211", {"variables": {}}),
-        ("ST-ATTS-212", {"authorities": ()}),
-        ("ST-ATTS-213", {"boot_applications": ()}),
-        ("ST-ATTS-214", {"boot_commands": ()}),
-        ("ST-ATTS-214", {"kernel_command_lines": ()}),
-        ("ST-ATTS-215", {"loaded_files": ()}),
-        ("ST-ATTS-217", {"registers": {}}),
-        ("ST-ATTS-217", {"firmware": ()}),
-        ("ST-ATTS-218", {"owner_keys": ()}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+@forgeries(
+    "code, field",
+    ("ST-ATTS-211", {"variables": {}}),
+    ("ST-ATTS-212", {"authorities": ()}),
+    ("ST-ATTS-213", {"boot_applications": ()}),
+    ("ST-ATTS-214", {"boot_commands": ()}),
+    ("ST-ATTS-214", {"kernel_command_lines": ()}),
+    ("ST-ATTS-215", {"loaded_files": ()}),
+    ("ST-ATTS-217", {"registers": {}}),
+    ("ST-ATTS-217", {"firmware": ()}),
+    ("ST-ATTS-218", {"owner_keys": ()}),
 )
 def test_an_empty_list_accepts_nothing(code, field):
     refused(code, reference=changed(**field))
@@ -479,13 +454,11 @@ def test_old_grub_measures_the_zero_byte_too():
     assert learn_boot(encode(entries), bootlogs.pcrs(entries)) == REFERENCE
 
 
-@pytest.mark.parametrize(
+@each(
     "extra",
-    [
-        event(4, ACTION, b"Returning from EFI Application from Boot Option"),
-        event(4, OMIT, b"BOOT ATTEMPTS OMITTED"),
-        event(5, ACTION, b"Exit Boot Services Returned with Failure"),
-    ],
+    event(4, ACTION, b"Returning from EFI Application from Boot Option"),
+    event(4, OMIT, b"BOOT ATTEMPTS OMITTED"),
+    event(5, ACTION, b"Exit Boot Services Returned with Failure"),
 )
 def test_known_actions_need_no_reference_value(extra):
     assert appraise([*GOOD, extra]).secure_boot
@@ -498,25 +471,22 @@ def unjudged(*pcrs):
     return changed(registers={}, unjudged=(0, 1, 2, 3, 4, 5, 6, *pcrs))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("reference", [LISTED, unjudged()], ids=["listed", "unjudged"])
-@pytest.mark.parametrize("pcr", range(7))
+@forgeries("id, reference", ("listed", LISTED), ("unjudged", unjudged()))
+@each("pcr", *range(7))
 def test_no_separator(pcr, reference):
     entries = edited(at(register=pcr, type=0x04))
     refused("ST-ATTS-209", entries, reference=reference, said="no separator", where=f"PCR {pcr}")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("value", [bytes(4), b"\xff" * 4])
-@pytest.mark.parametrize("pcr", range(7))
+@forgeries("value", bytes(4), b"\xff" * 4)
+@each("pcr", *range(7))
 def test_a_second_separator(pcr, value):
     entries = [*GOOD, separator(pcr, value)]
     where = f"PCR {pcr}, entry {len(entries)}"
     refused("ST-ATTS-209", entries, reference=unjudged(), said="second", where=where)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("pcr", range(7))
+@forgeries("pcr", *range(7))
 def test_the_true_separator_under_another_name(pcr):
     """Root extends the register and a separator, and calls the true one something else."""
     index = at(register=pcr, type=0x04)
@@ -524,30 +494,26 @@ def test_the_true_separator_under_another_name(pcr):
     refused("ST-ATTS-209", entries, reference=unjudged(), said="second")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("value", [b"\1\0\0\0", b"error", bytes(5)])
-@pytest.mark.parametrize("pcr", range(7))
+@forgeries("value", b"\1\0\0\0", b"error", bytes(5))
+@each("pcr", *range(7))
 def test_a_separator_that_reports_an_error(pcr, value):
     entries = edited(at(register=pcr, type=0x04), separator(pcr, value))
     refused("ST-ATTS-209", entries, reference=unjudged(), said="reports an error")
 
 
-@pytest.mark.parametrize("pcr", range(7))
+@each("pcr", *range(7))
 def test_the_other_separator_of_the_specification(pcr):
     entries = edited(at(register=pcr, type=0x04), separator(pcr, b"\xff" * 4))
     assert appraise(entries, reference=unjudged()).secure_boot
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("pcr", "kind"),
-    [
-        *((pcr, kind) for pcr in (0, 1, 2, 3, 6) for kind in (EVENT_TAG, APPLICATION, ACTION)),
-        (0, CRTM_CONTENTS),
-        (2, VARIABLE_BOOT),
-        (5, EVENT_TAG),
-        (5, APPLICATION),
-    ],
+@forgeries(
+    "pcr, kind",
+    *((pcr, kind) for pcr in (0, 1, 2, 3, 6) for kind in (EVENT_TAG, APPLICATION, ACTION)),
+    (0, CRTM_CONTENTS),
+    (2, VARIABLE_BOOT),
+    (5, EVENT_TAG),
+    (5, APPLICATION),
 )
 def test_an_event_after_the_separator(pcr, kind):
     entries = [*GOOD, event(pcr, kind, b"x")]
@@ -556,13 +522,11 @@ def test_an_event_after_the_separator(pcr, kind):
     refused("ST-ATTS-210", entries, reference=LISTED, where=where)
 
 
-@pytest.mark.parametrize(
-    ("pcr", "kind"),
-    [
-        *((1, kind) for kind in (VARIABLE_BOOT, 0x8000000C, HANDOFF, 0x8000000B)),
-        *((5, kind) for kind in (GPT, 0x8000000D, ACTION)),
-        (4, EVENT_TAG),
-    ],
+@each(
+    "pcr, kind",
+    *((1, kind) for kind in (VARIABLE_BOOT, 0x8000000C, HANDOFF, 0x8000000B)),
+    *((5, kind) for kind in (GPT, 0x8000000D, ACTION)),
+    (4, EVENT_TAG),
 )
 def test_what_real_machines_measure_after_the_separator(pcr, kind):
     assert appraise([*GOOD, event(pcr, kind, b"x")], reference=unjudged()).secure_boot
@@ -575,8 +539,7 @@ def test_an_empty_fit_entry_is_no_separator():
     assert learn_boot(encode(entries), bootlogs.pcrs(entries)).registers["0"]
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("pcr", [0, 3])
+@forgeries("pcr", 0, 3)
 def test_the_empty_fit_entry_is_of_pcr_0_and_before_the_separator(pcr):
     fit = event(pcr, CRTM_CONTENTS, b"FIT Type 0x2D Measured S-CRTM\0", bytes(4))
     entries = [*GOOD, fit] if pcr == 0 else [fit, *GOOD]
@@ -593,29 +556,20 @@ def test_a_pinned_register_is_as_it_was():
 # Learning.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "entries"),
-    [
-        pytest.param("ST-ATTS-207", edited(2), id="secure-boot-out-of-order"),
-        pytest.param("ST-ATTS-209", edited(at(register=3, type=0x04)), id="no-separator"),
-        pytest.param("ST-ATTS-210", [*GOOD, event(0, EVENT_TAG, b"x")], id="late-event"),
-        pytest.param(
-            "ST-ATTS-206", [*GOOD, event(7, AUTHORITY, authority().data, b"x")], id="not-measured"
-        ),
-    ],
+@forgeries(
+    "id, code, entries",
+    ("secure-boot-out-of-order", "ST-ATTS-207", edited(2)),
+    ("no-separator", "ST-ATTS-209", edited(at(register=3, type=0x04))),
+    ("late-event", "ST-ATTS-210", [*GOOD, event(0, EVENT_TAG, b"x")]),
+    ("not-measured", "ST-ATTS-206", [*GOOD, event(7, AUTHORITY, authority().data, b"x")]),
 )
 def test_a_boot_that_breaks_the_rules_is_not_learned(code, entries):
-    with pytest.raises(AttestationError) as caught:
-        learn_boot(encode(entries), bootlogs.pcrs(entries))
-    assert caught.value.code == code
+    vocabulary.refused(AttestationError, code, learn_boot, encode(entries), bootlogs.pcrs(entries))
 
 
 @pytest.mark.forgery
 def test_a_log_that_does_not_replay_is_not_learned():
-    with pytest.raises(AttestationError) as caught:
-        learn_boot(encode(edited(0)), PCRS)
-    assert caught.value.code == "ST-ATTS-204"
+    vocabulary.refused(AttestationError, "ST-ATTS-204", learn_boot, encode(edited(0)), PCRS)
 
 
 def test_without_owner_keys_quoted_nothing_is_learned_of_them():
@@ -660,7 +614,7 @@ def real_boots():
 
 
 @needs_vectors
-@pytest.mark.parametrize("name", real_boots())
+@each("name", *real_boots())
 def test_real_boots(name):
     log, pcrs = real(name)
     off = SECURE_BOOT[name.rpartition("/")[2]]
@@ -684,7 +638,7 @@ def test_a_real_log_without_separators():
 
 
 @needs_vectors
-@pytest.mark.parametrize("name", ["rhel8-uefi.bin", "cos-101-amd-sev.bin"])
+@each("name", "rhel8-uefi.bin", "cos-101-amd-sev.bin")
 def test_every_event_of_a_real_boot_counts(name):
     """Without its reference values one by one, the boot is refused each time."""
     log, pcrs = real(f"google__go-tpm-tools/internal/test/eventlogs/{name}")

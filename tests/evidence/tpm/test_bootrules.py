@@ -8,18 +8,13 @@ import pytest
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.evidence.tpm.boot import learn_boot, merge
-from securetrain.evidence.tpm.bootrules import (
-    BootReference,
-    Kind,
-    Learner,
-    Register,
-    Rules,
-)
+from securetrain.evidence.tpm.bootrules import BootReference, Kind, Learner, Register, Rules
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.eventlog import Event
 from securetrain.evidence.tpm.secureboot import PolicyVariable, unread
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.bootlogs import APPLICATION, IPL
+from tests.tables import each
 
 HEX = "ab" * 32
 GOOD = bootlogs.good_boot()
@@ -46,29 +41,27 @@ def test_reference_values_have_one_spelling():
     assert b'"variables":{"KEK":[' in document
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
-    [
-        {"surprise": 1},
-        {"firmware": [HEX.upper()]},
-        {"firmware": [HEX + "\n"]},
-        {"firmware": ["\n" + HEX]},
-        {"firmware": [HEX[:-1]]},
-        {"firmware": [HEX + "00"]},
-        {"firmware": [HEX + HEX]},
-        {"firmware": ["zz" * 32]},
-        {"registers": {"24": [HEX]}},
-        {"registers": {"-1": [HEX]}},
-        {"registers": {"07": [HEX]}},
-        {"registers": {"7\n": [HEX]}},
-        {"registers": {"7": [7]}},
-        {"unjudged": [24]},
-        {"unjudged": [-1]},
-        {"unjudged": ["7"]},
-        {"variables": {"SetupMode": [HEX]}},
-        {"allow_unprotected_dma": 1},
-        {"boot_commands": [1]},
-    ],
+    {"surprise": 1},
+    {"firmware": [HEX.upper()]},
+    {"firmware": [HEX + "\n"]},
+    {"firmware": ["\n" + HEX]},
+    {"firmware": [HEX[:-1]]},
+    {"firmware": [HEX + "00"]},
+    {"firmware": [HEX + HEX]},
+    {"firmware": ["zz" * 32]},
+    {"registers": {"24": [HEX]}},
+    {"registers": {"-1": [HEX]}},
+    {"registers": {"07": [HEX]}},
+    {"registers": {"7\n": [HEX]}},
+    {"registers": {"7": [7]}},
+    {"unjudged": [24]},
+    {"unjudged": [-1]},
+    {"unjudged": ["7"]},
+    {"variables": {"SetupMode": [HEX]}},
+    {"allow_unprotected_dma": 1},
+    {"boot_commands": [1]},
 )
 def test_malformed_reference_values(fields):
     with pytest.raises(UsageError):
@@ -91,22 +84,20 @@ def test_the_defaults_accept_nothing():
 LOADER = Register(8, 8, "PCR 8", (Kind.FILE, Kind.COMMAND, Kind.COMMAND_LINE))
 
 
-@pytest.mark.parametrize(
-    ("data", "content", "field", "value"),
-    [
-        (b"grub_cmd: set a=b\0", b"set a=b", "boot_commands", "set a=b"),
-        (b"grub_cmd set a=b\0", b"set a=b\0", "boot_commands", "set a=b"),
-        (b"module_cmdline: x\0", b"x", "boot_commands", "x"),
-        (b"kernel_cmdline: /vmlinuz ro\0", b"/vmlinuz ro", "kernel_command_lines", "/vmlinuz ro"),
-        (b"grub_kernel_cmdline /v ro\0", b"/v ro", "kernel_command_lines", "/v ro"),
-        (b"grub_cmd: \0", b"", "boot_commands", ""),
-        ("grub_cmd: \u00e9\0".encode(), "\u00e9".encode(), "boot_commands", "\u00e9"),
-        (b"grub_cmd: \xff\0", b"\xff", "loaded_files", None),
-        (b"grub_cmd: set a=b\0", b"set a=c", "loaded_files", None),
-        (b"kernel_cmdline: /vmlinuz ro\0", b"/vmlinuz rw", "loaded_files", None),
-        (b"other: x\0", b"x", "loaded_files", None),
-        (b"MokList\0", b"x", "loaded_files", None),
-    ],
+@each(
+    "data, content, field, value",
+    (b"grub_cmd: set a=b\0", b"set a=b", "boot_commands", "set a=b"),
+    (b"grub_cmd set a=b\0", b"set a=b\0", "boot_commands", "set a=b"),
+    (b"module_cmdline: x\0", b"x", "boot_commands", "x"),
+    (b"kernel_cmdline: /vmlinuz ro\0", b"/vmlinuz ro", "kernel_command_lines", "/vmlinuz ro"),
+    (b"grub_kernel_cmdline /v ro\0", b"/v ro", "kernel_command_lines", "/v ro"),
+    (b"grub_cmd: \0", b"", "boot_commands", ""),
+    ("grub_cmd: \u00e9\0".encode(), "\u00e9".encode(), "boot_commands", "\u00e9"),
+    (b"grub_cmd: \xff\0", b"\xff", "loaded_files", None),
+    (b"grub_cmd: set a=b\0", b"set a=c", "loaded_files", None),
+    (b"kernel_cmdline: /vmlinuz ro\0", b"/vmlinuz rw", "loaded_files", None),
+    (b"other: x\0", b"x", "loaded_files", None),
+    (b"MokList\0", b"x", "loaded_files", None),
 )
 def test_commands_are_learned_as_text_only_when_they_were_measured(data, content, field, value):
     reference = learn(LOADER, measured(IPL, data, content))
@@ -114,17 +105,15 @@ def test_commands_are_learned_as_text_only_when_they_were_measured(data, content
     assert reference == msgspec.convert({field: (expected,)}, BootReference)
 
 
-@pytest.mark.parametrize(
-    ("holds", "kind", "data", "field"),
-    [
-        ((Kind.FIRMWARE, Kind.APPLICATION), APPLICATION, b"x", "boot_applications"),
-        ((Kind.FIRMWARE, Kind.ACTION), APPLICATION, b"x", "firmware"),
-        ((Kind.FIRMWARE, Kind.APPLICATION), 0x06, b"x", "firmware"),
-        ((Kind.FILE, Kind.OWNER_KEYS), IPL, b"MokListX\0", "owner_keys"),
-        ((Kind.FILE, Kind.OWNER_KEYS), 0x06, b"MokListX\0", "loaded_files"),
-        ((Kind.FILE,), IPL, b"grub_cmd: x\0", "loaded_files"),
-        ((Kind.OWNER_KEYS,), 0x06, b"x", "owner_keys"),
-    ],
+@each(
+    "holds, kind, data, field",
+    ((Kind.FIRMWARE, Kind.APPLICATION), APPLICATION, b"x", "boot_applications"),
+    ((Kind.FIRMWARE, Kind.ACTION), APPLICATION, b"x", "firmware"),
+    ((Kind.FIRMWARE, Kind.APPLICATION), 0x06, b"x", "firmware"),
+    ((Kind.FILE, Kind.OWNER_KEYS), IPL, b"MokListX\0", "owner_keys"),
+    ((Kind.FILE, Kind.OWNER_KEYS), 0x06, b"MokListX\0", "loaded_files"),
+    ((Kind.FILE,), IPL, b"grub_cmd: x\0", "loaded_files"),
+    ((Kind.OWNER_KEYS,), 0x06, b"x", "owner_keys"),
 )
 def test_an_event_is_learned_as_its_register_allows(holds, kind, data, field):
     reference = learn(Register(1, 1, "PCR 1", holds), measured(kind, data, b"x"))
@@ -173,7 +162,7 @@ def test_merging_accepts_what_either_accepts():
         assert getattr(merged, field) == (*getattr(REFERENCE, field), HEX)
 
 
-@pytest.mark.parametrize("reference", [REFERENCE, OTHER, BootReference()])
+@each("reference", REFERENCE, OTHER, BootReference())
 def test_merging_keeps_what_is_there(reference):
     merged = merge([reference, BootReference(), reference])
     for field in msgspec.structs.fields(BootReference):

@@ -16,6 +16,7 @@ from securetrain.evidence.tpm.credential import Credential, kdfa, kdfe, make_cre
 from securetrain.evidence.tpm.keys import AK_TEMPLATE, EK_TEMPLATES
 from securetrain.evidence.tpm.structures import number
 from tests.evidence.tpm.forge import Tpm, flip, make_key
+from tests.tables import each, forgeries
 
 SECRET = bytes(range(32))
 KINDS = ["L-1", "L-2", "H-1", "H-2", "H-3", "H-4", "H-6"]
@@ -25,7 +26,7 @@ def make(tpm, name=None, secret=SECRET):
     return make_credential(tpm.ek.public, name or tpm.ak.public.name, secret, os.urandom)
 
 
-@pytest.mark.parametrize("template", KINDS)
+@each("template", *KINDS)
 def test_the_right_tpm_opens_it(template):
     tpm = Tpm(template)
     assert tpm.activate(make(tpm)) == SECRET
@@ -75,8 +76,7 @@ def test_kdfe_is_the_specifications():
 # Refusals.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("template", ["L-1", "H-3"])
+@forgeries("template", "L-1", "H-3")
 def test_another_attestation_key_does_not_open_it(template):
     tpm = Tpm(template)
     software = make_key(AK_TEMPLATE).public
@@ -109,8 +109,7 @@ def test_another_tpm_with_an_ecc_key_does_not_open_it():
         theirs.activate(make(ours), ours.ak.public.name)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("at", [4, 40, -1], ids=["integrity", "start-of-identity", "end"])
+@forgeries("id, at", ("integrity", 4), ("start-of-identity", 40), ("end", -1))
 def test_an_altered_credential_does_not_open(at):
     tpm = Tpm("H-2")
     made = make(tpm)
@@ -118,8 +117,7 @@ def test_an_altered_credential_does_not_open(at):
         tpm.activate(Credential(flip(made.id_object, at), made.encrypted_secret))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("name", ["L-1", "H-3"])
+@forgeries("name", "L-1", "H-3")
 def test_a_template_cannot_be_encrypted_to(name):
     with pytest.raises(AttestationError) as caught:
         make_credential(EK_TEMPLATES[name], bytes(34), SECRET, os.urandom)

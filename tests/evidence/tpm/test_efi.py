@@ -18,6 +18,7 @@ from securetrain.evidence.tpm.efi import (
 from securetrain.evidence.tpm.eventlog import Event
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.bootlogs import APPLICATION, AUTHORITY, DRIVER, IPL, VARIABLE_BOOT
+from tests.tables import each, forgeries
 
 
 def entry(kind, data):
@@ -36,22 +37,17 @@ def test_a_variable_with_slack():
     assert parse_variable(data, "ST-ATTS-207", "x") == Variable(SHIM_LOCK, "Shim", b"", 6)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(bytes(16), id="no-sizes"),
-        pytest.param(bootlogs.variable(bootlogs.GLOBAL, "PK", b"key")[:-1], id="value-cut"),
-        pytest.param(bytes(16) + struct.pack("<QQ", 2, 0) + b"a\0", id="name-cut"),
-        pytest.param(bytes(16) + struct.pack("<QQ", 1 << 63, 0), id="name-of-exabytes"),
-        pytest.param(bytes(16) + struct.pack("<QQ", 0, 1 << 63), id="value-of-exabytes"),
-        pytest.param(bytes(16) + struct.pack("<QQ", 1025, 0) + bytes(2050), id="long-name"),
-        pytest.param(
-            bytes(16) + struct.pack("<QQ", 0, (1 << 20) + 1) + bytes((1 << 20) + 1), id="long-value"
-        ),
-        pytest.param(bytes(16) + struct.pack("<QQ", 1, 0) + b"\0\xd8", id="half-a-surrogate"),
-    ],
+@forgeries(
+    "id, data",
+    ("empty", b""),
+    ("no-sizes", bytes(16)),
+    ("value-cut", bootlogs.variable(bootlogs.GLOBAL, "PK", b"key")[:-1]),
+    ("name-cut", bytes(16) + struct.pack("<QQ", 2, 0) + b"a\0"),
+    ("name-of-exabytes", bytes(16) + struct.pack("<QQ", 1 << 63, 0)),
+    ("value-of-exabytes", bytes(16) + struct.pack("<QQ", 0, 1 << 63)),
+    ("long-name", bytes(16) + struct.pack("<QQ", 1025, 0) + bytes(2050)),
+    ("long-value", bytes(16) + struct.pack("<QQ", 0, (1 << 20) + 1) + bytes((1 << 20) + 1)),
+    ("half-a-surrogate", bytes(16) + struct.pack("<QQ", 1, 0) + b"\0\xd8"),
 )
 def test_malformed_variables(data):
     with pytest.raises(AttestationError) as caught:
@@ -61,25 +57,23 @@ def test_malformed_variables(data):
     assert describe(entry(AUTHORITY, data)) == ""
 
 
-@pytest.mark.parametrize(
-    ("kind", "data", "text"),
-    [
-        (AUTHORITY, bootlogs.variable(bootlogs.SECURITY, "db", b"abc"), "db, 3 bytes"),
-        (VARIABLE_BOOT, bootlogs.variable(bootlogs.GLOBAL, "Boot0\n\x1b[1m", b""), None),
-        (APPLICATION, bootlogs.image(b"", "\\EFI\\A.EFI").data, "\\EFI\\A.EFI"),
-        (DRIVER, bootlogs.image(b"", "\\EFI\\\u202e.EFI").data, "\\EFI\\..EFI"),
-        (APPLICATION, bytes(32), ""),
-        (APPLICATION, bytes(24) + struct.pack("<QBBH", 4, 4, 4, 3), ""),
-        (APPLICATION, bytes(24) + struct.pack("<QBBH", 4, 4, 4, 9), ""),
-        (APPLICATION, bytes(24) + struct.pack("<Q", 1 << 60), ""),
-        (IPL, b"grub_cmd: menuentry {\n\tlinux\n}\0", "grub_cmd: menuentry {..linux.}"),
-        (IPL, "wide letters\0".encode("utf-16-le"), "wide letters"),
-        (IPL, b"\x1b]0;title\x07", ""),
-        (IPL, b"\xff\xfe\0\1", ""),
-        (IPL, "caf\u00e9".encode(), ""),
-        (IPL, b"", ""),
-        (IPL, b"a" * 200, "a" * 160 + "..."),
-    ],
+@each(
+    "kind, data, text",
+    (AUTHORITY, bootlogs.variable(bootlogs.SECURITY, "db", b"abc"), "db, 3 bytes"),
+    (VARIABLE_BOOT, bootlogs.variable(bootlogs.GLOBAL, "Boot0\n\x1b[1m", b""), None),
+    (APPLICATION, bootlogs.image(b"", "\\EFI\\A.EFI").data, "\\EFI\\A.EFI"),
+    (DRIVER, bootlogs.image(b"", "\\EFI\\\u202e.EFI").data, "\\EFI\\..EFI"),
+    (APPLICATION, bytes(32), ""),
+    (APPLICATION, bytes(24) + struct.pack("<QBBH", 4, 4, 4, 3), ""),
+    (APPLICATION, bytes(24) + struct.pack("<QBBH", 4, 4, 4, 9), ""),
+    (APPLICATION, bytes(24) + struct.pack("<Q", 1 << 60), ""),
+    (IPL, b"grub_cmd: menuentry {\n\tlinux\n}\0", "grub_cmd: menuentry {..linux.}"),
+    (IPL, "wide letters\0".encode("utf-16-le"), "wide letters"),
+    (IPL, b"\x1b]0;title\x07", ""),
+    (IPL, b"\xff\xfe\0\1", ""),
+    (IPL, "caf\u00e9".encode(), ""),
+    (IPL, b"", ""),
+    (IPL, b"a" * 200, "a" * 160 + "..."),
 )
 def test_what_people_see(kind, data, text):
     shown = describe(entry(kind, data))

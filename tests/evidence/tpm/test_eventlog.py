@@ -7,8 +7,6 @@ import hashlib
 import json
 import struct
 
-import pytest
-
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.eventlog import LOG_LIMIT, EventType, parse, read, replay
@@ -29,6 +27,7 @@ from tests.evidence.tpm.bootlogs import (
     header,
 )
 from tests.evidence.vectors import needs_vectors, vector, vectors
+from tests.tables import each, forgeries
 
 FIRST = event(0, CRTM_VERSION, b"firmware")
 
@@ -40,9 +39,7 @@ def refused(code, log, *args, **more):
 # What is good.
 
 
-@pytest.mark.parametrize(
-    "algorithms", [(SHA256,), (SHA1, SHA256), (SHA1, SHA256, SHA384), (SHA384, SM3, SHA256)]
-)
+@each("algorithms", (SHA256,), (SHA1, SHA256), (SHA1, SHA256, SHA384), (SHA384, SM3, SHA256))
 def test_a_log_is_read_and_replays(algorithms):
     entries = good_boot()
     log = parse(encode(entries, algorithms))
@@ -94,7 +91,7 @@ def test_the_events_of_one_register():
     assert [e.index for e in log.of(0)] == [1, 4]
 
 
-@pytest.mark.parametrize("locality", [0, 3, 4])
+@each("locality", 0, 3, 4)
 def test_pcr_0_starts_from_the_locality(locality):
     start = event(0, NO_ACTION, b"StartupLocality\0" + bytes([locality]))
     value = replay(parse(encode([start, FIRST])))[0]
@@ -109,49 +106,42 @@ def test_notes_measure_nothing_whatever_register_they_name():
 # What is refused.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("log", "said"),
-    [
-        pytest.param(b"", "4 bytes wanted", id="empty"),
-        pytest.param(header()[:31], "bytes wanted", id="header-cut"),
-        pytest.param(header()[:-1], "bytes wanted", id="header-event-cut"),
-        pytest.param(encode([FIRST])[:-1], "bytes wanted", id="last-byte-cut"),
-        pytest.param(encode([FIRST])[:-20], "bytes wanted", id="entry-cut"),
-        pytest.param(encode([FIRST]) + b"\0", "12 bytes wanted", id="one-byte-too-many"),
-        pytest.param(encode([FIRST]) + bytes(64), "0 digests", id="padded-with-zeros"),
-        pytest.param(encode([FIRST]) + b"\xff" * 64, "digests", id="padded-with-ones"),
-        pytest.param(
-            encode([FIRST])[: -len(FIRST.data) - 4] + b"\xff\xff\xff\xff" + FIRST.data,
-            "a length of 4294967295",
-            id="event-of-4-gigabytes",
-        ),
-        pytest.param(
-            header()[:28] + b"\xff\xff\xff\xff" + header()[32:],
-            "a length of 4294967295",
-            id="header-of-4-gigabytes",
-        ),
-        pytest.param(encode([FIRST]) + bytes(LOG_LIMIT), "the limit is", id="over-1-MiB"),
-        pytest.param(header((SHA256, SHA256)), "announced twice", id="algorithm-twice"),
-        pytest.param(header((SHA256, 0x77)), "0x0077 is unknown", id="algorithm-unknown"),
-        pytest.param(header((SHA256, 0)), "0x0000 is unknown", id="algorithm-zero"),
-        pytest.param(
-            header(sizes={SHA256: 20}), "digests of SHA256 have 32 bytes", id="digest-too-short"
-        ),
-        pytest.param(
-            header(sizes={SHA256: 64}), "digests of SHA256 have 32 bytes", id="digest-too-long"
-        ),
-        pytest.param(header(()), "0 algorithms", id="no-algorithm"),
-        pytest.param(header(count=0xFFFFFFFF), "4294967295 algorithms", id="4-G-algorithms"),
-        pytest.param(header(count=9), "9 algorithms", id="too-many-algorithms"),
-        pytest.param(header(count=2), "bytes wanted", id="more-algorithms-than-there-are"),
-        pytest.param(header(version=(3, 0)), "version 3.0", id="another-major-version"),
-        pytest.param(header(version=(2, 1)), "version 2.1", id="another-minor-version"),
-        pytest.param(header(vendor=b"\5abc"), "5 bytes wanted", id="vendor-size-lies"),
-        pytest.param(header(vendor=b"\0abc"), "3 bytes follow", id="header-has-a-tail"),
-        pytest.param(header(register=7), "it names a register", id="header-names-a-register"),
-        pytest.param(header(digest=b"\1" + bytes(19)), "or has a digest", id="header-has-a-digest"),
-    ],
+@forgeries(
+    "id, log, said",
+    ("empty", b"", "4 bytes wanted"),
+    ("header-cut", header()[:31], "bytes wanted"),
+    ("header-event-cut", header()[:-1], "bytes wanted"),
+    ("last-byte-cut", encode([FIRST])[:-1], "bytes wanted"),
+    ("entry-cut", encode([FIRST])[:-20], "bytes wanted"),
+    ("one-byte-too-many", encode([FIRST]) + b"\0", "12 bytes wanted"),
+    ("padded-with-zeros", encode([FIRST]) + bytes(64), "0 digests"),
+    ("padded-with-ones", encode([FIRST]) + b"\xff" * 64, "digests"),
+    (
+        "event-of-4-gigabytes",
+        encode([FIRST])[: -len(FIRST.data) - 4] + b"\xff\xff\xff\xff" + FIRST.data,
+        "a length of 4294967295",
+    ),
+    (
+        "header-of-4-gigabytes",
+        header()[:28] + b"\xff\xff\xff\xff" + header()[32:],
+        "a length of 4294967295",
+    ),
+    ("over-1-MiB", encode([FIRST]) + bytes(LOG_LIMIT), "the limit is"),
+    ("algorithm-twice", header((SHA256, SHA256)), "announced twice"),
+    ("algorithm-unknown", header((SHA256, 0x77)), "0x0077 is unknown"),
+    ("algorithm-zero", header((SHA256, 0)), "0x0000 is unknown"),
+    ("digest-too-short", header(sizes={SHA256: 20}), "digests of SHA256 have 32 bytes"),
+    ("digest-too-long", header(sizes={SHA256: 64}), "digests of SHA256 have 32 bytes"),
+    ("no-algorithm", header(()), "0 algorithms"),
+    ("4-G-algorithms", header(count=0xFFFFFFFF), "4294967295 algorithms"),
+    ("too-many-algorithms", header(count=9), "9 algorithms"),
+    ("more-algorithms-than-there-are", header(count=2), "bytes wanted"),
+    ("another-major-version", header(version=(3, 0)), "version 3.0"),
+    ("another-minor-version", header(version=(2, 1)), "version 2.1"),
+    ("vendor-size-lies", header(vendor=b"\5abc"), "5 bytes wanted"),
+    ("header-has-a-tail", header(vendor=b"\0abc"), "3 bytes follow"),
+    ("header-names-a-register", header(register=7), "it names a register"),
+    ("header-has-a-digest", header(digest=b"\1" + bytes(19)), "or has a digest"),
 )
 def test_malformed_logs(log, said):
     error = refused("ST-ATTS-201", log)
@@ -159,27 +149,18 @@ def test_malformed_logs(log, said):
     assert error.where.startswith("event log")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("digests", "said"),
-    [
-        pytest.param(struct.pack("<I", 0), "0 digests, the header announces 2", id="none"),
-        pytest.param(
-            struct.pack("<IH", 1, SHA256) + bytes(32), "1 digests, the header", id="one-of-two"
-        ),
-        pytest.param(
-            struct.pack("<IH32sH32sH32s", 3, SHA256, b"", SHA384, b"", SHA1, b""),
-            "3 digests, the header",
-            id="three-of-two",
-        ),
-        pytest.param(struct.pack("<I", 1 << 31), "2147483648 digests", id="2-G"),
-        pytest.param(
-            struct.pack("<IH32sH32s", 2, SHA256, b"", SHA256, b""), "or there twice", id="twice"
-        ),
-        pytest.param(
-            struct.pack("<IH32sH20s", 2, SHA256, b"", SHA1, b""), "unannounced", id="unannounced"
-        ),
-    ],
+@forgeries(
+    "id, digests, said",
+    ("none", struct.pack("<I", 0), "0 digests, the header announces 2"),
+    ("one-of-two", struct.pack("<IH", 1, SHA256) + bytes(32), "1 digests, the header"),
+    (
+        "three-of-two",
+        struct.pack("<IH32sH32sH32s", 3, SHA256, b"", SHA384, b"", SHA1, b""),
+        "3 digests, the header",
+    ),
+    ("2-G", struct.pack("<I", 1 << 31), "2147483648 digests"),
+    ("twice", struct.pack("<IH32sH32s", 2, SHA256, b"", SHA256, b""), "or there twice"),
+    ("unannounced", struct.pack("<IH32sH20s", 2, SHA256, b"", SHA1, b""), "unannounced"),
 )
 def test_digests_that_are_not_those_of_the_header(digests, said):
     log = header((SHA256, SHA384)) + encode_entry(FIRST, (SHA256, SHA384))
@@ -188,100 +169,81 @@ def test_digests_that_are_not_those_of_the_header(digests, said):
     assert error.where == "event log, entry 2"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("register", [24, 25, 0xFFFFFFFF])
+@forgeries("register", 24, 25, 0xFFFFFFFF)
 def test_a_register_that_does_not_exist(register):
     error = refused("ST-ATTS-201", encode([FIRST, event(register, CRTM_VERSION, b"x")]))
     assert f"register {register}" in error.what
     assert error.where == "event log, entry 2"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("register", [0, 5])
+@forgeries("register", 0, 5)
 def test_a_measurement_register_that_does_not_exist(register):
     log = encode([event(register, CRTM_VERSION, b"x")], (SHA384,))
     error = refused("ST-ATTS-201", log, Hash.SHA384, registers=range(1, 5))
     assert f"register {register}" in error.what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "log",
-    [
-        pytest.param(encode_legacy([FIRST]), id="sha1-log"),
-        pytest.param(encode_legacy([event(0, NO_ACTION, b"Spec ID Event00\0")]), id="event00"),
-        pytest.param(encode_legacy([event(0, NO_ACTION, b"Spec ID Event02\0")]), id="event02"),
-        pytest.param(header(kind=CRTM_VERSION), id="header-that-was-measured"),
-        pytest.param(header(signature=b"Spec ID Event04\0"), id="header-of-another-kind"),
-    ],
+@forgeries(
+    "id, log",
+    ("sha1-log", encode_legacy([FIRST])),
+    ("event00", encode_legacy([event(0, NO_ACTION, b"Spec ID Event00\0")])),
+    ("event02", encode_legacy([event(0, NO_ACTION, b"Spec ID Event02\0")])),
+    ("header-that-was-measured", header(kind=CRTM_VERSION)),
+    ("header-of-another-kind", header(signature=b"Spec ID Event04\0")),
 )
 def test_the_sha1_format_is_recognised_and_refused(log):
     error = refused("ST-ATTS-202", log)
     assert "SHA-1" in error.what
     assert read(log).legacy
-    with pytest.raises(AttestationError) as caught:
-        replay(read(log))
-    assert caught.value.code == "ST-ATTS-202"
+    vocabulary.refused(AttestationError, "ST-ATTS-202", replay, read(log))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("algorithms", "named"), [((SHA1,), "SHA1"), ((SM3,), "SM3_256"), ((SHA1, SHA384), "SHA384")]
-)
+@forgeries("algorithms, named", ((SHA1,), "SHA1"), ((SM3,), "SM3_256"), ((SHA1, SHA384), "SHA384"))
 def test_a_log_without_the_bank(algorithms, named):
     error = refused("ST-ATTS-203", encode(good_boot(), algorithms))
     assert named in error.what
     assert "SHA256" in error.fix
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("entries", "entry"),
-    [
-        pytest.param([FIRST, event(0, NO_ACTION, b"StartupLocality\0\3")], 2, id="late"),
-        pytest.param([event(0, NO_ACTION, b"StartupLocality\0\3")] * 2, 2, id="twice"),
-        pytest.param([event(0, NO_ACTION, b"StartupLocality\0\1")], 1, id="locality-1"),
-        pytest.param([event(0, NO_ACTION, b"StartupLocality\0\2")], 1, id="locality-2"),
-        pytest.param([event(0, NO_ACTION, b"StartupLocality\0")], 1, id="empty"),
-        pytest.param([event(0, NO_ACTION, b"StartupLocality\0\3\0")], 1, id="too-long"),
-        pytest.param([event(7, NO_ACTION, b"StartupLocality\0\3")], 1, id="of-pcr-7"),
-    ],
+@forgeries(
+    "id, entries, entry",
+    ("late", [FIRST, event(0, NO_ACTION, b"StartupLocality\0\3")], 2),
+    ("twice", [event(0, NO_ACTION, b"StartupLocality\0\3")] * 2, 2),
+    ("locality-1", [event(0, NO_ACTION, b"StartupLocality\0\1")], 1),
+    ("locality-2", [event(0, NO_ACTION, b"StartupLocality\0\2")], 1),
+    ("empty", [event(0, NO_ACTION, b"StartupLocality\0")], 1),
+    ("too-long", [event(0, NO_ACTION, b"StartupLocality\0\3\0")], 1),
+    ("of-pcr-7", [event(7, NO_ACTION, b"StartupLocality\0\3")], 1),
 )
 def test_a_startup_locality_that_cannot_be(entries, entry):
     log = parse(encode(entries))
-    with pytest.raises(AttestationError) as caught:
-        replay(log)
-    assert caught.value.code == "ST-ATTS-201"
-    assert caught.value.where == f"event log, entry {entry}"
+    error = vocabulary.refused(AttestationError, "ST-ATTS-201", replay, log)
+    assert error.where == f"event log, entry {entry}"
 
 
 # Padding, which CCEL tables have.
 
 
-@pytest.mark.parametrize("padding", [b"", b"\0" * 3, b"\0" * 5000, b"\xff" * 3, b"\xff" * 5000])
+@each("padding", b"", b"\0" * 3, b"\0" * 5000, b"\xff" * 3, b"\xff" * 5000)
 def test_padding_is_left_out(padding):
     log = encode(good_boot()) + padding
     assert parse(log, padded=True) == parse(encode(good_boot()))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "tail",
-    [
-        pytest.param(bytes(64) + encode_entry(FIRST), id="event-behind-zeros"),
-        pytest.param(b"\xff" * 64 + encode_entry(FIRST), id="event-behind-ones"),
-        pytest.param(bytes(8) + b"\1", id="one-byte-behind-zeros"),
-        pytest.param(bytes(64) + b"\xff" * 64, id="ones-behind-zeros"),
-        pytest.param(b"\xff" * 8 + b"\0", id="zero-behind-ones"),
-    ],
+@forgeries(
+    "id, tail",
+    ("event-behind-zeros", bytes(64) + encode_entry(FIRST)),
+    ("event-behind-ones", b"\xff" * 64 + encode_entry(FIRST)),
+    ("one-byte-behind-zeros", bytes(8) + b"\1"),
+    ("ones-behind-zeros", bytes(64) + b"\xff" * 64),
+    ("zero-behind-ones", b"\xff" * 8 + b"\0"),
 )
 def test_content_behind_the_padding(tail):
     error = refused("ST-ATTS-201", encode([FIRST]) + tail, padded=True)
     assert error.what == "content follows the padding"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("tail", [b"\1" * 8, bytes(4) + b"\3" + bytes(3), b"\xff\xff\0\0"])
+@forgeries("tail", b"\1" * 8, bytes(4) + b"\3" + bytes(3), b"\xff\xff\0\0")
 def test_what_is_not_padding_is_an_entry(tail):
     assert "wanted" in refused("ST-ATTS-201", encode([FIRST]) + tail, padded=True).what
 
@@ -297,9 +259,11 @@ def test_a_person_may_read_a_sha1_log():
     assert [e.index for e in log.events] == list(range(len(good_boot())))
 
 
-@pytest.mark.parametrize(
-    ("algorithms", "bank"),
-    [((SHA1, SHA384, SHA256), Hash.SHA256), ((SHA1, SHA384), Hash.SHA384), ((SHA1,), Hash.SHA1)],
+@each(
+    "algorithms, bank",
+    ((SHA1, SHA384, SHA256), Hash.SHA256),
+    ((SHA1, SHA384), Hash.SHA384),
+    ((SHA1,), Hash.SHA1),
 )
 def test_a_person_sees_the_strongest_usual_bank(algorithms, bank):
     log = read(encode(good_boot(), algorithms) + bytes(100))
@@ -307,19 +271,15 @@ def test_a_person_sees_the_strongest_usual_bank(algorithms, bank):
     assert not log.legacy
 
 
-@pytest.mark.parametrize(
-    ("code", "log"),
-    [
-        ("ST-ATTS-201", encode_legacy([FIRST])[:-1]),
-        ("ST-ATTS-201", encode_legacy([FIRST]) + b"\0"),
-        ("ST-ATTS-201", bytes(LOG_LIMIT + 1)),
-        ("ST-ATTS-203", encode([FIRST], (SM3,))),
-    ],
+@each(
+    "code, log",
+    ("ST-ATTS-201", encode_legacy([FIRST])[:-1]),
+    ("ST-ATTS-201", encode_legacy([FIRST]) + b"\0"),
+    ("ST-ATTS-201", bytes(LOG_LIMIT + 1)),
+    ("ST-ATTS-203", encode([FIRST], (SM3,))),
 )
 def test_reading_for_people_is_strict_too(code, log):
-    with pytest.raises(AttestationError) as caught:
-        read(log)
-    assert caught.value.code == code
+    vocabulary.refused(AttestationError, code, read, log)
 
 
 # Real logs.
@@ -334,7 +294,7 @@ def real_logs():
 
 
 @needs_vectors
-@pytest.mark.parametrize("name", real_logs())
+@each("name", *real_logs())
 def test_real_logs_replay(name):
     log = vector(name)
     if name.rpartition("/")[2] in LEGACY:

@@ -32,6 +32,7 @@ from securetrain.testing.measurement_lists import (
     replayed,
 )
 from tests import vocabulary
+from tests.tables import forgeries
 
 BOOT = hashlib.sha256(b"PCR 0 to 9").digest()
 FILES = [measured_file(f"/usr/bin/tool{number}") for number in range(6)]
@@ -415,8 +416,7 @@ AGGREGATES = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("measurements", AGGREGATES.values(), ids=AGGREGATES)
+@forgeries("id, measurements", AGGREGATES)
 def test_aggregates_that_do_not_tie_the_list_to_this_boot(measurements):
     error = refused(ima_list(measurements), replayed(measurements), "ST-ATTS-308")
     assert error.where.startswith("IMA entry 1")
@@ -440,19 +440,14 @@ def test_a_second_aggregate_is_a_file_like_any_other():
     assert error.where == "IMA entry 8: boot_aggregate"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("measurements", [HONEST, []], ids=["a list", "no list"])
+@forgeries("id, measurements", ("a list", HONEST), ("no list", []))
 def test_a_kernel_that_measures_nothing(measurements):
     error = refused(ima_list(measurements), bytes(32), "ST-ATTS-306")
     assert "never extended" in error.what
 
 
 POLICIES: dict[str, tuple[Measurement, str, str]] = {
-    "a file that is not listed": (
-        measured_file("/usr/bin/evil"),
-        "ST-ATTS-309",
-        "/usr/bin/evil",
-    ),
+    "a file that is not listed": (measured_file("/usr/bin/evil"), "ST-ATTS-309", "/usr/bin/evil"),
     "the digest of another file": (
         dataclasses.replace(FILES[1], digest=FILES[2].digest),
         "ST-ATTS-310",
@@ -517,11 +512,13 @@ def test_the_error_says_which_digest_was_found():
 START = Progress(4, replayed(HONEST[:4]))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("first", "start"),
-    [(3, START), (5, START), (4, None), (1, None), (4, Progress(0, bytes(32)))],
-    ids=["fewer", "more", "at a join", "without its aggregate", "after nothing"],
+@forgeries(
+    "id, first, start",
+    ("fewer", 3, START),
+    ("more", 5, START),
+    ("at a join", 4, None),
+    ("without its aggregate", 1, None),
+    ("after nothing", 4, Progress(0, bytes(32))),
 )
 def test_lists_that_start_elsewhere(first, start):
     evidence = ima_list(HONEST[first:], first=first)

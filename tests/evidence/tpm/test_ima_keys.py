@@ -14,10 +14,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tpm.ima import ImaState, TemplateCache, appraise_ima
@@ -36,6 +33,7 @@ from securetrain.testing.signed_files import Maker
 from tests import vocabulary
 from tests.evidence.tpm import evmctl
 from tests.rsa_keys import rsa_key
+from tests.tables import each, forgeries
 
 BOOT = hashlib.sha256(b"PCR 0 to 9").digest()
 LISTED = measured_file("/usr/bin/listed")
@@ -94,13 +92,10 @@ def refused(code: str, *measurements: Measurement, **named: Any) -> AttestationE
 # What must work.
 
 
-@pytest.mark.parametrize(
-    ("certificate", "signature"),
-    [
-        (evmctl.RSA_CERTIFICATE, evmctl.RSA_SIGNATURE),
-        (evmctl.EC_CERTIFICATE, evmctl.EC_SIGNATURE),
-    ],
-    ids=["rsa", "ec"],
+@each(
+    "id, certificate, signature",
+    ("rsa", evmctl.RSA_CERTIFICATE, evmctl.RSA_SIGNATURE),
+    ("ec", evmctl.EC_CERTIFICATE, evmctl.EC_SIGNATURE),
 )
 def test_what_evmctl_signs(certificate, signature):
     pem = x509.load_der_x509_certificate(certificate).public_bytes(Encoding.PEM).decode()
@@ -175,7 +170,7 @@ def keylime(*makers: Maker, **changes: Any) -> str:
     )
 
 
-@pytest.mark.parametrize("changes", [{}, {"keyids": []}, {"meta": {}}], ids=["all", "ids", "meta"])
+@each("id, changes", ("all", {}), ("ids", {"keyids": []}), ("meta", {"meta": {}}))
 def test_keylimes_verification_keys(changes):
     policy = policy_for(**{"verification-keys": keylime(*MAKERS.values(), **changes)})
     for maker in MAKERS.values():
@@ -223,8 +218,7 @@ def test_another_key_in_a_guarded_keyring_is_refused_though_it_is_ignored_or_exc
     assert appraise(STRANGER.loaded(".platform"), policy=policy).excluded == 1
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("damage", range(12))
+@forgeries("damage", *range(12))
 def test_a_damaged_certificate_in_a_keyring(damage):
     chance = random.Random(damage)
     payload = bytearray(MAKERS["rsa"].loaded().extra)
@@ -355,8 +349,7 @@ def test_forged_signatures(forge, maker, binary, request):
         refused("ST-ATTS-312", forge(maker, genuine, chance), binary=binary)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("template", ["ima-ng", "ima-buf", "ima-ngv2"])
+@forgeries("template", "ima-ng", "ima-buf", "ima-ngv2")
 def test_a_signature_counts_where_the_template_has_one(template):
     """A buffer whose bytes are a signature, and templates without one, vouch for nothing."""
     signed = MAKERS["rsa"].file("/opt/tool", TOOL)
@@ -372,17 +365,18 @@ def test_a_signed_entry_with_another_file_s_name_keeps_its_own_register():
     """An entry that is sent twice is not what was quoted."""
     signed = MAKERS["rsa"].file("/opt/tool", TOOL)
     whole = [aggregate(BOOT), LISTED, signed]
-    with pytest.raises(AttestationError) as error:
-        appraise_ima(
-            ima_list([*whole[:2], signed, signed]),
-            pcr10=replayed([*whole, LISTED]),
-            boot_aggregate=BOOT,
-            policy=SIGNED,
-            start=None,
-            violations=Violations(allow=False),
-            cache=TemplateCache(),
-        )
-    assert error.value.code == "ST-ATTS-306"
+    vocabulary.refused(
+        AttestationError,
+        "ST-ATTS-306",
+        appraise_ima,
+        ima_list([*whole[:2], signed, signed]),
+        pcr10=replayed([*whole, LISTED]),
+        boot_aggregate=BOOT,
+        policy=SIGNED,
+        start=None,
+        violations=Violations(allow=False),
+        cache=TemplateCache(),
+    )
 
 
 @pytest.mark.forgery
@@ -417,16 +411,13 @@ n8CPYKI4RaKFW+3uTwIDAQAB
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("nothing", "neither"),
-        ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "neither"),
-        (_ed25519(), "another kind"),
-        (_curve(), "another kind"),
-        (SMALL_RSA, "1024 bits"),
-    ],
-    ids=["no key", "no certificate", "ed25519", "a small curve", "a small modulus"],
+@each(
+    "id, text, what",
+    ("no key", "nothing", "neither"),
+    ("no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "neither"),
+    ("ed25519", _ed25519(), "another kind"),
+    ("a small curve", _curve(), "another kind"),
+    ("a small modulus", SMALL_RSA, "1024 bits"),
 )
 def test_keys_that_cannot_be_used(text, what):
     error = vocabulary.refused(AttestationError, "ST-ATTS-326", read_signers, [ImaKey(key=text)])
@@ -434,20 +425,17 @@ def test_keys_that_cannot_be_used(text, what):
     assert error.where == "ima.keys[0]"
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
-    [
-        "[]",
-        "{}",
-        "{",
-        '{"pubkeys": ["?"]}',
-        '{"pubkeys": ["AAAA"]}',
-        '{"pubkeys": [], "other": 1}',
-        keylime(MAKERS["rsa"], keyids=[1, 2]),
-        keylime(MAKERS["rsa"], keyids=[-1]),
-        keylime(MAKERS["rsa"], meta={"version": 2}),
-    ],
-    ids=range(9),
+    "[]",
+    "{}",
+    "{",
+    '{"pubkeys": ["?"]}',
+    '{"pubkeys": ["AAAA"]}',
+    '{"pubkeys": [], "other": 1}',
+    keylime(MAKERS["rsa"], keyids=[1, 2]),
+    keylime(MAKERS["rsa"], keyids=[-1]),
+    keylime(MAKERS["rsa"], meta={"version": 2}),
 )
 def test_verification_keys_that_cannot_be_read(text):
     vocabulary.refused(AttestationError, "ST-ATTS-326", read_signers, [], text)

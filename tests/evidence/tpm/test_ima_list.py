@@ -25,6 +25,8 @@ from securetrain.testing.measurement_lists import (
     measured_buffer,
     measured_file,
 )
+from tests.tables import each, forgeries
+from tests.vocabulary import refused
 
 TEMPLATES = ["ima-ng", "ima-sig", "ima-ngv2", "ima-sigv2"]
 SIGNED = dataclasses.replace(measured_file("/usr/bin/signed"), extra=b"\x03\x02" + bytes(70))
@@ -48,8 +50,8 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("measurement", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("binary", [True, False], ids=["binary", "ascii"])
+@each("id, measurement", KINDS)
+@each("id, binary", ("binary", True), ("ascii", False))
 def test_every_template(measurement, binary):
     data = measurement.binary() if binary else measurement.ascii()
     split, parse = (split_binary, parse_binary) if binary else (split_ascii, parse_ascii)
@@ -153,14 +155,11 @@ CUT = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("data", "code", "what"), CUT.values(), ids=CUT)
-@pytest.mark.parametrize("before", [b"", NG.binary()], ids=["first", "second"])
+@forgeries("id, data, code, what", CUT)
+@each("id, before", ("first", b""), ("second", NG.binary()))
 def test_binary_lists_whose_lengths_lie(before, data, code, what):
-    with pytest.raises(Refusal) as refusal:
-        list(split_binary(before + data))
-    assert refusal.value.code == code
-    assert what in refusal.value.what
+    error = refused(Refusal, code, list, split_binary(before + data))
+    assert what in error.what
 
 
 MALFORMED = {
@@ -200,10 +199,7 @@ MALFORMED = {
     ),
     "a kind in version 1": (with_data(field(b"ima:" + NG.digest) + NAME), "b'ima:sha256'"),
     "no kind in version 2": (with_data(DIGEST + NAME, b"ima-ngv2"), "fs-verity"),
-    "an unknown kind": (
-        with_data(field(b"tpm:" + NG.digest) + NAME, b"ima-ngv2"),
-        "fs-verity",
-    ),
+    "an unknown kind": (with_data(field(b"tpm:" + NG.digest) + NAME, b"ima-ngv2"), "fs-verity"),
     "two kinds": (with_data(field(b"ima:ima:" + NG.digest) + NAME, b"ima-ngv2"), "b'ima:sha256'"),
     "a legacy name that is too long": (
         dataclasses.replace(LEGACY, name=b"/" * 256).binary(),
@@ -217,14 +213,11 @@ MALFORMED = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("entry", "what"), MALFORMED.values(), ids=MALFORMED)
+@forgeries("id, entry, what", MALFORMED)
 def test_binary_entries_that_are_malformed(entry, what):
     assert list(split_binary(entry)) == [entry]
-    with pytest.raises(Refusal) as refusal:
-        parse_binary(entry)
-    assert refusal.value.code == "ST-ATTS-301"
-    assert what in refusal.value.what
+    error = refused(Refusal, "ST-ATTS-301", parse_binary, entry)
+    assert what in error.what
 
 
 LINE = NG.ascii()[:-1]
@@ -266,11 +259,7 @@ LINES = {
     ),
     "an empty name": (LINE.rpartition(b" ")[0] + b" ", "ST-ATTS-301", "one NUL"),
     "a NUL in the name": (LINE + b"\0y", "ST-ATTS-301", "one NUL"),
-    "a signature that is not hex": (
-        SIGNED.ascii()[:-1] + b"z",
-        "ST-ATTS-301",
-        "not in hex",
-    ),
+    "a signature that is not hex": (SIGNED.ascii()[:-1] + b"z", "ST-ATTS-301", "not in hex"),
     "a legacy digest with an algorithm": (
         LEGACY.ascii()[:-1].replace(b"ima ", b"ima sha1:"),
         "ST-ATTS-301",
@@ -284,13 +273,10 @@ LINES = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("line", "code", "what"), LINES.values(), ids=LINES)
+@forgeries("id, line, code, what", LINES)
 def test_lines_that_are_malformed(line, code, what):
-    with pytest.raises(Refusal) as refusal:
-        parse_ascii(line)
-    assert refusal.value.code == code
-    assert what in refusal.value.what
+    error = refused(Refusal, code, parse_ascii, line)
+    assert what in error.what
 
 
 def edited(measurement: Measurement, old: bytes, new: bytes) -> bytes:
@@ -313,12 +299,9 @@ UNTRUE = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("entry", UNTRUE.values(), ids=UNTRUE)
+@forgeries("id, entry", UNTRUE)
 def test_digests_that_are_not_of_the_data(entry):
-    with pytest.raises(Refusal) as refusal:
-        parse_binary(entry).check_digests()
-    assert refusal.value.code == "ST-ATTS-303"
+    refused(Refusal, "ST-ATTS-303", parse_binary(entry).check_digests)
 
 
 def test_the_synthetic_lists_are_right():

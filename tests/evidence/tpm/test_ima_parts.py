@@ -30,6 +30,7 @@ from securetrain.testing.measurement_lists import (
 )
 from tests import vocabulary
 from tests.evidence.tpm.test_ima import policy_for
+from tests.tables import each, forgeries
 
 BOOT = hashlib.sha256(b"PCR 0 to 9").digest()
 PART = 512
@@ -68,12 +69,7 @@ class Sender:
     """A node that sends a list; it lies about the part `at`."""
 
     def __init__(
-        self,
-        entries: bytes,
-        first: int = 0,
-        *,
-        lie: Callable[[bytes], bytes] = bytes,
-        at: int = -1,
+        self, entries: bytes, first: int = 0, *, lie: Callable[[bytes], bytes] = bytes, at: int = -1
     ) -> None:
         self.parts = cut_list(entries)
         self.announced = ImaParts.of(first, self.parts)
@@ -112,7 +108,7 @@ def refused(code: str, sender: Sender, pcr10: bytes, **how: object) -> Attestati
     return vocabulary.refused(AttestationError, code, appraise, sender, pcr10, **how)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each("seed", *range(8))
 def test_parts_prove_what_the_whole_list_proves(seed):
     made = machine_list(seed)
     measured = [one for one in made[1:] if not one.violation]
@@ -168,9 +164,8 @@ PART_LIES: dict[str, Callable[[Sender, int], bytes]] = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("lie", PART_LIES)
-@pytest.mark.parametrize("seed", range(5))
+@forgeries("lie", *PART_LIES)
+@each("seed", *range(5))
 def test_a_part_that_is_not_the_one_announced(seed, lie):
     made = machine_list(seed)
     honest = Sender(encode_ima(made))
@@ -191,9 +186,8 @@ LIST_LIES: dict[str, Callable[[list[Measurement], int], list[Measurement]]] = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("lie", LIST_LIES)
-@pytest.mark.parametrize("seed", range(5))
+@forgeries("lie", *LIST_LIES)
+@each("seed", *range(5))
 def test_another_list_under_its_own_announcement(seed, lie):
     """Digests that fit what is sent: then the quote decides."""
     made = machine_list(seed)
@@ -204,8 +198,7 @@ def test_another_list_under_its_own_announcement(seed, lie):
     assert error.where == "IMA list"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("seed", range(5))
+@forgeries("seed", *range(5))
 def test_a_list_without_its_beginning_or_with_its_parts_in_another_order(seed):
     made = machine_list(seed)
     target = replayed(made)
@@ -252,15 +245,14 @@ def test_a_bad_entry_ends_it_where_it_stands():
     refused("ST-ATTS-307", sender, replayed(violated), allow=False)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "tail",
-    [
+@forgeries(
+    "id, tail",
+    (
+        "too long an entry",
         b"\x0a\0\0\0" + bytes(20) + b"\x06\0\0\0ima-ng" + (MAX_DATA + 1).to_bytes(4, "little"),
-        b"\x0a\0\0\0" + bytes(20) + b"\xff\xff\xff\xff",
-        b"\x0a\0\0\0" + bytes(20) + b"\x06\0\0\0ima-xx",
-    ],
-    ids=["too long an entry", "too long a template", "another template"],
+    ),
+    ("too long a template", b"\x0a\0\0\0" + bytes(20) + b"\xff\xff\xff\xff"),
+    ("another template", b"\x0a\0\0\0" + bytes(20) + b"\x06\0\0\0ima-xx"),
 )
 def test_an_entry_that_never_ends_is_refused_at_once(tail):
     made = machine_list(5)
@@ -282,8 +274,7 @@ def test_nothing_was_ever_measured():
     refused("ST-ATTS-306", Sender(encode_ima(machine_list(7))), bytes(32))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("seed", range(24))
+@forgeries("seed", *range(24))
 def test_random_damage_is_never_accepted(seed):
     """Bytes changed before they are announced: five of them, each a list of its own."""
     drawn = random.Random(seed)

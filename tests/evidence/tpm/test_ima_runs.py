@@ -26,11 +26,7 @@ from securetrain.evidence.tpm.ima_runs import (
     starts_run,
 )
 from securetrain.evidence.tpm.ima_violations import Violations
-from securetrain.evidence.tpm.runtime_policy import (
-    RuntimePolicy,
-    ViolationMode,
-    ViolationRule,
-)
+from securetrain.evidence.tpm.runtime_policy import RuntimePolicy, ViolationMode, ViolationRule
 from securetrain.testing.measurement_lists import (
     Measurement,
     aggregate,
@@ -41,6 +37,7 @@ from securetrain.testing.measurement_lists import (
 from securetrain.testing.signed_files import Maker
 from tests.evidence.tpm.test_ima import BOOT, appraise, policy_for
 from tests.rsa_keys import rsa_key
+from tests.tables import forgeries
 
 FILES = [measured_file(f"/usr/lib/lib{n}.so", b"%d" % n) for n in range(300)]
 KNOWN = policy_for(FILES[:10] + FILES[20:], excludes=["/usr/lib/lib1[0-9]\\.so"])
@@ -239,8 +236,7 @@ def test_random_lists_get_the_same_verdict_warm_cold_and_without_a_cache(count, 
     assert any(run.marks for run in found)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("place", range(2, 120, 9))
+@forgeries("place", *range(2, 120, 9))
 def test_a_violation_inside_a_run_is_counted_and_named(place):
     """Where a run was remembered, and where one with the violation was read before."""
     cache, policy = TemplateCache(), _signed_by(KNOWN, KEY)

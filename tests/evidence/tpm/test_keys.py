@@ -31,6 +31,7 @@ from securetrain.evidence.tpm.structures import (
 )
 from tests import vocabulary
 from tests.evidence.tpm.forge import make_key, rsa_attestation_template
+from tests.tables import each, forgeries
 
 # The profile's printed values (TCG EK Credential Profile 2.6, annex B.6).
 POLICY_A_SHA256 = "837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa"
@@ -55,7 +56,7 @@ def refused(code, check, public):
     return vocabulary.refused(AttestationError, code, check, public)
 
 
-@pytest.mark.parametrize("name", ["L-1", "L-2", "H-1", "H-2", "H-3", "H-4", "H-6"])
+@each("name", "L-1", "L-2", "H-1", "H-2", "H-3", "H-4", "H-6")
 def test_keys_of_the_templates(name):
     public = make_key(EK_TEMPLATES[name]).public
     assert check_endorsement_key(parse_public(public.tpm2b)) == name
@@ -75,9 +76,11 @@ def test_policies_are_the_profiles():
         assert policy_b(algorithm).hex() == expected
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "index"),
-    [(Hash.SHA256, 0x01C07F01), (Hash.SHA384, 0x01C07F02), (Hash.SHA512, 0x01C07F03)],
+@each(
+    "algorithm, index",
+    (Hash.SHA256, 0x01C07F01),
+    (Hash.SHA384, 0x01C07F02),
+    (Hash.SHA512, 0x01C07F03),
 )
 def test_policy_c_names_the_profiles_index(algorithm, index):
     # TPM2_PolicyAuthorizeNV over the Name of the index (annex B.6.3): written, readable under
@@ -102,32 +105,28 @@ def test_templates_are_what_the_profile_prints():
     )
 
 
-@pytest.mark.parametrize(
-    "public",
-    [
-        pytest.param(make_key(AK_TEMPLATE).public, id="p256"),
-        pytest.param(
-            make_key(
-                AK_TEMPLATE,
-                scheme=Scheme(Algorithm.ECDSA, Hash.SHA384),
-                unique=EccKey(curve=Curve.P384),
-            ).public,
-            id="p384",
-        ),
-        pytest.param(make_key(rsa_attestation_template(Algorithm.RSASSA)).public, id="rsassa"),
-        pytest.param(
-            make_key(rsa_attestation_template(Algorithm.RSAPSS, Hash.SHA512)).public, id="rsapss"
-        ),
-        pytest.param(
-            make_key(
-                AK_TEMPLATE,
-                attributes=(AK_TEMPLATE.attributes & ~Attributes.USER_WITH_AUTH)
-                | Attributes.ADMIN_WITH_POLICY,
-                auth_policy=bytes(32),
-            ).public,
-            id="under-a-policy",
-        ),
-    ],
+@each(
+    "id, public",
+    ("p256", make_key(AK_TEMPLATE).public),
+    (
+        "p384",
+        make_key(
+            AK_TEMPLATE,
+            scheme=Scheme(Algorithm.ECDSA, Hash.SHA384),
+            unique=EccKey(curve=Curve.P384),
+        ).public,
+    ),
+    ("rsassa", make_key(rsa_attestation_template(Algorithm.RSASSA)).public),
+    ("rsapss", make_key(rsa_attestation_template(Algorithm.RSAPSS, Hash.SHA512)).public),
+    (
+        "under-a-policy",
+        make_key(
+            AK_TEMPLATE,
+            attributes=(AK_TEMPLATE.attributes & ~Attributes.USER_WITH_AUTH)
+            | Attributes.ADMIN_WITH_POLICY,
+            auth_policy=bytes(32),
+        ).public,
+    ),
 )
 def test_attestation_keys(public):
     check_attestation_key(parse_public(public.tpm2b))
@@ -156,44 +155,50 @@ def endorsement(template=LOW, **changes: Any):
     return make_key(template, **changes).public
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "public",
-    [
-        pytest.param(endorsement(attributes=LOW.attributes | flag), id=f"with-{flag.name}")
-        for flag in (
-            *(Attributes.SIGN, Attributes.USER_WITH_AUTH, Attributes.NO_DA, Attributes.ST_CLEAR),
-            *(Attributes.ENCRYPTED_DUPLICATION, Attributes.X509_SIGN),
-        )
-    ]
-    + [
-        pytest.param(endorsement(attributes=LOW.attributes & ~flag), id=f"without-{flag.name}")
-        for flag in LOW.attributes
-    ]
-    + [
-        pytest.param(endorsement(auth_policy=b""), id="no-policy"),
-        pytest.param(endorsement(auth_policy=bytes(32)), id="own-policy"),
-        pytest.param(endorsement(auth_policy=policy_b(Hash.SHA256)), id="policy-of-another"),
-        pytest.param(endorsement(symmetric=None), id="no-symmetric"),
-        pytest.param(endorsement(symmetric=Symmetric(256)), id="aes-256"),
-        pytest.param(endorsement(symmetric=Symmetric(128, Algorithm.ECB)), id="aes-ecb"),
-        pytest.param(endorsement(scheme=Scheme(Algorithm.OAEP, Hash.SHA256)), id="own-scheme"),
-        pytest.param(endorsement(name_alg=Hash.SHA384), id="name-by-another-hash"),
-        pytest.param(endorsement(unique=RsaKey(bits=3072)), id="rsa-3072-under-l1"),
-        pytest.param(endorsement(unique=EccKey(curve=Curve.P384)), id="p384-under-l1"),
-        pytest.param(endorsement(HIGH, unique=EccKey(curve=Curve.P256)), id="p256-under-h3"),
-        pytest.param(
-            endorsement(
-                HIGH,
-                unique=EccKey(curve=Curve.P384, kdf=Scheme(Algorithm.KDF1_SP800_56A, Hash.SHA256)),
+@forgeries(
+    "id, public",
+    *(
+        [
+            (f"with-{flag.name}", endorsement(attributes=LOW.attributes | flag))
+            for flag in (
+                *(
+                    Attributes.SIGN,
+                    Attributes.USER_WITH_AUTH,
+                    Attributes.NO_DA,
+                    Attributes.ST_CLEAR,
+                ),
+                *(Attributes.ENCRYPTED_DUPLICATION, Attributes.X509_SIGN),
+            )
+        ]
+        + [
+            (f"without-{flag.name}", endorsement(attributes=LOW.attributes & ~flag))
+            for flag in LOW.attributes
+        ]
+        + [
+            ("no-policy", endorsement(auth_policy=b"")),
+            ("own-policy", endorsement(auth_policy=bytes(32))),
+            ("policy-of-another", endorsement(auth_policy=policy_b(Hash.SHA256))),
+            ("no-symmetric", endorsement(symmetric=None)),
+            ("aes-256", endorsement(symmetric=Symmetric(256))),
+            ("aes-ecb", endorsement(symmetric=Symmetric(128, Algorithm.ECB))),
+            ("own-scheme", endorsement(scheme=Scheme(Algorithm.OAEP, Hash.SHA256))),
+            ("name-by-another-hash", endorsement(name_alg=Hash.SHA384)),
+            ("rsa-3072-under-l1", endorsement(unique=RsaKey(bits=3072))),
+            ("p384-under-l1", endorsement(unique=EccKey(curve=Curve.P384))),
+            ("p256-under-h3", endorsement(HIGH, unique=EccKey(curve=Curve.P256))),
+            (
+                "own-kdf",
+                endorsement(
+                    HIGH,
+                    unique=EccKey(
+                        curve=Curve.P384, kdf=Scheme(Algorithm.KDF1_SP800_56A, Hash.SHA256)
+                    ),
+                ),
             ),
-            id="own-kdf",
-        ),
-        pytest.param(
-            endorsement(HIGH, attributes=LOW.attributes), id="high-without-user-with-auth"
-        ),
-        pytest.param(make_key(AK_TEMPLATE).public, id="attestation-key-as-endorsement-key"),
-    ],
+            ("high-without-user-with-auth", endorsement(HIGH, attributes=LOW.attributes)),
+            ("attestation-key-as-endorsement-key", make_key(AK_TEMPLATE).public),
+        ]
+    ),
 )
 def test_endorsement_keys_of_no_template(public):
     error = refused("ST-ATTS-103", check_endorsement_key, public)
@@ -201,8 +206,7 @@ def test_endorsement_keys_of_no_template(public):
     assert "of no template" in error.what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("name", EK_TEMPLATES)
+@forgeries("name", *EK_TEMPLATES)
 def test_a_template_is_no_endorsement_key(name):
     refused("ST-ATTS-101", check_endorsement_key, EK_TEMPLATES[name])
 
@@ -214,80 +218,64 @@ def attestation(**changes: Any):
     return make_key(changes.pop("template", AK_TEMPLATE), **changes).public
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("flag", list(MUST), ids=lambda flag: flag.name)
+@forgeries("flag", *list(MUST))
 def test_attestation_keys_that_lack_an_attribute(flag):
     public = attestation(attributes=AK_TEMPLATE.attributes & ~flag)
     assert f"without {flag.name}" in refused("ST-ATTS-104", check_attestation_key, public).what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
+@forgeries(
     "flag",
-    [
-        *(Attributes.DECRYPT, Attributes.ENCRYPTED_DUPLICATION, Attributes.X509_SIGN),
-        *(Attributes.ST_CLEAR, Attributes.FIRMWARE_LIMITED, Attributes.SVN_LIMITED),
-    ],
-    ids=lambda flag: flag.name,
+    *(Attributes.DECRYPT, Attributes.ENCRYPTED_DUPLICATION, Attributes.X509_SIGN),
+    *(Attributes.ST_CLEAR, Attributes.FIRMWARE_LIMITED, Attributes.SVN_LIMITED),
 )
 def test_attestation_keys_with_an_attribute_too_many(flag):
     public = attestation(attributes=AK_TEMPLATE.attributes | flag)
     assert f"with {flag.name}" in refused("ST-ATTS-104", check_attestation_key, public).what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("public", "where"),
-    [
-        pytest.param(attestation(scheme=None), "scheme", id="no-scheme"),
-        pytest.param(
-            attestation(scheme=Scheme(Algorithm.ECDSA, Hash.SHA1)), "scheme", id="ecdsa-sha1"
+@forgeries(
+    "id, public, where",
+    ("no-scheme", attestation(scheme=None), "scheme"),
+    ("ecdsa-sha1", attestation(scheme=Scheme(Algorithm.ECDSA, Hash.SHA1)), "scheme"),
+    (
+        "rsassa-sha1",
+        attestation(template=rsa_attestation_template(Algorithm.RSASSA, Hash.SHA1)),
+        "scheme",
+    ),
+    (
+        "rsapss-sha1",
+        attestation(template=rsa_attestation_template(Algorithm.RSAPSS, Hash.SHA1)),
+        "scheme",
+    ),
+    ("oaep", attestation(template=rsa_attestation_template(Algorithm.OAEP)), "scheme"),
+    (
+        "rsaes",
+        dataclasses.replace(
+            attestation(template=rsa_attestation_template(Algorithm.RSASSA)),
+            scheme=Scheme(Algorithm.RSAES),
         ),
-        pytest.param(
-            attestation(template=rsa_attestation_template(Algorithm.RSASSA, Hash.SHA1)),
-            "scheme",
-            id="rsassa-sha1",
+        "scheme",
+    ),
+    ("ecdh", attestation(scheme=Scheme(Algorithm.ECDH, Hash.SHA256)), "scheme"),
+    (
+        "rsa-key-with-ecdsa",
+        dataclasses.replace(
+            attestation(template=rsa_attestation_template(Algorithm.RSASSA)),
+            scheme=Scheme(Algorithm.ECDSA, Hash.SHA256),
         ),
-        pytest.param(
-            attestation(template=rsa_attestation_template(Algorithm.RSAPSS, Hash.SHA1)),
-            "scheme",
-            id="rsapss-sha1",
+        "scheme",
+    ),
+    ("ecc-key-with-rsassa", attestation(scheme=Scheme(Algorithm.RSASSA, Hash.SHA256)), "scheme"),
+    (
+        "without-a-hash",
+        dataclasses.replace(
+            attestation(template=rsa_attestation_template(Algorithm.RSASSA)),
+            scheme=Scheme(Algorithm.RSASSA),
         ),
-        pytest.param(
-            attestation(template=rsa_attestation_template(Algorithm.OAEP)), "scheme", id="oaep"
-        ),
-        pytest.param(
-            dataclasses.replace(
-                attestation(template=rsa_attestation_template(Algorithm.RSASSA)),
-                scheme=Scheme(Algorithm.RSAES),
-            ),
-            "scheme",
-            id="rsaes",
-        ),
-        pytest.param(attestation(scheme=Scheme(Algorithm.ECDH, Hash.SHA256)), "scheme", id="ecdh"),
-        pytest.param(
-            dataclasses.replace(
-                attestation(template=rsa_attestation_template(Algorithm.RSASSA)),
-                scheme=Scheme(Algorithm.ECDSA, Hash.SHA256),
-            ),
-            "scheme",
-            id="rsa-key-with-ecdsa",
-        ),
-        pytest.param(
-            attestation(scheme=Scheme(Algorithm.RSASSA, Hash.SHA256)),
-            "scheme",
-            id="ecc-key-with-rsassa",
-        ),
-        pytest.param(
-            dataclasses.replace(
-                attestation(template=rsa_attestation_template(Algorithm.RSASSA)),
-                scheme=Scheme(Algorithm.RSASSA),
-            ),
-            "scheme",
-            id="without-a-hash",
-        ),
-        pytest.param(attestation(symmetric=Symmetric(128)), "symmetric", id="storage-parameters"),
-    ],
+        "scheme",
+    ),
+    ("storage-parameters", attestation(symmetric=Symmetric(128)), "symmetric"),
 )
 def test_attestation_keys_with_other_parameters(public, where):
     error = refused("ST-ATTS-104", check_attestation_key, public)

@@ -30,6 +30,7 @@ from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm import lateboots as uki
 from tests.evidence.vectors import needs_vectors, vector, vectors
 from tests.rsa_keys import rsa_key
+from tests.tables import each, forgeries
 
 GOOD = uki.UkiBoot()
 KEY = rsa_key(2048, 5)
@@ -98,7 +99,7 @@ def test_a_machine_that_measures_nothing_there():
     assert "no unified kernel image" in error.what
 
 
-@pytest.mark.parametrize("done", range(8))
+@each("done", *range(8))
 def test_entries_behind_the_quoted_value_are_no_evidence(done):
     """The log is read after the quote: it may be further."""
     progress = judge(pcrs=GOOD.pcrs(done))
@@ -120,7 +121,7 @@ def test_both_of_two_boots_merged():
     refused("ST-ATTS-241", other)
 
 
-@pytest.mark.parametrize("key", [KEY, ec.generate_private_key(ec.SECP256R1())], ids=["RSA", "P"])
+@each("id, key", ("RSA", KEY), ("P", ec.generate_private_key(ec.SECP256R1())))
 def test_a_signed_prediction(key):
     reference = without(sections={}, policy_keys=(uki.pem(OTHER), uki.pem(key)))
     pcrs = GOOD.pcrs()
@@ -181,8 +182,7 @@ def replaced(image=None, **changes):
     return [*uki.sections({**uki.IMAGE, **(image or {}), **changes}), *GOOD.firmware[14:]]
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("name", uki.IMAGE)
+@forgeries("name", *uki.IMAGE)
 def test_another_section(name):
     """The plain stack (PCR 0 to 10 alone) sees no difference."""
     boot = forged(firmware=replaced({name: b"of the attacker"}))
@@ -217,23 +217,20 @@ def test_other_events_of_the_firmware(firmware):
     refused("ST-ATTS-241", forged(firmware=firmware))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
+@forgeries(
     "userspace",
-    [
-        [uki.word(11, "leave-initrd"), uki.word(11, "enter-initrd")],
-        [uki.word(11, "ready"), uki.word(11, "ready")],
-        [*uki.PHASES, uki.word(11, "something")],
-        [*uki.PHASES, uki.word(12, "something")],
-        [*uki.PHASES, uki.word(13, "something")],
-        [*uki.PHASES, uki.word(14, "something")],
-        [*uki.PHASES, uki.volume_key(), uki.volume_key("again")],
-        [*uki.PHASES, uki.volume_key(), uki.word(15, "file-system:/:btrfs")],
-        [uki.Said(11, b"something", "enter-initrd")],
-        [uki.Said(12, b"something", uki.LINE)],
-        [uki.Said(15, b"x", "y"), uki.Said(15, b"x", uki.MACHINE)],
-        [*uki.PHASES[:1], *map(uki.Said, [11], [b".linux\0"], [".linux"])],
-    ],
+    [uki.word(11, "leave-initrd"), uki.word(11, "enter-initrd")],
+    [uki.word(11, "ready"), uki.word(11, "ready")],
+    [*uki.PHASES, uki.word(11, "something")],
+    [*uki.PHASES, uki.word(12, "something")],
+    [*uki.PHASES, uki.word(13, "something")],
+    [*uki.PHASES, uki.word(14, "something")],
+    [*uki.PHASES, uki.volume_key(), uki.volume_key("again")],
+    [*uki.PHASES, uki.volume_key(), uki.word(15, "file-system:/:btrfs")],
+    [uki.Said(11, b"something", "enter-initrd")],
+    [uki.Said(12, b"something", uki.LINE)],
+    [uki.Said(15, b"x", "y"), uki.Said(15, b"x", uki.MACHINE)],
+    [*uki.PHASES[:1], *map(uki.Said, [11], [b".linux\0"], [".linux"])],
 )
 def test_other_extensions_of_root(userspace):
     refused("ST-ATTS-241", forged(userspace=userspace))
@@ -251,10 +248,7 @@ def test_a_log_has_so_many_records(monkeypatch):
     monkeypatch.setattr(userspace_log, "_RECORDS", 3)
     assert len(parse_userspace_log(uki.word(11, "ready").record() * 3)) == 3
     vocabulary.refused(
-        AttestationError,
-        "ST-ATTS-240",
-        parse_userspace_log,
-        uki.word(11, "ready").record() * 4,
+        AttestationError, "ST-ATTS-240", parse_userspace_log, uki.word(11, "ready").record() * 4
     )
 
 
@@ -299,18 +293,18 @@ def test_only_what_root_measured_of_a_node_is_a_volume_key():
     assert len(found.digests["12"]) == len(learned().digests.get("12", ())) + 1
 
 
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("second", [True, False])
+@each("first", True, False)
+@each("second", True, False)
 def test_machine_ids_are_open_when_either_boot_leaves_them_open(first, second):
     one, other = (without(any_machine_id=held) for held in (first, second))
     assert merge_late(one, other).any_machine_id is (first or second)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "key",
-    [rsa_key(1024), ec.generate_private_key(ec.SECP256K1()), ed25519.Ed25519PrivateKey.generate()],
-    ids=["short", "curve", "kind"],
+@forgeries(
+    "id, key",
+    ("short", rsa_key(1024)),
+    ("curve", ec.generate_private_key(ec.SECP256K1())),
+    ("kind", ed25519.Ed25519PrivateKey.generate()),
 )
 def test_a_key_that_signs_predictions_is_too_weak_or_of_another_kind(key):
     pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
@@ -318,11 +312,11 @@ def test_a_key_that_signs_predictions_is_too_weak_or_of_another_kind(key):
     load_policy_key(uki.pem(KEY), "late.policy_keys")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "mine",
-    [KEY, ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP384R1())],
-    ids=["RSA", "P-256", "P-384"],
+@forgeries(
+    "id, mine",
+    ("RSA", KEY),
+    ("P-256", ec.generate_private_key(ec.SECP256R1())),
+    ("P-384", ec.generate_private_key(ec.SECP384R1())),
 )
 def test_a_prediction_by_another_key_of_the_same_kind(mine):
     other = OTHER if mine is KEY else ec.generate_private_key(mine.curve)
@@ -388,24 +382,25 @@ def lies(source, base):
     return b"".join(records), kind
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("seed", range(60))
-def test_a_log_that_was_edited(seed):
-    source = random.Random(seed)
-    said, _ = lies(source, GOOD)
+def refused_when_edited(seed):
+    said, _ = lies(random.Random(seed), GOOD)
     with pytest.raises(AttestationError) as caught:
         judge(userspace=said)
     assert caught.value.code in {"ST-ATTS-204", "ST-ATTS-240"}
 
 
+@forgeries("seed", *range(60))
+def test_a_log_that_was_edited(seed):
+    refused_when_edited(seed)
+
+
 @pytest.mark.many
 def test_many_logs_that_were_edited():
     for seed in range(60, 5060):
-        test_a_log_that_was_edited(seed)
+        refused_when_edited(seed)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("seed", range(40))
+@forgeries("seed", *range(40))
 def test_registers_that_root_extended_at_random(seed):
     """Root tells the truth about every extension, and calls it what it likes."""
     source = random.Random(seed)
@@ -422,16 +417,14 @@ def test_registers_that_root_extended_at_random(seed):
     refused("ST-ATTS-241", forged(userspace=rest))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("index", LATE_PCRS)
+@forgeries("index", *LATE_PCRS)
 def test_a_register_that_was_not_quoted(index):
     pcrs = GOOD.pcrs()
     del pcrs[index]
     assert refused("ST-ATTS-205", pcrs=pcrs).where == f"PCR {index}"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("index", LATE_PCRS)
+@forgeries("index", *LATE_PCRS)
 def test_a_register_that_changes_during_a_lease_without_a_word(index):
     before = judge()
     pcrs = dict(GOOD.pcrs())
@@ -455,37 +448,34 @@ def _lists(**changes):
     return lambda: uki.signed(uki.prediction(KEY, GOOD.pcrs(), **changes))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
+@forgeries(
     "document",
-    [
-        lambda: b"",
-        lambda: b"{",
-        lambda: b"[]",
-        lambda: b" " * (65 << 10),
-        uki.signed,
-        lambda: uki.signed(uki.prediction(OTHER, GOOD.pcrs())),
-        lambda: uki.signed(uki.prediction(KEY, GOOD.pcrs(3))),
-        lambda: uki.signed(uki.prediction(KEY, GOOD.pcrs()), bank="sha1"),
-        lambda: uki.signed(uki.prediction(KEY, GOOD.pcrs(), (12,))),
-        lambda: uki.signed(
-            uki.prediction(KEY, GOOD.pcrs(3), pol=uki.prediction(KEY, GOOD.pcrs())["pol"])
-        ),
-        lambda: uki.signed(
-            *[uki.prediction(OTHER, GOOD.pcrs())] * 16, uki.prediction(KEY, GOOD.pcrs())
-        ),
-        _lists(pcrs=[11, 12]),
-        _lists(pcrs=[]),
-        _lists(pcrs=[11, 20]),
-        _lists(pcrs=[99]),
-        _lists(sig=""),
-        _lists(sig="?"),
-        _lists(sig="AAAA"),
-        _lists(sig=7),
-        _lists(pol="00" * 32),
-        _lists(pol=""),
-        lambda: b'{"sha256":' + b"[" * 50_000,
-    ],
+    lambda: b"",
+    lambda: b"{",
+    lambda: b"[]",
+    lambda: b" " * (65 << 10),
+    uki.signed,
+    lambda: uki.signed(uki.prediction(OTHER, GOOD.pcrs())),
+    lambda: uki.signed(uki.prediction(KEY, GOOD.pcrs(3))),
+    lambda: uki.signed(uki.prediction(KEY, GOOD.pcrs()), bank="sha1"),
+    lambda: uki.signed(uki.prediction(KEY, GOOD.pcrs(), (12,))),
+    lambda: uki.signed(
+        uki.prediction(KEY, GOOD.pcrs(3), pol=uki.prediction(KEY, GOOD.pcrs())["pol"])
+    ),
+    lambda: uki.signed(
+        *[uki.prediction(OTHER, GOOD.pcrs())] * 16, uki.prediction(KEY, GOOD.pcrs())
+    ),
+    _lists(pcrs=[11, 12]),
+    _lists(pcrs=[]),
+    _lists(pcrs=[11, 20]),
+    _lists(pcrs=[99]),
+    _lists(sig=""),
+    _lists(sig="?"),
+    _lists(sig="AAAA"),
+    _lists(sig=7),
+    _lists(pol="00" * 32),
+    _lists(pol=""),
+    lambda: b'{"sha256":' + b"[" * 50_000,
 )
 def test_predictions_that_do_not_count(document):
     reference = without(sections={}, policy_keys=(uki.pem(KEY),))
@@ -504,7 +494,7 @@ def test_a_prediction_that_was_retired():
     refused("ST-ATTS-242", reference=retired, signatures=spelt)
 
 
-@pytest.mark.parametrize("pem", ["", "a key", uki.pem(rsa_key(2048, 5)).replace("A", "B", 3)])
+@each("pem", "", "a key", uki.pem(rsa_key(2048, 5)).replace("A", "B", 3))
 def test_a_policy_key_that_is_none(pem):
     vocabulary.refused(
         AttestationError, "ST-ATTS-009", LateAppraiser, LateReference(policy_keys=(pem,))
@@ -524,30 +514,27 @@ def test_events_without_a_firmware_log():
 RECORD = uki.word(11, "enter-initrd").record()
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
+@forgeries(
     "log",
-    [
-        b"x",
-        RECORD[1:],
-        b"\x1e",
-        b"\x1e\n",
-        b"\x1e" + RECORD,
-        RECORD[:-1],
-        RECORD * 1025,
-        b"\x1e" + b" " * (LOG_LIMIT + 1) + b"\n",
-        b"\x1e" + b" " * 9000 + RECORD[1:],
-        b"\x1e[1]\n",
-        b"\x1e" + b"[" * 8000 + b"\n",
-        RECORD.replace(b'"pcr": 11', b'"pcr": "11"'),
-        RECORD.replace(b'"pcr": 11', b'"pcr": 24'),
-        RECORD.replace(b'"pcr": 11', b'"pcr": -1'),
-        RECORD.replace(b"sha256", b"sha1"),
-        RECORD.replace(b'"digests": [', b'"digests": [{"hashAlg":"sha256","digest":"00"},'),
-        RECORD.replace(b'"digest": "', b'"digest": "zz'),
-        RECORD.replace(b'"string": "enter-initrd"', b'"string": 7'),
-        RECORD.replace(b"enter-initrd", b"\xff"),
-    ],
+    b"x",
+    RECORD[1:],
+    b"\x1e",
+    b"\x1e\n",
+    b"\x1e" + RECORD,
+    RECORD[:-1],
+    RECORD * 1025,
+    b"\x1e" + b" " * (LOG_LIMIT + 1) + b"\n",
+    b"\x1e" + b" " * 9000 + RECORD[1:],
+    b"\x1e[1]\n",
+    b"\x1e" + b"[" * 8000 + b"\n",
+    RECORD.replace(b'"pcr": 11', b'"pcr": "11"'),
+    RECORD.replace(b'"pcr": 11', b'"pcr": 24'),
+    RECORD.replace(b'"pcr": 11', b'"pcr": -1'),
+    RECORD.replace(b"sha256", b"sha1"),
+    RECORD.replace(b'"digests": [', b'"digests": [{"hashAlg":"sha256","digest":"00"},'),
+    RECORD.replace(b'"digest": "', b'"digest": "zz'),
+    RECORD.replace(b'"string": "enter-initrd"', b'"string": 7'),
+    RECORD.replace(b"enter-initrd", b"\xff"),
 )
 def test_malformed_logs(log):
     vocabulary.refused(AttestationError, "ST-ATTS-240", parse_userspace_log, log)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tpm import path_patterns, re2_patterns
 from securetrain.evidence.tpm.path_patterns import PathPatterns
+from tests.tables import each
 
 SUPPORTED = [
     "/tmp/.*",
@@ -70,7 +71,7 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize("pattern", SUPPORTED)
+@each("pattern", *SUPPORTED)
 def test_a_pattern_means_what_it_means_to_python(pattern):
     ours = PathPatterns([pattern])
     theirs = re.compile(pattern, re.DOTALL)

@@ -20,15 +20,8 @@ from securetrain.evidence.tpm.profile import (
     check_endorsement_profile,
 )
 from tests import vocabulary
-from tests.evidence.tpm.forge import (
-    MAKER,
-    SWTPM,
-    Authority,
-    alternative_name,
-    make_key,
-    raw,
-    usage,
-)
+from tests.evidence.tpm.forge import MAKER, SWTPM, Authority, alternative_name, make_key, raw, usage
+from tests.tables import each, forgeries
 
 CA = Authority()
 RSA, ECC = make_key(EK_TEMPLATES["L-1"]).public, make_key(EK_TEMPLATES["H-3"]).public
@@ -74,35 +67,26 @@ def test_honest_certificates():
     assert judge(CA.endorse(ECC, attributes=SWTPM)).model == "swtpm"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({"name": (alternative_name(MAKER, together=True), True)}, id="one-set"),
-        pytest.param({"name": (alternative_name(MAKER), False)}, id="name-not-critical"),
-        pytest.param({"constraints": None}, id="no-constraints"),
-        pytest.param(named(element(0x31, b"".join(reversed(ATTRIBUTES)))), id="set-not-sorted"),
-        pytest.param(
-            named(*(element(0x31, attribute(o, MAKER[o].encode(), 0x13)) for o in OIDS)),
-            id="printable-strings",
-        ),
-        pytest.param(
-            named(*(element(0x31, attribute(o, MAKER[o].encode(), 0x16)) for o in OIDS)),
-            id="ia5-strings",
-        ),
-        pytest.param(
-            named(*(element(0x31, a) for a in (*ATTRIBUTES, attribute("2.5.4.3", b"tpm")))),
-            id="more-attributes",
-        ),
-        pytest.param(
-            {"name": (alternative_name({**MAKER, OIDS[0]: "id:494e5443"}), True)}, id="lower-case"
-        ),
-        pytest.param(
-            {"usage": (usage("key_agreement", "digital_signature"), True)}, id="more-usage"
-        ),
-        pytest.param({"more": raw("2.5.29.9", b"\x30\x00")}, id="directory-attributes"),
-        pytest.param({"more": raw("2.5.29.32", b"\x30\x00", critical=True)}, id="policies"),
-        pytest.param({"more": raw("1.2.3.4", b"anything")}, id="unknown-not-critical"),
-    ],
+@each(
+    "id, changes",
+    ("one-set", {"name": (alternative_name(MAKER, together=True), True)}),
+    ("name-not-critical", {"name": (alternative_name(MAKER), False)}),
+    ("no-constraints", {"constraints": None}),
+    ("set-not-sorted", named(element(0x31, b"".join(reversed(ATTRIBUTES))))),
+    (
+        "printable-strings",
+        named(*(element(0x31, attribute(o, MAKER[o].encode(), 0x13)) for o in OIDS)),
+    ),
+    ("ia5-strings", named(*(element(0x31, attribute(o, MAKER[o].encode(), 0x16)) for o in OIDS))),
+    (
+        "more-attributes",
+        named(*(element(0x31, a) for a in (*ATTRIBUTES, attribute("2.5.4.3", b"tpm")))),
+    ),
+    ("lower-case", {"name": (alternative_name({**MAKER, OIDS[0]: "id:494e5443"}), True)}),
+    ("more-usage", {"usage": (usage("key_agreement", "digital_signature"), True)}),
+    ("directory-attributes", {"more": raw("2.5.29.9", b"\x30\x00")}),
+    ("policies", {"more": raw("2.5.29.32", b"\x30\x00", critical=True)}),
+    ("unknown-not-critical", {"more": raw("1.2.3.4", b"anything")}),
 )
 def test_honest_variations(changes):
     assert judge(CA.endorse(ECC, **changes)).manufacturer == "id:494E5443"
@@ -240,10 +224,7 @@ def test_key_usage_is_the_kind_of_keys():
     refused("key usage", CA.endorse(ECC), rsa=True)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "oid", [b"\x55\x1d\x13", b"\x55\x1d\x0f", b"\x55\x1d\x25", b"\x55\x1d\x11"]
-)
+@forgeries("oid", b"\x55\x1d\x13", b"\x55\x1d\x0f", b"\x55\x1d\x25", b"\x55\x1d\x11")
 def test_an_extension_comes_twice(oid):
     # First with what the verifier wants to see, then with something else.
     certificate = CA.endorse(ECC, more=raw("2.5.29.99", b"\x30\x00"))
@@ -252,20 +233,14 @@ def test_an_extension_comes_twice(oid):
     refused("twice", twice)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "certificate",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"\x30\x00", id="empty-sequence"),
-        pytest.param(CA.endorse(ECC)[:-1], id="cut"),
-        pytest.param(CA.endorse(ECC) + b"\0", id="trailing"),
-        pytest.param(
-            CA.issue(ECC.key()).public_bytes(Encoding.DER),
-            id="without-extensions",
-        ),
-        pytest.param(b"\x30\x84\xff\xff\xff\xff", id="4-gigabytes"),
-    ],
+@forgeries(
+    "id, certificate",
+    ("empty", b""),
+    ("empty-sequence", b"\x30\x00"),
+    ("cut", CA.endorse(ECC)[:-1]),
+    ("trailing", CA.endorse(ECC) + b"\0"),
+    ("without-extensions", CA.issue(ECC.key()).public_bytes(Encoding.DER)),
+    ("4-gigabytes", b"\x30\x84\xff\xff\xff\xff"),
 )
 def test_what_is_no_certificate(certificate):
     refused("not a certificate", certificate)
@@ -281,34 +256,29 @@ def test_honest_authorities():
     check_authority(intermediate(constraints=(limited, True)), WHERE)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        pytest.param({"constraints": None}, "ST-ATTS-107", id="no-constraints"),
-        pytest.param(
-            {"constraints": (x509.BasicConstraints(ca=False, path_length=None), True)},
-            "ST-ATTS-107",
-            id="no-ca",
-        ),
-        pytest.param({"usage": None}, "ST-ATTS-107", id="no-usage"),
-        pytest.param({"usage": (usage("crl_sign"), True)}, "ST-ATTS-107", id="no-cert-sign"),
-        pytest.param({"usage": raw("2.5.29.15", b"\x04")}, "ST-ATTS-105", id="usage-cut"),
-        pytest.param({"constraints": raw("2.5.29.19", b"\x05")}, "ST-ATTS-105", id="bad"),
-    ],
+@forgeries(
+    "id, changes, code",
+    ("no-constraints", {"constraints": None}, "ST-ATTS-107"),
+    (
+        "no-ca",
+        {"constraints": (x509.BasicConstraints(ca=False, path_length=None), True)},
+        "ST-ATTS-107",
+    ),
+    ("no-usage", {"usage": None}, "ST-ATTS-107"),
+    ("no-cert-sign", {"usage": (usage("crl_sign"), True)}, "ST-ATTS-107"),
+    ("usage-cut", {"usage": raw("2.5.29.15", b"\x04")}, "ST-ATTS-105"),
+    ("bad", {"constraints": raw("2.5.29.19", b"\x05")}, "ST-ATTS-105"),
 )
 def test_authorities_that_may_not_issue(changes, code):
-    with pytest.raises(AttestationError) as caught:
-        check_authority(intermediate(**changes), WHERE)
-    assert caught.value.code == code
-    assert caught.value.where == WHERE
+    error = vocabulary.refused(
+        AttestationError, code, check_authority, intermediate(**changes), WHERE
+    )
+    assert error.where == WHERE
 
 
 @pytest.mark.forgery
 def test_an_authority_that_is_no_certificate():
-    with pytest.raises(AttestationError) as caught:
-        check_authority(b"\x30\x00", WHERE)
-    assert caught.value.code == "ST-ATTS-105"
+    vocabulary.refused(AttestationError, "ST-ATTS-105", check_authority, b"\x30\x00", WHERE)
 
 
 def test_the_curve_makes_no_difference():

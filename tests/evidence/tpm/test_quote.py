@@ -50,6 +50,7 @@ from tests.evidence.tpm.forge import (
     rsa_attestation_template,
 )
 from tests.evidence.vectors import needs_vectors, vector
+from tests.tables import each, forgeries
 
 TPM = Tpm()
 OTHER = Tpm()
@@ -80,25 +81,23 @@ def refused(code, call, *arguments, **named):
 # Controls.
 
 
-@pytest.mark.parametrize(
-    "tpm",
-    [
-        pytest.param(Tpm("L-1"), id="rsa-ek-p256-ak"),
-        pytest.param(
-            Tpm(
-                "H-3",
-                dataclasses.replace(
-                    AK_TEMPLATE,
-                    scheme=Scheme(Algorithm.ECDSA, Hash.SHA384),
-                    unique=EccKey(curve=Curve.P384),
-                ),
+@each(
+    "id, tpm",
+    ("rsa-ek-p256-ak", Tpm("L-1")),
+    (
+        "p384-ek-p384-ak",
+        Tpm(
+            "H-3",
+            dataclasses.replace(
+                AK_TEMPLATE,
+                scheme=Scheme(Algorithm.ECDSA, Hash.SHA384),
+                unique=EccKey(curve=Curve.P384),
             ),
-            id="p384-ek-p384-ak",
         ),
-        pytest.param(Tpm(ak=rsa_attestation_template(Algorithm.RSASSA)), id="rsassa"),
-        pytest.param(Tpm(ak=rsa_attestation_template(Algorithm.RSAPSS)), id="rsapss"),
-        pytest.param(Tpm(ak=rsa_attestation_template(Algorithm.RSASSA, Hash.SHA512)), id="sha512"),
-    ],
+    ),
+    ("rsassa", Tpm(ak=rsa_attestation_template(Algorithm.RSASSA))),
+    ("rsapss", Tpm(ak=rsa_attestation_template(Algorithm.RSAPSS))),
+    ("sha512", Tpm(ak=rsa_attestation_template(Algorithm.RSASSA, Hash.SHA512))),
 )
 def test_honest_quotes(tpm):
     quote = judge(*tpm.quote(), tpm=tpm)
@@ -121,15 +120,12 @@ def test_honest_renewals():
     assert forged({}, previous=BEFORE).clock.clock == 1_000_000
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"reset": 6, "restart": 0, "clock": 5},
-        {"restart": 3, "clock": 5},
-        {"firmware": FIRMWARE + 1, "reset": 6},
-        {"firmware": FIRMWARE - 1, "clock": 1_000_001},
-    ],
-    ids=["rebooted", "resumed", "updated", "downgraded"],
+@each(
+    "id, changes",
+    ("rebooted", {"reset": 6, "restart": 0, "clock": 5}),
+    ("resumed", {"restart": 3, "clock": 5}),
+    ("updated", {"firmware": FIRMWARE + 1, "reset": 6}),
+    ("downgraded", {"firmware": FIRMWARE - 1, "clock": 1_000_001}),
 )
 def test_a_node_that_joins_anew_may_have_been_rebooted(changes):
     forged(changes, previous=BEFORE, running=False)
@@ -147,15 +143,13 @@ def test_registers_digest_in_the_order_of_the_selection():
 # Signature and structure.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("at", [0, 4, 6, 30, 60, -1])
+@forgeries("at", 0, 4, 6, 30, 60, -1)
 def test_a_bit_of_the_quote_is_turned(at):
     quote, signature = TPM.quote()
     refused("ST-ATTS-111", judge, flip(quote, at), signature)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("at", [6, 20, -1])
+@forgeries("at", 6, 20, -1)
 def test_a_bit_of_the_signature_is_turned(at):
     quote, signature = TPM.quote()
     refused("ST-ATTS-111", judge, quote, flip(signature, at))
@@ -168,11 +162,13 @@ def test_the_signature_comes_before_the_structure():
     refused("ST-ATTS-111", judge, bytes(4000), signature)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "values",
-    [(0, 0), (1, 1), (0, 1), (1, 0), (2**528 - 1, 2**528 - 1)],
-    ids=["zeros", "ones", "r-0", "s-0", "huge"],
+@forgeries(
+    "id, values",
+    ("zeros", (0, 0)),
+    ("ones", (1, 1)),
+    ("r-0", (0, 1)),
+    ("s-0", (1, 0)),
+    ("huge", (2**528 - 1, 2**528 - 1)),
 )
 def test_signatures_out_of_thin_air(values):
     quote, _ = TPM.quote()
@@ -187,15 +183,11 @@ def test_the_signature_of_empty_numbers():
     refused("ST-ATTS-111", judge, quote, b"\0\x18\0\x0b\0\0\0\0")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
+@forgeries(
     "scheme",
-    [
-        Scheme(Algorithm.ECDSA, Hash.SHA1),
-        Scheme(Algorithm.ECDSA, Hash.SHA384),
-        Scheme(Algorithm.ECDSA, Hash.SHA512),
-    ],
-    ids=str,
+    Scheme(Algorithm.ECDSA, Hash.SHA1),
+    Scheme(Algorithm.ECDSA, Hash.SHA384),
+    Scheme(Algorithm.ECDSA, Hash.SHA512),
 )
 def test_a_good_signature_by_another_hash(scheme):
     quote = TPM.attest()
@@ -203,11 +195,7 @@ def test_a_good_signature_by_another_hash(scheme):
     assert f"signed by {scheme}, the key's own scheme is ECDSA-SHA256" in error.what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("own", "used"),
-    [(Algorithm.RSASSA, Algorithm.RSAPSS), (Algorithm.RSAPSS, Algorithm.RSASSA)],
-)
+@forgeries("own, used", (Algorithm.RSASSA, Algorithm.RSAPSS), (Algorithm.RSAPSS, Algorithm.RSASSA))
 def test_a_good_signature_by_another_padding(own, used):
     tpm = Tpm(ak=rsa_attestation_template(own))
     quote = tpm.attest()
@@ -244,15 +232,13 @@ def test_a_key_without_a_scheme_of_its_own_takes_none_from_the_signature():
     assert "own scheme is NULL" in error.what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("extra", [b"\0", b"\0" * 100])
+@forgeries("extra", b"\0", b"\0" * 100)
 def test_bytes_after_the_signature(extra):
     quote, signature = TPM.quote()
     refused("ST-ATTS-101", judge, quote, signature + extra)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("size", [0, 1, 4, 20])
+@forgeries("size", 0, 1, 4, 20)
 def test_a_truncated_signature(size):
     quote, signature = TPM.quote()
     refused("ST-ATTS-101", judge, quote, signature[:size])
@@ -266,15 +252,13 @@ def test_bytes_after_the_signed_structure_are_refused_though_signed():
 # Whose quote, and for whom.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("magic", [0, 0xFF544346, 0x41414141], ids=hex)
+@forgeries("magic", 0, 0xFF544346, 0x41414141)
 def test_what_a_restricted_key_signs_for_others(magic):
     # CVE-2024-29038: an attestation key signs any data that does not begin with the magic.
     assert "magic" in refused("ST-ATTS-112", forged, {"magic": magic}).what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("tag", [0x8014, 0x8016, 0x8019, 0x801A, 0x801C], ids=hex)
+@forgeries("tag", 0x8014, 0x8016, 0x8019, 0x801A, 0x801C)
 def test_structures_of_another_type(tag):
     refused("ST-ATTS-112", forged, {"tag": tag})
 
@@ -285,11 +269,14 @@ def test_a_certification_is_no_quote():
     assert "not a quote" in error.what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "extra",
-    [b"", EXTRA[:-1], EXTRA + b"\0", bytes(32), EXTRA[::-1], flip(EXTRA, 31)],
-    ids=["empty", "prefix", "longer", "zeros", "reversed", "one-bit"],
+@forgeries(
+    "id, extra",
+    ("empty", b""),
+    ("prefix", EXTRA[:-1]),
+    ("longer", EXTRA + b"\0"),
+    ("zeros", bytes(32)),
+    ("reversed", EXTRA[::-1]),
+    ("one-bit", flip(EXTRA, 31)),
 )
 def test_other_extra_data(extra):
     error = refused("ST-ATTS-113", forged, {"extra": extra})
@@ -301,21 +288,16 @@ def test_an_old_quote_under_a_new_challenge():
     refused("ST-ATTS-113", judge, *TPM.quote(), extra_data=bytes(32))
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "signer",
-    [
-        pytest.param(qualified_name((TPM.ek.public, TPM.ak.public), Handle.OWNER), id="owner"),
-        pytest.param(qualified_name((TPM.ek.public, TPM.ak.public), Handle.NULL), id="null"),
-        pytest.param(qualified_name((OTHER.ek.public, TPM.ak.public)), id="under-another-ek"),
-        pytest.param(qualified_name((TPM.ek.public, OTHER.ak.public)), id="another-ak"),
-        pytest.param(qualified_name((TPM.ak.public,)), id="primary-of-its-own"),
-        pytest.param(
-            qualified_name((TPM.ek.public, OTHER.ek.public, TPM.ak.public)), id="one-level-deeper"
-        ),
-        pytest.param(TPM.ak.public.name, id="name-not-qualified"),
-        pytest.param(b"", id="empty"),
-    ],
+@forgeries(
+    "id, signer",
+    ("owner", qualified_name((TPM.ek.public, TPM.ak.public), Handle.OWNER)),
+    ("null", qualified_name((TPM.ek.public, TPM.ak.public), Handle.NULL)),
+    ("under-another-ek", qualified_name((OTHER.ek.public, TPM.ak.public))),
+    ("another-ak", qualified_name((TPM.ek.public, OTHER.ak.public))),
+    ("primary-of-its-own", qualified_name((TPM.ak.public,))),
+    ("one-level-deeper", qualified_name((TPM.ek.public, OTHER.ek.public, TPM.ak.public))),
+    ("name-not-qualified", TPM.ak.public.name),
+    ("empty", b""),
 )
 def test_other_signers(signer):
     error = refused("ST-ATTS-114", forged, {"signer": signer})
@@ -333,33 +315,26 @@ def test_the_quote_of_another_genuine_tpm():
 # Registers.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("selections", "word"),
-    [
-        pytest.param((), "selected are: none", id="nothing"),
-        pytest.param((PcrSelection(Hash.SHA256, ()),), "without PCR 0, 1", id="no-register"),
-        pytest.param(
-            (PcrSelection(Hash.SHA256, tuple(p for p in PCRS if p != 10)),),
-            "without PCR 10",
-            id="without-10",
-        ),
-        pytest.param((PcrSelection(Hash.SHA1, PCRS),), "SHA1", id="sha1-bank"),
-        pytest.param((PcrSelection(Hash.SHA384, PCRS),), "SHA384", id="sha384-bank"),
-        pytest.param((SHA256, SHA256), "twice", id="the-same-bank-twice"),
-        pytest.param(
-            (PcrSelection(Hash.SHA256, PCRS[:8]), PcrSelection(Hash.SHA256, PCRS[8:])),
-            "twice",
-            id="the-bank-in-two-parts",
-        ),
-        pytest.param(
-            (PcrSelection(Hash.SHA1, PCRS), SHA256), "SHA1, SHA256", id="another-bank-first"
-        ),
-        pytest.param(
-            (SHA256, PcrSelection(Hash.SHA1, PCRS)), "SHA256, SHA1", id="another-bank-last"
-        ),
-        pytest.param((SHA256, PcrSelection(Hash.SHA512, ())), "SHA512", id="an-empty-bank-beside"),
-    ],
+@forgeries(
+    "id, selections, word",
+    ("nothing", (), "selected are: none"),
+    ("no-register", (PcrSelection(Hash.SHA256, ()),), "without PCR 0, 1"),
+    (
+        "without-10",
+        (PcrSelection(Hash.SHA256, tuple(p for p in PCRS if p != 10)),),
+        "without PCR 10",
+    ),
+    ("sha1-bank", (PcrSelection(Hash.SHA1, PCRS),), "SHA1"),
+    ("sha384-bank", (PcrSelection(Hash.SHA384, PCRS),), "SHA384"),
+    ("the-same-bank-twice", (SHA256, SHA256), "twice"),
+    (
+        "the-bank-in-two-parts",
+        (PcrSelection(Hash.SHA256, PCRS[:8]), PcrSelection(Hash.SHA256, PCRS[8:])),
+        "twice",
+    ),
+    ("another-bank-first", (PcrSelection(Hash.SHA1, PCRS), SHA256), "SHA1, SHA256"),
+    ("another-bank-last", (SHA256, PcrSelection(Hash.SHA1, PCRS)), "SHA256, SHA1"),
+    ("an-empty-bank-beside", (SHA256, PcrSelection(Hash.SHA512, ())), "SHA512"),
 )
 def test_other_selections(selections, word):
     banks = {bank: dict.fromkeys(range(24), bytes(bank.size)) for bank in Hash}
@@ -369,8 +344,7 @@ def test_other_selections(selections, word):
     assert error.where == "pcrSelect"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("required", [[16], [0, 23], [24], [-1]])
+@forgeries("required", [16], [0, 23], [24], [-1])
 def test_a_register_that_is_asked_for_is_not_quoted(required):
     refused("ST-ATTS-115", judge, *TPM.quote(), required=required)
 
@@ -398,8 +372,7 @@ def test_two_registers_swap_their_numbers():
     assert judge(quote, signature, pcrs=turned, required=[4, 7]).pcrs == values
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("cut", [1, 31, 33], ids=str)
+@forgeries("cut", 1, 31, 33)
 def test_the_border_between_two_values_is_moved(cut):
     # Concatenated, the values are the same bytes: the digest alone would not notice.
     values = dict(TPM.values())
@@ -420,26 +393,21 @@ def test_values_of_other_registers():
     refused("ST-ATTS-116", judge, *TPM.quote(), pcrs={})
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("pcr", PCRS)
+@forgeries("pcr", *PCRS)
 def test_a_value_is_altered(pcr):
     values = {**TPM.values(), pcr: flip(TPM.pcrs[pcr], pcr)}
     assert refused("ST-ATTS-116", judge, *TPM.quote(), pcrs=values).where == "pcrDigest"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("size", [0, 20, 31, 33, 64])
+@forgeries("size", 0, 20, 31, 33, 64)
 def test_a_value_of_another_length(size):
     values = {**TPM.values(), 15: bytes(size)}
     error = refused("ST-ATTS-116", judge, *TPM.quote(), pcrs=values)
     assert error.where == "PCR 15"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "digest",
-    [b"", bytes(32), bytes(16), bytes(64)],
-    ids=["empty", "zeros", "short", "long"],
+@forgeries(
+    "id, digest", ("empty", b""), ("zeros", bytes(32)), ("short", bytes(16)), ("long", bytes(64))
 )
 def test_another_digest_is_signed(digest):
     assert refused("ST-ATTS-116", forged, {"digest": digest}).where == "pcrDigest"
@@ -457,44 +425,35 @@ def test_the_digest_is_by_the_hash_of_the_scheme():
 # Time.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("running", [True, False])
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"clock": 999_999},
-        {"clock": 0},
-        {"clock": 999_998},
-        {"reset": 4, "clock": 2_000_000},
-        {"reset": 4, "restart": 9, "clock": 2_000_000},
-        {"restart": 1, "clock": 2_000_000},
-        {"reset": 0, "restart": 0, "clock": 2_000_000},
-    ],
-    ids=["equal", "zero", "less", "reset-back", "reset-back-restart-on", "restart-back", "cleared"],
+@forgeries("running", True, False)
+@each(
+    "id, changes",
+    ("equal", {"clock": 999_999}),
+    ("zero", {"clock": 0}),
+    ("less", {"clock": 999_998}),
+    ("reset-back", {"reset": 4, "clock": 2_000_000}),
+    ("reset-back-restart-on", {"reset": 4, "restart": 9, "clock": 2_000_000}),
+    ("restart-back", {"restart": 1, "clock": 2_000_000}),
+    ("cleared", {"reset": 0, "restart": 0, "clock": 2_000_000}),
 )
 def test_time_that_goes_back(changes, running):
     error = refused("ST-ATTS-117", forged, changes, previous=BEFORE, running=running)
     assert error.where == "clockInfo"
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"reset": 6, "restart": 0},
-        {"reset": 6, "restart": 2, "clock": 2_000_000},
-        {"restart": 3},
-        {"reset": 2**32 - 1, "restart": 2**32 - 1},
-    ],
-    ids=["rebooted", "rebooted-all-else-on", "resumed", "far-ahead"],
+@forgeries(
+    "id, changes",
+    ("rebooted", {"reset": 6, "restart": 0}),
+    ("rebooted-all-else-on", {"reset": 6, "restart": 2, "clock": 2_000_000}),
+    ("resumed", {"restart": 3}),
+    ("far-ahead", {"reset": 2**32 - 1, "restart": 2**32 - 1}),
 )
 def test_a_reboot_while_the_lease_runs(changes):
     error = refused("ST-ATTS-118", forged, changes, previous=BEFORE)
     assert "reset 5, restart 2" in error.what
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("firmware", [0, FIRMWARE + 1, FIRMWARE - 1])
+@forgeries("firmware", 0, FIRMWARE + 1, FIRMWARE - 1)
 def test_other_firmware_while_the_lease_runs(firmware):
     error = refused("ST-ATTS-119", forged, {"firmware": firmware}, previous=BEFORE)
     assert error.where == "firmwareVersion"
@@ -516,11 +475,7 @@ def test_a_real_vtpm_with_a_sha1_key_is_genuine_and_refused():
     found = json.loads(vector(name))
     area, quote, signature = (
         base64.b64decode(text)
-        for text in (
-            found["AK"]["Public"],
-            found["Quote"]["Quote"],
-            found["Quote"]["Signature"],
-        )
+        for text in (found["AK"]["Public"], found["Quote"]["Quote"], found["Quote"]["Signature"])
     )
     ak = parse_public_area(area)
     assert ak.encoded == area

@@ -9,10 +9,11 @@ import pytest
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tpm import re2_patterns
 from securetrain.evidence.tpm.path_patterns import PathPatterns
+from tests import vocabulary
+from tests.tables import each, forgeries
 
 needs_re2 = pytest.mark.skipif(
-    not re2_patterns.installed(),
-    reason="NO PATTERN WAS MATCHED BY RE2: pip install '.[patterns]'",
+    not re2_patterns.installed(), reason="NO PATTERN WAS MATCHED BY RE2: pip install '.[patterns]'"
 )
 BEYOND = [
     "/(a+)+",
@@ -33,7 +34,7 @@ PATHS = [
 
 
 @needs_re2
-@pytest.mark.parametrize("pattern", BEYOND)
+@each("pattern", *BEYOND)
 def test_a_pattern_means_what_it_means_to_python(pattern):
     ours = PathPatterns([pattern, "/tmp/.*"])
     theirs = re.compile(pattern.replace("[[:digit:]]", "[0-9]"), re.DOTALL)
@@ -52,32 +53,21 @@ def test_a_pattern_on_which_matchers_go_back_ends():
 
 
 @needs_re2
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "pattern",
-    ["(.*)*", "/(.|x)*", "(/[^/]*)+", "(?s)/.*", "[^\\n]{0,900}"],
-)
+@forgeries("pattern", "(.*)*", "/(.|x)*", "(/[^/]*)+", "(?s)/.*", "[^\\n]{0,900}")
 def test_a_pattern_for_every_path_is_refused(pattern):
-    with pytest.raises(AttestationError) as refused:
-        PathPatterns(["/fine", pattern])
-    assert refused.value.code == "ST-ATTS-323"
-    assert "every path" in refused.value.what
-    assert refused.value.where.startswith("excludes[1]")
+    error = vocabulary.refused(AttestationError, "ST-ATTS-323", PathPatterns, ["/fine", pattern])
+    assert "every path" in error.what
+    assert error.where.startswith("excludes[1]")
 
 
 @needs_re2
-@pytest.mark.forgery
-@pytest.mark.parametrize(
+@forgeries(
     "pattern",
-    [
-        *("/(?=a)", "/(?!usr).*", "/(a)\\1", "/a*+b", "/(a", "/a)", "/[ab", "/[b-a]", "*a", "/a\\"),
-        *("/((a{100}){100}){100}", "/(\u00e9)+"),
-    ],
+    *("/(?=a)", "/(?!usr).*", "/(a)\\1", "/a*+b", "/(a", "/a)", "/[ab", "/[b-a]", "*a", "/a\\"),
+    *("/((a{100}){100}){100}", "/(\u00e9)+"),
 )
 def test_what_re2_does_not_read_is_refused(pattern):
-    with pytest.raises(AttestationError) as refused:
-        PathPatterns(["/fine", pattern])
-    assert refused.value.code == "ST-ATTS-323"
+    vocabulary.refused(AttestationError, "ST-ATTS-323", PathPatterns, ["/fine", pattern])
 
 
 @needs_re2
@@ -93,8 +83,6 @@ def test_any_byte_is_a_byte():
 def test_without_the_extra_such_a_policy_is_refused(pattern, monkeypatch):
     monkeypatch.setattr(re2_patterns, "installed", lambda: False)
     assert PathPatterns(["/tmp/.*"]).matches(b"/tmp/x")
-    with pytest.raises(AttestationError) as refused:
-        PathPatterns(["/tmp/.*", pattern])
-    assert refused.value.code == "ST-ATTS-325"
-    assert "[patterns]" in refused.value.fix
-    assert refused.value.where.startswith("excludes[1]")
+    error = vocabulary.refused(AttestationError, "ST-ATTS-325", PathPatterns, ["/tmp/.*", pattern])
+    assert "[patterns]" in error.fix
+    assert error.where.startswith("excludes[1]")

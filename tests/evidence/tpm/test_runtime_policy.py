@@ -26,6 +26,7 @@ from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 from tests import vocabulary
 from tests.evidence.vectors import needs_vectors, vector
+from tests.tables import each, forgeries
 
 SHA256 = hashlib.sha256(b"x").hexdigest()
 SHA1 = hashlib.sha1(b"x").hexdigest()
@@ -55,25 +56,23 @@ def refused(data: bytes, code: str = "ST-ATTS-320") -> AttestationError:
     return vocabulary.refused(AttestationError, code, parse_runtime_policy, data)
 
 
-@pytest.mark.parametrize(
-    ("name", "digest", "is_buffer", "verdict"),
-    [
-        (b"/usr/bin/x", FIELD, False, Verdict.ACCEPTED),
-        (b"/usr/bin/x", b"sha256:\0" + bytes(32), False, Verdict.WRONG),
-        (b"/usr/bin/y", FIELD, False, Verdict.UNKNOWN),
-        (b"/tmp/y", FIELD, False, Verdict.EXCLUDED),
-        (b"/tmp", FIELD, False, Verdict.UNKNOWN),
-        (b"/usr/tmp/y", FIELD, False, Verdict.UNKNOWN),
-        (b".ima", FIELD, True, Verdict.ACCEPTED),
-        (b".ima", b"sha256:\0" + bytes(32), True, Verdict.WRONG),
-        (b".ima", FIELD, False, Verdict.UNKNOWN),
-        (b"kexec-cmdline", FIELD, True, Verdict.ACCEPTED),
-        (b"/usr/bin/x", FIELD, True, Verdict.UNKNOWN),
-        (b"_evm", FIELD, True, Verdict.EXCLUDED),
-        (b"_evm", FIELD, False, Verdict.UNKNOWN),
-        (b"/usr/bin/x", b"sm3:\0" + bytes.fromhex(SHA256), False, Verdict.WRONG),
-        (b"/usr/bin/x", b"verity:sha256:\0" + bytes.fromhex(SHA256), False, Verdict.WRONG),
-    ],
+@each(
+    "name, digest, is_buffer, verdict",
+    (b"/usr/bin/x", FIELD, False, Verdict.ACCEPTED),
+    (b"/usr/bin/x", b"sha256:\0" + bytes(32), False, Verdict.WRONG),
+    (b"/usr/bin/y", FIELD, False, Verdict.UNKNOWN),
+    (b"/tmp/y", FIELD, False, Verdict.EXCLUDED),
+    (b"/tmp", FIELD, False, Verdict.UNKNOWN),
+    (b"/usr/tmp/y", FIELD, False, Verdict.UNKNOWN),
+    (b".ima", FIELD, True, Verdict.ACCEPTED),
+    (b".ima", b"sha256:\0" + bytes(32), True, Verdict.WRONG),
+    (b".ima", FIELD, False, Verdict.UNKNOWN),
+    (b"kexec-cmdline", FIELD, True, Verdict.ACCEPTED),
+    (b"/usr/bin/x", FIELD, True, Verdict.UNKNOWN),
+    (b"_evm", FIELD, True, Verdict.EXCLUDED),
+    (b"_evm", FIELD, False, Verdict.UNKNOWN),
+    (b"/usr/bin/x", b"sm3:\0" + bytes.fromhex(SHA256), False, Verdict.WRONG),
+    (b"/usr/bin/x", b"verity:sha256:\0" + bytes.fromhex(SHA256), False, Verdict.WRONG),
 )
 def test_what_a_policy_says(name, digest, is_buffer, verdict):
     policy = parse_runtime_policy(dumped())
@@ -85,8 +84,8 @@ def test_the_policy_knows_which_document_it_is():
     assert parse_runtime_policy(data).digest == hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize("size", [20, 32, 48, 64])
-@pytest.mark.parametrize("prefixed", [False, True])
+@each("size", 20, 32, 48, 64)
+@each("prefixed", False, True)
 def test_digests_of_each_size(size, prefixed):
     name = {20: "sha1", 32: "sha256", 48: "sha384", 64: "sha512"}[size]
     text = "ab" * size
@@ -169,8 +168,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("data", "what"), MALFORMED.values(), ids=MALFORMED)
+@forgeries("id, data, what", MALFORMED)
 def test_malformed_policies(data, what):
     error = refused(data)
     assert what in error.what
@@ -188,8 +186,7 @@ UNENFORCED = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("changes", "what"), UNENFORCED.values(), ids=UNENFORCED)
+@forgeries("id, changes, what", UNENFORCED)
 def test_what_is_not_enforced_is_refused(changes, what):
     error = refused(dumped(**changes), "ST-ATTS-322")
     assert what in error.what
@@ -290,10 +287,11 @@ def test_another_file_under_the_name():
     assert "another SHA-256" in error.what
 
 
-@pytest.mark.parametrize(
-    "inline",
-    [{"release": 1 << 60}, {"release": float("nan")}, {"\ud800": 1}],
-    ids=["number", "nan", "surrogate"],
+@each(
+    "id, inline",
+    ("number", {"release": 1 << 60}),
+    ("nan", {"release": float("nan")}),
+    ("surrogate", {"\ud800": 1}),
 )
 def test_an_inline_document_that_is_no_json(inline):
     refused_reference(ImaReference(policy=inline), "ST-ATTS-320")
@@ -380,8 +378,7 @@ UNSIGNED = {
 }
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(("wrapped", "what"), UNSIGNED.values(), ids=UNSIGNED)
+@forgeries("id, wrapped, what", UNSIGNED)
 def test_policies_that_no_pinned_key_has_signed(wrapped, what):
     reference, documents = signed(wrapped, KEY)
     error = refused_reference(reference, "ST-ATTS-324", documents)
@@ -394,14 +391,11 @@ def test_an_envelope_without_a_pinned_key_is_no_policy():
     refused_reference(reference, "ST-ATTS-320", documents)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "not a key",
-        pem(ec.generate_private_key(ec.SECP384R1())),
-        pem(x25519.X25519PrivateKey.generate()),
-    ],
-    ids=["garbage", "P-384", "X25519"],
+@each(
+    "id, key",
+    ("garbage", "not a key"),
+    ("P-384", pem(ec.generate_private_key(ec.SECP384R1()))),
+    ("X25519", pem(x25519.X25519PrivateKey.generate())),
 )
 def test_a_pinned_key_that_cannot_be_used(key):
     reference, documents = signed(envelope(dumped(), KEY), KEY)
@@ -441,14 +435,11 @@ def test_without_a_former_policy_there_is_one():
     assert RuntimePolicies().with_former(ImaReference(policy=document()), {}) is None
 
 
-@pytest.mark.parametrize(
-    ("former", "code"),
-    [
-        (FormerPolicy(until=UNTIL), "ST-ATTS-321"),
-        (FormerPolicy(policy_sha256="ab" * 32, until=UNTIL), "ST-ATTS-321"),
-        (FormerPolicy(policy={"meta": 1}, until=UNTIL), "ST-ATTS-320"),
-    ],
-    ids=["nothing", "absent", "malformed"],
+@each(
+    "id, former, code",
+    ("nothing", FormerPolicy(until=UNTIL), "ST-ATTS-321"),
+    ("absent", FormerPolicy(policy_sha256="ab" * 32, until=UNTIL), "ST-ATTS-321"),
+    ("malformed", FormerPolicy(policy={"meta": 1}, until=UNTIL), "ST-ATTS-320"),
 )
 def test_a_former_policy_must_be_there(former, code):
     reference = ImaReference(policy=document(), former=former)

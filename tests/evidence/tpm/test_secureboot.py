@@ -29,6 +29,7 @@ from tests.evidence.tpm.bootlogs import (
     separator,
     variable,
 )
+from tests.tables import each, forgeries
 
 ON = secure_boot()
 OFF = secure_boot(b"\0")
@@ -68,32 +69,19 @@ def test_honest_secure_boot():
 # Off, and why.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("entries", "why"),
-    [
-        pytest.param([*OFF, LINE, authority()], "SecureBoot is 00", id="zero"),
-        pytest.param([*secure_boot(b""), LINE, authority()], "SecureBoot is empty", id="empty"),
-        pytest.param([*secure_boot(b"\2"), LINE, authority()], "SecureBoot is 02", id="two"),
-        pytest.param([*secure_boot(b"\1\0"), LINE, authority()], "SecureBoot is 0100", id="long"),
-        pytest.param([*secure_boot(b"\1\1"), LINE, authority()], "SecureBoot is 0101", id="1-1"),
-        pytest.param(
-            [ON[0], policy("PK", b""), *ON[2:], LINE, authority()],
-            "no platform key",
-            id="setup-mode",
-        ),
-        pytest.param([*ON, LINE], "no image", id="no-authority"),
-        pytest.param([*ON, LINE, SHIM_CERTIFICATE], "no image", id="no-authority-of-db"),
-        pytest.param(
-            [*ON, LINE, authority(), authority("MokSBState", b"\1")], "MokSBState", id="shim-off"
-        ),
-        pytest.param(
-            [*ON, LINE, authority(), authority("MokSBState", b"")], "MokSBState", id="shim-unclear"
-        ),
-        pytest.param(
-            [*ON, LINE, authority("MokSBState", b"\1"), authority()], "MokSBState", id="shim-first"
-        ),
-    ],
+@forgeries(
+    "id, entries, why",
+    ("zero", [*OFF, LINE, authority()], "SecureBoot is 00"),
+    ("empty", [*secure_boot(b""), LINE, authority()], "SecureBoot is empty"),
+    ("two", [*secure_boot(b"\2"), LINE, authority()], "SecureBoot is 02"),
+    ("long", [*secure_boot(b"\1\0"), LINE, authority()], "SecureBoot is 0100"),
+    ("1-1", [*secure_boot(b"\1\1"), LINE, authority()], "SecureBoot is 0101"),
+    ("setup-mode", [ON[0], policy("PK", b""), *ON[2:], LINE, authority()], "no platform key"),
+    ("no-authority", [*ON, LINE], "no image"),
+    ("no-authority-of-db", [*ON, LINE, SHIM_CERTIFICATE], "no image"),
+    ("shim-off", [*ON, LINE, authority(), authority("MokSBState", b"\1")], "MokSBState"),
+    ("shim-unclear", [*ON, LINE, authority(), authority("MokSBState", b"")], "MokSBState"),
+    ("shim-first", [*ON, LINE, authority("MokSBState", b"\1"), authority()], "MokSBState"),
 )
 def test_secure_boot_that_is_off(entries, why):
     assert why in read(entries).off
@@ -111,13 +99,11 @@ def test_another_vendors_variable_of_that_name_is_not_shims():
 # Quirks of real machines.
 
 
-@pytest.mark.parametrize(
-    ("extra", "names"),
-    [
-        ([policy("dbt", b"t")], ["dbt"]),
-        ([policy("dbr", b"r")], ["dbr"]),
-        ([policy("dbt", b"t"), policy("dbr", b"r")], ["dbt", "dbr"]),
-    ],
+@each(
+    "extra, names",
+    ([policy("dbt", b"t")], ["dbt"]),
+    ([policy("dbr", b"r")], ["dbr"]),
+    ([policy("dbt", b"t"), policy("dbr", b"r")], ["dbt", "dbr"]),
 )
 def test_the_databases_that_few_have(extra, names):
     state = read([*ON, *extra, LINE, authority()])
@@ -131,8 +117,8 @@ def test_option_roms_may_run_before_the_line():
     assert len(state.authorities) == 2
 
 
-@pytest.mark.parametrize("position", [0, 1, 5])
-@pytest.mark.parametrize("end", [b"", b"\0"])
+@each("position", 0, 1, 5)
+@each("end", b"", b"\0")
 def test_unprotected_dma_is_told_before_the_line(position, end):
     entries = [*ON, LINE, authority()]
     entries.insert(position, event(7, ACTION, b"DMA Protection Disabled" + end))
@@ -147,7 +133,7 @@ def old_shim(name="Shim", value=b"certificate", slack=b"\0\0\0\0\0\xaf", short=1
     return event(7, AUTHORITY, data, data[: len(data) - short])
 
 
-@pytest.mark.parametrize("made", [old_shim(), old_shim("db", guid=SECURITY)])
+@each("made", old_shim(), old_shim("db", guid=SECURITY))
 def test_old_shim_measures_a_byte_less_than_it_logs(made):
     state = read([*ON, LINE, authority(), made])
     assert state.off == ""
@@ -158,20 +144,15 @@ def test_old_shim_cannot_hide_that_it_is_off():
     assert "MokSBState" in read([*ON, LINE, authority(), old_shim("MokSBState", b"\1")]).off
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "made",
-    [
-        pytest.param(old_shim(short=0), id="slack-that-is-measured"),
-        pytest.param(old_shim(short=2), id="two-bytes-short"),
-        pytest.param(old_shim(slack=b"\0\0\0\0\xaf"), id="five-bytes-of-slack"),
-        pytest.param(old_shim(slack=b"\0\0\0\0\0\0\xaf"), id="seven-bytes-of-slack"),
-        pytest.param(old_shim(slack=b""), id="no-slack"),
-        pytest.param(dataclasses.replace(old_shim(), content=b"other"), id="another-digest"),
-        pytest.param(
-            dataclasses.replace(authority(), content=b"other"), id="authority-not-measured"
-        ),
-    ],
+@forgeries(
+    "id, made",
+    ("slack-that-is-measured", old_shim(short=0)),
+    ("two-bytes-short", old_shim(short=2)),
+    ("five-bytes-of-slack", old_shim(slack=b"\0\0\0\0\xaf")),
+    ("seven-bytes-of-slack", old_shim(slack=b"\0\0\0\0\0\0\xaf")),
+    ("no-slack", old_shim(slack=b"")),
+    ("another-digest", dataclasses.replace(old_shim(), content=b"other")),
+    ("authority-not-measured", dataclasses.replace(authority(), content=b"other")),
 )
 def test_the_quirk_of_old_shim_is_exact(made):
     refused("ST-ATTS-206", [*ON, LINE, authority(), made], "not the hash of", entry=8)
@@ -191,8 +172,7 @@ def test_a_forged_secure_boot_appended_to_the_true_log():
     refused("ST-ATTS-207", forged, "SecureBoot where an authority was expected", entry=7)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("kind", [0x02, EVENT_TAG, ACTION, 0x0D, 0x8000000A])
+@forgeries("kind", 0x02, EVENT_TAG, ACTION, 0x0D, 0x8000000A)
 def test_the_true_secure_boot_under_another_name(kind):
     """What a naive check that looks for the variable anywhere is fooled by."""
     forged = [renamed(OFF[0], kind), *OFF[1:], LINE, ON[0], authority()]
@@ -211,8 +191,7 @@ def test_the_data_of_secure_boot_edited_without_its_digest():
     refused("ST-ATTS-206", [forged, *ON[1:], LINE, authority()], "SecureBoot", entry=1)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("index", [1, 2, 3, 4])
+@forgeries("index", 1, 2, 3, 4)
 def test_the_data_of_a_variable_edited_without_its_digest(index):
     entries = [*ON, LINE, authority()]
     good = entries[index]
@@ -229,88 +208,64 @@ def test_slack_in_a_variable():
 # Order.
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("entries", "said", "entry"),
-    [
-        pytest.param([*ON[1:], LINE], "PK where SecureBoot", 1, id="no-secureboot"),
-        pytest.param([ON[0], *ON[2:], LINE], "KEK where PK", 2, id="no-pk"),
-        pytest.param([*ON[:2], *ON[3:], LINE], "db where KEK", 3, id="no-kek"),
-        pytest.param([*ON[:3], ON[4], LINE], "dbx where db", 4, id="no-db"),
-        pytest.param([*ON[:4], LINE], "the separator where dbx", 5, id="no-dbx"),
-        pytest.param([ON[1], ON[0], *ON[2:], LINE], "PK where SecureBoot", 1, id="swapped"),
-        pytest.param([*ON[:3], ON[4], ON[3], LINE], "dbx where db", 4, id="db-and-dbx-swapped"),
-        pytest.param([ON[0], *ON, LINE], "SecureBoot where PK", 2, id="secureboot-twice"),
-        pytest.param([OFF[0], *ON, LINE], "SecureBoot where PK", 2, id="off-then-on"),
-        pytest.param([*ON, ON[4], LINE], "dbx where the separator", 6, id="dbx-twice"),
-        pytest.param([*ON, ON[0], LINE], "SecureBoot where the separator", 6, id="on-again"),
-        pytest.param(
-            [*ON, policy("dbr", b""), policy("dbt", b""), LINE],
-            "dbt where the separator",
-            7,
-            id="dbt-after-dbr",
-        ),
-        pytest.param(
-            [*ON, policy("AuditMode", b"\1"), LINE],
-            "AuditMode where the separator",
-            6,
-            id="audit-mode",
-        ),
-        pytest.param(
-            [*ON, authority(), policy("dbt", b""), LINE],
-            "dbt where the separator",
-            7,
-            id="variable-after-authority",
-        ),
-        pytest.param([LINE, *ON], "the separator where SecureBoot", 1, id="line-first"),
-        pytest.param([authority(), *ON, LINE], "an authority where Sec", 1, id="authority-first"),
-        pytest.param(
-            [*ON[:4], authority(), ON[4], LINE],
-            "an authority where dbx",
-            5,
-            id="authority-before-dbx",
-        ),
-        pytest.param(
-            [*ON, LINE, policy("dbx", b"")], "dbx where an authority", 7, id="dbx-after-the-line"
-        ),
-        pytest.param(
-            [*ON, LINE, policy("dbt", b"")], "dbt where an authority", 7, id="dbt-after-the-line"
-        ),
-        pytest.param(
-            [*ON, LINE, event(7, EVENT_TAG, b"x")],
-            "EV_EVENT_TAG where an authority",
-            7,
-            id="other-type-after-the-line",
-        ),
-        pytest.param(
-            [*ON, event(7, EVENT_TAG, b"x"), LINE],
-            "EV_EVENT_TAG where the separator",
-            6,
-            id="other-type-before-the-line",
-        ),
-        pytest.param(
-            [*ON, LINE, event(7, ACTION, b"some action")],
-            "EV_EFI_ACTION where an authority",
-            7,
-            id="action-after-the-line",
-        ),
-        pytest.param(
-            [*ON, LINE, NO_DMA], "DMA Protection Disabled where", 7, id="dma-after-the-line"
-        ),
-        pytest.param(
-            [NO_DMA, *ON, NO_DMA, LINE], "DMA Protection Disabled where", 7, id="dma-twice"
-        ),
-        pytest.param(
-            [*ON, LINE, renamed(LINE, AUTHORITY)], "wanted", 7, id="line-named-an-authority"
-        ),
-    ],
+@forgeries(
+    "id, entries, said, entry",
+    ("no-secureboot", [*ON[1:], LINE], "PK where SecureBoot", 1),
+    ("no-pk", [ON[0], *ON[2:], LINE], "KEK where PK", 2),
+    ("no-kek", [*ON[:2], *ON[3:], LINE], "db where KEK", 3),
+    ("no-db", [*ON[:3], ON[4], LINE], "dbx where db", 4),
+    ("no-dbx", [*ON[:4], LINE], "the separator where dbx", 5),
+    ("swapped", [ON[1], ON[0], *ON[2:], LINE], "PK where SecureBoot", 1),
+    ("db-and-dbx-swapped", [*ON[:3], ON[4], ON[3], LINE], "dbx where db", 4),
+    ("secureboot-twice", [ON[0], *ON, LINE], "SecureBoot where PK", 2),
+    ("off-then-on", [OFF[0], *ON, LINE], "SecureBoot where PK", 2),
+    ("dbx-twice", [*ON, ON[4], LINE], "dbx where the separator", 6),
+    ("on-again", [*ON, ON[0], LINE], "SecureBoot where the separator", 6),
+    (
+        "dbt-after-dbr",
+        [*ON, policy("dbr", b""), policy("dbt", b""), LINE],
+        "dbt where the separator",
+        7,
+    ),
+    ("audit-mode", [*ON, policy("AuditMode", b"\1"), LINE], "AuditMode where the separator", 6),
+    (
+        "variable-after-authority",
+        [*ON, authority(), policy("dbt", b""), LINE],
+        "dbt where the separator",
+        7,
+    ),
+    ("line-first", [LINE, *ON], "the separator where SecureBoot", 1),
+    ("authority-first", [authority(), *ON, LINE], "an authority where Sec", 1),
+    ("authority-before-dbx", [*ON[:4], authority(), ON[4], LINE], "an authority where dbx", 5),
+    ("dbx-after-the-line", [*ON, LINE, policy("dbx", b"")], "dbx where an authority", 7),
+    ("dbt-after-the-line", [*ON, LINE, policy("dbt", b"")], "dbt where an authority", 7),
+    (
+        "other-type-after-the-line",
+        [*ON, LINE, event(7, EVENT_TAG, b"x")],
+        "EV_EVENT_TAG where an authority",
+        7,
+    ),
+    (
+        "other-type-before-the-line",
+        [*ON, event(7, EVENT_TAG, b"x"), LINE],
+        "EV_EVENT_TAG where the separator",
+        6,
+    ),
+    (
+        "action-after-the-line",
+        [*ON, LINE, event(7, ACTION, b"some action")],
+        "EV_EFI_ACTION where an authority",
+        7,
+    ),
+    ("dma-after-the-line", [*ON, LINE, NO_DMA], "DMA Protection Disabled where", 7),
+    ("dma-twice", [NO_DMA, *ON, NO_DMA, LINE], "DMA Protection Disabled where", 7),
+    ("line-named-an-authority", [*ON, LINE, renamed(LINE, AUTHORITY)], "wanted", 7),
 )
 def test_the_order_is_strict(entries, said, entry):
     refused("ST-ATTS-207", entries, said, entry)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("end", [0, 1, 4, 5])
+@forgeries("end", 0, 1, 4, 5)
 def test_no_separator(end):
     error = refused("ST-ATTS-209", ON[:end], f"{end} variables and no separator")
     assert error.where == "PCR 7"
@@ -326,8 +281,7 @@ def test_a_second_separator():
     refused("ST-ATTS-209", [*ON, LINE, authority(), LINE], "a second separator", entry=8)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("value", [b"\1\0\0\0", b"\xff" * 4, b"", bytes(5)])
+@forgeries("value", b"\1\0\0\0", b"\xff" * 4, b"", bytes(5))
 def test_a_separator_of_another_value(value):
     refused("ST-ATTS-209", [*ON, separator(7, value)], "four zero bytes", entry=6)
 
@@ -338,10 +292,7 @@ def test_a_separator_that_was_not_measured():
     refused("ST-ATTS-209", [*ON, forged], "four zero bytes", entry=6)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("index", "guid"), [(0, SECURITY), (1, SHIM), (2, SECURITY), (3, GLOBAL), (4, GLOBAL)]
-)
+@forgeries("index, guid", (0, SECURITY), (1, SHIM), (2, SECURITY), (3, GLOBAL), (4, GLOBAL))
 def test_a_variable_of_another_vendor(index, guid):
     """Anyone may make a variable called db under a GUID of their own."""
     name = ["SecureBoot", "PK", "KEK", "db", "dbx"][index]
@@ -350,15 +301,13 @@ def test_a_variable_of_another_vendor(index, guid):
     refused("ST-ATTS-207", entries, f"{name} has the vendor GUID {guid}", entry=index + 1)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("data", [b"", b"\1" * 32, variable(GLOBAL, "SecureBoot", b"\1")[:-1]])
+@forgeries("data", b"", b"\1" * 32, variable(GLOBAL, "SecureBoot", b"\1")[:-1])
 def test_a_variable_that_is_none(data):
     refused("ST-ATTS-207", [event(7, DRIVER_CONFIG, data), *ON[1:], LINE], entry=1)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("position", [0, 3, 5, 6, 7])
-@pytest.mark.parametrize("kind", [ACTION, EVENT_TAG])
+@forgeries("position", 0, 3, 5, 6, 7)
+@each("kind", ACTION, EVENT_TAG)
 def test_a_debugger_is_found_under_any_name(position, kind):
     entries = [*ON, LINE, authority()]
     entries.insert(position, renamed(DEBUGGER, kind))

@@ -19,6 +19,7 @@ from securetrain.identity.log.checkpoint import (
 )
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document, sign_root
 from tests import vocabulary
+from tests.tables import forgeries
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 LOG, STRANGER = PrivateKey.generate(), PrivateKey.generate()
@@ -63,16 +64,13 @@ def test_the_time_by_which_a_quorum_had_seen_it():
     assert found.seen_at(2) == NOW - timedelta(days=1)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(sign(HEAD, LOG).encode(), id="nobody"),
-        pytest.param(cosigned(WITNESSES[0]), id="one of two"),
-        pytest.param(cosigned(WITNESSES[0], STRANGER), id="a stranger"),
-        pytest.param(cosigned(WITNESSES[0], WITNESSES[0]), id="one under two names"),
-        pytest.param(cosigned(WITNESSES[0], LOG), id="the log itself"),
-    ],
+@forgeries(
+    "id, data",
+    ("nobody", sign(HEAD, LOG).encode()),
+    ("one of two", cosigned(WITNESSES[0])),
+    ("a stranger", cosigned(WITNESSES[0], STRANGER)),
+    ("one under two names", cosigned(WITNESSES[0], WITNESSES[0])),
+    ("the log itself", cosigned(WITNESSES[0], LOG)),
 )
 def test_under_witnessed(data):
     """T40."""
@@ -184,9 +182,7 @@ def test_a_trust_root_that_names_no_log_or_no_witnesses():
         ({"without": [TrustRole.LOG]}, "ST-IDEN-040"),
         ({"without": [TrustRole.WITNESS]}, "ST-IDEN-044"),
     ):
-        with pytest.raises(IdentityError) as caught:
-            LogPolicy.from_trust_root(trust(**changes))
-        assert caught.value.code == code
+        vocabulary.refused(IdentityError, code, LogPolicy.from_trust_root, trust(**changes))
 
 
 @pytest.mark.forgery

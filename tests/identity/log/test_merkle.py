@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from securetrain.core.errors import IdentityError
 from securetrain.identity.log import merkle
+from tests.tables import each
 
 # The eight entries and the roots of their first 1 to 8, as the tests of Certificate Transparency's
 # implementations have them (transparency-dev/merkle, testonly/reference.go; Apache-2.0).
@@ -41,7 +42,7 @@ INCLUSION = [
             "ca854ea128ed050b41b35ffc1b87b8eb2bde461e9e3b5596ece6b9d5975a0ae0",
             "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
         ],
-    ),
+    )
 ]
 CONSISTENCY = [
     (
@@ -52,7 +53,7 @@ CONSISTENCY = [
             "5f083f0a1a33ca076a95279832580db3e0ef4584bdff1f54c8a360f50de3031e",
             "6b47aaf29ee3c2af9af889bc1fb9254dabd31177f16232dd6aab035ca39bf6e4",
         ],
-    ),
+    )
 ]
 
 
@@ -83,7 +84,7 @@ def test_the_published_roots():
     assert [merkle.root_hash(size, hashes) for size in range(1, 9)] == ROOTS
 
 
-@pytest.mark.parametrize(("index", "size", "proof"), INCLUSION)
+@each("index, size, proof", *INCLUSION)
 def test_the_published_inclusion_proofs(index, size, proof):
     _, hashes = tree(ENTRIES)
     expected = [bytes.fromhex(value) for value in proof]
@@ -91,7 +92,7 @@ def test_the_published_inclusion_proofs(index, size, proof):
     merkle.check_inclusion(merkle.leaf_hash(ENTRIES[index]), index, size, expected, ROOTS[size - 1])
 
 
-@pytest.mark.parametrize(("old", "new", "proof"), CONSISTENCY)
+@each("old, new, proof", *CONSISTENCY)
 def test_the_published_consistency_proofs(old, new, proof):
     _, hashes = tree(ENTRIES)
     expected = [bytes.fromhex(value) for value in proof]

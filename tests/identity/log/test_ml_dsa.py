@@ -15,6 +15,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.log import note
 from securetrain.identity.log.checkpoint import Checkpoint, LogPolicy, open_checkpoint, sign
 from securetrain.identity.trust import Signatures, TrustRole, TrustRoot, sign_document, sign_root
+from tests.tables import forgeries
 from tests.vocabulary import refused
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -63,8 +64,7 @@ def test_a_witness_of_this_kind_makes_a_quorum():
     refused(IdentityError, "ST-IDEN-044", open_checkpoint, sign(HEAD, LOG).encode(), policy(), NOW)
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize("what", ["name", "size", "root", "time", "origin", "length"])
+@forgeries("what", "name", "size", "root", "time", "origin", "length")
 def test_what_the_cosignature_covers(what):
     """Other than Ed25519's, it covers the witness's own name."""
     line = note.cosign(HEAD.text, "w.example/1", WITNESS, TIME)

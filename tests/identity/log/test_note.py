@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from securetrain.core.errors import IdentityError
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.identity.log import note
+from tests.tables import forgeries
 
 # The example of https://c2sp.org/signed-note.
 VKEY = "example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k"
@@ -86,33 +87,30 @@ def test_lines_of_strangers_are_passed_over():
     assert note.signed_by(note.Note(TEXT, lines), KEY.public, "log.example")
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"\n", id="newline"),
-        pytest.param(EXAMPLE[:-1], id="no last newline"),
-        pytest.param(EXAMPLE.replace(b"\n\n", b"\n"), id="no empty line"),
-        pytest.param(b"text\n\n", id="no signature"),
-        pytest.param(EXAMPLE + b"\n", id="an empty line at the end"),
-        pytest.param(EXAMPLE.replace(b"an example", b"an\texample"), id="a tab"),
-        pytest.param(EXAMPLE.replace(b"\n", b"\r\n"), id="CRLF"),
-        pytest.param(EXAMPLE.replace(b"an", b"\xff\xfe"), id="not UTF-8"),
-        pytest.param(EXAMPLE.replace("\u2014".encode(), b"-"), id="another dash"),
-        pytest.param(EXAMPLE.replace(b"com/foo ", b"com/foo  "), id="two spaces"),
-        pytest.param(EXAMPLE.replace(b"com/foo ", b"com/f+o "), id="a plus in a name"),
-        pytest.param(EXAMPLE.replace(b"com/foo ", "com/f\u00a0o ".encode()), id="a space in it"),
-        pytest.param(EXAMPLE.replace(b"aQM=", b"aQM"), id="no padding"),
-        pytest.param(EXAMPLE.replace(b"aQM=", b"aQN="), id="bits that no encoder sets"),
-        pytest.param(b"text\n\n\xe2\x80\x94 a AAAAAA==\n", id="no signature after the key id"),
-        pytest.param(b"text\n\n" + b"\xe2\x80\x94 a AAAAAAA=\n" * 65, id="too many"),
-        pytest.param(b"x" * (note.LIMIT + 1), id="too long"),
-        pytest.param(b"x" * note.LIMIT + EXAMPLE, id="a text that is too long"),
-        pytest.param(EXAMPLE.partition(b"\n\n")[2], id="signatures alone"),
-        pytest.param(EXAMPLE.replace("\u2014 ".encode(), b""), id="no dash"),
-        pytest.param(EXAMPLE.replace(b"aQM=", b"aQM= more"), id="a third word"),
-    ],
+@forgeries(
+    "id, data",
+    ("nothing", b""),
+    ("newline", b"\n"),
+    ("no last newline", EXAMPLE[:-1]),
+    ("no empty line", EXAMPLE.replace(b"\n\n", b"\n")),
+    ("no signature", b"text\n\n"),
+    ("an empty line at the end", EXAMPLE + b"\n"),
+    ("a tab", EXAMPLE.replace(b"an example", b"an\texample")),
+    ("CRLF", EXAMPLE.replace(b"\n", b"\r\n")),
+    ("not UTF-8", EXAMPLE.replace(b"an", b"\xff\xfe")),
+    ("another dash", EXAMPLE.replace("\u2014".encode(), b"-")),
+    ("two spaces", EXAMPLE.replace(b"com/foo ", b"com/foo  ")),
+    ("a plus in a name", EXAMPLE.replace(b"com/foo ", b"com/f+o ")),
+    ("a space in it", EXAMPLE.replace(b"com/foo ", "com/f\u00a0o ".encode())),
+    ("no padding", EXAMPLE.replace(b"aQM=", b"aQM")),
+    ("bits that no encoder sets", EXAMPLE.replace(b"aQM=", b"aQN=")),
+    ("no signature after the key id", b"text\n\n\xe2\x80\x94 a AAAAAA==\n"),
+    ("too many", b"text\n\n" + b"\xe2\x80\x94 a AAAAAAA=\n" * 65),
+    ("too long", b"x" * (note.LIMIT + 1)),
+    ("a text that is too long", b"x" * note.LIMIT + EXAMPLE),
+    ("signatures alone", EXAMPLE.partition(b"\n\n")[2]),
+    ("no dash", EXAMPLE.replace("\u2014 ".encode(), b"")),
+    ("a third word", EXAMPLE.replace(b"aQM=", b"aQM= more")),
 )
 def test_malformed(data):
     refused(note.parse, data)

@@ -17,6 +17,7 @@ from securetrain.identity.log.entry import entry_of
 from securetrain.identity.log.store import Log
 from tests import vocabulary
 from tests.identity.log.conftest import NOW, ORIGIN
+from tests.tables import each
 
 
 def refused(code, function, *arguments):
@@ -90,10 +91,7 @@ def test_the_files_are_those_of_the_specification(tmp_path):
     assert proof.count(b"\n") < 40
 
 
-@pytest.mark.parametrize(
-    ("index", "path"),
-    [(0, "tile/0/000"), (999, "tile/0/999"), (1000, "tile/0/x001/000")],
-)
+@each("index, path", (0, "tile/0/000"), (999, "tile/0/999"), (1000, "tile/0/x001/000"))
 def test_paths_of_tiles(index, path):
     assert str(tiles.tile_path(0, index, 256)) == path
     assert str(tiles.tile_path(0, index, 5)) == f"{path}.p/5"
@@ -288,7 +286,7 @@ def test_a_folder_that_cannot_be_written(world):
     refused("ST-IDEN-046", world.log.append, world.envelope(), world.verifiers, world.key)
 
 
-@pytest.mark.parametrize("data", [b"\x00", b"\x00\x05abc", b"\x00\x00" * 257])
+@each("data", b"\x00", b"\x00\x05abc", b"\x00\x00" * 257)
 def test_bundles_that_are_no_bundles(data):
     refused("ST-IDEN-045", tiles.unpack_bundle, data)
 

@@ -21,6 +21,7 @@ from securetrain.identity.log.witness import (
 )
 from tests import vocabulary
 from tests.identity.log.conftest import NOW, ORIGIN
+from tests.tables import each
 
 
 def refused(code, function, *arguments, exit_code=18):
@@ -209,22 +210,20 @@ def test_the_logs_key_may_change(world):
     witness.cosign(request_for(log, witness.seen(ORIGIN)), NOW)
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
-    [
-        b"",
-        b"old 1\n",
-        b"new 1\n\nx",
-        b"old -1\n\nx",
-        b"old 01\n\nx",
-        b"old " + b"9" * 16 + b"\n\nx",
-        b"old 1\nAAAA\n\nx",
-        b"old 1\n????\n\nx",
-        b"old \xff\n\nx",
-        b"old 1" + (b"\n" + b"A" * 43 + b"=") * 64 + b"\n\nx",
-        b"old 1",
-        Request(1, (), b"x" * REQUEST_LIMIT).encode(),
-    ],
+    b"",
+    b"old 1\n",
+    b"new 1\n\nx",
+    b"old -1\n\nx",
+    b"old 01\n\nx",
+    b"old " + b"9" * 16 + b"\n\nx",
+    b"old 1\nAAAA\n\nx",
+    b"old 1\n????\n\nx",
+    b"old \xff\n\nx",
+    b"old 1" + (b"\n" + b"A" * 43 + b"=") * 64 + b"\n\nx",
+    b"old 1",
+    Request(1, (), b"x" * REQUEST_LIMIT).encode(),
 )
 def test_malformed_requests(data):
     refused("ST-IDEN-041", parse_request, data)

@@ -9,13 +9,7 @@ import time
 import pytest
 
 from securetrain.attest.node.tpm import client
-from securetrain.attest.node.tpm.agent import (
-    BOOT_PCRS,
-    KEY_FILE,
-    Sessions,
-    StoredKey,
-    TpmAgent,
-)
+from securetrain.attest.node.tpm.agent import BOOT_PCRS, KEY_FILE, Sessions, StoredKey, TpmAgent
 from securetrain.attest.node.tpm.commands import Command
 from securetrain.attest.node.tpm.measurements import Sources
 from securetrain.core import canonical
@@ -34,6 +28,7 @@ from securetrain.testing.bootlog import Boot
 from securetrain.testing.measurement_lists import encode_ima, measure_files
 from tests.attest.node.tpm.simulator import INTEGRITY, LOCKOUT, Simulator
 from tests.evidence.tpm import forge
+from tests.vocabulary import refused
 
 BINDING = bytes(range(32))
 SECRET = b"s" * 32
@@ -210,11 +205,9 @@ def test_a_change_between_two_reads_is_seen(agent, simulator):
 
 def test_registers_that_never_stand_still(agent, simulator):
     simulator.after[Command.Quote] = lambda: simulator.extend(10, bytes(32))
-    with pytest.raises(AttestationError) as error:
-        agent.evidence(BINDING)
-    assert error.value.code == "ST-ATTS-156"
-    assert "5 quotes" in error.value.what
-    assert error.value.where == "simulator"
+    error = refused(AttestationError, "ST-ATTS-156", agent.evidence, BINDING)
+    assert "5 quotes" in error.what
+    assert error.where == "simulator"
     assert simulator.sent.count(Command.Quote) == 5
     assert not simulator.loaded
 
@@ -240,10 +233,8 @@ def test_a_credential_for_other_keys_is_not_opened(agent, simulator, forged):
         credential = altered(credential, 0, -1)
     else:
         credential = altered(credential, 1, -1)
-    with pytest.raises(AttestationError) as error:
-        agent.evidence(BINDING, credential=credential)
-    assert error.value.code == "ST-ATTS-158"
-    assert "TPM2_ActivateCredential" in error.value.what
+    error = refused(AttestationError, "ST-ATTS-158", agent.evidence, BINDING, credential=credential)
+    assert "TPM2_ActivateCredential" in error.what
     assert not simulator.loaded
 
 
@@ -263,10 +254,10 @@ def test_a_tpm_that_refuses_is_told_as_that(agent, simulator, command, response,
     keys = agent.keys()
     simulator.reset()
     simulator.refuse[command] = [response]
-    with pytest.raises(AttestationError) as error:
-        agent.evidence(BINDING, credential=credential_for(keys))
-    assert error.value.code == code
-    assert f"TPM2_{command.name}" in error.value.what
+    error = refused(
+        AttestationError, code, agent.evidence, BINDING, credential=credential_for(keys)
+    )
+    assert f"TPM2_{command.name}" in error.what
     assert not simulator.loaded
     verified(keys, agent.evidence(BINDING, credential=credential_for(keys)))
 
@@ -277,10 +268,8 @@ def test_a_tpm_that_refuses_is_told_as_that(agent, simulator, command, response,
 )
 def test_malformed_responses_are_refused_and_leave_nothing_loaded(agent, simulator, command):
     simulator.alter[command] = lambda body: body[:1]
-    with pytest.raises(AttestationError) as error:
-        agent.evidence(BINDING)
-    assert error.value.code == "ST-ATTS-152"
-    assert command.name in error.value.where
+    error = refused(AttestationError, "ST-ATTS-152", agent.evidence, BINDING)
+    assert command.name in error.where
     assert not simulator.loaded
 
 
@@ -320,12 +309,10 @@ def test_a_stored_key_that_was_altered_is_refused(agent, tmp_path, change, says)
     agent.keys()
     store(tmp_path, change(stored(tmp_path)))
     again = TpmAgent(tmp_path / "state", sources=sources(tmp_path), sessions=Sessions.PLAIN)
-    with pytest.raises(AttestationError) as error:
-        again.evidence(BINDING)
-    assert error.value.code == "ST-ATTS-157"
-    assert says in error.value.what
-    assert error.value.where == str(tmp_path / "state" / KEY_FILE)
-    assert "remove it" in error.value.fix
+    error = refused(AttestationError, "ST-ATTS-157", again.evidence, BINDING)
+    assert says in error.what
+    assert error.where == str(tmp_path / "state" / KEY_FILE)
+    assert "remove it" in error.fix
 
 
 @pytest.mark.forgery
@@ -337,9 +324,7 @@ def test_a_file_that_holds_no_key_is_refused_and_kept(agent, tmp_path, content):
     agent.keys()
     file = tmp_path / "state" / KEY_FILE
     file.write_bytes(content)
-    with pytest.raises(AttestationError) as error:
-        TpmAgent(tmp_path / "state").keys()
-    assert error.value.code == "ST-ATTS-157"
+    refused(AttestationError, "ST-ATTS-157", TpmAgent(tmp_path / "state").keys)
     assert file.read_bytes() == content
 
 
@@ -348,16 +333,12 @@ def test_a_link_in_place_of_the_key_is_refused(agent, tmp_path):
     file = tmp_path / "state" / KEY_FILE
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(AttestationError) as error:
-        TpmAgent(tmp_path / "state").keys()
-    assert error.value.code == "ST-ATTS-157"
+    refused(AttestationError, "ST-ATTS-157", TpmAgent(tmp_path / "state").keys)
 
 
 def test_a_folder_that_cannot_be_made(simulator, tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(UsageError) as error:
-        TpmAgent(tmp_path / "file" / "state").keys()
-    assert error.value.code == "ST-USAG-002"
+    refused(UsageError, "ST-USAG-002", TpmAgent(tmp_path / "file" / "state").keys)
 
 
 def test_no_tpm(tmp_path):

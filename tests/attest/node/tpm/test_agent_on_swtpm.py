@@ -35,6 +35,7 @@ from tests.attest.node.tpm.test_agent import (
 )
 from tests.attest.swtpms import needs_swtpm
 from tests.evidence.tpm import forge
+from tests.vocabulary import refused
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +91,7 @@ def test_both_endorsement_keys_attest(machine, tmp_path, template, index):
 @needs_swtpm
 @pytest.mark.parametrize(("template", "handle"), [("L-1", 0x81010001), ("H-3", 0x81010016)])
 def test_endorsement_keys_are_reproduced(machine, template, handle):
-    with (
-        Tpm.open(machine.address) as tpm,
-        tpm.create_primary(EK_TEMPLATES[template]) as made,
-    ):
+    with Tpm.open(machine.address) as tpm, tpm.create_primary(EK_TEMPLATES[template]) as made:
         assert tpm.read_public(made) == tpm.read_public(handle)
 
 
@@ -125,9 +123,7 @@ def test_a_credential_for_another_key_is_not_opened_by_swtpm(machine, tmp_path):
         (b"\0\0", b"\0\0"),
         (b"\0\x20" + bytes(32), b"\0\x20" + bytes(32)),
     ):
-        with pytest.raises(AttestationError) as error:
-            agent.evidence(BINDING, credential=forged)
-        assert error.value.code == "ST-ATTS-158"
+        refused(AttestationError, "ST-ATTS-158", agent.evidence, BINDING, credential=forged)
     verified(keys, agent.evidence(BINDING, credential=credential_for(keys)))
 
 
@@ -141,9 +137,7 @@ def test_the_key_survives_reboots_and_counts_tell_of_them(machine, tmp_path):
     evidence = agent.evidence(BINDING, credential=credential_for(keys))
     third = verified(keys, evidence, previous=second, running=False).clock
     assert third.reset_count == first.reset_count + 1
-    with pytest.raises(AttestationError) as error:
-        verified(keys, evidence, previous=second)
-    assert error.value.code == "ST-ATTS-118"
+    refused(AttestationError, "ST-ATTS-118", verified, keys, evidence, previous=second)
     again = TpmAgent(tmp_path / "agent", address=machine.address)
     assert again.keys() == keys
 
@@ -173,10 +167,8 @@ def test_without_no_da_power_cuts_lock_a_key_out(machine, tmp_path, monkeypatch)
             agent.evidence(BINDING)
             machine.reboot(orderly=False)
 
-    with pytest.raises(AttestationError) as error:
-        work()
-    assert error.value.code == "ST-ATTS-154"
-    assert "TPM_RC_LOCKOUT" in error.value.what
+    error = refused(AttestationError, "ST-ATTS-154", work)
+    assert "TPM_RC_LOCKOUT" in error.what
 
 
 @needs_swtpm
@@ -197,20 +189,16 @@ def test_a_key_of_another_tpm_is_refused(machine, tmp_path, ca):
     TpmAgent(tmp_path / "agent", address=machine.address).keys()
     with SoftwareTpm(tmp_path / "other", ca=ca) as other:
         agent = TpmAgent(tmp_path / "agent", address=other.address)
-        with pytest.raises(AttestationError) as error:
-            agent.keys()
-        assert error.value.code == "ST-ATTS-157"
-        assert "another TPM" in error.value.what
+        error = refused(AttestationError, "ST-ATTS-157", agent.keys)
+        assert "another TPM" in error.what
         # The name is only the first hurdle: the TPM would not load it either.
         file = tmp_path / "agent" / KEY_FILE
         key = canonical.decode(file.read_bytes(), StoredKey)
         own = TpmAgent(tmp_path / "own", address=other.address).keys()
         moved = changed(key, ek_name=parse_public(own.ek_public).name)
         file.write_bytes(canonical.encode(moved))
-        with pytest.raises(AttestationError) as error:
-            agent.evidence(BINDING)
-        assert error.value.code == "ST-ATTS-157"
-        assert "did not wrap it" in error.value.what
+        error = refused(AttestationError, "ST-ATTS-157", agent.evidence, BINDING)
+        assert "did not wrap it" in error.what
 
 
 @needs_swtpm
@@ -218,9 +206,7 @@ def test_a_tpm_that_is_switched_off_is_named(machine, tmp_path):
     agent = TpmAgent(tmp_path / "agent", address=machine.address)
     agent.keys()
     machine.stop()
-    with pytest.raises(AttestationError) as error:
-        agent.evidence(BINDING)
-    assert error.value.code == "ST-ATTS-150"
-    assert error.value.where == machine.address
+    error = refused(AttestationError, "ST-ATTS-150", agent.evidence, BINDING)
+    assert error.where == machine.address
     machine.start()
     assert parse_attest(agent.evidence(BINDING).quote).extra_data == BINDING

@@ -274,12 +274,7 @@ def test_a_quote_verifies(tpm, simulator):
         quote, signature = tpm.quote(ak, EXTRA, (PcrSelection(Hash.SHA256, pcrs),))
         assert tpm.pcr_update_counter() == counter == simulator.counter
     verify_quote(
-        *(quote, signature),
-        ak=public,
-        ek=ek,
-        extra_data=EXTRA,
-        pcrs=values,
-        required=pcrs,
+        *(quote, signature), ak=public, ek=ek, extra_data=EXTRA, pcrs=values, required=pcrs
     )
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from securetrain.attest.node.tpm.commands import KEY_TIMEOUT, PASSWORD, Command, policy, run
 from securetrain.core.errors import AttestationError
+from tests.tables import each, forgeries
+from tests.vocabulary import refused
 
 HEAD = "8001 0000000a 00000000"
 RETRY, TESTING, YIELDED = 0x922, 0x90A, 0x908
@@ -74,14 +76,12 @@ def test_a_command_with_sessions():
     assert body.rest() == b"\xbe\xef"
 
 
-@pytest.mark.parametrize(
-    ("command", "timeout"),
-    [
-        (Command.Create, KEY_TIMEOUT),
-        (Command.CreatePrimary, KEY_TIMEOUT),
-        (Command.Load, 1.0),
-        (Command.ActivateCredential, 1.0),
-    ],
+@each(
+    "command, timeout",
+    (Command.Create, KEY_TIMEOUT),
+    (Command.CreatePrimary, KEY_TIMEOUT),
+    (Command.Load, 1.0),
+    (Command.ActivateCredential, 1.0),
 )
 def test_making_keys_gets_more_time(command, timeout):
     channel, _ = send(HEAD, command=command)
@@ -100,10 +100,8 @@ def test_a_command_is_sent_again_when_the_tpm_asks(asked, waits):
 
 def test_a_command_is_not_sent_again_for_ever(waits):
     channel = Scripted(*[code(RETRY)] * 100)
-    with pytest.raises(AttestationError) as error:
-        run(channel, Command.Quote, timeout=1.0)
-    assert error.value.code == "ST-ATTS-153"
-    assert "TPM_RC_RETRY" in error.value.what
+    error = refused(AttestationError, "ST-ATTS-153", run, channel, Command.Quote, timeout=1.0)
+    assert "TPM_RC_RETRY" in error.what
     assert len(channel.sent) == 10
     assert sum(waits) < 3
 
@@ -111,50 +109,39 @@ def test_a_command_is_not_sent_again_for_ever(waits):
 @pytest.mark.parametrize(("number", "expected"), [(0x1DF, "ST-ATTS-153"), (0x921, "ST-ATTS-154")])
 def test_a_refusal_is_not_sent_again(number, expected, waits):
     channel = Scripted(code(number), HEAD)
-    with pytest.raises(AttestationError) as error:
-        run(channel, Command.Load, timeout=1.0)
-    assert error.value.code == expected
-    assert error.value.where == "scripted"
-    assert "TPM2_Load" in error.value.what
+    error = refused(AttestationError, expected, run, channel, Command.Load, timeout=1.0)
+    assert error.where == "scripted"
+    assert "TPM2_Load" in error.what
     assert len(channel.sent) == 1
     assert not waits
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("answer", "sessions", "says"),
-    [
-        ("8002 0000000e 00000000 00000000", 0, "tag 0x8002"),
-        ("8001 0000000a 00000000", 1, "tag 0x8001"),
-        ("00c4 0000000a 00000000", 0, "tag 0x00c4"),
-        ("00c4 0000000a 0000001e", 0, "code 0x1e"),
-        ("8002 0000000a 00000101", 1, "code 0x101"),
-        ("8001 0000000c 00000101 0000", 0, "12 bytes"),
-        ("8002 0000000e 00000000 00000001", 1, "1 bytes wanted"),
-        ("8002 0000000e 00000000 ffffffff", 1, "4294967295 bytes wanted"),
-        ("8002 0000000e 00000000 00000000", 1, "2 bytes wanted"),
-        ("8002 00000013 00000000 00000000 0000010000", 2, "2 bytes wanted"),
-        ("8002 00000018 00000000 00000000 00000100000000010000", 1, "5 bytes follow"),
-        ("8002 00000013 00000000 00000000 0041010000", 1, "limit is 64"),
-        ("8002 00000013 00000000 00000000 0000010041", 1, "limit is 64"),
-        ("8002 0000000c 00000000 0000", 1, "4 bytes wanted"),
-    ],
-    ids=[
-        "sessions-that-were-not-sent",
-        "sessions-missing",
-        "tpm-1.2-tag",
-        "tpm-1.2-refusal",
-        "refusal-with-sessions",
-        "refusal-with-a-body",
-        "parameters-truncated",
+@forgeries(
+    "id, answer, sessions, says",
+    ("sessions-that-were-not-sent", "8002 0000000e 00000000 00000000", 0, "tag 0x8002"),
+    ("sessions-missing", "8001 0000000a 00000000", 1, "tag 0x8001"),
+    ("tpm-1.2-tag", "00c4 0000000a 00000000", 0, "tag 0x00c4"),
+    ("tpm-1.2-refusal", "00c4 0000000a 0000001e", 0, "code 0x1e"),
+    ("refusal-with-sessions", "8002 0000000a 00000101", 1, "code 0x101"),
+    ("refusal-with-a-body", "8001 0000000c 00000101 0000", 0, "12 bytes"),
+    ("parameters-truncated", "8002 0000000e 00000000 00000001", 1, "1 bytes wanted"),
+    (
         "parameters-of-four-gigabytes",
-        "session-area-missing",
-        "second-session-missing",
+        "8002 0000000e 00000000 ffffffff",
+        1,
+        "4294967295 bytes wanted",
+    ),
+    ("session-area-missing", "8002 0000000e 00000000 00000000", 1, "2 bytes wanted"),
+    ("second-session-missing", "8002 00000013 00000000 00000000 0000010000", 2, "2 bytes wanted"),
+    (
         "a-session-too-many",
-        "long-nonce",
-        "long-hmac",
-        "no-parameter-size",
-    ],
+        "8002 00000018 00000000 00000000 00000100000000010000",
+        1,
+        "5 bytes follow",
+    ),
+    ("long-nonce", "8002 00000013 00000000 00000000 0041010000", 1, "limit is 64"),
+    ("long-hmac", "8002 00000013 00000000 00000000 0000010041", 1, "limit is 64"),
+    ("no-parameter-size", "8002 0000000c 00000000 0000", 1, "4 bytes wanted"),
 )
 def test_frames_that_are_refused(answer, sessions, says):
     channel = Scripted(answer)

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
 
-import pytest
-
 from securetrain.attest.node.tpm import endorsement
 from securetrain.attest.node.tpm.client import Tpm
 from securetrain.attest.node.tpm.commands import Command
@@ -13,6 +11,8 @@ from securetrain.evidence.tpm.constants import Attributes, Handle
 from securetrain.evidence.tpm.keys import AK_TEMPLATE
 from tests.attest.node.tpm.simulator import Simulator
 from tests.evidence.tpm import forge
+from tests.tables import each
+from tests.vocabulary import refused
 
 
 def der(size: int, fill: int = 0xAB) -> bytes:
@@ -22,9 +22,9 @@ def der(size: int, fill: int = 0xAB) -> bytes:
 LEAF, FIRST, SECOND = der(1000), der(700, 1), der(900, 2)
 
 
-@pytest.mark.parametrize(
-    ("template", "index"),
-    [
+@each(
+    "template, index",
+    *[
         (t, i)
         for t, i in endorsement.CERTIFICATE_INDICES.items()
         if t[0] != "H" or t in {"H-2", "H-3", "H-4"}
@@ -104,9 +104,7 @@ def test_a_tpm_that_fails_is_not_taken_for_an_empty_one():
     simulator = Simulator("L-1")
     simulator.persistent[0x81010001] = simulator.tpm.ek.public
     simulator.refuse[Command.ReadPublic] = [0x101]
-    with pytest.raises(AttestationError) as error:
-        find(Tpm(simulator))
-    assert error.value.code == "ST-ATTS-153"
+    refused(AttestationError, "ST-ATTS-153", find, Tpm(simulator))
 
 
 def test_the_first_of_two_keys_of_one_template_is_used():
@@ -127,13 +125,13 @@ def test_a_chain_has_at_most_eight_certificates():
     assert find(Tpm(Simulator("L-1", nv=nv))).chain == (der(300),) * 8
 
 
-@pytest.mark.parametrize("padding", [b"", b"\0" * 20, b"\xff" * 20])
+@each("padding", b"", b"\0" * 20, b"\xff" * 20)
 def test_padding_of_a_certificate_is_cut_off(padding):
     key = find(Tpm(Simulator("L-1", nv={0x1C00002: LEAF + padding})))
     assert key.certificate == LEAF
 
 
-@pytest.mark.parametrize("stored", [b"", b"\xff" * 100, LEAF[:-1], b"\x30\x80" + bytes(100)])
+@each("stored", b"", b"\xff" * 100, LEAF[:-1], b"\x30\x80" + bytes(100))
 def test_an_index_without_a_certificate_gives_none(stored):
     key = find(Tpm(Simulator("L-1", nv={0x1C00002: stored})))
     assert (key.template, key.certificate) == ("L-1", b"")
@@ -146,16 +144,12 @@ def test_certificates_are_split():
     assert split_certificates(FIRST + SECOND[:-1]) == [FIRST]
 
 
-@pytest.mark.parametrize(("template", "uses_or"), [("L-1", False), ("H-2", True), ("H-3", True)])
+@each("template, uses_or", ("L-1", False), ("H-2", True), ("H-3", True))
 def test_the_policy_of_the_key_is_satisfied(template, uses_or):
     simulator = Simulator(template)
     tpm = Tpm(simulator)
     key = endorsement.EndorsementKey(
-        template=template,
-        public=simulator.tpm.ek.public,
-        handle=None,
-        certificate=b"",
-        chain=(),
+        template=template, public=simulator.tpm.ek.public, handle=None, certificate=b"", chain=()
     )
     with endorsement.session(tpm, key) as session:
         assert list(simulator.loaded) == [session]

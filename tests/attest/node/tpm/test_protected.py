@@ -27,6 +27,7 @@ from securetrain.evidence.tpm.keys import EK_TEMPLATES
 from securetrain.evidence.tpm.structures import number, parse_public, tpm2b
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.swtpm import SoftwareTpm
+from tests import vocabulary
 from tests.attest.node.tpm.interposer import HEADER, Interposer, flipped
 from tests.attest.node.tpm.test_agent import sources
 from tests.attest.swtpms import needs_swtpm
@@ -124,9 +125,9 @@ def test_a_response_that_was_altered_is_noticed(between, tmp_path):
 
     agent = agent_at(address, tmp_path, Sessions.PROTECTED)
     secret, credential = asked(agent)
-    with pytest.raises(AttestationError) as refused:
-        agent.evidence(BINDING, credential=credential)
-    assert refused.value.code == "ST-ATTS-160"
+    vocabulary.refused(
+        AttestationError, "ST-ATTS-160", agent.evidence, BINDING, credential=credential
+    )
     somebody.on_response = lambda _, response: response
     assert agent.evidence(BINDING, credential=credential).activation == proof(secret)
 
@@ -190,10 +191,10 @@ def test_a_key_of_the_interposer_is_no_salt(between, machine, tmp_path, liar):
         return answer if asks == wanted else response
 
     somebody.on_response = alter
-    with pytest.raises(AttestationError) as refused:
-        agent.evidence(BINDING, credential=credential)
-    assert refused.value.code == "ST-ATTS-160"
-    assert liar in refused.value.what
+    error = vocabulary.refused(
+        AttestationError, "ST-ATTS-160", agent.evidence, BINDING, credential=credential
+    )
+    assert liar in error.what
     assert Command.ActivateCredential not in somebody.commands
     assert Command.StartAuthSession not in somebody.commands[-asks:]
 
@@ -213,9 +214,9 @@ def test_a_name_that_is_not_the_keys_is_noticed(between, tmp_path):
         return flipped(response, HEADER + 2 + size + 2 + 5)  # in the name behind the public area
 
     somebody.on_response = alter
-    with pytest.raises(AttestationError) as refused:
-        agent.evidence(BINDING, credential=credential)
-    assert refused.value.code == "ST-ATTS-160"
+    vocabulary.refused(
+        AttestationError, "ST-ATTS-160", agent.evidence, BINDING, credential=credential
+    )
 
 
 @needs_swtpm
@@ -231,9 +232,9 @@ def test_a_wrong_credential_and_a_broken_one_keep_their_code(between, tmp_path):
         (id_object, tpm2b(b"\0" * 5000)),
         (b"", b""),
     ):
-        with pytest.raises(AttestationError) as refused:
-            agent.evidence(BINDING, credential=wrong)
-        assert refused.value.code == "ST-ATTS-158"
+        vocabulary.refused(
+            AttestationError, "ST-ATTS-158", agent.evidence, BINDING, credential=wrong
+        )
 
 
 @needs_swtpm
@@ -250,9 +251,9 @@ def test_a_tpm_that_goes_away_in_the_middle_is_told_as_that(between, tmp_path):
 
     for direction in ("on_command", "on_response"):
         setattr(somebody, direction, gone)
-        with pytest.raises(AttestationError) as refused:
-            agent.evidence(BINDING, credential=credential)
-        assert refused.value.code == "ST-ATTS-151"
+        vocabulary.refused(
+            AttestationError, "ST-ATTS-151", agent.evidence, BINDING, credential=credential
+        )
         setattr(somebody, direction, lambda _, message: message)
     assert agent.evidence(BINDING, credential=credential).activation == proof(secret)
 
@@ -291,10 +292,10 @@ def test_the_attesters_file_says_which_sessions(tmp_path):
 def test_without_the_extra_nothing_is_opened(machine, tmp_path):
     agent = agent_at(machine.address, tmp_path, Sessions.PROTECTED)
     _, credential = asked(agent)
-    with pytest.raises(AttestationError) as refused:
-        agent.evidence(BINDING, credential=credential)
-    assert refused.value.code == "ST-ATTS-159"
-    assert "[tpm]" in refused.value.fix
+    error = vocabulary.refused(
+        AttestationError, "ST-ATTS-159", agent.evidence, BINDING, credential=credential
+    )
+    assert "[tpm]" in error.fix
     # A renewal carries no secret.
     assert agent.evidence(BINDING).activation == b""
 
@@ -306,9 +307,9 @@ def test_a_library_that_does_not_load_is_no_library(machine, tmp_path, monkeypat
     for sessions in (Sessions.PROTECTED, Sessions.IF_INSTALLED):
         agent = agent_at(machine.address, tmp_path, sessions)
         _, credential = asked(agent)
-        with pytest.raises(AttestationError) as refused:
-            agent.evidence(BINDING, credential=credential)
-        assert refused.value.code == "ST-ATTS-159"
+        vocabulary.refused(
+            AttestationError, "ST-ATTS-159", agent.evidence, BINDING, credential=credential
+        )
 
 
 @needs_swtpm

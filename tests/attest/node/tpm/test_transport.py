@@ -13,6 +13,8 @@ import pytest
 from securetrain.attest.node.tpm import transport
 from securetrain.attest.node.tpm.transport import RESPONSE_LIMIT, connect
 from securetrain.core.errors import AttestationError, UsageError
+from tests.tables import each, forgeries
+from tests.vocabulary import refused
 
 COMMAND = bytes.fromhex("80010000000c0000014500 00".replace(" ", ""))
 GOOD = bytes.fromhex("80010000000a00000000")
@@ -55,7 +57,7 @@ def server(*answers: bytes | None, family: int = socket.AF_UNIX):
             thread.join(5)
 
 
-@pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])
+@each("family", socket.AF_UNIX, socket.AF_INET)
 def test_a_socket_carries_commands(family):
     long = response(4000, bytes(3990))
     with server(GOOD, long, family=family) as address:
@@ -94,57 +96,41 @@ def test_the_largest_response_is_read():
         channel.close()
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        (response(9), "9 bytes"),
-        (response(0), "0 bytes"),
-        (response(RESPONSE_LIMIT + 1, bytes(RESPONSE_LIMIT - 9)), f"{RESPONSE_LIMIT + 1} bytes"),
-        (response(0xFFFFFFFF), "4294967295 bytes"),
-        (GOOD + b"\0", "11 bytes in a response that says it has 10"),
-        (response(12, bytes(20)), "30 bytes in a response that says it has 12"),
-        (bytes(RESPONSE_LIMIT + 100), "0 bytes"),
-    ],
-    ids=[
-        "short-header",
-        "zero",
+@forgeries(
+    "id, answer, says",
+    ("short-header", response(9), "9 bytes"),
+    ("zero", response(0), "0 bytes"),
+    (
         "over-limit",
-        "four-gigabytes",
-        "trailing",
-        "two-at-once",
-        "flood",
-    ],
+        response(RESPONSE_LIMIT + 1, bytes(RESPONSE_LIMIT - 9)),
+        f"{RESPONSE_LIMIT + 1} bytes",
+    ),
+    ("four-gigabytes", response(0xFFFFFFFF), "4294967295 bytes"),
+    ("trailing", GOOD + b"\0", "11 bytes in a response that says it has 10"),
+    ("two-at-once", response(12, bytes(20)), "30 bytes in a response that says it has 12"),
+    ("flood", bytes(RESPONSE_LIMIT + 100), "0 bytes"),
 )
 def test_a_response_that_lies_about_its_size_is_refused(answer, says):
     with server(answer) as address:
         channel = connect(address, 5)
-        with pytest.raises(AttestationError) as error:
-            channel.exchange(COMMAND, 5)
-        assert error.value.code == "ST-ATTS-152"
-        assert says in error.value.what
-        assert error.value.where == address
+        error = refused(AttestationError, "ST-ATTS-152", channel.exchange, COMMAND, 5)
+        assert says in error.what
+        assert error.where == address
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        (b"", "in time"),
-        (GOOD[:9], "in time"),
-        (response(100, bytes(89)), "in time"),
-        (None, "closed the connection after 0 bytes"),
-    ],
-    ids=["silence", "truncated-header", "truncated-body", "closed"],
+@forgeries(
+    "id, answer, says",
+    ("silence", b"", "in time"),
+    ("truncated-header", GOOD[:9], "in time"),
+    ("truncated-body", response(100, bytes(89)), "in time"),
+    ("closed", None, "closed the connection after 0 bytes"),
 )
 def test_silence_is_no_answer(answer, says):
     with server(answer) as address:
         channel = connect(address, 5)
-        with pytest.raises(AttestationError) as error:
-            channel.exchange(COMMAND, 0.1)
-        assert error.value.code == "ST-ATTS-151"
-        assert says in error.value.what
-        assert "power-cycle" in error.value.fix
+        error = refused(AttestationError, "ST-ATTS-151", channel.exchange, COMMAND, 0.1)
+        assert says in error.what
+        assert "power-cycle" in error.fix
 
 
 def test_a_channel_is_not_used_again_after_a_time_out():
@@ -152,18 +138,14 @@ def test_a_channel_is_not_used_again_after_a_time_out():
     with server(b"", GOOD) as address:
         channel = connect(address, 5)
         for says in ("in time", "closed after an earlier failure"):
-            with pytest.raises(AttestationError) as error:
-                channel.exchange(COMMAND, 0.1)
-            assert error.value.code == "ST-ATTS-151"
-            assert says in error.value.what
+            error = refused(AttestationError, "ST-ATTS-151", channel.exchange, COMMAND, 0.1)
+            assert says in error.what
 
 
 def test_a_deadline_that_has_passed_sends_nothing():
     ours, theirs = socket.socketpair()
     channel = transport.Stream(ours.detach(), "pair", managed=False)
-    with pytest.raises(AttestationError) as error:
-        channel.exchange(COMMAND, 0)
-    assert error.value.code == "ST-ATTS-151"
+    refused(AttestationError, "ST-ATTS-151", channel.exchange, COMMAND, 0)
     assert theirs.recv(100) == b""
     theirs.close()
 
@@ -172,10 +154,8 @@ def test_a_connection_that_breaks_while_writing():
     ours, theirs = socket.socketpair()
     theirs.close()
     channel = transport.Stream(ours.detach(), "pair", managed=False)
-    with pytest.raises(AttestationError) as error:
-        channel.exchange(COMMAND, 1)
-    assert error.value.code == "ST-ATTS-151"
-    assert "Broken pipe" in error.value.what
+    error = refused(AttestationError, "ST-ATTS-151", channel.exchange, COMMAND, 1)
+    assert "Broken pipe" in error.what
 
 
 def test_a_device_is_opened_and_talked_to():
@@ -219,23 +199,19 @@ def failing_open(error: OSError):
 )
 def test_a_device_that_cannot_be_opened_says_what_to_do(monkeypatch, error, what, fix):
     monkeypatch.setattr(os, "open", failing_open(error))
-    with pytest.raises(AttestationError) as found:
-        connect("/dev/tpmrm0", 1)
-    assert found.value.code == "ST-ATTS-150"
-    assert found.value.where == "/dev/tpmrm0"
-    assert what in found.value.what
-    assert error.strerror in found.value.what
-    assert fix in found.value.fix
+    found = refused(AttestationError, "ST-ATTS-150", connect, "/dev/tpmrm0", 1)
+    assert found.where == "/dev/tpmrm0"
+    assert what in found.what
+    assert error.strerror in found.what
+    assert fix in found.fix
 
 
 def test_a_file_is_not_a_device(tmp_path):
     path = tmp_path / "tpm"
     path.write_bytes(GOOD)
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(AttestationError) as error:
-        connect(str(path), 1)
-    assert error.value.code == "ST-ATTS-150"
-    assert "not a device" in error.value.what
+    error = refused(AttestationError, "ST-ATTS-150", connect, str(path), 1)
+    assert "not a device" in error.what
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
 
 
@@ -245,39 +221,33 @@ def test_no_software_tpm_listens(tmp_path):
     port = closed.getsockname()[1]
     closed.close()
     for address in (f"unix:{tmp_path}/none", f"tcp:127.0.0.1:{port}"):
-        with pytest.raises(AttestationError) as error:
-            connect(address, 1)
-        assert error.value.code == "ST-ATTS-150"
-        assert error.value.where == address
-        assert "start swtpm" in error.value.fix
+        error = refused(AttestationError, "ST-ATTS-150", connect, address, 1)
+        assert error.where == address
+        assert "start swtpm" in error.fix
 
 
-@pytest.mark.parametrize(
-    ("address", "says"),
-    [
-        ("", "not an address"),
-        ("tpmrm0", "not an address"),
-        ("swtpm:/run/tpm", "not an address"),
-        ("tcp:192.0.2.1:2321", "must be on this machine"),
-        ("tcp:0.0.0.0:2321", "must be on this machine"),
-        ("tcp:[2001:db8::1]:2321", "must be on this machine"),
-        ("tcp:localhost:2321", "numeric host"),
-        ("tcp:127.0.0.1", "numeric host"),
-        ("tcp:127.0.0.1:", "not a port"),
-        ("tcp:127.0.0.1:0", "not a port"),
-        ("tcp:127.0.0.1:65536", "not a port"),
-        ("tcp:127.0.0.1:-1", "not a port"),
-        ("tcp:127.0.0.1:\N{SUPERSCRIPT TWO}", "not a port"),
-        ("tcp:127.0.0.1:x", "not a port"),
-    ],
+@each(
+    "address, says",
+    ("", "not an address"),
+    ("tpmrm0", "not an address"),
+    ("swtpm:/run/tpm", "not an address"),
+    ("tcp:192.0.2.1:2321", "must be on this machine"),
+    ("tcp:0.0.0.0:2321", "must be on this machine"),
+    ("tcp:[2001:db8::1]:2321", "must be on this machine"),
+    ("tcp:localhost:2321", "numeric host"),
+    ("tcp:127.0.0.1", "numeric host"),
+    ("tcp:127.0.0.1:", "not a port"),
+    ("tcp:127.0.0.1:0", "not a port"),
+    ("tcp:127.0.0.1:65536", "not a port"),
+    ("tcp:127.0.0.1:-1", "not a port"),
+    ("tcp:127.0.0.1:\N{SUPERSCRIPT TWO}", "not a port"),
+    ("tcp:127.0.0.1:x", "not a port"),
 )
 def test_addresses_that_are_refused(address, says):
-    with pytest.raises(UsageError) as error:
-        connect(address, 1)
-    assert error.value.code == "ST-USAG-001"
-    assert error.value.where == address
-    assert says in error.value.what
-    assert "tcp:127.0.0.1:PORT" in error.value.fix
+    error = refused(UsageError, "ST-USAG-001", connect, address, 1)
+    assert error.where == address
+    assert says in error.what
+    assert "tcp:127.0.0.1:PORT" in error.fix
 
 
 def test_loopback_of_version_6():
@@ -301,14 +271,10 @@ def test_an_interrupted_exchange_closes_the_channel(monkeypatch):
     monkeypatch.setattr(channel, "_receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         channel.exchange(COMMAND, 1)
-    with pytest.raises(AttestationError) as error:
-        channel.exchange(COMMAND, 1)
-    assert error.value.code == "ST-ATTS-151"
+    refused(AttestationError, "ST-ATTS-151", channel.exchange, COMMAND, 1)
     theirs.close()
 
 
 def test_a_path_may_be_long():
-    with pytest.raises(AttestationError) as error:
-        connect("unix:" + "x" * 200, 1)
-    assert error.value.code == "ST-ATTS-150"
+    refused(AttestationError, "ST-ATTS-150", connect, "unix:" + "x" * 200, 1)
     assert Path("/dev/null").exists()
