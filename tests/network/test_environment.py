@@ -232,17 +232,16 @@ def test_the_machines_own_folder_reaches_the_workers():
 
 
 def test_a_relative_pythonpath_means_the_launchers_directory():
-    judged = []
+    judged, here, profile = [], Path("/here"), NetworkProfile.LOOPBACK
 
     def judge(entry):
         judged.append(entry)
         return "open" if entry.endswith("/open") else ""
 
     base = {"PYTHONPATH": "src:/abs:.:open", "LD_LIBRARY_PATH": "lib"}
-    result = compute(base, cwd=Path("/here"), judge=judge)
+    result = compute(base, cwd=here, judge=judge)
     assert result.env["PYTHONPATH"] == "/here/src:/abs:/here"
     assert result.env["LD_LIBRARY_PATH"] == "lib"
     assert judged == ["lib", "/here/src", "/abs", "/here", "/here/open"]
-    given = {"PYTHONPATH": ":/abs"}
-    empty = worker_environment(given, DEV, NetworkProfile.LOOPBACK, RUN, cwd=Path("/here"))
-    assert empty.env.get("PYTHONPATH", "") in {"", "/abs"}
+    empty = worker_environment({"PYTHONPATH": ":/abs"}, DEV, profile, RUN, cwd=here).env
+    assert empty.get("PYTHONPATH", "") in {"", "/abs"}

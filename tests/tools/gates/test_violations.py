@@ -80,6 +80,7 @@ def test_a_budget_is_raised_with_a_new_reason_only():
     assert growth(Budgets({"a": 3}), before) == ["a: 2 -> 3"]
     assert growth(Budgets({"a": 3, "b": 1}), before) == ["a: 2 -> 3", "b: 0 -> 1"]
     assert growth(Budgets({"a": 3}, (REASON,)), before) == []
+    assert growth(Budgets({"a": 3}, ({**REASON, "to": 9},)), before) == [], "and lowered since"
     assert growth(Budgets({"a": 4}, (REASON,)), before) == ["a: 2 -> 4"]
     assert growth(Budgets({"a": 3}, ({**REASON, "reason": "more"},)), before) == ["a: 2 -> 3"]
     assert growth(Budgets({"a": 3}, (REASON,)), Budgets({"a": 2}, (REASON,))) == ["a: 2 -> 3"]

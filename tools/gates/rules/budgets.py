@@ -91,14 +91,14 @@ def lowered(tree: Tree) -> Budgets:
 def growth(now: Budgets, before: Budgets) -> list[str]:
     """Budgets that were raised since without a reason."""
     reasons = {
-        (one["room"], one["to"])
+        one["room"]: one["to"]
         for one in now.raised
         if one not in before.raised and len(str(one.get("reason", ""))) >= REASON
     }
     return [
         f"{room}: {before.rooms.get(room, 0)} -> {budget}"
         for room, budget in sorted(now.rooms.items())
-        if budget > before.rooms.get(room, 0) and (room, budget) not in reasons
+        if budget > max(before.rooms.get(room, 0), reasons.get(room, 0))
     ]
 
 
