@@ -70,7 +70,8 @@ def _judge(
     else:
         print(f"gates: {len(commits.since(history))} commits were looked at")
     if warned:
-        print(f"gates: {len(warned)} files have more than {modules.LONG} lines (--warnings)")
+        long_ones = f"{len(warned)} files have more than {modules.LONG} lines"
+        print(f"gates: warning: {long_ones}: split them by noun (--warnings names them)")
     first = history.first(LIST)
     once = f" (once {_count(violations.read(first))})" if first else ""
     print(

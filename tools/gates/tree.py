@@ -82,8 +82,9 @@ class Source:
 
     @cached_property
     def strings(self) -> frozenset[str]:
-        """Every string that is written in it."""
-        found = (node.value for node in self.nodes(ast.Constant))
+        """Every string that is written in it, but for docstrings and others that stand alone."""
+        alone = {id(node.value) for node in self.nodes(ast.Expr)}
+        found = (node.value for node in self.nodes(ast.Constant) if id(node) not in alone)
         return frozenset(value for value in found if isinstance(value, str))
 
     @cached_property
