@@ -96,6 +96,22 @@ CASES = [
     ),
     (
         modules.lone,
+        "house/testing/clock.py",
+        {"house/testing/clock.py": CODE, "house/testing/runs.py": "import house.testing.clock\n"},
+        {
+            "house/testing/clock.py": CODE,
+            "house/testing/runs.py": "import house.testing.clock\n",
+            "tests/test_a.py": "from house.testing.clock import x\n",
+        },
+    ),
+    (  # a docstring reaches nothing
+        modules.lone,
+        "house/a/thin.py",
+        {**LONE, "house/a/thin.py": CODE, "house/b/also.py": "'house.a.thin'\n"},
+        {**LONE, "house/a/thin.py": CODE, "house/b/also.py": "start('-m', 'house.a.thin')\n"},
+    ),
+    (
+        modules.lone,
         "house/a/thin.py",
         {
             **LONE,
