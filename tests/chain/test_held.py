@@ -342,6 +342,18 @@ def edit(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[For
     return do
 
 
+def weights(change: Callable[[dict[str, Any]], object]) -> Callable[[Forger], None]:
+    return edit("step 30", change)
+
+
+def steps(first: int, last: int) -> Callable[[Forger], None]:
+    return edit("rows", lambda rows: rows.update(steps=[first, last]))
+
+
+def leaves(*runs: list[int]) -> Callable[[Forger], None]:
+    return edit("rows", lambda rows: rows["files"][0].update(leaves=list(runs)))
+
+
 def swap(forger: Forger, first: str, second: str) -> None:
     one, other = forger.by[first], forger.by[second]
     one["entry"], other["entry"] = other["entry"], one["entry"]
@@ -390,25 +402,25 @@ ATTACKS: dict[str, tuple[str, Callable[[Forger], object]]] = {
     ),
     "two ranks change places": (
         "ST-PACK-131",
-        edit("step 30", lambda w: w["files"][2].update(data=w["files"][3]["data"])),
+        weights(lambda w: w["files"][2].update(data=w["files"][3]["data"])),
     ),
     "cut short": ("ST-PACK-131", lambda f: cut_data(f, 4999)),
     "nothing": ("ST-PACK-131", lambda f: cut_data(f, 0)),
-    "a rank's file is left out": ("ST-PACK-142", edit("step 30", lambda w: w["files"].pop(2))),
-    "all files are left out": ("ST-PACK-142", edit("step 30", lambda w: w["files"].clear())),
+    "a rank's file is left out": ("ST-PACK-142", weights(lambda w: w["files"].pop(2))),
+    "all files are left out": ("ST-PACK-142", weights(lambda w: w["files"].clear())),
     "the bytes are left out": ("ST-PACK-140", lambda f: gone(f, "step 30", "data")),
-    "a twin": ("ST-PACK-101", edit("step 30", lambda w: w["files"].insert(0, w["files"][0]))),
+    "a twin": ("ST-PACK-101", weights(lambda w: w["files"].insert(0, w["files"][0]))),
     "a file of nobody": (
         "ST-PACK-101",
-        edit("step 30", lambda w: w["files"].append(dict(w["files"][0], name="z.pkl"))),
+        weights(lambda w: w["files"].append(dict(w["files"][0], name="z.pkl"))),
     ),
     "a file outside": (
         "ST-PACK-101",
-        edit("step 30", lambda w: w["files"].insert(0, dict(w["files"][0], name="../x"))),
+        weights(lambda w: w["files"].insert(0, dict(w["files"][0], name="../x"))),
     ),
     "weights of the ancestor": ("ST-PACK-101", lambda f: swap(f, "step 30", "step 20")),
     "rows as weights": ("ST-PACK-101", lambda f: swap(f, "step 30", "rows")),
-    "weights as rows": ("ST-PACK-101", edit("step 30", lambda w: w.update(steps=[1, 2]))),
+    "weights as rows": ("ST-PACK-101", weights(lambda w: w.update(steps=[1, 2]))),
     "rows as a whole dataset": ("ST-PACK-101", edit("rows", lambda w: w.pop("steps"))),
     "a row": ("ST-PACK-131", lambda f: flipped(f, "rows", 0)),
     "a row's way up": ("ST-PACK-131", lambda f: flipped(f, "rows", 0, "table")),
@@ -419,29 +431,14 @@ ATTACKS: dict[str, tuple[str, Callable[[Forger], object]]] = {
     "the way up is left out": ("ST-PACK-140", lambda f: gone(f, "rows", "table")),
     "a leaf is left out": ("ST-PACK-142", edit("rows", drop_leaf)),
     "a file of rows is left out": ("ST-PACK-142", edit("rows", lambda w: w["files"].pop())),
-    "leaves far away": (
-        "ST-PACK-142",
-        edit("rows", lambda w: w["files"][0].update(leaves=[[1 << 52, 1 << 52]])),
-    ),
-    "more steps than there are rows of": (
-        "ST-PACK-142",
-        edit("rows", lambda w: w.update(steps=[1, 30])),
-    ),
-    "rows of other steps": ("ST-PACK-142", edit("rows", lambda w: w.update(steps=[21, 30]))),
-    "steps that nobody has done": (
-        "ST-CHAN-016",
-        edit("rows", lambda w: w.update(steps=[11, 1 << 50])),
-    ),
-    "steps backwards": ("ST-PACK-101", edit("rows", lambda w: w.update(steps=[20, 11]))),
-    "a row without its way up": (
-        "ST-PACK-101",
-        edit("rows", lambda w: w["files"][0].pop("table")),
-    ),
-    "rows of no step": ("ST-PACK-101", edit("rows", lambda w: w.update(steps=[0, 20]))),
-    "a size of 2^63": (
-        "ST-PACK-101",
-        edit("rows", lambda w: w["files"][0].update(leaves=[[0, 9]])),
-    ),
+    "leaves far away": ("ST-PACK-142", leaves([1 << 52, 1 << 52])),
+    "more steps than there are rows of": ("ST-PACK-142", steps(1, 30)),
+    "rows of other steps": ("ST-PACK-142", steps(21, 30)),
+    "steps that nobody has done": ("ST-CHAN-016", steps(11, 1 << 50)),
+    "steps backwards": ("ST-PACK-101", steps(20, 11)),
+    "a row without its way up": ("ST-PACK-101", edit("rows", lambda w: w["files"][0].pop("table"))),
+    "rows of no step": ("ST-PACK-101", steps(0, 20)),
+    "a size of 2^63": ("ST-PACK-101", leaves([0, 9])),
     "an unknown field": ("ST-PACK-101", edit("rows", lambda w: w.update(also=1))),
 }
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import pytest
@@ -198,50 +198,120 @@ def gradients(**said: Any) -> dict[str, Any]:
     return {"gradients": GradientRecord(**(plain | said))}
 
 
-LIES: dict[str, tuple[ChainLink, Callable[[Segment], CheckpointPredicate]]] = {}
+Lie: TypeAlias = Callable[[Segment], CheckpointPredicate]
 
 
-def lie(link: ChainLink) -> Callable[[Any], Any]:
-    def note(make: Callable[[Segment], CheckpointPredicate]) -> Any:
+def edited(at: int, counted: dict[str, Any] | None = None, /, **changes: Any) -> Lie:
+    """One record says something else, which all ranks sign; and how the statement counts."""
+
+    def make(s: Segment) -> CheckpointPredicate:
+        s.edit(at, **changes)
+        return s.said(s.kept(), **gradients(**(counted or {})))
+
+    return make
+
+
+def lines(change: Callable[[list[bytes]], object]) -> Lie:
+    """The lines of the records are others, which all ranks sign."""
+
+    def make(s: Segment) -> CheckpointPredicate:
+        change(s.lines)
+        return s.said(s.kept())
+
+    return make
+
+
+def kept(**changes: Any) -> Lie:
+    """The document over the pages says something else."""
+    return lambda s: s.said(s.kept(**changes))
+
+
+def signed_by(change: Callable[[Any], Any]) -> Lie:
+    """The nodes' signatures are others."""
+
+    def make(s: Segment) -> CheckpointPredicate:
+        said = s.said(s.kept())
+        return msgspec.structs.replace(said, node_signatures=change(said.by_nodes))
+
+    return make
+
+
+def recorded_as(run: str, after: int, first: int = 0) -> Lie:
+    return lambda s: s.said(s.keep(recorded(run or s.run, after, s.lines[first:], s.order)))
+
+
+def ordered(s: Segment, order: RowOrder) -> CheckpointPredicate:
+    """All ranks recorded and signed another order than the job's."""
+    s.order, s.lines = order, s.record(order)
+    return s.said(s.kept())
+
+
+def order(**changes: Any) -> Lie:
+    return lambda s: ordered(s, msgspec.structs.replace(ORDER, **changes))
+
+
+def named(cursor_rows: int, digest: str = "da" * 32) -> dict[str, Any]:
+    cursor = {"step": 16, "rows": cursor_rows}
+    return {"dataset": DatasetRef(name="prose", digest=digest, cursor=cursor)}
+
+
+def declare(s: Segment, **data: Any) -> None:
+    """Other settings, which the launcher bound as the job's."""
+    said = SETTINGS | {"data": SETTINGS["data"] | data}  # type: ignore[operator]
+    declared = s.pieces.keep(documents.Declared(program="m", settings=said))
+    s.bound_job = s.pieces.keep(documents.Job(program=None, declared=declared))
+
+
+def with_statement(s: Segment, said: DatasetPredicate) -> Opened:
+    """The segment's dataset, with another statement."""
+    return replace(s.dataset, predicate=said)
+
+
+def rebound(said: CheckpointPredicate, digest: str | None) -> CheckpointPredicate:
+    bound = msgspec.structs.replace(said.bound, step_records=digest)
+    return msgspec.structs.replace(said, bound=bound)
+
+
+def one_row(rows: list[bytes]) -> str:
+    return tree_root([rows[0], b"0:5", *rows[2:]]).hex()
+
+
+# By name: the link that it breaks, and who tells it.
+LIES: dict[str, tuple[ChainLink, Lie]] = {
+    "observed_step_is_called_clean": (GRADIENTS, edited(2, verdict="observed")),
+    "unwatched_step_is_called_clean": (GRADIENTS, edited(2, verdict="unwatched", watched=False)),
+    "refused_steps_are_not_counted": (GRADIENTS, edited(2, {"clean_steps": 5}, verdict="refused")),
+    "clean_steps_are_overstated": (GRADIENTS, edited(6, verdict="settled")),
+    "an_excluded_rank_is_not_told": (GRADIENTS, edited(7, without=(1,))),
+    "judged_steps_are_overstated": (GRADIENTS, lambda s: s.said(s.kept(), **gradients(judged=17))),
+    "a_record_is_left_out": (GRADIENTS, lines(lambda all_: all_.pop(3))),
+    "two_records_are_exchanged": (GRADIENTS, lines(lambda all_: all_.insert(3, all_.pop(4)))),
+    "the_last_steps_are_cut": (GRADIENTS, lines(lambda all_: all_.__delitem__(slice(6, None)))),
+    "the_first_steps_are_cut": (GRADIENTS, recorded_as("", 10, 2)),
+    "records_of_another_run": (GRADIENTS, recorded_as("job-other", 8)),
+    "the_root_is_of_other_records": (GRADIENTS, kept(root="ab" * 32)),
+    "the_count_is_false": (GRADIENTS, kept(count=7)),
+    "the_ranks_signed_no_records": (GRADIENTS, lambda s: rebound(s.said(None), s.kept())),
+    "a_node_is_stripped": (GRADIENTS, signed_by(lambda nodes: nodes[1:])),
+    "rows_of_another_seed": (ROWS, order(seed=8)),
+    "one_step_read_other_rows": (ROWS, edited(5, rows=ORDER.root(13))),
+    "one_row_is_exchanged": (ROWS, edited(3, rows=one_row(list(ORDER.rows(12))))),
+    "rows_come_from_a_part_of_the_data": (ROWS, order(starts=500)),
+    "rows_come_from_another_split": (ROWS, order(split="validation")),
+    "more_rows_are_claimed": (ROWS, lambda s: s.said(s.kept(), **named(65))),
+    "another_dataset_is_named": (ROWS, lambda s: s.said(s.kept(), **named(64, "db" * 32))),
+    "rows_are_shorter_than_the_job_says": (ROWS, order(seq_len=31, starts=969)),
+}
+
+
+def lie(link: ChainLink) -> Callable[[Lie], Lie]:
+    """One that takes more than a change."""
+
+    def note(make: Lie) -> Lie:
         LIES[make.__name__] = link, make
         return make
 
     return note
-
-
-@lie(GRADIENTS)
-def observed_step_is_called_clean(s: Segment) -> CheckpointPredicate:
-    s.edit(2, verdict="observed")
-    return s.said(s.kept())
-
-
-@lie(GRADIENTS)
-def unwatched_step_is_called_clean(s: Segment) -> CheckpointPredicate:
-    s.edit(2, verdict="unwatched", watched=False)
-    return s.said(s.kept())
-
-
-@lie(GRADIENTS)
-def refused_steps_are_not_counted(s: Segment) -> CheckpointPredicate:
-    s.edit(2, verdict="refused")
-    return s.said(s.kept(), **gradients(clean_steps=5))
-
-
-@lie(GRADIENTS)
-def clean_steps_are_overstated(s: Segment) -> CheckpointPredicate:
-    s.edit(6, verdict="settled")
-    return s.said(s.kept(), **gradients(clean_steps=16))
-
-
-@lie(GRADIENTS)
-def an_excluded_rank_is_not_told(s: Segment) -> CheckpointPredicate:
-    s.edit(7, without=(1,))
-    return s.said(s.kept())
-
-
-@lie(GRADIENTS)
-def judged_steps_are_overstated(s: Segment) -> CheckpointPredicate:
-    return s.said(s.kept(), **gradients(judged=17))
 
 
 @lie(GRADIENTS)
@@ -256,48 +326,7 @@ def the_parents_stain_is_washed_off(s: Segment) -> CheckpointPredicate:
 def a_record_is_edited_behind_the_ranks(s: Segment) -> CheckpointPredicate:
     honest = s.said(s.kept())
     s.edit(2, loss=(0.25).hex())
-    return msgspec.structs.replace(
-        honest, bound=msgspec.structs.replace(honest.bound, step_records=s.kept())
-    )
-
-
-@lie(GRADIENTS)
-def a_record_is_left_out(s: Segment) -> CheckpointPredicate:
-    del s.lines[3]
-    return s.said(s.kept())
-
-
-@lie(GRADIENTS)
-def two_records_are_exchanged(s: Segment) -> CheckpointPredicate:
-    s.lines[3], s.lines[4] = s.lines[4], s.lines[3]
-    return s.said(s.kept())
-
-
-@lie(GRADIENTS)
-def the_last_steps_are_cut(s: Segment) -> CheckpointPredicate:
-    del s.lines[6:]
-    return s.said(s.kept())
-
-
-@lie(GRADIENTS)
-def the_first_steps_are_cut(s: Segment) -> CheckpointPredicate:
-    digest = s.keep(recorded(s.run, 10, s.lines[2:], s.order))
-    return s.said(digest)
-
-
-@lie(GRADIENTS)
-def records_of_another_run(s: Segment) -> CheckpointPredicate:
-    return s.said(s.keep(recorded("job-other", 8, s.lines, s.order)))
-
-
-@lie(GRADIENTS)
-def the_root_is_of_other_records(s: Segment) -> CheckpointPredicate:
-    return s.said(s.kept(root="ab" * 32))
-
-
-@lie(GRADIENTS)
-def the_count_is_false(s: Segment) -> CheckpointPredicate:
-    return s.said(s.kept(count=7))
+    return rebound(honest, s.kept())
 
 
 @lie(GRADIENTS)
@@ -328,30 +357,9 @@ def one_leaf_of_a_node_is_of_other_records(s: Segment) -> CheckpointPredicate:
 
 
 @lie(GRADIENTS)
-def the_ranks_signed_no_records(s: Segment) -> CheckpointPredicate:
-    said = s.said(None)
-    return msgspec.structs.replace(
-        said, bound=msgspec.structs.replace(said.bound, step_records=s.kept())
-    )
-
-
-@lie(GRADIENTS)
 def a_rank_is_stripped(s: Segment) -> CheckpointPredicate:
     said = s.each_alone(s.said(s.kept()))
     return msgspec.structs.replace(said, signatures=said.signatures[1:])
-
-
-@lie(GRADIENTS)
-def a_node_is_stripped(s: Segment) -> CheckpointPredicate:
-    said = s.said(s.kept())
-    return msgspec.structs.replace(said, node_signatures=said.by_nodes[1:])
-
-
-@lie(ROWS)
-def rows_of_another_seed(s: Segment) -> CheckpointPredicate:
-    s.order = msgspec.structs.replace(ORDER, seed=8)
-    s.lines = s.record(s.order)
-    return s.said(s.kept())
 
 
 @lie(ROWS)
@@ -361,70 +369,9 @@ def rows_of_a_hidden_seed(s: Segment) -> CheckpointPredicate:
 
 
 @lie(ROWS)
-def one_step_read_other_rows(s: Segment) -> CheckpointPredicate:
-    s.edit(5, rows=ORDER.root(13))
-    return s.said(s.kept())
-
-
-@lie(ROWS)
-def one_row_is_exchanged(s: Segment) -> CheckpointPredicate:
-    rows = list(ORDER.rows(12))
-    rows[1] = b"0:5"
-    s.edit(3, rows=tree_root(rows).hex())
-    return s.said(s.kept())
-
-
-@lie(ROWS)
-def rows_come_from_a_part_of_the_data(s: Segment) -> CheckpointPredicate:
-    s.order = msgspec.structs.replace(ORDER, starts=500)
-    s.lines = s.record(s.order)
-    return s.said(s.kept())
-
-
-@lie(ROWS)
-def rows_come_from_another_split(s: Segment) -> CheckpointPredicate:
-    s.order = msgspec.structs.replace(ORDER, split="validation")
-    s.lines = s.record(s.order)
-    return s.said(s.kept())
-
-
-@lie(ROWS)
-def more_rows_are_claimed(s: Segment) -> CheckpointPredicate:
-    ref = DatasetRef(name="prose", digest="da" * 32, cursor={"step": 16, "rows": 65})
-    return s.said(s.kept(), dataset=ref)
-
-
-@lie(ROWS)
-def another_dataset_is_named(s: Segment) -> CheckpointPredicate:
-    ref = DatasetRef(name="prose", digest="db" * 32, cursor={"step": 16, "rows": 64})
-    return s.said(s.kept(), dataset=ref)
-
-
-def declare(s: Segment, **data: Any) -> None:
-    """Other settings, which the launcher bound as the job's."""
-    said = SETTINGS | {"data": SETTINGS["data"] | data}  # type: ignore[operator]
-    declared = s.pieces.keep(documents.Declared(program="m", settings=said))
-    s.bound_job = s.pieces.keep(documents.Job(program=None, declared=declared))
-
-
-def ordered(s: Segment, order: RowOrder) -> CheckpointPredicate:
-    """All ranks recorded and signed another order than the job's."""
-    s.order = order
-    s.lines = s.record(order)
-    return s.said(s.kept())
-
-
-@lie(ROWS)
-def rows_are_shorter_than_the_job_says(s: Segment) -> CheckpointPredicate:
-    return ordered(s, msgspec.structs.replace(ORDER, seq_len=31, starts=969))
-
-
-@lie(ROWS)
 def a_step_has_fewer_rows_than_the_job_says(s: Segment) -> CheckpointPredicate:
-    s.order = msgspec.structs.replace(ORDER, batch_rows=2)
-    s.lines = s.record(s.order)
-    ref = DatasetRef(name="prose", digest="da" * 32, cursor={"step": 16, "rows": 32})
-    return s.said(s.kept(), dataset=ref)
+    ordered(s, msgspec.structs.replace(ORDER, batch_rows=2))
+    return s.said(s.kept(), **named(32))
 
 
 @lie(ROWS)
@@ -436,11 +383,9 @@ def windows_come_in_an_order_that_nobody_asked_for(s: Segment) -> CheckpointPred
 @lie(ROWS)
 def windows_come_in_turn(s: Segment) -> CheckpointPredicate:
     declare(s, order="epochs", epochs=9)
-    order = msgspec.structs.replace(ORDER, kind="epochs", starts=31, epochs=9)
-    s.order, s.lines = order, s.record(order)
-    honest = s.said(s.kept())
-    assert s.judge(honest, ROWS)[0] is LinkState.VERIFIED
-    return ordered(s, msgspec.structs.replace(order, sequential=True))
+    windows = msgspec.structs.replace(ORDER, kind="epochs", starts=31, epochs=9)
+    assert s.judge(ordered(s, windows), ROWS)[0] is LinkState.VERIFIED
+    return ordered(s, msgspec.structs.replace(windows, sequential=True))
 
 
 @lie(ROWS)
@@ -472,11 +417,6 @@ def what_was_removed_is_read(s: Segment) -> CheckpointPredicate:
     left = msgspec.structs.replace(ORDER, starts=918)
     assert s.judge(ordered(s, left), ROWS)[0] is LinkState.VERIFIED
     return ordered(s, ORDER)
-
-
-def with_statement(s: Segment, said: DatasetPredicate) -> Opened:
-    """The segment's dataset, with another statement."""
-    return replace(s.dataset, predicate=said)
 
 
 @lie(ROWS)
@@ -521,9 +461,7 @@ def test_a_lie_is_broken_at_its_link(checks, segment, monkeypatch, name):
 def test_what_is_not_there_is_missing(segment):
     said = segment.said(segment.kept())
     bare = msgspec.structs.replace(said, node_signatures=UNSET, members=[])
-    unbound = msgspec.structs.replace(
-        said, bound=msgspec.structs.replace(said.bound, step_records=None)
-    )
+    unbound = rebound(said, None)
     for link in (ROWS, GRADIENTS):
         assert segment.judge(bare, link)[0] is LinkState.MISSING
         assert segment.judge(unbound, link)[0] is LinkState.MISSING

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -27,7 +27,14 @@ from securetrain.chain import documents, pack_pieces, packing, tables
 from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.judging import judge
 from securetrain.chain.links import Given, Subject, Verdict, code_of
-from securetrain.chain.records import Recorder, StepRecords, TabledRecords, recorded, records_of
+from securetrain.chain.records import (
+    Recorder,
+    StepRecord,
+    StepRecords,
+    TabledRecords,
+    recorded,
+    records_of,
+)
 from securetrain.chain.store import InMemory
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError
@@ -36,7 +43,7 @@ from securetrain.guard import Judged, Layout, StepTable, hash_of
 from securetrain.guard.openings import anchors_of, opening_of
 from securetrain.policy.load import load_policy
 from tests import vocabulary
-from tests.chain.conftest import NOW, Job
+from tests.chain.conftest import NOW, Job, opened
 from tests.chain.switches import Switches, hold, refusing_checks
 from tests.chain.test_steps import Segment
 
@@ -261,180 +268,103 @@ def test_a_run_is_followed_through_its_checkpoints(job):
     # What is wrong with the first is not passed over in the second.
     first.edit(2, seeds=("ab" * 32,))
     wrong = first.said(first.kept())
-    bad = Opened(
-        kind=Kind.CHECKPOINT,
-        predicate=wrong,
-        digest="aa" * 32,
-        key_ids=frozenset(),
-        statement="a0" * 32,
-    )
+    bad = replace(opened(wrong), statement="a0" * 32)
     second.pieces.pieces.update(first.pieces.pieces)
     assert second.verdict(said, {"aa" * 32: bad}).state is LinkState.MISSING
 
 
-LIES: dict[str, tuple[ChainLink, Callable[[Job], Tabled]]] = {}
+Lie: TypeAlias = Callable[[Job], Tabled]
+Spoil: TypeAlias = Callable[[dict[str, np.ndarray]], object]
 
 
-def lie(make: Callable[[Job], Tabled]) -> Any:
-    LIES[make.__name__] = TABLES, make
+def guarded(**said: Any) -> Lie:
+    return lambda job: Tabled(job, guarded=Guarded(**said))
+
+
+def spoiled(at: int, spoil: Spoil, **said: Any) -> Lie:
+    """The guard saw this at a step, and all ranks call it clean."""
+    return guarded(spoil={at: spoil}, **said)
+
+
+def received(where: Any, factor: float) -> Spoil:
+    def spoil(said: dict[str, np.ndarray]) -> None:
+        said["received"][where] *= factor
+
+    return spoil
+
+
+def gross(said: dict[str, np.ndarray]) -> None:
+    said["groups"][1] *= 1000
+    said["received"][:] = said["groups"].mean(axis=0)
+
+
+def edited(at: int, change: Callable[[Tabled, list[StepRecord]], dict[str, Any]]) -> Lie:
+    """One record says something else, which all ranks sign."""
+
+    def make(job: Job) -> Tabled:
+        segment = Tabled(job)
+        _, records = records_of(segment.pieces, segment.kept()) or (None, [])
+        segment.edit(at, **change(segment, records))
+        return segment
+
     return make
 
 
-@lie
-def a_rank_without_numbers_is_called_clean(job: Job) -> Tabled:
-    def spoil(said: dict[str, np.ndarray]) -> None:
-        said["groups"][1, 2, 5] = np.nan
-
-    return Tabled(job, guarded=Guarded(spoil={5: spoil}))
+def holding(name: str, data: bytes) -> Callable[[Tabled, list[StepRecord]], dict[str, Any]]:
+    """A record names other bytes, which are there."""
+    return lambda segment, _: {name: segment.pieces.put(data)}
 
 
-@lie
-def a_gross_rank_is_called_clean(job: Job) -> Tabled:
-    def spoil(said: dict[str, np.ndarray]) -> None:
-        said["groups"][1] *= 1000
-        said["received"][:] = said["groups"].mean(axis=0)
-
-    return Tabled(job, guarded=Guarded(spoil={9: spoil}))
-
-
-@lie
-def a_reduction_that_was_changed_is_called_clean(job: Job) -> Tabled:
-    def spoil(said: dict[str, np.ndarray]) -> None:
-        said["received"][:, 1] *= 1.01
-
-    return Tabled(job, guarded=Guarded(spoil={5: spoil}))
-
-
-@lie
-def one_rank_received_something_else(job: Job) -> Tabled:
-    def spoil(said: dict[str, np.ndarray]) -> None:
-        said["received"][3, 1] *= 1.01
-
-    return Tabled(job, guarded=Guarded(spoil={5: spoil}))
-
-
-@lie
-def a_refused_step_becomes_a_clean_one(job: Job) -> Tabled:
+def refused_before(job: Job) -> Tabled:
     """All ranks together alter the word, and not the table."""
-
-    def spoil(said: dict[str, np.ndarray]) -> None:
-        said["groups"][0] = np.inf
-
-    segment = Tabled(job, guarded=Guarded(spoil={5: spoil}))
+    segment = spoiled(5, lambda said: said["groups"].__setitem__(0, np.inf))(job)
     segment.edit(4, verdict="refused", norm="nan")
     segment.edit(4, verdict="clean", norm=(1.25).hex())
     return segment
 
 
-@lie
-def a_table_under_another_seed(job: Job) -> Tabled:
-    return Tabled(job, guarded=Guarded(under={5: b"s" * 32}))
-
-
-@lie
-def a_seed_that_nobody_committed_to(job: Job) -> Tabled:
-    segment = Tabled(job)
-    mine = opening_of("batch|0|1", [bytes([7]) * 32] * RANKS)
-    segment.edit(4, seeds=(segment.pieces.put(mine),))
-    return segment
-
-
-@lie
-def a_seed_of_the_step_before(job: Job) -> Tabled:
-    segment = Tabled(job)
-    known, records = records_of(segment.pieces, segment.kept()) or (None, [])
-    del known
-    segment.edit(4, seeds=records[3].seeds)
-    return segment
-
-
-@lie
-def a_seed_that_was_drawn_for_something_else(job: Job) -> Tabled:
-    return Tabled(job, guarded=Guarded(context={5: "again|1"}))
-
-
-@lie
-def one_of_a_ranks_preimages_is_another(job: Job) -> Tabled:
-    segment = Tabled(job)
-    _, records = records_of(segment.pieces, segment.kept()) or (None, [])
+def other_preimage(segment: Tabled, records: list[StepRecord]) -> dict[str, Any]:
     opening = segment.pieces.pieces[records[4].seeds[0]]
     changed = opening[:-1] + bytes([opening[-1] ^ 1])
-    segment.edit(4, seeds=(segment.pieces.put(changed),))
-    return segment
+    return {"seeds": (segment.pieces.put(changed),)}
 
 
-@lie
-def seeds_that_lead_to_no_commitment(job: Job) -> Tabled:
-    segment = Tabled(job)
-    segment.edit(0, anchors=None)
-    return segment
-
-
-@lie
-def commitments_of_others(job: Job) -> Tabled:
-    segment = Tabled(job)
-    segment.edit(0, anchors=segment.pieces.put(Beacon(seed=8).anchors))
-    return segment
-
-
-@lie
-def commitments_that_are_none(job: Job) -> Tabled:
-    segment = Tabled(job)
-    segment.edit(0, anchors=segment.pieces.put(b"x" * (RANKS * 32)))
-    return segment
-
-
-@lie
-def more_is_claimed_to_be_learned(job: Job) -> Tabled:
-    segment = Tabled(job)
-    segment.edit(6, learned=9)
-    return segment
-
-
-@lie
-def everything_is_claimed_to_be_forgotten(job: Job) -> Tabled:
-    segment = Tabled(job)
-    segment.edit(6, learned=1)
-    return segment
-
-
-@lie
-def a_rank_is_cut_off(job: Job) -> Tabled:
-    segment = Tabled(job)
-    _, records = records_of(segment.pieces, segment.kept()) or (None, [])
+def without_a_rank(segment: Tabled, records: list[StepRecord]) -> dict[str, Any]:
     table = segment.pieces.pieces[str(records[4].table)]
-    segment.edit(4, table=segment.pieces.put(table[: -(32 + 4 * SIZE * 10)]))
-    return segment
+    return {"table": segment.pieces.put(table[: -(32 + 4 * SIZE * 10)])}
 
 
-@lie
-def a_table_that_is_none(job: Job) -> Tabled:
-    segment = Tabled(job)
-    segment.edit(4, table=segment.pieces.put(b"{}\n"))
-    return segment
+def my_seed(segment: Tabled, _: object) -> dict[str, Any]:
+    mine = opening_of("batch|0|1", [bytes([7]) * 32] * RANKS)
+    return {"seeds": (segment.pieces.put(mine),)}
 
 
-@lie
-def a_table_of_another_number_of_ranks(job: Job) -> Tabled:
-    layout = msgspec.structs.replace(LAYOUT, ranks=2, owners=(0, 0))
-    return Tabled(job, guarded=Guarded(layout=layout))
-
-
-@lie
-def a_rounding_that_lets_everything_pass(job: Job) -> Tabled:
-    def spoil(said: dict[str, np.ndarray]) -> None:
-        said["received"][:, 1] *= 2
-
-    layout = msgspec.structs.replace(LAYOUT, roundoff=(0.5).hex())
-    return Tabled(job, guarded=Guarded(spoil={5: spoil}, layout=layout))
-
-
-@lie
-def seeds_of_one_batch_too_many(job: Job) -> Tabled:
-    segment = Tabled(job)
-    _, records = records_of(segment.pieces, segment.kept()) or (None, [])
-    segment.edit(4, seeds=records[4].seeds * 2)
-    return segment
+TWO = msgspec.structs.replace(LAYOUT, ranks=2, owners=(0, 0))
+ROUGH = msgspec.structs.replace(LAYOUT, roundoff=(0.5).hex())
+LIES: dict[str, Lie] = {
+    "a_rank_without_numbers_is_called_clean": spoiled(
+        5, lambda said: said["groups"].__setitem__((1, 2, 5), np.nan)
+    ),
+    "a_gross_rank_is_called_clean": spoiled(9, gross),
+    "a_reduction_that_was_changed_is_called_clean": spoiled(5, received(np.s_[:, 1], 1.01)),
+    "one_rank_received_something_else": spoiled(5, received(np.s_[3, 1], 1.01)),
+    "a_refused_step_becomes_a_clean_one": refused_before,
+    "a_table_under_another_seed": guarded(under={5: b"s" * 32}),
+    "a_seed_that_nobody_committed_to": edited(4, my_seed),
+    "a_seed_of_the_step_before": edited(4, lambda _, records: {"seeds": records[3].seeds}),
+    "a_seed_that_was_drawn_for_something_else": guarded(context={5: "again|1"}),
+    "one_of_a_ranks_preimages_is_another": edited(4, other_preimage),
+    "seeds_that_lead_to_no_commitment": edited(0, lambda *_: {"anchors": None}),
+    "commitments_of_others": edited(0, holding("anchors", Beacon(seed=8).anchors)),
+    "commitments_that_are_none": edited(0, holding("anchors", b"x" * (RANKS * 32))),
+    "more_is_claimed_to_be_learned": edited(6, lambda *_: {"learned": 9}),
+    "everything_is_claimed_to_be_forgotten": edited(6, lambda *_: {"learned": 1}),
+    "a_rank_is_cut_off": edited(4, without_a_rank),
+    "a_table_that_is_none": edited(4, holding("table", b"{}\n")),
+    "a_table_of_another_number_of_ranks": guarded(layout=TWO),
+    "a_rounding_that_lets_everything_pass": spoiled(5, received(np.s_[:, 1], 2), layout=ROUGH),
+    "seeds_of_one_batch_too_many": edited(4, lambda _, records: {"seeds": records[4].seeds * 2}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -450,7 +380,7 @@ def said_of(verdict: Verdict) -> str:
 @pytest.mark.forgery
 @pytest.mark.parametrize("name", sorted(LIES))
 def test_a_lie_is_broken_at_its_link(checks, job, monkeypatch, name):
-    segment = LIES[name][1](job)
+    segment = LIES[name](job)
     said = segment.said(segment.kept())
     verdict = segment.verdict(said)
     assert verdict.state is LinkState.BROKEN, verdict
