@@ -8,6 +8,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
 from securetrain.artifacts.checkpoint.load import load
 from securetrain.artifacts.checkpoint.save import save
@@ -108,8 +109,8 @@ def test_a_policy_expects_too(swapped, trust, now, number):
     place, digest = swapped
     fields, code = asked_of_toy(digest)[number]
     loaded = load_policy("dev")
-    checkpoint = msgspec.structs.replace(loaded.policy.checkpoint, expect=Expect(**fields))
-    policy = msgspec.structs.replace(loaded.policy, checkpoint=checkpoint)
+    checkpoint = replace(loaded.policy.checkpoint, expect=Expect(**fields))
+    policy = replace(loaded.policy, checkpoint=checkpoint)
     with pytest.raises(IntegrityError) as error:
         load({"w": torch.zeros(64)}, place, trust=trust, policy=policy, now=now)
     assert error.value.code == code

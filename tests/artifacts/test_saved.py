@@ -8,8 +8,8 @@ import shutil
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.artifacts.saved.judging import covering, has_saved, verify_saved
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
@@ -54,7 +54,7 @@ def say(path, form, now, *names, **changes):
         place=folder.name,
         files=files,
     )
-    return msgspec.structs.replace(said, **changes)
+    return replace(said, **changes)
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_policy_gets_what_such_a_statement_does_not_say(saved, trust, now):
 def test_a_statement_that_does_not_agree_with_itself_is_none(saved, keys, trust, now, change):
     said = say(saved / "step-3", Form.DIRECTORY, now, ".metadata", "__0_0.distcp")
     with pytest.raises((IdentityError, IntegrityError)):
-        open_saved(sign_saved(msgspec.structs.replace(said, **change), keys.checkpoint), trust, "x")
+        open_saved(sign_saved(replace(said, **change), keys.checkpoint), trust, "x")
 
 
 def test_a_signature_of_a_checkpoint_is_none_on_files(saved, keys, trust, now):

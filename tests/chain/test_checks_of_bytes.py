@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.artifacts.statement import DatasetPredicate, Parent
 from securetrain.chain import documents, held, packed, packing, records, unpacking
@@ -134,13 +134,13 @@ def test_only_the_pages_that_leaves_are_in_are_touched() -> None:
 
 def wanted_of(run: Whole, **changes: Any) -> dict[str, set[int]]:
     """The rows of two steps of the first checkpoint, which says something else."""
-    said = msgspec.structs.replace(run.made[0], **changes)
+    said = replace(run.made[0], **changes)
     return rows_wanted([opened(said)], run.dataset, run.job.pieces, (1, 2))
 
 
 def test_rows_of_another_dataset_are_not_these(run: Whole) -> None:
     assert wanted_of(run).keys() == {"a.bin", "b.bin"}
-    other = msgspec.structs.replace(run.made[0].dataset, digest="ab" * 32)
+    other = replace(run.made[0].dataset, digest="ab" * 32)
     vocabulary.refused(IntegrityError, "read another dataset", wanted_of, run, dataset=other)
 
 
@@ -151,19 +151,19 @@ def test_rows_that_the_order_does_not_have_are_not_packed(run: Whole) -> None:
 
 
 def test_rows_of_documents_are_no_stretches_of_bytes(run: Whole) -> None:
-    in_turn = msgspec.structs.replace(ORDER, kind="epochs", epochs=1, sequential=True)
+    in_turn = replace(ORDER, kind="epochs", epochs=1, sequential=True)
     line, data, pieces = with_order(run, in_turn)
     vocabulary.refused(UsageError, "cut from documents", rows_wanted, line, data, pieces, (1, 2))
     settings = {"seed": 7, "data": {"format": "text", "train_split": "train"}}
     declared = run.job.pieces.keep(documents.Declared(program="p", settings=settings))
     job = run.job.pieces.keep(documents.Job(program=None, module="m", declared=declared))
     with pytest.raises(UsageError, match="cut from documents"):
-        wanted_of(run, bound=msgspec.structs.replace(run.made[0].bound, job=job))
+        wanted_of(run, bound=replace(run.made[0].bound, job=job))
 
 
 def test_the_line_of_a_run_ends_at_what_is_no_checkpoint(run: Whole) -> None:
     assert isinstance(run.dataset.predicate, DatasetPredicate)
-    said = msgspec.structs.replace(run.made[1], parents=[Parent(digest=run.dataset.digest)])
+    said = replace(run.made[1], parents=[Parent(digest=run.dataset.digest)])
     assert main_line(opened(said), [run.dataset]) == [opened(said)]
 
 
@@ -233,7 +233,7 @@ def test_more_steps_than_pages_hold_are_said(monkeypatch: Any) -> None:
 def test_the_first_version_names_nothing_of_tables(job: Job, named: dict[str, Any]) -> None:
     segment = Segment(job)
     line = canonical.decode(segment.lines[0], StepRecord)
-    segment.lines[0] = canonical.encode(msgspec.structs.replace(line, **named))
+    segment.lines[0] = canonical.encode(replace(line, **named))
     pieces = InMemory()
     for tabled in (True, False):
         made = recorded("job-1", 8, segment.lines, ORDER, tabled=tabled)
@@ -337,19 +337,19 @@ def test_the_format_is_the_jobs_or_the_datasets(subtests):
         ({}, {"format": "of nobody"}, None),
     ):
         with subtests.test(metadata=metadata, data=data):
-            said = msgspec.structs.replace(dataset(), metadata=metadata)
+            said = replace(dataset(), metadata=metadata)
             assert format_of(said, {"data": data}) == found
 
 
 def test_no_row_ends_behind_the_data() -> None:
     """An order that says more places than there are, windows after the last, and no data at all."""
-    short = msgspec.structs.replace(SHORT, starts=969)
+    short = replace(SHORT, starts=969)
     steps_ = range(1, 400)
     assert RowBytes.of(dataset(), SHORT, 1).leaves(steps_, 1024) == {"a.bin": {0}}
     with pytest.raises(IntegrityError, match="ends behind the data"):
         RowBytes.of(dataset(1000), short, 1).leaves(steps_, 1024)
     with pytest.raises(IntegrityError, match="ends behind the data"):
         RowBytes.of(dataset(0), SHORT, 1).leaves([1], 1024)
-    windows = msgspec.structs.replace(SHORT, kind="epochs", starts=31, epochs=1)
+    windows = replace(SHORT, kind="epochs", starts=31, epochs=1)
     with pytest.raises(IntegrityError, match="after the last row"):
         RowBytes.of(dataset(), windows, 1).leaves([9], 1024)

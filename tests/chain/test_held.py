@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.artifacts.dataset import VerifiedDataset
 from securetrain.artifacts.dataset.sign import About, sign_in_place
@@ -239,7 +239,7 @@ def test_the_same_bytes_wherever_it_is_packed(run: Whole, whole: Path) -> None:
 def test_what_cannot_be_packed_is_said(run: Whole, tmp_path: Path) -> None:
     for rows, code in (((31, 31), "ST-CHAN-016"), ((0, 3), "ST-CHAN-016")):
         vocabulary.refused(SecureTrainError, code, run.packed, Wanted(rows=rows), "none.stpack")
-    line, data_, pieces = with_order(run, msgspec.structs.replace(ORDER, batch_rows=1 << 20))
+    line, data_, pieces = with_order(run, replace(ORDER, batch_rows=1 << 20))
     vocabulary.refused(UsageError, "ST-USAG-001", held.rows_wanted, line, data_, pieces, (1, 2))
     newest = max((run.root / "checkpoints").iterdir())
     for name in ("rank-00001.bin", INDEX, "../../data/a.bin"):
@@ -263,9 +263,7 @@ def with_order(run: Whole, order: RowOrder) -> Any:
     made = recorded("job-1", 0, [canonical.dumps(one) for one in records], order)
     for data in (made.document, *made.pages):
         run.job.pieces.put(data)
-    said = msgspec.structs.replace(
-        run.made[0], bound=msgspec.structs.replace(run.made[0].bound, step_records=made.digest)
-    )
+    said = replace(run.made[0], bound=replace(run.made[0].bound, step_records=made.digest))
     return [opened(said)], run.dataset, run.job.pieces
 
 
@@ -492,7 +490,7 @@ def test_a_large_file_is_read_in_pieces(run: Whole, tmp_path: Path) -> None:
     data = random.Random(1).randbytes(1 << 20) * 64
     path = tmp_path / "rank-00000.bin"
     path.write_bytes(data)
-    said: CheckpointPredicate = msgspec.structs.replace(
+    said: CheckpointPredicate = replace(
         run.made[0],
         tree=TreeInfo.of(TreeParams()),
         files=[RankFile(name=path.name, size=len(data), root=_root(data), rank=0)],

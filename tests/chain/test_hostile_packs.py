@@ -31,6 +31,7 @@ from tests.chain.switches import Switches, hold, refusing_checks
 
 BLOBS: Final = "blobs/sha256/"
 MALFORMED: Final = "ST-PACK-101"
+GONE: Final = "ST-PACK-140"
 STATEMENT: Final = b'{"payload":"e30="}'
 OTHERS: Final = tuple(bytes([65 + n]) * (n * 97) for n in range(5))
 Edit = Callable[["Raw"], None]
@@ -208,9 +209,8 @@ attack("a size without an end", in_header(124, b"777777777777"))
 attack("a size with spaces", in_header(124, b"       443 \0"))
 attack("a size that is no number", in_header(124, b"4x3        \0"))
 attack("a size of nothing", in_header(124, bytes(12)))
-attack(
-    "a small size, as large ones are written", in_header(124, b"\x80" + (291).to_bytes(11, "big"))
-)
+small = b"\x80" + (291).to_bytes(11, "big")
+attack("a small size, as large ones are written", in_header(124, small))
 
 
 def in_members(change: Callable[[list[tuple[str, bytes]]], object]) -> Edit:
@@ -237,11 +237,7 @@ attack("a twin before it", in_place(lambda name, data: [(name, b"other"), (name,
 attack("a twin of the index", in_members(lambda all_: all_.insert(2, all_[1])))
 attack("a second beginning", in_members(lambda all_: all_.extend(all_[:2])))
 attack("out of order", in_members(lambda all_: all_.insert(-2, all_.pop())))
-attack(
-    "a name in capitals",
-    renamed(lambda name: BLOBS + name[len(BLOBS) :].upper()),
-    "ST-PACK-140",
-)
+attack("a name in capitals", renamed(lambda name: BLOBS + name[len(BLOBS) :].upper()), GONE)
 attack("a name upwards", renamed(lambda name: "../" + name))
 attack("a name from the root", renamed(lambda name: "/" + name))
 attack("a name with a dot", renamed(lambda name: "./" + name))
@@ -249,22 +245,12 @@ attack("a name with two slashes", renamed(lambda name: name.replace("/", "//")))
 attack("a longer name", renamed(lambda name: name + "0"))
 attack("a name of many bytes", renamed(lambda name: name + "0" * 200))
 attack("a name of another script", renamed(lambda name: name[:-1] + "\u0430"))
-attack(
-    "a name with an end inside",
-    renamed(lambda name: name[:-4] + "\0" + name[-3:]),
-    "ST-PACK-140",
-)
+attack("a name with an end inside", renamed(lambda name: name[:-4] + "\0" + name[-3:]), GONE)
 attack("a document is left out", in_place(lambda *_: []), "ST-PACK-140")
-attack(
-    "a document of nobody",
-    in_members(lambda all_: all_.append((BLOBS + "f" * 64, b"x"))),
-    "ST-PACK-141",
-)
-attack(
-    "other bytes of the same size",
-    in_place(lambda name, data: [(name, b"?" * len(data))]),
-    "ST-PACK-130",
-)
+stray = BLOBS + "f" * 64, b"x"
+attack("a document of nobody", in_members(lambda all_: all_.append(stray)), "ST-PACK-141")
+other_bytes = in_place(lambda name, data: [(name, b"?" * len(data))])
+attack("other bytes of the same size", other_bytes, "ST-PACK-130")
 attack("no bytes at all", in_place(lambda name, _: [(name, b"")]), "ST-PACK-140")
 
 
@@ -378,10 +364,6 @@ def layer(number: int, **fields: Any) -> Edit:
     return in_manifest(lambda said: said["layers"][number].update(fields))
 
 
-def update(said: dict[str, Any], plain: Any) -> None:
-    plain.update(said)
-
-
 MANIFESTS: dict[str, dict[str, Any]] = {
     "of another version": {"schemaVersion": 3},
     "of another type": {"mediaType": "application/vnd.oci.image.index.v1+json"},
@@ -390,21 +372,15 @@ MANIFESTS: dict[str, dict[str, Any]] = {
     "without documents": {"layers": []},
 }
 for what, said in MANIFESTS.items():
-    attack(f"manifest: {what}", in_manifest(partial(update, said)))
+    attack(f"manifest: {what}", in_manifest(partial(lambda said, plain: plain.update(said), said)))
 attack("manifest: a document twice", in_manifest(lambda m: m["layers"].append(m["layers"][-1])))
 attack("manifest: its subject twice", in_manifest(lambda m: m["layers"].append(m["layers"][0])))
 attack("manifest: out of order", in_manifest(lambda m: m["layers"].insert(1, m["layers"].pop())))
-attack(
-    "manifest: another subject",
-    in_manifest(lambda m: m["layers"].sort(key=lambda one: one["size"])),
-)
-attack(
-    "manifest: a document that is not there",
-    in_manifest(
-        lambda m: m["layers"].append(described("a/b", b"?") | {"digest": "sha256:" + "f" * 64})
-    ),
-    "ST-PACK-140",
-)
+by_size = in_manifest(lambda m: m["layers"].sort(key=lambda one: one["size"]))
+attack("manifest: another subject", by_size)
+absent = described("a/b", b"?") | {"digest": "sha256:" + "f" * 64}
+missing = in_manifest(lambda m: m["layers"].append(absent))
+attack("manifest: a document that is not there", missing, GONE)
 attack("manifest: a document is not named", in_manifest(lambda m: m["layers"].pop()), "ST-PACK-141")
 attack("manifest: an artifact's type", layer(2, artifactType="a/b"))
 attack("manifest: a longer document", layer(2, size=1 << 40), "ST-PACK-140")
@@ -417,33 +393,32 @@ attack("manifest: a digest in capitals", layer(2, digest="sha256:" + "A" * 64))
 attack("manifest: a digest with a line", layer(2, digest="sha256:" + "a" * 64 + "\n"))
 attack("manifest: a type of many letters", layer(2, mediaType="a" * 129))
 attack("manifest: addresses to load it from", layer(2, urls=["http://example.com/x"]))
-attack("index: two manifests", sets(edit_index=lambda i: i["manifests"].append(i["manifests"][0])))
-attack("index: none", sets(edit_index=lambda i: i["manifests"].clear()))
-attack(
-    "index: another manifest",
-    sets(edit_index=lambda i: i["manifests"][0].update(digest="sha256:" + "a" * 64)),
-    "ST-PACK-140",
-)
-attack(
-    "index: a document as the manifest",
-    sets(
-        edit_index=lambda i: i["manifests"][0].update(
-            described("", OTHERS[2]) | {"mediaType": container.MANIFEST_TYPE}
-        )
-    ),
-)
-attack(
-    "index: a larger manifest",
-    sets(edit_index=lambda i: i["manifests"][0].update(size=1 << 40)),
-    "ST-PACK-140",
-)
+
+
+def in_index(change: Callable[[list[Any]], object]) -> Edit:
+    return sets(edit_index=lambda index: change(index["manifests"]))
+
+
+def names(**fields: Any) -> Edit:
+    """The index names a manifest of these words."""
+    return in_index(lambda named: named[0].update(fields))
+
+
+attack("index: two manifests", in_index(lambda named: named.append(named[0])))
+attack("index: none", in_index(list.clear))
+attack("index: another manifest", names(digest="sha256:" + "a" * 64), "ST-PACK-140")
+other = described(container.MANIFEST_TYPE, OTHERS[2])
+attack("index: a document as the manifest", names(**other))
+attack("index: a larger manifest", names(size=1 << 40), "ST-PACK-140")
 
 # --- the list of contents ---
 
 
-def listed(change: Callable[[Any], object]) -> Edit:
+def listed(change: Callable[[list[Any]], object]) -> Edit:
+    """The list of statements is another."""
+
     def do(raw: Raw) -> None:
-        change(raw.contents)
+        change(raw.contents["statements"])
 
     return do
 
@@ -453,19 +428,15 @@ def spelled(spell: Callable[[bytes], bytes]) -> Edit:
 
 
 attack("contents: none", sets(listed=b"none"))
-attack(
-    "contents: two lists",
-    sets(more=[(packing.CONTENTS_TYPE, dumps({"statements": [{"statement": "0" * 64}]}))]),
-)
-attack("contents: of nothing", listed(lambda plain: plain["statements"].clear()))
-attack(
-    "contents: about another statement",
-    listed(lambda plain: plain["statements"].insert(0, {"statement": digest_of(OTHERS[2])})),
-)
+second = dumps({"statements": [{"statement": "0" * 64}]})
+attack("contents: two lists", sets(more=[(packing.CONTENTS_TYPE, second)]))
+attack("contents: of nothing", listed(lambda said: said.clear()))
+about = {"statement": digest_of(OTHERS[2])}
+attack("contents: about another statement", listed(lambda said: said.insert(0, about)))
 
 
-def lists(value: object, plain: Any) -> None:
-    plain["statements"].append({"statement": value})
+def lists(value: object, said: list[Any]) -> None:
+    said.append({"statement": value})
 
 
 for what, value in {
@@ -476,7 +447,7 @@ for what, value in {
     "a path": "../" * 21 + "x",
 }.items():
     attack(f"contents: {what} as a statement", listed(partial(lists, value)))
-attack("contents: an unknown key", listed(lambda plain: plain["statements"][0].update(also=1)))
+attack("contents: an unknown key", listed(lambda said: said[0].update(also=1)))
 for spelling in (
     "spaces",
     "a mark of the byte order",
@@ -488,10 +459,8 @@ for spelling in (
     attack(f"contents: {spelling}", spelled(SPELLINGS[spelling]))
 attack("contents: lists in lists", sets(listed=deep(100_000)))
 attack("contents: a key twice", spelled(lambda data: data[:-1] + b',"statements":[]}'))
-attack(
-    "contents: more than a pack has",
-    listed(lambda plain: plain["statements"].extend([{"statement": "0"}] * (1 << 17))),
-)
+too_many = [{"statement": "0"}] * (1 << 17)
+attack("contents: more than a pack has", listed(lambda said: said.extend(too_many)))
 
 
 @pytest.fixture(scope="module")
@@ -508,9 +477,7 @@ def test_what_is_nearly_a_pack_is_refused(checks: Switches, name: str, tmp_path:
     edit(raw)
     path = tmp_path / "x.stpack"
     path.write_bytes(raw.made())
-    with pytest.raises(SecureTrainError) as refused:
-        read_all(path)
-    assert refused.value.code == code, refused.value
+    vocabulary.refused(SecureTrainError, code, read_all, path)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["x.stpack"]
     hold(checks, "container", name, lambda: reason_of(path))
 
@@ -523,24 +490,22 @@ def reason_of(path: Path) -> str:
     return ""
 
 
-def test_the_honest_one_is_taken(tmp_path: Path) -> None:
-    path = tmp_path / "x.stpack"
-    path.write_bytes(Raw().made())
-    assert is_pack(path)
-    read_all(path)
-    documents = [Document.of(kind, data) for kind, data in Raw().documents()]
-    container.write_pack(tmp_path / "y.stpack", documents[0], documents[1:])
-    assert (tmp_path / "y.stpack").read_bytes() == path.read_bytes()
-
-
-# --- what is asked of the container besides ---
-
-
 @pytest.fixture
 def honest(tmp_path: Path) -> Path:
     path = tmp_path / "x.stpack"
     path.write_bytes(Raw().made())
     return path
+
+
+def test_the_honest_one_is_taken(honest: Path, tmp_path: Path) -> None:
+    assert is_pack(honest)
+    read_all(honest)
+    documents = [Document.of(kind, data) for kind, data in Raw().documents()]
+    container.write_pack(tmp_path / "y.stpack", documents[0], documents[1:])
+    assert (tmp_path / "y.stpack").read_bytes() == honest.read_bytes()
+
+
+# --- what is asked of the container besides ---
 
 
 def test_a_pack_is_told_by_its_beginning(honest: Path, tmp_path: Path) -> None:
@@ -580,9 +545,7 @@ def test_a_manifest_has_a_limit(honest: Path, tmp_path: Path, monkeypatch: Any) 
     """Neither is one read that is larger, nor written."""
     documents = [Document.of(kind, data) for kind, data in Raw().documents()]
     monkeypatch.setattr(container, "MAX_MANIFEST", 900)
-    with pytest.raises(SecureTrainError) as refused:
-        read_all(honest)
-    assert (refused.value.code, refused.value.what) == ("ST-PACK-140", "the manifest")
+    assert vocabulary.refused(SecureTrainError, GONE, read_all, honest).what == "the manifest"
     with pytest.raises(UsageError, match="more than a pack holds"):
         container.write_pack(tmp_path / "y.stpack", documents[0], documents[1:])
     assert not (tmp_path / "y.stpack").exists()

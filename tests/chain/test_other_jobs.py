@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.artifacts.statement import Bound
 from securetrain.chain.judging import judge
@@ -63,7 +63,7 @@ def trust(cluster: ClusterCA, *jobs: str) -> TrustRoot:
         )
         for job in jobs
     ]
-    document = msgspec.structs.replace(plain, authorities=named)
+    document = replace(plain, authorities=named)
     return TrustRoot.parse(sign_document(document, [root]), NOW)
 
 
@@ -73,9 +73,7 @@ def test_another_jobs_membership_counts_only_where_no_job_is_named(cluster: Clus
     weak = Elsewhere(name="run-7", tier=NodeTier.SELF_ASSERTED, cluster=cluster)
     strong = Elsewhere(name="run-8", tier=NodeTier.TEE, cluster=cluster, pieces=weak.pieces)
     honest = weak.checkpoint(run_id="job-4f1c")
-    lie = msgspec.structs.replace(
-        honest, nodes=strong.refs(), bound=Bound(membership=strong.keeper.bound(1))
-    )
+    lie = replace(honest, nodes=strong.refs(), bound=Bound(membership=strong.keeper.bound(1)))
     links = (ChainLink.MEMBERSHIP, ChainLink.NODES)
     every = weak.given(trust(cluster, ""))
     for link in links:

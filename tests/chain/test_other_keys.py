@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.artifacts.lineage import proof_name
 from securetrain.artifacts.statement import (
@@ -79,7 +79,7 @@ class Logged(Run):
             TrustRole.WITNESS: RoleKeys([key.key_id for key in self.witnesses], 2),
         }
         added = key_table([key.public for key in (self.log_key, *self.witnesses)])
-        changed = msgspec.structs.replace(
+        changed = replace(
             plain,
             keys={**plain.keys, **added},
             roles={**plain.roles, **extra},
@@ -214,8 +214,8 @@ def data_trust(run: Run, key: PrivateKey, role: TrustRole = TrustRole.DATASET) -
 
 def with_dataset(run: Run, ref: DatasetRef, statement: str) -> CheckpointPredicate:
     honest = run.said(dataset=ref)
-    bound = msgspec.structs.replace(honest.bound, dataset=statement)
-    return msgspec.structs.replace(honest, bound=bound)
+    bound = replace(honest.bound, dataset=statement)
+    return replace(honest, bound=bound)
 
 
 def test_a_dataset_with_a_key_of_its_own(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_another_dataset_is_named_by_its_link(tmp_path: Path, lie: str, monkeypa
     ref, statement = signed_dataset(run, key)
     match lie:
         case "of that name":
-            ref = msgspec.structs.replace(ref, digest="33" * 32)
+            ref = replace(ref, digest="33" * 32)
         case "of another key":
             ref, statement = signed_dataset(run, other, root="44" * 32)
         case _:
@@ -269,8 +269,8 @@ def test_a_base_model_of_another_run_is_an_ancestor(tmp_path: Path, roles: Roles
     base.save(base.said(files=[file]))
     base.keep()
     said = run.said(parents=[Parent(digest=digest_of(base.made[-1]), role=ParentRole.BASE)])
-    bound = msgspec.structs.replace(said.bound, parents=base.statements)
-    run.save(msgspec.structs.replace(said, bound=bound, created=NOW + 9 * MINUTE))
+    bound = replace(said.bound, parents=base.statements)
+    run.save(replace(said, bound=bound, created=NOW + 9 * MINUTE))
     run.keep()
     out = run.root / "a.stpack"
     newest = run.root / "checkpoints" / "step-00000010"

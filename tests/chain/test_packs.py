@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.artifacts.statement import (
     Bound,
@@ -216,15 +217,13 @@ def altered(run: Run, **changes: Any) -> CheckpointPredicate:
 
 def of_bound(run: Run, **changes: Any) -> CheckpointPredicate:
     honest = run.said()
-    return msgspec.structs.replace(honest, bound=msgspec.structs.replace(honest.bound, **changes))
+    return replace(honest, bound=replace(honest.bound, **changes))
 
 
 def of_nodes(run: Run, **changes: Any) -> CheckpointPredicate:
     honest = run.said()
     first, *others = honest.nodes
-    return msgspec.structs.replace(
-        honest, nodes=[msgspec.structs.replace(first, **changes), *others]
-    )
+    return replace(honest, nodes=[replace(first, **changes), *others])
 
 
 def of_another_run(run: Run) -> CheckpointPredicate:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.artifacts.statement import CheckpointPredicate, PolicyRef
 from securetrain.chain.packed import PackResult
@@ -94,8 +95,8 @@ def run(machine: Machine, tmp_path: Path) -> AttestedRun:
 def with_evidence(run: AttestedRun, **presented: str) -> CheckpointPredicate:
     """The checkpoint's key binds other evidence behind the coordinator's very own result."""
     (kept,) = run.attested.kept().values()
-    shown = msgspec.structs.replace(kept.presented, **presented)
-    swapped = run.job.pieces.keep(msgspec.structs.replace(kept, presented=shown))
+    shown = replace(kept.presented, **presented)
+    swapped = run.job.pieces.keep(replace(kept, presented=shown))
     return rebound(run.job, run.honest(), {"appraised": (swapped,)})
 
 

@@ -13,8 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 import securetrain
 from securetrain.artifacts.statement import Opened, Parent
@@ -116,7 +116,7 @@ class Log:
             TrustRole.WITNESS: [one.public for one in self.witnesses],
         }
         made = trust_document(roles, NOW - timedelta(days=9), NOW + timedelta(days=300))
-        made = msgspec.structs.replace(made, log_origin="log.example/team")
+        made = replace(made, log_origin="log.example/team")
         self.trust = TrustRoot.parse(sign_document(made, [self.root]), NOW)
 
     def checkpoint(self, path: Path, *times: Any, entry: bytes = b"x") -> Path:
@@ -154,7 +154,7 @@ def test_another_program_s_steps_are_not_done_again(job, module):
     """Scripts of others, `fit` and what they optimize with: said, and never passed."""
     segment = Segment(job, after=0)
     before = documents.decode(segment.pieces.pieces[segment.bound_job], documents.Job)
-    segment.bound_job = segment.pieces.keep(msgspec.structs.replace(before, module=module))
+    segment.bound_job = segment.pieces.keep(replace(before, module=module))
     for digest in (segment.kept(), None):
         said = segment.said(digest, parents=[])
         opened = Opened(kind=Kind.CHECKPOINT, predicate=said, digest="cc" * 32, key_ids=frozenset())
@@ -210,7 +210,7 @@ def compared(
 
 
 def changed(step: int, **said: Any) -> list[StepRecord]:
-    return [msgspec.structs.replace(one, **said) if one.step >= step else one for one in RECORDS]
+    return [replace(one, **said) if one.step >= step else one for one in RECORDS]
 
 
 def test_equal_steps_are_equal():
@@ -238,7 +238,7 @@ def test_the_first_step_that_differs_is_named(said, comparison, step):
 
 
 def test_what_ranks_said_of_their_gradients_counts_on_the_same_mesh_alone():
-    tabled = [msgspec.structs.replace(one, table="ab" * 32, learned=3) for one in RECORDS]
+    tabled = [replace(one, table="ab" * 32, learned=3) for one in RECORDS]
 
     def found(recorded: list[StepRecord], made: list[StepRecord], how: Comparison) -> Any:
         rank = SegmentFound(records=tuple(made), tensors=(tensor(),))
@@ -248,15 +248,14 @@ def test_what_ranks_said_of_their_gradients_counts_on_the_same_mesh_alone():
 
     # What the ranks drew, and how much a guard had learned, is another process's.
     again = [
-        msgspec.structs.replace(one, seeds=("cd" * 32,), anchors="ef" * 32, learned=9, anew=True)
-        for one in tabled
+        replace(one, seeds=("cd" * 32,), anchors="ef" * 32, learned=9, anew=True) for one in tabled
     ]
     assert found(tabled, again, Comparison.EXACT).ok
     assert found(RECORDS, again, Comparison.EXACT).ok  # of version 1, which has none
-    other = [*again[:3], msgspec.structs.replace(again[3], table="ba" * 32), *again[4:]]
+    other = [*again[:3], replace(again[3], table="ba" * 32), *again[4:]]
     assert found(tabled, other, Comparison.EXACT).step == 12
     assert "its table" in found(tabled, other, Comparison.EXACT).problems[0]
-    none = [msgspec.structs.replace(one, table=None) for one in again]
+    none = [replace(one, table=None) for one in again]
     assert found(tabled, none, Comparison.EXACT).step == 9
     assert found(tabled, other, Comparison.BOUND).ok
 
@@ -383,7 +382,7 @@ def test_another_environment_is_said():
         {"devices": ("H100",)},
         {"declared": {"deterministic": "True"}},
     ):
-        assert next(iter(said)) in environment_differs(run, msgspec.structs.replace(run, **said))
+        assert next(iter(said)) in environment_differs(run, replace(run, **said))
 
 
 def test_a_directory_that_is_nowhere_is_named(tmp_path):
@@ -420,7 +419,7 @@ class Replays:
         self.trust = TrustRoot.parse(sign_document(made, [self.root]), NOW)
 
     def segment(self, **said: Any) -> ReplayedSegment:
-        return msgspec.structs.replace(segment_said("cc" * 32, compared()), **said)
+        return replace(segment_said("cc" * 32, compared()), **said)
 
     def said(self, *segments: ReplayedSegment, **said: Any) -> Replay:
         fields: dict[str, Any] = {
@@ -478,9 +477,7 @@ def test_a_replay_shows_nothing_of_a_checkpoint_with_two_before_it(replays):
     """It began at one of them; what the other brought in was not done again."""
     said = replays.opened.predicate
     two = [*said.parents, Parent(digest="ab" * 32)]
-    opened = dataclasses.replace(
-        replays.opened, predicate=msgspec.structs.replace(said, parents=two)
-    )
+    opened = dataclasses.replace(replays.opened, predicate=replace(said, parents=two))
     assert replays.judged(replays.said()).state is LinkState.VERIFIED, "the control"
     replays.opened = opened
     assert replays.judged(replays.said()).state is LinkState.MISSING
@@ -507,12 +504,12 @@ def test_drawn_segments_speak_for_the_others_when_all_of_them_were_done(replays)
     mine = replays.segment(word=Word.PLAUSIBLE)
     assert replays.judged(replays.said(mine, other, sample=drawn)).state is LinkState.VERIFIED
     assert replays.judged(replays.said(mine, other)).state is LinkState.MISSING
-    few = msgspec.structs.replace(drawn, drawn=2)
+    few = replace(drawn, drawn=2)
     assert replays.judged(replays.said(mine, other, sample=few)).state is LinkState.MISSING
-    none = msgspec.structs.replace(drawn, drawn=0)
+    none = replace(drawn, drawn=0)
     assert replays.judged(replays.said(mine, other, sample=none)).state is LinkState.MISSING
     for word in (Word.OPEN, Word.BROKEN):
-        bad = msgspec.structs.replace(other, word=word)
+        bad = replace(other, word=word)
         state = replays.judged(replays.said(mine, bad, other, sample=drawn)).state
         assert state is LinkState.MISSING
 

@@ -15,6 +15,7 @@ import sys
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from securetrain.core.errors import NetworkError
@@ -111,8 +112,8 @@ ATTACK = {
 @pytest.mark.parametrize("allowed", [(), ("NCCL_*",)], ids=["as shipped", "NCCL_* allowed"])
 @pytest.mark.parametrize("profile", [P.LOOPBACK, P.OVERLAY, P.OVERLAY_ROOTLESS, P.NCCL_TLS])
 def test_40_nccl_stays_on_sockets(tmp_path, profile, allowed):
-    fabric = msgspec.structs.replace(DEV.fabric, allow_environment=allowed)
-    policy = msgspec.structs.replace(DEV, fabric=fabric)
+    fabric = replace(DEV.fabric, allow_environment=allowed)
+    policy = replace(DEV, fabric=fabric)
     env = worker_environment(ATTACK, policy, profile, tmp_path).env
     assert (env["NCCL_NET"], env["NCCL_IB_DISABLE"]) == ("Socket", "1")
     assert env["NCCL_NET_PLUGIN"] == "none"

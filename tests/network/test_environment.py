@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
@@ -23,12 +23,9 @@ def compute(base, *, policy=DEV, **more):
 
 
 def with_policy(**sections):
-    return msgspec.structs.replace(
+    return replace(
         DEV,
-        **{
-            name: msgspec.structs.replace(getattr(DEV, name), **fields)
-            for name, fields in sections.items()
-        },
+        **{name: replace(getattr(DEV, name), **fields) for name, fields in sections.items()},
     )
 
 

@@ -19,9 +19,9 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from securetrain.core.errors import AdmissionError, SecureTrainError, UsageError
 from securetrain.identity.cluster_ca import ClusterCA
@@ -311,11 +311,8 @@ def test_a_job_that_has_ended_begins_anew_when_its_leases_have(three):
     three.tools.wait_until(lambda: state_of(three).closed, "it is noted")
     three.die()
     state = state_of(three)
-    held = [
-        msgspec.structs.replace(h, lease_ends=h.lease_ends - timedelta(days=1))
-        for h in state.members
-    ]
-    three.memory.save(msgspec.structs.replace(state, members=tuple(held)))
+    held = [replace(h, lease_ends=h.lease_ends - timedelta(days=1)) for h in state.members]
+    three.memory.save(replace(state, members=tuple(held)))
     coordinator = three.again()
     assert not coordinator.closed
     assert coordinator.epoch == 0, "and epochs go on"
@@ -469,9 +466,7 @@ def test_a_damaged_or_foreign_state_is_refused(three, how):
         "bit": bytes([*data[:200], data[200] ^ 1, *data[201:]]),
         "short": data[:-10],
         "key": encode_state(state_of(three), PrivateKey.generate()),
-        "job": encode_state(
-            msgspec.structs.replace(state_of(three), job="job-2"), three.memory.key
-        ),
+        "job": encode_state(replace(state_of(three), job="job-2"), three.memory.key),
         "nonsense": b"[]",
         "empty": b"",
     }

@@ -11,8 +11,8 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.attest.fleet.guest_list import Guest
 from securetrain.attest.fleet.intake import Intake, Rule
@@ -88,7 +88,7 @@ def test_a_listener_that_is_not_the_tokens(office, tmp_path):
     impostor = Office(tmp_path / "impostor")
     token = office.token()
     with impostor.open():
-        elsewhere = msgspec.structs.replace(token, port=impostor.address[1])
+        elsewhere = replace(token, port=impostor.address[1])
         refused("ST-ADMN-002", office.join, elsewhere, Machine("node-4"))
     assert impostor.desk.waiting() == []
     impostor.desk.close()
@@ -399,7 +399,7 @@ def test_refusals_of_machines_with_a_token_are_in_the_ledger(office):
         token = office.token()
         stranger = Machine("node-4", maker=Authority("somebody else's root"))
         refused("ST-ATTS-107", office.join, token, stranger)
-        unknown = msgspec.structs.replace(token, secret=bytes(16))
+        unknown = replace(token, secret=bytes(16))
         refused("ST-ADMN-014", office.join, unknown, Machine("node-4"))
         wait_for(office.seen, 2)
         office.join(token, Machine("node-4"))

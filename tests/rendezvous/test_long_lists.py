@@ -7,8 +7,8 @@ A list counts as long from a few bytes on here, so that the boot of a test machi
 
 from concurrent.futures import ThreadPoolExecutor
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.attest.node.attester import sign_evidence
 from securetrain.attest.node.tpm import measurements
@@ -211,7 +211,7 @@ def test_a_list_is_asked_for_only_when_all_before_it_holds(job, machines, policy
 
 
 def with_tpm(said, **changes):
-    return msgspec.structs.replace(said, tpm=msgspec.structs.replace(said.tpm, **changes))
+    return replace(said, tpm=replace(said.tpm, **changes))
 
 
 def sign(body, found, identity):

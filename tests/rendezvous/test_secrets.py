@@ -7,9 +7,9 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from msgspec.structs import replace
 
 from securetrain.core.errors import AdmissionError, UsageError
 from securetrain.core.vocabulary import NodeTier
@@ -42,8 +42,8 @@ def begin(job, tools, place):
 
     def start(rules, nodes=1, most=0, **settings):
         plain = tools.make_policy().policy
-        node = msgspec.structs.replace(plain.node, secrets=rules)
-        policy = msgspec.structs.replace(plain, node=node)
+        node = replace(plain.node, secrets=rules)
+        policy = replace(plain, node=node)
         vault = Vault.open(policy, [f"{name}=file:{place}" for name in rules], {})
         loaded = LoadedPolicy(policy=policy, digest=digest_of(policy))
         job.start(nodes, most or nodes, policy=loaded, vault=vault, last_call=0.1, **settings)
@@ -224,13 +224,13 @@ def test_a_secret_opens_for_its_question_and_for_nothing_else():
         )
         asked, said = answer_for(desk)
         sealed = seal(desk.public, CANARY, about(**changed))
-        one = msgspec.structs.replace(said.given[0], sealed=sealed)
-        forged = msgspec.structs.replace(said, given=(one,))
+        one = replace(said.given[0], sealed=sealed)
+        forged = replace(said, given=(one,))
         refused(AdmissionError, "ST-ADMN-045", hear, asked, forged)
     # Its own words on another connection, in answer to another question, or without one.
     asked, said = answer_for(desk)
     refused(AdmissionError, "ST-ADMN-045", hear, asked, said, b"\2" * 32)
-    later = msgspec.structs.replace(asked, nonce=b"\0" * 16)
+    later = replace(asked, nonce=b"\0" * 16)
     refused(AdmissionError, "ST-ADMN-045", hear, later, said)
     refused(AdmissionError, "ST-ADMN-045", hear, None, said)
     # Another node that has all of it.
@@ -243,8 +243,8 @@ def test_a_secret_opens_for_its_question_and_for_nothing_else():
 
 def test_where_a_secret_lies(tmp_path, place, tools):
     plain = tools.make_policy().policy
-    node = msgspec.structs.replace(plain.node, secrets={"token": ANYBODY})
-    policy = msgspec.structs.replace(plain, node=node)
+    node = replace(plain.node, secrets={"token": ANYBODY})
+    policy = replace(plain, node=node)
 
     def opened(*given, environ=None):
         return Vault.open(policy, given, {} if environ is None else environ).sources["token"].held

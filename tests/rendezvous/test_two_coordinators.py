@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.core.errors import AdmissionError
 from securetrain.identity.cluster_ca import ClusterCA
@@ -174,7 +174,7 @@ def forged(two, how) -> Any:
     hour = timedelta(hours=1)
     match how:
         case "number":
-            return msgspec.structs.replace(good, number=7)
+            return replace(good, number=7)
         case "of a node":
             leaf = two.job.ca.issue(Role.NODE, key.public, now, node="node-0", lifetime=hour)
             return sign_generation(two.job.name, 7, leaf, key).statement
@@ -190,7 +190,7 @@ def forged(two, how) -> Any:
                 two.job.name, 7, two.first._reception.context() and _leaf(two), key
             ).statement
         case _:
-            return msgspec.structs.replace(good, certificate="-----BEGIN NONSENSE-----")
+            return replace(good, certificate="-----BEGIN NONSENSE-----")
 
 
 def _leaf(two):
@@ -235,7 +235,7 @@ def test_the_same_number_of_another_epoch_is_not_the_same_epoch(two):
     state = two.second._returning
     with two.second._lock:
         ours = two.second._assembly.membership
-        other = msgspec.structs.replace(ours, epoch=1)
+        other = replace(ours, epoch=1)
         two.second._assembly.membership, two.second._assembly._epoch = other, 1
     assert set(state.expected) == set(NODES)
     member = two.members["node-0"]

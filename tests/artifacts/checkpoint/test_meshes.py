@@ -5,8 +5,8 @@
 from datetime import timedelta
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.artifacts import verify_path
 from securetrain.artifacts.statement.members import issue
@@ -42,9 +42,7 @@ def test_ddp_to_fsdp2_with_tp_and_back_is_equal_bit_by_bit(run):
 
 def test_every_rank_has_signed(run, trust, now):
     policy = load_policy("dev").policy
-    asked = msgspec.structs.replace(
-        policy, checkpoint=msgspec.structs.replace(policy.checkpoint, require_rank_signatures=True)
-    )
+    asked = replace(policy, checkpoint=replace(policy.checkpoint, require_rank_signatures=True))
     for name in ("ddp", "2d"):
         assert verify_path(run[0] / name, trust=trust, policy=None, now=now).ok
         result = verify_path(run[0] / name, trust=trust, policy=asked, now=now)

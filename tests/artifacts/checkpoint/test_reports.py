@@ -6,9 +6,9 @@ import dataclasses
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from securetrain.artifacts.checkpoint.reports import Report, problems_of, signatures_in
 from securetrain.artifacts.statement import members
@@ -31,10 +31,8 @@ class Save:
         term = (now - timedelta(hours=1), now + timedelta(hours=1))
         self.signers = [members.issue("run-1", f"node-{n}", term, keys.admitter) for n in (0, 1)]
         (only,) = made.files
-        files = [
-            msgspec.structs.replace(only, name=f"rank-{n:05d}.bin", rank=n) for n in range(WORLD)
-        ]
-        self.plain = msgspec.structs.replace(made, world_size=WORLD, files=files, nodes=[])
+        files = [replace(only, name=f"rank-{n:05d}.bin", rank=n) for n in range(WORLD)]
+        self.plain = replace(made, world_size=WORLD, files=files, nodes=[])
         self.messages = members.messages_of(self.plain)
         self.reports: dict[int, Report] = {}
         for ranks, signer in zip(OF, self.signers, strict=True):
@@ -49,9 +47,7 @@ class Save:
     def predicate(self, **changed: Report) -> CheckpointPredicate:
         """The statement as the coordinator puts it together; `changed` has reports as ``r1``."""
         reports = self.reports | {int(name[1:]): report for name, report in changed.items()}
-        found: CheckpointPredicate = msgspec.structs.replace(
-            self.plain, **signatures_in(reports, WORLD)
-        )
+        found: CheckpointPredicate = replace(self.plain, **signatures_in(reports, WORLD))
         return found
 
 
@@ -173,7 +169,7 @@ def test_nobody_signs(save):
         rank: change(one, key="", sig="", certificate="", ranks=(), leaves=())
         for rank, one in save.reports.items()
     }
-    said = msgspec.structs.replace(save.plain, **signatures_in(reports, WORLD))
+    said = replace(save.plain, **signatures_in(reports, WORLD))
     assert said.signed_ranks == []
     assert said.node_signatures is UNSET, "nothing is said where nothing was signed"
     assert list(problems_of(said)) == []

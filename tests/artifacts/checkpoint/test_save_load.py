@@ -5,9 +5,9 @@ import pickle
 from datetime import timedelta
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -336,18 +336,16 @@ def test_what_the_policy_asks(saved, load_it, now):
     with pytest.raises(IntegrityError) as caught:
         load_it(target, path, policy=hardened)
     assert caught.value.code == "ST-CKPT-122"  # no rank has signed
-    alone = msgspec.structs.replace(
-        hardened.checkpoint, require_rank_signatures=False, require_head=False
-    )
-    hardened = msgspec.structs.replace(hardened, checkpoint=alone)
+    alone = replace(hardened.checkpoint, require_rank_signatures=False, require_head=False)
+    hardened = replace(hardened, checkpoint=alone)
     assert load_it(target, path, policy=hardened).step == 5
     late = now + timedelta(days=91)
     with pytest.raises(IntegrityError) as caught:
         load_it(target, path, policy=hardened, now=late)
     assert caught.value.code == "ST-CKPT-150"
-    fips = msgspec.structs.replace(
+    fips = replace(
         hardened,
-        checkpoint=msgspec.structs.replace(hardened.checkpoint, algorithm=HashAlgorithm.SHA256),
+        checkpoint=replace(hardened.checkpoint, algorithm=HashAlgorithm.SHA256),
     )
     vocabulary.refused(IntegrityError, "ST-CKPT-121", load_it, target, path, policy=fips)
     refused = GradientRecord(verdict=GradientVerdict.REFUSED, judged=3, refused=3)

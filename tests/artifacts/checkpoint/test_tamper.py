@@ -7,9 +7,9 @@ import pickle
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
 from securetrain.artifacts import load, save
 from securetrain.artifacts.statement.reading import LeafReader, SignedFile
@@ -18,7 +18,6 @@ from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core.errors import IntegrityError
 from tests.artifacts.checkpoint.worlds import DATA, SMALL, context_of, flip, stock_load, stock_save
 from tests.trees import tree_of
-
 
 TABLE = f"{DATA}.leaves"
 
@@ -182,10 +181,8 @@ def test_a_strangers_signature(saved, refusal, keys):
 def swap(index: index_file.Index) -> index_file.Index:
     """The index of `state()` with one tensor shifted onto the other's bytes."""
     first, second = index.tensors
-    chunk = msgspec.structs.replace(first.chunks[0], offset=second.chunks[0].offset)
-    return msgspec.structs.replace(
-        index, tensors=(msgspec.structs.replace(first, chunks=(chunk,)), second)
-    )
+    chunk = replace(first.chunks[0], offset=second.chunks[0].offset)
+    return replace(index, tensors=(replace(first, chunks=(chunk,)), second))
 
 
 @pytest.mark.parametrize(

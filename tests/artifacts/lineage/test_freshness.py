@@ -5,8 +5,8 @@
 import hashlib
 from datetime import timedelta
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.artifacts import verify_path
 from securetrain.artifacts.lineage import freshness
@@ -97,9 +97,7 @@ def test_without_being_asked_an_old_checkpoint_is_what_it_was_signed_as(run, tru
 
 def test_a_policy_can_ask_for_the_head(run, codes, trust, now):
     policy = load_policy("dev").policy
-    asked = msgspec.structs.replace(
-        policy, checkpoint=msgspec.structs.replace(policy.checkpoint, require_head=True)
-    )
+    asked = replace(policy, checkpoint=replace(policy.checkpoint, require_head=True))
     folder, _ = run
     assert "ST-CKPT-151" in {
         p.code for p in verify_path(folder / "c1", trust=trust, policy=asked, now=now).problems
@@ -234,11 +232,11 @@ def test_heads_never_go_back_and_are_a_chain(run, keys, trust, now):
     storage = LocalStorage(folder)
     refused(IntegrityError, "ST-CKPT-171", advance, storage, made[1], keys.checkpoint, trust, now)
     before = (folder / HEAD).read_bytes()
-    after = advance(storage, msgspec.structs.replace(made[2], seq=7), keys.checkpoint, trust, now)
+    after = advance(storage, replace(made[2], seq=7), keys.checkpoint, trust, now)
     assert len(after.prev) == 64
     assert after.prev == hashlib.sha256(before).hexdigest()
     # The numbers of another run in the same folder begin where they like.
-    other = msgspec.structs.replace(made[0], run_id="run-2")
+    other = replace(made[0], run_id="run-2")
     assert advance(storage, other, keys.checkpoint, trust, now).run_id == "run-2"
 
 
@@ -404,8 +402,8 @@ def test_a_head_beside_it_is_asked_unless_the_caller_goes_by_its_own_ledger(code
     assert codes("c1", Freshness()) == ["ST-CKPT-151"]
     assert codes("c1", Freshness(head=False)) == []
     policy = load_policy("dev").policy
-    asked = msgspec.structs.replace(policy.checkpoint, require_head=True)
-    policy = msgspec.structs.replace(policy, checkpoint=asked)
+    asked = replace(policy.checkpoint, require_head=True)
+    policy = replace(policy, checkpoint=asked)
     assert codes("c2", Freshness(head=False), policy=policy) == []
     assert codes("c1", Freshness(head=False), policy=policy) == ["ST-CKPT-151"]
 
@@ -438,7 +436,7 @@ def test_where_the_log_has_it_stands_in_the_head(run, codes, keys, trust):
     assert now_is == read_head(store, trust)
     chained = hashlib.sha256(before).hexdigest()
     assert was is not None
-    assert now_is == msgspec.structs.replace(was, log_index=7, prev=chained)
+    assert now_is == replace(was, log_index=7, prev=chained)
     assert note_logged(store, digest_of(made[2]), 7, keys.checkpoint, trust) is None
     assert codes("c2") == []
     (folder / HEAD).unlink()

@@ -5,9 +5,9 @@
 import base64
 from datetime import timedelta
 
-import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
 from securetrain import artifacts
 from securetrain.artifacts.dataset.verified import sign_documents
@@ -51,7 +51,7 @@ class Logbook:
             TrustRole.WITNESS: RoleKeys([key.key_id for key in self.witnesses], 2),
         }
         known = {**document.keys, **key_table([k.public for k in (self.key, *self.witnesses)])}
-        changed = msgspec.structs.replace(
+        changed = replace(
             document,
             keys=known,
             roles={**document.roles, **extra},
@@ -115,7 +115,7 @@ def test_a_key_that_was_revoked_later(forge, logbook, keys, now, dataset):
         refused(check(path, trust, now), f"ST-{family}-161", 16)
         assert check(path, trust, now, proof).ok
         for earlier in (index, None):
-            gone = logbook.trust(msgspec.structs.replace(lost, valid_before=earlier))
+            gone = logbook.trust(replace(lost, valid_before=earlier))
             refused(check(path, gone, now, proof), f"ST-{family}-161", 16)
 
 
@@ -156,8 +156,8 @@ def spki(key):
 
 def asking(**log) -> Policy:
     policy = load_policy("dev").policy
-    checkpoint = msgspec.structs.replace(policy.checkpoint, log=TransparencyLog(**log))
-    return msgspec.structs.replace(policy, checkpoint=checkpoint)
+    checkpoint = replace(policy.checkpoint, log=TransparencyLog(**log))
+    return replace(policy, checkpoint=checkpoint)
 
 
 @pytest.fixture
@@ -208,8 +208,8 @@ def test_a_policy_asks_for_the_proof_beside_it(logged, logbook, now, trust):
 
 def test_a_loader_asks_for_it_too(logged, logbook, now):
     policy = asking()
-    gradients = msgspec.structs.replace(policy.checkpoint, require_clean_verdict=False)
-    policy = msgspec.structs.replace(policy, checkpoint=gradients)
+    gradients = replace(policy.checkpoint, require_clean_verdict=False)
+    policy = replace(policy, checkpoint=gradients)
     target = {"first": torch.zeros(1000, dtype=torch.uint8)}
 
     def load():

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from datetime import timedelta
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.artifacts.statement import rules
 from securetrain.artifacts.statement.statements import (
@@ -31,8 +31,8 @@ def check(forge, trust, now, tmp_path):
         opened = open_statement((root / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
         chosen = load_policy(under).policy
         for section, fields in (change or {}).items():
-            part = msgspec.structs.replace(getattr(chosen, section), **fields)
-            chosen = msgspec.structs.replace(chosen, **{section: part})
+            part = replace(getattr(chosen, section), **fields)
+            chosen = replace(chosen, **{section: part})
         tiers = {one.node: one.tier for one in opened.checkpoint.nodes}
         evidence = rules.Shown(tiers=tiers if shown else {})
         found = rules.check(opened, chosen, now, nodes=after_run, shown=evidence)

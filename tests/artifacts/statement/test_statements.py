@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.artifacts.statement.statements import (
     CHECKPOINT_TYPE,
@@ -89,7 +90,7 @@ def test_a_stranger_and_a_broken_signature(keys, trust, now):
     data = sign(dataset(now), "d", keys.stranger)
     refused(IntegrityError, "ST-DATA-120", open_statement, data, Kind.DATASET, trust)
     envelope = canonical.decode(sign(dataset(now), "d", keys.dataset), dsse.Envelope)
-    forged = msgspec.structs.replace(
+    forged = replace(
         envelope,
         payload=base64.b64encode(
             base64.b64decode(envelope.payload).replace(b'"seq":0', b'"seq":9')
@@ -148,7 +149,7 @@ def test_unsound_lists_are_neither_signed_nor_opened(name, keys, trust, now):
 
 def test_a_checkpoint_names_each_rank_once(keys, trust, forge, tmp_path):
     predicate = forge(tmp_path / "c")
-    twice = msgspec.structs.replace(
+    twice = replace(
         predicate,
         files=[
             RankFile(name="a.bin", size=1, root=ROOT, rank=0),
@@ -172,7 +173,7 @@ def test_a_checkpoint_names_each_rank_once(keys, trust, forge, tmp_path):
 def test_fields_of_the_wrong_type_are_not_signed(field, keys, forge, tmp_path):
     predicate = forge(tmp_path / "c")
     with pytest.raises(UsageError) as caught:
-        sign(msgspec.structs.replace(predicate, **field), "c", keys.checkpoint)
+        sign(replace(predicate, **field), "c", keys.checkpoint)
     assert caught.value.code == "ST-USAG-001"
 
 

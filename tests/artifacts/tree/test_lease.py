@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.artifacts.tree import lease
 from securetrain.artifacts.tree.lease import GRACE, OLD, Maker, abandoned, this_process
@@ -47,7 +48,7 @@ def dead():
     """This process's place, with the number of a process that has ended."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    return msgspec.structs.replace(this_process(), pid=child.pid)
+    return replace(this_process(), pid=child.pid)
 
 
 def begin(tmp_path: Path):
@@ -76,7 +77,7 @@ def test_makers_elsewhere_count_as_alive_for_as_long_as_they_may_be(subtests):
         ({"pids": ""}, True, 10 * OLD, False),
     ):
         with subtests.test(changed=changed, locked=locked):
-            maker = msgspec.structs.replace(HERE, **changed)
+            maker = replace(HERE, **changed)
             assert abandoned(maker, HERE, locked=locked, age=age) is gone
 
 
@@ -90,13 +91,13 @@ def test_a_maker_here_is_looked_for_by_its_number_and_start(dead):
     here = this_process()
     assert not abandoned(here, here, locked=False, age=10 * OLD)
     assert abandoned(dead, here, locked=True, age=0)
-    reused = msgspec.structs.replace(here, start=here.start + 1)
+    reused = replace(here, start=here.start + 1)
     assert abandoned(reused, here, locked=False, age=0)
 
 
 def test_two_kernels_that_do_not_say_their_boot_are_not_the_same(dead):
     """Without a boot id the number of a process means nothing here."""
-    nameless = msgspec.structs.replace(dead, boot="")
+    nameless = replace(dead, boot="")
     assert not abandoned(nameless, nameless, locked=False, age=OLD - 1)
 
 
@@ -114,11 +115,9 @@ def test_the_next_save_removes_what_the_dead_have_left(make, dead, tmp_path):
 def test_what_the_living_make_is_left_alone(make, tmp_path):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        living = msgspec.structs.replace(
-            this_process(), pid=child.pid, start=lease._start(child.pid)
-        )
+        living = replace(this_process(), pid=child.pid, start=lease._start(child.pid))
         kept = {make(living, age=10 * OLD).name}
-        elsewhere = msgspec.structs.replace(this_process(), boot="other")
+        elsewhere = replace(this_process(), boot="other")
         kept.add(make(elsewhere, save_id="e" * 32, age=OLD - 60).name)
         begin(tmp_path).discard()
         assert left(tmp_path) == kept | {f"{name}.lease" for name in kept}
@@ -130,7 +129,7 @@ def test_what_the_living_make_is_left_alone(make, tmp_path):
 
 def test_a_lock_shows_that_a_container_s_saver_lives(make, tmp_path):
     """Its number means nothing here, and the kernel is the same."""
-    folder = make(msgspec.structs.replace(this_process(), pids="pid:[2]"), age=10 * OLD)
+    folder = make(replace(this_process(), pids="pid:[2]"), age=10 * OLD)
     with lease.lease_of(folder).open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         begin(tmp_path).discard()

@@ -11,8 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.request import urlopen
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.attest.fleet import explain, fleet_status
 from securetrain.attest.session.fleet_state import FleetState
@@ -175,8 +175,8 @@ def test_another_kind_of_run_directory(cluster):
 
 def test_a_policy_of_another_trust_domain(cluster):
     policy = cluster.tools.make_policy().policy
-    identity = msgspec.structs.replace(policy.identity, trust_domain="other.example")
-    changed = msgspec.structs.replace(policy, identity=identity)
+    identity = replace(policy.identity, trust_domain="other.example")
+    changed = replace(policy, identity=identity)
     with pytest.raises(PolicyError, match="ST-PLCY-004"):
         cluster.start(policy=LoadedPolicy(policy=changed, digest=digest_of(changed)))
 
@@ -424,7 +424,7 @@ def test_old_reference_values_put_back_between_two_jobs(cluster, tools, tmp_path
     path = write_policy(tmp_path, values, operator)
     file = path.parent / REFERENCE_FILE
     old = file.read_bytes()
-    write_reference_values(file, msgspec.structs.replace(values, version=2), operator)
+    write_reference_values(file, replace(values, version=2), operator)
     cluster.start(policy=load_policy(str(path))).stop()
     file.write_bytes(old)
     with pytest.raises(AttestationError, match="version 1, version 2 was accepted before"):

@@ -7,8 +7,8 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.attest.session.passport import issue_passport
 from securetrain.core.errors import AdmissionError, AttestationError
@@ -36,7 +36,7 @@ def misled(monkeypatch):
 
     def mislead(change, **more):
         def issue(result, **fields):
-            changed = msgspec.structs.replace(result, **change)
+            changed = replace(result, **change)
             return issue_passport(changed, **{**fields, **more})
 
         monkeypatch.setattr(session, "issue_passport", issue)
@@ -93,8 +93,8 @@ def test_why_a_renewal_was_refused_is_heard(job, tools):
     coordinator = job.start(lease=0.9, heartbeat=0.2)
     member = job.join()
     original = coordinator._verifier.policy
-    node = msgspec.structs.replace(original.node, allow_self_asserted=None)
-    coordinator._verifier.policy = msgspec.structs.replace(original, node=node)
+    node = replace(original.node, allow_self_asserted=None)
+    coordinator._verifier.policy = replace(original, node=node)
     tools.wait_until(lambda: not member.connected, "the node is out")
     with pytest.raises(AttestationError) as caught:
         assert member.num_waiting

@@ -8,8 +8,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError
@@ -28,8 +28,8 @@ CLIENT_SHARE, SERVER_SHARE = 1184 + 32, 1088 + 32
 
 def hybrid_only(tools):
     policy = tools.make_policy().policy
-    strict = msgspec.structs.replace(policy.rendezvous, key_exchange=KeyExchange.HYBRID)
-    policy = msgspec.structs.replace(policy, rendezvous=strict)
+    strict = replace(policy.rendezvous, key_exchange=KeyExchange.HYBRID)
+    policy = replace(policy, rendezvous=strict)
     return LoadedPolicy(policy=policy, digest=digest_of(policy))
 
 

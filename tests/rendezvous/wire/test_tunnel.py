@@ -8,10 +8,10 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec.structs import replace
 
 from securetrain.core.errors import NetworkError, SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
@@ -184,8 +184,8 @@ def test_an_epoch_is_handed_to_the_network():
     )
     assert tunnel.key == encode_key(overlay.plan.key.public)
     given = membership(2)
-    own = msgspec.structs.replace(given.members[0], wireguard=tunnel.key)
-    given = msgspec.structs.replace(given, members=(own, given.members[1]))
+    own = replace(given.members[0], wireguard=tunnel.key)
+    given = replace(given, members=(own, given.members[1]))
     tunnel.apply(given, pair_keys(given, bytes([7]) * 32)["node-0"], KEYS[2])
     ((epoch, applied),) = overlay.epochs
     assert epoch == 4
@@ -199,8 +199,8 @@ def test_an_epoch_is_handed_to_the_network():
 def test_a_pair_without_a_key_is_refused():
     overlay: Any = Recorded()
     given = membership(2)
-    own = msgspec.structs.replace(given.members[0], wireguard=encode_key(overlay.plan.key.public))
-    given = msgspec.structs.replace(given, members=(own, given.members[1]))
+    own = replace(given.members[0], wireguard=encode_key(overlay.plan.key.public))
+    given = replace(given, members=(own, given.members[1]))
     with pytest.raises(NetworkError) as error:
         Tunnel(overlay=overlay, endpoint=ip_address("192.0.2.1")).apply(given, {})
     assert error.value.code == "ST-NETW-017"
@@ -209,8 +209,8 @@ def test_a_pair_without_a_key_is_refused():
 
 def overlay_policy(tools, *require):
     policy = tools.make_policy().policy
-    network = msgspec.structs.replace(policy.network, require=require)
-    return LoadedPolicy(policy=msgspec.structs.replace(policy, network=network), digest="0" * 64)
+    network = replace(policy.network, require=require)
+    return LoadedPolicy(policy=replace(policy, network=network), digest="0" * 64)
 
 
 def joined(job, node, **changes):
