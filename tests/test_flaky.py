@@ -66,6 +66,13 @@ def test_teardown(cleared):
     pass
 """
 
+ROWS = """
+def test_rows(turn, subtests):
+    for n in range(3):
+        with subtests.test(f"row {n}"):
+            assert turn or n != 1, "too early"
+"""
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -124,6 +131,17 @@ def test_what_passes_alone_is_flaky_and_fails_nothing(tmp_path):
     assert {len(entry["commit"]) for entry in ran.entries} == {40}
     assert ran.turns == 8
     assert not re.search("[Ff]ailed|FAIL", ran.out), "nothing that reads as a failure"
+
+
+def test_a_table_of_rows_runs_once_more_as_one_test(tmp_path):
+    ran = run(tmp_path, ROWS, "-n", "1", "-o", "verbosity_subtests=0")
+    assert ran.code == 0, ran.out
+    assert ran.closing == {"passed": 2, "flaky": 1}
+    assert [entry["test"] for entry in ran.entries] == ["test_planted.py::test_rows"]
+    ran = run(tmp_path, ROWS.replace("turn or n", "n"), "-n", "1", "-o", "verbosity_subtests=0")
+    assert ran.code == 1
+    assert ran.closing == {"failed": 2, "passed": 1}, "the row, and the test that it is of"
+    assert "SUBFAILED[row 1]" in ran.out
 
 
 def test_the_history_grows_and_a_test_in_two_runs_of_it_is_a_defect(tmp_path, monkeypatch, capsys):
