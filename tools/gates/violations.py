@@ -118,6 +118,10 @@ def _moved(gone: Iterable[str], new: Iterable[str]) -> dict[str, str]:
 
 
 def _last_name(where: str) -> str:
-    """The name that a violation keeps when its file moves: the file's own, or the one in it."""
-    path, colons, name = where.partition("::")
-    return colons + name if colons else path.removesuffix("/__init__.py").rpartition("/")[2]
+    """What a violation keeps when it moves: the name of its class or function, or of its file.
+
+    A name with a space is that of a concept, which many files can violate: the file's comes to it.
+    """
+    path, _, name = where.partition("::")
+    file = path.removesuffix("/__init__.py").rpartition("/")[2]
+    return f"::{name}" if name and " " not in name else f"{file}::{name}"

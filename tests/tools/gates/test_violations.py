@@ -39,6 +39,12 @@ def test_what_moved_is_not_new_unless_it_grew():
     assert moved.moved == {"house/a.py": "house/x/a.py", "house/b.py::f": "house/c.py::f"}
     assert (moved.new, moved.gone, moved.grown) == ((), (), ())
     assert compare([Fault("house/x/a.py", "", 4), *found()[1:]], LISTED).grown
+    store = {"house/a/s3.py::object store": 1}
+    assert compare([Fault("house/b/s3.py::object store", "")], store).moved
+    assert compare([Fault("house/a/gcs.py::object store", "")], store).new, "another second one"
+    init = {"house/desk/__init__.py": 1}
+    assert compare([Fault("house/a/desk/__init__.py", "")], init).moved
+    assert compare([Fault("house/knock/__init__.py", "")], init).new
     assert compare([*found(), Fault("house/x/a.py", "", 1)], LISTED).new
 
 
