@@ -5,6 +5,7 @@
 import argparse
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -100,13 +101,15 @@ def faults_of(gate: Gate, found: Sequence[Fault], listed: violations.Listed) -> 
 
 def grown(history: History, listed: violations.Listed, tree: Tree) -> Iterator[str]:
     """The lines about lists and budgets that grew against what git has."""
+    since: dict[str, list[str]] = defaultdict(list)
     for name, text in history.earlier(LIST).items():
         for line in violations.growth(listed, violations.read(text)):
-            yield f"list: {line} grew against {name}\n    mend it: {LIST} only shrinks"
+            since[f"list: {line} grew, and {LIST} only shrinks: mend it"].append(name)
     now = budgets.read(tree)
     for name, text in history.earlier(budgets.FILE).items():
         for line in budgets.growth(now, budgets.Budgets.parse(text)):
-            yield f"budget: {line} since {name}\n    {budgets.RAISE}"
+            since[f"budget: {line}: {budgets.RAISE}"].append(name)
+    yield from (f"{line} (since {', '.join(names)})" for line, names in since.items())
 
 
 def _introduce(

@@ -52,8 +52,7 @@ class History:
         """
         if self.blind:
             return {}
-        left = self.text("merge-base", "HEAD", MAIN).strip()
-        texts = {
-            name: self.text("show", f"{name}:{path}") for name in ("HEAD", "HEAD^", left) if name
-        }
+        left = self.text("merge-base", "HEAD", MAIN).strip() or "HEAD"
+        asked = {"HEAD": "HEAD", "HEAD^": "HEAD^", MAIN: left}
+        texts = {name: self.text("show", f"{at}:{path}") for name, at in asked.items()}
         return {name: text for name, text in texts.items() if text}

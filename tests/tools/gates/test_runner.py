@@ -11,7 +11,7 @@ from tests.tools.gates.worlds import HEADER, planted
 from tools.gates.__main__ import LIST, faults_of, grown, main
 from tools.gates.history import History
 from tools.gates.rules import pages
-from tools.gates.rules.budgets import FILE, Budgets
+from tools.gates.rules.budgets import FILE, RAISE, Budgets
 from tools.gates.table import Gate
 from tools.gates.violations import Fault
 
@@ -102,10 +102,11 @@ def test_a_gate_that_lists_nothing_cannot_be_given_a_list():
 
 def test_lists_and_budgets_that_grew_against_git_are_named(tmp_path, monkeypatch):
     before = {LIST: json.dumps({"words": {"a": 1}}), FILE: '{"rooms": {"a": 1}, "raised": []}'}
-    monkeypatch.setattr(History, "earlier", lambda _, path: {"HEAD": before[path]})
+    monkeypatch.setattr(
+        History, "earlier", lambda _, path: dict.fromkeys(("HEAD", "HEAD^"), before[path])
+    )
     tree = planted(tmp_path, {FILE: '{"rooms": {"a": 2}, "raised": []}'})
-    lines = list(grown(History(tmp_path), {"words": {"a": 2}}, tree))
-    assert [line.splitlines()[0] for line in lines] == [
-        "list: words: a: 1 -> 2 grew against HEAD",
-        "budget: a: 1 -> 2 since HEAD",
+    assert list(grown(History(tmp_path), {"words": {"a": 2}}, tree)) == [
+        f"list: words: a: 1 -> 2 grew, and {LIST} only shrinks: mend it (since HEAD, HEAD^)",
+        f"budget: a: 1 -> 2: {RAISE} (since HEAD, HEAD^)",
     ]

@@ -140,7 +140,8 @@ def test_earlier_lists_are_those_of_head_its_parent_and_where_the_branch_left_ma
     for text in "123":
         commit(clone, text, f"list: write it\n\n{WHY}")
     git(clone, "update-ref", "refs/remotes/origin/main", "HEAD~2")
-    assert list(History(clone).earlier("list").values()) == ["3", "2", "1"]
+    earlier = History(clone).earlier("list")
+    assert earlier == {"HEAD": "3", "HEAD^": "2", "origin/main": "1"}
     assert History(clone).earlier("nothing") == {}
 
 
