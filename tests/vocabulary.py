@@ -19,7 +19,7 @@ from securetrain.core.errors import SecureTrainError
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.trust import Revoked, RoleKeys, TrustDocument, TrustRole, key_table
 
-E = TypeVar("E", bound=Exception)
+E = TypeVar("E", bound=BaseException)
 _CODE: Final = re.compile(r"ST-[A-Z]{3,4}-[0-9]{3}")
 
 

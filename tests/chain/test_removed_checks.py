@@ -352,7 +352,7 @@ CLEAN, REFUSED, UNWATCHED = (
 
 
 def test_the_summary_of_steps(subtests):
-    for before, steps_, verdict, judged, refused, clean in (
+    rows: tuple[tuple[GradientRecord, list[dict[str, Any]], str, int, int, int], ...] = (
         (CLEAN, [{}], "clean", 5, 0, 5),
         (CLEAN, [{"verdict": StepVerdict.OBSERVED}, {}], "refused", 6, 1, 1),
         (CLEAN, [{"verdict": StepVerdict.REFUSED}, {}], "clean", 6, 1, 1),
@@ -362,7 +362,8 @@ def test_the_summary_of_steps(subtests):
         (CLEAN, [{"watched": False}, {}], "unwatched", 5, 0, 1),
         (REFUSED, [{}], "refused", 5, 0, 5),
         (UNWATCHED, [{}], "unwatched", 5, 0, 5),
-    ):
+    )
+    for before, steps_, verdict, judged, refused, clean in rows:
         with subtests.test(before=before, steps_=steps_):
             records = [step(number, **said) for number, said in enumerate(steps_, 5)]
             found = steps.expected_gradients(before, records)

@@ -272,7 +272,7 @@ def test_the_last_bit_counts_on_the_same_mesh_alone():
 
 
 def test_what_is_beyond_the_bound_is_broken(subtests):
-    for part in (
+    parts: tuple[dict[str, Any], ...] = (
         {"difference": 4.0 * 1e-6, "largest": 1e-5},  # a thousandth of the movement
         {"difference": 1e-8, "largest": 1e-4},  # one weight
         {"difference": math.nan, "largest": math.nan},
@@ -281,7 +281,8 @@ def test_what_is_beyond_the_bound_is_broken(subtests):
         {"reach": math.inf},
         {"moments": 1.01},
         {"moments": math.nan},
-    ):
+    )
+    for part in parts:
         with subtests.test(part=part):
             assert not compared(tensors=(tensor(**part),), comparison=Comparison.BOUND).ok
 

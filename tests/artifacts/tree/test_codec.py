@@ -209,7 +209,7 @@ def test_depth_and_size_are_bounded():
 
 
 def test_false_forms_are_refused():
-    for coded in (
+    false_forms: tuple[object, ...] = (
         1.5,
         [],
         {},
@@ -278,5 +278,6 @@ def test_false_forms_are_refused():
         {"dict": [[1]]},
         {"dict": [[1, 2], [1, 3]]},
         {"dict": [[{"list": []}, 2]]},
-    ):
-        refused(IntegrityError, "ST-CKPT-191", codec.decode, coded, "x")
+    )
+    for false in false_forms:
+        refused(IntegrityError, "ST-CKPT-191", codec.decode, false, "x")

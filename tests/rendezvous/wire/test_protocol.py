@@ -12,6 +12,7 @@ from securetrain.rendezvous.wire.protocol import (
     DOCUMENT_LIMIT,
     FRAME_LIMIT,
     Admit,
+    AnyMessage,
     AskPart,
     Challenge,
     Close,
@@ -36,7 +37,7 @@ from securetrain.rendezvous.wire.protocol import (
 )
 from tests.vocabulary import refused
 
-MESSAGES = [
+MESSAGES: list[AnyMessage] = [
     Hello(protocol="securetrain-rdzv/5", job="j", node="n", address="127.0.0.1", local_world=8),
     Challenge(nonce=bytes(32), session=bytes(16)),
     Proof(media_type="a/b", body=b"\x00\xff", binding=bytes(32), signature=b"sig"),
