@@ -23,13 +23,24 @@ E = TypeVar("E", bound=BaseException)
 _CODE: Final = re.compile(r"ST-[A-Z]{3,4}-[0-9]{3}")
 
 
-def refused(kind: type[E], why: str, call: Callable[..., object], /, *args: Any, **named: Any) -> E:
+def refused(
+    kind: type[E],
+    why: str,
+    call: Callable[..., object],
+    /,
+    *args: Any,
+    says: str = "",
+    names: str | None = None,
+    **named: Any,
+) -> E:
     """Call it, which must end with an error of that kind; give the error.
 
     A test may go through a table with it: what was not refused is named by its arguments.
 
     Args:
         why: The error's code; or words that it must say, as a regular expression.
+        says: What stands in the error's `what`.
+        names: The error's `where`, all of it.
     """
     try:
         call(*args, **named)
@@ -37,6 +48,8 @@ def refused(kind: type[E], why: str, call: Callable[..., object], /, *args: Any,
         is_code = isinstance(error, SecureTrainError) and _CODE.fullmatch(why)
         found = getattr(error, "code", "") == why if is_code else re.search(why, str(error))
         assert found, f"not {why!r}: {args} {named}: {error}"  # noqa: PT017 - it is given
+        assert not says or says in getattr(error, "what", ""), error  # noqa: PT017
+        assert names is None or getattr(error, "where", None) == names, error  # noqa: PT017
         return error
     pytest.fail(f"not refused: {args} {named}")
 

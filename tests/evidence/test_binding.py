@@ -67,8 +67,7 @@ def test_the_value_is_what_the_description_says():
 
 @each("name", *CHANGES)
 def test_every_field_changes_the_value(name):
-    other = changed(**{name: CHANGES[name]})
-    assert other.value(b"manifest") != BINDING.value(b"manifest")
+    assert changed(**{name: CHANGES[name]}).value(b"manifest") != BINDING.value(b"manifest")
 
 
 def test_no_field_was_forgotten():

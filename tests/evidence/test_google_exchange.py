@@ -110,8 +110,7 @@ def of_google(**changes):
 
 def of_vtpm(**changes):
     def forge(tee):
-        vtpm = msgspec.structs.replace(tee.google.vtpm, **changes)
-        return of_google(vtpm=vtpm)(tee)
+        return of_google(vtpm=msgspec.structs.replace(tee.google.vtpm, **changes))(tee)
 
     return forge
 
@@ -186,8 +185,7 @@ def test_the_tpm_of_a_vm_that_is_not_confidential(booted):
 
     The control is everything else: with the kind that the report is of, all of it is let in.
     """
-    world = GoogleWorld(booted=booted)
-    assert world.refuses("ST-ATTS-446").where.endswith("NonHostInfo")
+    assert GoogleWorld(booted=booted).refuses("ST-ATTS-446").where.endswith("NonHostInfo")
     assert GoogleWorld(booted="sev-snp").say().tier is NodeTier.TEE
 
 

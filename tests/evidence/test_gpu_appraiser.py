@@ -79,8 +79,7 @@ def judge(
     *evidence: DeviceEvidence, devices=(GPU,), shelf=None, enrolled=(), policy=None, **reference
 ):
     made = appraiser(devices, rims(*devices) if shelf is None else shelf, policy, **reference)
-    asked = case(BINDING, NOW, NOW + timedelta(minutes=10))
-    return made.appraise(evidence, asked, enrolled)
+    return made.appraise(evidence, case(BINDING, NOW, NOW + timedelta(minutes=10)), enrolled)
 
 
 def refused(code, *evidence, **changes):
@@ -118,14 +117,12 @@ def test_a_fabric_is_asked_for_and_there_is_none():
 
 @pytest.mark.forgery
 def test_the_gpu_of_another_node():
-    error = refused("ST-ATTS-012", good(), enrolled=("ee" * 8,))
-    assert PDI in error.what
+    assert PDI in refused("ST-ATTS-012", good(), enrolled=("ee" * 8,)).what
 
 
 @pytest.mark.forgery
 def test_a_gpu_of_no_fleet():
-    other = Device("00112233445566bb")
-    refused("ST-ATTS-625", good(other))
+    refused("ST-ATTS-625", good(Device("00112233445566bb")))
     refused("ST-ATTS-626", good(), revoked_devices=(PDI,))
 
 

@@ -79,8 +79,7 @@ CHANGES = [
 
 
 def test_a_join_and_renewals(world):
-    result = world.join()
-    assert "unjudged_pcrs" not in result.submods["tpm"].claims
+    assert "unjudged_pcrs" not in world.join().submods["tpm"].claims
     assert not world.ask()[0].full
     world.join()
     world.machine.say(uki.word(11, "shutdown"))
@@ -99,8 +98,7 @@ def test_changes_that_passed_unseen(world, change, where):
     claims = plain.join().submods["tpm"].claims
     assert claims["unjudged_pcrs"] == "11,12,13,14,15"
     world.machine.boot(UkiBoot(**change))
-    error = world.refused("ST-ATTS-241")
-    assert error.where.startswith(where)
+    assert world.refused("ST-ATTS-241").where.startswith(where)
 
 
 @pytest.mark.forgery

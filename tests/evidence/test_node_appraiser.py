@@ -277,8 +277,7 @@ def cached(world, tmp_path):
         for (kind, name), data in documents.items()
     ]
     build_cache(tmp_path, items, OPERATOR, NOW, NOW + timedelta(days=1))
-    keys = {OPERATOR.key_id: OPERATOR.public}
-    cache = CollateralCache.open(tmp_path, keys, NOW)
+    cache = CollateralCache.open(tmp_path, {OPERATOR.key_id: OPERATOR.public}, NOW)
     world.values = msgspec.structs.replace(
         world.values,
         gpu=gpus.appraiser((gpus.GPU,), {}).reference,
@@ -568,8 +567,7 @@ def test_documents_from_the_cache_of_the_policy(world, tmp_path):
     cache = tmp_path / "cache"
     item = Item(kind=CollateralKind.RUNTIME_POLICY, id=digest, data=document, fetched=NOW)
     build_cache(cache, [item], OPERATOR, NOW, NOW + timedelta(days=1))
-    text = path.read_text()
-    path.write_text(text.replace('"file":', '"cache": "cache", "file":'))
+    path.write_text(path.read_text().replace('"file":', '"cache": "cache", "file":'))
     policy = load_policy(str(path))
     world.policy, state = policy.policy, MemoryState()
     world.appraiser = appraisers_for(policy, NOW, state)[NODE_TYPE]

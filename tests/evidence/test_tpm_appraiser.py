@@ -91,8 +91,7 @@ def test_a_node_joins_again_after_a_reboot_with_all_its_evidence(world):
 
 def test_a_maker_of_virtual_tpms():
     change = pinned(roots=(), virtual_roots=(MAKER_CA.pem,))
-    world = changed_world(change, min_tier=NodeTier.VTPM)
-    result = world.join()
+    result = changed_world(change, min_tier=NodeTier.VTPM).join()
     assert result.tier is NodeTier.VTPM
     assert not result.submods["tpm"].trust_vector["hardware"]
     assert result.submods["tpm"].trust_vector["instance-identity"] == 2
@@ -165,8 +164,7 @@ def test_an_attestation_key_that_two_endorsement_keys_vouch_for(world, signer, c
     A relay of this kind needs a TPM that loads another's key, which none does (fixedTPM).
     """
     mine, other = world.machines
-    mixed = mine.keys(ak_public=other.keys().ak_public)
-    ask, binding = world.ask(keys=mixed)
+    ask, binding = world.ask(keys=mine.keys(ak_public=other.keys().ak_public))
     value = binding.value(MANIFEST)
     both = Tpm()
     both.ek, both.ak, both.pcrs = mine.tpm.ek, other.tpm.ak, mine.tpm.pcrs
@@ -377,8 +375,7 @@ def test_without_an_inventory(enrolled):
     def forget(values):
         return values if enrolled else msgspec.structs.replace(values, nodes={})
 
-    world = changed_world(forget, tpm={"inventory": False})
-    result = world.join()
+    result = changed_world(forget, tpm={"inventory": False}).join()
     assert result.submods["tpm"].claims["enrolled"] is enrolled
     assert bool(result.submods["tpm"].trust_vector["instance-identity"]) is enrolled
 

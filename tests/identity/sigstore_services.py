@@ -132,8 +132,7 @@ def serve(services: Services | None = None) -> Iterator[Services]:
             elif self.path == "/api/v2/log/entries":
                 self._json(found.record(json.loads(body)))
             else:
-                header = self.headers["Authorization"]
-                self._json(found.certify(header, json.loads(body)))
+                self._json(found.certify(self.headers["Authorization"], json.loads(body)))
 
         def do_GET(self) -> None:
             # Some clients look an issuer up that they then have no use for.

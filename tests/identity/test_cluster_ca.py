@@ -211,8 +211,7 @@ def test_a_job_folder_with_another_key(cluster):
 
 
 def test_what_is_issued_stands_in_the_register_first(cluster):
-    ca = job_of(cluster)
-    made = leaf(cluster, ca)
+    made = leaf(cluster, job_of(cluster))
     (entry,) = cluster.register.issued()
     assert entry.serial == f"{made.serial_number:x}"
     assert (entry.node, entry.job, entry.how) == ("node-0", "job-1", How.COMMAND)

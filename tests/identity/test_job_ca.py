@@ -175,8 +175,7 @@ def test_bad_job_names(domain, job):
 
 
 def test_a_ca_of_the_same_name_is_another_ca():
-    twin = JobCA.create("securetrain.local", "job-1", NOW)
-    refused(issue(ca=twin))
+    refused(issue(ca=JobCA.create("securetrain.local", "job-1", NOW)))
 
 
 def test_one_ca_key_can_be_told_apart_by_job():

@@ -52,8 +52,7 @@ def test_the_default_is_the_second_choice_of_rfc_9106():
 
 
 def test_no_two_containers_are_alike():
-    again = seal(PLAIN, SECRET, CHEAP)
-    assert body(again)[10:] != body(SEALED)[10:]
+    assert body(seal(PLAIN, SECRET, CHEAP))[10:] != body(SEALED)[10:]
 
 
 @each("wrong", b"battery staple", b"Correct horse", b"correct horse ", b"correct hors")

@@ -213,8 +213,7 @@ def test_another_spelling_and_another_type(services, bundle, offline):
 @pytest.mark.forgery
 def test_the_entry_of_another_artifact(services, bundle, offline):
     trust = trusting(services)
-    entry = services.last_entry
-    assert entry is not None
+    assert services.last_entry is not None
     value = json.loads(bundle)
     other = copy.deepcopy(value["verificationMaterial"]["tlogEntries"])
     body = json.loads(base64.b64decode(other[0]["canonicalizedBody"]))

@@ -136,5 +136,4 @@ def test_bytes_that_are_no_public_key(der):
 def test_a_private_key_is_not_printed():
     for kind in KINDS:
         key = PrivateKey.generate(kind)
-        pem = key.pem(serialization.NoEncryption()).decode()
-        assert pem.splitlines()[1] not in repr(key)
+        assert key.pem(serialization.NoEncryption()).decode().splitlines()[1] not in repr(key)

@@ -71,8 +71,7 @@ def test_a_key_of_a_service_signs_whatever_a_file_signs(service):
     key = open_signer(service.uri, ask)
     assert key.public.kind is KeyKind.P256
     assert read_public(service.uri, ask) == key.public
-    envelope = dsse.sign(b"x", KIND, [key])
-    found = dsse.verify(envelope, KIND, {key.key_id: key.public})
+    found = dsse.verify(dsse.sign(b"x", KIND, [key]), KIND, {key.key_id: key.public})
     assert found.key_ids == {key.key_id}
     with pytest.raises(TypeError):
         pickle.dumps(key)

@@ -68,8 +68,7 @@ def test_root_keys_hand_over():
 @pytest.mark.forgery
 def test_signed_by_new_keys_only():
     """T39."""
-    error = refused("ST-IDEN-016", sign_document(SECOND, NEW))
-    assert error.exit_code == 12
+    assert refused("ST-IDEN-016", sign_document(SECOND, NEW)).exit_code == 12
     TrustRoot.parse(sign_document(SECOND, NEW), NOW)  # by itself it is a good root: the control
 
 

@@ -125,8 +125,7 @@ def test_another_instance(instance, root):
 
 def bent(bundle, change):
     bundle = copy.deepcopy(bundle)
-    entry = bundle["verificationMaterial"]["tlogEntries"][0]
-    change(bundle, entry)
+    change(bundle, bundle["verificationMaterial"]["tlogEntries"][0])
     return data(bundle)
 
 

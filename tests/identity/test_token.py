@@ -52,8 +52,7 @@ def test_it_is_one_word_for_any_shell():
 
 
 def test_the_key_depends_on_the_secret_alone_and_is_not_it():
-    other = msgspec.structs.replace(TOKEN, node="node-1")
-    assert other.key.key_id == TOKEN.key.key_id
+    assert msgspec.structs.replace(TOKEN, node="node-1").key.key_id == TOKEN.key.key_id
     assert msgspec.structs.replace(TOKEN, secret=bytes(16)).key.key_id != TOKEN.key.key_id
     assert TOKEN.secret not in TOKEN.invitation.key.spki
 

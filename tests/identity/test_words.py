@@ -75,8 +75,7 @@ def signature(transcript: words.Transcript, one: words.Attempt, place: int) -> s
 
 def test_an_honest_transcript_names_nobody_and_is_read_as_it_was_written():
     made = signed(attempt(), attempt(2))
-    data = canonical.encode(made)
-    assert words.read_transcript(data) == made
+    assert words.read_transcript(canonical.encode(made)) == made
     assert words.rule(made, PUBLIC) == words.Ruling(disputes=(), named={}, unsigned=())
 
 
@@ -114,8 +113,7 @@ def test_nobody_is_named_for_what_it_did_not_sign():
 
 def test_a_word_under_the_key_of_another_rank_does_not_count():
     made = signed(attempt())
-    swapped = [PUBLIC[1], PUBLIC[0], *PUBLIC[2:]]
-    assert words.rule(made, swapped).unsigned == (0, 2)
+    assert words.rule(made, [PUBLIC[1], PUBLIC[0], *PUBLIC[2:]]).unsigned == (0, 2)
 
 
 @each(

@@ -198,9 +198,7 @@ def changed(answer, **fields):
 )
 def test_a_file_that_is_no_bundle(path, answer, spoil, said):
     path.write_bytes(spoil(document(answer), answer))
-    error = vocabulary.refused(UsageError, "ST-USAG-008", read_bundle, path)
-    assert said in error.what
-    assert error.where == str(path)
+    vocabulary.refused(UsageError, "ST-USAG-008", read_bundle, path, says=said, names=str(path))
 
 
 def test_a_file_of_another_kind(path, asked, answer):
@@ -289,8 +287,7 @@ def test_a_giant_and_a_missing_file(path, tmp_path):
 def test_an_altered_answer(world, asked, answer, code, forge):
     forged = forge(answer, world)
     assert forged != answer
-    error = refused(code, world, forged, asked)
-    assert error.where
+    assert refused(code, world, forged, asked).where
 
 
 @pytest.mark.forgery
@@ -303,8 +300,7 @@ def test_an_answer_to_another_question(world, asked):
 @pytest.mark.forgery
 def test_an_old_recording_dressed_as_the_answer(world, asked):
     """The question is public: writing it into an old bundle changes what the bundle is bound to."""
-    old = bundle_of(world.machine)
-    dressed = replaced(old, question=asked.question, asked_itself=False)
+    dressed = replaced(bundle_of(world.machine), question=asked.question, asked_itself=False)
     refused("ST-ATTS-003", world, dressed, asked)
 
 

@@ -148,8 +148,7 @@ def test_something_that_is_no_such_document(path, which, data):
 
 @pytest.mark.forgery
 def test_a_rim_that_does_not_verify(path):
-    altered = RIM.replace(b'size="48"', b'size="49"', 1)
-    refused("ST-ATTS-703", path, (K.RIM, VBIOS, altered))
+    refused("ST-ATTS-703", path, (K.RIM, VBIOS, RIM.replace(b'size="48"', b'size="49"', 1)))
     path.write_bytes(RIM)
     with pytest.raises(AttestationError, match="ST-ATTS-705"):
         read_item(K.RIM, VBIOS, path, NOW)

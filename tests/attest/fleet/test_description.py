@@ -204,8 +204,7 @@ def test_a_locality_that_contradicts_itself(machine):
 
 
 def test_a_log_of_the_old_format(machine):
-    old = bootlogs.encode_legacy(bootlogs.good_boot())
-    found = of_tpm(machine, event_log=old)
+    found = of_tpm(machine, event_log=bootlogs.encode_legacy(bootlogs.good_boot()))
     assert "proves nothing" in facts(found["boot"])["format"]
     assert found["boot"].table.rows
     assert {row[2] for row in found["pcrs"].table.rows[:10]} == {"SHA1 only"}
@@ -279,8 +278,7 @@ def test_escape_sequences_in_a_path_stay_text(machine):
     ("attestation-key", "ST-ATTS-101", {"ak_public": b"noise"}),
 )
 def test_keys_that_cannot_be_read(machine, code, keys):
-    bundle = bundle_of(machine)
-    found = sections_of(with_keys(bundle, **keys))
+    found = sections_of(with_keys(bundle_of(machine), **keys))
     assert code in codes(found)
     assert facts(found["tpm"])["made for"] == "this bundle's binding"
 

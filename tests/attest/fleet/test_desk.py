@@ -220,16 +220,14 @@ def test_a_token_whose_key_was_edited(office):
     office.token()
     with sqlite3.connect(office.folder / "admission" / "desk.sqlite") as db:
         db.execute("UPDATE tokens SET key = x'00'")
-    error = refused("ST-ADMN-023", office.desk.tokens)
-    assert "node-4" in error.where
+    assert "node-4" in refused("ST-ADMN-023", office.desk.tokens).where
 
 
 def test_a_database_that_is_full(office):
     token, machine = office.token(), Machine("node-4")
     pages = office.desk._db.execute("PRAGMA page_count").fetchone()[0]
     office.desk._db.execute(f"PRAGMA max_page_count={pages}")
-    error = refused("ST-ADMN-023", office.prove, token, machine)
-    assert "full" in error.what
+    assert "full" in refused("ST-ADMN-023", office.prove, token, machine).what
     assert not office.desk.invited(token.key.key_id).used
     office.desk._db.execute("PRAGMA max_page_count=100000")
     office.prove(token, machine)
@@ -246,8 +244,7 @@ def test_an_older_copy_put_back(office):
     office.prove(token, Machine("node-4"))
     office.desk.close()
     shutil.copy(copy / "desk.sqlite", folder / "desk.sqlite")
-    error = refused("ST-ADMN-023", Desk, folder, office.state)
-    assert "before" in error.what
+    refused("ST-ADMN-023", Desk, folder, office.state, says="before")
     shutil.copy(copy / "version", folder / "version")
     error = refused("ST-ADMN-023", Desk, folder, office.state)
     assert LEDGER not in error.what, "the ledger goes on from what the copy knows"
@@ -425,8 +422,7 @@ def test_a_ledger_that_is_lost_under_an_open_desk(office, attack):
     whole = path.read_bytes()
     attack(path, office.state)
     machine = Machine("node-4")
-    error = refused("ST-ADMN-023", office.prove, token, machine)
-    assert LEDGER in error.what
+    assert LEDGER in refused("ST-ADMN-023", office.prove, token, machine).what
     vocabulary.refused(IntegrityError, "ST-LEDG-004", office.desk.decisions)
     assert not office.desk.invited(token.key.key_id).used
     path.write_bytes(whole)
@@ -449,8 +445,7 @@ def test_the_whole_folder_put_back(office):
     plain = Desk(folder, MemoryState())
     assert [one.used for one in plain.tokens()] == [""], "without a state the attack succeeds"
     plain.close()
-    error = refused("ST-ADMN-023", Desk, folder, office.state)
-    assert "before" in error.what
+    assert "before" in refused("ST-ADMN-023", Desk, folder, office.state).what
 
 
 @pytest.mark.forgery
@@ -468,8 +463,7 @@ def test_a_folder_that_went_another_way(office):
     other = Desk(folder, MemoryState())
     other.tried(other.tokens()[0].id, office.now)
     other.close()
-    error = refused("ST-ADMN-023", Desk, folder, office.state)
-    assert "another version" in error.what
+    assert "another version" in refused("ST-ADMN-023", Desk, folder, office.state).what
 
 
 @pytest.mark.forgery
@@ -651,8 +645,7 @@ def test_a_list_of_nodes(tmp_path):
     ids=range(16),
 )
 def test_a_list_that_is_not_one(tmp_path, text, line, said):
-    error = refused("ST-ADMN-024", listed, tmp_path, text)
-    assert said in error.what
+    error = refused("ST-ADMN-024", listed, tmp_path, text, says=said)
     if line:
         assert f"line {line}" in error.where
 

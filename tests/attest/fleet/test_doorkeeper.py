@@ -213,8 +213,7 @@ def test_the_answer_of_another_connection(office):
     relayed = answer(asked, token, machine, exporter=elsewhere)
     refused("ST-ATTS-003", office.keeper.judge, asked, relayed, "x")
     again = office.ask(token, machine)
-    recorded = answer(asked, token, machine)
-    refused("ST-ATTS-003", office.keeper.judge, again, recorded, "x")
+    refused("ST-ATTS-003", office.keeper.judge, again, answer(asked, token, machine), "x")
 
 
 @pytest.mark.forgery
@@ -237,11 +236,9 @@ def test_a_machine_that_has_another_one_answer(office):
     borrowed.tpm, borrowed.certificate = honest.tpm, honest.certificate
     token = office.token("node-4")
     refused("ST-ADMN-021", office.ask, token, borrowed)  # before a question is made for it
-    waits = refused("ST-ADMN-021", office.prove, token, borrowed)
-    assert "node-1" in waits.what
+    refused("ST-ADMN-021", office.prove, token, borrowed, says="node-1")
     office.intake.sign(office.desk, office.desk.waiting())
-    enrolled = refused("ST-ADMN-021", office.prove, token, borrowed)
-    assert "node-1" in enrolled.what
+    refused("ST-ADMN-021", office.prove, token, borrowed, says="node-1")
 
 
 @pytest.mark.forgery
@@ -296,8 +293,7 @@ def test_an_answer_that_comes_late(office):
 def test_a_token_for_one_tpm_on_another_machine(office):
     expected, other = Machine("node-4"), Machine("node-4")
     token = office.token(ek=expected.ek_name)
-    error = refused("ST-ADMN-020", office.prove, token, other)
-    assert other.ek_name[:20] in error.what
+    assert other.ek_name[:20] in refused("ST-ADMN-020", office.prove, token, other).what
     office.prove(token, expected)
 
 
@@ -327,8 +323,7 @@ def test_one_token_on_two_connections_at_once(office):
     asked = [office.ask(token, machine) for _ in range(2)]
     said = [answer(one, token, machine) for one in asked]
     office.keeper.judge(asked[1], said[1], "x")
-    late = refused("ST-ADMN-016", office.keeper.judge, asked[0], said[0], "x")
-    assert "meanwhile" in late.what
+    refused("ST-ADMN-016", office.keeper.judge, asked[0], said[0], "x", says="meanwhile")
     (waits,) = office.desk.waiting()
     assert waits.bundle == said[1]
 
@@ -337,8 +332,7 @@ def test_a_token_that_was_used_is_asked_nothing(office):
     token, machine = office.token(), Machine("node-4")
     office.prove(token, machine)
     assert "this machine" in refused("ST-ADMN-016", office.ask, token, machine).what
-    other = refused("ST-ADMN-016", office.ask, token, Machine("node-4"))
-    assert "another machine" in other.what
+    refused("ST-ADMN-016", office.ask, token, Machine("node-4"), says="another machine")
 
 
 @pytest.mark.forgery
@@ -362,8 +356,7 @@ def test_a_token_is_guessed_at(office):
     machine, token = Machine("node-4"), office.token()
     for _ in range(MAX_TRIES):
         refused("ST-ADMN-014", office.ask, token, machine, proof=bytes(64))
-    error = refused("ST-ADMN-017", office.prove, token, machine)
-    assert "fleet admit" in error.fix
+    assert "fleet admit" in refused("ST-ADMN-017", office.prove, token, machine).fix
     unknown = msgspec.structs.replace(token, secret=bytes(16))
     refused("ST-ADMN-014", office.prove, unknown, machine)
 
@@ -388,8 +381,7 @@ def test_a_revoked_machine_or_name(office):
     machine = Machine("node-4")
     for subject in (f"ek:{machine.ek_name}", "node:example.org/node-4"):
         office.state.revoke(Revocation(subject=subject, reason="stolen", since=""))
-        error = refused("ST-ATTS-010", office.prove, office.token(), machine)
-        assert "stolen" in error.what
+        refused("ST-ATTS-010", office.prove, office.token(), machine, says="stolen")
         office.state.restore(subject)
     office.prove(office.token(), machine)
 
@@ -445,8 +437,7 @@ def test_a_node_has_one_group(office):
     machine = Machine("node-4")
     office.prove(office.token(group="image-a"), machine)
     office.intake.sign(office.desk, office.desk.waiting())
-    error = refused("ST-ADMN-021", office.prove, office.token(group="image-b"), machine)
-    assert "'image-a'" in error.what
+    refused("ST-ADMN-021", office.prove, office.token(group="image-b"), machine, says="'image-a'")
     office.prove(office.token(group="image-b", replace=True), machine)
     taken = office.intake.sign(office.desk, office.desk.waiting())
     assert taken.edition.values.nodes["node-4"].group == "image-b"

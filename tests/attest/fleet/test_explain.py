@@ -92,8 +92,7 @@ def changed_boots(count):
 
 def test_refusals_of_a_run_name_register_found_and_expected(tmp_path):
     refusals = changed_boots(12)
-    run = refused_run(tmp_path, *refusals)
-    explained = explain(str(run.root))
+    explained = explain(str(refused_run(tmp_path, *refusals).root))
     assert explained.signed
     assert len(explained.refusals) == 12
     for error, one in zip(refusals, explained.refusals, strict=True):
@@ -148,8 +147,7 @@ def test_refusals_of_a_software_tpm(tmp_path):
             except AttestationError as error:
                 found.append(error)
         assert [error.code for error in found] == ["ST-ATTS-012", "ST-ATTS-213"]
-        run = refused_run(tmp_path, *found)
-        owner, boot = explain(str(run.root)).refusals
+        owner, boot = explain(str(refused_run(tmp_path, *found).root)).refusals
         assert "node-0" in owner.where
         assert boot.where.startswith("PCR 4")
         assert "boot_applications" in boot.found

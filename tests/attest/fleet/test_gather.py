@@ -96,8 +96,7 @@ def device_certificates():
 
 
 def signer_certificates():
-    documents = rims(GPU)
-    data = next(iter(documents.values()))
+    data = next(iter(rims(GPU).values()))
     chain = parse_rim(data, roots=AUTHORITY.roots, now=NOW).certificates
     return {("ocsp", ocsp_id(one)) for one, _ in pairwise(chain)}
 

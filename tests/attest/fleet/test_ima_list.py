@@ -133,8 +133,7 @@ def test_the_database_of_an_installed_system(tmp_path):
     root = _rpm_root(tmp_path / "root", _main_header())
     (root / "usr/bin").mkdir()
     (root / "etc").mkdir()
-    listing = list_files(ImaSources(rpm=[root]))
-    assert listing.files["/usr/bin/ima-tool"] == {sha(TOOL)}
+    assert list_files(ImaSources(rpm=[root])).files["/usr/bin/ima-tool"] == {sha(TOOL)}
 
 
 def test_what_is_not_in_the_database_yet_is_listed_too(tmp_path):
@@ -380,16 +379,14 @@ def chained(count):
 
 
 def test_an_archive_of_long_names_of_long_names(tmp_path):
-    package = deb(tmp_path / "a.deb", chained(2), "data.tar")
-    dpkg.list_deb(package, FileListing())
+    dpkg.list_deb(deb(tmp_path / "a.deb", chained(2), "data.tar"), FileListing())
     for path, read in (
         (deb(tmp_path / "b.deb", chained(5000), "data.tar"), dpkg.list_deb),
         (tmp_path / "b.tar", image.list_image),
     ):
         if not path.exists():
             path.write_bytes(chained(5000))
-        error = vocabulary.refused(UsageError, "ST-USAG-008", read, path, FileListing())
-        assert "recursion" in error.what
+        vocabulary.refused(UsageError, "ST-USAG-008", read, path, FileListing(), says="recursion")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 9, 10, 12])

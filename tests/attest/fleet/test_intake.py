@@ -69,8 +69,7 @@ def test_a_machine_that_differs_in_its_late_registers_alone(office, rule, group,
     (held,) = taken.held
     assert "it boots what its image group does not: late." in held.why
     assert office.intake.current() == before
-    honest = UkiMachine("node-3")
-    come(office, honest, group=group)
+    come(office, UkiMachine("node-3"), group=group)
     taken = office.intake.sign_by_rule(office.desk, rule)
     assert [one.name for one in taken.edition.nodes] == ["node-3"]
     assert taken.edition.values.group(group) == before.group(group)
@@ -232,8 +231,7 @@ def test_a_state_that_vanishes_while_it_is_signed(office, operator, monkeypatch,
     """At any of the times at which it is asked: signing again loses nothing and doubles nothing."""
     come(office, Machine("node-1"))
     desk, intake = operator()
-    first = intake.sign(desk, desk.waiting()).edition
-    assert first.values.version == 1
+    assert intake.sign(desk, desk.waiting()).edition.values.version == 1
     come(office, Machine("node-2"))
     office.desk.close()
     desk, intake = operator()
@@ -346,8 +344,7 @@ def test_values_whose_place_cannot_be_looked_at(tmp_path):
     """It is not the same as a fleet without an edition, for which everything is new."""
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "file" / "fleet.json", tmp_path / ("x" * 300)):
-        current = CurrentValues(path, (), MemoryState())
-        vocabulary.refused(UsageError, "ST-USAG-002", current)
+        vocabulary.refused(UsageError, "ST-USAG-002", CurrentValues(path, (), MemoryState()))
     assert CurrentValues(tmp_path / "fleet.json", (), MemoryState())() is None
 
 

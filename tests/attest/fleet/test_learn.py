@@ -71,8 +71,7 @@ def test_half_of_a_tpm(machine):
         resigned(bundle_of(machine), machine, msgspec.structs.replace(said, tpm=None).encode()),
         resigned(alone, machine, msgspec.structs.replace(said, tee=None).encode()),
     ):
-        error = refused("ST-ATTS-013", None, forged)
-        assert error.where == "node node-0: tpm"
+        assert refused("ST-ATTS-013", None, forged).where == "node node-0: tpm"
     assert make(None, alone).nodes[0].entry.ek_names == ()
 
 

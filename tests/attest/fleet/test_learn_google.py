@@ -65,8 +65,7 @@ def speaks(world, machine=None, forge=lambda tee: tee, certificate=b"", report=N
 
 
 def learned(world, values=None, **how):
-    machine = how.get("machine", world.machine)
-    bundle = bundle_of(machine, speaks(world, **how), tpm=False)
+    bundle = bundle_of(how.get("machine", world.machine), speaks(world, **how), tpm=False)
     return make(values or bare(world), bundle, makers=MAKERS)
 
 

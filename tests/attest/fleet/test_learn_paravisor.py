@@ -79,8 +79,7 @@ def test_a_vm_that_was_learned_joins(world, kind):
 
 
 def test_a_console_is_learned_and_said(world):
-    runtime = world.vm.runtime(None, **{"console-enabled": True})
-    edition = learned(world, runtime=runtime)
+    edition = learned(world, runtime=world.vm.runtime(None, **{"console-enabled": True}))
     assert edition.values.paravisor.allow_console
     assert any("console" in note for note in edition.notes)
 
@@ -105,8 +104,7 @@ def test_only_the_vm_without_a_good_boot(world):
 def test_a_vm_that_teaches_nothing(world, how, code):
     """What does not hold together is left out, and then nothing is left to enroll."""
     bundle = bundle_of(world.machine, speaks(world.machine, **how), tpm=False)
-    error = refused("ST-ATTS-013", None, bundle, makers=MAKERS)
-    assert code in error.what
+    assert code in refused("ST-ATTS-013", None, bundle, makers=MAKERS).what
 
 
 @pytest.mark.forgery

@@ -143,8 +143,7 @@ def test_a_genuine_looking_amd():
 
 
 def test_merging_guests():
-    world = AmdWorld()
-    first = learn(world).reference
+    first = learn(AmdWorld()).reference
     old = SnpReference(
         min_tcb={Product.MILAN: Tcb(bootloader=9, microcode=1), Product.TURIN: Tcb(fmc=2)},
         measurements=("11" * 48,),
@@ -183,15 +182,13 @@ def test_a_td_with_its_registers():
 
 def test_a_td_with_its_log():
     learned = learn_td(quote(rtmrs=GUEST_RTMRS), LOG)
-    merged = merge_tdx(TdxReference(), learned)
-    assert merged.rtmrs == {}
+    assert merge_tdx(TdxReference(), learned).rtmrs == {}
     assert learned.boot is not None
     assert appraise_ccel(LOG, GUEST_RTMRS, learned.boot, secure_boot=True).secure_boot
 
 
 def test_an_older_report_has_no_service_td():
-    data = intel.quote(version=4)
-    assert learn_td(data).reference.mr_service_tds == ()
+    assert learn_td(intel.quote(version=4)).reference.mr_service_tds == ()
     assert learn_td(intel.quote(version=5)).reference.mr_service_tds == ("00" * 48,)
 
 
@@ -229,8 +226,7 @@ def test_merging_tds_keeps_what_was_asked():
     merged = merge_tdx(old, learn_td())
     assert (merged.min_evaluation, merged.any_platform) == (17, True)
     assert merged.ppids == ("00" * 16, intel.PPID.hex())
-    again = merge_tdx(merged, learn_td())
-    assert again == merged
+    assert merge_tdx(merged, learn_td()) == merged
 
 
 # Real evidence.

@@ -135,8 +135,7 @@ def test_a_machine_keeps_what_it_measured_before(values):
 
 def test_what_is_a_machines_own_is_retired_too(machines, values):
     first = machines[0]
-    digests = values.nodes["node-0"].own["5"]
-    without = retire(values, digests)
+    without = retire(values, values.nodes["node-0"].own["5"])
     assert without.nodes["node-0"].own == {"1": values.nodes["node-0"].own["1"]}
     assert without.nodes["node-1"] == values.nodes["node-1"]
     error = vocabulary.refused(AttestationError, "ST-ATTS-217", admitted, first, without)

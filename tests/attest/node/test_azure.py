@@ -145,8 +145,7 @@ def sources(folder):
 def test_a_vm_joins(tmp_path, machine, service):
     """What the node collects from its TPM and the service is let in, as tier tee."""
     world = CloudWorld()
-    public = keep_key(machine)
-    jwk = forge_azure.jwk(forge.Key(public, world.vm.tpm.ak.private))
+    jwk = forge_azure.jwk(forge.Key(keep_key(machine), world.vm.tpm.ak.private))
     runtime = world.vm.runtime([jwk])
     report = forge_azure.AMD.report(report_data=forge_azure.vouched(runtime))
     leave_report(machine, forge_azure.hcl(runtime, report).rstrip(b"\0"))
@@ -173,8 +172,7 @@ def test_a_vm_joins(tmp_path, machine, service):
         assert body.tpm is None
         assert body.tee
         assert len(body.tee.certificates) == 3
-        result = world.answer(said, binding)
-        assert result.tier is NodeTier.TEE
+        assert world.answer(said, binding).tier is NodeTier.TEE
     off = dataclasses.replace(attester, tee=Part.OFF)
     assert off.keys() is not None, "then the TPM speaks for itself"
 

@@ -39,8 +39,7 @@ def keep(machine, index, data):
     public += tpm2b(b"") + number(len(data), 2)
     command(machine, 0x12A, [OWNER], tpm2b(b"") + tpm2b(public))
     for at in range(0, len(data), 512):
-        piece = tpm2b(data[at : at + 512]) + number(at, 2)
-        command(machine, 0x137, [OWNER, index], piece)
+        command(machine, 0x137, [OWNER, index], tpm2b(data[at : at + 512]) + number(at, 2))
 
 
 def provision(machine, index=node.RSA_KEY, template=TEMPLATE, public=None):

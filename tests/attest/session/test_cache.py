@@ -109,8 +109,7 @@ def test_adding_keeps_what_was_there(folder):
 def test_an_item_takes_the_place_of_its_namesake(folder):
     before = open_cache(folder)
     build(folder, [item(OCSP, "ab", b"newer")])
-    cache = open_cache(folder)
-    assert cache.get("ocsp", "ab") == b"newer"
+    assert open_cache(folder).get("ocsp", "ab") == b"newer"
     assert before.get("ocsp", "ab") == b"answer", "who reads the last index keeps its documents"
     build(folder, [])
     refused("ST-ATTS-738", before.get, "ocsp", "ab")
@@ -226,8 +225,7 @@ def test_an_index_by_somebody_else(folder):
 
 @pytest.mark.forgery
 def test_an_index_that_was_edited(folder):
-    data = (folder / INDEX_NAME).read_bytes()
-    envelope = canonical.loads(data)
+    envelope = canonical.loads((folder / INDEX_NAME).read_bytes())
     payload = index_of(folder)
     payload["expires"] = "2036-01-01T00:00:00Z"
     envelope["payload"] = base64.b64encode(canonical.dumps(payload)).decode()
@@ -373,8 +371,7 @@ def test_an_older_copy_put_back(folder):
     open_cache(folder, floor=seen)
     (folder / INDEX_NAME).write_bytes(old)
     open_cache(folder)
-    error = refused("ST-ATTS-734", open_cache, folder, floor=seen)
-    assert "version 1, but 2" in error.what
+    refused("ST-ATTS-734", open_cache, folder, floor=seen, says="version 1, but 2")
 
 
 # Documents.
@@ -394,8 +391,7 @@ def test_a_document_that_was_changed(folder, data):
     cache = open_cache(folder)
     path = folder / document()
     path.write_bytes(data)
-    error = refused("ST-ATTS-737", cache.get, "rim", "NV_GPU_X")
-    assert error.where == str(path)
+    assert refused("ST-ATTS-737", cache.get, "rim", "NV_GPU_X").where == str(path)
     assert cache.get("ocsp", "ab") == b"answer"
     refused("ST-ATTS-737", build, folder, [])
     build(folder, [item(), item(OCSP, "NV_GPU_X")])
@@ -423,8 +419,7 @@ def test_a_document_that_is_no_file(folder, tmp_path, replacement):
             path.mkdir()
         case "pipe":
             os.mkfifo(path)
-    error = refused("ST-ATTS-738", open_cache(folder).get, "rim", "NV_GPU_X")
-    assert error.where == str(path)
+    error = refused("ST-ATTS-738", open_cache(folder).get, "rim", "NV_GPU_X", names=str(path))
     assert "securetrain attest cache add" in error.fix
     refused("ST-ATTS-738", build, folder, [])
 

@@ -178,8 +178,7 @@ def test_editions_clocks_and_names(machines, opened):
     assert not one.restore("ek:00")
     two.revoke(gone("node:node-1"))
     two.revoke(gone("node:node-1"))
-    other = opened(machines[0], "b.example")
-    assert other.revocation("node:node-1") is None
+    assert opened(machines[0], "b.example").revocation("node:node-1") is None
     assert one.revocation("node:node-1") == gone(f"node:{DOMAIN}/node-1")
     assert one.editions() == [seen]
 
@@ -613,8 +612,7 @@ def test_any_address_is_read_or_refused(text, head):
 
 def test_the_environment_leads_nowhere_else(url, monkeypatch):
     monkeypatch.setenv("PGHOSTADDR", "10.0.0.1")
-    error = vocabulary.refused(UsageError, "ST-USAG-001", Database, url)
-    assert error.where == "PGHOSTADDR"
+    vocabulary.refused(UsageError, "ST-USAG-001", Database, url, names="PGHOSTADDR")
 
 
 # Kills.

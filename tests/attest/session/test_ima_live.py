@@ -158,8 +158,7 @@ def test_an_upgrade_of_a_live_node(fleet, machine):
     fleet.verifier.release("node-0")
     fleet.renew()
     fleet.now += WINDOW + timedelta(hours=1)
-    old = fleet.refused("ST-ATTS-310")
-    assert "python3.11" in old.where
+    assert "python3.11" in fleet.refused("ST-ATTS-310").where
     machine.files = dict(AFTER)
     machine.reboot()
     fleet.attester = machine.attester(KEY)

@@ -135,8 +135,7 @@ def test_what_another_process_revokes_is_heard_within_half_a_second(tmp_path):
 
 
 def test_what_it_revokes_itself_counts_at_once(tmp_path):
-    clock = SettableClock()
-    state = FileState(tmp_path / "state.sqlite", clock.seconds)
+    state = FileState(tmp_path / "state.sqlite", SettableClock().seconds)
     assert state.revocation(GONE.subject) is None
     state.revoke(GONE)
     assert state.revocation(GONE.subject) == GONE

@@ -90,8 +90,7 @@ class World:
 
 
 def test_honest_evidence():
-    world = World()
-    result = world.join()
+    result = World().join()
     assert result.tier is NodeTier.SELF_ASSERTED
     assert result.label == UNATTESTED
     assert result.key_id == KEY.key_id
@@ -203,8 +202,7 @@ def test_the_signature_covers_the_media_type():
 def test_an_unknown_kind():
     world = World()
     binding = world.binding()
-    evidence = signed("application/tpm-quote", b"{}", binding)
-    world.refused("ST-ATTS-006", evidence, binding)
+    world.refused("ST-ATTS-006", signed("application/tpm-quote", b"{}", binding), binding)
 
 
 @each("body", b"", b"{}", b"\x80\x04.", b'{"tier":"tpm"}')
@@ -335,8 +333,7 @@ def world():
 def doubled():
     """One TPM that is enrolled under two names."""
     machine = Machine("node-0")
-    twin = Machine("node-1", tpm=machine.tpm)
-    return Fleet(machine, twin)
+    return Fleet(machine, Machine("node-1", tpm=machine.tpm))
 
 
 def test_a_restarted_verifier_asks_for_everything_again(world):
@@ -595,8 +592,7 @@ def test_an_unexpected_error_about_keys_is_a_refusal(monkeypatch):
 def test_an_unexpected_error_about_the_nonce_is_a_refusal():
     world = World()
     binding = dataclasses.replace(world.binding(), nonce=bytearray(32))
-    error = world.refused("ST-ATTS-001", ATTESTER.collect(binding, Ask()), binding)
-    assert "TypeError" in error.what
+    world.refused("ST-ATTS-001", ATTESTER.collect(binding, Ask()), binding, says="TypeError")
 
 
 def test_keys_that_no_appraiser_can_open():

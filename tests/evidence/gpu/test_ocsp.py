@@ -81,8 +81,7 @@ def respond(
         builder = builder.add_extension(x509.OCSPNonce(nonce), critical=False)
     for extension, critical in extensions:
         builder = builder.add_extension(extension, critical=critical)
-    response = builder.sign(by.key, algorithm or hashes.SHA384())
-    return response.public_bytes(Encoding.DER)
+    return builder.sign(by.key, algorithm or hashes.SHA384()).public_bytes(Encoding.DER)
 
 
 def verify(data, certificate=SIGNER, issuer=ISSUER, **changes):
@@ -95,8 +94,7 @@ def verify(data, certificate=SIGNER, issuer=ISSUER, **changes):
 
 
 def refused(code, data, **changes):
-    error = vocabulary.refused(AttestationError, code, verify, data, **changes)
-    assert error.where == "OCSP x"
+    error = vocabulary.refused(AttestationError, code, verify, data, **changes, names="OCSP x")
     return error.what
 
 

@@ -92,8 +92,7 @@ def test_nvdec0_can_be_on():
 
 
 def test_what_old_drivers_leave_out():
-    claims = gpu(f20=None, f21=None, f34=None, f36=None)
-    assert claims.fwid is None
+    assert gpu(f20=None, f21=None, f34=None, f36=None).fwid is None
 
 
 def test_a_chip_can_be_named():

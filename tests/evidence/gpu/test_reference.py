@@ -95,8 +95,7 @@ def test_an_unstated_mode_must_be_asked_for():
 
 @pytest.mark.forgery
 def test_a_ban_is_stronger_than_the_inventory_and_older_versions():
-    banned = reference(revoked_devices=(SWITCH.pdi,))
-    refused(626, "banned", check_reference, SWITCH, banned)
+    refused(626, "banned", check_reference, SWITCH, reference(revoked_devices=(SWITCH.pdi,)))
 
 
 @forgeries("driver", "590", "590.12-beta", "r590.12", "590..12", "590.12.1.1.1")

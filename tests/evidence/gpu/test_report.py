@@ -90,8 +90,7 @@ def test_a_status_that_was_asked_for_is_told():
 
 
 def test_old_drivers_report_no_fwid():
-    state = verify(Device(fields={20: None}).evidence())
-    assert state.fwid == FWID
+    assert verify(Device(fields={20: None}).evidence()).fwid == FWID
 
 
 def test_the_label_of_the_driver_is_not_read():

@@ -83,8 +83,7 @@ def test_answers_are_remembered():
 
 @pytest.mark.forgery
 def test_revoked_by_response_and_by_list():
-    store = Store(ocsp=response(SIGNER, ISSUER, **REVOKED))
-    assert ask(store) is CertificateStatus.REVOKED
+    assert ask(Store(ocsp=response(SIGNER, ISSUER, **REVOKED))) is CertificateStatus.REVOKED
     entry = make_crl(revoke(SIGNER), by=ISSUER, **UNTIL)
     assert ask(Store(crl={ISSUER.pin: entry})) is CertificateStatus.REVOKED
 

@@ -33,9 +33,7 @@ def parse(data, **changes):
 
 
 def refused(code, data, **changes):
-    error = vocabulary.refused(AttestationError, code, parse, data, **changes)
-    assert error.where == "RIM x"
-    return error
+    return vocabulary.refused(AttestationError, code, parse, data, **changes, names="RIM x")
 
 
 def test_a_rim():
@@ -195,8 +193,7 @@ def test_expired_is_a_reason_of_its_own():
     end = NOW + DAY
     parse(GOOD, now=end)
     later = end + timedelta(seconds=1)
-    error = refused("ST-ATTS-706", GOOD, now=later)
-    assert "allow_expired_rims" in error.fix
+    assert "allow_expired_rims" in refused("ST-ATTS-706", GOOD, now=later).fix
     assert parse(GOOD, now=later, allow_expired=True).expired(later)
 
 

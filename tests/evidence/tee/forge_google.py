@@ -235,8 +235,7 @@ class Vm:
         google = GoogleEvidence(ak_certificate=certificate or self.certificate, vtpm=vtpm)
         fields = {"report_data": wanted, **changes}
         if self.kind == "tdx":
-            report = intel.quote(td=fields)
-            return TeeEvidence(kind=TeeKind.TDX, report=report, google=google)
+            return TeeEvidence(kind=TeeKind.TDX, report=intel.quote(td=fields), google=google)
         return TeeEvidence(
             kind=TeeKind.SEV_SNP,
             report=AMD.report(**fields),

@@ -56,8 +56,7 @@ def test_a_certified_key():
 
 def test_a_key_on_p256():
     tpm = forge.Tpm()
-    found = key(google.certify(tpm.ak.public))
-    assert found.ak.unique == tpm.ak.public.unique
+    assert key(google.certify(tpm.ak.public)).ak.unique == tpm.ak.public.unique
 
 
 def test_the_vm_sends_the_certificates_above():
@@ -187,7 +186,8 @@ def test_instances_that_come_and_go():
 
 @pytest.mark.forgery
 def test_reference_values_with_a_bad_endorsement():
-    changed = google.good_endorsement()[:-1] + b"x"
+    endorsement = google.good_endorsement()
+    changed = endorsement[:-1] + bytes([endorsement[-1] ^ 1])
     error = refused("ST-ATTS-009", GoogleAppraiser, google.reference(endorsements=(changed,)))
     assert "endorsements[0]" in error.where
 

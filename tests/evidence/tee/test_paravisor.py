@@ -143,8 +143,7 @@ def test_a_limit_is_asked_before_anything_is_read():
     error = refused("ST-ATTS-440", parse_hcl_report, azure.hcl(RUNTIME) + bytes(HCL_LIMIT))
     assert str(HCL_LIMIT) in error.what
     long = RUNTIME + b" " * (RUNTIME_LIMIT + 1 - len(RUNTIME))
-    error = refused("ST-ATTS-440", parse_hcl_report, azure.hcl(long))
-    assert f"{RUNTIME_LIMIT}" in error.what
+    refused("ST-ATTS-440", parse_hcl_report, azure.hcl(long), says=f"{RUNTIME_LIMIT}")
 
 
 KEY = azure.jwk(VM.tpm.ak)

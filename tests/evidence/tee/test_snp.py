@@ -99,8 +99,7 @@ def test_which_list_is_needed():
     assert snp.claimed_key(b"", [leaf(MILAN)]) == (Product.MILAN, SigningKey.VCEK)
     assert snp.claimed_key(b"", [leaf(VLEK)]) == (Product.MILAN, SigningKey.VLEK)
     assert snp.claimed_key(b"", [der(MILAN.ark())]) == (None, None)
-    report = TURIN.report()
-    assert snp.claimed_key(report, []) == (Product.TURIN, SigningKey.VCEK)
+    assert snp.claimed_key(TURIN.report(), []) == (Product.TURIN, SigningKey.VCEK)
     assert snp.claimed_key(TURIN.report(version=2), []) == (None, SigningKey.VCEK)
     assert snp.claimed_key(TURIN.report(flags=7 << 2), []) == (Product.TURIN, None)
 
@@ -148,8 +147,7 @@ def test_a_report_that_is_not_signed(flags):
 @forgeries("position", *range(8))
 @each("id, world", ("milan", MILAN), ("turin", TURIN))
 def test_a_key_of_another_tcb(world, position):
-    tcb = flip(world.tcb, position)
-    report = world.report(reported_tcb=tcb)
+    report = world.report(reported_tcb=flip(world.tcb, position))
     refused("ST-ATTS-408", "REPORTED_TCB", world=world, report=report)
 
 

@@ -285,8 +285,7 @@ def real_info(**changes):
 
 def real_enclave(quote):
     document = json.loads(vector(GO_TDX + "sample_qeIdentity_response"))["enclaveIdentity"]
-    identity = msgspec.convert(document, QeIdentity, strict=False)
-    return judge_enclave(identity, quote.qe_report)
+    return judge_enclave(msgspec.convert(document, QeIdentity, strict=False), quote.qe_report)
 
 
 @needs_vectors
@@ -303,12 +302,10 @@ def test_a_genuine_platform_below_all_genuine_levels():
     first["tcb"]["sgxtcbcomponents"] = [{"svn": svn} for svn in svns.components]
     first["tcb"]["tdxtcbcomponents"][2]["svn"] = 4
     made = msgspec.convert(document, TcbInfo, strict=False)
-    verdict = judge_tcb(made, level_, svns, genuine.quote.report)
-    assert verdict.status is S.UP_TO_DATE
+    assert judge_tcb(made, level_, svns, genuine.quote.report).status is S.UP_TO_DATE
 
 
 @needs_vectors
 @each("name", "quote_v5_sample.dat", "ccel/cos-113-tdx-quote.dat")
 def test_genuine_quoting_enclaves(name):
-    quote = parse_quote(vector(GO_TDX + name))
-    assert real_enclave(quote).tcb_status is S.UP_TO_DATE
+    assert real_enclave(parse_quote(vector(GO_TDX + name))).tcb_status is S.UP_TO_DATE

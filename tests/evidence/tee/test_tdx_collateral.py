@@ -96,8 +96,7 @@ def test_a_second_object_beside_the_signed_one(field, name, make):
     good, forged = make(), make(tcbEvaluationDataNumber=99)
     inner = forged[forged.index(b":") + 1 : forged.index(b',"signature"')]
     twice = b'{"%s":%s,' % (key, inner) + good[1:]
-    number = opened(**{field: twice})
-    assert number.tcb_info.tcb_evaluation_data_number == 18
+    assert opened(**{field: twice}).tcb_info.tcb_evaluation_data_number == 18
     refused("ST-ATTS-509", name, **{field: good[:-1] + b',"%s":%s}' % (key, inner)})
     refused("ST-ATTS-508", name, "fields", **{field: b'{"x":1,' + good[1:]})
 

@@ -72,9 +72,8 @@ def appraise(entries=GOOD, pcrs=None, reference=REFERENCE, *, secure_boot=True, 
     )
 
 
-def refused(code, *args, said="", where="", **more):
+def refused(code, *args, where="", **more):
     error = vocabulary.refused(AttestationError, code, appraise, *args, **more)
-    assert said in error.what, error
     assert error.where.startswith(where), error
     return error
 
@@ -176,7 +175,7 @@ def test_an_event_is_removed(index):
 @forgeries("pcr", *range(10), 14)
 def test_an_event_is_added(pcr):
     added = event(pcr, EVENT_TAG, b"x")
-    refused("ST-ATTS-204", [*GOOD, added], PCRS, said="replays to", where=f"PCR {pcr}, ")
+    refused("ST-ATTS-204", [*GOOD, added], PCRS, says="replays to", where=f"PCR {pcr}, ")
 
 
 @forgeries("pcr", 0, 1, 4, 5, 7, 8, 9)
@@ -263,7 +262,7 @@ def test_logs_that_prove_nothing(code, log):
 def test_secure_boot_off():
     off = good_boot(b"\0")
     learned = learn_boot(encode(off), bootlogs.pcrs(off))
-    refused("ST-ATTS-208", off, reference=learned, said="SecureBoot is 00", where="PCR 7")
+    refused("ST-ATTS-208", off, reference=learned, says="SecureBoot is 00", where="PCR 7")
     state = appraise(off, reference=learned, secure_boot=False)
     assert not state.secure_boot
     assert "SecureBoot is 00" in state.secure_boot_off
@@ -303,7 +302,7 @@ def test_a_forged_secure_boot_extended_after_the_boot(free):
 def test_shims_validation_is_off():
     entries = [*GOOD, authority("MokSBState", b"\1")]
     allowed = (*REFERENCE.authorities, entries[-1].digest().hex())
-    refused("ST-ATTS-208", entries, reference=changed(authorities=allowed), said="MokSBState")
+    refused("ST-ATTS-208", entries, reference=changed(authorities=allowed), says="MokSBState")
 
 
 @forgeries("name", "PK", "KEK", "db", "dbx")
@@ -323,21 +322,20 @@ def test_a_variable_does_not_pass_as_another():
     variables = {**REFERENCE.variables}
     known = policy("dbx", b"").digest().hex()
     variables[PolicyVariable.DB] = (*variables[PolicyVariable.DB], known)
-    refused("ST-ATTS-211", entries, reference=changed(variables=variables), said="dbx, 0 bytes")
+    refused("ST-ATTS-211", entries, reference=changed(variables=variables), says="dbx, 0 bytes")
 
 
 @pytest.mark.forgery
 def test_an_authority_that_is_no_reference_value():
     entries = [*GOOD, authority(value=b"signer of something else")]
-    error = refused("ST-ATTS-212", entries, where=f"PCR 7, entry {len(entries)}")
-    assert "db, 24 bytes" in error.what
+    refused("ST-ATTS-212", entries, where=f"PCR 7, entry {len(entries)}", says="db, 24 bytes")
 
 
 @pytest.mark.forgery
 def test_unprotected_dma():
     entries = edited(2, GOOD[2])
     entries.insert(2, event(7, ACTION, b"DMA Protection Disabled"))
-    refused("ST-ATTS-219", entries, said="DMA", where="PCR 7, entry 3")
+    refused("ST-ATTS-219", entries, says="DMA", where="PCR 7, entry 3")
     reference = learn_boot(encode(entries), bootlogs.pcrs(entries))
     assert reference.allow_unprotected_dma
     assert appraise(entries, reference=reference).secure_boot
@@ -387,7 +385,7 @@ def test_firmware_that_is_no_reference_value(pcr):
 @forgeries("pcr", 0, 2, 3, 6)
 def test_a_register_that_is_not_as_it_should_be(pcr):
     entries = [event(pcr, POST_CODE, b"other firmware"), *GOOD]
-    refused("ST-ATTS-216", entries, said="none of the 1 values", where=f"PCR {pcr}")
+    refused("ST-ATTS-216", entries, says="none of the 1 values", where=f"PCR {pcr}")
 
 
 @forgeries("pcr", 1, 4, 5, 7, 8, 9, 10, 14)
@@ -423,13 +421,13 @@ def test_no_reference_values_accept_nothing():
 def test_a_kernel_command_line_must_be_there():
     """Else another boot loader of the list could start a kernel and say nothing."""
     entries = edited(at(data=b"kernel_cmdline: " + COMMAND_LINE + b"\0"))
-    refused("ST-ATTS-214", entries, said="none of kernel_command_lines", where="PCR 8")
+    refused("ST-ATTS-214", entries, says="none of kernel_command_lines", where="PCR 8")
 
 
 @pytest.mark.forgery
 def test_a_boot_application_must_be_there():
     entries = [e for e in GOOD if e.type != APPLICATION]
-    refused("ST-ATTS-213", entries, said="none of boot_applications", where="PCR 4")
+    refused("ST-ATTS-213", entries, says="none of boot_applications", where="PCR 4")
 
 
 def test_a_boot_loader_that_measures_no_commands():
@@ -475,7 +473,7 @@ def unjudged(*pcrs):
 @each("pcr", *range(7))
 def test_no_separator(pcr, reference):
     entries = edited(at(register=pcr, type=0x04))
-    refused("ST-ATTS-209", entries, reference=reference, said="no separator", where=f"PCR {pcr}")
+    refused("ST-ATTS-209", entries, reference=reference, says="no separator", where=f"PCR {pcr}")
 
 
 @forgeries("value", bytes(4), b"\xff" * 4)
@@ -483,7 +481,7 @@ def test_no_separator(pcr, reference):
 def test_a_second_separator(pcr, value):
     entries = [*GOOD, separator(pcr, value)]
     where = f"PCR {pcr}, entry {len(entries)}"
-    refused("ST-ATTS-209", entries, reference=unjudged(), said="second", where=where)
+    refused("ST-ATTS-209", entries, reference=unjudged(), says="second", where=where)
 
 
 @forgeries("pcr", *range(7))
@@ -491,14 +489,14 @@ def test_the_true_separator_under_another_name(pcr):
     """Root extends the register and a separator, and calls the true one something else."""
     index = at(register=pcr, type=0x04)
     entries = [*edited(index, renamed(GOOD[index], EVENT_TAG)), separator(pcr)]
-    refused("ST-ATTS-209", entries, reference=unjudged(), said="second")
+    refused("ST-ATTS-209", entries, reference=unjudged(), says="second")
 
 
 @forgeries("value", b"\1\0\0\0", b"error", bytes(5))
 @each("pcr", *range(7))
 def test_a_separator_that_reports_an_error(pcr, value):
     entries = edited(at(register=pcr, type=0x04), separator(pcr, value))
-    refused("ST-ATTS-209", entries, reference=unjudged(), said="reports an error")
+    refused("ST-ATTS-209", entries, reference=unjudged(), says="reports an error")
 
 
 @each("pcr", *range(7))
@@ -543,7 +541,7 @@ def test_an_empty_fit_entry_is_no_separator():
 def test_the_empty_fit_entry_is_of_pcr_0_and_before_the_separator(pcr):
     fit = event(pcr, CRTM_CONTENTS, b"FIT Type 0x2D Measured S-CRTM\0", bytes(4))
     entries = [*GOOD, fit] if pcr == 0 else [fit, *GOOD]
-    refused("ST-ATTS-209", entries, reference=unjudged(), said="second", where=f"PCR {pcr}")
+    refused("ST-ATTS-209", entries, reference=unjudged(), says="second", where=f"PCR {pcr}")
 
 
 def test_a_pinned_register_is_as_it_was():
@@ -573,8 +571,7 @@ def test_a_log_that_does_not_replay_is_not_learned():
 
 
 def test_without_owner_keys_quoted_nothing_is_learned_of_them():
-    unquoted = {index: PCRS[index] for index in range(10)}
-    assert learn_boot(LOG, unquoted).owner_keys == ()
+    assert learn_boot(LOG, {index: PCRS[index] for index in range(10)}).owner_keys == ()
 
 
 # Real boots, with the registers that their own logs replay to.
@@ -623,7 +620,7 @@ def test_real_boots(name):
     assert state.secure_boot_off == off
     assert state.secure_boot == (not off)
     if off:
-        refused("ST-ATTS-208", log=log, pcrs=pcrs, reference=reference, said=off)
+        refused("ST-ATTS-208", log=log, pcrs=pcrs, reference=reference, says=off)
     else:
         assert appraise_boot(log, pcrs, reference, secure_boot=True) == state
     assert sum(m.kind is Kind.APPLICATION for m in state.measurements) >= 1
@@ -634,7 +631,7 @@ def test_real_boots(name):
 def test_a_real_log_without_separators():
     name = "google__go-attestation/attest/testdata/sb_cert_eventlog"
     log, pcrs = real(name)
-    refused("ST-ATTS-209", log=log, pcrs=pcrs, reference=unjudged(7), said="no separator")
+    refused("ST-ATTS-209", log=log, pcrs=pcrs, reference=unjudged(7), says="no separator")
 
 
 @needs_vectors

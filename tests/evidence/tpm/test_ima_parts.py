@@ -145,8 +145,7 @@ def test_a_renewal_in_parts_goes_on_from_the_last():
 def test_what_was_measured_after_the_quote_is_not_asked_for():
     made = machine_list(2)
     sender = Sender(encode_ima(made))
-    state = appraise(sender, replayed(made[:3]))
-    assert state.progress.entries == 3
+    assert appraise(sender, replayed(made[:3])).progress.entries == 3
     assert len(sender.asked) < sender.announced.count
 
 
@@ -171,8 +170,7 @@ def test_a_part_that_is_not_the_one_announced(seed, lie):
     honest = Sender(encode_ima(made))
     at = random.Random(seed).randrange(1, honest.announced.count)
     sender = Sender(encode_ima(made), lie=lambda _: PART_LIES[lie](honest, at), at=at)
-    error = refused("ST-ATTS-314", sender, replayed(made))
-    assert f"part {at + 1} of" in error.where
+    assert f"part {at + 1} of" in refused("ST-ATTS-314", sender, replayed(made)).where
     assert sender.asked[-1] == at, "nothing is asked for after a lie"
 
 
@@ -194,8 +192,7 @@ def test_another_list_under_its_own_announcement(seed, lie):
     target = replayed(made)
     # Two violations in a row are alike: an order of theirs would be the list itself.
     at = next(n for n in range(2 + 3 * seed, len(made)) if not made[n].violation)
-    error = refused("ST-ATTS-306", Sender(encode_ima(LIST_LIES[lie](made, at))), target)
-    assert error.where == "IMA list"
+    refused("ST-ATTS-306", Sender(encode_ima(LIST_LIES[lie](made, at))), target, names="IMA list")
 
 
 @forgeries("seed", *range(5))
@@ -255,8 +252,7 @@ def test_a_bad_entry_ends_it_where_it_stands():
     ("another template", b"\x0a\0\0\0" + bytes(20) + b"\x06\0\0\0ima-xx"),
 )
 def test_an_entry_that_never_ends_is_refused_at_once(tail):
-    made = machine_list(5)
-    entries = encode_ima(made) + tail
+    entries = encode_ima(machine_list(5)) + tail
     sender = Sender(entries + bytes(20 * PART))
     with pytest.raises(AttestationError, match=r"ST-ATTS-30[15]"):
         appraise(sender, bytes(range(32)))

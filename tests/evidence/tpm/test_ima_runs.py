@@ -326,8 +326,7 @@ def test_a_list_that_is_refused_leaves_no_run():
 
 
 def test_runs_are_as_long_as_they_may_be_and_begin_where_entries_say():
-    entries = [one.binary() for one in FILES]
-    data = b"".join(entries)
+    data = b"".join([one.binary() for one in FILES])
     collector, position = Collector(data), 0
     for entry in split_binary(data):
         if starts_run(entry):
@@ -414,8 +413,7 @@ def test_a_known_tail_stands_for_nothing_else_than_its_own_bytes(renewed):
         altered = data[:place] + bytes([data[place] ^ 1 << drawn.randrange(8)]) + data[place + 1 :]
         assert len(refused(altered, start, quoted)) == 1
         assert len(refused(data[:place], start, quoted)) == 1
-    longer = [*TAIL, measured_file("/unknown", b"?")]
-    assert renewal(longer, renewed)[0] == "ST-ATTS-309"
+    assert renewal([*TAIL, measured_file("/unknown", b"?")], renewed)[0] == "ST-ATTS-309"
     assert len(renewed.tails.table(ima.verdict_key(KNOWN, binary=True))) == 1
 
 
@@ -451,7 +449,6 @@ def test_a_tail_that_the_quote_cuts_off_is_no_verdict_on_the_rest():
     assert first.num_entries == 3
     assert cache.tails.table(ima.verdict_key(KNOWN, binary=True)) == {}
     assert renewal(bad, cache)[0] == "ST-ATTS-309"
-    whole = renewal(TAIL, cache)
-    assert whole.num_entries == len(TAIL)
+    assert renewal(TAIL, cache).num_entries == len(TAIL)
     assert renewal(TAIL, cache, quoted=len(BEFORE) + 3) == first, "of a tail that is known"
     assert renewal(TAIL, cache, quoted=len(BEFORE)).num_entries == 0

@@ -40,13 +40,11 @@ DEBUGGER = event(7, ACTION, b"UEFI Debug Mode")
 
 
 def read(entries):
-    log = parse(bootlogs.encode(entries))
-    return read_secure_boot(log.of(7), Hash.SHA256, "PCR 7")
+    return read_secure_boot(parse(bootlogs.encode(entries)).of(7), Hash.SHA256, "PCR 7")
 
 
 def refused(code, entries, said="", entry=None):
-    error = vocabulary.refused(AttestationError, code, read, entries)
-    assert said in error.what, error
+    error = vocabulary.refused(AttestationError, code, read, entries, says=said)
     assert error.where.startswith("PCR 7")
     if entry is not None:
         assert error.where.startswith(f"PCR 7, entry {entry} ("), error

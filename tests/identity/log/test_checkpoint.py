@@ -55,11 +55,9 @@ def test_a_quorum():
 
 
 def test_the_time_by_which_a_quorum_had_seen_it():
-    data = cosigned(WITNESSES[0], time=NOW - timedelta(days=2))
-    lines = note.parse(data).lines[1:]
+    lines = note.parse(cosigned(WITNESSES[0], time=NOW - timedelta(days=2))).lines[1:]
     later = cosigned(WITNESSES[1], time=NOW - timedelta(days=1), names=["other"])
-    both = note.parse(later).with_lines(lines).encode()
-    found = open_checkpoint(both, POLICY, NOW)
+    found = open_checkpoint(note.parse(later).with_lines(lines).encode(), POLICY, NOW)
     assert found.seen_at(1) == NOW - timedelta(days=2)
     assert found.seen_at(2) == NOW - timedelta(days=1)
 
@@ -74,8 +72,7 @@ def test_the_time_by_which_a_quorum_had_seen_it():
 )
 def test_under_witnessed(data):
     """T40."""
-    error = refused("ST-IDEN-044", data)
-    assert error.exit_code == 18
+    assert refused("ST-IDEN-044", data).exit_code == 18
     open_checkpoint(data, replace(POLICY, quorum=1 if b"w0" in data else 0), NOW)  # the control
 
 
@@ -100,8 +97,7 @@ def test_not_signed_by_the_log():
 
 def test_a_threshold_of_log_keys():
     second = PrivateKey.generate()
-    keys = {**POLICY.keys, second.key_id: second.public}
-    policy = replace(POLICY, keys=keys, threshold=2)
+    policy = replace(POLICY, keys={**POLICY.keys, second.key_id: second.public}, threshold=2)
     refused("ST-IDEN-040", cosigned(*WITNESSES), policy)
     for threshold in (0, 1):  # nobody is never enough
         nobody = replace(policy, threshold=threshold, quorum=0)

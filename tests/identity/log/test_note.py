@@ -137,8 +137,7 @@ def test_no_byte_of_a_signed_text_can_change(position, flip):
     data = bytearray(_SIGNED)
     data[position] ^= flip
     try:
-        found = note.parse(bytes(data))
-        is_signed = note.signed_by(found, KEY.public, "log.example")
+        is_signed = note.signed_by(note.parse(bytes(data)), KEY.public, "log.example")
     except IdentityError:
         return
     assert not is_signed  # a line of somebody else: another name or key id

@@ -87,8 +87,7 @@ def test_the_files_are_those_of_the_specification(tmp_path):
     assert by_level[1] == {"tile/1/000", "tile/1/001.p/17"}
     assert by_level[2] == {"tile/2/000.p/1"}
     assert "tile/entries/273.p/112" in found
-    proof = log.prove(69_999)
-    assert proof.count(b"\n") < 40
+    assert log.prove(69_999).count(b"\n") < 40
 
 
 @each("index, path", (0, "tile/0/000"), (999, "tile/0/999"), (1000, "tile/0/x001/000"))
@@ -261,8 +260,7 @@ def test_a_reader_of_an_earlier_size(world):
 def test_cosignatures_of_strangers_and_for_another_checkpoint(world):
     world.append("a")
     text = world.log.state()[1].text
-    stranger = PrivateKey.generate()
-    line = note.cosign(text, "somebody.example", stranger, int(NOW.timestamp()))
+    line = note.cosign(text, "somebody.example", PrivateKey.generate(), int(NOW.timestamp()))
     assert world.log.add_cosignatures(text, [line]) == 0
     assert world.cosign(0, 1) == 2
     assert len(world.log.state()[1].lines) == 3
@@ -273,8 +271,7 @@ def test_cosignatures_of_strangers_and_for_another_checkpoint(world):
         world.log.add_cosignatures(text, [more])
     _, signed = world.log.state()
     assert len(signed.lines) == 3
-    key = world.witness_keys[0].public
-    assert note.cosigned_by(signed, key) == int(NOW.timestamp()) + 6
+    assert note.cosigned_by(signed, world.witness_keys[0].public) == int(NOW.timestamp()) + 6
     world.append("b")
     with pytest.raises(UsageError, match="ST-USAG-001"):
         world.log.add_cosignatures(text, [line])

@@ -155,8 +155,7 @@ def test_a_request_from_another_size_than_was_seen(world):
 
 def test_a_witness_that_has_seen_nothing_asks_for_no_proof(world):
     world.append("a", "b")
-    good = parse_request(request_for(world.log, 0))
-    padded = Request(0, (b"\x00" * 32,), good.checkpoint)
+    padded = Request(0, (b"\x00" * 32,), parse_request(request_for(world.log, 0)).checkpoint)
     refused("ST-IDEN-041", world.witnesses[0].cosign, padded.encode(), NOW)
 
 

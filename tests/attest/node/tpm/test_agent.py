@@ -133,8 +133,7 @@ def test_logs_are_read_after_the_quote(agent, simulator, tmp_path):
     # What the kernel measures meanwhile must be in the list that follows.
     binary = sources(tmp_path).ima_binary
     simulator.after[Command.Quote] = lambda: binary.write_bytes(b"")
-    evidence = agent.evidence(BINDING)
-    assert evidence.ima is not None
+    assert agent.evidence(BINDING).ima is not None
 
 
 def test_registers_are_chosen_by_the_caller(simulator, tmp_path):
@@ -198,8 +197,7 @@ def test_a_change_between_two_reads_is_seen(agent, simulator):
             simulator.extend(0, bytes(32))
 
     simulator.after[Command.PCR_Read] = disturb
-    keys = agent.keys()
-    verified(keys, agent.evidence(BINDING))
+    verified(agent.keys(), agent.evidence(BINDING))
     assert simulator.sent.count(Command.Quote) == 2
 
 

@@ -86,8 +86,7 @@ def test_other_persistent_keys_are_passed_over():
         0x81010002: forge.make_key(AK_TEMPLATE).public,
         0x81020000: own,
     }
-    key = find(Tpm(simulator))
-    assert key.handle is None
+    assert find(Tpm(simulator)).handle is None
     simulator.persistent[0x8101FFFF] = own
     assert find(Tpm(simulator)).handle == 0x8101FFFF
 
@@ -116,8 +115,7 @@ def test_the_first_of_two_keys_of_one_template_is_used():
 def test_a_chain_runs_over_from_index_to_index():
     stored = FIRST + SECOND
     nv = {0x1C00002: LEAF, 0x1C00100: stored[:1000], 0x1C00101: stored[1000:] + bytes(50)}
-    key = find(Tpm(Simulator("L-1", nv=nv)))
-    assert key.chain == (FIRST, SECOND)
+    assert find(Tpm(Simulator("L-1", nv=nv))).chain == (FIRST, SECOND)
 
 
 def test_a_chain_has_at_most_eight_certificates():
