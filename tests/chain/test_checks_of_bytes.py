@@ -24,12 +24,23 @@ from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.hashtree import PAGE_LEAVES, pages_of
 from tests import vocabulary
-from tests.chain.conftest import Job, opened
-from tests.chain.test_held import ALL, LEAF, ORDER, PARAMS, Whole, tree_of, with_order
+from tests.chain.test_held import ALL, with_order
 from tests.chain.test_insiders import put_together, taken_apart
-from tests.chain.test_packs import Run, codes, policy
-from tests.chain.test_steps import ORDER as SHORT
-from tests.chain.test_steps import Segment, dataset
+from tests.chain.worlds import (
+    LEAF,
+    PARAMS,
+    WHOLE_ORDER,
+    Job,
+    Run,
+    Segment,
+    Whole,
+    codes,
+    dataset,
+    opened,
+    policy,
+    tree_of,
+)
+from tests.chain.worlds import ORDER as SHORT
 
 
 @pytest.fixture(scope="module")
@@ -145,13 +156,13 @@ def test_rows_of_another_dataset_are_not_these(run: Whole) -> None:
 
 
 def test_rows_that_the_order_does_not_have_are_not_packed(run: Whole) -> None:
-    line, data, pieces = with_order(run, ORDER)
+    line, data, pieces = with_order(run, WHOLE_ORDER)
     with pytest.raises(IntegrityError, match="read other rows than its order's"):
         rows_wanted(line, data, pieces, (1, 2))
 
 
 def test_rows_of_documents_are_no_stretches_of_bytes(run: Whole) -> None:
-    in_turn = replace(ORDER, kind="epochs", epochs=1, sequential=True)
+    in_turn = replace(WHOLE_ORDER, kind="epochs", epochs=1, sequential=True)
     line, data, pieces = with_order(run, in_turn)
     vocabulary.refused(UsageError, "cut from documents", rows_wanted, line, data, pieces, (1, 2))
     settings = {"seed": 7, "data": {"format": "text", "train_split": "train"}}
@@ -202,7 +213,7 @@ def test_a_page_has_a_size_and_an_end(job: Job, monkeypatch: Any) -> None:
 
 def test_a_word_of_nobody_changes_no_record() -> None:
     """Another rank says nothing of a step that was not applied there."""
-    taken = Recorder(run="job-1", order=ORDER)
+    taken = Recorder(run="job-1", order=WHOLE_ORDER)
     for step in (1, 2):
         taken.add(step=step, loss=1.0, norm=1.0, lr=0.1, verdict="clean", watched=True)
     taken.say_as(bytes([0, 2]))
@@ -212,7 +223,7 @@ def test_a_word_of_nobody_changes_no_record() -> None:
 
 
 def test_more_steps_than_pages_hold_are_said(monkeypatch: Any) -> None:
-    taken = Recorder(run="job-1", order=ORDER)
+    taken = Recorder(run="job-1", order=WHOLE_ORDER)
     taken.add(step=1, loss=1.0, norm=1.0, lr=0.1, verdict="clean", watched=True)
     assert taken.taken().pages
     monkeypatch.setattr(records, "MAX_PAGES", 0)
@@ -236,7 +247,7 @@ def test_the_first_version_names_nothing_of_tables(job: Job, named: dict[str, An
     segment.lines[0] = canonical.encode(replace(line, **named))
     pieces = InMemory()
     for tabled in (True, False):
-        made = recorded("job-1", 8, segment.lines, ORDER, tabled=tabled)
+        made = recorded("job-1", 8, segment.lines, WHOLE_ORDER, tabled=tabled)
         for data in (made.document, *made.pages):
             pieces.put(data)
         if tabled:

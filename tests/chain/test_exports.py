@@ -53,10 +53,8 @@ from securetrain.core.hashtree import TreeParams, TreeWriter
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import RoleKeys, TrustRole, key_table, sign_document
-from tests.chain.conftest import NOW, Job
 from tests.chain.test_other_keys import POLICY, data_trust, signed_dataset
-from tests.chain.test_packs import LATER, Run
-from tests.chain.test_steps import Segment
+from tests.chain.worlds import LATER, NOW, Job, Run, Segment
 from tests.vocabulary import refused
 
 PYTHON = os.environ.get("SECURETRAIN_OUTSIDE", "")

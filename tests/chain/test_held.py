@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,13 +16,9 @@ import pytest
 from msgspec.structs import replace
 
 from securetrain.artifacts.dataset import VerifiedDataset
-from securetrain.artifacts.dataset.sign import About, sign_in_place
 from securetrain.artifacts.statement import (
-    Bound,
     CheckpointPredicate,
-    DatasetRef,
     Parent,
-    open_statement,
 )
 from securetrain.artifacts.statement.checkpoint_predicate import IndexFile, RankFile
 from securetrain.artifacts.statement.statements import digest_of
@@ -31,8 +27,8 @@ from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.chain import documents, held, packed, packing, unpacking
 from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.packed import PackResult, verify_pack
-from securetrain.chain.packing import Wanted, pack
-from securetrain.chain.records import Recorder, recorded
+from securetrain.chain.packing import Wanted
+from securetrain.chain.records import recorded
 from securetrain.chain.row_bytes import RowBytes
 from securetrain.chain.row_order import RowOrder
 from securetrain.cli import pack as cli_pack
@@ -40,117 +36,18 @@ from securetrain.cli.main import main
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.hashtree import TreeParams, TreeWriter
-from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from tests import vocabulary
-from tests.chain.conftest import MINUTE, NOW, opened
-from tests.chain.switches import Switches, hold, refusing_checks
-from tests.chain.test_packs import LATER, Run, codes, why
-from tests.vocabulary import trust_document
-
-LEAF = 1024
-PARAMS = TreeParams(leaf_size=LEAF)
-ORDER = RowOrder(kind="random", seed=7, split="train", starts=70_000, seq_len=64, batch_rows=3)
-SETTINGS = {"seed": 7, "data": {"format": "bytes", "train_split": "train"}}
-
-
-class Whole(Run):
-    """A run directory with weights, a dataset, and the records of its steps."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.data_key = PrivateKey.generate()
-        draw = random.Random(3)
-        root = self.root / "data"
-        root.mkdir(parents=True)
-        (root / "a.bin").write_bytes(draw.randbytes(50_000))
-        (root / "b.bin").write_bytes(draw.randbytes(20_064))
-        (root / "held_out.bin").write_bytes(draw.randbytes(5000))
-        splits = {"train": ("a.bin", "b.bin"), "eval": ("held_out.bin",)}
-        about = About(name="prose", splits=splits)
-        sign_in_place(root, about, key=self.data_key, now=NOW, params=PARAMS)
-        self.dataset = open_statement(
-            (root / STATEMENT).read_bytes(), Kind.DATASET, self.trust(), ""
-        )
-        declared = documents.Declared(program="p", settings=SETTINGS)
-        job = documents.Job(program=None, module="m", declared=self.job.pieces.keep(declared))
-        self.bound_job = self.job.pieces.keep(job)
-
-    def trust(self, now: Any = LATER) -> TrustRoot:
-        return TrustRoot.parse(self.trust_bytes(), now)
-
-    def trust_bytes(self) -> bytes:
-        roles = {
-            TrustRole.ROOT: [self.roles.root.public],
-            TrustRole.NODE: [self.roles.node.public],
-            TrustRole.CHECKPOINT: [self.key.public],
-            TrustRole.DATASET: [self.data_key.public],
-        }
-        made = trust_document(roles, NOW - 9000 * MINUTE, NOW + 300_000 * MINUTE)
-        return sign_document(made, [self.roles.root])
-
-    def weights(self, number: int) -> dict[str, bytes]:
-        draw = random.Random(number)
-        files = {f"rank-{rank:05d}.bin": draw.randbytes(5000 + rank) for rank in range(2)}
-        return files | {INDEX: b"%d" % number, "config.json": b"{}"}
-
-    def save_whole(self, **changes: Any) -> Path:
-        """Save the next checkpoint with its bytes, ten steps after the last one."""
-        number = len(self.made)
-        files = self.weights(number)
-        recorder = Recorder(run=self.job.name, order=ORDER, after=10 * number)
-        for step in range(10 * number + 1, 10 * number + 11):
-            recorder.add(step=step, loss=1.0, norm=1.0, lr=0.1, verdict="clean", watched=True)
-        taken = recorder.taken()
-        for data in (taken.document, *taken.pages):
-            self.job.pieces.put(data)
-        sizes = {
-            name: IndexFile(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
-            for name, data in files.items()
-        }
-        bound = Bound(
-            membership=self.job.keeper.bound(1),
-            policy=self.policy,
-            parents=self.statements[-1:],
-            job=self.bound_job,
-            step_records=taken.digest,
-            dataset=self.dataset.statement,
-        )
-        said = self.said(
-            tree=TreeInfo.of(PARAMS),
-            files=[
-                RankFile(name=name, size=len(files[name]), root=root_of(files[name]), rank=rank)
-                for rank, name in enumerate(sorted(files)[2:])
-            ],
-            index=sizes[INDEX],
-            documents=[sizes["config.json"]],
-            dataset=DatasetRef(name="prose", digest=self.dataset.digest),
-            bound=bound,
-            **changes,
-        )
-        folder = self.save(said)
-        for name, data in files.items():
-            (folder / name).write_bytes(data)
-        for name in sorted(files)[2:]:
-            (folder / (name + ".leaves")).write_bytes(tree_of(files[name]).leaves)
-        return folder
-
-    def packed(self, wanted: Wanted, name: str = "a.stpack") -> Path:
-        self.keep()
-        newest = max((self.root / "checkpoints").iterdir())
-        pack(newest, self.root / name, trust=self.trust(), wanted=wanted)
-        return self.root / name
-
-
-def tree_of(data: bytes) -> Any:
-    tree = TreeWriter(PARAMS)
-    tree.update(data)
-    return tree.finish()
-
-
-def root_of(data: bytes) -> str:
-    return str(tree_of(data).root.hex())
-
+from tests.chain.switches import Switches, hold
+from tests.chain.worlds import (
+    LATER,
+    LEAF,
+    PARAMS,
+    WHOLE_ORDER,
+    Whole,
+    codes,
+    opened,
+    why,
+)
 
 ALL = Wanted(weights=True, since=10, rows=(11, 20))
 
@@ -206,7 +103,7 @@ def test_rows_are_read_by_a_reader_of_datasets_and_nothing_else_is(
     assert {n: len(d) for n, d in tree(tmp_path / "data").items()} == {
         n: len(d) for n, d in tree(there).items()
     }
-    bytes_of = RowBytes.of(run.dataset.predicate, ORDER, 1)  # type: ignore[arg-type]
+    bytes_of = RowBytes.of(run.dataset.predicate, WHOLE_ORDER, 1)  # type: ignore[arg-type]
     ask: dict[str, Any] = {"trust": run.trust(), "policy": None, "now": LATER}
     with (
         VerifiedDataset.open(tmp_path / "data", **ask) as part,
@@ -239,7 +136,7 @@ def test_the_same_bytes_wherever_it_is_packed(run: Whole, whole: Path) -> None:
 def test_what_cannot_be_packed_is_said(run: Whole, tmp_path: Path) -> None:
     for rows, code in (((31, 31), "ST-CHAN-016"), ((0, 3), "ST-CHAN-016")):
         vocabulary.refused(SecureTrainError, code, run.packed, Wanted(rows=rows), "none.stpack")
-    line, data_, pieces = with_order(run, replace(ORDER, batch_rows=1 << 20))
+    line, data_, pieces = with_order(run, replace(WHOLE_ORDER, batch_rows=1 << 20))
     vocabulary.refused(UsageError, "ST-USAG-001", held.rows_wanted, line, data_, pieces, (1, 2))
     newest = max((run.root / "checkpoints").iterdir())
     for name in ("rank-00001.bin", INDEX, "../../data/a.bin"):
@@ -439,12 +336,6 @@ ATTACKS: dict[str, tuple[str, Callable[[Forger], object]]] = {
     "a size of 2^63": ("ST-PACK-101", leaves([0, 9])),
     "an unknown field": ("ST-PACK-101", edit("rows", lambda w: w.update(also=1))),
 }
-
-
-@pytest.fixture(scope="module")
-def checks() -> Iterator[Switches]:
-    with refusing_checks() as made:
-        yield made
 
 
 @pytest.mark.forgery

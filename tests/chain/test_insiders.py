@@ -34,10 +34,9 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import Revoked, TrustRole, TrustRoot, sign_document
 from securetrain.ledger import Ledger, events, read_ledger
 from securetrain.policy.schema import Policy, TransparencyLog
-from tests.chain.conftest import MINUTE, NOW
 from tests.chain.test_other_keys import Logged
-from tests.chain.test_packs import LATER, Run, codes, documents_of, of_nodes, policy
-from tests.chain.test_steps import dataset
+from tests.chain.test_packs import documents_of, of_nodes
+from tests.chain.worlds import LATER, MINUTE, NOW, Run, codes, dataset, policy
 from tests.vocabulary import trust_document
 
 
@@ -156,8 +155,7 @@ def test_a_circle_ends_and_proves_nothing(tmp_path: Path) -> None:
 @pytest.mark.forgery
 def test_a_fork_is_another_chain_and_each_answers_for_itself(tmp_path: Path) -> None:
     """Two checkpoints with one number after the same parent: the fork's own lie stays its own."""
-    run = Run(tmp_path / "run")
-    run.save()
+    run = Run(tmp_path / "run").saved(1)
     honest = run.save()
     fork = run.said(step=20, seq=1, created=NOW + 6 * MINUTE)
     on_first = msgspec.structs.replace(
@@ -474,9 +472,7 @@ def accepted_all(run: Run, trust: TrustRoot, path: Path, links: str) -> PackResu
 @pytest.mark.forgery
 def test_a_key_that_was_revoked_vouches_for_nobody(tmp_path: Path) -> None:
     """The node key's endorsements, and the checkpoint key's statements: ancestors included."""
-    run = Run(tmp_path / "run")
-    run.save()
-    run.save()
+    run = Run(tmp_path / "run").saved(2)
     path = run.pack()
     assert accepted_all(run, run.trust(), path, "nodes").ok
     result = accepted_all(run, revoking(run, run.roles.node), path, "nodes")

@@ -16,7 +16,7 @@ from securetrain.chain.nodes import epoch_of
 from securetrain.chain.store import InMemory
 from securetrain.core.errors import IntegrityError
 from securetrain.core.vocabulary import ChainLink, LinkState
-from tests.chain.conftest import MINUTE, Job, Roles, rebound, subject
+from tests.chain.worlds import MINUTE, Job, Roles, rebound, subject
 from tests.vocabulary import refused
 
 NODES, MEMBERSHIP = ChainLink.NODES, ChainLink.MEMBERSHIP

@@ -3,6 +3,7 @@
 """Tiers come from what coordinators signed; every other word on them is refused by its link."""
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -15,7 +16,7 @@ from securetrain.chain.store import InMemory
 from securetrain.core.codes import CODES
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import KeyKind, PrivateKey
-from tests.chain.conftest import MINUTE, NOW, Job, Roles, opened, rebound, replace, subject
+from tests.chain.worlds import MINUTE, NOW, Job, Roles, opened, rebound, subject
 
 NODES, MEMBERSHIP = ChainLink.NODES, ChainLink.MEMBERSHIP
 

@@ -19,7 +19,7 @@ from securetrain.identity import Chain, Role
 from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
-from tests.chain.conftest import NOW, Job, subject
+from tests.chain.worlds import NOW, Job, subject
 
 
 @dataclass

@@ -44,8 +44,7 @@ from securetrain.identity.trust import (
     key_table,
     sign_document,
 )
-from tests.chain.conftest import MINUTE, NOW, Job, Roles, opened
-from tests.chain.test_packs import LATER, SHOWN, Run, codes, policy
+from tests.chain.worlds import LATER, MINUTE, NOW, SHOWN, Job, Roles, Run, codes, opened, policy
 from tests.vocabulary import trust_document
 
 ORIGIN = "log.example/team"

@@ -13,7 +13,8 @@ from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.policy.schema import Policy
 from securetrain.report import packs
 from securetrain.report.document import Document
-from tests.chain.test_packs import SHOWN, Run, of_nodes, policy
+from tests.chain.test_packs import of_nodes
+from tests.chain.worlds import SHOWN, Run, policy
 
 TRUST = Path("trust.json")
 

@@ -12,7 +12,8 @@ import pytest
 
 from securetrain.core.vocabulary import ChainLink, NodeTier
 from securetrain.report.pack_page import render_pack, write_pack_page
-from tests.chain.test_packs import SHOWN, Run, of_nodes, policy
+from tests.chain.test_packs import of_nodes
+from tests.chain.worlds import SHOWN, Run, policy
 
 TRUST = Path("trust.json")
 
@@ -35,14 +36,6 @@ class Reader(HTMLParser):
             if name == "id":
                 self.ids.append(str(value))
             assert not name.startswith("on"), name
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    made = Run(tmp_path / "run")
-    for _ in range(3):
-        made.save()
-    return made
 
 
 def states(page: str) -> dict[str, str]:

@@ -22,9 +22,9 @@ from securetrain.cli.main import main
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
-from tests.chain.test_held import Whole
 from tests.chain.test_other_keys import POLICY as POLICY_TEXT
-from tests.chain.test_packs import LATER, SHOWN, Run, of_nodes, policy
+from tests.chain.test_packs import of_nodes
+from tests.chain.worlds import LATER, SHOWN, Run, Whole, policy
 
 POLICY = PolicyUsed(uri="release", digest="b" * 64)
 LINKS = [f"SECURETRAIN_LINK_{link.upper()}" for link in ("nodes", "membership", "policy")]
@@ -43,10 +43,7 @@ def said_of(result: PackResult, used: PolicyUsed | None = POLICY) -> dict[str, A
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    made = Run(tmp_path / "run")
-    for _ in range(2):
-        made.save()
-    return made
+    return Run(tmp_path / "run").saved(2)
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,12 @@
 Commands of docs/how-to/prove-a-checkpoint.md are tried here.
 """
 
-import hashlib
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -21,139 +18,22 @@ from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
     Expectation,
-    GradientRecord,
-    GradientVerdict,
     Parent,
     PolicyRef,
-    open_statement,
 )
-from securetrain.artifacts.statement.checkpoint_predicate import IndexFile, RankFile
-from securetrain.artifacts.statement.statements import digest_of, sign
-from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
+from securetrain.artifacts.statement.statements import sign
 from securetrain.chain import judging, packing
 from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.links import code_of, verified
-from securetrain.chain.packed import PackResult, verify_pack
 from securetrain.chain.packing import pack
-from securetrain.chain.store import EvidenceStore
 from securetrain.core import ExitCode, canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from securetrain.policy.load import load_policy
-from securetrain.policy.schema import Policy
 from tests import vocabulary
-from tests.chain.conftest import MINUTE, NOW, Job, Roles
-from tests.chain.switches import Switches, hold, refusing_checks
-from tests.vocabulary import trust_document
-
-LATER = NOW + timedelta(hours=12)
-SHOWN = ("nodes", "membership", "policy", "parents")
-"""The links for which the small run has evidence."""
-
-
-@dataclass
-class Run:
-    """A run directory without weights: statements, and the evidence behind them."""
-
-    root: Path
-    key: PrivateKey = field(default_factory=PrivateKey.generate)
-    roles: Roles = field(default_factory=Roles)
-    made: list[CheckpointPredicate] = field(default_factory=list)
-    statements: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        policy = canonical.encode(load_policy("baseline").policy)
-        self.policy = hashlib.sha256(policy).hexdigest()
-        self.job = Job(roles=self.roles, policy=self.policy, lease=timedelta(hours=3))
-        self.job.pieces.put(policy)
-
-    def trust(self, now: datetime = LATER) -> TrustRoot:
-        roles = {
-            TrustRole.ROOT: [self.roles.root.public],
-            TrustRole.NODE: [self.roles.node.public],
-            TrustRole.CHECKPOINT: [self.key.public],
-        }
-        made = trust_document(roles, NOW - timedelta(days=9), NOW + timedelta(days=300))
-        return TrustRoot.parse(sign_document(made, [self.roles.root]), now)
-
-    def said(self, **changes: Any) -> CheckpointPredicate:
-        """The honest word on the next checkpoint."""
-        number = len(self.made)
-        bound = Bound(
-            membership=self.job.keeper.bound(1), policy=self.policy, parents=self.statements[-1:]
-        )
-        parents = [Parent(digest=digest_of(self.made[-1]))] if self.made else []
-        fields: dict[str, Any] = {
-            "step": 10 * (number + 1),
-            "seq": number,
-            "files": [RankFile(name="rank-00000.bin", size=9, root=f"{number:064x}", rank=0)],
-            "index": IndexFile(name=INDEX, size=1, sha256="11" * 32),
-            "policy": PolicyRef(id="baseline", digest=self.policy),
-            "gradients": GradientRecord(verdict=GradientVerdict.CLEAN, judged=10, clean_steps=10),
-            "parents": parents,
-            "bound": bound,
-        }
-        at = changes.pop("created", NOW + (5 + number) * MINUTE)
-        return self.job.checkpoint(at, **(fields | changes))
-
-    def save(self, said: CheckpointPredicate | None = None, key: PrivateKey | None = None) -> Path:
-        """Sign and keep a checkpoint's statement."""
-        said = said or self.said()
-        folder = self.root / "checkpoints" / f"step-{said.step:08d}"
-        folder.mkdir(parents=True)
-        envelope = sign(said, folder.name, key or self.key)
-        (folder / STATEMENT).write_bytes(envelope)
-        self.made.append(said)
-        if key is None:
-            opened = open_statement(envelope, Kind.CHECKPOINT, self.trust(), "")
-            self.statements.append(opened.statement)
-        return folder
-
-    def keep(self) -> None:
-        """Write the evidence."""
-        store = EvidenceStore(self.root / "evidence")
-        for data in self.job.pieces.pieces.values():
-            store.put(data)
-
-    def pack(self, name: str = "a.stpack") -> Path:
-        """Pack the newest."""
-        self.keep()
-        out = self.root / name
-        newest = max((self.root / "checkpoints").iterdir())
-        pack(newest, out, trust=self.trust())
-        return out
-
-    def verify(self, path: Path, now: datetime = LATER, **asked: Any) -> PackResult:
-        with Pack.open(path) as opened:
-            return verify_pack(opened, trust=self.trust(now), now=now, **asked)
-
-
-def policy(*links: str, depth: str = "all", tier: str = "") -> Policy:
-    """A policy that asks for links, and for nothing that a small run has not."""
-    plain = msgspec.to_builtins(load_policy("dev").policy)
-    plain["checkpoint"] |= {"require_lineage": False, "require_clean_verdict": False}
-    plain["chain"] = {"require": list(links), "depth": depth}
-    if tier:
-        plain["node"]["min_tier"] = tier
-    return msgspec.convert(plain, Policy)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    made = Run(tmp_path / "run")
-    for _ in range(3):
-        made.save()
-    return made
-
-
-def codes(result: PackResult) -> set[str]:
-    return {problem.code for problem in result.problems}
-
-
-def why(result: PackResult) -> str:
-    return "; ".join(problem.what for problem in result.problems)
+from tests.chain.switches import Switches, hold
+from tests.chain.worlds import LATER, MINUTE, NOW, SHOWN, Job, Run, codes, policy, why
 
 
 def test_what_is_there_is_verified_and_what_is_not_is_missing(run: Run) -> None:
@@ -328,12 +208,6 @@ LIES: dict[str, tuple[ChainLink, Lie]] = {
     "not logged": (ChainLink.LOG, lambda run: run.said()),
     "nobody saw it": (ChainLink.TIME, lambda run: run.said()),
 }
-
-
-@pytest.fixture(scope="module")
-def checks() -> Iterator[Switches]:
-    with refusing_checks() as made:
-        yield made
 
 
 @pytest.mark.forgery

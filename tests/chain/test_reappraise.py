@@ -26,7 +26,7 @@ from securetrain.policy.load import LoadedPolicy
 from securetrain.rendezvous.coordinator import Shown
 from securetrain.testing.machine import Machine, reference_values, write_policy
 from tests.attest.swtpms import without_swtpm
-from tests.chain.conftest import MINUTE, Job, Roles, rebound, subject
+from tests.chain.worlds import MINUTE, Job, Roles, rebound, subject
 
 pytestmark = [pytest.mark.tpm, without_swtpm]
 NODES = ChainLink.NODES

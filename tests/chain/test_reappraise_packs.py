@@ -27,9 +27,8 @@ from securetrain.policy import load_policy
 from securetrain.policy.schema import Policy
 from securetrain.testing.machine import Machine, reference_values, write_policy
 from tests.attest.swtpms import without_swtpm
-from tests.chain.conftest import Job, Roles, rebound
-from tests.chain.test_packs import Run, codes, policy
 from tests.chain.test_reappraise import Attested
+from tests.chain.worlds import Job, Roles, Run, codes, policy, rebound
 from tests.vocabulary import trust_document
 
 pytestmark = [pytest.mark.tpm, without_swtpm]

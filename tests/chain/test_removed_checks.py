@@ -42,11 +42,23 @@ from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
 from tests import vocabulary
-from tests.chain.conftest import MINUTE, NOW, Job, Roles, opened, rebound
 from tests.chain.test_insiders import put_together, taken_apart
-from tests.chain.test_packs import LATER, Run, codes, policy
 from tests.chain.test_replay import Replays
-from tests.chain.test_steps import ORDER, Segment, declare, ordered
+from tests.chain.test_steps import declare, ordered
+from tests.chain.worlds import (
+    LATER,
+    MINUTE,
+    NOW,
+    ORDER,
+    Job,
+    Roles,
+    Run,
+    Segment,
+    codes,
+    opened,
+    policy,
+    rebound,
+)
 
 
 @pytest.mark.forgery
@@ -142,10 +154,7 @@ def test_a_membership_whose_bytes_are_gone_is_missing(job: Job) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    made = Run(tmp_path / "run")
-    made.save()
-    made.save()
-    return made
+    return Run(tmp_path / "run").saved(2)
 
 
 @pytest.mark.forgery
@@ -250,9 +259,7 @@ def test_a_refusal_says_what_was_expected_and_what_was_found() -> None:
 
 def test_a_merge_is_judged_once_and_its_ancestors_too(tmp_path: Path) -> None:
     """Two parents share one: it is reached twice, and its own links stand where it was first."""
-    run = Run(tmp_path / "run")
-    run.save()
-    run.save()
+    run = Run(tmp_path / "run").saved(2)
     fork = digest_of(run.made[1])
 
     def branch(step: int, seq: int) -> CheckpointPredicate:
@@ -533,7 +540,6 @@ def test_a_statement_of_nobodys_kind_is_no_ancestor(run: Run, tmp_path: Path) ->
 
 @pytest.mark.forgery
 def test_the_least_tier_is_asked_whatever_links_are_required(tmp_path: Path) -> None:
-    run = Run(tmp_path / "run")
-    run.save()
+    run = Run(tmp_path / "run").saved(1)
     result = run.verify(run.pack(), policy=policy("policy", tier="tee+gpu", depth="checkpoint"))
     assert codes(result) == {"ST-CKPT-121"}

@@ -57,8 +57,7 @@ from securetrain.identity.log.checkpoint import Checkpoint
 from securetrain.identity.log.checkpoint import sign as sign_checkpoint
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from tests import vocabulary
-from tests.chain.conftest import MINUTE, NOW, Job
-from tests.chain.test_steps import Segment
+from tests.chain.worlds import MINUTE, NOW, Job, Segment, opened
 from tests.vocabulary import trust_document
 
 LINK = ChainLink.REPLAY
@@ -157,10 +156,10 @@ def test_another_program_s_steps_are_not_done_again(job, module):
     segment.bound_job = segment.pieces.keep(replace(before, module=module))
     for digest in (segment.kept(), None):
         said = segment.said(digest, parents=[])
-        opened = Opened(kind=Kind.CHECKPOINT, predicate=said, digest="cc" * 32, key_ids=frozenset())
+        about = opened(said, "cc" * 32)
         given = Given(trust=job.roles.trust(), pieces=segment.pieces, now=NOW)
         with pytest.raises(IntegrityError) as refused:
-            segments_of(opened, (), segment.dataset, given)
+            segments_of(about, (), segment.dataset, given)
         assert refused.value.code == "ST-CHAN-022"
         assert (module or "a script") in refused.value.what
 
@@ -404,9 +403,7 @@ class Replays:
     def __init__(self, job: Job) -> None:
         self.job, self.auditor, self.root = job, PrivateKey.generate(), PrivateKey.generate()
         before = job.checkpoint(NOW, step=8)
-        self.parent = Opened(
-            kind=Kind.CHECKPOINT, predicate=before, digest="aa" * 32, key_ids=frozenset()
-        )
+        self.parent = opened(before)
         said = job.checkpoint(step=16, seq=2, parents=[Parent(digest="aa" * 32)])
         self.opened = Opened(
             kind=Kind.CHECKPOINT,

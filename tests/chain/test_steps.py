@@ -3,9 +3,8 @@
 """The records of steps: every lie about rows and gradients is found and named. No torch."""
 
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -13,7 +12,6 @@ import pytest
 from msgspec import UNSET
 
 from securetrain.artifacts.statement import (
-    Bound,
     CheckpointPredicate,
     DatasetPredicate,
     DatasetRef,
@@ -21,15 +19,10 @@ from securetrain.artifacts.statement import (
     GradientVerdict,
     Opened,
     Parent,
-    StepPieces,
-    members,
 )
-from securetrain.artifacts.statement.dataset_predicate import DataFile, Removed, Split
+from securetrain.artifacts.statement.dataset_predicate import Removed
 from securetrain.artifacts.tree.layout import Kind
-from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.chain import documents, steps
-from securetrain.chain.judging import judge
-from securetrain.chain.links import Given, Subject, code_of
 from securetrain.chain.records import (
     PAGE,
     Recorder,
@@ -42,137 +35,14 @@ from securetrain.chain.records import (
 )
 from securetrain.chain.row_order import RowOrder, tree_root
 from securetrain.chain.store import InMemory
-from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, IntegrityError
-from securetrain.core.hashtree import TreeParams
 from securetrain.core.vocabulary import ChainLink, LinkState
 from securetrain.identity.log import hashes_of, merkle
 from tests import vocabulary
-from tests.chain.conftest import MINUTE, NOW, Job
-from tests.chain.switches import Switches, hold, refusing_checks
+from tests.chain.switches import hold
+from tests.chain.worlds import ORDER, SETTINGS, Job, Segment, dataset, opened
 
-ORDER = RowOrder(kind="random", seed=7, split="train", starts=968, seq_len=32, batch_rows=4)
-SETTINGS = {
-    "seed": 7,
-    "data": {"train_split": "train", "seq_len": 32, "batch_rows": 4, "order": None}
-    | {"format": "bytes", "epochs": 1},
-}
 ROWS, GRADIENTS = ChainLink.ROWS, ChainLink.GRADIENTS
-
-
-def dataset(size: int = 1000, name: str = "prose") -> DatasetPredicate:
-    return DatasetPredicate(
-        name=name,
-        seq=0,
-        created=NOW,
-        tree=TreeInfo.of(TreeParams(leaf_size=1024)),
-        files=[DataFile(name="a.bin", size=size, root="ab" * 32)],
-        splits=[Split(name="train", files=["a.bin"])],
-    )
-
-
-@dataclass
-class Segment:
-    """A checkpoint of step 16 after one of step 8, with records that every rank has signed."""
-
-    job: Job
-    order: RowOrder = ORDER
-    after: int = 8
-    count: int = 8
-    pieces: InMemory = field(default_factory=InMemory)
-
-    def __post_init__(self) -> None:
-        self.run = self.job.name
-        self.before = GradientRecord(
-            verdict=GradientVerdict.CLEAN, judged=self.after, clean_steps=self.after
-        )
-        self.dataset = Opened(
-            kind=Kind.DATASET, predicate=dataset(), digest="da" * 32, key_ids=frozenset()
-        )
-        parent = self.job.checkpoint(NOW, step=self.after, gradients=self.before)
-        self.parent = Opened(
-            kind=Kind.CHECKPOINT, predicate=parent, digest="aa" * 32, key_ids=frozenset()
-        )
-        declared = self.pieces.keep(documents.Declared(program="m", settings=SETTINGS))
-        self.bound_job = self.pieces.keep(documents.Job(program=None, declared=declared))
-        term = (NOW - MINUTE, NOW + timedelta(days=1))
-        self.signers = {
-            node: members.issue(self.run, self.job.spiffe(node), term, self.job.roles.node)
-            for node in self.job.nodes
-        }
-        self.lines = self.record()
-
-    def record(self, order: RowOrder | None = None, **step: Any) -> list[bytes]:
-        taken = Recorder(run=self.run, order=order or self.order, after=self.after)
-        for number in range(self.after + 1, self.after + self.count + 1):
-            said = {"loss": 5.5 / number, "norm": 1.25, "lr": 0.1, "verdict": "clean"}
-            taken.add(step=number, **(said | {"watched": True} | step))  # type: ignore[arg-type]
-        return [line for page in taken.taken().pages for line in page[:-1].split(b"\n")]
-
-    def edit(self, at: int, **changes: Any) -> None:
-        """Change one record, which all ranks then sign."""
-        said = canonical.decode(self.lines[at], StepRecord)
-        self.lines[at] = canonical.encode(msgspec.structs.replace(said, **changes))
-
-    def keep(self, made: StepPieces) -> str:
-        for data in (*made.pages, made.document):
-            self.pieces.put(data)
-        return made.digest
-
-    def kept(self, **changes: Any) -> str:
-        """Keep the records; `changes` are those of the document over them."""
-        digest = self.keep(recorded(self.run, self.after, self.lines, self.order))
-        if not changes:
-            return digest
-        said = documents.decode(self.pieces.pieces[digest], StepRecords)
-        return self.pieces.keep(msgspec.structs.replace(said, **changes))
-
-    def said(self, digest: str | None, **changes: Any) -> CheckpointPredicate:
-        """The statement, with what all ranks sign."""
-        last = self.after + self.count
-        fields: dict[str, Any] = {
-            "step": last,
-            "seq": 2,
-            "parents": [Parent(digest="aa" * 32)],
-            "dataset": DatasetRef(
-                name="prose", digest="da" * 32, cursor={"step": last, "rows": 4 * last}
-            ),
-            "gradients": GradientRecord(
-                verdict=GradientVerdict.CLEAN, judged=last, clean_steps=last
-            ),
-            "bound": Bound(step_records=digest, job=self.bound_job),
-        }
-        return self.signed(self.job.checkpoint(**(fields | changes)))
-
-    def signed(self, said: CheckpointPredicate) -> CheckpointPredicate:
-        messages = members.messages_of(said)
-        return msgspec.structs.replace(
-            said,
-            members=sorted(one.certificate for one in self.signers.values()),
-            node_signatures=[
-                members.node_signature_of(said, ref.ranks, self.signers[node], messages)
-                for node, ref in zip(self.job.nodes, said.nodes, strict=True)
-            ],
-        )
-
-    def each_alone(self, said: CheckpointPredicate) -> CheckpointPredicate:
-        """The same, with a signature of every rank: as statements had them before."""
-        messages = members.messages_of(said)
-        signers = [
-            self.signers[node]
-            for node, ref in zip(self.job.nodes, said.nodes, strict=True)
-            for _ in ref.ranks
-        ]
-        made = [members.signature_of(n, signers[n], one) for n, one in enumerate(messages)]
-        return msgspec.structs.replace(said, node_signatures=UNSET, signatures=made)
-
-    def judge(self, said: CheckpointPredicate, link: ChainLink) -> tuple[LinkState, str]:
-        opened = Opened(kind=Kind.CHECKPOINT, predicate=said, digest="cc" * 32, key_ids=frozenset())
-        subject = Subject(opened=opened, parents={"aa" * 32: self.parent}, dataset=self.dataset)
-        given = Given(trust=self.job.roles.trust(), pieces=self.pieces, now=NOW)
-        verdict = judge(link, subject, given)
-        assert verdict.problem() is None or verdict.problem().code == code_of(link)  # type: ignore[union-attr]
-        return verdict.state, verdict.what
 
 
 @pytest.fixture
@@ -318,7 +188,7 @@ def lie(link: ChainLink) -> Callable[[Lie], Lie]:
 def the_parents_stain_is_washed_off(s: Segment) -> CheckpointPredicate:
     refused = msgspec.structs.replace(s.before, verdict=GradientVerdict.REFUSED)
     said = msgspec.structs.replace(s.parent.checkpoint, gradients=refused)
-    s.parent = Opened(kind=Kind.CHECKPOINT, predicate=said, digest="aa" * 32, key_ids=frozenset())
+    s.parent = opened(said)
     return s.said(s.kept())
 
 
@@ -426,12 +296,6 @@ def the_settings_are_of_another_job(s: Segment) -> CheckpointPredicate:
     return s.said(s.kept())
 
 
-@pytest.fixture(scope="module")
-def checks() -> Iterator[Switches]:
-    with refusing_checks() as made:
-        yield made
-
-
 def said_of(state: LinkState, what: str) -> str:
     return "" if state is LinkState.VERIFIED else what
 
@@ -451,9 +315,7 @@ def test_a_lie_is_broken_at_its_link(checks, segment, monkeypatch, name):
     monkeypatch.setattr(steps, "_cursor", lambda *_: iter(()))
     monkeypatch.setattr(steps, "_kind", lambda *_: iter(()))
     monkeypatch.setattr(steps, "_places", lambda *_: None)
-    segment.dataset = Opened(
-        kind=Kind.DATASET, predicate=dataset(), digest=said.dataset.digest, key_ids=frozenset()
-    )
+    segment.dataset = opened(dataset(), said.dataset.digest, Kind.DATASET)
     assert segment.judge(said, link)[0] is LinkState.VERIFIED
 
 

@@ -5,7 +5,7 @@
 import hashlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -43,9 +43,8 @@ from securetrain.guard import Judged, Layout, StepTable, hash_of
 from securetrain.guard.openings import anchors_of, opening_of
 from securetrain.policy.load import load_policy
 from tests import vocabulary
-from tests.chain.conftest import NOW, Job, opened
-from tests.chain.switches import Switches, hold, refusing_checks
-from tests.chain.test_steps import Segment
+from tests.chain.switches import hold
+from tests.chain.worlds import NOW, Job, Segment, opened
 
 TABLES = ChainLink.TABLES
 RANKS, GROUPS, SIZE = 4, ("a", "b", "c"), 64
@@ -365,12 +364,6 @@ LIES: dict[str, Lie] = {
     "a_rounding_that_lets_everything_pass": spoiled(5, received(np.s_[:, 1], 2), layout=ROUGH),
     "seeds_of_one_batch_too_many": edited(4, lambda _, records: {"seeds": records[4].seeds * 2}),
 }
-
-
-@pytest.fixture(scope="module")
-def checks() -> Iterator[Switches]:
-    with refusing_checks() as made:
-        yield made
 
 
 def said_of(verdict: Verdict) -> str:

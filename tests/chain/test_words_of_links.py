@@ -29,8 +29,7 @@ from securetrain.chain.links import Subject, Verdict
 from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.policy.load import load_policy
-from tests.chain.conftest import MINUTE, NOW, Job, opened, rebound
-from tests.chain.test_steps import dataset
+from tests.chain.worlds import MINUTE, NOW, Job, dataset, opened, rebound
 
 MISSING, BROKEN, VERIFIED = LinkState.MISSING, LinkState.BROKEN, LinkState.VERIFIED
 PARENT, BASE = "aa" * 32, "ba" * 32
@@ -241,7 +240,7 @@ def test_only_a_parent_of_the_same_run_says_when_the_steps_began(job: Job) -> No
     made = job.checkpoint(NOW + 5 * MINUTE)
     mine = opened(job.checkpoint(NOW + 2 * MINUTE), PARENT)
     others = opened(job.checkpoint(NOW + 4 * MINUTE, run_id="job-0"), BASE)
-    data = Opened(kind=Kind.DATASET, predicate=dataset(), digest="da" * 32, key_ids=frozenset())
+    data = opened(dataset(), "da" * 32, Kind.DATASET)
     about = Subject(opened=opened(made), parents={PARENT: mine, BASE: others, "da" * 32: data})
     assert about.since == NOW + 2 * MINUTE
     assert Subject(opened=opened(made), parents={BASE: others}).since is None

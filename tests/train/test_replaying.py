@@ -21,9 +21,9 @@ from securetrain.policy.load import load_policy
 from securetrain.train import replay_run
 from securetrain.train.config import parse_job
 from securetrain.train.replaying import ended_by, plan
-from tests.chain.conftest import MINUTE, NOW, Job
-from tests.chain.test_packs import LATER, Run, of_bound
+from tests.chain.test_packs import of_bound
 from tests.chain.test_replay import Log
+from tests.chain.worlds import LATER, MINUTE, NOW, Job, Run
 from tests.train.jobs import JOB
 from tests.waiting import in_time
 
