@@ -55,6 +55,9 @@ def digest(number):
     return f"{number:064x}"
 
 
+ONE, TWO = frozenset({digest(1)}), frozenset({digest(2)})
+
+
 def claim(seq=2, previous=None, **said):
     """Checkpoint `seq` of a run, at step 10 times that, after the one before it."""
     parents = (digest(seq - 1),) if previous is None else previous
@@ -108,40 +111,16 @@ def codes(one, known):
 
 # The table.
 
-S = State
+S, OVER, ASIDE = State, State.SUPERSEDED, State.SET_ASIDE
 EVERY = {
-    S.STAGED: [S.SAVED, S.STAGED, S.STAGED, S.STAGED, S.STAGED, S.STAGED, S.STAGED],
-    S.SAVED: [S.SAVED, S.HEADED, S.ENTERED, S.SUPERSEDED, S.SET_ASIDE, S.SAVED, S.SAVED],
-    S.HEADED: [S.HEADED, S.HEADED, S.ENTERED, S.SUPERSEDED, S.SET_ASIDE, S.HEADED, S.HEADED],
-    S.ENTERED: [S.ENTERED, S.ENTERED, S.ENTERED, S.SUPERSEDED, S.SET_ASIDE, S.ENTERED, S.REMOVED],
-    S.SUPERSEDED: [
-        S.SUPERSEDED,
-        S.SUPERSEDED,
-        S.ENTERED,
-        S.SUPERSEDED,
-        S.SET_ASIDE,
-        S.REMOVING,
-        S.REMOVED,
-    ],
-    S.SET_ASIDE: [
-        S.SAVED,
-        S.SET_ASIDE,
-        S.ENTERED,
-        S.SET_ASIDE,
-        S.SET_ASIDE,
-        S.SET_ASIDE,
-        S.SET_ASIDE,
-    ],
-    S.REMOVING: [
-        S.REMOVING,
-        S.REMOVING,
-        S.REMOVING,
-        S.REMOVING,
-        S.REMOVING,
-        S.REMOVING,
-        S.REMOVED,
-    ],
-    S.REMOVED: [S.SAVED, S.REMOVED, S.ENTERED, S.REMOVED, S.SET_ASIDE, S.REMOVED, S.REMOVED],
+    S.STAGED: [S.SAVED, *[S.STAGED] * 6],
+    S.SAVED: [S.SAVED, S.HEADED, S.ENTERED, OVER, ASIDE, S.SAVED, S.SAVED],
+    S.HEADED: [S.HEADED, S.HEADED, S.ENTERED, OVER, ASIDE, S.HEADED, S.HEADED],
+    S.ENTERED: [S.ENTERED, S.ENTERED, S.ENTERED, OVER, ASIDE, S.ENTERED, S.REMOVED],
+    S.SUPERSEDED: [OVER, OVER, S.ENTERED, OVER, ASIDE, S.REMOVING, S.REMOVED],
+    S.SET_ASIDE: [S.SAVED, ASIDE, S.ENTERED, *[ASIDE] * 4],
+    S.REMOVING: [*[S.REMOVING] * 6, S.REMOVED],
+    S.REMOVED: [S.SAVED, S.REMOVED, S.ENTERED, S.REMOVED, ASIDE, S.REMOVED, S.REMOVED],
 }
 
 
@@ -174,10 +153,10 @@ def test_the_state_of_a_checkpoint_by_what_is_known(subtests):
         (Known(history=history(1, 2)), State.ENTERED),
         (Known(head=head(2), history=history(1, 2)), State.ENTERED),
         (Known(history=history(2, 3)), State.SUPERSEDED),
-        (Known(history=history(1, set_aside=frozenset({digest(2)}))), State.SET_ASIDE),
-        (Known(head=head(2), set_aside=frozenset({digest(2)})), State.SET_ASIDE),
-        (Known(head=head(3), set_aside=frozenset({digest(2)})), State.SET_ASIDE),
-        (Known(set_aside=frozenset({digest(2)}), excused=frozenset({digest(2)})), State.SAVED),
+        (Known(history=history(1, set_aside=TWO)), State.SET_ASIDE),
+        (Known(head=head(2), set_aside=TWO), State.SET_ASIDE),
+        (Known(head=head(3), set_aside=TWO), State.SET_ASIDE),
+        (Known(set_aside=TWO, excused=TWO), State.SAVED),
     ):
         with subtests.test(known=known, state=state):
             assert state_of(claim(2), replace(known, now=at(20))) is state
@@ -208,8 +187,8 @@ def test_each_rule(subtests):
         (claim(2, digest=digest(3)), Known(floor=floor(3)), []),
         (claim(2), Known(floor=floor(3), head=head(2)), ["ST-CKPT-151", "ST-CKPT-151"]),
         (claim(2), Known(heard={"rank 1's node": floor(3)}), ["ST-CKPT-151"]),
-        (claim(2), Known(set_aside=frozenset({digest(2)})), ["ST-CKPT-160"]),
-        (claim(2), Known(set_aside=frozenset({digest(1)})), []),
+        (claim(2), Known(set_aside=TWO), ["ST-CKPT-160"]),
+        (claim(2), Known(set_aside=ONE), []),
         (claim(2), Known(history=History()), ["ST-CKPT-170"]),
         (claim(2, previous=()), Known(history=History()), []),
         (claim(2), Known(history=history(1)), []),
@@ -217,16 +196,8 @@ def test_each_rule(subtests):
         (claim(2), Known(history=history(1, 3)), ["ST-CKPT-150"]),
         (claim(3), Known(history=history(2, 1)), ["ST-CKPT-170"]),
         (claim(2, digest=digest(9)), Known(history=history(2)), ["ST-CKPT-170"]),
-        (
-            claim(2),
-            Known(history=history(1, set_aside=frozenset({digest(2)}))),
-            ["ST-CKPT-160"],
-        ),
-        (
-            claim(2),
-            Known(history=history(3, set_aside=frozenset({digest(2)}))),
-            ["ST-CKPT-160", "ST-CKPT-150"],
-        ),
+        (claim(2), Known(history=history(1, set_aside=TWO)), ["ST-CKPT-160"]),
+        (claim(2), Known(history=history(3, set_aside=TWO)), ["ST-CKPT-160", "ST-CKPT-150"]),
     ):
         with subtests.test(one=one, known=known):
             assert codes(one, known) == found
@@ -237,16 +208,16 @@ def test_an_excuse_is_for_one_checkpoint_and_for_three_codes(subtests):
         (Known(head=head(3)), []),
         (Known(floor=floor(3)), []),
         (Known(floor=floor(2, digest=digest(9))), []),
-        (Known(set_aside=frozenset({digest(2)})), []),
+        (Known(set_aside=TWO), []),
         (Known(records={digest(2): Problem(code="ST-CKPT-160", what="aside")}), []),
         (Known(head=head(2), now=at(1000)), ["ST-CKPT-152"]),
         (Known(head=head(1, digest=digest(9))), ["ST-CKPT-170"]),
         (Known(history=history(3)), ["ST-CKPT-150"]),
-        (Known(history=history(3, set_aside=frozenset({digest(2)}))), ["ST-CKPT-150"]),
+        (Known(history=history(3, set_aside=TWO)), ["ST-CKPT-150"]),
     ):
         with subtests.test(known=known, left=left):
-            assert codes(claim(2), replace(known, excused=frozenset({digest(2)}))) == left
-            for others in (frozenset(), frozenset({digest(1)})):
+            assert codes(claim(2), replace(known, excused=TWO)) == left
+            for others in (frozenset(), ONE):
                 assert codes(claim(2), replace(known, excused=others))
 
 
@@ -340,11 +311,8 @@ def test_nothing_is_believed_below_a_floor_or_head_or_that_was_set_aside(claims,
     past = known.history or History()
     if known.history is not None:
         assert one.digest not in past.set_aside or one.digest in known.excused
-        assert (
-            past.last is None
-            or past.last.digest == one.digest
-            or one.checkpoint.step > past.last.step
-        )
+        last = past.last
+        assert last is None or last.digest == one.digest or one.checkpoint.step > last.step
     if one.digest in known.excused:
         return
     assert one.digest not in {*known.records, *known.set_aside}
