@@ -283,9 +283,7 @@ def counted(patch: Any, do: Callable[[], object]) -> list[str]:
 
 
 @pytest.mark.forgery
-def test_a_statement_that_is_listed_a_thousand_times_is_read_once(
-    small: Run, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_statement_that_is_listed_a_thousand_times_is_read_once(small, tmp_path, monkeypatch):
     """Nobody has signed the list: a small pack must not make hours of work."""
     subject, found, plain = taken_apart(small.pack())
     junk = Document.of(packing.STATEMENT_TYPE, b"x" * 4096)

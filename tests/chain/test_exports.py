@@ -339,9 +339,7 @@ def test_a_stranger_s_checkpoint_is_not_exported(tmp_path: Path) -> None:
         refused(IntegrityError, "ST-CKPT-120", facts_of, opened, result)
 
 
-def test_the_command_says_what_it_wrote_and_what_it_left_out(
-    tmp_path: Path, capsys: Any, monkeypatch: Any
-) -> None:
+def test_the_command_says_what_it_wrote_and_what_it_left_out(tmp_path, capsys, monkeypatch):
     class Clock(datetime):
         @classmethod
         def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]

@@ -92,9 +92,7 @@ def test_what_is_held_comes_out_as_it_was(run: Whole, whole: Path, tmp_path: Pat
     assert sorted(one.name for one in tmp_path.iterdir()) == ["10", "20", "30"]
 
 
-def test_rows_are_read_by_a_reader_of_datasets_and_nothing_else_is(
-    run: Whole, whole: Path, tmp_path: Path
-) -> None:
+def test_rows_are_read_by_a_reader_of_datasets_and_nothing_else_is(run, whole, tmp_path):
     result = run.verify(whole)
     (rows,) = [one for one in result.held if one.steps is not None]
     with Pack.open(whole) as file:
@@ -103,7 +101,7 @@ def test_rows_are_read_by_a_reader_of_datasets_and_nothing_else_is(
     assert {n: len(d) for n, d in tree(tmp_path / "data").items()} == {
         n: len(d) for n, d in tree(there).items()
     }
-    bytes_of = RowBytes.of(run.dataset.predicate, WHOLE_ORDER, 1)  # type: ignore[arg-type]
+    bytes_of = RowBytes.of(run.dataset.predicate, WHOLE_ORDER, 1)
     ask: dict[str, Any] = {"trust": run.trust(), "policy": None, "now": LATER}
     with (
         VerifiedDataset.open(tmp_path / "data", **ask) as part,
@@ -357,9 +355,7 @@ def test_bytes_that_were_not_signed_are_refused(  # noqa: PLR0917 - fixtures
 
 
 @pytest.mark.forgery
-def test_what_is_changed_after_it_was_verified_is_never_written(
-    run: Whole, whole: Path, tmp_path: Path
-) -> None:
+def test_what_is_changed_after_it_was_verified_is_never_written(run, whole, tmp_path):
     copy = tmp_path / "copy.stpack"
     copy.write_bytes(whole.read_bytes())
     with Pack.open(copy) as file:
@@ -414,9 +410,7 @@ def _root(data: bytes) -> str:
     return made.finish().root.hex()
 
 
-def test_the_commands_pack_and_unpack(
-    run: Whole, whole: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
-) -> None:
+def test_the_commands_pack_and_unpack(run, whole, tmp_path, capsys, monkeypatch):
     class Clock(datetime):
         @classmethod
         def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]

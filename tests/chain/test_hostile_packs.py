@@ -523,9 +523,7 @@ def test_a_pack_is_told_by_its_beginning(honest: Path, tmp_path: Path) -> None:
     ("offset", "length", "code"),
     [(0, 98, MALFORMED), (98, 0, MALFORMED), (-1, 3, MALFORMED), (3, -1, MALFORMED), (90, 7, "")],
 )
-def test_a_stretch_is_one_of_the_document(
-    honest: Path, offset: int, length: int, code: str
-) -> None:
+def test_a_stretch_is_one_of_the_document(honest, offset, length, code):
     """What lies before or behind it in the file is another's."""
     with Pack.open(honest) as opened:
         digest = digest_of(OTHERS[1])

@@ -81,9 +81,7 @@ def unattested(tmp_path: Path) -> Run:
 
 
 @pytest.mark.forgery
-def test_an_ancestor_is_not_left_out_to_have_it_not_asked(
-    unattested: Run, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_an_ancestor_is_not_left_out_to_have_it_not_asked(unattested, tmp_path, monkeypatch):
     """Whoever has the pack, and no key: the policy asks for the nodes of all ancestors."""
     run, path, asked = unattested, unattested.pack(), policy("nodes")
     assert codes(run.verify(path, policy=asked)) == {"ST-CHAN-010"}
@@ -193,9 +191,7 @@ def test_an_ancestor_that_has_expired_is_refused(tmp_path: Path, monkeypatch: An
 
 
 @pytest.mark.forgery
-def test_an_ancestor_that_its_ranks_did_not_sign_is_refused(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_an_ancestor_that_its_ranks_did_not_sign_is_refused(tmp_path, monkeypatch):
     run = Run(tmp_path / "run")
     term = (NOW - MINUTE, NOW + timedelta(days=1))
     signers = [
@@ -287,9 +283,7 @@ def logged(tmp_path: Path) -> Logged:
 
 
 @pytest.mark.forgery
-def test_a_proof_is_not_left_out_where_the_policy_asks_for_a_log(
-    logged: Logged, tmp_path: Path
-) -> None:
+def test_a_proof_is_not_left_out_where_the_policy_asks_for_a_log(logged, tmp_path):
     """As beside a directory: `checkpoint.log` alone asks for it, whatever links are required."""
     path, asked = logged.pack(), asks_log("nodes")
     assert logged.verify(path, policy=asked).ok
@@ -303,9 +297,7 @@ def test_a_proof_is_not_left_out_where_the_policy_asks_for_a_log(
 
 
 @pytest.mark.forgery
-def test_the_quorum_and_the_keys_of_the_log_are_the_policys_too(
-    logged: Logged, monkeypatch: Any
-) -> None:
+def test_the_quorum_and_the_keys_of_the_log_are_the_policys_too(logged, monkeypatch):
     """One witness is enough for the trust root, and not for whoever asks for two."""
     path, unasked = logged.pack(), packed._logged
     stranger = PrivateKey.generate().public
@@ -355,9 +347,7 @@ class WithLedger(Run):
 
 
 @pytest.mark.forgery
-def test_a_checkpoint_that_was_set_aside_is_none_to_rely_on(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_checkpoint_that_was_set_aside_is_none_to_rely_on(tmp_path, monkeypatch):
     """Its own statement cannot know it; the ledger does, and so does that of its descendants."""
     run = WithLedger(tmp_path / "run")
     head = run.write(events.LedgerMended(subject="l", bytes=1, digest="0" * 64))
@@ -431,9 +421,7 @@ class NamesNoWriters(WithLedger):
 
 
 @pytest.mark.forgery
-def test_a_ledger_is_none_to_rely_on_where_any_line_may_be_a_workers(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_ledger_is_none_to_rely_on_where_any_line_may_be_a_workers(tmp_path, monkeypatch):
     """The control: with the check away, a worker's line of the launcher's is believed."""
     run = NamesNoWriters(tmp_path / "run")
     line = events.LedgerMended(subject="l", bytes=1, digest="0" * 64)
@@ -535,9 +523,7 @@ BESIDE: dict[str, tuple[str, Callable[[Run], Any], Callable[[Run], object]]] = {
 
 @pytest.mark.forgery
 @pytest.mark.parametrize("name", BESIDE)
-def test_an_ancestor_beside_a_directory_is_asked_as_in_a_pack(
-    tmp_path: Path, name: str, monkeypatch: Any
-) -> None:
+def test_an_ancestor_beside_a_directory_is_asked_as_in_a_pack(tmp_path, name, monkeypatch):
     code, said, attack = BESIDE[name]
     run = Run(tmp_path / "run")
     run.save(said(run))

@@ -178,9 +178,7 @@ def test_the_command_writes_one_for_a_pack(whole: Whole, ask: Ask, tmp_path: Pat
 
 
 @pytest.mark.forgery
-def test_a_refused_pack_has_a_failed_summary_or_none(
-    whole: Whole, run: Run, ask: Ask, tmp_path: Path
-) -> None:
+def test_a_refused_pack_has_a_failed_summary_or_none(whole, run, ask, tmp_path):
     path, out = whole.packed(Wanted(), "d.stpack"), tmp_path / "vsa.json"
     assert ask(path, "log", "--vsa", str(out)) != 0
     said = json.loads(out.read_bytes())["predicate"]

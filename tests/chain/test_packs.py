@@ -32,7 +32,7 @@ from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.policy.load import load_policy
 from tests import vocabulary
-from tests.chain.switches import Switches, hold
+from tests.chain.switches import hold
 from tests.chain.worlds import LATER, MINUTE, NOW, SHOWN, Job, Run, codes, policy, why
 
 
@@ -212,9 +212,7 @@ LIES: dict[str, tuple[ChainLink, Lie]] = {
 
 @pytest.mark.forgery
 @pytest.mark.parametrize("name", LIES)
-def test_a_lie_is_named_by_its_link(
-    checks: Switches, run: Run, name: str, monkeypatch: Any
-) -> None:
+def test_a_lie_is_named_by_its_link(checks, run, name, monkeypatch):
     """Signed by the checkpoint's own key; with the checks of the table off, it is taken, and with
     the link's judge away even where nothing is left to judge.
     """

@@ -103,9 +103,7 @@ def test_a_node_of_the_cluster_is_no_coordinator(tmp_path: Path) -> None:
         (timedelta(days=2), timedelta(days=1), "ST-IDEN-005"),
     ],
 )
-def test_an_endorsement_has_a_sound_time(
-    job: Job, begins: timedelta, ends: timedelta, code: str
-) -> None:
+def test_an_endorsement_has_a_sound_time(job, begins, ends, code):
     (kept,) = (
         documents.decode(data, Credential)
         for data in job.pieces.pieces.values()
@@ -194,9 +192,7 @@ def test_a_ledger_that_is_listed_and_not_there_is_missing(run: Run, tmp_path: Pa
     assert result.judged[0].verdicts[ChainLink.LEDGER].state is LinkState.MISSING
 
 
-def test_a_link_that_this_version_cannot_judge_is_missing(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_that_this_version_cannot_judge_is_missing(run, monkeypatch):
     path = run.pack()
     monkeypatch.delitem(judging.JUDGES, ChainLink.NODES)
     result = run.verify(path, policy=policy("nodes"))
@@ -319,9 +315,7 @@ def credential_of(job: Job) -> Credential:
 
 @pytest.mark.forgery
 @pytest.mark.parametrize("change", [{"job": "job-2"}, {"policy": "ee" * 32}])
-def test_a_renewal_of_another_job_or_policy_does_not_count(
-    job: Job, change: dict[str, Any]
-) -> None:
+def test_a_renewal_of_another_job_or_policy_does_not_count(job, change):
     """The same coordinator has signed it, for the same node and key."""
     said: dict[str, Any] = {"tier": job.tier}
     job.attest("node-0", NOW + 8 * MINUTE, **change)
@@ -412,9 +406,7 @@ def test_more_rows_of_a_step_than_the_job_declared(job: Job) -> None:
         ("random", "random", True, LinkState.BROKEN),
     ],
 )
-def test_documents_come_in_turn_once_an_epoch(
-    job: Job, order: str | None, kind: str, in_turn: object, state: LinkState
-) -> None:
+def test_documents_come_in_turn_once_an_epoch(job, order, kind, in_turn, state):
     segment = Segment(job)
     declare(segment, format="jsonl", epochs=9, order=order)
     made = msgspec.structs.replace(ORDER, kind=kind, sequential=in_turn, starts=31)

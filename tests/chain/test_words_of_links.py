@@ -182,9 +182,7 @@ WORDS: list[tuple[ChainLink, LinkState, str, Change]] = [
 
 
 @pytest.mark.parametrize(("link", "state", "words", "change"), WORDS)
-def test_a_judge_says_what_is_missing_and_what_is_broken(
-    case: Case, link: ChainLink, state: LinkState, words: str, change: Change
-) -> None:
+def test_a_judge_says_what_is_missing_and_what_is_broken(case, link, state, words, change):
     made, subject = change(case)
     verdict = case.judge(link, made, **subject)
     assert (verdict.state, verdict.link) == (state, link), verdict
@@ -207,9 +205,7 @@ OTHER = "spiffe://securetrain.local/job/job-2/coordinator"
         ("its policy", {"policy": "ee" * 32}, {}),
     ],
 )
-def test_each_field_of_a_membership_counts_by_itself(
-    job: Job, name: str, signed: dict[str, Any], kept_as: dict[str, Any]
-) -> None:
+def test_each_field_of_a_membership_counts_by_itself(job, name, signed, kept_as):
     """The coordinator itself has signed it, so that no other check can find it."""
     if signed:
         job.form(**signed)

@@ -70,24 +70,18 @@ def test_into_targets_of_another_dtype(tmp_path: Path, keys: Any, trust: Any, no
 
 
 @pytest.mark.parametrize("given", [(), (DecryptionKey.generate(),)])
-def test_without_the_key_nothing_is_loaded(
-    given: tuple[DecryptionKey, ...], sealed: Path, trust: Any, now: Any
-) -> None:
+def test_without_the_key_nothing_is_loaded(given, sealed, trust, now):
     refused(IntegrityError, "ST-CKPT-124", load, sealed, trust, now, *given)
 
 
 @pytest.mark.parametrize("mode", list(SaveMode))
-def test_it_is_saved_in_the_background_too(
-    mode: SaveMode, tmp_path: Path, keys: Any, trust: Any, now: Any
-) -> None:
+def test_it_is_saved_in_the_background_too(mode, tmp_path, keys, trust, now):
     path = tmp_path / "step-2"
     async_save(state(), path, **sealing(keys, now, 2), mode=mode).result(timeout=60)
     assert torch.equal(load(path, trust, now, OWNER)["w"], state()["w"])
 
 
-def test_a_policy_can_ask_for_it(
-    sealed: Path, tmp_path: Path, keys: Any, trust: Any, now: Any
-) -> None:
+def test_a_policy_can_ask_for_it(sealed, tmp_path, keys, trust, now):
     plain = tmp_path / "plain"
     artifacts.save(state(), plain, key=keys.checkpoint, context=context_of(now))
     policy = load_policy("dev").policy
@@ -109,9 +103,7 @@ def test_a_policy_can_ask_for_it(
 
 @pytest.mark.forgery
 @pytest.mark.parametrize("change", ["flip", "swap", "truncate", "append"])
-def test_changed_ciphertext_is_not_what_was_signed(
-    change: str, sealed: Path, trust: Any, now: Any
-) -> None:
+def test_changed_ciphertext_is_not_what_was_signed(change, sealed, trust, now):
     path = sealed / "rank-00000.bin"
     data = bytearray(path.read_bytes())
     match change:
@@ -182,9 +174,7 @@ def test_signed_ciphertext_that_was_put_together_is_refused(  # noqa: PLR0917 - 
 
 
 @pytest.mark.forgery
-def test_a_key_of_another_file_does_not_decrypt_this_one(
-    sealed: Path, tmp_path: Path, trust: Any, keys: Any, now: Any
-) -> None:
+def test_a_key_of_another_file_does_not_decrypt_this_one(sealed, tmp_path, trust, keys, now):
     other = tmp_path / "other"
     context = artifacts.SaveContext(run_id="r", step=1, created=now)
     artifacts.save(

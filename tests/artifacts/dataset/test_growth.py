@@ -87,9 +87,7 @@ def grow(path: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, PAGE - 1, PAGE, PAGE + 1024, PAGE + 1500])
 @pytest.mark.parametrize("more", [1, 3000])
-def test_a_file_grows(
-    size: int, more: int, *, tokens: Path, version: Any, check: Any, opening: Any
-) -> None:
+def test_a_file_grows(size, more, *, tokens, version, check, opening):
     root = tokens.parent
     sizes = [size, size + more, size + 2 * more]
     signed = []
@@ -148,9 +146,7 @@ def test_a_file_that_shrank_is_refused(tokens: Path, version: Any) -> None:
 
 @pytest.mark.forgery
 @pytest.mark.parametrize("at", [0, 1024, 2499])
-def test_readers_do_not_believe_the_signer(
-    at: int, *, tokens: Path, version: Any, check: Any, opening: Any, monkeypatch: Any
-) -> None:
+def test_readers_do_not_believe_the_signer(at, *, tokens, version, check, opening, monkeypatch):
     """A trusted key signs that other bytes are the old ones with more at the end."""
     root = tokens.parent
     tokens.write_bytes(content(2500))
@@ -207,9 +203,7 @@ def _forged(predicate: DatasetPredicate, change: str) -> DatasetPredicate:
         "no version before",
     ],
 )
-def test_a_false_history_is_refused_even_when_signed(
-    change: str, tokens: Path, version: Any, keys: Any
-) -> None:
+def test_a_false_history_is_refused_even_when_signed(change, tokens, version, keys):
     tokens.write_bytes(content(2500))
     version(tokens.parent)
     grow(tokens, b"more")
@@ -273,9 +267,7 @@ def test_a_history_that_proves_itself_and_is_none(
 
 @pytest.mark.forgery
 @pytest.mark.parametrize("number", [0, 1])
-def test_every_stage_is_checked(
-    number: int, *, tokens: Path, version: Any, check: Any, opening: Any, keys: Any
-) -> None:
+def test_every_stage_is_checked(number, *, tokens, version, check, opening, keys):
     """A history that fits itself, and not the data."""
     root = tokens.parent
     for size in (1000, 2500, 4000):
@@ -293,9 +285,7 @@ def test_every_stage_is_checked(
 # Samples.
 
 
-def test_only_what_was_added_is_new_in_the_table_of_samples(
-    tmp_path: Path, version: Any, opening: Any
-) -> None:
+def test_only_what_was_added_is_new_in_the_table_of_samples(tmp_path, version, opening):
     path = tmp_path / "data" / "a.jsonl"
     path.parent.mkdir()
     path.write_bytes(b"one\ntwo\n")

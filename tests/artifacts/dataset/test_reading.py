@@ -235,9 +235,7 @@ def test_a_reader_cannot_write_into_the_arena(root: Path, open_it: Any) -> None:
 
 
 @pytest.mark.forgery
-def test_an_arena_of_another_dataset_is_refused(
-    root: Path, texts: VerifiedDataset, open_it: Any
-) -> None:
+def test_an_arena_of_another_dataset_is_refused(root, texts, open_it):
     with texts.share().served() as path, open_it(root) as reader:
         refused(IntegrityError, "ST-DATA-130", reader.join, path)
 
@@ -255,9 +253,7 @@ def test_an_owner_that_is_gone_is_a_refusal(root: Path, open_it: Any) -> None:
 
 
 @pytest.mark.forgery
-def test_memory_that_is_not_sealed_is_refused(
-    root: Path, open_it: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_is_not_sealed_is_refused(root, open_it, monkeypatch):
     real = fcntl.fcntl
 
     def no_seals(fd: int, command: int, *rest: Any) -> Any:

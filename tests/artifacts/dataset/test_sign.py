@@ -81,9 +81,7 @@ def opened(trust: Any) -> Callable[[Path], Opened]:
     return run
 
 
-def test_a_dataset_stays_where_it_is_and_verifies(
-    corpus: Path, signing: Any, opening: Any, trust: Any, now: Any
-) -> None:
+def test_a_dataset_stays_where_it_is_and_verifies(corpus, signing, opening, trust, now):
     before = (corpus / "train" / "a.jsonl").read_bytes()
     signed = signing(
         corpus,
@@ -135,9 +133,7 @@ def test_a_link_is_refused(corpus: Path, signing: Any) -> None:
         ({"splits": {"A": ["train/a.jsonl"]}}, "split"),
     ],
 )
-def test_what_does_not_fit_is_said_and_nothing_is_signed(
-    about: dict[str, Any], what: str, corpus: Path, signing: Any
-) -> None:
+def test_what_does_not_fit_is_said_and_nothing_is_signed(about, what, corpus, signing):
     with pytest.raises((UsageError, IntegrityError)) as error:
         signing(corpus, **about)
     assert what in str(error.value)
@@ -147,9 +143,7 @@ def test_what_does_not_fit_is_said_and_nothing_is_signed(
 # Growth.
 
 
-def test_a_grown_dataset_holds_all_of_the_version_before(
-    corpus: Path, signing: Any, opened: Any, opening: Any
-) -> None:
+def test_a_grown_dataset_holds_all_of_the_version_before(corpus, signing, opened, opening):
     first = signing(corpus)
     old = opened(corpus)
     (corpus / "train" / "c.jsonl").write_text('{"text": "new"}\n')
@@ -172,9 +166,7 @@ def test_an_append_without_a_signature_is_found(corpus: Path, signing: Any, open
 
 
 @pytest.mark.forgery
-def test_bytes_appended_to_a_signed_file_are_found(
-    corpus: Path, signing: Any, opening: Any
-) -> None:
+def test_bytes_appended_to_a_signed_file_are_found(corpus, signing, opening):
     signing(corpus)
     with (corpus / "train" / "a.jsonl").open("a") as file:
         file.write("{}\n")
@@ -182,9 +174,7 @@ def test_bytes_appended_to_a_signed_file_are_found(
 
 
 @pytest.mark.forgery
-def test_a_file_changed_before_an_append_is_found_when_it_is_read(
-    corpus: Path, signing: Any, opening: Any, opened: Any
-) -> None:
+def test_a_file_changed_before_an_append_is_found_when_it_is_read(corpus, signing, opening, opened):
     signing(corpus)
     old = opened(corpus)
     path = corpus / "train" / "a.jsonl"
@@ -264,9 +254,7 @@ def test_an_older_version_is_refused_once_a_newer_was_seen(
 
 
 @pytest.mark.forgery
-def test_what_was_removed_is_not_served(
-    corpus: Path, signing: Any, opened: Any, opening: Any
-) -> None:
+def test_what_was_removed_is_not_served(corpus, signing, opened, opening):
     signing(corpus)
     gone = Removed(file="train/a.jsonl", offset=14, length=14, sample="s1", reason="erasure")
     before = opened(corpus)
@@ -297,9 +285,7 @@ def test_what_was_removed_is_not_served(
         ],
     ],
 )
-def test_a_removal_that_does_not_fit_is_refused(
-    removed: list[Removed], corpus: Path, signing: Any, opened: Any
-) -> None:
+def test_a_removal_that_does_not_fit_is_refused(removed, corpus, signing, opened):
     signing(corpus)
     with pytest.raises(IntegrityError) as error:
         signing(corpus, previous=opened(corpus), removed=removed)
@@ -352,9 +338,7 @@ def make(root: Path, data_format: DataFormat) -> None:
         (DataFormat.MDS, [b"one", b"", b"three"]),
     ],
 )
-def test_samples_are_found_in_every_format(
-    data_format: DataFormat, found: list[bytes], tmp_path: Path, signing: Any, opening: Any
-) -> None:
+def test_samples_are_found_in_every_format(data_format, found, tmp_path, signing, opening):
     root = tmp_path / "data"
     make(root, data_format)
     signed = signing(root, with_samples=True)
@@ -368,9 +352,7 @@ def test_samples_are_found_in_every_format(
         assert all(table not in names for names in data.splits.values())
 
 
-def test_members_of_a_tar_that_share_a_key_are_one_sample(
-    tmp_path: Path, signing: Any, opening: Any
-) -> None:
+def test_members_of_a_tar_that_share_a_key_are_one_sample(tmp_path, signing, opening):
     root = tmp_path / "data"
     make(root, DataFormat.WEBDATASET)
     signing(root, with_samples=True)
@@ -388,9 +370,7 @@ def test_members_of_a_tar_that_share_a_key_are_one_sample(
 
 
 @pytest.mark.parametrize("data_format", [DataFormat.PARQUET, DataFormat.RAW])
-def test_other_formats_are_signed_as_files(
-    data_format: DataFormat, tmp_path: Path, signing: Any, trust: Any, now: Any
-) -> None:
+def test_other_formats_are_signed_as_files(data_format, tmp_path, signing, trust, now):
     root = tmp_path / "data"
     make(root, data_format)
     assert signing(root).predicate.format is data_format
@@ -406,9 +386,7 @@ def test_other_formats_are_signed_as_files(
         ("index.json", b"[]", DataFormat.MDS),
     ],
 )
-def test_a_file_that_is_not_in_its_format_is_said(
-    name: str, data: bytes, data_format: DataFormat, tmp_path: Path, signing: Any
-) -> None:
+def test_a_file_that_is_not_in_its_format_is_said(name, data, data_format, tmp_path, signing):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / name).write_bytes(data)
     with pytest.raises(UsageError) as error:
@@ -417,9 +395,7 @@ def test_a_file_that_is_not_in_its_format_is_said(
     assert not (tmp_path / "data" / STATEMENT).exists()
 
 
-def test_one_sample_is_proven_without_the_data(
-    corpus: Path, signing: Any, opening: Any, opened: Any
-) -> None:
+def test_one_sample_is_proven_without_the_data(corpus, signing, opening, opened):
     signing(corpus, with_samples=True)
     (corpus / "train" / "c.jsonl").write_text('{"text": "new"}\n')
     signed = signing(corpus, previous=opened(corpus))
@@ -466,9 +442,7 @@ def test_a_false_proof_is_refused(change: str, corpus: Path, signing: Any, openi
 
 @pytest.mark.forgery
 @pytest.mark.parametrize("change", ["reordered", "duplicated"])
-def test_samples_in_another_order_are_not_what_was_signed(
-    change: str, corpus: Path, signing: Any, opening: Any
-) -> None:
+def test_samples_in_another_order_are_not_what_was_signed(change, corpus, signing, opening):
     """Reordered and duplicated lines of the table change its tree, which is signed."""
     signing(corpus, with_samples=True)
     table = corpus / samples.table_name(0)

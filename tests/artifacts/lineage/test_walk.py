@@ -104,9 +104,7 @@ def test_a_missing_link_breaks_it(corpus: str, make: Any, tmp_path: Path, trust:
 
 
 @pytest.mark.forgery
-def test_a_link_signed_by_a_stranger_breaks_it(
-    corpus: str, make: Any, tmp_path: Path, trust: Any, keys: Any
-) -> None:
+def test_a_link_signed_by_a_stranger_breaks_it(corpus, make, tmp_path, trust, keys):
     first = make("step-1", dataset=corpus, key=keys.stranger)
     make("step-2", first, dataset=corpus)
     (what,) = broken(follow(tmp_path, "step-2", trust))
@@ -114,9 +112,7 @@ def test_a_link_signed_by_a_stranger_breaks_it(
 
 
 @pytest.mark.forgery
-def test_a_directory_that_claims_to_be_the_link_is_not_believed(
-    corpus: str, make: Any, tmp_path: Path, trust: Any
-) -> None:
+def test_a_directory_that_claims_to_be_the_link_is_not_believed(corpus, make, tmp_path, trust):
     first = make("step-1", dataset=corpus)
     make("step-2", first, dataset=corpus)
     path = tmp_path / "run" / "checkpoints" / "step-1" / STATEMENT
@@ -141,9 +137,7 @@ def test_a_circle_breaks_it(make: Any, tmp_path: Path, trust: Any, keys: Any) ->
     assert "back to itself" in what
 
 
-def test_links_are_not_followed_on_the_disk(
-    corpus: str, make: Any, tmp_path: Path, trust: Any
-) -> None:
+def test_links_are_not_followed_on_the_disk(corpus, make, tmp_path, trust):
     make("step-1", dataset=corpus)
     outside = tmp_path / "run" / "dataset"
     (tmp_path / "elsewhere").mkdir()

@@ -53,9 +53,7 @@ def test_nothing_crafted_is_clean(case: Case, tmp_path: Path) -> None:
         ("a.jinja", "{{ m[a ~ b] }}", "{{ m[a + 1] }}{{ a ~ b }}{{ m[1:] }}", "ST-SCAN-031"),
     ],
 )  # fmt: skip
-def test_an_attack_and_its_harmless_twin(
-    file: str, bad: str, good: str, code: str, tmp_path: Path
-) -> None:
+def test_an_attack_and_its_harmless_twin(file, bad, good, code, tmp_path):
     (tmp_path / file).write_text(bad)
     assert {one.code for one in scan_path(tmp_path).findings} == {code}
     (tmp_path / file).write_text(good)

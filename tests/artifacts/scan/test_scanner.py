@@ -11,7 +11,6 @@ import os
 import pickle
 import tarfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -202,9 +201,7 @@ def test_the_fallback_metadata_that_runs(room: Path, evil: bytes, marker: Path) 
 
 
 @pytest.mark.forgery
-def test_an_item_replaced_in_place_without_a_change_to_the_index(
-    room: Path, evil: bytes, marker: Path
-) -> None:
+def test_an_item_replaced_in_place_without_a_change_to_the_index(room, evil, marker):
     folder = saved(room)
     shard = folder / "__0_0.distcp"
     data = bytearray(shard.read_bytes())
@@ -307,9 +304,7 @@ def test_an_empty_file_of_another_name_is_nothing_to_scan(room: Path) -> None:
     assert found.passed_over == ["README", "py.typed"]
 
 
-def test_random_bytes_that_begin_with_a_version_that_does_not_exist(
-    room: Path, evil: bytes
-) -> None:
+def test_random_bytes_that_begin_with_a_version_that_does_not_exist(room, evil):
     """Found in a table of hashes. Control: loaders refuse it; and what runs is found even so."""
     data = b"\x80\x06" + bytes(range(30, 200))
     refused(ValueError, "unsupported pickle protocol", pickle.loads, data)
@@ -378,9 +373,7 @@ def _miscounted(evil: bytes) -> bytes:
         (_miscounted, "ST-SCAN-190"),
     ],
 )
-def test_archives_that_two_readers_read_differently(
-    make: Callable[[bytes], bytes], code: str, room: Path, evil: bytes
-) -> None:
+def test_archives_that_two_readers_read_differently(make, code, room, evil):
     (room / "x.pt").write_bytes(make(evil))
     assert code in codes(scan_path(room))
 

@@ -121,9 +121,7 @@ def test_a_count_that_was_given_is_kept_to() -> None:
     refused(ValueError, "at least 1", Pool, 0)
 
 
-def test_a_containers_quota_bounds_the_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_containers_quota_bounds_the_cores(tmp_path, monkeypatch):
     """128 threads under a quota of two cores would be stopped most of the time."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(128)))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)

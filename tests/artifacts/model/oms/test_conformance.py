@@ -619,9 +619,7 @@ def test_the_vectors_that_are_valid(maker: Maker) -> None:
         (keyless(IGNORING), no_log),
     ],
 )
-def test_the_vectors_that_are_invalid(
-    make: Callable[[Maker], object], change: Callable[[dict[str, Any]], object], maker: Maker
-) -> None:
+def test_the_vectors_that_are_invalid(make, change, maker):
     document = json.loads(json.dumps(make(maker)))
     change(document)
     vocabulary.refused(IntegrityError, BAD, bundle_file.parse, json.dumps(document).encode(), "")

@@ -82,9 +82,7 @@ def test_keys_in_both_directions(reference: Path, model: Path, files: Path, key:
     assert [problem.code for problem in result.problems] == ["ST-OMSB-130"]
 
 
-def test_certificates_in_both_directions(
-    reference: Path, model: Path, files: Path, key: Key, authority: Authority
-) -> None:
+def test_certificates_in_both_directions(reference, model, files, key, authority):
     from cryptography import x509
 
     leaf = x509.load_pem_x509_certificate((files / "leaf.pem").read_bytes())
@@ -102,9 +100,7 @@ def test_certificates_in_both_directions(
     assert verify_model(model, theirs, trust, now()).ok
 
 
-def test_holes_of_the_reference(
-    reference: Path, model: Path, files: Path, key: Key, authority: Authority
-) -> None:
+def test_holes_of_the_reference(reference, model, files, key, authority):
     """What it accepts, shown, and refused here for the reason."""
     trusted = TrustedKey(key=key.public_key())
     bundle = model / "model.sig"

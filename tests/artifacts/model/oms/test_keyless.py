@@ -71,9 +71,7 @@ def codes(result: ModelResult) -> set[str]:
     return {problem.code for problem in result.problems}
 
 
-def test_the_identity_that_was_named_is_accepted(
-    model: Path, bundle: Path, trusted_root: Path
-) -> None:
+def test_the_identity_that_was_named_is_accepted(model, bundle, trusted_root):
     result = verify(model, bundle, trusted_root)
     assert result.ok
     assert result.signer == f"{SPIFFE} (vouched for by {ISSUER})"
@@ -83,9 +81,7 @@ def test_the_identity_that_was_named_is_accepted(
 @pytest.mark.parametrize(
     ("identity", "issuer"), [(SPIFFE[:-1], ISSUER), ("*", ISSUER), (SPIFFE, f"{ISSUER}/")]
 )
-def test_another_identity_or_issuer_is_refused(
-    identity: str, issuer: str, model: Path, bundle: Path, trusted_root: Path
-) -> None:
+def test_another_identity_or_issuer_is_refused(identity, issuer, model, bundle, trusted_root):
     policy = KeylessPolicy(identity=identity, issuer=issuer)
     assert codes(verify(model, bundle, trusted_root, policy)) == {"ST-OMSB-120"}
 
@@ -103,9 +99,7 @@ def test_another_instance_is_refused(model: Path, bundle: Path, trusted_root: Pa
 
 
 @pytest.mark.forgery
-def test_a_changed_statement_is_refused(
-    instance: Instance, model: Path, bundle: Path, trusted_root: Path
-) -> None:
+def test_a_changed_statement_is_refused(instance, model, bundle, trusted_root):
     other = json.loads(json.dumps(instance.sign(b'{"another":1}')))
     document = json.loads(bundle.read_text())
     document["dsseEnvelope"]["payload"] = other["dsseEnvelope"]["payload"]

@@ -174,9 +174,7 @@ def _no_bundle(model: Path) -> None:
         (_no_bundle, "ST-OMSB-100"),
     ],
 )
-def test_a_changed_model_is_refused(
-    change: Callable[[Path], None], code: str, model: Path, bundle: Path, key: Key
-) -> None:
+def test_a_changed_model_is_refused(change, code, model, bundle, key):
     assert verify(model, bundle, key).ok
     change(model)
     result = verify(model, bundle, key)
@@ -193,9 +191,7 @@ def test_a_changed_model_is_refused(
         (_attributes, ".gitattributes"),
     ],
 )
-def test_what_git_keeps_is_left_out_and_said_or_refused(
-    change: Callable[[Path], None], name: str, model: Path, bundle: Path, key: Key
-) -> None:
+def test_what_git_keeps_is_left_out_and_said_or_refused(change, name, model, bundle, key):
     change(model)
     result = verify(model, bundle, key)
     assert result.ok
@@ -205,9 +201,7 @@ def test_what_git_keeps_is_left_out_and_said_or_refused(
     assert [(one.code, one.file) for one in result.problems] == [("ST-OMSB-141", name)]
 
 
-def test_a_file_that_cannot_be_read(
-    model: Path, bundle: Path, key: Key, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read(model, bundle, key, monkeypatch):
     broken = OSError(errno.EIO, "Input/output error")
     monkeypatch.setattr(os, "preadv", Mock(side_effect=broken))
     result = verify(model, bundle, key)
@@ -289,9 +283,7 @@ def _shards(statement: dict[str, Any]) -> None:
         _shards,
     ],
 )
-def test_an_unsound_statement_is_refused_though_signed(
-    change: Callable[[dict[str, Any]], None], model: Path, bundle: Path, key: Key
-) -> None:
+def test_an_unsound_statement_is_refused_though_signed(change, model, bundle, key):
     resign(bundle, key, change)
     assert codes(verify(model, bundle, key)) == {"ST-OMSB-101"}
 
@@ -368,9 +360,7 @@ def _hint(document: dict[str, Any]) -> None:
         (_hint, "ST-OMSB-120"),
     ],
 )
-def test_a_changed_bundle_is_refused(
-    change: Callable[[dict[str, Any]], None], code: str, model: Path, bundle: Path, key: Key
-) -> None:
+def test_a_changed_bundle_is_refused(change, code, model, bundle, key):
     _edit(bundle, change)
     assert codes(verify(model, bundle, key)) == {code}
 
@@ -388,9 +378,7 @@ def test_another_key_is_refused(model: Path, bundle: Path) -> None:
     assert codes(verify(model, bundle, other)) == {"ST-OMSB-110"}
 
 
-def test_a_signature_over_the_encoding_from_before_1_0_is_refused(
-    model: Path, bundle: Path, key: Key
-) -> None:
+def test_a_signature_over_the_encoding_from_before_1_0_is_refused(model, bundle, key):
     document = json.loads(bundle.read_bytes())
     payload = base64.b64decode(document["dsseEnvelope"]["payload"])
     # What the reference signed before it was corrected: bytes spelled as Python text.
@@ -413,9 +401,7 @@ def certified(
     return bundle, TrustedRoots(roots=(authority.certificate,))
 
 
-def test_a_certificate_that_leads_to_the_root_verifies(
-    model: Path, authority: Authority, key: Key
-) -> None:
+def test_a_certificate_that_leads_to_the_root_verifies(model, authority, key):
     bundle, trust = certified(model, authority, key)
     result = verify_model(model, bundle, trust, NOW)
     assert result.ok
@@ -433,9 +419,7 @@ def test_a_certificate_that_leads_to_the_root_verifies(
         ({"is_ca": True}, "ST-OMSB-120"),
     ],
 )
-def test_a_certificate_that_is_not_for_this_is_refused(
-    options: dict[str, Any], code: str, model: Path, authority: Authority, key: Key
-) -> None:
+def test_a_certificate_that_is_not_for_this_is_refused(options, code, model, authority, key):
     bundle, trust = certified(model, authority, key, **options)
     assert codes(verify_model(model, bundle, trust, NOW)) == {code}
 
@@ -453,9 +437,7 @@ def test_a_certificate_that_signed_itself_is_refused(model: Path, key: Key) -> N
     assert codes(verify_model(model, bundle, other, NOW)) == {"ST-OMSB-120"}
 
 
-def test_a_key_never_verifies_certificates_nor_the_other_way_round(
-    model: Path, authority: Authority, key: Key, tmp_path: Path
-) -> None:
+def test_a_key_never_verifies_certificates_nor_the_other_way_round(model, authority, key, tmp_path):
     bundle, trust = certified(model, authority, key)
     assert codes(verify(model, bundle, key)) == {"ST-OMSB-120"}
     bundle.unlink()
@@ -463,9 +445,7 @@ def test_a_key_never_verifies_certificates_nor_the_other_way_round(
     assert codes(verify_model(model, tmp_path / "k.sig", trust, NOW)) == {"ST-OMSB-120"}
 
 
-def test_a_foreign_certificate_is_not_put_into_a_bundle(
-    model: Path, authority: Authority, key: Key
-) -> None:
+def test_a_foreign_certificate_is_not_put_into_a_bundle(model, authority, key):
     leaf = authority.issue(ec.generate_private_key(ec.SECP256R1()).public_key())
     with pytest.raises(IntegrityError) as error:
         sign_model(model, model / "model.sig", CertificateSigner(key=key, chain=(leaf,)))

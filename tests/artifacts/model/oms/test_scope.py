@@ -13,7 +13,7 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from securetrain.artifacts.model.oms import hashing, manifest
-from securetrain.artifacts.model.oms.manifest import HASHES, Hash
+from securetrain.artifacts.model.oms.manifest import HASHES
 from securetrain.artifacts.model.oms.model import (
     Form,
     ModelResult,
@@ -50,9 +50,7 @@ def told(result: ModelResult) -> list[tuple[str, str]]:
 # What is left out.
 
 
-def test_a_path_that_is_left_out_is_said_and_nothing_else_is(
-    model: Path, key: Key, tmp_path: Path
-) -> None:
+def test_a_path_that_is_left_out_is_said_and_nothing_else_is(model, key, tmp_path):
     (model / "logs").mkdir()
     (model / "logs" / "a").write_text("a")
     bundle = tmp_path / "b.sig"
@@ -66,9 +64,7 @@ def test_a_path_that_is_left_out_is_said_and_nothing_else_is(
     assert told(result) == [("ST-OMSB-141", "sub/logs")]
 
 
-def test_what_was_signed_is_verified_whatever_is_left_out(
-    model: Path, key: Key, tmp_path: Path
-) -> None:
+def test_what_was_signed_is_verified_whatever_is_left_out(model, key, tmp_path):
     bundle = tmp_path / "b.sig"
     sign(model, bundle, key)
     (model / "sub" / "more").write_text("x")
@@ -81,9 +77,7 @@ def test_what_was_signed_is_verified_whatever_is_left_out(
     assert told(result) == [("ST-OMSB-140", "sub/weights.bin")]
 
 
-def test_what_a_path_is_relative_to(
-    model: Path, key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_path_is_relative_to(model, key, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number, given in enumerate(("model/sub", "sub", "./sub/", str(model / "sub"))):
         bundle = tmp_path / f"{number}.sig"
@@ -92,9 +86,7 @@ def test_what_a_path_is_relative_to(
 
 
 @pytest.mark.parametrize("path", ["/etc", "../model", "..", "", "sub/../../x"])
-def test_nothing_outside_of_the_model_is_left_out(
-    path: str, model: Path, key: Key, tmp_path: Path
-) -> None:
+def test_nothing_outside_of_the_model_is_left_out(path, model, key, tmp_path):
     scope = Scope(ignore_paths=(Path(path),))
     refused(UsageError, "ST-USAG-001", sign, model, tmp_path / "b.sig", key, scope=scope)
     sign(model, tmp_path / "c.sig", key)
@@ -110,9 +102,7 @@ def test_a_bundle_cannot_name_a_pattern(model: Path, key: Key, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("path", [".", "", "/", "/etc", "..", "a/../..", "a\x00"])
-def test_a_bundle_that_leaves_out_everything_or_another_place(
-    path: str, model: Path, key: Key, tmp_path: Path
-) -> None:
+def test_a_bundle_that_leaves_out_everything_or_another_place(path, model, key, tmp_path):
     bundle = tmp_path / "b.sig"
     sign(model, bundle, key)
     resign(bundle, key, lambda s: s["predicate"]["serialization"].update(ignore_paths=[path]))
@@ -127,9 +117,7 @@ def test_a_pattern_in_a_bundle_is_a_name(model: Path, key: Key, tmp_path: Path) 
     assert told(verify(model, bundle, key)) == [("ST-OMSB-141", "more")]
 
 
-def test_a_directory_in_the_place_of_a_signature_that_was_left_out(
-    model: Path, key: Key, tmp_path: Path
-) -> None:
+def test_a_directory_in_the_place_of_a_signature_that_was_left_out(model, key, tmp_path):
     sign(model, model / "model.sig", key)
     bundle = (model / "model.sig").rename(tmp_path / "elsewhere.sig")
     (model / "model.sig").mkdir()
@@ -138,9 +126,7 @@ def test_a_directory_in_the_place_of_a_signature_that_was_left_out(
     assert told(result) == [("ST-OMSB-142", "model.sig")]
 
 
-def test_what_one_verification_leaves_out_is_nothing_to_the_next(
-    model: Path, key: Key, tmp_path: Path
-) -> None:
+def test_what_one_verification_leaves_out_is_nothing_to_the_next(model, key, tmp_path):
     (model / "logs").write_text("x")
     lenient, strict = tmp_path / "l.sig", tmp_path / "s.sig"
     sign(model, lenient, key, scope=Scope(ignore_paths=(model / "logs",)))
@@ -154,9 +140,7 @@ def test_what_one_verification_leaves_out_is_nothing_to_the_next(
 # What nobody signed.
 
 
-def test_unsigned_files_are_named_and_signed_ones_still_hold(
-    model: Path, key: Key, tmp_path: Path
-) -> None:
+def test_unsigned_files_are_named_and_signed_ones_still_hold(model, key, tmp_path):
     bundle = tmp_path / "b.sig"
     sign(model, bundle, key)
     (model / "extra.py").write_text("x")
@@ -227,9 +211,7 @@ def test_a_snapshot_of_links(snapshot: Path, model: Path, key: Key, tmp_path: Pa
 
 
 @pytest.mark.parametrize("target", [".", "..", "sub", "nowhere", "loop", "/dev/null"])
-def test_links_that_are_never_followed(
-    target: str, snapshot: Path, key: Key, tmp_path: Path
-) -> None:
+def test_links_that_are_never_followed(target, snapshot, key, tmp_path):
     bundle = tmp_path / "b.sig"
     follow = Scope(allow_symlinks=True)
     sign(snapshot, bundle, key, scope=follow)
@@ -261,9 +243,7 @@ def test_one_file(key: Key, tmp_path: Path, *, spec_name: bool) -> None:
     assert codes(verify(other, bundle, key)) == expected
 
 
-def test_a_directory_is_not_one_file_nor_a_file_a_directory(
-    model: Path, key: Key, tmp_path: Path
-) -> None:
+def test_a_directory_is_not_one_file_nor_a_file_a_directory(model, key, tmp_path):
     single = tmp_path / "one.bin"
     single.write_bytes(b"1")
     sign(single, tmp_path / "one.sig", key)
@@ -286,9 +266,7 @@ def test_one_file_that_is_a_link(key: Key, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", HASHES)
 @pytest.mark.parametrize("shard_size", [None, 1, 100, 256, 1000])
-def test_every_hash_whole_or_in_shards(
-    algorithm: Hash, shard_size: int | None, model: Path, key: Key, tmp_path: Path
-) -> None:
+def test_every_hash_whole_or_in_shards(algorithm, shard_size, model, key, tmp_path):
     (model / "empty").write_bytes(b"")
     bundle = tmp_path / "b.sig"
     form = Form(algorithm=algorithm, shard_size=shard_size)
