@@ -24,8 +24,7 @@ from securetrain.attest.session.reference_file import read_reference_values
 from securetrain.attest.session.state import MemoryState
 from securetrain.identity.keys import PrivateKey
 from securetrain.rendezvous.member.fleet_entry import prove_to_fleet
-from tests.attest.bundles import Collector
-from tests.attest.small_fleet import MAKER_CA, Machine
+from tests.attest.worlds import MAKER_CA, Collector, Machine
 from tests.evidence.tpm.forge import Tpm
 
 NODES: Final = 1000

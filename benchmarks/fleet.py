@@ -38,7 +38,7 @@ from securetrain.policy.schema import ImaMode
 from securetrain.testing.bootlog import Boot, Event
 from securetrain.testing.machine import runtime_policy
 from securetrain.testing.measurement_lists import Measurement, measured_file, replayed
-from tests.attest.small_fleet import MAKER_CA, Machine, World, node_policy, reference_values
+from tests.attest.worlds import MAKER_CA, Machine, World, node_policy, reference_values
 from tests.evidence.tpm.forge import Authority, Tpm
 
 MAKER: Final = Authority("a maker's intermediate", MAKER_CA)

@@ -33,8 +33,8 @@ from securetrain.evidence.tpm import BootReference, LateReference
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.machine import Machine, runtime_policy
-from tests.attest.bundles import replaced
 from tests.attest.swtpms import needs_swtpm
+from tests.attest.worlds import replaced
 from tests.evidence.tee.forge import pem
 from tests.evidence.tee.forge_amd import AmdWorld
 from tests.evidence.tpm import lateboots

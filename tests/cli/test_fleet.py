@@ -20,8 +20,7 @@ from securetrain.cli.main import main
 from securetrain.core.errors import AdmissionError
 from securetrain.rendezvous.member.fleet_entry import prove_to_fleet
 from securetrain.testing.bootlog import Boot
-from tests.attest.bundles import Collector
-from tests.attest.small_fleet import MAKER_CA, Machine
+from tests.attest.worlds import MAKER_CA, Collector, Machine
 
 WAIT = 240
 VALUES = ("--reference-values", "fleet.json", "--key", "operator.pem")

@@ -7,7 +7,7 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.appraiser import APPRAISERS, Appraiser, SoftwareAppraiser
 from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
 from tests.attest.collateral import case
-from tests.attest.small_fleet import MANIFEST, Machine, World
+from tests.attest.worlds import MANIFEST, Machine, World
 from tests.evidence.tpm.forge import NOW
 from tests.tables import forgeries
 from tests.vocabulary import refused

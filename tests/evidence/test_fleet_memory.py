@@ -8,7 +8,7 @@ import random
 import pytest
 
 from securetrain.core.vocabulary import NodeTier
-from tests.attest.small_fleet import Machine, World, tpm
+from tests.attest.worlds import Machine, World, tpm
 
 
 @pytest.fixture

@@ -9,91 +9,27 @@ import pytest
 
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.binding import Binding
 from securetrain.evidence.inventory import EnrolledNode
 from securetrain.evidence.node_evidence import (
     NodeEvidence,
     ParavisorEvidence,
-    TpmEvidence,
     parse_node,
     report_data,
 )
-from securetrain.evidence.tee.google import GoogleAppraiser
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.structures import PcrSelection
-from securetrain.testing.measurement_lists import ima_list
-from tests.attest.small_fleet import (
+from tests.attest.worlds import (
     MANIFEST,
     Machine,
-    World,
     node_policy,
-    reference_values,
     refused,
 )
-from tests.evidence import test_tee_appraiser as tees
 from tests.evidence.tee import forge_google as google
-from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tpm import forge
-from tests.evidence.tpm.forge import PCRS
+from tests.evidence.worlds import GoogleWorld
 from tests.tables import each, forgeries
 
 KINDS = ["sev-snp", "tdx"]
-
-
-class GoogleWorld(World):
-    """One VM and its verifier; the makers of CPUs and the cloud are the forger's."""
-
-    def __init__(self, kind="sev-snp", policy=None, **changes):
-        self.vm = google.Vm(kind)
-        machine = Machine("node-0", tpm=self.vm.tpm)
-        machine.boot(google.boot(changes.pop("booted", kind)))
-        node = {"vms": (google.VM,), **changes.pop("node", {})}
-        values = reference_values(
-            machine, google=google.reference(**changes), nodes={"node-0": EnrolledNode(**node)}
-        )
-        super().__init__(machine, values=values, policy=policy)
-        self.set_makers(self.values)
-
-    def set_makers(self, values, *, snp_measurements=(), mr_tds=()):
-        """Judge by forged makers; nothing is accepted of plain guests."""
-        snp = tees.AMD.reference(require_crl=True, measurements=snp_measurements)
-        tdx = intel.reference(rtmrs=tees.intel_rtmrs(), mr_tds=mr_tds)
-        appraiser = GoogleAppraiser(values.google)
-        self.appraiser._tee = tees.appraiser(snp=snp, tdx=tdx, google=appraiser)
-
-    def binding(self):
-        """A question to a node that announces no keys: they are in its evidence."""
-        return Binding(
-            nonce=self.verifier.challenge(self.machine.name).nonce,
-            session=bytes(16),
-            job=self.job,
-            client_spki=self.machine.key.public.spki,
-            server_spki=b"coordinator",
-            exporter=bytes(32),
-            ak_name=b"",
-        )
-
-    def vtpm(self, binding, machine=None, **changes):
-        machine = machine or self.machine
-        quote, signature = machine.quote(binding.value(MANIFEST), **changes)
-        return TpmEvidence(
-            quote=quote,
-            signature=signature,
-            pcrs=dict(machine.tpm.values(PCRS)),
-            event_log=machine.what.log(),
-            ima=ima_list(machine.measured, first=0),
-        )
-
-    def say(self, forge=lambda tee: tee, vtpm=None, certificate=b"", report=None, **changes):
-        binding = self.binding()
-        spoken = vtpm(binding) if vtpm else self.vtpm(binding, **changes)
-        value = binding.value(MANIFEST)
-        tee = forge(self.vm.say(value, spoken, certificate, **(report or {})))
-        said = NodeEvidence(manifest=MANIFEST, tee=tee)
-        return self.answer(self.machine.sign(said, binding), binding)
-
-    def refuses(self, code, *args, **how):
-        return refused(code, lambda: self.say(*args, **how))
 
 
 @pytest.fixture

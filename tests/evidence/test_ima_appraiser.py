@@ -10,7 +10,7 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.node_evidence import ImaParts, cut_list
 from securetrain.policy.schema import ImaMode
 from tests import vocabulary
-from tests.attest.small_fleet import Machine, World, node_policy
+from tests.attest.worlds import Machine, World, node_policy
 from tests.tables import forgeries
 
 

@@ -12,7 +12,7 @@ from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.eventlog import EventType, parse
 from securetrain.evidence.tpm.late import LateReference, learn_late
 from securetrain.testing.bootlog import Boot, Event
-from tests.attest.small_fleet import Machine, World, node_policy, reference_values, tpm
+from tests.attest.worlds import Machine, World, node_policy, reference_values, tpm
 from tests.evidence.tpm import lateboots as uki
 from tests.rsa_keys import rsa_key
 from tests.vocabulary import refused

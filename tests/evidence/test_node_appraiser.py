@@ -33,7 +33,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.policy import load_policy
 from securetrain.policy.schema import Gpu, SelfAsserted
 from securetrain.testing.machine import REFERENCE_FILE, runtime_policy, write_policy
-from tests.attest.small_fleet import (
+from tests.attest.worlds import (
     FILES,
     MANIFEST,
     Machine,

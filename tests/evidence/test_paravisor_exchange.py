@@ -10,75 +10,18 @@ import pytest
 
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.binding import Binding
-from securetrain.evidence.inventory import EnrolledNode
-from securetrain.evidence.node_evidence import NodeEvidence, ParavisorEvidence, TpmEvidence
+from securetrain.evidence.node_evidence import ParavisorEvidence
 from securetrain.evidence.tee.paravisor import ParavisorReference
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.structures import PcrSelection
 from securetrain.testing.bootlog import Boot
-from securetrain.testing.measurement_lists import ima_list
-from tests.attest.small_fleet import MANIFEST, Machine, World, reference_values, refused
+from tests.attest.worlds import MANIFEST
 from tests.evidence import test_tee_appraiser as tees
 from tests.evidence.tee import forge_azure as azure
-from tests.evidence.tee import forge_intel as intel
-from tests.evidence.tee.forge_amd import MEASUREMENT
-from tests.evidence.tpm.forge import PCRS
+from tests.evidence.worlds import PARAVISORS, CloudWorld
 from tests.tables import forgeries
 
-PARAVISORS = ParavisorReference(measurements=(MEASUREMENT.hex(), bytes(intel.Td().mr_td).hex()))
 KINDS = [azure.snp, azure.tdx]
-
-
-class CloudWorld(World):
-    """One VM and its verifier; the CPUs' makers are the forger's."""
-
-    def __init__(self, paravisor=PARAVISORS, **node):
-        self.vm = azure.Vm()
-        machine = Machine("node-0", tpm=self.vm.tpm)
-        values = reference_values(
-            machine,
-            paravisor=paravisor,
-            nodes={"node-0": EnrolledNode(**{"vms": (azure.VM,), **node})},
-        )
-        super().__init__(machine, values=values)
-        # What is accepted of plain guests is nothing: paravisors are judged by their own list.
-        nobody = tees.AMD.reference(require_crl=True, measurements=())
-        no_td = intel.reference(rtmrs=tees.intel_rtmrs(), mr_tds=())
-        self.appraiser._tee = tees.appraiser(snp=nobody, tdx=no_td, paravisor=paravisor)
-
-    def binding(self):
-        """A question to a node that announces no keys: the paravisor's are in its evidence."""
-        return Binding(
-            nonce=self.verifier.challenge(self.machine.name).nonce,
-            session=bytes(16),
-            job=self.job,
-            client_spki=self.machine.key.public.spki,
-            server_spki=b"coordinator",
-            exporter=bytes(32),
-            ak_name=b"",
-        )
-
-    def vtpm(self, binding, **changes):
-        machine = self.machine
-        quote, signature = machine.quote(binding.value(MANIFEST), **changes)
-        return TpmEvidence(
-            quote=quote,
-            signature=signature,
-            pcrs=dict(machine.tpm.values(PCRS)),
-            event_log=machine.what.log(),
-            ima=ima_list(machine.measured, first=0),
-        )
-
-    def say(self, make=azure.snp, forge=lambda tee: tee, runtime=None, vtpm=None, **changes):
-        binding = self.binding()
-        spoken = vtpm(binding) if vtpm else self.vtpm(binding, **changes)
-        tee = forge(make(runtime or self.vm.runtime(), spoken))
-        said = NodeEvidence(manifest=MANIFEST, tee=tee)
-        return self.answer(self.machine.sign(said, binding), binding)
-
-    def refuses(self, code, *args, **how):
-        return refused(code, lambda: self.say(*args, **how))
 
 
 @pytest.fixture

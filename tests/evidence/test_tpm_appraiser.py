@@ -22,7 +22,7 @@ from securetrain.policy.schema import ImaMode, SelfAsserted
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.machine import runtime_policy
 from securetrain.testing.measurement_lists import measured_file
-from tests.attest.small_fleet import (
+from tests.attest.worlds import (
     FILES,
     MAKER_CA,
     MANIFEST,

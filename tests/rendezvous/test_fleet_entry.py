@@ -34,8 +34,8 @@ from securetrain.rendezvous.wire.fleet_entry import (
 from securetrain.rendezvous.wire.protocol import Refuse
 from securetrain.testing.bootlog import Boot
 from tests import vocabulary
-from tests.attest.fleet_desks import Office
-from tests.attest.small_fleet import Machine
+from tests.attest.fleet.worlds import Office
+from tests.attest.worlds import Machine
 from tests.evidence.tpm.forge import Authority, Tpm
 from tests.waiting import in_time
 

@@ -34,8 +34,7 @@ from securetrain.evidence.node_evidence import parse_node
 from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from tests import vocabulary
-from tests.attest.bundles import bundle_of, document, replaced, resigned, self_report
-from tests.attest.small_fleet import Machine, World
+from tests.attest.worlds import Machine, World, bundle_of, document, replaced, resigned, self_report
 from tests.evidence.tpm.forge import NOW
 from tests.tables import each, forgeries
 

@@ -18,8 +18,10 @@ from securetrain.evidence.tee.snp_report import SigningKey
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.measurement_lists import encode_ima, ima_list, measure_files, measured_file
-from tests.attest.bundles import (
+from tests.attest.worlds import (
     AMD,
+    Machine,
+    World,
     bundle_of,
     replaced,
     resigned,
@@ -31,7 +33,6 @@ from tests.attest.bundles import (
     with_tdx,
     with_tokens,
 )
-from tests.attest.small_fleet import Machine, World
 from tests.evidence.gpu.forge import Device, hgx_gpu, hgx_switch
 from tests.evidence.issuers import token
 from tests.evidence.tee import forge_intel as intel

@@ -34,16 +34,9 @@ from securetrain.core.errors import (
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.ledger import Ledger, events
 from tests import vocabulary
-from tests.attest.fleet_desks import Office, answer
-from tests.attest.small_fleet import Machine
+from tests.attest.fleet.worlds import answer
+from tests.attest.worlds import Machine
 from tests.evidence.tpm.forge import NOW
-
-
-@pytest.fixture
-def office(tmp_path):
-    made = Office(tmp_path)
-    yield made
-    made.desk.close()
 
 
 def refused(code, what, *args, **how):

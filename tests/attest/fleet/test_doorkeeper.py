@@ -10,36 +10,39 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from securetrain.attest.fleet.bundle import make_question, question_to_enroll, verify_bundle
+from securetrain.attest.fleet.bundle import question_to_enroll
 from securetrain.attest.fleet.doorkeeper import ANSWER_WITHIN, MAX_TRIES, Doorkeeper
 from securetrain.attest.fleet.enrollment import Enrollment, Roots, enroll
 from securetrain.attest.fleet.intake import Rule
-from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.attest.session.state import Revocation
 from securetrain.core.errors import AdmissionError, AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.inventory import EnrolledNode
-from securetrain.evidence.node_appraiser import NodeAppraiser
-from securetrain.evidence.reference import SignedReferenceValues
 from securetrain.evidence.tpm.constants import Attributes
 from securetrain.evidence.tpm.credential import Credential
 from securetrain.evidence.tpm.keys import AK_TEMPLATE
 from securetrain.testing.bootlog import Boot
 from tests import vocabulary
-from tests.attest.bundles import Collector, bundle_of
-from tests.attest.fleet_desks import EXPORTER, ROOTS, Office, answer, knock
-from tests.attest.small_fleet import MAKER_CA, Machine, node_policy, reference_values
+from tests.attest.fleet.worlds import (
+    BACK_DOOR,
+    EXPORTER,
+    ROOTS,
+    Office,
+    answer,
+    impostor,
+    judged,
+    knock,
+)
+from tests.attest.worlds import (
+    MAKER_CA,
+    Collector,
+    Machine,
+    bundle_of,
+    reference_values,
+)
 from tests.evidence.tpm.forge import NOW, Authority, Tpm, make_key
 
-BACK_DOOR = Boot(kernel=b"a kernel with a back door")
 TEMPLATES = ("L-1", "L-2", "H-1", "H-2", "H-3", "H-6")
-
-
-@pytest.fixture
-def office(tmp_path):
-    made = Office(tmp_path)
-    yield made
-    made.desk.close()
 
 
 def refused(code, what, *args, **how):
@@ -47,37 +50,8 @@ def refused(code, what, *args, **how):
     return vocabulary.refused(error, code, what, *args, **how)
 
 
-def software_key(machine):
-    """The machine's public parts, with an attestation key of a program and an invented boot."""
-    forged = copy.copy(machine)
-    forged.tpm = copy.copy(machine.tpm)
-    forged.tpm.ak = make_key(AK_TEMPLATE, 3)
-    forged.open = lambda ask, value: b"" if ask.credential is None else bytes(32)
-    forged.boot(BACK_DOOR)
-    return forged
-
-
 def no_secret(ask, value):
     return bytes(32)
-
-
-def judge(values):
-    signed = SignedReferenceValues(values=values, digest="ab" * 32, where="v", signed_by={})
-    return NodeAppraiser(node_policy().node, signed, CachedCollateral(None), NOW)
-
-
-def admitted(machine, values):
-    """The tier that a job's verifier gives a fresh answer."""
-    appraiser = judge(values)
-    asked = make_question(bundle_of(machine), appraiser, NOW)
-    return verify_bundle(
-        bundle_of(machine, answer_to=asked),
-        appraiser,
-        secret=asked,
-        policy="",
-        lease=timedelta(minutes=1),
-        now=NOW,
-    ).result.tier
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -86,7 +60,7 @@ def test_a_machine_of_any_template_is_proven_signed_and_admitted(office, templat
     office.prove(office.token(group="image"), machine)
     taken = office.intake.sign_by_rule(office.desk, Rule.FIRST)
     assert taken.held == ()
-    assert admitted(machine, taken.edition.values) is NodeTier.TPM
+    assert judged(machine, taken.edition.values) is NodeTier.TPM
 
 
 # Without the check: what the desk prevents.
@@ -95,7 +69,7 @@ def test_a_machine_of_any_template_is_proven_signed_and_admitted(office, templat
 @pytest.mark.forgery
 def test_a_software_key_with_a_real_nodes_public_parts(office):
     machine = Machine("node-4")
-    forged = software_key(machine)
+    forged = impostor(machine)
     # Where nobody asks, all of it is learned, and every machine may boot it.
     plain = enroll(
         None,
@@ -104,7 +78,7 @@ def test_a_software_key_with_a_real_nodes_public_parts(office):
         now=NOW,
     ).values
     machine.boot(BACK_DOOR)
-    assert admitted(machine, plain) is NodeTier.TPM
+    assert judged(machine, plain) is NodeTier.TPM
     machine.boot()
     token = office.token()
     refused("ST-ATTS-016", office.prove, token, forged)
@@ -124,7 +98,7 @@ def test_a_forged_machine_drawn_at_random(office, seed):
     other = Machine("node-9", tpm=Tpm(draw.choice(TEMPLATES), key=4))
     other.open = no_secret  # type: ignore[method-assign] # it was asked of another TPM
     lies = {
-        "software key": ("ST-ATTS-016", lambda: office.prove(token, software_key(machine))),
+        "software key": ("ST-ATTS-016", lambda: office.prove(token, impostor(machine))),
         "other TPM's answer": (
             "ST-ATTS-016",
             lambda: office.keeper.judge(
@@ -245,7 +219,7 @@ def test_a_machine_that_has_another_one_answer(office):
 def test_the_answer_is_of_keys_that_were_not_announced(office):
     """Root on a real machine opens the credential, for a quote of a program's key."""
     machine, token = Machine("node-4"), office.token()
-    forged = software_key(machine)
+    forged = impostor(machine)
     asked = office.ask(token, machine)
     inside = machine.tpm.activate(Credential(*asked.question.credential))
     forged.open = lambda ask, value: hmac.new(inside, value, "sha256").digest()
@@ -452,7 +426,7 @@ def test_a_machine_that_comes_again_after_an_update(office):
     (held,) = office.intake.sign_by_rule(office.desk, Rule.FIRST).held
     assert held.proven.node == "node-4"
     taken = office.intake.sign(office.desk, office.desk.waiting())
-    assert admitted(machine, taken.edition.values) is NodeTier.TPM
+    assert judged(machine, taken.edition.values) is NodeTier.TPM
 
 
 def test_machines_of_one_new_group_that_do_not_agree(office):

@@ -24,7 +24,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.testing.bootlog import Boot
 from tests import vocabulary
 from tests.attest.fleet.test_values import OPERATOR, SIGNED_BY, Watched, change, later
-from tests.attest.small_fleet import Machine, reference_values
+from tests.attest.worlds import Machine, reference_values
 from tests.evidence.tpm.forge import NOW
 from tests.tables import each
 

@@ -11,11 +11,10 @@ import msgspec
 import pytest
 from OpenSSL import crypto
 
-from securetrain.attest.fleet.bundle import key_text, make_question, verify_bundle
+from securetrain.attest.fleet.bundle import key_text
 from securetrain.attest.fleet.enrollment import LIFETIME, Enrollment, Roots, enroll, enroll_into
 from securetrain.attest.fleet.learn import CpuRoots
 from securetrain.attest.fleet.named_files import ima_reference, read_pem
-from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.attest.session.cache import Item, build_cache
 from securetrain.attest.session.reference_file import read_reference_values
 from securetrain.attest.session.state import MemoryState
@@ -24,16 +23,18 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.gpu.reference import GpuReference
 from securetrain.evidence.inventory import EnrolledNode
-from securetrain.evidence.node_appraiser import NodeAppraiser
 from securetrain.evidence.node_evidence import parse_node
-from securetrain.evidence.reference import ReferenceValues, SignedReferenceValues
+from securetrain.evidence.reference import ReferenceValues
 from securetrain.evidence.tpm.runtime_policy import ImaReference, ViolationMode, ViolationRule
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.machine import runtime_policy
 from tests import vocabulary
-from tests.attest.bundles import (
+from tests.attest.fleet.worlds import appraiser, judged
+from tests.attest.worlds import (
     AMD,
+    MAKER_CA,
+    Machine,
     bundle_of,
     replaced,
     resigned,
@@ -41,7 +42,6 @@ from tests.attest.bundles import (
     with_devices,
     with_snp,
 )
-from tests.attest.small_fleet import MAKER_CA, Machine, node_policy
 from tests.evidence.gpu.forge import Device
 from tests.evidence.gpu.forge import roots as gpu_roots
 from tests.evidence.tee import forge_intel as intel
@@ -86,23 +86,6 @@ def make(values, *bundles, learn_boot=True, roots=ROOTS, now=NOW, makers=MAKERS,
 
 def refused(code, *args, error=AttestationError, **how):
     return vocabulary.refused(error, code, make, *args, **how)
-
-
-def appraiser(values, **policy):
-    signed = SignedReferenceValues(values=values, digest="ab" * 32, where="v", signed_by={})
-    return NodeAppraiser(node_policy(**policy).node, signed, CachedCollateral(None), NOW)
-
-
-def judged(machine, values, **policy):
-    """The tier of a fresh answer."""
-    judge = appraiser(values, **policy)
-    secret = make_question(bundle_of(machine), judge, NOW)
-    bundle = bundle_of(machine, answer_to=secret)
-    verdict = verify_bundle(
-        bundle, judge, secret=secret, policy="", lease=timedelta(minutes=1), now=NOW
-    )
-    assert bool(verdict.open) is (verdict.result.tier is NodeTier.TEST_ONLY)
-    return verdict.result.tier
 
 
 # TPMs.

@@ -39,8 +39,7 @@ from securetrain.evidence.tpm.late import merge_late
 from securetrain.evidence.tpm.runtime_policy import ViolationMode, ViolationRule
 from securetrain.evidence.tpm.secureboot import PolicyVariable
 from securetrain.identity.keys import PrivateKey
-from tests.attest.bundles import bundle_of
-from tests.attest.small_fleet import MAKER_CA, Machine, World, reference_values
+from tests.attest.worlds import MAKER_CA, Machine, World, bundle_of, reference_values
 from tests.evidence.tee import forge_google as google
 from tests.evidence.tpm import lateboots as uki
 from tests.evidence.tpm.forge import NOW

@@ -32,8 +32,8 @@ from securetrain.testing.machine import Machine as SoftwareMachine
 from securetrain.testing.machine import reference_values as software_values
 from securetrain.testing.machine import write_policy
 from tests import vocabulary
-from tests.attest.small_fleet import World
 from tests.attest.swtpms import without_swtpm
+from tests.attest.worlds import World
 from tests.evidence.tpm.forge import NOW
 from tests.tables import each
 

@@ -16,7 +16,8 @@ from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.gpu.revocation import crl_id, ocsp_id
 from securetrain.evidence.gpu.rim import parse_rim
 from securetrain.evidence.tee.snp_report import Product, SigningKey
-from tests.attest.bundles import (
+from tests.attest.worlds import (
+    Machine,
     bundle_of,
     replaced,
     self_report,
@@ -25,7 +26,6 @@ from tests.attest.bundles import (
     with_snp,
     with_tdx,
 )
-from tests.attest.small_fleet import Machine
 from tests.evidence.gpu.forge import Device
 from tests.evidence.gpu.forge import roots as gpu_roots
 from tests.evidence.tee import forge_intel as intel

@@ -13,7 +13,7 @@ from securetrain.attest.fleet.values import retire
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.evidence.reference import ImageGroup
 from tests import vocabulary
-from tests.attest.small_fleet import World, tpm
+from tests.attest.worlds import World, tpm
 from tests.evidence.test_late_exchange import UkiBoot, fleet
 from tests.evidence.tpm import lateboots as uki
 from tests.rsa_keys import rsa_key

@@ -21,17 +21,10 @@ from securetrain.core.errors import AttestationError, UsageError
 from securetrain.evidence import ImageGroup
 from securetrain.testing.bootlog import Boot
 from tests import vocabulary
-from tests.attest.fleet_desks import ROOTS, Office
-from tests.attest.small_fleet import Machine
+from tests.attest.fleet.worlds import ROOTS
+from tests.attest.worlds import Machine
 from tests.evidence.test_late_exchange import CHANGES, LINE, UkiBoot, UkiMachine
 from tests.evidence.tpm.forge import NOW
-
-
-@pytest.fixture
-def office(tmp_path):
-    made = Office(tmp_path)
-    yield made
-    made.desk.close()
 
 
 def come(office, *machines, group="image"):

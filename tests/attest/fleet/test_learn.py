@@ -17,8 +17,11 @@ from securetrain.evidence.reference import ReferenceValues
 from securetrain.evidence.tee.tdx import TdxReference
 from securetrain.evidence.tpm.constants import Attributes
 from securetrain.evidence.tpm.keys import AK_TEMPLATE
-from tests.attest.bundles import (
+from tests.attest.collateral import Shelf
+from tests.attest.fleet.test_enrollment import make, refused
+from tests.attest.worlds import (
     AMD,
+    Machine,
     bundle_of,
     resigned,
     together,
@@ -26,9 +29,6 @@ from tests.attest.bundles import (
     with_snp,
     with_tdx,
 )
-from tests.attest.collateral import Shelf
-from tests.attest.fleet.test_enrollment import make, refused
-from tests.attest.small_fleet import Machine
 from tests.evidence.gpu.forge import Device
 from tests.evidence.gpu.forge import roots as gpu_roots
 from tests.evidence.tee import forge_intel as intel

@@ -9,19 +9,17 @@ from securetrain.attest.fleet.google_values import set_google
 from securetrain.attest.fleet.learn import CpuRoots
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.node_evidence import TpmEvidence
-from securetrain.testing.measurement_lists import ima_list
+from securetrain.evidence.case import Ask
 from tests import vocabulary
-from tests.attest.bundles import bundle_of
 from tests.attest.fleet.test_enrollment import make, refused
-from tests.attest.small_fleet import Machine
+from tests.attest.worlds import Machine, bundle_of
 from tests.evidence import test_tee_appraiser as tees
 from tests.evidence.tee import forge_google as google
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import der
-from tests.evidence.test_google_exchange import KINDS, GoogleWorld
+from tests.evidence.test_google_exchange import KINDS
 from tests.evidence.tpm import forge
-from tests.evidence.tpm.forge import PCRS
+from tests.evidence.worlds import GoogleWorld
 from tests.tables import each, forgeries
 
 MAKERS = CpuRoots(amd=google.AMD.roots, intel=intel.pin())
@@ -47,14 +45,7 @@ def speaks(world, machine=None, forge=lambda tee: tee, certificate=b"", report=N
     machine = machine or world.machine
 
     def add(said, value):
-        quote, signature = machine.quote(value, **quoted)
-        vtpm = TpmEvidence(
-            quote=quote,
-            signature=signature,
-            pcrs=dict(machine.tpm.values(PCRS)),
-            event_log=machine.what.log(),
-            ima=ima_list(machine.measured, first=0),
-        )
+        vtpm = machine.evidence(value, Ask(), **quoted)
         tee = world.vm.say(value, vtpm, certificate, **(report or {}))
         if world.vm.kind == "sev-snp":
             ders = (der(google.AMD.ask()), der(google.AMD.ark()))

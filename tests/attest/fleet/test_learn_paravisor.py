@@ -8,19 +8,17 @@ import pytest
 from securetrain.attest.fleet.learn import CpuRoots
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.node_evidence import TpmEvidence
+from securetrain.evidence.case import Ask
 from securetrain.evidence.tpm.late import LateReference
-from securetrain.testing.measurement_lists import ima_list
-from tests.attest.bundles import bundle_of
 from tests.attest.fleet.test_enrollment import make, refused
-from tests.attest.small_fleet import Machine
+from tests.attest.worlds import Machine, bundle_of
 from tests.evidence import test_tee_appraiser as tees
 from tests.evidence.tee import forge_azure as azure
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import der
 from tests.evidence.tee.forge_amd import MEASUREMENT
-from tests.evidence.test_paravisor_exchange import KINDS, CloudWorld
-from tests.evidence.tpm.forge import PCRS
+from tests.evidence.test_paravisor_exchange import KINDS
+from tests.evidence.worlds import CloudWorld
 
 MAKERS = CpuRoots(amd=azure.AMD.roots, intel=intel.pin())
 
@@ -29,14 +27,7 @@ def speaks(machine, make_tee=azure.snp, runtime=None, forge=lambda tee: tee, **q
     """The evidence of a VM, as a bundle carries it."""
 
     def add(said, value):
-        quote, signature = machine.quote(value, **quoted)
-        vtpm = TpmEvidence(
-            quote=quote,
-            signature=signature,
-            pcrs=dict(machine.tpm.values(PCRS)),
-            event_log=machine.what.log(),
-            ima=ima_list(machine.measured, first=0),
-        )
+        vtpm = machine.evidence(value, Ask(), **quoted)
         tee = make_tee(runtime or azure.Vm(tpm=machine.tpm).runtime(), vtpm)
         if make_tee is azure.snp:
             ders = (der(azure.AMD.ask()), der(azure.AMD.ark()))

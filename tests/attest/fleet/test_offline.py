@@ -23,8 +23,7 @@ from securetrain.policy import load_policy
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.machine import write_policy
 from tests import vocabulary
-from tests.attest.bundles import bundle_of, replaced, self_report, with_snp
-from tests.attest.small_fleet import MAKER_CA, Machine
+from tests.attest.worlds import MAKER_CA, Machine, bundle_of, replaced, self_report, with_snp
 from tests.evidence.tpm.forge import NOW
 from tests.tables import forgeries
 

@@ -2,24 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one machine alone measures is good for it, and for nobody else."""
 
-from datetime import timedelta
-
 import msgspec
 import pytest
 
-from securetrain.attest.fleet.bundle import make_question, question_to_enroll, verify_bundle
+from securetrain.attest.fleet.bundle import question_to_enroll
 from securetrain.attest.fleet.enrollment import Enrollment, Roots, enroll
 from securetrain.attest.fleet.values import retire
-from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.node_appraiser import NodeAppraiser
-from securetrain.evidence.reference import SignedReferenceValues
 from securetrain.evidence.tpm.boot import BootAppraiser
 from securetrain.testing.bootlog import Boot
 from tests import vocabulary
-from tests.attest.bundles import bundle_of
-from tests.attest.small_fleet import MAKER_CA, Machine, node_policy
+from tests.attest.fleet.worlds import judged
+from tests.attest.worlds import MAKER_CA, Machine, bundle_of
 from tests.evidence.tpm.forge import NOW
 from tests.tables import forgeries
 
@@ -41,21 +36,6 @@ def enrolled(*enrollments, values=None):
     return enroll(values, enrollments, roots=ROOTS, now=NOW)
 
 
-def admitted(of, values):
-    signed = SignedReferenceValues(values=values, digest="ab" * 32, where="v", signed_by={})
-    judge = NodeAppraiser(node_policy().node, signed, CachedCollateral(None), NOW)
-    asked = make_question(bundle_of(of), judge, NOW)
-    verdict = verify_bundle(
-        bundle_of(of, answer_to=asked),
-        judge,
-        secret=asked,
-        policy="",
-        lease=timedelta(minutes=1),
-        now=NOW,
-    )
-    return verdict.result.tier
-
-
 @pytest.fixture(scope="module")
 def machines():
     return [machine(number) for number in range(3)]
@@ -69,7 +49,7 @@ def values(machines):
 
 def test_each_is_admitted_with_its_own(machines, values):
     first, second, third = machines
-    assert admitted(first, values) is admitted(second, values) is NodeTier.TPM
+    assert judged(first, values) is judged(second, values) is NodeTier.TPM
     assert set(values.nodes["node-0"].own) == {"1", "5"}
     assert values.nodes["node-0"].own != values.nodes["node-1"].own
     alone = {
@@ -78,7 +58,7 @@ def test_each_is_admitted_with_its_own(machines, values):
     assert not alone & {*values.boot.firmware}
     more = enrolled(answer(third), values=values).values
     assert more.boot == values.boot, "the fleet's lists do not grow with its machines"
-    assert admitted(third, more) is NodeTier.TPM
+    assert judged(third, more) is NodeTier.TPM
 
 
 @pytest.mark.forgery
@@ -95,8 +75,8 @@ def test_the_settings_of_another_machine_are_refused(machines, values):
             for digest in held
         )
         boot = msgspec.structs.replace(values.boot, firmware=everything)
-        assert admitted(first, msgspec.structs.replace(values, boot=boot)) is NodeTier.TPM
-        error = vocabulary.refused(AttestationError, "ST-ATTS-217", admitted, first, values)
+        assert judged(first, msgspec.structs.replace(values, boot=boot)) is NodeTier.TPM
+        error = vocabulary.refused(AttestationError, "ST-ATTS-217", judged, first, values)
         assert error.where.startswith("PCR 1")
     finally:
         first.boot(usual)
@@ -109,7 +89,7 @@ def test_what_is_good_in_one_register_is_not_in_another(machines, values, wrong)
     own = {**node.own, here: node.own[there], there: (*node.own["1"], *node.own["5"])}
     swapped = {**values.nodes, "node-0": msgspec.structs.replace(node, own=own)}
     bad = msgspec.structs.replace(values, nodes=swapped)
-    error = vocabulary.refused(AttestationError, "ST-ATTS-217", admitted, first, bad)
+    error = vocabulary.refused(AttestationError, "ST-ATTS-217", judged, first, bad)
     assert error.where.startswith(f"PCR {here}")
 
 
@@ -119,7 +99,7 @@ def test_a_machine_that_proves_nothing_teaches_nothing(machines, values):
     made = enrolled(Enrollment(bundle=bundle_of(third)), values=values)
     assert made.values.nodes["node-2"].own == {}
     assert "will refuse it" in made.notes[0]
-    vocabulary.refused(AttestationError, "ST-ATTS-217", admitted, third, made.values)
+    vocabulary.refused(AttestationError, "ST-ATTS-217", judged, third, made.values)
 
 
 def test_a_machine_keeps_what_it_measured_before(values):
@@ -128,9 +108,9 @@ def test_a_machine_keeps_what_it_measured_before(values):
     usual = first.what
     first.boot(Boot(machine=b"serial 0, another disk"))
     both = enrolled(answer(first), values=started).values
-    assert admitted(first, both) is NodeTier.TPM
+    assert judged(first, both) is NodeTier.TPM
     first.boot(usual)
-    assert admitted(first, both) is NodeTier.TPM
+    assert judged(first, both) is NodeTier.TPM
 
 
 def test_what_is_a_machines_own_is_retired_too(machines, values):
@@ -138,7 +118,7 @@ def test_what_is_a_machines_own_is_retired_too(machines, values):
     without = retire(values, values.nodes["node-0"].own["5"])
     assert without.nodes["node-0"].own == {"1": values.nodes["node-0"].own["1"]}
     assert without.nodes["node-1"] == values.nodes["node-1"]
-    error = vocabulary.refused(AttestationError, "ST-ATTS-217", admitted, first, without)
+    error = vocabulary.refused(AttestationError, "ST-ATTS-217", judged, first, without)
     assert error.where.startswith("PCR 5")
 
 

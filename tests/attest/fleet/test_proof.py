@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is learned as good is proven, and is good for one image group: attacks on both."""
 
-import copy
 import hmac
 from datetime import timedelta
 
@@ -17,28 +16,23 @@ from securetrain.attest.fleet.bundle import (
 )
 from securetrain.attest.fleet.enrollment import Enrollment, Roots, enroll
 from securetrain.attest.fleet.values import retire
-from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.node_appraiser import NodeAppraiser
 from securetrain.evidence.reference import (
-    SignedReferenceValues,
     open_reference_values,
     sign_reference_values,
     trusted_keys,
 )
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.credential import Credential
-from securetrain.evidence.tpm.keys import AK_TEMPLATE
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
 from tests import vocabulary
-from tests.attest.bundles import bundle_of, replaced
-from tests.attest.small_fleet import MAKER_CA, Machine, node_policy
-from tests.evidence.tpm.forge import NOW, Authority, Tpm, make_key
+from tests.attest.fleet.worlds import BACK_DOOR, appraiser, impostor, judged, verdict
+from tests.attest.worlds import MAKER_CA, Machine, bundle_of, replaced
+from tests.evidence.tpm.forge import NOW, Authority, Tpm
 
 ROOTS = Roots(hardware=(MAKER_CA.pem,))
-BACK_DOOR = Boot(kernel=b"a kernel with a back door")
 OPERATOR = PrivateKey.generate()
 
 
@@ -63,35 +57,6 @@ def refused(code, *enrollments, error=AttestationError, **how):
     return vocabulary.refused(error, code, enrolled, *enrollments, **how)
 
 
-def judge(values):
-    signed = SignedReferenceValues(values=values, digest="ab" * 32, where="v", signed_by={})
-    return NodeAppraiser(node_policy().node, signed, CachedCollateral(None), NOW)
-
-
-def admitted(machine, values):
-    """The tier of a fresh answer."""
-    appraiser = judge(values)
-    asked = make_question(bundle_of(machine), appraiser, NOW)
-    return verify_bundle(
-        bundle_of(machine, answer_to=asked),
-        appraiser,
-        secret=asked,
-        policy="",
-        lease=timedelta(minutes=1),
-        now=NOW,
-    ).result.tier
-
-
-def impostor(machine):
-    """The machine's public parts, an attestation key of a program, and an invented boot."""
-    forged = copy.copy(machine)
-    forged.tpm = copy.copy(machine.tpm)
-    forged.tpm.ak = make_key(AK_TEMPLATE, 3)
-    forged.open = lambda ask, value: b"" if ask.credential is None else bytes(32)
-    forged.boot(BACK_DOOR)
-    return forged
-
-
 def opened_by(machine, asked):
     """The secret, as the TPM gives it to whoever is root on the machine."""
     credential = asked.question.credential
@@ -103,7 +68,7 @@ def test_a_boot_is_learned_from_an_answer(machine):
     edition = enrolled(answered(machine))
     assert edition.notes == ()
     assert edition.values.unproven == {}
-    assert admitted(machine, edition.values) is NodeTier.TPM
+    assert judged(machine, edition.values) is NodeTier.TPM
 
 
 @pytest.mark.forgery
@@ -135,15 +100,15 @@ def test_root_on_the_node_opens_the_credential_for_a_software_key(machine):
     forged.open = lambda ask, value: hmac.new(opened, value, "sha256").digest()
     assert "other keys" in refused("ST-ATTS-016", answered(forged, asked)).what
     values = enrolled(answered(machine), answered(forged_boot(Machine("n", tpm=Tpm(key=4))))).values
-    appraiser = judge(values)
-    again = make_question(bundle_of(machine), appraiser, NOW)
+    judge = appraiser(values)
+    again = make_question(bundle_of(machine), judge, NOW)
     opened = opened_by(machine, again)
     vocabulary.refused(
         AttestationError,
         "ST-ATTS-016",
         lambda: verify_bundle(
             bundle_of(forged, answer_to=again),
-            appraiser,
+            judge,
             secret=again,
             policy="",
             lease=timedelta(minutes=1),
@@ -203,18 +168,10 @@ def test_a_proof_that_was_waived_stays_in_the_values(machine):
     assert edition.values.unproven == {"": ("node-4",)}
     assert "UNPROVEN" in edition.notes[0]
     assert enrolled(answered(machine), values=edition.values).values.unproven == {"": ("node-4",)}
-    result = judge_result(machine, edition.values)
+    result = verdict(machine, edition.values).result
     assert result.submods["tpm"].claims["boot_unproven"] is True
-    proven = judge_result(machine, enrolled(answered(machine)).values)
+    proven = verdict(machine, enrolled(answered(machine)).values).result
     assert "boot_unproven" not in proven.submods["tpm"].claims
-
-
-def judge_result(machine, values):
-    appraiser = judge(values)
-    asked = make_question(bundle_of(machine), appraiser, NOW)
-    answer = bundle_of(machine, answer_to=asked)
-    minute = timedelta(minutes=1)
-    return verify_bundle(answer, appraiser, secret=asked, policy="", lease=minute, now=NOW).result
 
 
 # Image groups.
@@ -233,8 +190,8 @@ def test_a_node_boots_what_its_group_boots(machine, two_groups):
         "node-4": "a-1",
         "node-5": "b-2",
     }
-    assert admitted(machine, values) is admitted(other, values) is NodeTier.TPM
-    assert judge_result(machine, values).submods["tpm"].claims["group"] == "a-1"
+    assert judged(machine, values) is judged(other, values) is NodeTier.TPM
+    assert verdict(machine, values).result.submods["tpm"].claims["group"] == "a-1"
     assert values.boot.boot_applications == ()
 
 
@@ -242,10 +199,10 @@ def test_a_node_boots_what_its_group_boots(machine, two_groups):
 def test_a_node_does_not_boot_what_another_group_boots(machine, two_groups):
     values, other = two_groups
     machine.boot(other.what)
-    vocabulary.refused(AttestationError, "ST-ATTS-213", admitted, machine, values)
+    vocabulary.refused(AttestationError, "ST-ATTS-213", judged, machine, values)
     stranger = Machine("node-6", tpm=Tpm(key=6))
     values = enrolled(Enrollment(bundle=bundle_of(stranger)), values=values).values
-    vocabulary.refused(AttestationError, "ST-ATTS-211", admitted, stranger, values)
+    vocabulary.refused(AttestationError, "ST-ATTS-211", judged, stranger, values)
 
 
 def test_a_node_has_one_group(machine, two_groups):
@@ -257,7 +214,7 @@ def test_a_node_has_one_group(machine, two_groups):
     moved = Enrollment(bundle=bundle_of(machine), group="b-2", replace=True)
     values = enrolled(moved, values=values).values
     assert values.nodes["node-4"].group == "b-2"
-    vocabulary.refused(AttestationError, "ST-ATTS-213", admitted, machine, values)
+    vocabulary.refused(AttestationError, "ST-ATTS-213", judged, machine, values)
 
 
 @pytest.mark.parametrize("name", ["Big", "-a", "a b", "x" * 65, "a\n"])
@@ -288,4 +245,4 @@ def test_what_is_retired_goes_from_every_group(machine, two_groups):
     gone = retire(values, [shared])
     assert all(group.boot.authorities == () for group in gone.groups.values())
     assert Hash.SHA256.size * 2 == len(shared)
-    vocabulary.refused(AttestationError, "ST-ATTS-212", admitted, machine, gone)
+    vocabulary.refused(AttestationError, "ST-ATTS-212", judged, machine, gone)

@@ -31,7 +31,7 @@ from securetrain.policy import load_policy
 from securetrain.rendezvous.coordinator.standalone import prepare
 from securetrain.report import machines
 from securetrain.testing.machine import REFERENCE_FILE, write_policy
-from tests.attest.small_fleet import Machine, World, reference_values
+from tests.attest.worlds import Machine, World, reference_values
 from tests.evidence.tpm.forge import NOW
 
 DOMAIN = "securetrain.local"

@@ -32,7 +32,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.ledger import Ledger, verify_ledger
 from securetrain.policy import load_policy
 from securetrain.testing.machine import REFERENCE_FILE, write_policy
-from tests.attest.small_fleet import Machine, World, reference_values, refused
+from tests.attest.worlds import Machine, World, reference_values, refused
 from tests.evidence.tpm.forge import NOW
 
 OPERATOR = PrivateKey.generate()

@@ -33,8 +33,8 @@ from tests import vocabulary
 from tests.attest.swtpms import needs_swtpm
 from tests.evidence.tee import forge_azure
 from tests.evidence.tee.forge import pem
-from tests.evidence.test_paravisor_exchange import CloudWorld
 from tests.evidence.tpm import forge
+from tests.evidence.worlds import CloudWorld
 
 OWNER, PASSWORD = 0x40000001, bytes.fromhex("40000009") + bytes(5)
 NV_ATTRIBUTES = 1 << 1 | 1 << 17 | 1 << 18 | 1 << 25

@@ -27,8 +27,8 @@ from tests.attest.node.test_configfs import VCEK, Kernel, table
 from tests.attest.swtpms import needs_swtpm
 from tests.evidence.tee import forge_google as google
 from tests.evidence.tee.forge import der
-from tests.evidence.test_google_exchange import GoogleWorld
 from tests.evidence.tpm import forge
+from tests.evidence.worlds import GoogleWorld
 
 # Google's template does without noDA, as its key is made again whenever it is wanted.
 TEMPLATE = forge.rsa_attestation_template(Algorithm.RSASSA)

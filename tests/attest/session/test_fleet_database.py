@@ -39,7 +39,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.policy import load_policy
 from tests import vocabulary
 from tests.attest import postgres
-from tests.attest.small_fleet import Machine, World
+from tests.attest.worlds import Machine, World
 
 pytestmark = [
     pytest.mark.skipif(postgres.programs() is None, reason="PostgreSQL's server is not installed")

@@ -33,7 +33,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.policy import load_policy
 from securetrain.testing.machine import REFERENCE_FILE, write_policy
 from tests import vocabulary
-from tests.attest.small_fleet import Machine, World, reference_values
+from tests.attest.worlds import Machine, World, reference_values
 from tests.evidence.tpm.forge import NOW
 from tests.tables import each
 

@@ -27,8 +27,8 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy import load_policy
 from securetrain.policy.schema import SelfAsserted
 from tests import vocabulary
-from tests.attest.small_fleet import MANIFEST, Machine, ima, refused, tpm
-from tests.attest.small_fleet import World as Fleet
+from tests.attest.worlds import MANIFEST, Machine, ima, refused, tpm
+from tests.attest.worlds import World as Fleet
 from tests.evidence.tpm.forge import Tpm
 from tests.tables import each, forgeries
 

@@ -25,8 +25,7 @@ from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.wire.channel import PeerClosedError
 from securetrain.rendezvous.wire.protocol import Admit, Heartbeat, Leave, Proof, Refuse, Renew
 from securetrain.testing.machine import write_policy
-from tests.attest.bundles import Collector
-from tests.attest.small_fleet import Machine, reference_values, tpm
+from tests.attest.worlds import Collector, Machine, reference_values, tpm
 from tests.vocabulary import refused
 
 DAY = timedelta(days=1)

@@ -26,7 +26,10 @@ from securetrain.core import canonical
 from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.node_evidence import parse_node
 from securetrain.testing.machine import runtime_policy
-from tests.attest.bundles import (
+from tests.attest.worlds import (
+    MAKER_CA,
+    Machine,
+    World,
     bundle_of,
     replaced,
     together,
@@ -36,7 +39,6 @@ from tests.attest.bundles import (
     with_tdx,
     with_tokens,
 )
-from tests.attest.small_fleet import MAKER_CA, Machine, World
 from tests.evidence.gpu.forge import Device
 from tests.evidence.gpu.test_ocsp import respond
 from tests.evidence.issuers import token

@@ -10,8 +10,7 @@ from securetrain.attest.fleet.token import FleetToken, parse_fleet_token
 from securetrain.core import canonical
 from securetrain.rendezvous.wire import fleet_entry
 from securetrain.rendezvous.wire.enrollment import new_key
-from tests.attest.bundles import bundle_of
-from tests.attest.small_fleet import Machine
+from tests.attest.worlds import Machine, bundle_of
 from tests.evidence.tpm.forge import NOW
 from tools.fuzz.engine import Parser
 

@@ -16,7 +16,7 @@ from securetrain.evidence.binding import Binding
 from securetrain.evidence.case import Ask
 from securetrain.evidence.node_evidence import NODE_TYPE, AttestationKeys, parse_node
 from securetrain.evidence.reference import ReferenceValues
-from tests.attest.small_fleet import MANIFEST, World
+from tests.attest.worlds import MANIFEST, World
 from tests.evidence.test_node_appraiser import equipped, whole
 from tools.fuzz.engine import Parser
 

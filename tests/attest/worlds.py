@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.attest.node.attester import sign_evidence
+from securetrain.attest.fleet.bundle import Bundle, Question, Secret, collect_bundle, own_question
+from securetrain.attest.node.attester import SoftwareAttester, sign_evidence
 from securetrain.attest.node.software import collect_software
 from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.attest.session.cache import CollateralCache
@@ -33,7 +34,11 @@ from securetrain.evidence.node_evidence import (
     AttestationKeys,
     Evidence,
     NodeEvidence,
+    TeeEvidence,
+    TeeKind,
     TpmEvidence,
+    device_nonce,
+    report_data,
 )
 from securetrain.evidence.reference import ReferenceValues, SignedReferenceValues
 from securetrain.evidence.result import AttestationResult
@@ -52,6 +57,9 @@ from securetrain.testing.measurement_lists import (
     measured_file,
 )
 from tests import vocabulary
+from tests.evidence.gpu import forge as gpu
+from tests.evidence.tee import forge_intel as intel
+from tests.evidence.tee.forge_amd import AmdWorld, good_chain, good_leaf
 from tests.evidence.tpm.forge import FIRMWARE, MAKER, NOW, PCRS, Authority, Tpm
 
 MAKER_CA: Final = Authority("a maker's root")
@@ -317,3 +325,132 @@ def own_binding(world: World, machine: Machine | None = None) -> Binding:
     machine = machine or world.machine
     asked, binding = world.verifier.challenge(machine.name), world.ask(machine)[1]
     return dataclasses.replace(binding, nonce=asked.nonce, ak_name=b"")
+
+
+# Bundles: honest ones, and such as lie in any part.
+
+BundleForger = Callable[[NodeEvidence, bytes], NodeEvidence]
+"""Changes what is said, given the binding that it is said for."""
+
+
+def honest(said: NodeEvidence, value: bytes) -> NodeEvidence:
+    return said
+
+
+class Collector:
+    """An attester of one machine."""
+
+    def __init__(self, machine: Machine, forge: BundleForger = honest, *, tpm: bool = True) -> None:
+        self.machine = machine
+        self.forge = forge
+        self.tpm = tpm
+
+    def keys(self) -> AttestationKeys | None:
+        return self.machine.keys() if self.tpm else None
+
+    def collect(self, binding: Binding, ask: Ask) -> Evidence:
+        value = binding.value(MANIFEST)
+        said = NodeEvidence(manifest=MANIFEST)
+        if self.tpm:
+            said = self.machine.collect(binding, ask)
+        body = self.forge(said, value).encode()
+        return sign_evidence(NODE_TYPE, body, value, self.machine.key)
+
+
+def bundle_of(
+    machine: Machine,
+    forge: BundleForger = honest,
+    *,
+    answer_to: Secret | None = None,
+    tpm: bool = True,
+    now: datetime = NOW,
+) -> Bundle:
+    """What a machine says, to itself or to a verifier."""
+    question = answer_to.question if answer_to else own_question(machine.name)
+    collector = Collector(machine, forge, tpm=tpm)
+    return collect_bundle(
+        collector, machine.key.public, now, question, asked_itself=answer_to is None
+    )
+
+
+def self_report(machine: Machine, tmp_path, question: Question | None = None) -> Bundle:
+    """The node's own word."""
+    collector = SoftwareAttester(key=machine.key, executable=tmp_path / "python", root=tmp_path)
+    return collect_bundle(
+        collector,
+        machine.key.public,
+        NOW,
+        question or own_question(machine.name),
+        asked_itself=question is None,
+    )
+
+
+def replaced(bundle: Bundle, **changes: object) -> Bundle:
+    """The bundle as a file could hold it."""
+    return msgspec.structs.replace(bundle, **changes)
+
+
+def with_keys(bundle: Bundle, **changes: object) -> Bundle:
+    """The bundle with other keys of a TPM; each may be changed."""
+    assert bundle.keys is not None
+    return replaced(bundle, keys=msgspec.structs.replace(bundle.keys, **changes))
+
+
+def resigned(bundle: Bundle, machine: Machine, body: bytes) -> Bundle:
+    """Another body under the same binding, signed by the node's own key."""
+    evidence = sign_evidence(bundle.media_type, body, bundle.binding, machine.key)
+    return replaced(bundle, body=body, signature=evidence.signature)
+
+
+def document(bundle: object) -> bytes:
+    """The file."""
+    return canonical.encode(bundle)
+
+
+# Parts that speak beside the TPM.
+
+AMD = AmdWorld()
+
+
+def with_snp(world: AmdWorld = AMD, *, certificates: bool = True, **guest: object) -> BundleForger:
+    def add(said: NodeEvidence, value: bytes) -> NodeEvidence:
+        report = world.report(**{"report_data": report_data(value), **guest})
+        chain = (good_leaf(world), *good_chain(world)) if certificates else ()
+        tee = TeeEvidence(kind=TeeKind.SEV_SNP, report=report, certificates=chain)
+        return msgspec.structs.replace(said, tee=tee)
+
+    return add
+
+
+def with_tdx(log: bytes = b"", **td: object) -> BundleForger:
+    def add(said: NodeEvidence, value: bytes) -> NodeEvidence:
+        quote = intel.quote(td={"report_data": report_data(value), **td})
+        tee = TeeEvidence(kind=TeeKind.TDX, report=quote, event_log=log)
+        return msgspec.structs.replace(said, tee=tee)
+
+    return add
+
+
+def with_devices(*devices: gpu.Device, nonce: bytes = b"") -> BundleForger:
+    def add(said: NodeEvidence, value: bytes) -> NodeEvidence:
+        asked = nonce or device_nonce(value)
+        found = tuple(device.evidence(nonce=asked) for device in devices)
+        return msgspec.structs.replace(said, devices=found)
+
+    return add
+
+
+def with_tokens(*tokens: str) -> BundleForger:
+    def add(said: NodeEvidence, value: bytes) -> NodeEvidence:
+        return msgspec.structs.replace(said, tokens=tokens)
+
+    return add
+
+
+def together(*forgers: BundleForger) -> BundleForger:
+    def add(said: NodeEvidence, value: bytes) -> NodeEvidence:
+        for forge in forgers:
+            said = forge(said, value)
+        return said
+
+    return add

@@ -3,27 +3,42 @@
 """A fleet's desk for tests: the real record, doorkeeper and listener; machines of the forger."""
 
 import contextlib
+import copy
 from datetime import timedelta
 from typing import Any
 
-from securetrain.attest.fleet.bundle import Bundle, Question, collect_bundle, key_text
+from securetrain.attest.fleet.bundle import (
+    Bundle,
+    Question,
+    Verdict,
+    collect_bundle,
+    key_text,
+    make_question,
+    verify_bundle,
+)
 from securetrain.attest.fleet.desk import Desk
 from securetrain.attest.fleet.doorkeeper import Asked, Doorkeeper, Knock
 from securetrain.attest.fleet.enrollment import Roots
 from securetrain.attest.fleet.guest_list import Guest, make_fleet_tokens
 from securetrain.attest.fleet.intake import Intake
 from securetrain.attest.fleet.token import FleetToken, channel_nonce, knock_statement
+from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.attest.session.state import MemoryState
+from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.node_appraiser import NodeAppraiser
+from securetrain.evidence.reference import ReferenceValues, SignedReferenceValues
+from securetrain.evidence.tpm.keys import AK_TEMPLATE
 from securetrain.identity.keys import PrivateKey
 from securetrain.rendezvous.coordinator.fleet_desk import FleetDesk, Seen
 from securetrain.rendezvous.member.fleet_entry import prove_to_fleet
-from tests.attest.bundles import Collector
-from tests.attest.small_fleet import MAKER_CA, Machine
-from tests.evidence.tpm.forge import NOW
+from securetrain.testing.bootlog import Boot
+from tests.attest.worlds import MAKER_CA, Collector, Machine, bundle_of, node_policy
+from tests.evidence.tpm.forge import NOW, make_key
 
 ROOTS = Roots(hardware=(MAKER_CA.pem,))
 OPERATOR = PrivateKey.generate()
 EXPORTER = bytes(range(32))
+BACK_DOOR = Boot(kernel=b"a kernel with a back door")
 
 
 class Office:
@@ -117,3 +132,34 @@ def answer(
     return collect_bundle(
         attester or Collector(machine), machine.key.public, NOW, question, asked_itself=False
     )
+
+
+def appraiser(values: ReferenceValues, **policy: Any) -> NodeAppraiser:
+    """A job's appraiser by these values."""
+    signed = SignedReferenceValues(values=values, digest="ab" * 32, where="v", signed_by={})
+    return NodeAppraiser(node_policy(**policy).node, signed, CachedCollateral(None), NOW)
+
+
+def verdict(machine: Machine, values: ReferenceValues, **policy: Any) -> Verdict:
+    """What a job's verifier says to a fresh answer."""
+    judge = appraiser(values, **policy)
+    secret = make_question(bundle_of(machine), judge, NOW)
+    answered, minute = bundle_of(machine, answer_to=secret), timedelta(minutes=1)
+    return verify_bundle(answered, judge, secret=secret, policy="", lease=minute, now=NOW)
+
+
+def judged(machine: Machine, values: ReferenceValues, **policy: Any) -> NodeTier:
+    """The tier of a fresh answer."""
+    found = verdict(machine, values, **policy)
+    assert bool(found.open) is (found.result.tier is NodeTier.TEST_ONLY)
+    return found.result.tier
+
+
+def impostor(machine: Machine, what: Boot = BACK_DOOR) -> Any:
+    """The machine's public parts, an attestation key of a program, and an invented boot."""
+    forged: Any = copy.copy(machine)
+    forged.tpm = copy.copy(machine.tpm)
+    forged.tpm.ak = make_key(AK_TEMPLATE, 3)
+    forged.open = lambda ask, value: b"" if ask.credential is None else bytes(32)
+    forged.boot(what)
+    return forged
