@@ -38,7 +38,6 @@ from securetrain.rendezvous.wire.protocol import (
     Close,
     Formed,
     Heartbeat,
-    Proof,
     Ready,
     Refuse,
     Store,
@@ -70,6 +69,44 @@ def careless_handshake(channel):
 
 def frame(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
+
+
+def shaken(job, tools, identity=None):
+    """A raw connection after its handshake."""
+    channel = job.connect(identity or job.identity())
+    channel.handshake(tools.soon())
+    return channel
+
+
+def ended(job, tools, member, code):
+    """The member has ended its connection, and says why."""
+    tools.wait_until(lambda: not member.connected, "the member ends the connection")
+    with pytest.raises(AdmissionError) as caught:
+        _ = member.num_waiting
+    assert caught.value.code == code
+    return caught.value
+
+
+def gone(job, tools):
+    tools.wait_until(lambda: not job.coordinator._nodes, "the first one is gone")
+
+
+def proof_of(job, tools, identity, channel, challenge, *, by=None):
+    binding = tools.binding_of(channel, challenge, identity)
+    return tools.prove(job.attester(by or identity), binding)
+
+
+def hung_up(sock, data, *, last=False):
+    """Send it, as the last word or not; what comes until the other end hangs up."""
+    found = b""
+    sock.settimeout(20)
+    sock.sendall(data)
+    if last:
+        sock.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(ConnectionError):
+        while piece := sock.recv(4096):
+            found += piece
+    return found
 
 
 def refused(job, tools, channel, code):
@@ -153,16 +190,22 @@ def test_a_coordinators_certificate_is_no_nodes(job, tools):
     job.expect("ST-ADMN-003")
 
 
+def context_of(identity):
+    """TLS with a node's certificate, and nothing else set."""
+    context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    context.use_certificate(identity.certificate)
+    context.use_privatekey(identity.key.native)
+    return context
+
+
 @pytest.mark.parametrize("ciphers", [b"DEFAULT", b"NULL-SHA256:eNULL:@SECLEVEL=0"])
 def test_tls_1_2_and_null_ciphers(job, tools, ciphers):
     job.start()
     identity = job.identity()
-    context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    context = context_of(identity)
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
     context.set_max_proto_version(SSL.TLS1_2_VERSION)
     context.set_cipher_list(ciphers)
-    context.use_certificate(identity.certificate)
-    context.use_privatekey(identity.key.native)
     with pytest.raises(AdmissionError):
         job.connect(identity, context).handshake(tools.soon())
     job.expect("ST-ADMN-002")
@@ -171,9 +214,7 @@ def test_tls_1_2_and_null_ciphers(job, tools, ciphers):
 def test_another_application_protocol(job, tools):
     job.start()
     identity = job.identity()
-    context = SSL.Context(SSL.TLS_CLIENT_METHOD)
-    context.use_certificate(identity.certificate)
-    context.use_privatekey(identity.key.native)
+    context = context_of(identity)
     context.set_alpn_protos([b"h2"])
     careless_handshake(job.connect(identity, context))
     assert "securetrain-rdzv/5" in job.expect("ST-ADMN-002").details["what"]
@@ -293,8 +334,7 @@ def test_a_coordinator_of_another_ca(job, tools):
 def test_a_hello_that_is_not_what_the_certificate_says(job, tools, change, code):
     job.start()
     identity = job.identity()
-    channel = job.connect(identity)
-    channel.handshake(tools.soon())
+    channel = shaken(job, tools, identity)
     channel.send(tools.make_hello(identity, **change), tools.soon())
     refused(job, tools, channel, code)
 
@@ -319,8 +359,7 @@ def test_a_hello_that_is_not_what_the_certificate_says(job, tools, change, code)
 )
 def test_bad_frames_after_authentication(job, tools, data):
     job.start()
-    channel = job.connect(job.identity())
-    channel.handshake(tools.soon())
+    channel = shaken(job, tools)
     raw_send(channel, data)
     event = refused(job, tools, channel, "ST-ADMN-001")
     assert event.subject.endswith("/node/node-0"), "an authenticated peer is named"
@@ -329,8 +368,7 @@ def test_bad_frames_after_authentication(job, tools, data):
 def test_nobody_can_claim_a_rank(job, tools):
     """There is no field for it, in any message that a node sends."""
     job.start()
-    channel = job.connect(job.identity())
-    channel.handshake(tools.soon())
+    channel = shaken(job, tools)
     honest = encode_frame(tools.make_hello(job.identity()))[4:]
     raw_send(channel, frame(honest.replace(b'"resume":null', b'"rank":0,"resume":null')))
     assert "rank" in refused(job, tools, channel, "ST-ADMN-001").details["what"]
@@ -358,8 +396,7 @@ def test_a_pickle_bomb_in_a_frame_runs_nowhere(job, tools, tmp_path):
     assert marker.exists(), "the bomb works"
     marker.unlink()
     job.start()
-    channel = job.connect(job.identity())
-    channel.handshake(tools.soon())
+    channel = shaken(job, tools)
     raw_send(channel, frame(bomb))
     refused(job, tools, channel, "ST-ADMN-001")
     assert not marker.exists()
@@ -371,16 +408,10 @@ def test_evidence_may_be_large_but_nothing_else(job, tools):
     channel, _ = job.challenged(identity)
     raw_send(channel, ((4 << 20) + 1).to_bytes(4, "big"))
     refused(job, tools, channel, "ST-ADMN-001")
-    tools.wait_until(lambda: not job.coordinator._nodes, "the first one is gone")
+    gone(job, tools)
     channel, challenge = job.challenged(identity)
-    proof = tools.prove(job.attester(identity), tools.binding_of(channel, challenge, identity))
-    large = Proof(
-        media_type=proof.media_type,
-        body=bytes(2 << 20),
-        binding=proof.binding,
-        signature=proof.signature,
-    )
-    channel.send(large, tools.soon())
+    proof = proof_of(job, tools, identity, channel, challenge)
+    channel.send(msgspec.structs.replace(proof, body=bytes(2 << 20)), tools.soon())
     refused(job, tools, channel, "ST-ATTS-003")  # it was read, and judged
 
 
@@ -392,9 +423,9 @@ def test_evidence_of_another_session_is_refused(job, tools):
     job.start()
     identity = job.identity()
     first, challenge = job.challenged(identity)
-    stolen = tools.prove(job.attester(identity), tools.binding_of(first, challenge, identity))
+    stolen = proof_of(job, tools, identity, first, challenge)
     first.close()
-    tools.wait_until(lambda: not job.coordinator._nodes, "the first one is gone")
+    gone(job, tools)
     second, _ = job.challenged(identity)
     second.send(stolen, tools.soon())
     event = refused(job, tools, second, "ST-ATTS-003")
@@ -410,11 +441,11 @@ def recorded_join(job, tools, identity):
     hello = tools.make_hello(identity)
     channel.send(hello, tools.soon())
     challenge = tools.answer(channel)
-    proof = tools.prove(job.attester(identity), tools.binding_of(channel, challenge, identity))
+    proof = proof_of(job, tools, identity, channel, challenge)
     channel.send(proof, tools.soon())
     assert isinstance(tools.answer(channel), Admit)
     channel.close()
-    tools.wait_until(lambda: not job.coordinator._nodes, "the first one is gone")
+    gone(job, tools)
     return b"".join(sent), hello, proof
 
 
@@ -439,12 +470,7 @@ def test_a_recorded_join_is_worth_nothing_as_bytes(job, tools):
     recording, _, _ = recorded_join(job, tools, job.identity())
     assert len(recording) > 2000
     with socket.create_connection((job.host, job.port)) as sock:
-        sock.sendall(recording)
-        sock.shutdown(socket.SHUT_WR)
-        sock.settimeout(20)
-        with contextlib.suppress(ConnectionError):
-            while sock.recv(4096):
-                pass
+        hung_up(sock, recording, last=True)
     job.expect("ST-ADMN-002", "connection-refused")
     assert [e.event for e in job.events()].count("node-admitted") == 1
 
@@ -454,8 +480,7 @@ def test_a_recorded_join_is_worth_nothing_as_messages(job, tools):
     job.start()
     identity = job.identity()
     _, hello, proof = recorded_join(job, tools, identity)
-    channel = job.connect(identity)
-    channel.handshake(tools.soon())
+    channel = shaken(job, tools, identity)
     channel.send(hello, tools.soon())
     assert isinstance(tools.answer(channel), Challenge)
     channel.send(proof, tools.soon())
@@ -476,8 +501,7 @@ def test_evidence_signed_by_another_key_is_refused(job, tools):
     job.start()
     identity, other = job.identity(), job.identity("node-9")
     channel, challenge = job.challenged(identity)
-    binding = tools.binding_of(channel, challenge, identity)
-    channel.send(tools.prove(job.attester(other), binding), tools.soon())
+    channel.send(proof_of(job, tools, identity, channel, challenge, by=other), tools.soon())
     refused(job, tools, channel, "ST-ATTS-003")
 
 
@@ -485,7 +509,7 @@ def test_a_second_proof_for_one_challenge_is_refused(job, tools):
     job.start()
     identity = job.identity()
     channel, challenge = job.challenged(identity)
-    proof = tools.prove(job.attester(identity), tools.binding_of(channel, challenge, identity))
+    proof = proof_of(job, tools, identity, channel, challenge)
     channel.send(proof, tools.soon())
     assert isinstance(tools.answer(channel), Admit)
     channel.send(proof, tools.soon())
@@ -498,7 +522,7 @@ def test_more_unattested_nodes_than_the_policy_allows(job, tools):
     vocabulary.refused(AttestationError, "ST-ATTS-005", job.join, "node-1")
     job.expect("ST-ATTS-005", "node-refused")
     first.leave()
-    tools.wait_until(lambda: not job.coordinator._nodes, "the first one is gone")
+    gone(job, tools)
     job.join("node-1")
 
 
@@ -525,8 +549,7 @@ def test_nobody_is_in_whom_the_ledger_does_not_know(job, tools):
 def admitted(job, tools, node="node-0"):
     identity = job.identity(node)
     channel, challenge = job.challenged(identity)
-    binding = tools.binding_of(channel, challenge, identity)
-    channel.send(tools.prove(job.attester(identity), binding), tools.soon())
+    channel.send(proof_of(job, tools, identity, channel, challenge), tools.soon())
     assert isinstance(tools.answer(channel), Admit)
     return channel
 
@@ -650,9 +673,7 @@ def test_a_member_refuses_a_store_that_is_not_rank_0s(job, tools):
     members, epoch = formed_pair(job)
     session = job.coordinator._nodes["node-1"]
     session.post(Store(epoch=epoch, host="192.0.2.7", port=666))
-    tools.wait_until(lambda: not members[1].connected, "the member ends the connection")
-    with pytest.raises(AdmissionError, match="ST-ADMN-009"):
-        _ = members[1].num_waiting
+    ended(job, tools, members[1], "ST-ADMN-009")
 
 
 def test_an_old_membership_comes_back(job, tools, monkeypatch):
@@ -671,11 +692,7 @@ def test_an_old_membership_comes_back(job, tools, monkeypatch):
     member.next_round(lambda membership: 20001)
     old = next(m for m in sent if isinstance(m, Formed))
     session.post(old)
-    tools.wait_until(lambda: not member.connected, "the member ends the connection")
-    with pytest.raises(AdmissionError) as caught:
-        _ = member.num_waiting
-    assert caught.value.code == "ST-ADMN-006"
-    assert "goes back" in caught.value.what
+    assert "goes back" in ended(job, tools, member, "ST-ADMN-006").what
 
 
 @pytest.mark.parametrize("who", ["the network", "the coordinator itself"])
@@ -698,10 +715,7 @@ def test_a_membership_that_was_changed(job, tools, who):
     if who == "the network":
         key, code = PrivateKey.generate(KeyKind.P256), "ST-ADMN-006"
     job.coordinator._nodes["node-1"].post(Formed(membership=sign_membership(swapped, key)))
-    tools.wait_until(lambda: not members[1].connected, "the member ends the connection")
-    with pytest.raises(AdmissionError) as caught:
-        _ = members[1].num_waiting
-    assert caught.value.code == code
+    ended(job, tools, members[1], code)
 
 
 # Strangers who waste our time.
@@ -760,14 +774,7 @@ def test_the_bytes_of_a_tcpstore_client(job):
 def test_garbage(job, tools, data):
     job.start()
     with socket.create_connection((job.host, job.port)) as sock:
-        sock.sendall(data)
-        sock.shutdown(socket.SHUT_WR)
-        sock.settimeout(20)
-        try:
-            while sock.recv(4096):
-                pass
-        except ConnectionError:
-            pass
+        hung_up(sock, data, last=True)
     job.expect("ST-ADMN-002")
 
 
@@ -852,13 +859,6 @@ def test_nothing_is_said_to_a_stranger(job):
     """Before TLS is done the coordinator sends TLS records only, no text of ours."""
     job.start()
     with socket.create_connection((job.host, job.port)) as sock:
-        sock.settimeout(20)
-        sock.sendall(HELLO)
-        data = b""
-        try:
-            while piece := sock.recv(4096):
-                data += piece
-        except ConnectionError:
-            pass
+        data = hung_up(sock, HELLO)
     assert b"securetrain" not in data
     assert len(data) <= 7  # one TLS alert

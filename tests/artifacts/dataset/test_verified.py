@@ -32,16 +32,10 @@ def source(tmp_path):
 
 @pytest.fixture
 def signed(source, tmp_path, keys, now):
-    return sign_dataset(
-        source,
-        tmp_path / "signed",
-        name="corpus",
-        key=keys.dataset,
-        now=now,
-        splits={"train": ["shards/b.bin", "shards/a.bin"], "validation": ["empty.txt"]},
-        metadata={"license": "CC0-1.0"},
-        params=SMALL,
-    )
+    splits = {"train": ["shards/b.bin", "shards/a.bin"], "validation": ["empty.txt"]}
+    about = {"name": "corpus", "splits": splits, "metadata": {"license": "CC0-1.0"}}
+    how = {"key": keys.dataset, "now": now, "params": SMALL}
+    return sign_dataset(source, tmp_path / "signed", **about, **how)
 
 
 @pytest.fixture
@@ -52,9 +46,7 @@ def open_it(trust, now):
 
 
 def refused(function, *args) -> IntegrityError:
-    with pytest.raises(IntegrityError) as caught:
-        function(*args)
-    return caught.value
+    return vocabulary.refused(IntegrityError, "", function, *args)
 
 
 def flip(path, offset):
@@ -83,27 +75,16 @@ def test_what_was_signed_is_what_is_read(signed, open_it, source):
 
 
 def test_the_digest_does_not_depend_on_when_and_who(source, tmp_path, keys, now, signed):
-    again = sign_dataset(
-        source,
-        tmp_path / "again",
-        name="corpus",
-        key=keys.stranger,
-        now=now + timedelta(days=3),
-        params=SMALL,
-    )
+    how = {"key": keys.stranger, "now": now + timedelta(days=3), "params": SMALL}
+    again = sign_dataset(source, tmp_path / "again", name="corpus", **how)
     assert again.digest == signed.digest
     assert again.predicate.splits[0].name == "all"
 
 
 def test_sha256_for_fips(source, tmp_path, keys, now, open_it):
-    made = sign_dataset(
-        source,
-        tmp_path / "fips",
-        name="d",
-        key=keys.dataset,
-        now=now,
-        params=TreeParams(algorithm=HashAlgorithm.SHA256, leaf_size=1024),
-    )
+    params = TreeParams(algorithm=HashAlgorithm.SHA256, leaf_size=1024)
+    how = {"key": keys.dataset, "now": now, "params": params}
+    made = sign_dataset(source, tmp_path / "fips", name="d", **how)
     with open_it(made.path) as data:
         assert data.read("shards/a.bin", 3, 5000) == BIG[3:5003]
 
@@ -141,15 +122,9 @@ def test_documents_and_their_boundaries(tmp_path, keys, now, open_it):
         ("train", "three", b"x" * 3000),
     ]
     calls = []
-    made = sign_documents(
-        iter(documents),
-        tmp_path / "d",
-        name="d",
-        key=keys.dataset,
-        now=now,
-        params=SMALL,
-        progress=lambda done, total: calls.append((done, total)),
-    )
+    how = {"key": keys.dataset, "now": now, "params": SMALL}
+    how["progress"] = lambda done, total: calls.append((done, total))
+    made = sign_documents(iter(documents), tmp_path / "d", name="d", **how)
     assert calls[-1][1] == 0
     assert calls == sorted(calls)
     with open_it(made.path) as data:
@@ -334,9 +309,8 @@ def test_age(signed, open_it, now):
     hardened = load_policy("hardened").policy
     open_it(signed.path, policy=hardened).close()
     late = now + timedelta(days=366)
-    with pytest.raises(IntegrityError) as caught:
-        open_it(signed.path, policy=hardened, now=late)
-    assert caught.value.code == "ST-DATA-150"
+    late_open = {"policy": hardened, "now": late}
+    vocabulary.refused(IntegrityError, "ST-DATA-150", open_it, signed.path, **late_open)
     # Control: baseline sets no limit.
     open_it(signed.path, policy=load_policy("baseline").policy, now=late).close()
 

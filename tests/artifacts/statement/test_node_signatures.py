@@ -243,89 +243,75 @@ def _also_alone(saved):
     return replace(saved.good, signatures=[alone])
 
 
+def by_first(**how: Any) -> Any:
+    """The first node has signed with a key that was certified in another way."""
+    return lambda saved: _by(saved, 0, _issued(saved, **how))
+
+
+def by_key(role: str) -> Any:
+    return lambda saved: _by(saved, 0, _issued(saved, key=getattr(saved.keys, role)))
+
+
+def of_another(**changes: Any) -> Any:
+    return lambda saved: _of_another(saved, **changes)
+
+
+def _yesterday(saved):
+    return _by(saved, 0, _issued(saved, term=(saved.now - timedelta(9), saved.now - timedelta(8))))
+
+
+def _step_before(saved):
+    return _of_another(saved, step=saved.plain.step - 1, save_id="1" * 32)
+
+
+def _neighbours_leaf(saved):
+    return _leaf(saved, saved.good.by_nodes[0].leaves[0])
+
+
+def _one_certificate(saved):
+    return replace(saved.good, members=[saved.signers[1].certificate])
+
+
+def _node_missing(saved):
+    return replace(saved.good, node_signatures=saved.good.by_nodes[1:])
+
+
+NOT_THIS, NOT_THEY = "ST-CKPT-111", "ST-CKPT-122"
+ALL_THREE = "0, 1, 2 signed something else"
+NODE = "the node of ranks 0, 1, 2"
+NOT_ITS_NODE = "which was not its node"
+UNCERTIFIED = "ranks 0, 1, 2 signed with a key that nobody certified"
 LIES: dict[str, tuple[str, Any, str]] = {
     # what was signed
-    "a file exchanged": ("ST-CKPT-111", _exchanged, "rank 1 signed something else"),
-    "two neighbours' files": ("ST-CKPT-111", _neighbour, "ranks 1, 2 signed something else"),
-    "a file dropped": ("ST-CKPT-111", _dropped, "rank 4 signed something else"),
-    "another leaf": ("ST-CKPT-111", lambda s: _leaf(s, "0" * 64), "rank 1 signed"),
-    "a neighbour's leaf": (
-        "ST-CKPT-111",
-        lambda s: _leaf(s, s.good.by_nodes[0].leaves[0]),
-        "rank 1 signed",
-    ),
-    "records": ("ST-CKPT-111", _records, "0, 1, 2, 3, 4, 5 signed something else"),
-    "a signature of a step before": (
-        "ST-CKPT-111",
-        lambda s: _of_another(s, step=s.plain.step - 1, save_id="1" * 32),
-        "0, 1, 2 signed something else",
-    ),
-    "a signature of another save": (
-        "ST-CKPT-111",
-        lambda s: _of_another(s, save_id="1" * 32),
-        "0, 1, 2 signed something else",
-    ),
-    "a signature of another run": (
-        "ST-CKPT-111",
-        lambda s: _of_another(s, run_id="run-2"),
-        "0, 1, 2 signed something else",
-    ),
-    "another world's": (
-        "ST-CKPT-111",
-        lambda s: _of_another(s, world_size=7, nodes=[]),
-        "0, 1, 2 signed something else",
-    ),
-    "this save's leaves, that save's root": (
-        "ST-CKPT-111",
-        _root_of_another,
-        "the node of ranks 0, 1, 2 did not sign",
-    ),
-    "a leaf that is two": ("ST-CKPT-122", _inner_node, "rank 2 did not sign"),
-    "damaged": ("ST-CKPT-111", lambda s: s.changed(sig="!!"), "the node of ranks 0, 1, 2"),
-    "empty": ("ST-CKPT-111", lambda s: s.changed(sig=""), "the node of ranks 0, 1, 2"),
+    "a file exchanged": (NOT_THIS, _exchanged, "rank 1 signed something else"),
+    "two neighbours' files": (NOT_THIS, _neighbour, "ranks 1, 2 signed something else"),
+    "a file dropped": (NOT_THIS, _dropped, "rank 4 signed something else"),
+    "another leaf": (NOT_THIS, lambda s: _leaf(s, "0" * 64), "rank 1 signed"),
+    "a neighbour's leaf": (NOT_THIS, _neighbours_leaf, "rank 1 signed"),
+    "records": (NOT_THIS, _records, "0, 1, 2, 3, 4, 5 signed something else"),
+    "a signature of a step before": (NOT_THIS, _step_before, ALL_THREE),
+    "a signature of another save": (NOT_THIS, of_another(save_id="1" * 32), ALL_THREE),
+    "a signature of another run": (NOT_THIS, of_another(run_id="run-2"), ALL_THREE),
+    "another world's": (NOT_THIS, of_another(world_size=7, nodes=[]), ALL_THREE),
+    "this save's leaves, that save's root": (NOT_THIS, _root_of_another, NODE + " did not sign"),
+    "a leaf that is two": (NOT_THEY, _inner_node, "rank 2 did not sign"),
+    "damaged": (NOT_THIS, lambda s: s.changed(sig="!!"), NODE),
+    "empty": (NOT_THIS, lambda s: s.changed(sig=""), NODE),
     # who signed
-    "not signed": ("ST-CKPT-122", lambda s: replace(s.plain, members=[]), "did not sign"),
-    "a node missing": (
-        "ST-CKPT-122",
-        lambda s: replace(s.good, node_signatures=s.good.by_nodes[1:]),
-        "ranks 0, 1, 2 did not sign",
-    ),
-    "a rank missing": ("ST-CKPT-122", _without_a_rank, "rank 1 did not sign"),
-    "a rank cut out": ("ST-CKPT-122", _cut, "rank 2 did not sign"),
-    "one node for another": ("ST-CKPT-122", _one_node_for_all, "rank 3 signed as"),
-    "a rank of another node": ("ST-CKPT-122", _moved, "rank 2 signed as"),
-    "the list of nodes disagrees": ("ST-CKPT-122", _named_otherwise, "signed as"),
-    "a node that is not named": (
-        "ST-CKPT-122",
-        lambda s: _by(s, 0, _issued(s, node="spiffe://t/job/r/node/z")),
-        "which was not its node",
-    ),
-    "the other node's key": (
-        "ST-CKPT-122",
-        lambda s: _by(s, 0, _issued(s, node=NODES[1])),
-        "which was not its node",
-    ),
-    "a key nobody certified": (
-        "ST-CKPT-122",
-        lambda s: replace(s.good, members=[s.signers[1].certificate]),
-        "ranks 0, 1, 2 signed with a key that nobody certified",
-    ),
-    "certified by a stranger": (
-        "ST-CKPT-122",
-        lambda s: _by(s, 0, _issued(s, key=s.keys.stranger)),
-        "",
-    ),
-    "certified by rank 0's key": (
-        "ST-CKPT-122",
-        lambda s: _by(s, 0, _issued(s, key=s.keys.checkpoint)),
-        "",
-    ),
-    "another run's key": ("ST-CKPT-122", lambda s: _by(s, 0, _issued(s, run="run-2")), "run-2"),
-    "a key of yesterday": (
-        "ST-CKPT-122",
-        lambda s: _by(s, 0, _issued(s, term=(s.now - timedelta(9), s.now - timedelta(8)))),
-        "counts from",
-    ),
+    "not signed": (NOT_THEY, lambda s: replace(s.plain, members=[]), "did not sign"),
+    "a node missing": (NOT_THEY, _node_missing, "ranks 0, 1, 2 did not sign"),
+    "a rank missing": (NOT_THEY, _without_a_rank, "rank 1 did not sign"),
+    "a rank cut out": (NOT_THEY, _cut, "rank 2 did not sign"),
+    "one node for another": (NOT_THEY, _one_node_for_all, "rank 3 signed as"),
+    "a rank of another node": (NOT_THEY, _moved, "rank 2 signed as"),
+    "the list of nodes disagrees": (NOT_THEY, _named_otherwise, "signed as"),
+    "a node that is not named": (NOT_THEY, by_first(node="spiffe://t/job/r/node/z"), NOT_ITS_NODE),
+    "the other node's key": (NOT_THEY, by_first(node=NODES[1]), NOT_ITS_NODE),
+    "a key nobody certified": (NOT_THEY, _one_certificate, UNCERTIFIED),
+    "certified by a stranger": (NOT_THEY, by_key("stranger"), ""),
+    "certified by rank 0's key": (NOT_THEY, by_key("checkpoint"), ""),
+    "another run's key": (NOT_THEY, by_first(run="run-2"), "run-2"),
+    "a key of yesterday": (NOT_THEY, _yesterday, "counts from"),
     # lists that do not fit together
     "a rank doubled": ("ST-CKPT-101", _twice, ""),
     "one key for two": ("ST-CKPT-101", _one_key_twice, ""),
