@@ -53,6 +53,11 @@ def prepared(turn):
     if not turn:
         raise TimeoutError("it never began")
 
+def test_parts(turn, subtests):
+    for number in range(3):
+        with subtests.test(number=number):
+            assert turn or number, "too early in a part"
+
 def test_setup(prepared):
     pass
 
@@ -116,11 +121,12 @@ def run(folder: Path, code: str, *options: str, history: str = "flaky.json", **e
 def test_what_passes_alone_is_flaky_and_fails_nothing(tmp_path):
     ran = run(tmp_path, SOMETIMES, "-n", "2")
     assert ran.code == 0, ran.out
-    assert ran.closing == {"passed": 5, "flaky": 4}
-    listed = ran.out.partition("flaky:\n")[2].splitlines()[:4]
+    assert ran.closing == {"passed": 6, "flaky": 5, "subtests": 2}
+    listed = ran.out.partition("flaky:\n")[2].splitlines()[:5]
     errors = {
         "test_call[a b]": "AssertionError: too early: a b",
         "test_call[x::y[z]]": "AssertionError: too early: x::y[z]",
+        "test_parts": "AssertionError: too early in a part",
         "test_setup": "TimeoutError: it never began",
         "test_teardown": "TimeoutError: it never ended",
     }
@@ -129,7 +135,7 @@ def test_what_passes_alone_is_flaky_and_fails_nothing(tmp_path):
     )
     assert {entry["test"].split("::", 1)[1]: entry["error"] for entry in ran.entries} == errors
     assert {len(entry["commit"]) for entry in ran.entries} == {40}
-    assert ran.turns == 8
+    assert ran.turns == 10
     assert not re.search("[Ff]ailed|FAIL", ran.out), "nothing that reads as a failure"
 
 
@@ -152,7 +158,7 @@ def test_the_history_grows_and_a_test_in_two_runs_of_it_is_a_defect(tmp_path, mo
     assert flaky.main() == 0
     ran = run(tmp_path, SOMETIMES)
     assert ran.entries[:4] == before
-    assert len(ran.entries) == 8
+    assert len(ran.entries) == 9
     assert flaky.listed_twice(ran.entries) == ["test_planted.py::test_setup"]
     assert flaky.main() == 1
     said = capsys.readouterr().out
@@ -166,12 +172,12 @@ def test_the_history_of_this_tree_names_no_test_twice():
 
 def test_in_ci_nothing_is_kept(tmp_path):
     ran = run(tmp_path, SOMETIMES, CI="true")
-    assert (ran.code, ran.closing["flaky"], ran.history.exists()) == (0, 4, False)
+    assert (ran.code, ran.closing["flaky"], ran.history.exists()) == (0, 5, False)
 
 
 def test_by_hand_nothing_runs_again(tmp_path):
     ran = run(tmp_path, SOMETIMES, history="")
-    assert (ran.code, ran.turns) == (1, 4)
+    assert (ran.code, ran.turns) == (1, 5)
     assert "flaky" not in ran.out
 
 
@@ -224,7 +230,8 @@ ENDED = {
 @pytest.mark.parametrize("kind", ENDED)
 def test_a_run_that_did_not_end_well_never_passes(tmp_path, kind):
     (tmp_path / "test_another.py").write_text(SOMETIMES)
-    ran = run(tmp_path, ENDED[kind], "-n", "2", "--continue-on-collection-errors")
+    workers = () if kind == "interrupted" else ("-n", "2")  # an interrupt is for all of them
+    ran = run(tmp_path, ENDED[kind], *workers, "--continue-on-collection-errors")
     assert ran.code != 0, ran.out
     assert "flaky:" not in ran.out
     assert "once more, alone" not in ran.out

@@ -9,7 +9,11 @@ Rules, in order:
 3. duplicate object keys, NaN and infinities are refused;
 4. ``decode`` checks the schema with unknown fields forbidden (msgspec structs say so themselves);
 5. ``decode(..., canonical=True)`` also refuses any other spelling of the same value, so that a
-   signed document has exactly one byte string.
+   signed document has exactly one byte string. There, an integer of 2^53 or more is a float, as
+   RFC 8785 spells one;
+6. what cannot be read back is not written (`dumps`, `encode`): NaN and infinities, integers of 2^53
+   or more, half of a surrogate pair, keys that are no strings, and times whose offset from UTC is
+   no whole minute, which msgspec would round to another time.
 
 Most of what is signed is plain: ASCII without escaped characters, and integers of fewer than 16
 digits. Of such, msgspec's sorted output is the canonical form, and what it reads and writes again
@@ -19,7 +23,8 @@ alone refuses; a test compares both.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -30,6 +35,8 @@ from msgspec import inspect
 from securetrain.core.errors import UsageError
 
 DEFAULT_LIMIT: Final = 16 << 20
+_EXACT: Final = (1 << 53) - 1
+_MINUTE: Final = timedelta(minutes=1)
 _SLOW: Final = object()
 _KINDS: Final = bytes(
     ord("0") if chr(n).isdigit() and n < 128 else ord(":") if chr(n) in ":,[" else n
@@ -52,7 +59,11 @@ _DECODER: Final = msgspec.json.Decoder(float_hook=_refuse_float)
 
 
 def dumps(value: Any) -> bytes:
-    """The canonical bytes of plain data (dict, list, str, int, float, bool, None)."""
+    """The canonical bytes of plain data (dict, list, str, int, float, bool, None).
+
+    Raises:
+        UsageError: ST-USAG-008, rule 6.
+    """
     try:
         data = _ENCODER.encode(value)
         # Comparing finds what msgspec writes and JSON has not: keys that are no strings, bytes.
@@ -60,16 +71,26 @@ def dumps(value: Any) -> bytes:
             return data
     except (msgspec.MsgspecError, RecursionError, TypeError, ValueError):
         pass
-    return rfc8785.dumps(value)
+    try:
+        return rfc8785.dumps(value)
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:
+        raise _unwritable(str(error)) from error
 
 
 def encode(value: Any) -> bytes:
-    """The canonical bytes of a msgspec struct or plain data."""
+    """The canonical bytes of a msgspec struct or plain data.
+
+    Raises:
+        UsageError: ST-USAG-008, rule 6.
+    """
+    _check_times(value)
     return dumps(msgspec.to_builtins(value))
 
 
 def encode_each(values: Sequence[Any]) -> list[bytes]:
     """The canonical bytes of each of many msgspec structs; they are looked at together."""
+    for value in values:
+        _check_times(value)
     try:
         each = [_ENCODER.encode(value) for value in values]
         whole = b"[" + b",".join(each) + b"]"
@@ -78,6 +99,53 @@ def encode_each(values: Sequence[Any]) -> list[bytes]:
     except (msgspec.MsgspecError, RecursionError, TypeError, ValueError):
         pass
     return [encode(value) for value in values]
+
+
+def _check_times(value: Any) -> None:
+    if isinstance(value, msgspec.Struct):
+        if _has_times(type(value)):
+            _check_offsets(msgspec.to_builtins(value, builtin_types=(datetime,)))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _check_times(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            _check_times(one)
+
+
+def _check_offsets(value: Any) -> None:
+    if isinstance(value, datetime):
+        if (value.utcoffset() or _MINUTE) % _MINUTE:
+            raise _unwritable(f"a time whose offset from UTC is {value.utcoffset()}")
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _check_offsets(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            _check_offsets(one)
+
+
+@cache
+def _has_times(type_: type) -> bool:
+    """Tell whether a type names times anywhere."""
+    asked: list[Any] = [inspect.type_info(type_)]
+    seen = set()
+    while asked:
+        match asked.pop():
+            case inspect.DateTimeType():
+                return True
+            case inspect.StructType(cls=cls, fields=fields) if cls not in seen:
+                seen.add(cls)
+                asked += [field.type for field in fields]
+            case inspect.DictType(value_type=inner) | inspect.Metadata(type=inner):
+                asked.append(inner)
+            case inspect.CollectionType(item_type=inner):
+                asked.append(inner)
+            case inspect.TupleType(item_types=inner) | inspect.UnionType(types=inner):
+                asked += inner
+            case _:
+                pass
+    return False
 
 
 def spells(value: Any, data: bytes) -> bool:
@@ -124,11 +192,12 @@ def _load_plain(data: bytes) -> Any:
         return _SLOW
 
 
-def _load_any(data: bytes, where: str) -> Any:
+def _load_any(data: bytes, where: str, whole: Callable[[str], float] = int) -> Any:
     try:
         value = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_no_duplicates,
+            parse_int=whole,
             parse_constant=_no_constants,
         )
         if b"\\u" in data:
@@ -159,7 +228,7 @@ def decode(
     value = _load_plain(data)
     is_plain = value is not _SLOW
     if not is_plain:
-        value = _load_any(data, where)
+        value = _load_any(data, where, _whole if canonical else int)
     try:
         if canonical and not is_plain and rfc8785.dumps(value) != data:
             raise _bad("not in canonical form (RFC 8785)", where)
@@ -237,6 +306,10 @@ def _is_exact(found: inspect.Type, seen: set[Any]) -> bool:
             return False
 
 
+def _unwritable(what: str) -> UsageError:
+    return UsageError("ST-USAG-008", f"cannot be written: {what}", fix="give another value")
+
+
 def _bad(what: str, where: str) -> UsageError:
     return UsageError("ST-USAG-008", f"not valid: {what}", where)
 
@@ -250,6 +323,11 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise ValueError(f"duplicate key {name[:80]!r}")
             seen.add(name)
     return result
+
+
+def _whole(text: str) -> float:
+    """An integer of canonical JSON: beyond what is exact as a double it was a float (rule 5)."""
+    return int(text) if len(text) < len(str(_EXACT)) or abs(int(text)) <= _EXACT else float(text)
 
 
 def _no_constants(name: str) -> Any:

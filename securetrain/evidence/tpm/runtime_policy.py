@@ -324,8 +324,8 @@ def _document(reference: ImaReference, documents: Mapping[str, bytes]) -> bytes:
 def _spelt(inline: dict[str, Any]) -> bytes:
     try:
         return canonical.dumps(inline)
-    except (ValueError, RecursionError) as error:
-        raise _malformed(str(error)) from error
+    except UsageError as error:
+        raise _malformed(error.what) from error
 
 
 def _unwrap(data: bytes, signers: tuple[str, ...]) -> bytes:

@@ -99,10 +99,15 @@ def _named(data: bytes) -> None:
         raise AssertionError("another result of the same name")
 
 
+def _number(text: str) -> float:
+    return int(text) if abs(int(text)) < 1 << 53 else float(text)
+
+
 def _same_twice(data: bytes) -> None:
     """Read JSON as canonical; what is taken is what RFC 8785 makes of its value."""
     canonical.decode(data, object, canonical=True)
-    if rfc8785.dumps(json.loads(data)) != data:
+    # To RFC 8785 all numbers are doubles; its library writes large ones as floats only.
+    if rfc8785.dumps(json.loads(data, parse_int=_number)) != data:
         raise AssertionError("another spelling")
 
 
