@@ -144,8 +144,7 @@ def test_notes_measure_nothing_whatever_register_they_name():
     ("header-has-a-digest", header(digest=b"\1" + bytes(19)), "or has a digest"),
 )
 def test_malformed_logs(log, said):
-    error = refused("ST-ATTS-201", log, says=said)
-    assert error.where.startswith("event log")
+    assert refused("ST-ATTS-201", log, says=said).where.startswith("event log")
 
 
 @forgeries(

@@ -32,7 +32,7 @@ from securetrain.testing.measurement_lists import (
     replayed,
 )
 from tests import vocabulary
-from tests.tables import forgeries
+from tests.tables import each, forgeries
 
 BOOT = hashlib.sha256(b"PCR 0 to 9").digest()
 FILES = [measured_file(f"/usr/bin/tool{number}") for number in range(6)]
@@ -77,16 +77,28 @@ def appraise(evidence: ImaList, pcr10: bytes, **changes: Any) -> ImaState:
     return appraise_ima(evidence, pcr10=pcr10, **arguments)
 
 
+def accepted(measurements: Sequence[Measurement], *, binary=True, **changes: Any) -> ImaState:
+    """Judge a list up to its end."""
+    return appraise(ima_list(measurements, binary=binary), replayed(measurements), **changes)
+
+
 def refused(evidence: ImaList, pcr10: bytes, code: str, **changes: Any) -> AttestationError:
     return vocabulary.refused(AttestationError, code, appraise, evidence, pcr10, **changes)
 
 
-BOTH = pytest.mark.parametrize("binary", [True, False], ids=["binary", "ascii"])
+def refused_list(code: str, measurements: Sequence[Measurement], *, binary=True, **changes: Any):
+    """Have a list refused that leads to what was quoted."""
+    return vocabulary.refused(
+        AttestationError, code, accepted, measurements, binary=binary, **changes
+    )
+
+
+BOTH = each("id, binary", ("binary", True), ("ascii", False))
 
 
 @BOTH
 def test_an_honest_list(binary):
-    state = appraise(ima_list(HONEST, binary=binary), replayed(HONEST))
+    state = accepted(HONEST, binary=binary)
     assert state == ImaState(
         progress=Progress(7, replayed(HONEST)),
         num_entries=7,
@@ -100,15 +112,14 @@ def test_an_honest_list(binary):
 
 
 @BOTH
-@pytest.mark.parametrize("template", ["ima-ng", "ima-sig", "ima-ngv2", "ima-sigv2"])
+@each("template", "ima-ng", "ima-sig", "ima-ngv2", "ima-sigv2")
 def test_every_template(template, binary):
     measurements = [
         aggregate(BOOT, template),
         measured_file("/usr/bin/tool1", template=template),
         measured_file("/usr/bin/tool2", template=template),
     ]
-    state = appraise(ima_list(measurements, binary=binary), replayed(measurements))
-    assert state.num_entries == 3
+    assert accepted(measurements, binary=binary).num_entries == 3
 
 
 @BOTH
@@ -118,19 +129,17 @@ def test_a_key_and_a_legacy_entry(binary):
     policy = dataclasses.replace(
         policy_for([key]), files={b"/usr/bin/old": (b"sha1:\0" + hashlib.sha1(b"x").digest(),)}
     )
-    state = appraise(ima_list(measurements, binary=binary), replayed(measurements), policy=policy)
-    assert state.num_entries == 3
+    assert accepted(measurements, binary=binary, policy=policy).num_entries == 3
 
 
 def test_without_a_policy_the_list_is_only_replayed():
-    measurements = [*HONEST, measured_file("/tmp/anything")]
-    state = appraise(ima_list(measurements), replayed(measurements), policy=None)
+    state = accepted([*HONEST, measured_file("/tmp/anything")], policy=None)
     assert state.num_entries == 8
     assert state.policy == ""
 
 
 def test_without_the_boot_registers_the_aggregate_is_only_reported():
-    state = appraise(ima_list(HONEST), replayed(HONEST), boot_aggregate=None)
+    state = accepted(HONEST, boot_aggregate=None)
     assert state.boot_aggregate == BOOT.hex()
     assert not state.aggregate_compared
 
@@ -169,7 +178,7 @@ def test_a_renewal_after_which_nothing_was_measured():
 
 def test_a_renewal_may_send_the_whole_list():
     start = Progress(4, replayed(HONEST[:4]))
-    state = appraise(ima_list(HONEST), replayed(HONEST), start=start)
+    state = accepted(HONEST, start=start)
     assert state.progress == Progress(7, replayed(HONEST))
     assert state.num_entries == 7
     assert state.aggregate_compared
@@ -181,11 +190,7 @@ VIOLATION = dataclasses.replace(measured_file("/var/log/journal"), violation=Tru
 @BOTH
 def test_violations_where_they_are_allowed(binary):
     measurements = [*HONEST[:3], VIOLATION, *HONEST[3:]]
-    state = appraise(
-        ima_list(measurements, binary=binary),
-        replayed(measurements),
-        violations=Violations(allow=True),
-    )
+    state = accepted(measurements, binary=binary, violations=Violations(allow=True))
     assert state.violations == 1
     assert state.violated == ("entry 4: /var/log/journal",)
 
@@ -198,15 +203,13 @@ RULES = [
 
 
 @BOTH
-@pytest.mark.parametrize("allow", [False, True])
-@pytest.mark.parametrize(
-    ("path", "mode"),
-    [
-        ("/var/log/journal", ViolationMode.WARN),
-        ("/var/lib/db", ViolationMode.LOG),
-        ("/usr/bin/python3", ViolationMode.REFUSE),
-        ("/opt/var/log/x", None),
-    ],
+@each("allow", False, True)
+@each(
+    "path, mode",
+    ("/var/log/journal", ViolationMode.WARN),
+    ("/var/lib/db", ViolationMode.LOG),
+    ("/usr/bin/python3", ViolationMode.REFUSE),
+    ("/opt/var/log/x", None),
 )
 def test_violations_by_path(path, mode, allow, binary):
     changed = dataclasses.replace(measured_file(path), violation=True)
@@ -229,10 +232,7 @@ def test_a_rule_for_every_path_is_refused():
 
 
 def test_many_violations_are_counted_and_few_are_named():
-    measurements = [aggregate(BOOT), *[VIOLATION] * 40]
-    state = appraise(
-        ima_list(measurements), replayed(measurements), violations=Violations(allow=True)
-    )
+    state = accepted([aggregate(BOOT), *[VIOLATION] * 40], violations=Violations(allow=True))
     assert state.violations == 40
     assert len(state.violated) == ima.MAX_NAMED
 
@@ -242,14 +242,12 @@ def test_excluded_paths_are_counted():
     cache = TemplateCache()
     measurements = [*HONEST, measured_file("/tmp/scratch")]
     for _ in range(2):  # the second time from the cache
-        state = appraise(ima_list(measurements), replayed(measurements), policy=policy, cache=cache)
-        assert state.excluded == 2
+        assert accepted(measurements, policy=policy, cache=cache).excluded == 2
 
 
 def test_a_file_with_several_accepted_digests():
     old, new = (measured_file("/usr/bin/x", content) for content in (b"old", b"new"))
-    measurements = [aggregate(BOOT), old, new]
-    state = appraise(ima_list(measurements), replayed(measurements), policy=policy_for([old, new]))
+    state = accepted([aggregate(BOOT), old, new], policy=policy_for([old, new]))
     assert state.num_entries == 3
 
 
@@ -280,9 +278,8 @@ FORGED: dict[str, list[Measurement]] = {
 }
 
 
-@pytest.mark.forgery
 @BOTH
-@pytest.mark.parametrize("measurements", FORGED.values(), ids=FORGED)
+@forgeries("id, measurements", FORGED)
 def test_lists_that_do_not_lead_to_the_quote(measurements, binary):
     error = refused(ima_list(measurements, binary=binary), replayed(HONEST), "ST-ATTS-306")
     assert replayed(HONEST).hex() in error.what
@@ -308,8 +305,7 @@ def test_a_violation_in_place_of_an_evil_file():
 @BOTH
 def test_violations_where_they_are_not_allowed(binary):
     measurements = [*HONEST[:3], VIOLATION, *HONEST[3:]]
-    error = refused(ima_list(measurements, binary=binary), replayed(measurements), "ST-ATTS-307")
-    assert error.where == "IMA entry 4: /var/log/journal"
+    refused_list("ST-ATTS-307", measurements, binary=binary, names="IMA entry 4: /var/log/journal")
 
 
 @pytest.mark.forgery
@@ -355,9 +351,8 @@ def test_the_first_entrys_digest_is_checked_too(binary):
     refused(ImaList(binary=binary, first=0, entries=raw), replayed([wrong]), "ST-ATTS-303")
 
 
-@pytest.mark.forgery
 @BOTH
-@pytest.mark.parametrize(("index", "violation"), [(0, False), (3, False), (3, True)])
+@forgeries("index, violation", (0, False), (3, False), (3, True))
 def test_entries_of_another_register(index, violation, binary):
     """Such an entry was never extended into PCR 10, so it must not be counted as if it were."""
     other = dataclasses.replace(HONEST[index], pcr=11, violation=violation)
@@ -381,57 +376,44 @@ def test_an_unknown_template(binary):
     assert "ima-xxx" in error.what
 
 
+def begun(digest: bytes, template: bytes = b"ima-ng") -> list[Measurement]:
+    return [Measurement(name=b"boot_aggregate", digest=digest, template=template), *FILES]
+
+
 AGGREGATES = {
     "of another boot": [aggregate(hashlib.sha256(b"another boot").digest()), *FILES],
     "missing": FILES,
     "not the first": [FILES[0], aggregate(BOOT), *FILES[1:]],
-    "of SHA-1": [
-        Measurement(name=b"boot_aggregate", digest=b"sha1:\0" + bytes(20), template=b"ima-ng"),
-        *FILES,
-    ],
-    "of the legacy template": [
-        Measurement(name=b"boot_aggregate", digest=b"sha1:\0" + bytes(20), template=b"ima"),
-        *FILES,
-    ],
-    "of another algorithm with as many bytes": [
-        Measurement(name=b"boot_aggregate", digest=b"sm3:\0" + BOOT, template=b"ima-ng"),
-        *FILES,
-    ],
-    "of fs-verity": [
-        Measurement(
-            name=b"boot_aggregate", digest=b"verity:sha256:\0" + BOOT, template=b"ima-ngv2"
-        ),
-        *FILES,
-    ],
-    "of a file with a similar name": [
-        dataclasses.replace(aggregate(BOOT), name=b"/boot_aggregate"),
-        *FILES,
-    ],
+    "of SHA-1": begun(b"sha1:\0" + bytes(20)),
+    "of the legacy template": begun(b"sha1:\0" + bytes(20), b"ima"),
+    "of another algorithm with as many bytes": begun(b"sm3:\0" + BOOT),
+    "of fs-verity": begun(b"verity:sha256:\0" + BOOT, b"ima-ngv2"),
+    "of a file with a similar name": instead(
+        0, dataclasses.replace(aggregate(BOOT), name=b"/boot_aggregate")
+    ),
 }
 
 
 @forgeries("id, measurements", AGGREGATES)
 def test_aggregates_that_do_not_tie_the_list_to_this_boot(measurements):
-    error = refused(ima_list(measurements), replayed(measurements), "ST-ATTS-308")
-    assert error.where.startswith("IMA entry 1")
+    assert refused_list("ST-ATTS-308", measurements).where.startswith("IMA entry 1")
 
 
 @pytest.mark.forgery
 def test_a_list_from_the_beginning_is_tied_to_the_boot_although_its_entries_are_known():
     """Entries in the cache must not let a list begin without its aggregate."""
     cache = TemplateCache()
-    appraise(ima_list(HONEST), replayed(HONEST), cache=cache)
-    refused(ima_list(FILES), replayed(FILES), "ST-ATTS-308", cache=cache)
+    accepted(HONEST, cache=cache)
+    refused_list("ST-ATTS-308", FILES, cache=cache)
     other = [HONEST[0], aggregate(bytes(32)), *FILES]
-    appraise(ima_list(other), replayed(other), policy=None, cache=cache)
+    accepted(other, policy=None, cache=cache)
     refused(ima_list(other[1:]), replayed(other[1:]), "ST-ATTS-308", policy=None, cache=cache)
 
 
 @pytest.mark.forgery
 def test_a_second_aggregate_is_a_file_like_any_other():
     measurements = [*HONEST, aggregate(BOOT)]
-    error = refused(ima_list(measurements), replayed(measurements), "ST-ATTS-309")
-    assert error.where == "IMA entry 8: boot_aggregate"
+    refused_list("ST-ATTS-309", measurements, names="IMA entry 8: boot_aggregate")
 
 
 @forgeries("id, measurements", ("a list", HONEST), ("no list", []))
@@ -439,53 +421,36 @@ def test_a_kernel_that_measures_nothing(measurements):
     refused(ima_list(measurements), bytes(32), "ST-ATTS-306", says="never extended")
 
 
+def edited(**fields: Any) -> Measurement:
+    return dataclasses.replace(FILES[1], **fields)
+
+
+TOOL = "/usr/bin/tool1"
+EVIL = "/usr/bin/evil"
+BUFFER = measured_buffer(TOOL, b"x")
+VERITY = {"digest": b"verity:" + FILES[1].digest, "template": b"ima-ngv2"}
+SM3 = FILES[1].digest.replace(b"sha256", b"sm3")
+TEXT = "/usr/bin/\\x1b[2J\\\\xff"
 POLICIES: dict[str, tuple[Measurement, str, str]] = {
-    "a file that is not listed": (measured_file("/usr/bin/evil"), "ST-ATTS-309", "/usr/bin/evil"),
-    "the digest of another file": (
-        dataclasses.replace(FILES[1], digest=FILES[2].digest),
-        "ST-ATTS-310",
-        "/usr/bin/tool1",
-    ),
-    "a listed digest under another name": (
-        dataclasses.replace(FILES[1], name=b"/usr/bin/evil"),
-        "ST-ATTS-309",
-        "/usr/bin/evil",
-    ),
-    "the digest with another algorithm": (
-        dataclasses.replace(FILES[1], digest=FILES[1].digest.replace(b"sha256", b"sm3")),
-        "ST-ATTS-310",
-        "/usr/bin/tool1",
-    ),
-    "the digest as that of fs-verity": (
-        dataclasses.replace(FILES[1], digest=b"verity:" + FILES[1].digest, template=b"ima-ngv2"),
-        "ST-ATTS-310",
-        "/usr/bin/tool1",
-    ),
+    "a file that is not listed": (measured_file(EVIL), "ST-ATTS-309", EVIL),
+    "the digest of another file": (edited(digest=FILES[2].digest), "ST-ATTS-310", TOOL),
+    "a listed digest under another name": (edited(name=EVIL.encode()), "ST-ATTS-309", EVIL),
+    "the digest with another algorithm": (edited(digest=SM3), "ST-ATTS-310", TOOL),
+    "the digest as that of fs-verity": (edited(**VERITY), "ST-ATTS-310", TOOL),
     "a SHA-1 digest": (SHA1_FILE, "ST-ATTS-309", "/usr/bin/old"),
     "a prefix of an exclude": (measured_file("/tmp-evil/x"), "ST-ATTS-309", "/tmp-evil/x"),
-    "a key that is not listed": (
-        measured_buffer(".ima", b"evil certificate"),
-        "ST-ATTS-309",
-        ".ima",
-    ),
+    "a key that is not listed": (measured_buffer(".ima", b"evil"), "ST-ATTS-309", ".ima"),
     "a buffer with a file's name": (
-        dataclasses.replace(
-            measured_buffer("/usr/bin/tool1", b"x"), digest=FILES[1].digest, extra=b"x"
-        ),
+        dataclasses.replace(BUFFER, digest=FILES[1].digest, extra=b"x"),
         "ST-ATTS-303",
-        "/usr/bin/tool1",
+        TOOL,
     ),
-    "a name that is not text": (
-        dataclasses.replace(FILES[1], name=b"/usr/bin/\x1b[2J\xff"),
-        "ST-ATTS-309",
-        "/usr/bin/\\x1b[2J\\\\xff",
-    ),
+    "a name that is not text": (edited(name=b"/usr/bin/\x1b[2J\xff"), "ST-ATTS-309", TEXT),
 }
 
 
-@pytest.mark.forgery
 @BOTH
-@pytest.mark.parametrize(("evil", "code", "name"), POLICIES.values(), ids=POLICIES)
+@forgeries("id, evil, code, name", POLICIES)
 def test_measurements_that_the_policy_does_not_accept(evil, code, name, binary):
     policy = dataclasses.replace(POLICY, excludes=policy_for([], excludes=["/tmp"]).excludes)
     measurements = [*HONEST[:3], evil, *HONEST[3:]]
@@ -496,8 +461,7 @@ def test_measurements_that_the_policy_does_not_accept(evil, code, name, binary):
 def test_the_error_says_which_digest_was_found():
     evil = dataclasses.replace(FILES[1], digest=FILES[2].digest)
     measurements = [*HONEST, evil]
-    error = refused(ima_list(measurements), replayed(measurements), "ST-ATTS-310")
-    assert f"sha256:{FILES[2].digest[8:].hex()}" in error.what
+    error = refused_list("ST-ATTS-310", measurements, says=f"sha256:{FILES[2].digest[8:].hex()}")
     assert "not among" in error.what
 
 
@@ -566,7 +530,7 @@ def test_lists_that_have_become_too_long():
 
 def test_registers_of_another_size_match_nothing():
     refused(ima_list(HONEST), replayed(HONEST)[:20], "ST-ATTS-306")
-    refused(ima_list(HONEST), replayed(HONEST), "ST-ATTS-308", boot_aggregate=BOOT[:20])
+    refused_list("ST-ATTS-308", HONEST, boot_aggregate=BOOT[:20])
 
 
 # The cache.
@@ -590,7 +554,7 @@ def test_what_one_node_measured_is_not_judged_again(monkeypatch, binary):
     read = counted(monkeypatch)
     cache = TemplateCache()
     other = [aggregate(bytes(31) + b"\x01"), *reversed(FILES)]
-    appraise(ima_list(HONEST, binary=binary), replayed(HONEST), cache=cache)
+    accepted(HONEST, binary=binary, cache=cache)
     assert len(read) == 7
     evidence = ima_list(other, binary=binary)
     state = appraise(evidence, replayed(other), boot_aggregate=bytes(31) + b"\x01", cache=cache)
@@ -603,10 +567,9 @@ def test_a_verdict_is_of_one_policy():
     cache = TemplateCache()
     evil = measured_file("/usr/bin/evil")
     measurements = [*HONEST, evil]
-    evidence, quoted = ima_list(measurements), replayed(measurements)
-    appraise(evidence, quoted, policy=None, cache=cache)
-    appraise(evidence, quoted, policy=policy_for([*FILES, evil]), cache=cache)
-    refused(evidence, quoted, "ST-ATTS-309", cache=cache)
+    accepted(measurements, policy=None, cache=cache)
+    accepted(measurements, policy=policy_for([*FILES, evil]), cache=cache)
+    refused_list("ST-ATTS-309", measurements, cache=cache)
 
 
 @pytest.mark.forgery
@@ -622,19 +585,16 @@ def test_a_verdict_is_of_one_setting_for_sha1():
     }
     data = json.dumps(document).encode()
     measurements = [aggregate(BOOT), SHA1_FILE]
-    evidence, quoted = ima_list(measurements), replayed(measurements)
     cache = TemplateCache()
-    lax = parse_runtime_policy(data, allow_sha1=True)
-    appraise(evidence, quoted, policy=lax, cache=cache)
-    refused(evidence, quoted, "ST-ATTS-310", policy=parse_runtime_policy(data), cache=cache)
+    accepted(measurements, policy=parse_runtime_policy(data, allow_sha1=True), cache=cache)
+    refused_list("ST-ATTS-310", measurements, policy=parse_runtime_policy(data), cache=cache)
 
 
 def test_violations_are_never_remembered():
     cache = TemplateCache()
     measurements = [*HONEST, VIOLATION]
-    evidence, quoted = ima_list(measurements), replayed(measurements)
-    appraise(evidence, quoted, violations=Violations(allow=True), cache=cache)
-    refused(evidence, quoted, "ST-ATTS-307", cache=cache)
+    accepted(measurements, violations=Violations(allow=True), cache=cache)
+    refused_list("ST-ATTS-307", measurements, cache=cache)
 
 
 def test_lists_that_are_refused_leave_nothing_in_the_cache():
@@ -646,13 +606,12 @@ def test_lists_that_are_refused_leave_nothing_in_the_cache():
 def test_the_cache_is_bounded():
     size = sum(len(one.binary()) + 300 for one in FILES)
     cache = TemplateCache(limit=size)
-    appraise(ima_list(HONEST), replayed(HONEST), cache=cache)
+    accepted(HONEST, cache=cache)
     assert cache.size == size
     held = cache.table(POLICY, binary=True)
     assert len(held) == 6
     others = [measured_file(f"/usr/bin/other{number}") for number in range(3)]
-    measurements = [aggregate(BOOT), *others]
-    appraise(ima_list(measurements), replayed(measurements), policy=None, cache=cache)
+    accepted([aggregate(BOOT), *others], policy=None, cache=cache)
     assert cache.table(POLICY, binary=True) == {}
     assert set(cache.table(None, binary=True)) == {one.binary() for one in others}
     assert cache.size == sum(len(one.binary()) + 300 for one in others)
@@ -662,13 +621,13 @@ def test_the_cache_is_bounded():
 def test_more_than_the_cache_can_hold_is_not_kept():
     size = sum(len(one.binary()) + 300 for one in FILES)
     cache = TemplateCache(limit=size - 1)
-    appraise(ima_list(HONEST), replayed(HONEST), cache=cache)
+    accepted(HONEST, cache=cache)
     assert cache.size == 0
 
 
 def test_the_two_formats_do_not_share_a_table():
     cache = TemplateCache()
-    appraise(ima_list(HONEST), replayed(HONEST), cache=cache)
+    accepted(HONEST, cache=cache)
     assert cache.table(POLICY, binary=False) == {}
 
 
