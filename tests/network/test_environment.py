@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -183,7 +184,7 @@ def test_a_private_compiler_cache_may_be_passed():
     base = {"TRITON_CACHE_DIR": "/home/me/triton"}
     assert compute(base).env["TRITON_CACHE_DIR"] == "/runs/one/cache/triton"
     assert compute(base, pass_env=list(base)).env["TRITON_CACHE_DIR"] == "/home/me/triton"
-    bad = {"pass_env": list(base), "judge_cache": lambda _: "writable by others"}
+    bad: dict[str, Any] = {"pass_env": list(base), "judge_cache": lambda _: "writable by others"}
     refused(NetworkError, "ST-NETW-003", compute, base, **bad)
 
 

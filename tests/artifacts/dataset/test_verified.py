@@ -3,6 +3,7 @@
 import os
 import threading
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -33,7 +34,7 @@ def source(tmp_path):
 @pytest.fixture
 def signed(source, tmp_path, keys, now):
     splits = {"train": ["shards/b.bin", "shards/a.bin"], "validation": ["empty.txt"]}
-    about = {"name": "corpus", "splits": splits, "metadata": {"license": "CC0-1.0"}}
+    about: dict[str, Any] = {"name": "corpus", "splits": splits, "metadata": {"license": "CC0-1.0"}}
     how = {"key": keys.dataset, "now": now, "params": SMALL}
     return sign_dataset(source, tmp_path / "signed", **about, **how)
 
