@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 import pytest
 
 from securetrain.identity.keys import PrivateKey
-from securetrain.testing.cluster import NamespaceCluster, missing
+from securetrain.testing.cluster import missing
 from securetrain.testing.machine import Machine, reference_values, write_policy
 from tests.attest.swtpms import without_swtpm
-from tests.launch.two_nodes import TRAIN, coordinated
+from tests.launch.two_nodes import TRAIN, up
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -49,16 +49,14 @@ def test_four_attested_machines_and_one_that_is_not(
     values = reference_values(enrolled, datetime.now(UTC))
     policy = write_policy(tmp_path, values, PrivateKey.generate())
     wanted = json.loads(policy.read_text()) | {"network": {"require": ["overlay"]}}
-    (tmp_path / "policy.yaml").write_text(json.dumps(wanted))
-    (tmp_path / "train.py").write_text(TRAIN)
     settings = {m.name: m.write_settings(tmp_path / f"{m.name}.json") for m in machines}
 
     with (
-        NamespaceCluster.up(len(NODES)) as cluster,
-        coordinated(
-            cluster=cluster,
-            folder=tmp_path,
-            job=f"job-{os.getpid()}-attested",
+        up(
+            tmp_path,
+            policy=json.dumps(wanted),
+            script=TRAIN,
+            hosts=len(NODES),
             run_command=run_command,
             env=clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", "")),
             fewest=len(NODES),

@@ -23,6 +23,7 @@ from securetrain.identity.trust import TrustRoot, sign_document
 from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import Ledger, events
 from securetrain.train.admitted import admitted_nodes
+from tests.launch.worlds import write_policy
 
 pytestmark = pytest.mark.dist
 
@@ -67,16 +68,17 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
-POLICY = """\
-apiVersion: securetrain.dev/policy/v1
-kind: Policy
-metadata: {{id: asks, version: 1.0.0}}
-extends: dev
-node: {{min_tier: {tier}}}
-gradients: {{mode: "off"}}
-checkpoint: {{require_lineage: false, require_clean_verdict: false}}
-chain: {{require: [{links}], depth: all}}
-"""
+
+def asking(path, *links, tier="self-asserted", depth="all"):
+    """A policy that asks for these links of a chain."""
+    write_policy(
+        path,
+        node={"min_tier": tier},
+        gradients={"mode": "off"},
+        checkpoint={"require_lineage": False, "require_clean_verdict": False},
+        chain={"require": links, "depth": depth},
+    )
+    return path
 
 
 @pytest.fixture
@@ -140,15 +142,13 @@ def test_a_run_binds_its_evidence_and_a_false_tier_is_refused(
         )
     assert kept
 
-    links = "nodes, membership, policy, job, code, environment, parents, ledger"
-    asked = tmp_path / "asked.yaml"
-    asked.write_text(POLICY.format(tier="self-asserted", links=links))
+    links = ("nodes", "membership", "policy", "job", "code", "environment", "parents", "ledger")
+    asked = asking(tmp_path / "asked.yaml", *links)
     code_, codes, all_said = verify(newest, run, asked)
     assert (code_, codes) == (0, []), all_said
 
     # What cannot be shown is missing, and no pass.
-    every = tmp_path / "every.yaml"
-    every.write_text(POLICY.format(tier="self-asserted", links=", ".join(ChainLink)))
+    every = asking(tmp_path / "every.yaml", *ChainLink)
     assert set(verify(newest, run, every)[1]) == {
         *("ST-CHAN-015", "ST-CHAN-016", "ST-CHAN-017", "ST-CHAN-020", "ST-CHAN-021"),
         "ST-CHAN-023",
@@ -157,8 +157,7 @@ def test_a_run_binds_its_evidence_and_a_false_tier_is_refused(
 
     # The measured attack: the statement says tee+gpu, and the checkpoint's own key has signed it.
     first = run.checkpoint(4)
-    strict = tmp_path / "strict.yaml"
-    strict.write_text(POLICY.format(tier="tee+gpu", links="nodes"))
+    strict = asking(tmp_path / "strict.yaml", "nodes", tier="tee+gpu")
     laptop = NodeRef(node=node.node, tier=NodeTier.TEE_GPU, ranks=[0, 1], result=node.result)
     before = lied(first, run, nodes=[laptop])
     code_, codes, _ = verify(first, run, strict)
@@ -206,10 +205,8 @@ def foreign_line(run, path, verify, tmp_path, monkeypatch):
     assert [node.tier for node in now_taken] == [NodeTier.SELF_ASSERTED]
     lied(path, run, nodes=list(taken), dataset=DatasetRef(name="prose", digest="ab" * 32))
 
-    strict, by_ledger = tmp_path / "tee.yaml", tmp_path / "by-ledger.yaml"
-    text = POLICY.replace("depth: all", "depth: checkpoint")
-    strict.write_text(text.format(tier="tee+gpu", links=""))
-    by_ledger.write_text(text.format(tier="self-asserted", links="ledger"))
+    strict = asking(tmp_path / "tee.yaml", tier="tee+gpu", depth="checkpoint")
+    by_ledger = asking(tmp_path / "by-ledger.yaml", "ledger", depth="checkpoint")
     roots = {"older": tmp_path / "older.json", "named": run.trust}
     for name, root in roots.items():
         # With the check off, the statement's own word counts: that is how it was measured.

@@ -4,7 +4,6 @@
 
 import base64
 import json
-import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -12,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from securetrain.artifacts.dataset.verified import sign_documents
 from securetrain.artifacts.lineage import proof_name
 from securetrain.artifacts.statement.statements import open_statement, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
@@ -29,12 +27,11 @@ from securetrain.identity import Chain, Role, load_certificate, trust_domain_of
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.log.node_witness import witness_key
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document
-from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import Ledger, events
-from securetrain.testing.cluster import NamespaceCluster, missing
+from securetrain.testing.cluster import missing
 from tests.launch import two_nodes
-from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
-from tests.train.jobs import documents
+from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, up
+from tests.launch.worlds import run_with_documents
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -98,6 +95,9 @@ class Trained(TwoNodes):
                 self.host(node).command(*command), env=env, stdout=err, stderr=err, text=True
             )
 
+    def wait(self, node):
+        return self.launchers[node].wait(2 * PATIENCE)
+
 
 def spki(folder, node):
     key = witness_key(NodeState(folder / f"state-{node}").witness_key)
@@ -111,42 +111,14 @@ def trained(tmp_path, run_command, clean_environment, monkeypatch):
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"{POLICY}checkpoint: {{log: {{witnesses: [{keys}], quorum: 2}}}}\n")
     (tmp_path / "job.yaml").write_text(JOB)
-    run = prepare_run(tmp_path / "run", str(policy), datetime.now(UTC)).run
-    rows = [
-        (split, f"{split}-{n}", text)
-        for split, texts in documents().items()
-        for n, text in enumerate(texts)
-    ]
-    key = PrivateKey.load(run.key("dataset"))
-    sign_documents(rows, run.dataset, name="prose", key=key, now=datetime.now(UTC))
+    run = run_with_documents(tmp_path / "run", str(policy)).run
     own = "ca = JobCA.create(policy.policy.identity.trust_domain, sys.argv[4], now())\n"
     keep = 'keep=Keeper(store=EvidenceStore(folder / "coordinator" / "evidence"))'
     code = two_nodes.COORDINATE.replace(own, CLUSTER)
     code = code.replace("vault=vault, **lease", f"vault=vault, {keep}, **lease")
     monkeypatch.setattr(two_nodes, "COORDINATE", code)
-    env = clean_environment()
-    job = f"job-{os.getpid()}-{tmp_path.name[-8:]}"
-    with (
-        NamespaceCluster.up(2) as cluster,
-        coordinated(
-            cluster=cluster, folder=tmp_path, job=job, run_command=run_command, env=env
-        ) as plain,
-    ):
-        nodes = Trained(
-            cluster=cluster,
-            folder=tmp_path,
-            port=plain.port,
-            job=job,
-            run_command=run_command,
-            env=env,
-        )
-        try:
-            for node in NODES:
-                nodes.start(node)
-            for node in NODES:
-                assert nodes.launchers[node].wait(2 * PATIENCE) == 0, nodes.err(node)[-3000:]
-        finally:
-            nodes.end()
+    with up(tmp_path, run_command=run_command, env=clean_environment(), kind=Trained) as nodes:
+        nodes.train()
     trust_the_cluster(run, tmp_path)
     return RunDir(tmp_path / "run")
 

@@ -33,13 +33,7 @@ from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.launch.checkpoint_log import CheckpointLog
 from securetrain.launch.run_setup import LOG_KEY, prepare_run
 from securetrain.ledger import Ledger, events, verify_ledger
-
-POLICY = """\
-extends: dev
-apiVersion: securetrain.dev/policy/v1
-kind: Policy
-metadata: {id: logged, version: 1.0.0, title: A test}
-"""
+from tests.launch.worlds import write_policy
 
 
 def spki(key):
@@ -53,16 +47,13 @@ class World:
         self.folder = folder
         self.now = datetime.now(UTC)
         self.keys = [witness_key(folder / f"machine-{n}" / "witness.pem") for n in range(2)]
-        witnesses = ", ".join(spki(key) for key in self.keys)
-        policy = folder / "policy.yaml"
-        policy.write_text(
-            f"{POLICY}checkpoint: {{log: {{witnesses: [{witnesses}], quorum: {quorum}}}}}\n"
-        )
-        self.made = prepare_run(folder / "run", str(policy), self.now)
+        asked = {"witnesses": [spki(key) for key in self.keys], "quorum": quorum}
+        policy = write_policy(folder / "policy.yaml", checkpoint={"log": asked})
+        self.made = prepare_run(folder / "run", policy, self.now)
         self.run = self.made.run
-        asked = self.made.policy.policy.checkpoint.log
-        assert asked is not None
-        self.asked = asked
+        found = self.made.policy.policy.checkpoint.log
+        assert found is not None
+        self.asked = found
         self.trust = TrustRoot.load(self.run.trust, self.now)
         self.run.checkpoints.mkdir()
         self.ledger = Ledger(
@@ -354,8 +345,7 @@ def test_a_log_whose_files_are_gone(world):
 
 
 def test_a_policy_without_witnesses_needs_to_know_the_machine(tmp_path):
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(f"{POLICY}checkpoint: {{log: {{}}}}\n")
+    policy = write_policy(tmp_path / "policy.yaml", checkpoint={"log": {}})
     now = datetime.now(UTC)
     with pytest.raises(UsageError, match="ST-USAG-001"):
         prepare_run(tmp_path / "none", str(policy), now)
@@ -371,11 +361,12 @@ def test_a_policy_without_witnesses_needs_to_know_the_machine(tmp_path):
 
 def test_a_log_that_others_keep(tmp_path):
     log_key, watcher = PrivateKey.generate(), PrivateKey.generate()
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(
-        f"{POLICY}checkpoint: {{log: {{origin: log.example/team, keys: [{spki(log_key)}],"
-        f" witnesses: [{spki(watcher)}]}}}}\n"
-    )
+    log = {
+        "origin": "log.example/team",
+        "keys": [spki(log_key)],
+        "witnesses": [spki(watcher)],
+    }
+    policy = write_policy(tmp_path / "policy.yaml", checkpoint={"log": log})
     made = prepare_run(tmp_path / "run", str(policy), datetime.now(UTC))
     trust = TrustRoot.load(made.run.trust, datetime.now(UTC))
     assert trust.document.log_origin == "log.example/team"

@@ -15,6 +15,7 @@ from securetrain.launch.sandbox.cgroup import NoLimitsError
 from securetrain.launch.sandbox.sandbox import PARTS
 from securetrain.launch.sandbox.trial import lacking_here
 from tests.launch.sandbox.machine import lacking
+from tests.launch.worlds import write_policy
 from tests.vocabulary import needs
 
 
@@ -74,11 +75,7 @@ def test_a_part_of_the_sandbox_that_is_lacking(told, monkeypatch, part):
 def test_limits_that_a_policy_asks_for(told, monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "lacking_here", lambda: {"limits": "no cgroup v2 is mounted"})
     policy = tmp_path / "mine.yaml"
-    policy.write_text(
-        "apiVersion: securetrain.dev/policy/v1\nkind: Policy\nextends: dev\n"
-        "metadata: {id: mine, version: 1.0.0, title: Mine}\n"
-        "host: {sandbox: required, max_tasks: 100}\n"
-    )
+    write_policy(policy, host={"sandbox": "required", "max_tasks": 100})
     code, found = told("--policy", str(policy))
     assert code == 1
     assert "no cgroup v2 is mounted" in found["policy", str(policy)]["problem"]

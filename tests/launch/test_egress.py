@@ -20,6 +20,7 @@ from securetrain.ledger import events, read_ledger
 from securetrain.policy import load_policy
 from securetrain.report.run_record import read_run
 from securetrain.testing.runs import make_run
+from tests.launch.worlds import write_policy
 from tests.vocabulary import refused
 from tests.waiting import in_time
 
@@ -328,7 +329,7 @@ def test_the_policy_takes_places(tmp_path, place):
     [
         *("*:443", "*.example:443", "hub.example", "hub.example:0", "hub.example:65536"),
         *("HUB.example:1", "https://hub.example:443", "hub.example:443/x", "a b:1", ":443"),
-        "hub.example:443\\n",
+        "hub.example:443\n",
     ],
 )
 def test_the_policy_takes_no_patterns(tmp_path, place):
@@ -376,13 +377,8 @@ def test_a_request_is_parsed_once():
 
 
 def policy_with(tmp_path, place):
-    path = tmp_path / "policy.yaml"
-    path.write_text(
-        "apiVersion: securetrain.dev/policy/v1\nkind: Policy\nextends: dev\n"
-        "metadata: {id: out, version: 1.0.0}\n"
-        f'network: {{egress: ["{place}"]}}\n'
-    )
-    return load_policy(str(path)).policy
+    path = write_policy(tmp_path / "policy.yaml", network={"egress": [place]})
+    return load_policy(path).policy
 
 
 def wait_for(ready, seconds=30):

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from securetrain.testing.cluster import missing
+from tests.launch.worlds import write_policy
 from tests.vocabulary import needs
 
 SCRIPT = """\
@@ -53,16 +54,12 @@ def test_a_worker_reaches_what_the_policy_names(launch, tmp_path):
 
         threading.Thread(target=answer, daemon=True).start()
         place = f"127.0.0.1:{server.getsockname()[1]}"
-        policy = tmp_path / "policy.yaml"
-        policy.write_text(
-            "apiVersion: securetrain.dev/policy/v1\nkind: Policy\nextends: dev\n"
-            "metadata: {id: out, version: 1.0.0}\n"
-            f'network: {{require: [overlay], egress: ["{place}"]}}\n'
-        )
+        network = {"require": ["overlay"], "egress": [place]}
+        policy = write_policy(tmp_path / "policy.yaml", network=network)
         (tmp_path / "s.py").write_text(SCRIPT)
         done = launch(
             tmp_path / "run",
-            *("--standalone", "--policy", str(policy), str(tmp_path / "s.py")),
+            *("--standalone", "--policy", policy, str(tmp_path / "s.py")),
             *(place, str(tmp_path / "said.json")),
             HTTPS_PROXY="http://192.0.2.1:3128",
         )

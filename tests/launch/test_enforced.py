@@ -4,7 +4,6 @@
 
 from datetime import UTC, datetime
 
-import msgspec
 import pytest
 
 from securetrain.core.errors import RuntimeRefusal
@@ -15,20 +14,11 @@ from securetrain.launch.elastic_agent import make_plan
 from securetrain.launch.jobnetwork import record_egress
 from securetrain.launch.run_setup import agent_ledger, prepare_run
 from securetrain.ledger import read_ledger
-from securetrain.policy import load_policy
 from securetrain.policy.schema import UnpickleMode
+from tests.launch.worlds import policy_of
 from tests.vocabulary import refused
 
 NOW = datetime.now(UTC)
-
-
-def policy_of(mode, **sections):
-    policy = load_policy("dev").policy
-    changed = {
-        name: msgspec.structs.replace(getattr(policy, name), **fields)
-        for name, fields in sections.items()
-    }
-    return msgspec.structs.replace(policy, enforcement=EnforcementMode(mode), **changed)
 
 
 @pytest.mark.parametrize("mode", EnforcementMode)

@@ -8,23 +8,20 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
 
-from securetrain.artifacts.dataset.verified import sign_documents
 from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.codes import ExitCode
 from securetrain.core.rundir import RunDir
-from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import verify_ledger
-from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
-from tests.train.jobs import JOB, documents
+from securetrain.testing.cluster import missing
+from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, up
+from tests.launch.worlds import run_with_documents
+from tests.train.jobs import JOB
 from tests.vocabulary import needs
 from tests.waiting import in_time
 
@@ -106,35 +103,13 @@ def prepare(folder, every=EVERY) -> str:
     (folder / "train.py").write_text(TRAIN)
     job = JOB.replace("steps: 6", f"steps: {STEPS}").replace("every: 3}", f"every: {every}}}", 1)
     (folder / "job.yaml").write_text(job.replace("eval: {every: 3,", "eval: {every: 0,"))
-    now = datetime.now(UTC)
-    made = prepare_run(folder / "run", str(folder / "policy.yaml"), now)
-    rows = [
-        (split, f"{split}-{n}", text)
-        for split, texts in documents().items()
-        for n, text in enumerate(texts)
-    ]
-    key = PrivateKey.load(made.run.key("dataset"))
-    sign_documents(rows, made.run.dataset, name="prose", key=key, now=now)
+    run_with_documents(folder / "run", str(folder / "policy.yaml"))
     return f"job-{os.getpid()}-{folder.name[-8:]}"
 
 
-@contextmanager
 def started(folder, run_command, env):
-    name = prepare(folder)
-    with (
-        NamespaceCluster.up(2) as cluster,
-        coordinated(
-            cluster=cluster,
-            folder=folder,
-            job=name,
-            run_command=run_command,
-            env=env,
-            fewest=1,
-            lease=LEASE,
-            kind=SharedRun,
-        ) as nodes,
-    ):
-        yield nodes
+    given = {"run_command": run_command, "env": env, "fewest": 1, "lease": LEASE}
+    return up(folder, job=prepare(folder), kind=SharedRun, **given)
 
 
 def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(

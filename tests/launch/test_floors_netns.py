@@ -27,8 +27,8 @@ from securetrain.identity.trust import TrustRoot
 from securetrain.launch.head_tracker import HeadTracker
 from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import Ledger
-from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
+from securetrain.testing.cluster import missing
+from tests.launch.two_nodes import POLICY, TwoNodes, up
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -129,28 +129,8 @@ def folder(tmp_path):
 def test_the_other_node_says_what_is_newest(folder, run_command, clean_environment):
     root, run_id = folder
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
-    job = f"job-{os.getpid()}-{root.name[-8:]}"
-    with (
-        NamespaceCluster.up(2) as cluster,
-        coordinated(
-            cluster=cluster, folder=root, job=job, run_command=run_command, env=env
-        ) as plain,
-    ):
-        nodes = Apart(
-            cluster=cluster,
-            folder=root,
-            port=plain.port,
-            job=job,
-            run_command=run_command,
-            env=env,
-        )
-        try:
-            for node in NODES:
-                nodes.start(node, run_id)
-            for node in NODES:
-                assert nodes.launchers[node].wait(PATIENCE) == 0, nodes.err(node)[-3000:]
-        finally:
-            nodes.end()
+    with up(root, run_command=run_command, env=env, kind=Apart) as nodes:
+        nodes.train(run_id)
         for rank in range(2):
             found = json.loads((root / f"node-{rank}.json").read_text())
             assert found == {"stock": 64.0, "ours": 0.0, "code": "ST-CKPT-151"}

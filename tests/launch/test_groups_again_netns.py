@@ -2,15 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A script makes its process group again and again, on two nodes of two workers."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.launch.two_nodes import POLICY, coordinated
+from securetrain.testing.cluster import missing
+from tests.launch.two_nodes import POLICY, up
 from tests.vocabulary import needs
 
 pytestmark = [pytest.mark.many, pytest.mark.dist]
@@ -58,20 +57,7 @@ def test_torchrun_meets_the_keys_of_the_last_group(tmp_path, clean_environment):
 @pytest.mark.netns
 @needs(missing)
 def test_two_nodes_make_their_group_again(tmp_path, run_command, clean_environment):
-    (tmp_path / "policy.yaml").write_text(POLICY)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    with (
-        NamespaceCluster.up(2) as cluster,
-        coordinated(
-            cluster=cluster,
-            folder=tmp_path,
-            job=f"job-again-{os.getpid()}",
-            run_command=run_command,
-            env=clean_environment(),
-        ) as nodes,
-    ):
-        for node in nodes.names:
-            nodes.start(node, "--nproc-per-node", "2", steps=ROUNDS, crash="300")
-        for node in nodes.names:
-            assert nodes.wait(node) == 0, nodes.err(node)[-3000:]
+    given = {"run_command": run_command, "env": clean_environment()}
+    with up(tmp_path, policy=POLICY, script=SCRIPT, **given) as nodes:
+        nodes.train("--nproc-per-node", "2", steps=ROUNDS, crash="300")
     assert done(tmp_path) == [f"rank-{rank}.done" for rank in range(4)]

@@ -47,6 +47,7 @@ from securetrain.rendezvous.member.client import Member
 from securetrain.rendezvous.member.identity_dir import write_identity
 from securetrain.rendezvous.wire.membership import Membership
 from securetrain.testing.runs import make_run
+from tests.rendezvous.worlds import membership_of
 
 RUN = "run-1"
 
@@ -131,22 +132,8 @@ def state(step: int) -> torch.Tensor:
 
 
 def membership(**shown: tuple[bytes, ...]) -> Membership:
-    return msgspec.convert(
-        {
-            "job": "job-1",
-            "coordinator": "spiffe://securetrain.local/job/job-1/coordinator",
-            "epoch": 3,
-            "round": 1,
-            "policy": "a" * 64,
-            "issued": "2026-06-01T12:00:00Z",
-            "members": [],
-            "floors": msgspec.to_builtins(
-                gather({name.replace("_", "-"): floors for name, floors in shown.items()})
-            ),
-        },
-        Membership,
-        strict=False,
-    )
+    floors = gather({name.replace("_", "-"): floors for name, floors in shown.items()})
+    return membership_of(epoch=3, round=1, floors=floors)
 
 
 @pytest.fixture

@@ -9,16 +9,15 @@ import json
 import re
 import secrets
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from securetrain.testing.cluster import NamespaceCluster, missing
+from securetrain.testing.cluster import missing
 from securetrain.testing.processes import run_ranks
 from tests.launch.test_eviction_netns import SharedRun
 from tests.launch.test_killed_worker import curve, prepared, train
-from tests.launch.two_nodes import NODES, POLICY, coordinated
+from tests.launch.two_nodes import NODES, POLICY, up
 from tests.train.jobs import JOB
 from tests.vocabulary import needs
 from tests.waiting import in_time
@@ -103,22 +102,11 @@ class Killed(SharedRun):
             self.launchers[node].wait()
 
 
-@contextmanager
 def started(folder, run_command, env):
     """Two hosts, one disk, and a coordinator that nobody kills, of a job of its own."""
     (folder / "ledger.jsonl").unlink(missing_ok=True)
-    with (
-        NamespaceCluster.up(2) as cluster,
-        coordinated(
-            cluster=cluster,
-            folder=folder,
-            job=f"job-{secrets.token_hex(6)}",
-            run_command=run_command,
-            env=env,
-            kind=Killed,
-        ) as nodes,
-    ):
-        yield nodes
+    job = f"job-{secrets.token_hex(6)}"
+    return up(folder, job=job, run_command=run_command, env=env, kind=Killed)
 
 
 def left_over(run):

@@ -13,15 +13,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from securetrain.artifacts.dataset.verified import sign_documents
 from securetrain.core.rundir import RunDir
-from securetrain.identity.keys import PrivateKey
-from securetrain.launch.run_setup import prepare_run
 from securetrain.testing.processes import run_ranks
 from securetrain.train.config import load_job
 from securetrain.train.run import run_job
 from securetrain.train.setup import Worker
-from tests.train.jobs import JOB, documents
+from tests.launch.worlds import run_with_documents
+from tests.train.jobs import JOB
 from tests.waiting import in_time
 
 # The built-in trainer, except that the last rank dies in the middle of its fifth step, once: the
@@ -45,14 +43,7 @@ EXACT = ("step", "loss", "grad_norm", "lr", "val_bits_per_byte", "tokens", "expe
 
 
 def prepared(folder, policy="dev"):
-    made = prepare_run(folder, policy, datetime.now(UTC))
-    rows = [
-        (split, f"{split}-{n}", text)
-        for split, texts in documents().items()
-        for n, text in enumerate(texts)
-    ]
-    key = PrivateKey.load(made.run.key("dataset"))
-    sign_documents(rows, made.run.dataset, name="prose", key=key, now=datetime.now(UTC))
+    run_with_documents(folder, policy)
     return folder
 
 

@@ -4,7 +4,6 @@
 
 import base64
 import json
-import os
 import subprocess
 from datetime import UTC, datetime
 
@@ -20,8 +19,8 @@ from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import verify_ledger
 from securetrain.policy import load_policy
-from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
+from securetrain.testing.cluster import missing
+from tests.launch.two_nodes import NODES, POLICY, TwoNodes, up
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -93,28 +92,8 @@ def test_each_node_is_a_witness_for_the_other(tmp_path, run_command, clean_envir
     (tmp_path / "train.py").write_text(TRAIN)
     prepare_run(tmp_path / "run", str(policy), datetime.now(UTC))
     run, env = RunDir(tmp_path / "run"), clean_environment()
-    job = f"job-{os.getpid()}-{tmp_path.name[-8:]}"
-    with (
-        NamespaceCluster.up(2) as cluster,
-        coordinated(
-            cluster=cluster, folder=tmp_path, job=job, run_command=run_command, env=env
-        ) as plain,
-    ):
-        nodes = Shared(
-            cluster=cluster,
-            folder=tmp_path,
-            port=plain.port,
-            job=job,
-            run_command=run_command,
-            env=env,
-        )
-        try:
-            for node in NODES:
-                nodes.start(node)
-            for node in NODES:
-                assert nodes.launchers[node].wait(PATIENCE) == 0, nodes.err(node)[-3000:]
-        finally:
-            nodes.end()
+    with up(tmp_path, run_command=run_command, env=env, kind=Shared) as nodes:
+        nodes.train()
     now = datetime.now(UTC)
     trust = TrustRoot.load(run.trust, now)
     asked = load_policy(str(policy)).policy

@@ -16,8 +16,8 @@ from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.launch.node_files import MOST_SAVES, NodeFiles, Word
 from securetrain.launch.signing_keys import handed
+from tests.launch.worlds import file_message
 
-TREE = TreeInfo.of(TreeParams())
 OTHER_TREE = TreeInfo.of(TreeParams(leaf_size=1 << 16))
 WORLD = 6
 RANKS = (2, 3, 4)
@@ -25,16 +25,9 @@ RANKS = (2, 3, 4)
 
 
 def word(rank, **changes):
-    said: dict[str, Any] = {
-        "run_id": "run-1",
-        "step": 5,
-        "save_id": "ab" * 16,
-        "world_size": WORLD,
-        "rank": rank,
-        "tree": TREE,
-        "file": RankFile(name=f"rank-{rank:05d}.bin", size=8, root="cd" * 32, rank=rank),
-    }
-    message = members.rank_message(**{**said, **changes})
+    file = RankFile(name=f"rank-{rank:05d}.bin", size=8, root="cd" * 32, rank=rank)
+    said = {"run_id": "run-1", "rank": rank, "world_size": WORLD, "file": file}
+    message = file_message(**{**said, **changes})
     return Word(said=members.read_message(message), message=message)
 
 

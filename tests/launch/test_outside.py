@@ -9,7 +9,6 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from securetrain.core.errors import RuntimeRefusal
@@ -18,8 +17,9 @@ from securetrain.launch import outside_summary
 from securetrain.launch.outside import OutsideWatch, unshielded
 from securetrain.launch.workerlog import OutsideReport, WorkerReport
 from securetrain.ledger import events
-from securetrain.policy import load_demands, load_policy, read_demands
+from securetrain.policy import load_demands, read_demands
 from securetrain.policy.expect import Expect
+from tests.launch.worlds import policy_of
 
 SHIELDED_PYTHON = [sys.executable, "-m", "securetrain", "key", "show", "a.pem"]
 
@@ -174,15 +174,6 @@ def test_where_all_is_required_the_load_does_not_happen():
 
 
 # -- the end of the run --------------------------------------------------------------------------
-
-
-def policy_of(mode=EnforcementMode.REPORT, **sections):
-    policy = load_policy("dev").policy
-    changed = {
-        name: msgspec.structs.replace(getattr(policy, name), **fields)
-        for name, fields in sections.items()
-    }
-    return msgspec.structs.replace(policy, enforcement=mode, **changed)
 
 
 STRICT = functools.partial(

@@ -91,10 +91,7 @@ def test_the_whole_life_of_a_job_on_two_machines(begin, cluster):
     """
     nodes = begin(script=TRAIN_DDP)
     with cluster.capture() as capture:
-        for node in NODES:
-            nodes.start(node, "--require", "overlay", "--max-restarts", "2", crash="0")
-        codes = [nodes.wait(node) for node in NODES]
-    assert codes == [0, 0], "\n".join(nodes.err(node)[-3000:] for node in NODES)
+        nodes.train("--require", "overlay", "--max-restarts", "2", crash="0")
 
     for node in NODES:
         applied = [event for event in nodes.events(node) if event.event == "epoch-applied"]

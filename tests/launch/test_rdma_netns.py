@@ -17,8 +17,8 @@ from rich.console import Console
 
 from securetrain.report import html, terminal
 from securetrain.report.run_record import read_run
-from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.launch.two_nodes import NODES, POLICY, TRAIN, coordinated
+from securetrain.testing.cluster import missing
+from tests.launch.two_nodes import NODES, POLICY, TRAIN, up
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -75,23 +75,13 @@ def nodes(tmp_path, clean_environment):
         ours = ["--run-dir", str(run_dir), "--output", str(tmp_path)]
         return [*launcher, "run", *ours, *arguments]
 
-    with (
-        NamespaceCluster.up(2) as cluster,
-        coordinated(
-            cluster=cluster,
-            folder=tmp_path,
-            job=f"rdma-{os.getpid()}-{tmp_path.name[-6:]}",
-            run_command=run_command,
-            env=clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", "")),
-        ) as made,
-    ):
+    env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    with up(tmp_path, run_command=run_command, env=env) as made:
         yield made
 
 
 def test_a_run_in_clear_says_so_everywhere(nodes):
-    for node in NODES:
-        nodes.start(node, "--require", "rdma-trusted")
-    assert [nodes.wait(node) for node in NODES] == [0, 0], nodes.err("node-a")[-3000:]
+    nodes.train("--require", "rdma-trusted")
     for rank, node in enumerate(NODES):
         assert "network      rdma-trusted DEGRADED (some bytes in the clear)" in nodes.err(node)
         told = (nodes.folder / f"told-{rank}").read_text().split()

@@ -27,14 +27,15 @@ from securetrain.artifacts.tree.layout import INDEX, QUARANTINE, STATEMENT
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
-from securetrain.core.vocabulary import Decision, NodeTier
+from securetrain.core.vocabulary import Decision
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole
 from securetrain.launch.restart import Restart
 from securetrain.ledger import events, verify_ledger
-from securetrain.rendezvous.wire.membership import Evicted, Member, Membership
+from securetrain.rendezvous.wire.membership import Evicted
 from securetrain.testing.clock import SettableClock
 from securetrain.testing.runs import make_run
+from tests.rendezvous.worlds import entry, membership_of
 
 START = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -73,26 +74,8 @@ def statement(created=None, **said):
 
 
 def membership(epoch, *evicted):
-    return Membership(
-        job="job-1",
-        coordinator="spiffe://securetrain.local/job/job-1/coordinator",
-        epoch=epoch,
-        round=epoch,
-        policy="a" * 64,
-        issued=at(100),
-        members=(
-            Member(
-                rank=0,
-                node="node-a",
-                certificate="a" * 64,
-                tier=NodeTier.SELF_ASSERTED,
-                result="b" * 64,
-                address="127.0.0.1",
-                local_world=1,
-            ),
-        ),
-        evicted=evicted,
-    )
+    member = entry(0, node="node-a")
+    return membership_of(member, epoch=epoch, round=epoch, issued=at(100), evicted=evicted)
 
 
 class Run:

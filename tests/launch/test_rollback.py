@@ -3,46 +3,29 @@
 """A whole run of the built-in trainer that goes back to before a rank's offence."""
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from securetrain.artifacts.dataset.verified import sign_documents
 from securetrain.core.codes import CODES
-from securetrain.identity.keys import PrivateKey
-from securetrain.launch.run_setup import prepare_run
-from tests.train.jobs import JOB, documents
+from tests.launch.worlds import run_with_documents, write_policy
+from tests.train.jobs import JOB
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 POISONED = Path(__file__).parents[1] / "guard" / "poisoned"
 FROM, STEPS = 12, 40
-POLICY = """
-apiVersion: securetrain.dev/policy/v1
-kind: Policy
-extends: dev
-metadata: {id: test, version: 1.0.0, title: test}
-gradients: {response: rollback}
-"""
+POLICY = {"gradients": {"response": "rollback"}}
 
 
 def trained(launch, tmp_path, *, poison=""):
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(POLICY)
-    made = prepare_run(tmp_path / "run", str(policy), datetime.now(UTC))
-    rows = [
-        (split, f"{split}-{n}", text)
-        for split, texts in documents().items()
-        for n, text in enumerate(texts)
-    ]
-    key = PrivateKey.load(made.run.key("dataset"))
-    sign_documents(rows, made.run.dataset, name="prose", key=key, now=datetime.now(UTC))
+    policy = write_policy(tmp_path / "policy.yaml", **POLICY)
+    made = run_with_documents(tmp_path / "run", policy)
     job = tmp_path / "job.yaml"
     text = JOB.replace("steps: 6", f"steps: {STEPS}").replace("batch_rows: 4", "batch_rows: 32")
     job.write_text(text.replace("every: 3}", "every: 4}") + "parallel: {dp_replicate: 4}\n")
     return launch(
         made.run.root,
-        *("--standalone", "--policy", str(policy), "--nproc-per-node", "4"),
+        *("--standalone", "--policy", policy, "--nproc-per-node", "4"),
         *("--pass-env", "POISON", "-m", "securetrain.train", str(job)),
         PYTHONPATH=str(POISONED),
         POISON=poison,
@@ -73,7 +56,7 @@ def test_a_run_goes_back_to_before_the_offence_and_on_without_the_rank(launch, t
 
 def test_a_script_with_checkpoints_of_its_own_is_refused_before_its_first_step(launch, tmp_path):
     policy = tmp_path / "policy.yaml"
-    policy.write_text(POLICY)
+    write_policy(policy, **POLICY)
     script = Path(__file__).parent / "unmodified" / "scripts" / "plain_ddp.py"
     done = launch(
         tmp_path / "run",

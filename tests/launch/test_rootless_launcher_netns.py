@@ -14,9 +14,9 @@ import pytest
 
 from securetrain.network import rootless
 from securetrain.network.wireguard_go import WireGuardGo
-from securetrain.testing.cluster import NamespaceCluster, missing
+from securetrain.testing.cluster import missing
 from securetrain.testing.frames import Kind, Traffic
-from tests.launch.two_nodes import CANARIES, NODES, PATIENCE, POLICY, TRAIN, coordinated
+from tests.launch.two_nodes import CANARIES, NODES, PATIENCE, POLICY, TRAIN, up
 from tests.network.ordinary_user import AS_USER, ENVIRONMENT, USER, interpreter
 from tests.vocabulary import is_below, needs
 
@@ -51,19 +51,8 @@ def nodes(folder):
             *arguments,
         ]
 
-    (folder / "policy.yaml").write_text(ROOTLESS)
-    (folder / "train.py").write_text(TRAIN)
     env = {**ENVIRONMENT, "HOME": str(folder), "OMP_NUM_THREADS": "1"}
-    with (
-        NamespaceCluster.up(2) as cluster,
-        coordinated(
-            cluster=cluster,
-            folder=folder,
-            job=f"job-{os.getpid()}-rootless",
-            run_command=run_command,
-            env=env,
-        ) as made,
-    ):
+    with up(folder, policy=ROOTLESS, script=TRAIN, run_command=run_command, env=env) as made:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, USER, USER)
         yield made
@@ -85,10 +74,7 @@ def command_line(pid):
 
 def test_an_ordinary_user_trains_on_two_machines(nodes):
     with nodes.cluster.capture() as capture:
-        for node in NODES:
-            nodes.start(node)
-        codes = [nodes.wait(node) for node in NODES]
-    assert codes == [0, 0], "\n".join(nodes.err(node)[-3000:] for node in NODES)
+        nodes.train()
     first, second = nodes.ranks()
     assert first["loss"] == second["loss"]
     for rank in (first, second):

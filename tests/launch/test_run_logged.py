@@ -17,17 +17,14 @@ from securetrain.identity.log.checkpoint import LogPolicy, open_checkpoint
 from securetrain.identity.log.store import Log
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy import load_policy
+from tests.launch.worlds import write_policy
 
 pytestmark = pytest.mark.dist
 
-POLICY = """\
-extends: dev
-apiVersion: securetrain.dev/policy/v1
-kind: Policy
-metadata: {id: logged, version: 1.0.0, title: A test}
-gradients: {mode: "off"}
-checkpoint: {log: {}, require_clean_verdict: false, require_lineage: false}
-"""
+POLICY = {
+    "gradients": {"mode": "off"},
+    "checkpoint": {"log": {}, "require_clean_verdict": False, "require_lineage": False},
+}
 
 # Saves one checkpoint and goes on until it has a proof. With an argument, then puts another history
 # in the log's place, which it can without a sandbox: it has the rights and keys of the user who
@@ -70,13 +67,13 @@ if len(sys.argv) > 1:
 
 @pytest.fixture
 def start(launch, tmp_path):
-    (tmp_path / "policy.yaml").write_text(POLICY)
+    policy = tmp_path / "policy.yaml"
+    write_policy(policy, **POLICY)
     (tmp_path / "train.py").write_text(TRAIN)
 
     def run(*arguments):
         if arguments:
-            with (tmp_path / "policy.yaml").open("a") as file:
-                file.write('host: {sandbox: "off"}\n')
+            write_policy(policy, host={"sandbox": "off"}, **POLICY)
         return launch(
             tmp_path / "run",
             *("--standalone", "--policy", str(tmp_path / "policy.yaml")),

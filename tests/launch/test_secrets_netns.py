@@ -8,8 +8,8 @@ import os
 
 import pytest
 
-from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.launch.two_nodes import NODES, POLICY, coordinated
+from securetrain.testing.cluster import missing
+from tests.launch.two_nodes import NODES, POLICY, up
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -50,25 +50,14 @@ def test_two_machines_have_a_secret_and_no_disk_ledger_or_wire_has(
     secret = tmp_path.parent / f"{tmp_path.name}-secret"
     secret.write_bytes(CANARY)
     secret.chmod(0o600)
-    (tmp_path / "policy.yaml").write_text(POLICY.replace("network:", SECRETS, 1))
-    (tmp_path / "train.py").write_text(SCRIPT)
+    policy = POLICY.replace("network:", SECRETS, 1)
     given = f"dataset-key=file:{secret} for-the-proven=file:{secret}"
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""), TEST_SECRETS=given)
     with (
-        NamespaceCluster.up(2) as cluster,
-        coordinated(
-            cluster=cluster,
-            folder=tmp_path,
-            job=f"job-{os.getpid()}-{tmp_path.name[-8:]}",
-            run_command=run_command,
-            env=env,
-        ) as nodes,
-        cluster.capture() as capture,
+        up(tmp_path, policy=policy, script=SCRIPT, run_command=run_command, env=env) as nodes,
+        nodes.cluster.capture() as capture,
     ):
-        for node in NODES:
-            nodes.start(node)
-        codes = [nodes.wait(node) for node in NODES]
-        assert codes == [0, 0], "\n".join(nodes.err(node)[-3000:] for node in NODES)
+        nodes.train()
         errors = "".join(nodes.err(node) for node in NODES)
     for rank in range(2):
         said = json.loads((tmp_path / f"rank-{rank}.json").read_text())

@@ -12,7 +12,6 @@ import pytest
 from securetrain.artifacts.lineage import head as heads
 from securetrain.artifacts.lineage.machine import Head
 from securetrain.artifacts.statement import members, statements
-from securetrain.artifacts.statement.members import rank_message
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     IndexFile,
@@ -20,15 +19,13 @@ from securetrain.artifacts.statement.statements import (
     PolicyRef,
     RankFile,
     RankSignature,
-    TreeInfo,
     digest_of,
 )
 from securetrain.artifacts.tree.layout import INDEX
 from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.core.hashtree import TreeParams
 from securetrain.core.vocabulary import NodeTier
-from securetrain.identity import dsse, words
+from securetrain.identity import dsse
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.signing import VERSION, Hello
@@ -40,10 +37,9 @@ from securetrain.ledger import WriterRole, events
 from securetrain.ledger.events import WriterRole as Role
 from securetrain.ledger.events import encode_event
 from securetrain.policy.schema import GuardResponse
+from tests.launch.worlds import SAVE, TREE, dispute_message, file_message
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-TREE = TreeInfo.of(TreeParams())
-SAVE = "ab" * 16
 NODE = "spiffe://securetrain.local/job/{}/node/a"
 
 
@@ -99,16 +95,7 @@ class Bench:
         return RankFile(name=f"rank-{rank:05d}.bin", size=8, root="cd" * 32, rank=rank)
 
     def rank_file(self, **changes):
-        said = {
-            "run_id": self.job,
-            "step": 5,
-            "save_id": SAVE,
-            "world_size": 2,
-            "rank": 0,
-            "tree": TREE,
-            "file": self.file(),
-        }
-        return rank_message(**{**said, **changes})
+        return file_message(**{"run_id": self.job, "file": self.file(), **changes})
 
     def predicate(self, *, sign=True, **changes):
         said = CheckpointPredicate(
@@ -136,17 +123,7 @@ class Bench:
         return msgspec.structs.replace(said, **given)
 
     def word(self, **changes):
-        said = {
-            "run_id": self.job,
-            "world_size": 2,
-            "rank": 0,
-            "group": words.group_digest([0, 1]),
-            "guard": 0,
-            "turn": 4,
-            "number": 1,
-            **dict.fromkeys(("piece", "table", "whole", "sent", "heard"), "ab" * 32),
-        }
-        return words.message_of(words.Word(**{**said, **changes}))
+        return dispute_message(**{"run_id": self.job, **changes})
 
     def statement(self, **changes):
         statements.sign(self.predicate(**{"nodes": [], **changes}), "step", self.key)

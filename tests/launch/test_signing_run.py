@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from securetrain.artifacts.dataset.verified import sign_documents
 from securetrain.artifacts.lineage.head import open_head, read_head
 from securetrain.artifacts.lineage.machine import HEAD
 from securetrain.artifacts.statement import members
@@ -21,10 +20,10 @@ from securetrain.core.errors import IntegrityError
 from securetrain.drills.worker_signs import ASK
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
-from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import events, key_file, read_ledger
 from securetrain.ledger.events import WriterRole
-from tests.train.jobs import JOB, documents
+from tests.launch.worlds import run_with_documents
+from tests.train.jobs import JOB
 from tests.vocabulary import refused
 
 pytestmark = pytest.mark.dist
@@ -137,14 +136,7 @@ def reading(run, trust):
 
 def test_the_trainer_and_a_script_save_without_a_key_and_speak_for_nobody_else(launch, tmp_path):
     """One job: the trainer first, then DDP in a group made anew, with our save; rank 1 lies."""
-    made = prepare_run(tmp_path / "run", "dev", datetime.now(UTC))
-    rows = [
-        (split, f"{split}-{n}", text)
-        for split, texts in documents().items()
-        for n, text in enumerate(texts)
-    ]
-    key = PrivateKey.load(made.run.key("dataset"))
-    sign_documents(rows, made.run.dataset, name="prose", key=key, now=datetime.now(UTC))
+    made = run_with_documents(tmp_path / "run")
     (tmp_path / "train.py").write_text(HIDE + TRAINER + ASK + SCRIPT)
     (tmp_path / "job.yaml").write_text(JOB)
     done = launch(

@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 
 from securetrain.artifacts.statement import node_signatures
-from securetrain.artifacts.statement.members import rank_message
 from securetrain.artifacts.statement.statements import RankFile
 from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.rundir import RunDir
 from securetrain.drills.worker_signs import TAKE_KEYS
-from securetrain.identity import signing, words
+from securetrain.identity import signing
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.signing import Ask, Hello, SigningSocket
@@ -36,7 +35,7 @@ from securetrain.launch.signing_rules import Circumstances, Judge
 from securetrain.launch.signing_service import SigningService
 from securetrain.ledger import Ledger, WriterRole, events, key_file, read_ledger
 from securetrain.ledger.events import encode_event
-from tests.launch.test_signing_rules import TREE
+from tests.launch.worlds import dispute_message, file_message
 from tests.vocabulary import refused
 
 OTHER = RankFile(name="rank-00001.bin", size=8, root="cd" * 32, rank=1)
@@ -198,29 +197,10 @@ class Launcher:
         return made
 
     def file(self, rank=0, **changes):
-        said = {
-            "run_id": self.setup.job,
-            "step": 5,
-            "save_id": "ab" * 16,
-            "world_size": 2,
-            "rank": rank,
-            "tree": TREE,
-            "file": None,
-        }
-        return rank_message(**{**said, **changes})
+        return file_message(self.setup.job, rank, **changes)
 
     def word(self, rank, number=1):
-        said = {
-            "run_id": self.setup.job,
-            "world_size": 2,
-            "rank": rank,
-            "group": words.group_digest([0, 1]),
-            "guard": 0,
-            "turn": 4,
-            "number": number,
-            **dict.fromkeys(("piece", "table", "whole", "sent", "heard"), "ab" * 32),
-        }
-        return words.message_of(words.Word(**said))
+        return dispute_message(self.setup.job, rank, number=number)
 
     def end(self):
         for one in self.puppets:

@@ -5,7 +5,6 @@ not, and everybody is told so.
 """
 
 import io
-import os
 from datetime import UTC, datetime
 from itertools import chain
 
@@ -15,8 +14,8 @@ from rich.console import Console
 
 from securetrain.report import html, terminal
 from securetrain.report.run_record import read_run
-from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.launch.two_nodes import CANARIES, NODES, POLICY, TRAIN, coordinated
+from securetrain.testing.cluster import missing
+from tests.launch.two_nodes import CANARIES, NODES, POLICY, TRAIN, up
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -39,18 +38,8 @@ network:
 def nodes(tmp_path, clean_environment, run_command):
     network = "network: {require: [overlay]}\n"
     assert network in POLICY
-    (tmp_path / "policy.yaml").write_text(POLICY.replace(network, IN_CLEAR))
-    (tmp_path / "train.py").write_text(TRAIN)
-    with (
-        NamespaceCluster.up(2) as cluster,
-        coordinated(
-            cluster=cluster,
-            folder=tmp_path,
-            job=f"store-{os.getpid()}-{tmp_path.name[-6:]}",
-            run_command=run_command,
-            env=clean_environment(),
-        ) as made,
-    ):
+    given = {"policy": POLICY.replace(network, IN_CLEAR), "script": TRAIN}
+    with up(tmp_path, run_command=run_command, env=clean_environment(), **given) as made:
         yield made
 
 

@@ -192,6 +192,13 @@ class TwoNodes:
     def wait(self, node):
         return self.launchers[node].wait(PATIENCE)
 
+    def train(self, *options, **given):
+        """Start all of them, which must end well."""
+        for node in self.names:
+            self.start(node, *options, **given)
+        codes = [self.wait(node) for node in self.names]
+        assert set(codes) == {0}, "\n".join(self.err(node)[-3000:] for node in self.names)
+
     def err(self, node):
         return (self.folder / f"{node}.err").read_text()
 
@@ -286,27 +293,32 @@ THREE = ("node-a", "node-b", "node-c")
 
 
 @contextmanager
-def three_nodes(
-    *, folder: Path, script: str, run_command, env, fewest=2, policy="", hosts=3, kind=TwoNodes
+def up(
+    folder: Path, *, policy="", script="", hosts=2, job="", names=NODES, **given
 ) -> Iterator[TwoNodes]:
-    """Three nodes for one script; the fourth of `hosts`, if there is one, runs the coordinator.
+    """A coordinator in a cluster of its own, for the job of a folder.
 
-    `policy` is added to that of two nodes.
+    Args:
+        folder: Gets ``policy.yaml`` and ``train.py``, where they are given.
+        policy: Of the job.
+        script: What the workers run.
+        hosts: So many.
+        job: Its name.
+        names: Those of the nodes.
+        given: More for `coordinated`.
     """
-    more = POLICY.replace("max_nodes: 2", "max_nodes: 3") + policy
-    (folder / "policy.yaml").write_text(more)
-    (folder / "train.py").write_text(script)
+    for name, text in (("policy.yaml", policy), ("train.py", script)):
+        if text:
+            (folder / name).write_text(text)
+    job = job or f"job-{os.getpid()}-{folder.name[-8:]}"
     with (
         NamespaceCluster.up(hosts) as cluster,
-        coordinated(
-            cluster=cluster,
-            folder=folder,
-            job=f"job-{os.getpid()}-{folder.name[-8:]}",
-            run_command=run_command,
-            env=env,
-            fewest=fewest,
-            names=THREE,
-            kind=kind,
-        ) as nodes,
+        coordinated(cluster=cluster, folder=folder, job=job, names=names, **given) as nodes,
     ):
         yield nodes
+
+
+def three_nodes(*, folder: Path, policy="", hosts=3, **given):
+    """Three nodes for one script; `policy` is added to that of two nodes."""
+    more = POLICY.replace("max_nodes: 2", "max_nodes: 3") + policy
+    return up(folder, policy=more, hosts=hosts, names=THREE, **given)

@@ -27,6 +27,7 @@ from securetrain.ledger import Ledger
 from securetrain.network import rootless
 from securetrain.policy.schema import Host
 from tests.launch.sandbox.machine import lacking
+from tests.launch.worlds import write_policy
 from tests.vocabulary import needs, refused
 
 
@@ -244,12 +245,8 @@ def test_the_user_whose_compiled_code_is_shared(monkeypatch, root, mode, named, 
 def test_workers_without_a_sandbox_are_named_at_the_start_and_at_the_end(launch, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("")
-    policy = tmp_path / "open.yaml"
-    policy.write_text(
-        "apiVersion: securetrain.dev/policy/v1\nkind: Policy\nextends: dev\n"
-        'metadata: {id: open, version: 1.0.0, title: Open}\nhost: {sandbox: "off"}\n'
-    )
-    done = launch(tmp_path / "run", "--standalone", "--policy", str(policy), str(script))
+    policy = write_policy(tmp_path / "open.yaml", host={"sandbox": "off"})
+    done = launch(tmp_path / "run", "--standalone", "--policy", policy, str(script))
     assert done.code == 0, done.err
     assert done.err.count(f"sandbox      {OFF}") == 2
     assert done.summary["sandbox"] == OFF

@@ -14,19 +14,10 @@ import pytest
 
 from securetrain.cli.verify import command
 from securetrain.core.vocabulary import NOT_SIGNED, NOT_WATCHED
+from tests.launch.worlds import write_policy
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.many, pytest.mark.timeout(1800)]
 SCRIPT = Path(__file__).with_name("scripts") / "folders.py"
-POLICY = """
-apiVersion: securetrain.dev/policy/v1
-kind: Policy
-extends: dev
-metadata: {{id: test, version: 1.0.0, title: test}}
-enforcement: {enforcement}
-host: {{sandbox: "off"}}
-gradients: {{mode: {mode}}}
-checkpoint: {{require_clean_verdict: false, load_trust: [{trust}]}}
-"""
 FLAGS = ("--sign-checkpoints", "--verify-checkpoints")
 PATIENCE = 900.0
 RANKS, STEPS = 4, 30
@@ -59,11 +50,16 @@ def start(launch, tmp_path):
             pytest.skip(f"{package} is not installed: pip install securetrain[frameworks]")
         steps, culprit = more.pop("steps", STEPS), more.pop("culprit", -1)
         ranks = more.pop("ranks", RANKS)
-        said = {"enforcement": "report", "mode": "detect", "trust": ""} | more
-        policy = tmp_path / f"{run}.yaml"
-        policy.write_text(POLICY.format(**said))
+        trust = [str(more["trust"])] if "trust" in more else []
+        policy = write_policy(
+            tmp_path / f"{run}.yaml",
+            enforcement=more.get("enforcement", "report"),
+            host={"sandbox": "off"},
+            gradients={"mode": more.get("mode", "detect")},
+            checkpoint={"require_clean_verdict": False, "load_trust": trust},
+        )
         return launch(
-            *(tmp_path / run, "--standalone", "--policy", str(policy), *flags),
+            *(tmp_path / run, "--standalone", "--policy", policy, *flags),
             *("--nproc-per-node", str(ranks), str(SCRIPT), name, str(tmp_path / out)),
             *map(str, (steps, culprit, resume)),
             patience=PATIENCE,

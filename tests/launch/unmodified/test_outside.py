@@ -18,20 +18,16 @@ from securetrain.core.vocabulary import (
     PROGRAMS_NOT_PROTECTED,
 )
 from securetrain.report import read_run
+from tests.launch.worlds import write_policy
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.timeout(1800)]
 SCRIPT = Path(__file__).with_name("scripts") / "outside.py"
-POLICY = """
-apiVersion: securetrain.dev/policy/v1
-kind: Policy
-extends: dev
-metadata: {{id: test, version: 1.0.0, title: test}}
-enforcement: {enforcement}
-host: {{sandbox: "off"}}
-gradients: {{mode: detect}}
-dataset: {{max_age_days: 9}}
-checkpoint: {{expect: {{run: another}}}}
-"""
+POLICY = {
+    "host": {"sandbox": "off"},
+    "gradients": {"mode": "detect"},
+    "dataset": {"max_age_days": 9},
+    "checkpoint": {"expect": {"run": "another"}},
+}
 RANKS = {"by-hand": 2}
 LABEL = {"by-hand": NOT_WATCHED, "load": LOADS_NOT_HELD, "program": PROGRAMS_NOT_PROTECTED}
 EVENT = {
@@ -59,12 +55,11 @@ def place_for(how, place):
 @pytest.fixture
 def start(launch, tmp_path):
     def start(how, enforcement="report"):
-        policy = tmp_path / "policy.yaml"
-        policy.write_text(POLICY.format(enforcement=enforcement))
+        policy = write_policy(tmp_path / "policy.yaml", enforcement=enforcement, **POLICY)
         place = place_for(how, tmp_path / "place")
         ranks = str(RANKS.get(how, 1))
         return launch(
-            *(tmp_path / "run", "--standalone", "--policy", str(policy)),
+            *(tmp_path / "run", "--standalone", "--policy", policy),
             *("--nproc-per-node", ranks, str(SCRIPT), str(place), how),
         )
 

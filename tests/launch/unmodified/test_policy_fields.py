@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
 from cryptography import x509
 
 from securetrain.core.vocabulary import (
@@ -39,6 +38,7 @@ from securetrain.policy import load_policy, unsigned_demands
 from securetrain.policy.enforcement import NEEDS, Needs
 from securetrain.policy.explanation import documented_fields
 from securetrain.report import read_run
+from tests.launch.worlds import write_policy
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -259,12 +259,7 @@ ROWS: dict[str, Row] = {
 
 def written(folder, *fields, **more):
     """A policy with these rows' demands."""
-    document: dict[str, Any] = {
-        "apiVersion": "securetrain.dev/policy/v1",
-        "kind": "Policy",
-        "extends": "dev",
-        "metadata": {"id": "test", "version": "1.0.0", "title": "test"},
-    }
+    document: dict[str, Any] = {}
     for field in fields:
         section, *rest = field.split(".")
         if not rest:
@@ -280,7 +275,7 @@ def written(folder, *fields, **more):
         else:
             document[section] = values
     path = folder / "policy.yaml"
-    path.write_text(yaml.safe_dump(document))
+    write_policy(path, **document)
     return path
 
 

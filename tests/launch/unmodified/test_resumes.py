@@ -13,18 +13,10 @@ import pytest
 from securetrain.cli.verify import command
 from securetrain.core.vocabulary import NOT_SIGNED
 from securetrain.report import read_run
+from tests.launch.worlds import write_policy
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.many]
 SCRIPT = Path(__file__).with_name("scripts") / "resumes.py"
-POLICY = """
-apiVersion: securetrain.dev/policy/v1
-kind: Policy
-extends: dev
-metadata: {{id: test, version: 1.0.0, title: test}}
-enforcement: {enforcement}
-host: {{sandbox: "off"}}
-checkpoint: {{require_clean_verdict: false, require_head: {head}}}
-"""
 REFUSED = {
     "altered": "ST-CKPT-130",
     "altered-safetensors": "ST-CKPT-130",
@@ -48,13 +40,14 @@ def said(text):
 
 @pytest.fixture
 def start(launch, tmp_path):
-    def start(*flags, enforcement="report", head="false"):
-        policy = tmp_path / "policy.yaml"
-        policy.write_text(POLICY.format(enforcement=enforcement, head=head))
+    def start(*flags, enforcement="report", head=False):
+        checkpoint = {"require_clean_verdict": False, "require_head": head}
+        given = {"enforcement": enforcement, "checkpoint": checkpoint}
+        policy = write_policy(tmp_path / "policy.yaml", host={"sandbox": "off"}, **given)
         saved = tmp_path / "saved"
         saved.mkdir()
         return launch(
-            *(tmp_path / "run", "--standalone", "--policy", str(policy), *flags),
+            *(tmp_path / "run", "--standalone", "--policy", policy, *flags),
             *("--nproc-per-node", "2", str(SCRIPT), str(saved)),
         )
 
@@ -123,7 +116,7 @@ def test_saves_are_signed_and_what_somebody_altered_is_refused(
 
 
 def test_a_demand_that_signed_files_do_not_meet_refuses_the_save(start):
-    done = start("--sign-checkpoints", enforcement="require", head="true")
+    done = start("--sign-checkpoints", enforcement="require", head=True)
     assert done.code == 1
     assert done.summary["code"] == "ST-RUNT-022"
     assert "checkpoint.require_head are not met by signed files" in done.err

@@ -12,28 +12,22 @@ import pytest
 from securetrain.cli.verify import command
 from securetrain.core.vocabulary import NOT_WATCHED
 from securetrain.report import read_run
+from tests.launch.worlds import write_policy
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 SCRIPTS = Path(__file__).with_name("scripts")
 STEPS = 30
-OFF = 'mode: "off"'
-POLICY = """
-apiVersion: securetrain.dev/policy/v1
-kind: Policy
-extends: dev
-metadata: {{id: test, version: 1.0.0, title: test}}
-checkpoint: {{require_clean_verdict: false}}
-gradients: {{{settings}}}
-"""
+OFF = {"mode": "off"}
 
 
 @pytest.fixture
 def start(launch, tmp_path):
-    def start(script, *arguments, settings="mode: detect", ranks=4, flags=(), run="run"):
-        policy = tmp_path / "policy.yaml"
-        policy.write_text(POLICY.format(settings=settings))
+    def start(script, *arguments, settings=None, ranks=4, flags=(), run="run"):
+        given = {"gradients": settings or {"mode": "detect"}}
+        given["checkpoint"] = {"require_clean_verdict": False}
+        policy = write_policy(tmp_path / "policy.yaml", **given)
         return launch(
-            *(tmp_path / run, "--standalone", "--policy", str(policy), *flags),
+            *(tmp_path / run, "--standalone", "--policy", policy, *flags),
             *("--nproc-per-node", str(ranks), str(SCRIPTS / script), *map(str, arguments)),
         )
 
@@ -79,7 +73,7 @@ def test_it_ruins_all_weights_without_the_guard(start):
 
 @pytest.mark.many
 def test_the_words_of_a_dispute_are_signed_kept_and_verified(start, capsys):
-    done = start("disputed_ddp.py", 8, settings="response: exclude-rank")
+    done = start("disputed_ddp.py", 8, settings={"response": "exclude-rank"})
     assert done.code == 0, done.err
     (said,) = done.events("reduction-disputed")
     assert said.details["pairs"] == "0-1"
@@ -103,7 +97,7 @@ def test_the_words_of_a_dispute_are_signed_kept_and_verified(start, capsys):
 def test_a_rank_that_is_killed_inside_a_dispute_ends_the_run_and_nobody_else_is_named(
     start, moment
 ):
-    done = start("disputed_ddp.py", 8, moment, settings="response: exclude-rank")
+    done = start("disputed_ddp.py", 8, moment, settings={"response": "exclude-rank"})
     assert done.code != 0
     assert "SIGKILL" in done.err
     assert "rank 2" in done.err
@@ -138,7 +132,7 @@ def test_a_script_that_wraps_nothing_is_told_at_once_and_at_the_end(start):
 
 @pytest.mark.many
 def test_a_policy_that_requires_the_guard_refuses_its_first_step(start):
-    done = start("unwrapped.py", 5, settings="require_watched: true", ranks=2)
+    done = start("unwrapped.py", 5, settings={"require_watched": True}, ranks=2)
     assert done.code == 1
     assert "ST-GRAD-020" in done.err
     assert "steps" not in done.out, "no step was made"
@@ -243,7 +237,7 @@ def test_buffers_of_a_foreign_script_are_compared_and_a_liars_are_not_taken(
 @pytest.mark.parametrize("required", [False, True])
 def test_deepspeed_is_said_not_to_be_watched_or_refused(start, required):
     needed("deepspeed")
-    settings = "require_watched: true" if required else "mode: detect"
+    settings = {"require_watched": True} if required else None
     done = start("deepspeed_zero.py", 3, 1, ranks=2, settings=settings)
     why = "DeepSpeed is not watched"
     assert done.err.count(f"securetrain rank 0: {NOT_WATCHED}: {why}") == 1

@@ -13,31 +13,26 @@ from securetrain.cli.verify import command
 from securetrain.core.vocabulary import NOT_SIGNED, Boundary
 from securetrain.report import read_run
 from securetrain.report.model import BoundaryState
+from tests.launch.worlds import write_policy
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 SCRIPT = Path(__file__).with_name("scripts") / "saves.py"
-POLICY = """
-apiVersion: securetrain.dev/policy/v1
-kind: Policy
-extends: dev
-metadata: {{id: test, version: 1.0.0, title: test}}
-enforcement: {enforcement}
-host: {{sandbox: "off"}}
-gradients: {{mode: detect}}
-checkpoint: {{require_rank_signatures: true, require_head: true}}
-"""
+POLICY = {
+    "host": {"sandbox": "off"},
+    "gradients": {"mode": "detect"},
+    "checkpoint": {"require_rank_signatures": True, "require_head": True},
+}
 WAYS = {"dcp": "dcp.save", "async": "dcp.async_save", "torch": "torch.save", "handle": "torch.save"}
 
 
 @pytest.fixture
 def start(launch, tmp_path):
     def start(*arguments, enforcement="report", steps=2, ranks=2):
-        policy = tmp_path / "policy.yaml"
-        policy.write_text(POLICY.format(enforcement=enforcement))
+        policy = write_policy(tmp_path / "policy.yaml", enforcement=enforcement, **POLICY)
         saved = tmp_path / "saved"
         saved.mkdir()
         return launch(
-            *(tmp_path / "run", "--standalone", "--policy", str(policy)),
+            *(tmp_path / "run", "--standalone", "--policy", policy),
             *("--nproc-per-node", str(ranks), str(SCRIPT), str(saved), str(steps), *arguments),
         )
 

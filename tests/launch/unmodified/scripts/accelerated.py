@@ -2,34 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same with Accelerate: gradient accumulation, clipping, a schedule.
 
-Arguments: steps, the poisoned rank (-1: none), factors of its loss after a sixth of the steps,
-seeds. It trains once for each factor and seed.
+Arguments: those of `worlds`.
 """
 
 # mypy: ignore-errors
 
-import sys
-
 import torch
 from accelerate import Accelerator
 from torch import nn
-
-
-class Rows(torch.utils.data.Dataset):
-    """Rows whose labels a teacher draws: no model predicts all of them."""
-
-    def __init__(self, number, seed):
-        generator = torch.Generator().manual_seed(seed)
-        teacher = torch.randn(16, 4, generator=torch.Generator().manual_seed(7))
-        self.x = torch.randn(number, 16, generator=generator)
-        chances = (self.x @ teacher / 2).softmax(dim=1)
-        self.y = torch.multinomial(chances, 1, generator=generator).flatten()
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, index):
-        return self.x[index], self.y[index]
+from worlds import Rows, trainings
 
 
 def train(steps, culprit, factor, seed):
@@ -56,16 +37,7 @@ def train(steps, culprit, factor, seed):
         return float(nn.functional.cross_entropy(model(held_out.x), held_out.y))
 
 
-def main():
-    steps, culprit = int(sys.argv[1]), int(sys.argv[2])
-    accelerator = Accelerator(cpu=True)
-    for factor in sys.argv[3].split(","):
-        for seed in sys.argv[4].split(","):
-            result = train(steps, culprit, float(factor), int(seed))
-            if accelerator.is_main_process:
-                sys.stdout.write(f"held-out {factor} {seed} {result}\n")
-    accelerator.end_training()
-
-
 if __name__ == "__main__":
-    main()
+    started = Accelerator(cpu=True)
+    trainings(train)
+    started.end_training()

@@ -8,11 +8,11 @@ seeds, a folder. It trains once for each factor and seed.
 
 # mypy: ignore-errors
 
-import os
 import sys
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from worlds import trainings
 
 LETTERS = 12
 
@@ -83,14 +83,5 @@ def train(steps, culprit, factor, seed):
         return float(trainer.model(input_ids=held_out, labels=held_out).loss)
 
 
-def main():
-    steps, culprit = int(sys.argv[1]), int(sys.argv[2])
-    for factor in sys.argv[3].split(","):
-        for seed in sys.argv[4].split(","):
-            result = train(steps, culprit, float(factor), int(seed))
-            if os.environ["RANK"] == "0":
-                sys.stdout.write(f"held-out {factor} {seed} {result}\n")
-
-
 if __name__ == "__main__":
-    main()
+    trainings(train)

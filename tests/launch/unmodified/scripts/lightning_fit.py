@@ -14,23 +14,7 @@ import sys
 import lightning
 import torch
 from torch import nn
-
-
-class Rows(torch.utils.data.Dataset):
-    """Rows whose labels a teacher draws: no model predicts all of them."""
-
-    def __init__(self, number, seed):
-        generator = torch.Generator().manual_seed(seed)
-        teacher = torch.randn(16, 4, generator=torch.Generator().manual_seed(7))
-        self.x = torch.randn(number, 16, generator=generator)
-        chances = (self.x @ teacher / 2).softmax(dim=1)
-        self.y = torch.multinomial(chances, 1, generator=generator).flatten()
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, index):
-        return self.x[index], self.y[index]
+from worlds import Rows, trainings
 
 
 class Task(lightning.LightningModule):
@@ -76,14 +60,5 @@ def train(steps, culprit, factor, seed):
         return float(nn.functional.cross_entropy(task.model(held_out.x), held_out.y))
 
 
-def main():
-    steps, culprit = int(sys.argv[1]), int(sys.argv[2])
-    for factor in sys.argv[3].split(","):
-        for seed in sys.argv[4].split(","):
-            result = train(steps, culprit, float(factor), int(seed))
-            if os.environ["RANK"] == "0":
-                sys.stdout.write(f"held-out {factor} {seed} {result}\n")
-
-
 if __name__ == "__main__":
-    main()
+    trainings(train)

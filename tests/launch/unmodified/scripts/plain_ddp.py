@@ -2,27 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plain DDP script, as people write them. One rank may be poisoned.
 
-Arguments: steps, the poisoned rank (-1: none), factors of its loss after a sixth of the steps,
-seeds. It trains once for each factor and seed.
+Arguments: those of `worlds`.
 """
 
 # mypy: ignore-errors
-
-import sys
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-
-def batch(seed, number=32):
-    """Rows whose labels a teacher draws: no model predicts all of them."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(number, 16, generator=generator)
-    teacher = torch.randn(16, 4, generator=torch.Generator().manual_seed(7))
-    chances = (x @ teacher / 2).softmax(dim=1)
-    return x, torch.multinomial(chances, 1, generator=generator).flatten()
+from worlds import batch, trainings
 
 
 def train(steps, culprit, factor, seed):
@@ -44,16 +33,7 @@ def train(steps, culprit, factor, seed):
         return float(nn.functional.cross_entropy(model(x), y))
 
 
-def main():
-    steps, culprit = int(sys.argv[1]), int(sys.argv[2])
-    dist.init_process_group("gloo")
-    for factor in sys.argv[3].split(","):
-        for seed in sys.argv[4].split(","):
-            result = train(steps, culprit, float(factor), int(seed))
-            if dist.get_rank() == 0:
-                sys.stdout.write(f"held-out {factor} {seed} {result}\n")
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    dist.init_process_group("gloo")
+    trainings(train)
+    dist.destroy_process_group()
