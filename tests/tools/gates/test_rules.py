@@ -130,6 +130,7 @@ CASES = [
         {**LONE, "house/a/thin.py": CODE},
         {**LONE, "house/a/thin.py": "if __name__ == '__main__':\n    x = 1\n"},
     ),
+    (modules.lone, "house/a/m.py", {**FACE, "house/a/n.py": "from house.a import f\n"}, FACE),
     (  # by a lazy face: the name's only reader is of another room
         modules.lone,
         "house/a/m.py",
@@ -362,19 +363,6 @@ def test_a_second_one_by_its_files_name_and_a_table_that_names_what_is_gone(tmp_
     assert found == ["house/store.py::store", "house/mirror.py::store", "house/my_store.py::store"]
 
 
-def test_the_table_of_concepts_names_what_is_there():
-    assert not [f for f in concepts.second_ones(planted_nothing()) if "not there" in f.says]
-
-
-def planted_nothing():
-    """Our own tree, of which no file is read."""
-    from tools.gates.tree import Tree
-
-    tree = Tree()
-    tree.sources.clear()
-    return tree
-
-
 @pytest.mark.parametrize(
     ("code", "is_dangerous"),
     [
@@ -438,7 +426,9 @@ def test_a_block_that_no_longer_fits_is_seen():
         pages.Block("x.py", pages.NEW, "one\n").applied("one\n")
 
 
-def test_words_of_names():
+def test_words_of_names(tmp_path):
     assert words.words_of("TDXQuote") == ["tdx", "quote"]
     assert words.words_of("own_past2") == ["own", "past"]
-    assert not words.known_words(planted_nothing()) & words.BANNED
+    known = words.known_words(planted(tmp_path, {words.PAGE: "the desk of a judge"}))
+    assert known >= {"judge", "dataset"}
+    assert not known & words.BANNED

@@ -7,10 +7,10 @@ from itertools import product
 
 import pytest
 
-from tests.tools.gates.worlds import HEADER, planted
+from tests.tools.gates.worlds import HEADER, git, planted
 from tools.gates.__main__ import LIST, faults_of, grown, main
 from tools.gates.history import History
-from tools.gates.rules import pages
+from tools.gates.rules import commits, pages
 from tools.gates.rules.budgets import FILE, RAISE, Budgets
 from tools.gates.table import Gate
 from tools.gates.violations import Fault
@@ -83,6 +83,22 @@ def test_a_gate_is_introduced_once(run):
     assert code == 0
     assert list(json.loads((root / LIST).read_text())["parameters"].values()) == [9]
     assert run(WIDE, "--introduce", "parameters")[0] == 1
+
+
+def test_a_clone_is_judged_with_its_history(run):
+    marked = {commits.MARKER: HEADER}
+    _, _, root = run(marked)
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "tools/gates: add them\n\nNothing held the house small.")
+    (root / "note").touch()
+    git(root, "add", "note")
+    git(root, "commit", "-q", "-m", "A note was added")
+    code, out, _ = run(marked | {LIST: json.dumps({"words": {"house/b.py": 1}})})
+    assert code == 1
+    assert "A note was added: it has no body" in out
+    assert "list: words: house/b.py grew" in out
+    assert "gates: 1 commits were looked at" in out
 
 
 def test_a_list_in_conflict_is_a_sentence(run):

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The list of violations shrinks and never grows; budgets are raised with a reason."""
 
-import subprocess
-
 import pytest
 
+from tests.tools.gates.worlds import git
 from tools.gates import violations
 from tools.gates.history import History
 from tools.gates.rules import commits
@@ -95,11 +94,6 @@ def test_a_budget_is_raised_with_a_new_reason_only():
 # --- history -------------------------------------------------------------------------------------
 
 WHY = "The reason why, with its figures."
-
-
-def git(root, *words):
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
-    subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small trees with a package of their own, in which a violation is planted."""
 
+import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from pathlib import Path
@@ -32,3 +33,9 @@ def planted(root: Path, files: Mapping[str, str]) -> Tree:
 def places(check: Callable[[Tree], Iterable[Fault]], tree: Tree) -> list[str]:
     """The places of a gate's faults, with ``house`` for the package."""
     return [fault.where.replace(tree.top, "house") for fault in check(tree)]
+
+
+def git(root: Path, *words: str) -> None:
+    """Run git as an author who is nobody."""
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
+    subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True)

@@ -68,7 +68,7 @@ def known_words(tree: Tree) -> frozenset[str]:
 
 
 def _fault(where: str, name: str, known: frozenset[str]) -> Iterator[Fault]:
-    unknown = [w for w in words_of(name) if w in BANNED or not _is_known(w, known)]
+    unknown = [w for w in words_of(name) if not _is_known(w, known)]
     if unknown:
         yield Fault(where, f"{', '.join(unknown)}: not a word of the vocabulary")
 
