@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None, tree: Tree | None = None) -> in
         print(f"{LIST} or {budgets.FILE}: {error}: take either side of a conflict, then {SHRINK}")
         return 2
     found = {gate.name: list(gate.check(tree)) for gate in GATES}
+    if History(tree.root).blind:  # what is listed is neither there nor gone: it was not looked at
+        found["commit"] = [Fault(where, "", n) for where, n in listed.get("commit", {}).items()]
     if options.introduce:
         return _introduce(options.introduce, found, listed, path)
     if options.shrink:
@@ -57,7 +59,6 @@ def _judge(
     history = History(tree.root)
     lines = [line for gate in GATES for line in faults_of(gate, found[gate.name], listed)]
     lines += list(grown(history, listed, tree))
-    lines += [f"commit: {f.where}: {f.says}" for f in commits.messages(history)]
     for line in lines:
         print(line)
     warned = list(modules.long(tree))

@@ -9,6 +9,7 @@ from typing import Final
 from tools.gates.rules import (
     budgets,
     builders,
+    commits,
     concepts,
     faces,
     modules,
@@ -119,6 +120,7 @@ GATES: Final = (
     ),
     Gate("code", text.codes, "give it a row (docs/contributing/refusal-code.md)", listed=False),
     Gate("recipe", pages.blocks, "change the page to fit the code", listed=False),
+    Gate("commit", commits.messages, "reword it, before it is pushed: git commit --amend"),
     Gate("where", pages.paths, "name the path that answers the question now", listed=False),
     Gate("count", pages.counts, "say it in words, or let a tool write the page", listed=False),
 )

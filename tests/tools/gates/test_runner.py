@@ -96,9 +96,15 @@ def test_a_clone_is_judged_with_its_history(run):
     git(root, "commit", "-q", "-m", "A note was added")
     code, out, _ = run(marked | {LIST: json.dumps({"words": {"house/b.py": 1}})})
     assert code == 1
-    assert "A note was added: it has no body" in out
+    assert "commit: A note was added: " in out
     assert "list: words: house/b.py grew" in out
     assert "gates: 1 commits were looked at" in out
+    listed = {LIST: json.dumps({"commit": {"A note was added": 1, "gone": 1}})}
+    _, out, _ = run(marked | listed)
+    assert "commit: A note" not in out, "it was pushed before there was a list"
+    assert "commit: gone is listed and gone" in out
+    (root / ".git").rename(root / "no-git")
+    assert "commit: gone" not in run(marked | listed)[1], "nothing was looked at"
 
 
 def test_a_list_in_conflict_is_a_sentence(run):

@@ -4,7 +4,7 @@
 
 import pytest
 
-from tests.tools.gates.worlds import git
+from tests.tools.gates.worlds import git, planted
 from tools.gates import violations
 from tools.gates.history import History
 from tools.gates.rules import commits
@@ -124,10 +124,10 @@ def test_commits_are_judged_from_the_marker_on(clone):
         "Lists are written",
         "list: write it",
     ]
-    says = [fault.says for fault in commits.messages(history, "marker")]
-    assert len(says) == 2
-    assert "no body" in says[0]
-    assert "area" in says[1]
+    (fault,) = commits.messages(planted(clone, {}), "marker")
+    assert fault.where == "Lists are written"
+    assert "no body" in fault.says
+    assert "area" in fault.says
 
 
 def test_earlier_lists_are_those_of_head_its_parent_and_where_the_branch_left_main(clone):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tools.gates.history import History
+from tools.gates.tree import Tree
 from tools.gates.violations import Fault
 
 MARKER: Final = "tools/gates/rules/commits.py"
@@ -38,10 +39,11 @@ class Commit:
     body: str
 
 
-def messages(history: History, marker: str = MARKER) -> Iterator[Fault]:
-    """Commits since the marker whose messages are not in the form."""
-    for commit in since(history, marker):
-        yield from (Fault(f"{commit.name[:10]} {commit.subject}", says) for says in faults(commit))
+def messages(tree: Tree, marker: str = MARKER) -> Iterator[Fault]:
+    """Commits since the marker whose messages are not in the form, each with all that it lacks."""
+    for commit in since(History(tree.root), marker):
+        if says := "; ".join(faults(commit)):
+            yield Fault(commit.subject, f"{commit.name[:10]}: {says}")
 
 
 def since(history: History, marker: str = MARKER) -> list[Commit]:
