@@ -12,7 +12,7 @@ WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test suite test-fast test-slow test-compat durations test-gpu lint types bench campaign docs fuzz mutate release clean system-packages
+.PHONY: help quickstart test suite test-fast check test-slow test-compat durations test-gpu lint types bench campaign docs fuzz mutate release clean system-packages
 
 help:  ## Show this text
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -71,9 +71,11 @@ test: $(VENV)/.dev  ## Lint, type-check, check the layers, run all tests
 suite: $(VENV)/.dev system-packages lint
 	$(PYTEST) --flaky tests/flaky.json -m "not gpu and not many and not compat"
 
-test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q \
-	  -m "not gpu and not dist and not slow and not netns and not tpm and not many and not compat"
+test-fast: $(VENV)/.dev  ## Every test of less than 50 ms, without processes (under two minutes)
+	$(BIN)/python -m pytest -n auto --dist worksteal -q --fast
+
+check: $(VENV)/.dev  ## The fast tests of a room and of what imports it: make check ROOM=guard
+	@$(BIN)/python -m tools.check $(ROOM)
 
 test-slow: $(VENV)/.frameworks  ## What make test leaves out: eight ranks and more, other frameworks, long campaigns
 	$(BIN)/python -m pytest -m "many and not compat"
@@ -83,7 +85,7 @@ test-compat: $(VENV)/.dev  ## Other frameworks, each in its environment (.compat
 	@status=0; $(BIN)/python -m tools.frameworks $(if $(ONLY),--only $(ONLY)) || status=1; \
 	  $(BIN)/python tools/compatibility.py && exit $$status
 
-durations: $(VENV)/.dev  ## Keep the CPU seconds of every file of tests (tests/durations.json)
+durations: $(VENV)/.dev  ## Keep what files and tests need (tests/durations.json): test-fast follows from it
 	$(PYTEST) -m "not gpu and not many and not compat" -q --keep-durations
 
 test-gpu: $(VENV)/.dev  ## The tests that need a GPU

@@ -26,7 +26,12 @@ settings.load_profile("unhurried")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--keep-durations", action="store_true", help="keep the CPU seconds of every file of tests"
+        "--keep-durations", action="store_true", help="keep what the files and tests of it need"
+    )
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="leave out what was measured to be slow, or is marked so",
     )
     parser.addoption(
         "--keep-compatibility",

@@ -77,3 +77,54 @@ def test_what_grew_is_named_whatever_the_machines_speed():
     assert durations.grown({"a": 10.0, "b": 10.0, "c": 40.0}, kept) == [("c", 40.0, 10.0)]
     assert durations.grown({**kept, "new": 4.0}, kept) == [("new", 4.0, 0.0)]
     assert durations.grown({"a": 1.0, "b": 1.0, "c": 4.0}, kept) == []
+
+
+PLANTED = """
+import subprocess, time
+def test_fast(): pass
+def test_busy():
+    end = time.process_time() + 0.2
+    while time.process_time() < end: pass
+def test_asleep(): time.sleep(1.0)
+def test_process(): subprocess.run(["true"], check=True)
+"""
+
+
+@pytest.mark.slow
+def test_what_is_not_fast_is_named_once_and_left_out_when_it_is_kept(tmp_path):
+    """A pytest of its own, whose root is a folder with the plugin and its record."""
+    (tmp_path / "tests").mkdir()
+    for name in ("durations.py", "conftest.py"):
+        text = (ROOT / "tests" / name).read_text()
+        (tmp_path / "tests" / name).write_text(text)
+    for name in ("environments.py", "flaky.py", "vocabulary.py"):
+        (tmp_path / "tests" / name).symlink_to(ROOT / "tests" / name)
+    record = tmp_path / "tests" / "durations.json"
+    record.write_text('{"files": {}, "tests": {"tests/gone.py::test_gone": 9.0}}')
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = --import-mode=importlib\nmarkers = needs: of tests"
+    )
+    planted = tmp_path / "tests" / "test_planted.py"
+    planted.write_text(PLANTED)
+
+    def run(*options: str) -> str:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    slow = ["test_asleep", "test_busy", "test_process"]
+    said = run("--fast")
+    assert "4 passed" in said
+    assert [name for name in slow if f"test_planted.py::{name}: " in said] == slow
+    assert "test_planted.py::test_fast: " not in said
+    run("--keep-durations", "-n", "1")
+    kept = durations.read(record)["tests"]
+    assert sorted(kept) == [f"tests/test_planted.py::{name}" for name in slow]
+    assert "1 passed, 3 deselected" in run("--fast")
+    planted.write_text(PLANTED.replace("def test_fast(): pass", "raise SystemExit(7)"))
+    (tmp_path / "tests" / "test_other.py").write_text("def test_other(): pass")
+    assert "1 passed" in run("--fast"), "a file of slow tests only is not imported"
