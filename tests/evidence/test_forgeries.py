@@ -85,8 +85,8 @@ def test_no_forgery_is_lost():
         item, _, rows = line.removeprefix("counted ").rpartition(" ")
         by_file[item.partition("::")[0]] += int(rows)
     found: Counter[str] = Counter()
-    for file, rows in by_file.items():
-        found[str(Path(file).parent)] += rows
+    for file, count in by_file.items():
+        found[str(Path(file).parent)] += count
     assert found.total() >= GOAL
     lost = {place: (found[place], floor) for place, floor in FLOOR.items() if found[place] < floor}
     assert not lost, f"fewer forgeries than there were (found, floor): {lost}"

@@ -3,6 +3,7 @@
 """CPUs as a node's evidence, with collateral from a cache; the first tests are the controls."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -238,6 +239,6 @@ def test_a_log_that_is_not_of_these_registers():
 def test_a_guest_without_secure_boot():
     guest = bootlogs.good_guest(b"\0")
     log, registers = bootlogs.encode(guest, (bootlogs.SHA384,)), bootlogs.rtmrs(guest)
-    off = {"log": log, "registers": registers}
+    off: dict[str, Any] = {"log": log, "registers": registers}
     vocabulary.refused(AttestationError, "ST-ATTS-208", logged, **off)
     assert logged(**off, secure_boot=False).submodule.claims["secure_boot"] is False

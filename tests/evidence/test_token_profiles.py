@@ -11,7 +11,7 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.token_profiles import JUDGES, Claims, Facts, TokenProfile, nras_device
 from tests import vocabulary
 from tests.evidence.honest_tokens import AZURE, AZURE_TEE, EAR, GOOGLE, MODULE, NRAS, device
-from tests.tables import each
+from tests.tables import each, forgeries
 
 MISSING = object()
 
@@ -178,11 +178,12 @@ WRONG: list[tuple[TokenProfile, dict[str, Any], str, Any]] = [
 ]
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("profile", "claims", "path", "value"),
-    WRONG,
-    ids=[f"{p.value} {path} {'missing' if v is MISSING else v}" for p, _, path, v in WRONG],
+@forgeries(
+    "id, profile, claims, path, value",
+    *(
+        (f"{row[0].value} {row[2]} {'missing' if row[3] is MISSING else row[3]}", *row)
+        for row in WRONG
+    ),
 )
 def test_claims_that_are_not_what_they_must_be(profile, claims, path, value):
     judge(profile, claims)
@@ -224,17 +225,11 @@ WRONG_DEVICES: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("path", "value"),
-    WRONG_DEVICES,
-    ids=[f"{path} {'missing' if v is MISSING else v}"[:80] for path, v in WRONG_DEVICES],
-)
+@forgeries("path, value", *WRONG_DEVICES)
 def test_devices_that_are_not_what_they_must_be(path, value):
-    with pytest.raises(AttestationError) as error:
-        nras_device(Claims(changed(device(), path, value), "token"), "GPU-0")
-    assert error.value.code == "ST-ATTS-809"
-    assert path.partition("/")[0] in error.value.where
+    claims = Claims(changed(device(), path, value), "token")
+    error = vocabulary.refused(AttestationError, "ST-ATTS-809", nras_device, claims, "GPU-0")
+    assert path.partition("/")[0] in error.where
 
 
 def test_a_switch_needs_a_switchs_report():

@@ -8,6 +8,7 @@
 import hashlib
 import random
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -104,7 +105,7 @@ def appraise(
     )
 
 
-def refused(code: str, sender: Sender, pcr10: bytes, **how: object) -> AttestationError:
+def refused(code: str, sender: Sender, pcr10: bytes, **how: Any) -> AttestationError:
     return vocabulary.refused(AttestationError, code, appraise, sender, pcr10, **how)
 
 

@@ -88,11 +88,9 @@ def job(tmp_path, monkeypatch):
 
 def test_a_required_sandbox_that_lacks_something(job):
     run, start, events = job
-    for mode, options in (
-        (SandboxMode.REQUIRED, {}),
-        (SandboxMode.PREFERRED, {"requires_sandbox": True}),
-        (SandboxMode.OFF, {"requires_sandbox": True}),
-    ):
+    needs: dict[str, Any] = {"requires_sandbox": True}
+    for mode in (SandboxMode.REQUIRED, SandboxMode.PREFERRED, SandboxMode.OFF):
+        options = {} if mode is SandboxMode.REQUIRED else needs
         error = refused(RuntimeRefusal, "ST-RUNT-020", start, mode, **options)
         assert "Landlock (none)" in error.what
     assert Started.closed == 3
