@@ -7,6 +7,7 @@ that name below ``tests``. Beside them run the test files of other rooms that im
 modules, or a module that imports one, directly or by a name of a face.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -41,11 +42,16 @@ def tests_of(tree: Tree, room: str) -> list[str]:
     package = f"{tree.top}.{room.replace('/', '.')}"
     inside = {one for one in tree.modules if one == package or one.startswith(f"{package}.")}
     concerned = inside | {by for one in inside for by in tree.importers.get(one, ())}
+    tops = {one.split(".")[1] for one in concerned}  # parsing every test takes longer than a leaf's
+    named = re.compile(rf"\b{tree.top}(\.({'|'.join(sorted(tops))})\b| import )")
     return [
         one.path
         for one in tree.tests
         if one.name.startswith("test_")
-        and (one.path.startswith(f"tests/{room}/") or concerned & taken(tree, one))
+        and (
+            one.path.startswith(f"tests/{room}/")
+            or (named.search(one.text) and concerned & taken(tree, one))
+        )
     ]
 
 
