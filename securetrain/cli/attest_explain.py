@@ -31,6 +31,6 @@ what was signed.
 def explain(result: str, output: str) -> int:
     """Say in words which rule RESULT broke, on which register and entry, and what to do."""
     from securetrain.attest.fleet import explain as explained
-    from securetrain.report import explanations
+    from securetrain.report import evidence
 
-    return emit(explanations.page(explained(result)), output)
+    return emit(evidence.explained(explained(result)), output)

@@ -114,7 +114,7 @@ def google(
     from securetrain.attest.fleet import change_values, key_text, set_google
     from securetrain.core.files import read_file
     from securetrain.identity import open_signer
-    from securetrain.report import reference_values
+    from securetrain.report import values
 
     def texts(name: str) -> list[str]:
         found = (read_file(Path(one), _PEM_LIMIT) for one in said[name])
@@ -144,4 +144,4 @@ def google(
             state=state,
             new=new,
         )
-    return emit(reference_values.values_page(made, file, now), output)
+    return emit(values.values_page(made, file, now), output)

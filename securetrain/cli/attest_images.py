@@ -69,7 +69,7 @@ def images(  # noqa: PLR0917 - click passes every option
     from securetrain.attest.fleet import accept_images, change_values, key_text
     from securetrain.core.files import read_file
     from securetrain.identity import open_signer
-    from securetrain.report import reference_values
+    from securetrain.report import values
 
     now, key = datetime.now(UTC), open_signer(key_name, asker(None))
     keys = [read_file(Path(name), _LIMIT).decode("ascii", "replace") for name in policy_keys]
@@ -83,4 +83,4 @@ def images(  # noqa: PLR0917 - click passes every option
             lifetime=None,
             state=state,
         )
-    return emit(reference_values.values_page(made, file, now), output)
+    return emit(values.values_page(made, file, now), output)

@@ -77,11 +77,11 @@ def values() -> None:
 def show(file: Path, signed_by: tuple[str, ...], output: str) -> int:
     """Show what FILE says, its signature verified."""
     from securetrain.attest.session import read_reference_values
-    from securetrain.report import reference_values
+    from securetrain.report import values
 
     with closing(fleet_memory()) as state:
         found = read_reference_values(file, signed_by, state).values
-    return emit(reference_values.values_page(found, file, datetime.now(UTC)), output)
+    return emit(values.values_page(found, file, datetime.now(UTC)), output)
 
 
 @values.command(name="retire", epilog=EPILOG)
@@ -229,10 +229,10 @@ def sign(
 def diff(file: Path, other: Path | None, signed_by: tuple[str, ...], output: str) -> int:
     """Show what changed from FILE to OTHER; with FILE alone, from the edition before it to it."""
     from securetrain.attest.fleet import compare_files
-    from securetrain.report import reference_values
+    from securetrain.report import values
 
     old, new = (None, file) if other is None else (file, other)
-    return emit(reference_values.differences(list(compare_files(old, new, signed_by)), new), output)
+    return emit(values.differences(list(compare_files(old, new, signed_by)), new), output)
 
 
 def _change(  # noqa: PLR0917 - what both commands are given
@@ -245,7 +245,7 @@ def _change(  # noqa: PLR0917 - what both commands are given
 ) -> int:
     from securetrain.attest.fleet import change_values, compare, key_text
     from securetrain.identity import open_signer
-    from securetrain.report import reference_values
+    from securetrain.report import values
 
     now, key = datetime.now(UTC), open_signer(key_name, asker(None))
     found: list[Difference] = []
@@ -265,4 +265,4 @@ def _change(  # noqa: PLR0917 - what both commands are given
             lifetime=timedelta(days=days) if days is not None else None,
             state=state,
         )
-    return emit(reference_values.changed_page(found, made, file, now), output)
+    return emit(values.changed_page(found, made, file, now), output)

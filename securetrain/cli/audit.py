@@ -145,7 +145,7 @@ def command(
     )
     from securetrain.core.files import write_atomic
     from securetrain.policy import load_policy
-    from securetrain.report import findings
+    from securetrain.report import ENDINGS, findings, written
 
     if words == ("nonce",):
         return emit(_nonce(sources), output)
@@ -178,18 +178,18 @@ def command(
     if baseline is not None:
         result = compare(result, baseline, policy, new_only=new_only)
     unknown_skips = set(policy.host.skip_checks) - {check.id for check in checks}
-    page = findings.findings(result, checks, unknown_skips, everything=everything)
+    page = findings.findings(result, checks, unknown_skips)
     for file in outputs:
-        write_atomic(file, findings.written(page, file.suffix).encode())
-    return emit(page, output)
+        write_atomic(file, written(page, ENDINGS[file.suffix]).encode())
+    return emit(page, output, verbose=everything)
 
 
 def _nonce(sources: Sources | None) -> "Document":
     """``audit nonce``: the question of one audit."""
-    from securetrain.report import check_page
+    from securetrain.report import checks
 
     nonce, expires = issue_nonce(sources, datetime.now(UTC))
-    return check_page.issued(nonce, expires)
+    return checks.issued(nonce, expires)
 
 
 def _pin(file: Path | None, key: str | None, used: "_Used") -> "Document":
@@ -198,13 +198,13 @@ def _pin(file: Path | None, key: str | None, used: "_Used") -> "Document":
     from securetrain.cli.passphrase import asker
     from securetrain.core.files import write_atomic
     from securetrain.identity import open_signer
-    from securetrain.report import check_page
+    from securetrain.report import checks
 
     if file is None or key is None:
         raise click.UsageError("securetrain audit pins --pins FILE --pins-key KEY")
     pins = pins_of(*used)
     write_atomic(file, sign_pins(pins, open_signer(key, asker(None))))
-    return check_page.pinned(pins, file)
+    return checks.pinned(pins, file)
 
 
 def _unpinned(file: Path, key: str, used: "_Used") -> "list[tuple[str, str]]":
@@ -220,11 +220,11 @@ def _unpinned(file: Path, key: str, used: "_Used") -> "list[tuple[str, str]]":
 def _new(words: tuple[str, ...], folder: Path | None) -> "Document":
     """``audit new ID``: a check of one's own, with its fixtures, to be changed."""
     from securetrain.audit import scaffold
-    from securetrain.report import check_page
+    from securetrain.report import checks
 
     match words:
         case ("new", check_id) if re.fullmatch(r"ST-[A-Z0-9]{3}-[0-9]{3}", check_id):
-            return check_page.scaffolded(scaffold(check_id, folder or Path("checks")))
+            return checks.scaffolded(scaffold(check_id, folder or Path("checks")))
         case ("new", *_):
             raise click.UsageError("securetrain audit new ID, with an ID as in ST-ABC-001")
         case ("nonce", *_):
@@ -235,22 +235,20 @@ def _new(words: tuple[str, ...], folder: Path | None) -> "Document":
 
 def _explained(check_id: str, checks: "Sequence[Check]") -> "Document":
     from securetrain.audit import NOT_JUDGED
-    from securetrain.report import check_page
+    from securetrain.report import checks as answers
 
     for check in checks:
         if check.id == check_id.upper():
-            return check_page.explanation(check)
+            return answers.explanation(check)
     if (one := NOT_JUDGED.get(check_id.upper())) is not None:
-        return check_page.unanswered(check_id.upper(), one)
+        return answers.unanswered(check_id.upper(), one)
     raise click.UsageError(f"there is no check {check_id}; securetrain audit --list shows them all")
 
 
 def _refuse_endings(outputs: tuple[Path, ...]) -> None:
     """Before anything is collected: the ending of a file's name says its format."""
-    from securetrain.report import findings
+    from securetrain.report import ENDINGS
 
     for file in outputs:
-        if file.suffix not in findings.ENDINGS:
-            raise click.UsageError(
-                f"--out {file}: its name must end in {' '.join(findings.ENDINGS)}"
-            )
+        if file.suffix not in ENDINGS:
+            raise click.UsageError(f"--out {file}: its name must end in {' '.join(ENDINGS)}")

@@ -55,11 +55,11 @@ def init(
 ) -> int:
     """Make a cluster CA in FOLDER: its key (0600), certificate, and empty revocation list."""
     from securetrain.identity import ClusterCA
-    from securetrain.report import authority
+    from securetrain.report import keys
 
     secret = new_passphrase(passphrase_file) if encrypt or passphrase_file else None
     cluster = ClusterCA.create(folder, trust_domain, datetime.now(UTC), secret)
-    return emit(authority.made(cluster, folder, encrypted=secret is not None), output)
+    return emit(keys.made(cluster, folder, encrypted=secret is not None), output)
 
 
 @command.command(name="issue", epilog=EPILOG)
@@ -88,7 +88,7 @@ def issue(  # noqa: PLR0917 - click passes options by name
 ) -> int:
     """Issue a node's identity for one job, or the folder for the job's coordinator."""
     from securetrain.rendezvous.member import issue_identity
-    from securetrain.report import authority
+    from securetrain.report import keys
 
     if bool(node) == coordinator:
         raise click.UsageError("give either --node NAME or --coordinator")
@@ -97,12 +97,12 @@ def issue(  # noqa: PLR0917 - click passes options by name
     target = out or Path(f"{job}-{node or 'coordinator'}")
     if coordinator:
         cluster.export(job, target, datetime.now(UTC), unlock)
-        return emit(authority.coordinator(job, target), "text")
+        return emit(keys.coordinator(job, target), "text")
     ca = cluster.job(job, datetime.now(UTC), unlock)
     now, lifetime = datetime.now(UTC), timedelta(minutes=minutes)
     made = issue_identity(cluster, ca, node, target, now, lifetime=lifetime)
     serial = made.certificate.serial_number
-    return emit(authority.identity(made.spiffe, target, serial, now + lifetime), "text")
+    return emit(keys.identity(made.spiffe, target, serial, now + lifetime), "text")
 
 
 @command.command(name="revoke", epilog=EPILOG)
@@ -127,7 +127,7 @@ def revoke(  # noqa: PLR0917 - click passes options by name
     Coordinators that use this folder evict it within seconds. Others need the new revoked.json.
     """
     from securetrain.identity import Kind
-    from securetrain.report import authority
+    from securetrain.report import keys
 
     if sum(map(bool, (node, serial, job))) != 1:
         raise click.UsageError("give one of --node NAME, --serial HEX and --job ID")
@@ -136,7 +136,7 @@ def revoke(  # noqa: PLR0917 - click passes options by name
     kind, name = next((kind, name) for kind, name in named.items() if name or kind is Kind.SERIAL)
     key = unlocker(cluster, passphrase_file)()
     found = cluster.revoke(kind, name, reason, datetime.now(UTC), key)
-    return emit(authority.revoked(kind, name, found.number), output)
+    return emit(keys.revoked(kind, name, found.number), output)
 
 
 @command.command(name="list", epilog=EPILOG)
@@ -144,9 +144,9 @@ def revoke(  # noqa: PLR0917 - click passes options by name
 @json_option
 def show(folder: Path, output: str) -> int:
     """List what was issued and what is revoked."""
-    from securetrain.report import authority
+    from securetrain.report import keys
 
-    return emit(authority.listed(_open(folder), datetime.now(UTC)), output)
+    return emit(keys.listed(_open(folder), datetime.now(UTC)), output)
 
 
 def _open(folder: Path) -> "ClusterCA":

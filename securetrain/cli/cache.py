@@ -36,9 +36,9 @@ def command() -> None:
 def list_command(output: str) -> int:
     """Show every cache, the one that was used last first."""
     from securetrain.launch import list_caches, this_node
-    from securetrain.report import compiled
+    from securetrain.report import machine
 
-    return emit(compiled.listed(list_caches(this_node(os.environ))), output)
+    return emit(machine.caches(list_caches(this_node(os.environ))), output)
 
 
 @command.command(epilog=EPILOG)
@@ -47,6 +47,6 @@ def list_command(output: str) -> int:
 def clear(names: tuple[str, ...], output: str) -> int:
     """Remove the caches whose names begin with NAME; all when none is given."""
     from securetrain.launch import clear_caches, this_node
-    from securetrain.report import compiled
+    from securetrain.report import machine
 
-    return emit(compiled.cleared(clear_caches(this_node(os.environ), names)), output)
+    return emit(machine.cleared(clear_caches(this_node(os.environ), names)), output)

@@ -107,7 +107,7 @@ def init(  # noqa: PLR0917 - click passes options by name
     from securetrain.artifacts.catalogue import create
     from securetrain.core.files import write_atomic
     from securetrain.identity import open_signer, read_public
-    from securetrain.report import catalogues
+    from securetrain.report import signatures
 
     ask = asker(passphrase_file)
     data = create(
@@ -119,7 +119,7 @@ def init(  # noqa: PLR0917 - click passes options by name
         now=datetime.now(UTC),
     )
     write_atomic(out, data, replace=False)
-    return emit(catalogues.begun(folder, out, threshold, len(signers)), "text")
+    return emit(signatures.begun(folder, out, threshold, len(signers)), "text")
 
 
 @command.command(name="add", epilog=EPILOG)
@@ -146,7 +146,7 @@ def add(  # noqa: PLR0917 - click passes options by name
     from securetrain.artifacts.catalogue import Entry, read_signed
     from securetrain.core.errors import UsageError
     from securetrain.identity import load_trust
-    from securetrain.report import catalogues
+    from securetrain.report import signatures
 
     editor, now = _editor(folder, root), datetime.now(UTC)
     place, base = path.resolve(), folder.resolve()
@@ -167,7 +167,7 @@ def add(  # noqa: PLR0917 - click passes options by name
         kind=str(found.kind),
     )
     editor.put(name, entry, opened.statement_size)
-    return emit(catalogues.drafted(editor, folder), output)
+    return emit(signatures.drafted(editor, folder), output)
 
 
 @command.command(name="remove", epilog=EPILOG)
@@ -177,11 +177,11 @@ def add(  # noqa: PLR0917 - click passes options by name
 @json_option
 def remove(folder: Path, name: str, root: Path, output: str) -> int:
     """Draft that NAME means nothing any more."""
-    from securetrain.report import catalogues
+    from securetrain.report import signatures
 
     editor = _editor(folder, root)
     editor.drop(name)
-    return emit(catalogues.drafted(editor, folder), output)
+    return emit(signatures.drafted(editor, folder), output)
 
 
 @command.command(name="sign", epilog=EPILOG)
@@ -204,13 +204,13 @@ def sign(  # noqa: PLR0917 - click passes options by name
     """
     from securetrain.artifacts.catalogue import Term
     from securetrain.identity import open_signer
-    from securetrain.report import catalogues
+    from securetrain.report import signatures
 
     editor, ask = _editor(folder, root), asker(passphrase_file)
-    changes = catalogues.changes(editor)
+    changes = signatures.changes(editor)
     signers = [open_signer(name, ask) for name in keys]
     published = editor.sign(signers, Term(now=datetime.now(UTC), days=days))
-    page = catalogues.signed(editor, folder, changes, published=published)
+    page = signatures.signed(editor, folder, changes, published=published)
     return emit(page, output)
 
 
@@ -220,9 +220,9 @@ def sign(  # noqa: PLR0917 - click passes options by name
 @json_option
 def show(folder: Path | str, root: Path, output: str) -> int:
     """Print what the catalogue in FOLDER (or at a URL, or in an OCI layout) names, verified."""
-    from securetrain.report import catalogues
+    from securetrain.report import signatures
 
-    return emit(catalogues.shown(open_catalogue(folder, root).entries(), folder), output)
+    return emit(signatures.shown(open_catalogue(folder, root).entries(), folder), output)
 
 
 @command.command(name="export", epilog=EPILOG)
@@ -231,10 +231,10 @@ def show(folder: Path | str, root: Path, output: str) -> int:
 @_ROOT
 def export(folder: Path, layout: Path, root: Path) -> int:
     """Write the published metadata as the new OCI layout LAYOUT."""
-    from securetrain.report import catalogues
+    from securetrain.report import signatures
 
     _editor(folder, root).export(layout)
-    return emit(catalogues.exported(layout), "text")
+    return emit(signatures.exported(layout), "text")
 
 
 def open_catalogue(place: Path | str, root: Path) -> "Catalogue":

@@ -38,7 +38,7 @@ def command(policy_name: str, output: str) -> int:
     install.
     """
     from securetrain.launch import diagnose
-    from securetrain.report import diagnosis
+    from securetrain.report import machine
 
     found = diagnose(policy_name, os.environ, datetime.now(UTC))
-    return emit(diagnosis.page(found), output)
+    return emit(machine.diagnosis(found), output)

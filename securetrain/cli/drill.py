@@ -29,7 +29,7 @@ def command(ids: tuple[str, ...], listing: bool, workdir: Path | None, output: s
 
     from securetrain.core.errors import UsageError
     from securetrain.drills import DRILLS, run_drill
-    from securetrain.report import attacks
+    from securetrain.report import runs
 
     unknown = [name for name in ids if name not in DRILLS]
     if unknown:
@@ -40,7 +40,7 @@ def command(ids: tuple[str, ...], listing: bool, workdir: Path | None, output: s
             f"name one of {', '.join(DRILLS)}",
         )
     if listing:
-        return emit(attacks.catalogue(list(DRILLS.values())), output)
+        return emit(runs.catalogue(list(DRILLS.values())), output)
     console = Console()
     results = []
     with tempfile.TemporaryDirectory(prefix="securetrain-drill-") as temporary:
@@ -49,6 +49,6 @@ def command(ids: tuple[str, ...], listing: bool, workdir: Path | None, output: s
                 result = run_drill(name, (workdir or Path(temporary)) / name)
             results.append(result)
             if output == "text":
-                attacks.show(result, result.error())
+                emit(runs.drill(result, result.error()), output)
     problems = {result.problem for result in results if not result.ok}
-    return emit(attacks.results(results, problems), output)
+    return emit(runs.results(results, problems), output)

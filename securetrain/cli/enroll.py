@@ -63,7 +63,7 @@ def token(  # noqa: PLR0917 - click passes options by name
     from securetrain.identity import ClusterCA
     from securetrain.rendezvous.coordinator import make_token
     from securetrain.rendezvous.member import parse_endpoint
-    from securetrain.report import authority
+    from securetrain.report import keys
 
     now = datetime.now(UTC)
     cluster = ClusterCA.load(folder, now)
@@ -78,7 +78,7 @@ def token(  # noqa: PLR0917 - click passes options by name
         )
     ends = now + timedelta(minutes=minutes)
     made = make_token(cluster, ca, node, parse_endpoint(where, "--address"), ends)
-    return emit(authority.token(made, node, job, ends), output)
+    return emit(keys.token(made, node, job, ends), output)
 
 
 @command.command(name="join", epilog=EPILOG)
@@ -92,10 +92,10 @@ def join(text: str, out: Path, bundle: Path | None, output: str) -> int:
     from securetrain.identity import TEXT_LIMIT, parse_token
     from securetrain.rendezvous.member import enroll
     from securetrain.rendezvous.wire import REPORT_LIMIT
-    from securetrain.report import authority
+    from securetrain.report import keys
 
     line = sys.stdin.read(TEXT_LIMIT + 1) if text == "-" else text
     report = read_file(bundle, REPORT_LIMIT) if bundle is not None else b""
     identity = enroll(parse_token(line), out, clock=lambda: datetime.now(UTC), report=report)
     ends = identity.certificate.not_valid_after_utc
-    return emit(authority.joined(identity.spiffe, out, ends), output)
+    return emit(keys.joined(identity.spiffe, out, ends), output)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from securetrain.attest.fleet import Desk, Intake, Roots, Rule
     from securetrain.attest.session import SealedState
     from securetrain.rendezvous.coordinator import FleetService
-    from securetrain.report import admissions
+    from securetrain.report import DeskAnnouncer
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -164,7 +164,7 @@ def admit(
     from securetrain.attest.fleet import Guest, check_guests, make_fleet_tokens, read_guests
     from securetrain.core.errors import UsageError
     from securetrain.core.files import PRIVATE_FILE, write_atomic
-    from securetrain.report import admissions
+    from securetrain.report import DeskAnnouncer, fleet
 
     if (node is None) == (list_file is None):
         raise click.UsageError("name --node or --csv")
@@ -183,7 +183,7 @@ def admit(
     with ExitStack() as stack:
         kept, state = stack.enter_context(fleet_desk())
         kept.configure(now, roots=desk.pinned())
-        voice = admissions.DeskAnnouncer(as_json=output == "json")
+        voice = DeskAnnouncer(as_json=output == "json")
         running = (
             stack.enter_context(_listening(kept, state, desk, listen, voice)) if listen else None
         )
@@ -196,8 +196,8 @@ def admit(
             kept, guests, _endpoint(address), ends=ends, now=datetime.now(UTC), replace=replace
         )
         if out is not None:
-            write_atomic(out, admissions.tokens_file(tokens), mode=PRIVATE_FILE, replace=False)
-        emit(admissions.tokens_page(tokens, out, ends), output)
+            write_atomic(out, fleet.tokens_file(tokens), mode=PRIVATE_FILE, replace=False)
+        emit(fleet.tokens_page(tokens, out, ends), output)
         if running is None:
             return int(ExitCode.OK)
         with told_to_stop() as stop:
@@ -212,13 +212,13 @@ def admit(
 @json_option
 def serve(*, listen: str, desk: _DeskOptions, output: str) -> int:
     """Be the desk at which machines prove themselves, until a signal comes."""
-    from securetrain.report import admissions
+    from securetrain.report import DeskAnnouncer
 
     desk.check()
     now = datetime.now(UTC)
     with fleet_desk() as (kept, state):
         kept.configure(now, roots=desk.pinned())
-        voice = admissions.DeskAnnouncer(as_json=output == "json")
+        voice = DeskAnnouncer(as_json=output == "json")
         with _listening(kept, state, desk, listen, voice) as running:
             kept.configure(now, address=_address(kept, desk.advertise or running.address))
             voice.ready(running.address, kept.key.key_id)
@@ -241,7 +241,7 @@ def _listening(
     state: "SealedState",
     options: _DeskOptions,
     listen: str,
-    voice: "admissions.DeskAnnouncer",
+    voice: "DeskAnnouncer",
 ) -> Iterator[_Running]:
     """The desk, for as long as the context lasts."""
     from securetrain.attest.fleet import CurrentValues, Rule, key_text
@@ -303,7 +303,7 @@ def open_intake(
 def _finish(kept: "Desk", running: _Running, nodes: list[str], output: str) -> int:
     """All have come: show what waits, ask, and sign."""
     from securetrain.attest.fleet import key_text, lesson
-    from securetrain.report import admissions
+    from securetrain.report import fleet
 
     waiting = kept.waiting(nodes)
     intake = running.intake
@@ -311,7 +311,7 @@ def _finish(kept: "Desk", running: _Running, nodes: list[str], output: str) -> i
         return int(ExitCode.OK)
     values = intake.current() if intake is not None else None
     lessons = [lesson(values, one, kept.roots, datetime.now(UTC)) for one in waiting]
-    page = admissions.waiting_page(lessons, [], full=False)
+    page = fleet.waiting_page(lessons, [], full=False)
     if intake is None or running.rule is not None or output == "json":
         emit(page, output)
         return int(ExitCode.INCOMPLETE)
@@ -319,7 +319,7 @@ def _finish(kept: "Desk", running: _Running, nodes: list[str], output: str) -> i
     if not click.confirm(f"Sign these {len(waiting)} into {intake.path}?", err=True):
         return int(ExitCode.INCOMPLETE)
     taken = intake.sign(kept, waiting)
-    return emit(admissions.taken_page(taken, intake.path, key_text(intake.key.public)), output)
+    return emit(fleet.taken_page(taken, intake.path, key_text(intake.key.public)), output)
 
 
 def _address(kept: "Desk", given: str) -> str:

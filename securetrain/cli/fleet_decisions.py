@@ -30,9 +30,9 @@ Exit codes: 0 shown; 1 the ledger was changed, or cannot be read; 2 bad command 
 @json_option
 def decisions(nodes: tuple[str, ...], output: str) -> int:
     """Verify the desk's ledger and show it; of NODES or of all."""
-    from securetrain.report import admissions
+    from securetrain.report import fleet
 
     with fleet_desk() as (desk, _):
         found = desk.decisions()
     chosen = [one for one in found if not nodes or one.body.event.subject in nodes]
-    return emit(admissions.decisions_page(chosen), output)
+    return emit(fleet.decisions_page(chosen), output)

@@ -46,7 +46,7 @@ def join(text: str, attester: str, state: Path | None, output: str) -> int:
     from securetrain.attest.fleet import default_state, parse_fleet_token
     from securetrain.identity import TEXT_LIMIT
     from securetrain.rendezvous.member import join_fleet
-    from securetrain.report import admissions
+    from securetrain.report import fleet
 
     line = sys.stdin.read(TEXT_LIMIT + 1) if text == "-" else text
     joined = join_fleet(
@@ -56,4 +56,4 @@ def join(text: str, attester: str, state: Path | None, output: str) -> int:
         environ=os.environ,
         clock=lambda: datetime.now(UTC),
     )
-    return emit(admissions.joined_page(joined), output)
+    return emit(fleet.joined_page(joined), output)

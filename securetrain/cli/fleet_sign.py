@@ -40,7 +40,7 @@ def show(
 ) -> int:
     """Show what was proven and waits, and what signing it would add; of NODES or of all."""
     from securetrain.attest.fleet import CurrentValues, lesson
-    from securetrain.report import admissions
+    from securetrain.report import fleet
 
     if (values is None) != (not signed_by):
         raise click.UsageError("name --reference-values and --signed-by, or neither")
@@ -49,7 +49,7 @@ def show(
         to_come = [one.node for one in desk.tokens() if not one.used]
         now, roots = datetime.now(UTC), desk.roots
         lessons = [lesson(known, one, roots, now) for one in desk.waiting(nodes)]
-    return emit(admissions.waiting_page(lessons, to_come, full=bool(nodes)), output)
+    return emit(fleet.waiting_page(lessons, to_come, full=bool(nodes)), output)
 
 
 @click.command(name="sign", epilog=EPILOG, short_help="Sign what machines have proven.")
@@ -77,7 +77,7 @@ def sign(
 ) -> int:
     """Sign what NODES have proven into the reference values."""
     from securetrain.attest.fleet import Rule, key_text
-    from securetrain.report import admissions
+    from securetrain.report import fleet
 
     if everything == bool(nodes):
         raise click.UsageError("name nodes, or --all")
@@ -90,7 +90,7 @@ def sign(
             if missing := sorted(set(nodes) - {one.node for one in waiting}):
                 raise click.UsageError(f"{missing[0]}: nothing of it waits")
             taken = intake.sign(desk, waiting)
-    return emit(admissions.taken_page(taken, values, key_text(intake.key.public)), output)
+    return emit(fleet.taken_page(taken, values, key_text(intake.key.public)), output)
 
 
 @click.command(name="reject", epilog=EPILOG, short_help="Throw away what a machine has proven.")

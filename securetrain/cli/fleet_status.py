@@ -47,10 +47,11 @@ def status(
     """Show a fleet: nodes, groups, tiers, leases, last evidence, bars, and what is about to end."""
     from securetrain.attest.fleet import fleet_status
     from securetrain.policy import load_policy
-    from securetrain.report import machines
+    from securetrain.report import fleet
+    from securetrain.report import html as page
 
     policy = load_policy(policy_name) if policy_name is not None else None
     with closing(fleet_memory()) as state:
         found = fleet_status(state, datetime.now(UTC), policy=policy, runs=runs, ca=ca_folder)
-    written = machines.write_status(found, html) if html is not None else None
-    return emit(machines.status_page(found, written), output)
+    written = page.write(fleet.status_page(found), html) if html is not None else None
+    return emit(fleet.status_page(found, written), output)

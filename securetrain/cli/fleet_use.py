@@ -41,7 +41,7 @@ def use(url: str, key_file: Path | None, output: str) -> int:
     """
     from securetrain.attest.session import use_database
     from securetrain.launch import this_node
-    from securetrain.report import machines
+    from securetrain.report import fleet
 
     with closing(use_database(this_node(os.environ).fleet, url, key_file)) as state:
-        return emit(machines.moved(state.place), output)
+        return emit(fleet.moved(state.place), output)

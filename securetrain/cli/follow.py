@@ -58,7 +58,7 @@ def command(
     from datetime import UTC, datetime
 
     from securetrain.integrations import DEFAULTS, check_trackers, follow_run, open_tracker
-    from securetrain.report import telling
+    from securetrain.report import runs, written
 
     check_trackers(trackers)
     for name, value in DEFAULTS.items():
@@ -90,7 +90,8 @@ def command(
         sleep=pause,
     )
     as_json = watch_stdin or output == "json"
-    click.echo(telling.render(followed, run_dir, as_json=as_json), file=report)
+    said = written(runs.followed(followed, run_dir), "json" if as_json else "text")
+    click.echo(said, file=report, nl=False)
     problem = followed.problem
     if problem is not None:
         if not as_json:

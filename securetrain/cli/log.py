@@ -79,11 +79,11 @@ def command() -> None:
 def init(folder: Path, origin: str, key: str, passphrase_file: Path | None, output: str) -> int:
     """Begin an empty log in FOLDER."""
     from securetrain.identity.log import Log, vkey
-    from securetrain.report import transparency
+    from securetrain.report import keys
 
     signer = _signer(key, passphrase_file)
     Log.create(folder, origin, signer)
-    page = transparency.begun(folder, origin, vkey(origin, signer.public))
+    page = keys.begun(folder, origin, vkey(origin, signer.public))
     return emit(page, output)
 
 
@@ -106,7 +106,7 @@ def append(  # noqa: PLR0917 - click passes options by name
     from securetrain.core.files import read_file
     from securetrain.identity.dsse import ENVELOPE_LIMIT
     from securetrain.identity.log import entry_of
-    from securetrain.report import transparency
+    from securetrain.report import keys
 
     trust = _trust(trust_path)
     log = _log(folder, trust)
@@ -114,7 +114,7 @@ def append(  # noqa: PLR0917 - click passes options by name
         entry_of(read_file(path, ENVELOPE_LIMIT), trust.keys, str(path)) for path in envelopes
     ]
     first = log.append_entries(entries, _signer(key, passphrase_file))
-    return emit(transparency.appended(envelopes, first), output)
+    return emit(keys.appended(envelopes, first), output)
 
 
 @command.command(name="checkpoint", epilog=EPILOG)
@@ -130,7 +130,7 @@ def checkpoint(folder: Path, trust_path: Path, whole: bool, add: Path | None, ou
     """Show what the log in FOLDER says now, if it and enough witnesses signed it."""
     from securetrain.core.files import read_file
     from securetrain.identity.log import note, open_checkpoint
-    from securetrain.report import transparency
+    from securetrain.report import keys
 
     log = _log(folder, _trust(trust_path))
     if add is not None:
@@ -140,7 +140,7 @@ def checkpoint(folder: Path, trust_path: Path, whole: bool, add: Path | None, ou
         log.verify_all()
     data = log.state()[1].encode()
     found = open_checkpoint(data, log.policy, datetime.now(UTC), str(folder))
-    return emit(transparency.checkpoint(found, data.decode()), output)
+    return emit(keys.checkpoint(found, data.decode()), output)
 
 
 @command.command(name="prove", epilog=EPILOG)
@@ -155,7 +155,7 @@ def prove(folder: Path, envelope: Path, trust_path: Path, out: Path | None, outp
     from securetrain.core.files import read_file, write_atomic
     from securetrain.identity.dsse import ENVELOPE_LIMIT
     from securetrain.identity.log import SUFFIX, entry_of, verify_logged
-    from securetrain.report import transparency
+    from securetrain.report import keys
 
     trust = _trust(trust_path)
     log = _log(folder, trust)
@@ -169,7 +169,7 @@ def prove(folder: Path, envelope: Path, trust_path: Path, out: Path | None, outp
     verify_logged(data, proof, trust.keys, log.policy, datetime.now(UTC), str(folder))
     target = out or envelope.with_name(f"{envelope.name}{SUFFIX}")
     write_atomic(target, proof)
-    return emit(transparency.proof(index, target), output)
+    return emit(keys.proof(index, target), output)
 
 
 @command.command(name="verify", epilog=EPILOG)
@@ -193,7 +193,7 @@ def verify(
     from securetrain.core.files import read_file
     from securetrain.identity.dsse import ENVELOPE_LIMIT
     from securetrain.identity.log import LIMIT, SUFFIX, LogPolicy, verify_logged
-    from securetrain.report import transparency
+    from securetrain.report import keys
 
     trust = _trust(trust_path)
     age = None if max_age_hours is None else timedelta(hours=max_age_hours)
@@ -206,7 +206,7 @@ def verify(
         datetime.now(UTC),
         str(source),
     )
-    return emit(transparency.logged(found), output)
+    return emit(keys.logged(found), output)
 
 
 @command.command(name="witness", epilog=EPILOG)
@@ -240,7 +240,7 @@ def witness(  # noqa: PLR0917 - click passes options by name
     seen is never signed, and is kept in the state's folder as proof.
     """
     from securetrain.identity.log import Witness, request_for
-    from securetrain.report import transparency
+    from securetrain.report import keys
 
     log = _log(folder, _trust(trust_path))
     origin = log.policy.origin
@@ -249,7 +249,7 @@ def witness(  # noqa: PLR0917 - click passes options by name
     line = node.cosign(request_for(log, node.seen(origin)), datetime.now(UTC))
     kept = 0 if only_print else log.add_cosignatures(text, [line])
     size = node.seen(origin)
-    page = transparency.cosigned(origin, size, str(line), added=kept > 0, alone=only_print)
+    page = keys.cosigned(origin, size, str(line), added=kept > 0, alone=only_print)
     return emit(page, output)
 
 
@@ -265,10 +265,10 @@ def witness_key(output: str) -> int:
 
     from securetrain.identity.log import witness_key as read_witness_key
     from securetrain.launch import this_node
-    from securetrain.report import transparency
+    from securetrain.report import keys
 
     path = this_node(os.environ).witness_key
-    return emit(transparency.witness_key(read_witness_key(path), path), output)
+    return emit(keys.witness_key(read_witness_key(path), path), output)
 
 
 def _signer(name: str, passphrase_file: Path | None) -> "Signer":

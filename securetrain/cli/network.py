@@ -43,6 +43,6 @@ def gc(state: Path | None, output: str) -> int:
     """
     from securetrain.launch import collect_groups
     from securetrain.network import STATE, collect
-    from securetrain.report import leftovers
+    from securetrain.report import machine
 
-    return emit(leftovers.collected(collect(state or STATE), collect_groups()), output)
+    return emit(machine.leftovers(collect(state or STATE), collect_groups()), output)

@@ -38,11 +38,11 @@ def lint(file: str, output: str) -> int:
     """
     from securetrain.audit import load_checks
     from securetrain.policy import lint_policy
-    from securetrain.report import policy_fields
+    from securetrain.report import checks
 
     known = {check.id for check in load_checks()}
     remarks = lint_policy(file, today=datetime.now(UTC).date(), known_checks=known)
-    return emit(policy_fields.remarks(file, remarks), output)
+    return emit(checks.remarks(file, remarks), output)
 
 
 @command.command(name="explain")
@@ -53,10 +53,10 @@ def explain(name_or_file: str, section: str | None, output: str) -> int:
     """Show every field of a policy: its value, source, enforcer and meaning."""
     from securetrain.policy import explain as rows_of
     from securetrain.policy import load_policy
-    from securetrain.report import policy_fields
+    from securetrain.report import checks
 
     loaded = load_policy(name_or_file)
-    return emit(policy_fields.fields(loaded, rows_of(loaded, section)), output)
+    return emit(checks.fields(loaded, rows_of(loaded, section)), output)
 
 
 @command.command(name="sign")
@@ -72,13 +72,13 @@ def sign(
     from securetrain.core.files import write_atomic
     from securetrain.identity import open_signer
     from securetrain.policy import beside, load_policy, sign_policy
-    from securetrain.report import policy_fields
+    from securetrain.report import checks
 
     loaded = load_policy(str(file))
     key = open_signer(key_name, asker(passphrase_file))
     target = out or beside(file)
     write_atomic(target, sign_policy(file, loaded, key, datetime.now(UTC)))
-    return emit(policy_fields.signed(file, target, loaded.digest, key.key_id[:16]), output)
+    return emit(checks.signed(file, target, loaded.digest, key.key_id[:16]), output)
 
 
 @command.command(name="verify")
@@ -100,7 +100,7 @@ def verify(
     """Check that an operator has signed the policy FILE, with all that it extends."""
     from securetrain.identity import load_trust
     from securetrain.policy import beside, load_policy, verify_policy
-    from securetrain.report import policy_fields
+    from securetrain.report import checks
 
     now = datetime.now(UTC)
     source = signature or beside(file)
@@ -108,4 +108,4 @@ def verify(
     trust = load_trust(trust_path, now)
     said, by = verify_policy(file, load_policy(str(file)), source, trust, now, max_age=age)
     names = ", ".join(sorted(one[:16] for one in by))
-    return emit(policy_fields.signed(file, source, said.digest, names), output)
+    return emit(checks.signed(file, source, said.digest, names), output)

@@ -119,7 +119,7 @@ def command(
     from securetrain.cli.passphrase import asker
     from securetrain.core.files import write_atomic
     from securetrain.identity import load_trust, open_signer
-    from securetrain.report import replays
+    from securetrain.report import signatures
     from securetrain.train.replaying import plan, replay, result_of
 
     if (out is None) is not (key_name is None):
@@ -141,7 +141,9 @@ def command(
         )
     if draw_by is not None and output == "text":
         count, total = len(asked.again), len(asked.segments)
-        emit(replays.planned(asked.run, total, count, draw_by.confidence, draw_by.forged), output)
+        emit(
+            signatures.planned(asked.run, total, count, draw_by.confidence, draw_by.forged), output
+        )
     found = replay(
         asked,
         places=places,
@@ -153,7 +155,7 @@ def command(
     said = result_of(asked, found, now)
     if out is not None and key is not None:
         write_atomic(out, sign_replay(said, key), replace=False)
-    return emit(replays.replayed(said, out), output)
+    return emit(signatures.replayed(said, out), output)
 
 
 def _draw(

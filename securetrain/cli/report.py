@@ -3,11 +3,15 @@
 """``securetrain report``: show what a run did and proved, or what a pack proves."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from securetrain.cli.options import TRUST_VARIABLE, file_argument, file_option, json_as
 from securetrain.report import emit
+
+if TYPE_CHECKING:
+    from securetrain.report import Document
 
 
 @click.command()
@@ -48,7 +52,7 @@ def command(
     """
     from datetime import UTC, datetime
 
-    from securetrain.report import exit_code_of, html, read_run, terminal
+    from securetrain.report import read_run, runs
 
     if run_dir.is_file():
         return _pack(
@@ -59,14 +63,19 @@ def command(
             trust_data=trust_data,
             output=output,
         )
-    record = read_run(run_dir, datetime.now(UTC))
+    page = runs.page(read_run(run_dir, datetime.now(UTC)))
+    return _tell(page, out, run_dir / "report.html", output)
+
+
+def _tell(page: "Document", out: Path | None, usual: Path, output: str) -> int:
+    from securetrain.report import html
+
     if out is not None:
-        path = html.write_page(record, run_dir / "report.html" if str(out) == "-" else out)
+        path = html.write(page, usual if str(out) == "-" else out)
         if output == "text":
             click.echo(str(path))
-    if out is None or output == "json":
-        emit(terminal.page(record), output)
-    return int(exit_code_of(record))
+            return page.exit_code
+    return emit(page, output)
 
 
 def _pack(
@@ -82,7 +91,7 @@ def _pack(
     from securetrain.cli.pack import judged
     from securetrain.core.errors import IdentityError
     from securetrain.policy.load import load_policy
-    from securetrain.report import packs, write_pack_page
+    from securetrain.report import packs
 
     if trust_file is None:
         raise IdentityError(
@@ -95,10 +104,5 @@ def _pack(
         result = judged(
             opened, trust_file=trust_file, trust_data=trust_data, policy=policy, at="now"
         )
-    if out is not None:
-        page = path.with_suffix(".html") if str(out) == "-" else out
-        write_pack_page(result, policy, trust_file, page)
-        if output == "text":
-            click.echo(str(page))
-            return int(result.exit_code)
-    return emit(packs.verified(result, policy, trust_file), output)
+    page = packs.verified(result, policy, trust_file)
+    return _tell(page, out, path.with_suffix(".html"), output)

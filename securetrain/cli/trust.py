@@ -125,7 +125,7 @@ def init(  # noqa: PLR0917 - click passes options by name
     """Make version 1 in FOLDER, whose root keys are those of --key and of --add root=KEY."""
     from securetrain.identity import Change, TrustFolder, amended
     from securetrain.identity.trust import TrustDocument, TrustRole
-    from securetrain.report import trust_root
+    from securetrain.report import keys as answers
 
     now = datetime.now(UTC)
     identities, instances = _identities(identity, issuer, trusted_root)
@@ -150,7 +150,7 @@ def init(  # noqa: PLR0917 - click passes options by name
     import msgspec
 
     document = msgspec.structs.replace(document, version=1)
-    return emit(trust_root.change(TrustFolder(folder).begin(document, signers, now)), output)
+    return emit(answers.change(TrustFolder(folder).begin(document, signers, now)), output)
 
 
 @command.command(name="rotate", epilog=EPILOG)
@@ -259,7 +259,7 @@ def sign(
     """Sign the draft in FOLDER with another root key, after it was shown."""
     from securetrain.core.errors import UsageError
     from securetrain.identity import TrustFolder
-    from securetrain.report import trust_root
+    from securetrain.report import keys as answers
 
     store = TrustFolder(folder)
     draft = store.draft()
@@ -268,10 +268,10 @@ def sign(
             "ST-USAG-001", "there is no draft in it", str(folder), "securetrain trust rotate"
         )
     if not yes:
-        emit(trust_root.root(draft), "text")
+        emit(answers.root(draft), "text")
         click.confirm("sign this?", abort=True, err=True)
     signed = store.sign(_signers(keys, passphrase_file), datetime.now(UTC))
-    return emit(trust_root.change(signed), output)
+    return emit(answers.change(signed), output)
 
 
 @command.command(name="show", epilog=EPILOG)
@@ -280,10 +280,10 @@ def sign(
 def show(path: Path, output: str) -> int:
     """Show the trust root in PATH: a file, or a folder that 'trust update' keeps."""
     from securetrain.identity import load_trust
-    from securetrain.report import trust_root
+    from securetrain.report import keys as answers
 
     root = load_trust(path, datetime.now(UTC))
-    return emit(trust_root.root(root.document), output)
+    return emit(answers.root(root.document), output)
 
 
 @command.command(name="update", epilog=EPILOG)
@@ -296,7 +296,7 @@ def update(folder: Path, pin: Path | None, source: Path | None, output: str) -> 
     from securetrain.core.files import read_file
     from securetrain.identity import TrustStore
     from securetrain.identity.trust import LIMIT
-    from securetrain.report import trust_root
+    from securetrain.report import keys as answers
 
     if pin is None and source is None:
         raise click.UsageError("give --pin FILE, --from FOLDER, or both")
@@ -305,18 +305,18 @@ def update(folder: Path, pin: Path | None, source: Path | None, output: str) -> 
     if pin is not None:
         store.pin(read_file(pin, LIMIT), now, str(pin))
     root = store.current(now) if source is None else store.update_from(source, now)
-    return emit(trust_root.followed(root.document), output)
+    return emit(answers.followed(root.document), output)
 
 
 def _propose(
     folder: Path, change: "Change", keys: Sequence[str], passphrase_file: Path | None, output: str
 ) -> int:
     from securetrain.identity import TrustFolder
-    from securetrain.report import trust_root
+    from securetrain.report import keys as answers
 
     signers = _signers(keys, passphrase_file)
     outcome = TrustFolder(folder).propose(change, signers, datetime.now(UTC))
-    return emit(trust_root.change(outcome), output)
+    return emit(answers.change(outcome), output)
 
 
 def _signers(names: Sequence[str], passphrase_file: Path | None) -> "list[Signer]":

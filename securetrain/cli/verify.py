@@ -243,7 +243,7 @@ def command(
     from securetrain.core.errors import IdentityError
     from securetrain.identity import load_trust
     from securetrain.policy.load import load_policy
-    from securetrain.report import disputes, verification
+    from securetrain.report import verification
 
     path, expect = _by_name(path, store, catalogue_root, expect, offline=offline)
     model = any((bundle, public_key, roots, identity, issuer, trusted_root))
@@ -330,7 +330,7 @@ def command(
     if is_words(path):
         _refuse_expected(path, expect)
         assert isinstance(path, Path)
-        return emit(disputes.words(check_words(path, trust_root)), output)
+        return emit(verification.words(check_words(path, trust_root)), output)
     with progress_bar("verifying") as progress:
         found = examine(path, wanted, trust=trust_root, policy=policy, now=now, progress=progress)
     code = emit(verification.verified(found, trust_file), output)

@@ -1,71 +1,340 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""One answer of a command, for people and for programs; `emit` is the one place that prints it.
+"""The one answer of a command, as data. Pages make it; the renderers read nothing else.
 
-Lines of plain text are made printable here: a name from elsewhere never repaints a terminal.
+Rules:
+
+1. a document has a *verdict* (a word and what it is about), *counts*, and *sections* of rows; a row
+   has a state, a name, a text, its source and its fix;
+2. the exit code comes from `Document.exit_code` alone: what the judge below decided, or else what
+   the states of the rows say;
+3. *findings* are the same for machines: each problem at its place, each thing that was checked;
+4. text is as it came: a renderer makes it printable.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-import click
+from securetrain.core import CODES, ExitCode
+from securetrain.core.vocabulary import Severity, State
 
-from securetrain.core import printable
+ROOT: Final = "ROOT"
+"""The base of names of files: what was verified, or the directory that an audit started in."""
+ASSETS: Final = "ASSETS"
+"""The base of names below an asset of an audit: a node, and the files on it."""
+_WORDS: Final[Mapping[str, str]] = {
+    "good": "verified, clean, proven, logged, pass, yes, good, checked, fits, held, works, ok,"
+    " valid, published, allow, applied, plausible, equal, same, removed, complete",
+    "bad": "refused, not clean, findings, fail, failed, broken, error, barred, left, does not fit,"
+    " revoked, critical, high, not to be relied on, refuse, does not work, expired, malformed,"
+    " rejected, dangling, differs, violation, not signed",
+    "warn": "incomplete, open, unknown, partial, waived, warning, missing, note, no, may not fit,"
+    " unattested, in use, not verified, medium, not run, soon, not known",
+    "none": "not-applicable, not asked, not recorded, not crossed, unused, observe, not looked at,"
+    " does not apply, low, info, known, none",
+}
+_TONES: Final = {word: kind for kind, words in _WORDS.items() for word in words.split(", ")}
+"""The colour of a state's word, wherever it is shown."""
+
+
+_OPEN: Final = (State.FAIL.value, State.UNKNOWN.value, State.WAIVED.value)
+_PASSED: Final = (State.PASS.value, State.NOT_APPLICABLE.value)
+
+
+def tone(word: str) -> str:
+    """``good``, ``warn``, ``bad`` or ``none`` for a word of a state; ``plain`` for another."""
+    return _TONES.get(word.lower().split(" (")[0], "plain")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of a section."""
+
+    text: str = ""
+    name: str = ""
+    """What it is called: a fact, a code, a check."""
+    state: str = ""
+    label: str = ""
+    """What it weighs or is worth, beside the name."""
+    source: str = ""
+    """Where it was found."""
+    fix: str = ""
+    detail: tuple[str, ...] = ()
+    """Sentences below it; of many, the first few unless all are asked for."""
+    about: str = ""
+    """Why it matters, where there is room for it."""
+    cells: tuple[str, ...] = ()
+    """In a table: the columns."""
+    depth: int = 0
+    most: int = 5
+    """Details that are shown unless all are asked for; the rest is counted."""
+    anchor: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """True for what is shown only when everything is asked for."""
+        return self.state in _PASSED
+
+    @property
+    def open(self) -> bool:
+        """True for a finding: it failed, or is not decided, or is waived."""
+        return self.state in _OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Rows that belong under one heading."""
+
+    title: str = ""
+    label: str = ""
+    """What everything below it is worth."""
+    lead: str = ""
+    rows: Sequence[Row] = ()
+    columns: tuple[str, ...] = ()
+    """Of a table."""
+    most: int | None = None
+    """Rows that are shown unless all are asked for; the rest is counted."""
+    verbatim: bool = False
+    """Lines to be copied: they are never wrapped."""
+    figure: Callable[[], str] | None = None
+    """Makes a drawing, where drawings can be shown: SVG that is safe to stand in a page."""
+    empty: str = ""
+    """What is said in place of no rows."""
+    page_only: bool = False
+    """Too much for a terminal: shown where there is room for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """A number at the top of a page."""
+
+    name: str
+    value: str
+    note: str = ""
+    tone: str = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """The meaning of a code."""
+
+    id: str
+    title: str
+    fix: str
+    severity: Severity
+    why: str = ""
+    tags: tuple[str, ...] = ()
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The place of a problem."""
+
+    file: str = ""
+    """Name below the base, with forward slashes, or an absolute path; empty for the whole."""
+    base: str = ROOT
+    line: int = 0
+    """From 1; 0 is not known."""
+    column: int = 0
+    offset: int | None = None
+    length: int | None = None
+    subject: str = ""
+    """The tensors that lie there, the value of the state dict, or the element of an asset."""
+    subject_kind: str = "variable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """A problem and where it is."""
+
+    code: str
+    what: str
+    fix: str
+    at: Place = Place()
+    severity: Severity | None = None
+    """What it weighs there; None for the rule's own."""
+    undecided: bool = False
+    """Evidence was missing: neither good nor bad."""
+    accepted: str = ""
+    """Why somebody accepts it."""
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One thing that was checked, as a test."""
+
+    name: str
+    group: str = ""
+    problems: tuple[Located, ...] = ()
+    not_applicable: bool = False
+
+    @property
+    def state(self) -> State:
+        """The worst of it: a failure, what is not decided, what is accepted."""
+        states = {State.PASS: True, State.NOT_APPLICABLE: self.not_applicable}
+        for one in self.problems:
+            states[state_of(one)] = True
+        order = (State.FAIL, State.UNKNOWN, State.WAIVED, State.NOT_APPLICABLE, State.PASS)
+        return next(state for state in order if states.get(state))
+
+
+def state_of(problem: Located) -> State:
+    """The state of a problem."""
+    if problem.accepted:
+        return State.WAIVED
+    return State.UNKNOWN if problem.undecided else State.FAIL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """The findings, for machines."""
+
+    root: str = ""
+    """What was looked at, by name."""
+    problems: tuple[Located, ...] = ()
+    checked: tuple[str, ...] = ()
+    """What was checked, whatever came out: files, and parts of the check that are no file."""
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    """Rules that are no code of a refusal."""
+    notices: tuple[str, ...] = ()
+    """Why the whole cannot be relied on."""
+    tests: tuple[Case, ...] | None = None
+    """Where a test is not a file."""
+
+    def rule(self, code: str) -> Rule:
+        """The rule of a problem: of its own, or of a refusal's code."""
+        if code in self.rules:
+            return self.rules[code]
+        row = CODES[code]
+        return Rule(
+            id=code, title=row.title, fix=row.fix, severity=row.severity, exit_code=int(row.exit)
+        )
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of what was checked, and those that only a problem has; each once."""
+        if self.tests is not None:
+            return self.checked
+        return tuple(dict.fromkeys([*self.checked, *(one.at.file for one in self.problems)]))
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """The tests: what was checked, and the whole where a problem is about no file."""
+        if self.tests is not None:
+            return self.tests
+        by_file: dict[str, list[Located]] = {name: [] for name in self.files}
+        for problem in self.problems:
+            by_file[problem.at.file].append(problem)
+        return tuple(
+            Case(name=name, problems=tuple(problems)) for name, problems in by_file.items()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One answer in every format that it has."""
+    """One answer."""
 
-    text: Sequence[str] | Callable[[], None]
-    """For people: plain lines, or what prints them."""
+    verb: str = ""
+    word: str = ""
+    """The verdict, in a word; empty where there was nothing to judge."""
+    about: str = ""
+    """The subject of the verdict."""
+    sentence: str = ""
+    """What the verdict means."""
+    sections: Sequence[Section] = ()
+    findings: Findings | None = None
+    tally: Mapping[str, int] = field(default_factory=dict)
+    """How many of each state, where that is not counted by the findings."""
     data: Any = None
     """For ``json``: plain values, or JSON that is written already."""
-    machine: Mapping[str, Callable[[], str]] = field(default_factory=dict)
-    """Other formats by name."""
-    exit_code: int = 0
+    answer: str | None = None
+    """What a script takes, alone on standard output; what is said about it stands apart then."""
+    code: int | ExitCode | None = None
+    """The exit code, where the judge below has decided it."""
+    tiles: tuple[Tile, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of each state, the worst first."""
+        counted: Mapping[str, int] = self.tally
+        if not counted and self.findings is not None:
+            counted = Counter(case.state.value for case in self.findings.cases)
+        order = [State.FAIL, State.UNKNOWN, State.WAIVED, State.PASS, State.NOT_APPLICABLE]
+        known = [state.value for state in order if counted.get(state.value)]
+        others = [name for name, number in counted.items() if number and name not in set(State)]
+        return {name: counted[name] for name in (*known, *others)}
+
+    @property
+    def exit_code(self) -> int:
+        """The code that the judge decided; else 1 where a row failed, and 3 where one is open."""
+        if self.code is not None:
+            return int(self.code)
+        states = {row.state for section in self.sections for row in section.rows}
+        if State.FAIL in states:
+            return int(ExitCode.FAILURE)
+        return int(ExitCode.INCOMPLETE if State.UNKNOWN in states else ExitCode.OK)
 
 
-def emit(document: Document, output: str, *, quiet: bool = False, verbose: bool = False) -> int:
-    """Print a document in one format; the exit code of the command.
+def open_rows(sections: Iterable[Section]) -> list[Row]:
+    """The rows of all sections that failed or are not decided, the worst first."""
+    weights = [severity.value for severity in reversed(Severity)]
 
-    Args:
-        document: It.
-        output: The format.
-        quiet: Whether text is the verdict's line alone.
-        verbose: Whether text leaves out nothing.
-    """
-    del verbose  # no page leaves out anything yet
-    text, data = document.text, document.data
-    if quiet and output == "text":
-        text = text[:1] if isinstance(text, Sequence) else ()
-    match output:
-        case "json":
-            click.echo(data if isinstance(data, str) else to_json(data))
-        case "text" if isinstance(text, Sequence):
-            click.echo("".join(f"{printable(line, keep='')}\n" for line in text), nl=False)
-        case "text":
-            assert callable(text)
-            text()
-        case name if name in document.machine:
-            click.echo(document.machine[name](), nl=False)
-        case _:
-            raise ValueError(f"unknown format {output!r}")
-    return document.exit_code
+    def weight(row: Row) -> tuple[int, int]:
+        here = weights.index(row.label) if row.label in weights else len(weights)
+        return _OPEN.index(row.state), here
+
+    found = [row for section in sections for row in section.rows if row.open]
+    return sorted(found, key=weight)
 
 
-def to_json(data: object) -> str:
-    """Plain values as JSON, sorted; times and paths as text."""
-    return json.dumps(data, indent=2, sort_keys=True, default=str)
+def facts(rows: Iterable[tuple[str, str]], title: str = "", label: str = "") -> Section:
+    """Names and values; what has no value is left out."""
+    found = tuple(Row(name=name, text=value) for name, value in rows if value)
+    return Section(title=title, label=label, rows=found)
 
 
-def aligned(rows: Sequence[tuple[str, str]], width: int = 0) -> list[str]:
-    """Lines of names and values, the values below each other."""
-    width = max([width, *(len(name) for name, _ in rows)])
-    return [f"{name:{width}}  {value}" for name, value in rows]
+def said(*lines: str, title: str = "") -> Section:
+    """Sentences."""
+    return Section(title=title, rows=tuple(Row(text=line) for line in lines if line))
+
+
+def notes(lines: Iterable[str], state: str = "note") -> Section:
+    """Remarks that must be seen."""
+    return Section(rows=tuple(Row(state=state, text=line) for line in lines))
+
+
+def verbatim(*lines: str) -> Section:
+    """Lines to be copied as they are."""
+    return Section(rows=tuple(Row(text=line) for line in lines), verbatim=True)
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", empty: str = ""
+) -> Section:
+    """Rows of cells below their headings."""
+    found = tuple(Row(cells=tuple(map(str, row))) for row in rows)
+    return Section(title=title, rows=found, columns=tuple(columns), empty=empty)
+
+
+def told(*lines: str, data: Any = None, code: int | ExitCode | None = None) -> Document:
+    """A short answer: sentences, and the same for programs."""
+    return Document(sections=(said(*lines),), data=data, code=code)
+
+
+def done(rows: Iterable[tuple[str, str]], data: Any = None, *lines: str) -> Document:
+    """A short answer: facts, then sentences."""
+    return Document(sections=(facts(rows), said(*lines)), data=data)
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """The first few of many names."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def moment(time: datetime) -> str:
@@ -75,4 +344,4 @@ def moment(time: datetime) -> str:
 
 def plural(count: int, noun: str, many: str = "") -> str:
     """``1 problem``, ``2 problems``."""
-    return f"{count} {noun if count == 1 else many or noun + 's'}"
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"

@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of ``threats verify``: every threat with its controls, and what dangles."""
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from securetrain.report import Document, bare_table, plain
+from securetrain.report import Document, Row, Section, table
 from securetrain.threats.resolve import Report
 from securetrain.threats.threat_model import ThreatModel
 
@@ -22,7 +21,17 @@ def page(report: Report) -> Document:
         "unchecked": list(report.unchecked),
         "exit": int(report.exit_code),
     }
-    return Document(data=data, text=partial(_show, report), exit_code=int(report.exit_code))
+    problems = [f"{one.model}: {one.where}: {one.what}" for one in report.problems]
+    rows = [Row(state="fail", name="ST-THRT-002", text=one) for one in problems]
+    rows += [Row(state="unknown", text=f"not looked at: {one}") for one in report.unchecked]
+    return Document(
+        word="DANGLING" if problems else "INCOMPLETE" if rows else "VERIFIED",
+        about=", ".join(model.id for model in report.models),
+        sentence=_sentence(report),
+        sections=[Section(rows=rows), *_models(report)],
+        data=data,
+        code=report.exit_code,
+    )
 
 
 def _summary(model: ThreatModel) -> dict[str, Any]:
@@ -44,32 +53,26 @@ def _distinct(groups: Iterable[tuple[str, ...]]) -> int:
     return len({name for group in groups for name in group})
 
 
-def _show(report: Report) -> None:
-    console = plain()
+def _sentence(report: Report) -> str:
+    models = (
+        f"{len(report.models)} models, {sum(len(one.threats) for one in report.models)} threats"
+    )
+    return f"{models}, {len(report.problems)} problems, {len(report.unchecked)} not looked at"
+
+
+def _models(report: Report) -> Iterator[Section]:
+    columns = ("threat", "boundary", "controls", "drill", "residual", "what")
     for model in report.models:
-        console.print(f"{model.id} {model.version}: {model.title}", style="bold")
-        columns = ("threat", "boundary", "controls", "drill", "residual", "what")
-        table = bare_table(*columns, wrapped="what")
-        boundaries = {flow.id: flow.crosses.value for flow in model.flows}
-        for threat in model.threats:
-            table.add_row(
+        crossed = {flow.id: flow.crosses.value for flow in model.flows}
+        rows = [
+            (
                 threat.id,
-                boundaries.get(threat.flow, "?"),
-                str(sum(control.status.value == "active" for control in threat.controls)),
-                "\n".join(name for control in threat.controls for name in control.drills) or "-",
+                crossed.get(threat.flow, "?"),
+                sum(control.status.value == "active" for control in threat.controls),
+                " ".join(name for control in threat.controls for name in control.drills) or "-",
                 threat.residual.level.value,
                 threat.title,
             )
-        console.print(table)
-        console.print()
-    for problem in report.problems:
-        line = f"ST-THRT-002 {problem.model}: {problem.where}: {problem.what}"
-        console.print(line, style="red", soft_wrap=True)
-    for line in report.unchecked:
-        console.print(f"not looked at: {line}", style="yellow", soft_wrap=True)
-    threats = sum(len(model.threats) for model in report.models)
-    console.print(
-        f"{len(report.models)} models, {threats} threats, {len(report.problems)} problems,"
-        f" {len(report.unchecked)} not looked at",
-        style="bold",
-    )
+            for threat in model.threats
+        ]
+        yield table(columns, rows, title=f"{model.id} {model.version}: {model.title}")

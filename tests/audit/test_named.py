@@ -114,6 +114,5 @@ def test_the_command_line_names_them_too(tmp_path):
 
 def test_the_report_says_that_nothing_was_named(tmp_path):
     result = CliRunner().invoke(command, ["--node", "--policy", "dev"])
-    assert "checkpoints and data 0/0 (none was named: --checkpoint" in result.output.replace(
-        "\n  ", " "
-    )
+    text = " ".join(result.output.split())
+    assert "checkpoints and data 0/0 (none was named: --checkpoint" in text

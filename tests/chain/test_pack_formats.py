@@ -11,7 +11,7 @@ import pytest
 from securetrain.chain.links import code_of
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.policy.schema import Policy
-from securetrain.report import packs
+from securetrain.report import packs, written
 from securetrain.report.document import Document
 from tests.chain.test_packs import of_nodes
 from tests.chain.worlds import SHOWN, Run, policy
@@ -34,7 +34,7 @@ def said(run: Run, asked: Policy | None) -> Document:
 
 
 def cases(page: Document) -> dict[tuple[str, str], ET.Element]:
-    suite = ET.fromstring(page.machine["junit"]())
+    suite = ET.fromstring(written(page, "junit"))
     found = {
         (one.attrib["classname"].removeprefix("securetrain.verify"), one.attrib["name"]): one
         for one in suite
@@ -76,7 +76,7 @@ def test_what_is_about_no_link_is_a_case_of_the_pack(run: Run) -> None:
 
 def test_sarif_and_json_have_one_code_a_link(run: Run) -> None:
     page = said(run, policy(*SHOWN))
-    sarif = json.loads(page.machine["sarif"]())
+    sarif = json.loads(written(page, "sarif"))
     (result,) = sarif["runs"][0]["results"]
     assert result["ruleId"] == "ST-CHAN-010"
     links = page.data["checkpoints"][1]["links"]

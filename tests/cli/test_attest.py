@@ -296,7 +296,7 @@ def test_another_boot_is_refused_by_its_log_entry(enrolled):
     finally:
         enrolled.first.what = usual
         enrolled.first.reboot()
-    assert "ST-ATTS-213, a boot application is not among the reference values" in out
+    assert "ST-ATTS-213, a boot application is not among the reference\n  values" in out
     assert "where  PCR 4, entry 22 (EV_EFI_BOOT_SERVICES_APPLICATION)" in out
 
 
@@ -368,7 +368,7 @@ def test_an_unknown_maker_is_said_when_it_is_enrolled(world):
         ),
         3,
     )
-    assert "! a verifier will refuse its TPM: ST-ATTS-107" in out
+    assert "note  a verifier will refuse its TPM: ST-ATTS-107" in out
 
 
 @needs_swtpm
@@ -416,7 +416,7 @@ def test_what_show_prints(world):
         f"What the node says of itself  {UNATTESTED}",
         "Registers (SHA-256 bank)",
         "  entries       27",
-        "  --section boot lists all 27 entries.",
+        "--section boot lists all 27 entries.",
         "  last          /opt/train/train.py",
     ):
         assert text in lines, text
@@ -672,7 +672,7 @@ def test_fetching_into_a_cache(run, word, tmp_path, monkeypatch):
     assert asked == ["n", "n"]
     assert "amd-chain  Milan-VCEK" in out
     problems = ("ST-ATTS-741: it answered with status 503 (https://x)",)
-    assert "  ! ST-ATTS-741: it answered with status 503" in ok(run(*fetch), 3)
+    assert "note  ST-ATTS-741: it answered with status 503" in ok(run(*fetch), 3)
     document = as_json(run(*fetch, "--json"), 3)
     assert document["problems"] == list(problems)
     assert document["version"] == 3

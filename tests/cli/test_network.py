@@ -87,7 +87,7 @@ def test_the_groups_of_workers_are_named_too(found, groups, capsys):
     groups(Collected(alive=("g-2",)))
     found(Collected())
     assert main(["network", "gc"]) == 0
-    assert capsys.readouterr().out == "in use   g-2\n"
+    assert capsys.readouterr().out == "in use  g-2\n"
 
 
 def test_a_state_folder_of_others(tmp_path, capsys):

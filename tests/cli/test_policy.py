@@ -24,7 +24,7 @@ def policy(tmp_path):
 def test_lint_warnings_are_not_a_failure(policy, capsys):
     assert main(["policy", "lint", policy("host: {preflight: warn}\n")]) == 0
     text = capsys.readouterr().out
-    assert "warning: host.preflight" in text
+    assert "warning  host.preflight" in text
     assert "0 errors, 1 warnings" in text
 
 

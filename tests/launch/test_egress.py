@@ -18,7 +18,7 @@ from securetrain.launch.egress import EgressProxy, Limits, is_public, parse_requ
 from securetrain.launch.jobnetwork import egress_label
 from securetrain.ledger import events, read_ledger
 from securetrain.policy import load_policy
-from securetrain.report.run_record import read_run
+from securetrain.report.run.record import read_run
 from securetrain.testing.runs import make_run
 from tests.launch.worlds import write_policy
 from tests.vocabulary import refused

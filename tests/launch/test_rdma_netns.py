@@ -6,17 +6,14 @@ What is read of the machine is made up (test_verbs has the reading); the policy,
 the environment, the ledger, the report and the end of the run are the real ones.
 """
 
-import io
 import os
 import sys
 from datetime import UTC, datetime
 
-import msgspec
 import pytest
-from rich.console import Console
 
-from securetrain.report import html, terminal
-from securetrain.report.run_record import read_run
+from securetrain.report import runs, written
+from securetrain.report.run.record import read_run
 from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import NODES, POLICY, TRAIN, up
 from tests.vocabulary import needs
@@ -90,10 +87,9 @@ def test_a_run_in_clear_says_so_everywhere(nodes):
         events = {event.event: event for event in nodes.events(node)}
         assert "DEGRADED" in events["profile-achieved"].subject
         assert events["rdma-guarded"].details["isolation"].startswith("a bridge of this test")
-        record = read_run(nodes.folder / f"run-{node}", datetime.now(UTC))
-        out = io.StringIO()
-        terminal.show(record, Console(file=out, width=200))
-        for text in (out.getvalue(), msgspec.json.encode(record).decode(), html.render(record)):
+        page = runs.page(read_run(nodes.folder / f"run-{node}", datetime.now(UTC)))
+        for form in ("text", "json", "html"):
+            text = " ".join(written(page, form).split())
             assert "rdma-trusted DEGRADED" in text
             assert "travelled in the clear" in text
             assert "encrypted between" not in text

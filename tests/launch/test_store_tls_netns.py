@@ -4,16 +4,13 @@
 not, and everybody is told so.
 """
 
-import io
 from datetime import UTC, datetime
 from itertools import chain
 
-import msgspec
 import pytest
-from rich.console import Console
 
-from securetrain.report import html, terminal
-from securetrain.report.run_record import read_run
+from securetrain.report import runs, written
+from securetrain.report.run.record import read_run
 from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import CANARIES, NODES, POLICY, TRAIN, up
 from tests.vocabulary import needs
@@ -66,10 +63,9 @@ def test_the_store_is_sealed_and_the_rest_is_said_to_be_in_clear(nodes):
         assert "network      store-tls DEGRADED (some bytes in the clear)" in nodes.err(node)
         events = {event.event: event for event in nodes.events(node)}
         assert "DEGRADED" in events["profile-achieved"].subject
-        record = read_run(nodes.folder / f"run-{node}", datetime.now(UTC))
-        out = io.StringIO()
-        terminal.show(record, Console(file=out, width=200))
-        for text in (out.getvalue(), msgspec.json.encode(record).decode(), html.render(record)):
+        page = runs.page(read_run(nodes.folder / f"run-{node}", datetime.now(UTC)))
+        for form in ("text", "json", "html"):
+            text = " ".join(written(page, form).split())
             assert "store-tls DEGRADED" in text
             assert "travelled in the clear" in text
             assert "encrypted between" not in text

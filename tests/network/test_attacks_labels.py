@@ -7,16 +7,13 @@
 41  some bytes were in the clear, and somebody reads a report.
 """
 
-import io
 import json
 import os
 import subprocess
 import sys
 
-import msgspec
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile, degraded_label
@@ -28,8 +25,8 @@ from securetrain.network.profile import achieve, label
 from securetrain.network.system_tools import find_program
 from securetrain.policy import load_policy
 from securetrain.policy.schema import Network
-from securetrain.report import html, terminal
-from securetrain.report.run_record import read_run
+from securetrain.report import runs, written
+from securetrain.report.run.record import read_run
 from securetrain.testing.cluster import missing
 from securetrain.testing.runs import make_run
 from tests.vocabulary import needs, refused
@@ -158,14 +155,8 @@ def test_40_a_worker_with_an_open_device_is_refused(tmp_path):
 
 
 def rendered(run, now):
-    record = read_run(run.run_dir.root, now)
-    out = io.StringIO()
-    terminal.show(record, Console(file=out, width=200))
-    return {
-        "terminal": out.getvalue(),
-        "json": msgspec.json.encode(record).decode(),
-        "html": html.render(record),
-    }
+    page = runs.page(read_run(run.run_dir.root, now))
+    return {form: " ".join(written(page, form).split()) for form in ("text", "json", "html")}
 
 
 def run_under(tmp_path, profile):

@@ -22,8 +22,8 @@ from securetrain.core.vocabulary import Boundary
 from securetrain.quickstart import steps, story
 from securetrain.quickstart.screen import QuietScreen
 from securetrain.quickstart.story_state import Options, Story
-from securetrain.report.model import BoundaryState, ProofState
-from securetrain.report.run_record import exit_code_of, read_run
+from securetrain.report.run.model import BoundaryState, ProofState
+from securetrain.report.run.record import exit_code_of, read_run
 
 STEPS = 6
 

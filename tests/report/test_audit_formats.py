@@ -5,17 +5,19 @@
 import html
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 from msgspec.structs import replace
 
-from securetrain.audit import AuditResult, load_checks
+from securetrain.audit import AuditResult, Check, load_checks
 from securetrain.audit.findings import BaselineUse
 from securetrain.core.vocabulary import Severity, State
-from securetrain.report import junit, sarif
-from securetrain.report.finding_groups import (
+from securetrain.report import written
+from securetrain.report.pages.findings import findings
+from securetrain.report.pages.groups import (
     element,
     fold,
     sections,
@@ -23,11 +25,8 @@ from securetrain.report.finding_groups import (
     tidy,
     why,
 )
-from securetrain.report.findings_html import page as html_page
-from securetrain.report.findings_markdown import MAX_CHARS
-from securetrain.report.findings_markdown import page as markdown_page
-from securetrain.report.findings_outcome import outcome_of
-from securetrain.report.findings_text import Page
+from securetrain.report.render import ci
+from securetrain.report.render.ci import MAX_CHARS
 from tests.report.audits import NOW, finding, mixed, result
 from tests.report.test_html import HOSTILE, parse
 
@@ -55,6 +54,14 @@ SARIF_KEYS: dict[str, tuple[set[str], set[str]]] = {
     "suppression": ({"kind"}, {"status", "justification"}),
     "invocation": ({"executionSuccessful"}, {"exitCode", "toolExecutionNotifications"}),
 }  # fmt: skip
+
+
+def html_page(audited: AuditResult, checks: Sequence[Check]) -> str:
+    return written(findings(audited, checks, set()), "html")
+
+
+def markdown_page(audited: AuditResult) -> str:
+    return written(findings(audited, (), set()), "markdown")
 
 
 def has_form(kind: str, value: dict[str, Any]) -> None:
@@ -92,7 +99,7 @@ def the_run(log: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_of(audited: AuditResult) -> dict[str, Any]:
-    return the_run(sarif.render(outcome_of(audited, load_checks())))
+    return the_run(ci.sarif(findings(audited, load_checks(), set())))
 
 
 def test_sarif_has_every_open_finding_at_its_line_and_no_other() -> None:
@@ -148,7 +155,7 @@ def test_an_absolute_path_is_an_address_of_its_own() -> None:
 
 
 def cases_of(audited: AuditResult) -> tuple[ET.Element, dict[str, ET.Element]]:
-    suite = ET.fromstring(junit.render(outcome_of(audited, load_checks())))
+    suite = ET.fromstring(ci.junit(findings(audited, load_checks(), set())))
     return suite, {case.attrib["name"].partition(":  ")[0]: case for case in suite}
 
 
@@ -237,7 +244,7 @@ def test_what_was_audited_is_never_markup() -> None:
     assert "<script" not in text
     assert "<img" not in text
     assert "[red]" not in text
-    ET.fromstring(junit.render(outcome_of(audited, ())))
+    ET.fromstring(ci.junit(findings(audited, (), set())))
     run_of(audited)
 
 
@@ -305,13 +312,11 @@ def test_a_subject_in_words(subject: str, text: str) -> None:
 def test_a_boundary_with_a_failure_is_never_shown_as_checked() -> None:
     """In whatever order findings come, and with passes of the same boundary at the end."""
     found = mixed().findings
-    for findings in (found, found[::-1], found[4:] + found[:4]):
-        (scheduler,) = [s for s in sections(result(*findings)) if s.boundary == "scheduler"]
+    for order in (found, found[::-1], found[4:] + found[:4]):
+        (scheduler,) = [s for s in sections(result(*order)) if s.boundary == "scheduler"]
         states = {group.state for group in scheduler.groups}
         assert states == {State.FAIL, State.UNKNOWN, State.WAIVED}
-        row = re.search(
-            r'<tr id="b-scheduler">.*?</tr>', html_page(result(*findings), ()), re.DOTALL
-        )
+        row = re.search(r'<tr id="b-scheduler">.*?</tr>', html_page(result(*order), ()), re.DOTALL)
         assert row is not None
         assert ">failed<" in row[0]
         assert ">checked<" not in row[0]
@@ -331,7 +336,7 @@ def test_unknown_checks_stand_below_the_one_cause_that_they_share() -> None:
     assert cause.reason == lost
     assert [missing for _, missing in cause.groups] == ["Setting0", "Setting1", "Setting2"]
     assert shared_causes(section.groups[:3]) == ()
-    page = "\n".join(Page(result(*several, more, finding()), set(), everything=False).lines())
+    page = written(findings(result(*several, more, finding()), (), set()), "text")
     for check in ("ST-SLM-000", "ST-SLM-001", "ST-SLM-002", "ST-SLM-009", "ST-K8S-001"):
         assert page.count(check) >= 1, check
 

@@ -1,5 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+"""A document as text and JSON: what comes first, what is left out, and that no name is broken."""
+
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,51 +9,187 @@ from pathlib import Path
 import click
 import pytest
 
-from securetrain.report.document import Document, aligned, emit, moment, plural
-from securetrain.report.policy_fields import shown
-from tests.vocabulary import refused
+from securetrain.core.vocabulary import Severity
+from securetrain.report import Document, Row, Section, emit, table, written
+from securetrain.report.document import (
+    Findings,
+    Located,
+    Place,
+    facts,
+    moment,
+    open_rows,
+    plural,
+    told,
+    tone,
+)
+from securetrain.report.pages.checks import shown
+from securetrain.report.render.text import lines
+
+PATH = "/srv/runs/" + "x" * 90 + "/step-100"
+FOUND = Document(
+    verb="verify",
+    word="REFUSED",
+    about="checkpoint step-100",
+    sections=[
+        facts([("signed by", "key 3f0c, trusted by trust.json"), ("digest", PATH), ("empty", "")]),
+        Section(
+            title="problems",
+            rows=[
+                Row(state="fail", name="ST-CKPT-130", text="changed", source="a.bin", fix="get it"),
+                Row(state="fail", name="ST-CKPT-130", text="changed", source="b.bin", fix="get it"),
+                Row(state="pass", name="ST-CKPT-131", text="here"),
+            ],
+        ),
+    ],
+    findings=Findings(
+        problems=(Located(code="ST-CKPT-130", what="x", fix="y", at=Place(file="a.bin")),),
+        checked=("a.bin", "b.bin", "c.bin"),
+    ),
+    code=13,
+)
 
 
-def test_text_is_one_line_each_and_cannot_repaint_a_terminal(capsys):
-    assert emit(Document(text=["a", "b\x1b[2J\nc"], exit_code=3), "text") == 3
-    assert capsys.readouterr().out == "a\nb\\x1b[2J\\nc\n"
+def text_of(document: Document, width: int = 80, **asked: bool) -> list[str]:
+    return [click.unstyle(line) for line in lines(document, width, **asked)]
 
 
-def test_no_lines_are_no_output(capsys):
-    assert emit(Document(text=()), "text") == 0
+def test_the_verdict_and_the_counts_come_first_and_a_fix_once() -> None:
+    assert text_of(FOUND, 200) == [
+        "REFUSED  checkpoint step-100",
+        "1 fail, 2 pass",
+        "signed by  key 3f0c, trusted by trust.json",
+        f"digest     {PATH}",
+        "",
+        "problems",
+        "  fail  ST-CKPT-130  changed",
+        "        a.bin",
+        "  fail  ST-CKPT-130  changed",
+        "        b.bin",
+        "        fix: get it",
+    ]
+
+
+def test_quiet_is_the_verdict_and_verbose_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert emit(FOUND, "text", quiet=True) == 13
+    assert capsys.readouterr().out == "REFUSED  checkpoint step-100\n"
+    assert emit(FOUND, "text", verbose=True) == 13
+    assert "ST-CKPT-131" in capsys.readouterr().out
+    assert emit(told("the first", "the second"), "text", quiet=True) == 0
+    assert capsys.readouterr().out == "the first\n"
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_lines_fit_and_no_name_is_broken(width: int) -> None:
+    words = [f"word-{n:03d}" for n in range(60)]
+    page = Document(
+        word="OPEN",
+        about=" ".join(words),
+        sections=[
+            Section(title=" ".join(words), rows=[Row(name="x" * 60, state="fail", text=PATH)]),
+            Section(rows=[Row(state="fail", name="n", text=" ".join(words), fix=" ".join(words))]),
+            Section(rows=[Row(name="n", text=PATH), Row(text="deep", depth=60)]),
+            table(("a", "b"), [(PATH, "1"), ("short", " ".join(words))]),
+            table(("a", "b"), [("x", "1"), ("y", " ".join(words))]),
+        ],
+    )
+    text = text_of(page, width)
+    assert all(len(line) <= width or len(line.split()) == 1 for line in text), text
+    told_words = " ".join(text).split()
+    assert told_words.count(PATH) == 3
+    assert told_words.count("word-059") == 6
+
+
+def test_what_is_left_out_is_counted() -> None:
+    rows = [Row(text=f"row {n}", detail=tuple(map(str, range(9)))) for n in range(4)]
+    page = Document(sections=[Section(rows=rows, most=1)])
+    assert text_of(page)[-2:] == ["  and 4 more (-v or --json)", "and 3 more (-v or --json)"]
+    assert len(text_of(page, verbose=True)) == 40
+
+
+def test_text_is_one_line_each_and_cannot_repaint_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = Document(
+        sections=[
+            Section(rows=[Row(text="a"), Row(text="b\x1b[2J\nc", name="\x1bn")]),
+            table(("t",), [("\x1b[2J",)]),
+            Section(rows=[Row(text="\x1b  kept")], verbatim=True),
+        ],
+        code=3,
+    )
+    assert emit(page, "text") == 3
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "b\\x1b[2J\\nc" in out
+    assert "\\x1b  kept" in out
+
+
+def test_an_answer_stands_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Document(answer="token", sections=told("for node-1, once").sections)
+    assert emit(page, "text") == 0
+    caught = capsys.readouterr()
+    assert (caught.out, caught.err) == ("token\n", "for node-1, once\n")
+    emit(page, "text", quiet=True)
+    assert capsys.readouterr() == ("token\n", "")
+    emit(Document(), "text")
     assert capsys.readouterr().out == ""
 
 
-def test_text_may_be_what_prints_it(capsys):
-    emit(Document(text=lambda: click.echo("printed")), "text")
-    assert capsys.readouterr().out == "printed\n"
-
-
-def test_plain_values_are_sorted_json_and_written_json_stays(capsys):
-    emit(Document(data={"b": Path("x"), "a": 1}, text=()), "json")
+def test_plain_values_are_sorted_json_and_written_json_stays(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    emit(Document(data={"b": Path("x"), "a": 1}), "json")
     assert json.loads(out := capsys.readouterr().out) == {"a": 1, "b": "x"}
     assert out.index('"a"') < out.index('"b"')
-    emit(Document(data='{"b":1,"a":2}', text=()), "json")
+    emit(Document(data='{"b":1,"a":2}'), "json")
     assert capsys.readouterr().out == '{"b":1,"a":2}\n'
+    with pytest.raises(ValueError, match="odt"):
+        written(Document(), "odt")
 
 
-def test_other_formats_are_those_of_the_document(capsys):
-    page = Document(text=(), machine={"sarif": lambda: "made\n"}, exit_code=13)
-    assert emit(page, "sarif") == 13
-    assert capsys.readouterr().out == "made\n"
-    refused(ValueError, "junit", emit, page, "junit")
+@pytest.mark.parametrize(
+    ("states", "code", "exit_code"),
+    [
+        ((), None, 0),
+        (("pass", "waived"), None, 0),
+        (("pass", "unknown"), None, 3),
+        (("unknown", "fail"), None, 1),
+        (("fail",), 13, 13),
+        (("fail",), 0, 0),
+    ],
+)
+def test_the_exit_code_is_the_judges_or_the_worst_rows(
+    states: tuple[str, ...], code: int | None, exit_code: int
+) -> None:
+    rows = [Row(state=state, text="x") for state in states]
+    assert Document(sections=[Section(rows=rows)], code=code).exit_code == exit_code
 
 
-def test_small_pieces():
-    assert aligned([("a", "1"), ("long", "2")]) == ["a     1", "long  2"]
-    assert aligned([("a", "1")], width=3) == ["a    1"]
+def test_open_rows_stand_worst_first() -> None:
+    rows = [
+        Row(state=state, label=label)
+        for state, label in (
+            ("unknown", Severity.HIGH),
+            ("fail", Severity.LOW),
+            ("pass", Severity.HIGH),
+            ("fail", Severity.CRITICAL),
+            ("held", ""),
+        )
+    ]
+    found = open_rows([Section(rows=rows[:2]), Section(rows=rows[2:])])
+    assert [row.label for row in found] == ["critical", "low", "high"]
+
+
+def test_small_pieces() -> None:
     assert moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02T03:04:05Z"
     assert (plural(1, "witness", "witnesses"), plural(2, "problem")) == ("1 witness", "2 problems")
+    words = ("REFUSED", "verified", "NOT VERIFIED (3)", "waived", "x")
+    assert [tone(word) for word in words] == ["bad", "good", "warn", "warn", "plain"]
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [(None, "-"), (True, "true"), (["a", 1], "[a, 1]"), ({}, "(below)"), (3, "3"), ("x", "x")],
 )
-def test_values_as_in_the_file(value, text):
+def test_values_as_in_the_file(value: object, text: str) -> None:
     assert shown(value) == text

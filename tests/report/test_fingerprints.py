@@ -17,8 +17,8 @@ from securetrain.audit.findings import fingerprint
 from securetrain.audit.waivers import Waivers, parse_waivers
 from securetrain.core.vocabulary import State
 from securetrain.policy import load_policy
-from securetrain.report import sarif
-from securetrain.report.findings_outcome import outcome_of
+from securetrain.report.pages.findings import findings
+from securetrain.report.render import ci
 
 REFERENCE = Path(__file__).parents[1] / "audit" / "fixtures" / "reference.json"
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -91,7 +91,7 @@ def test_a_fingerprint_is_the_same_in_sarif_and_when_lines_move(
     nodes: Callable[..., AuditResult],
 ) -> None:
     def of_sarif(result: AuditResult) -> list[str]:
-        (run,) = sarif.render(outcome_of(result, CHECKS))["runs"]
+        (run,) = ci.sarif(findings(result, CHECKS, set()))["runs"]
         return [one["partialFingerprints"]["securetrain/v1"] for one in run["results"]]
 
     still, later = nodes(), nodes(move=17)
@@ -127,11 +127,15 @@ def test_no_choice_of_names_makes_two_findings_one() -> None:
 def test_every_open_finding_of_sarif_has_a_place_of_its_own(
     nodes: Callable[..., AuditResult],
 ) -> None:
-    located = outcome_of(nodes(), CHECKS).problems
-    keys = {(one.code, one.file, one.line, one.subject) for one in located}
+    found = findings(nodes(), CHECKS, set()).findings
+    assert found is not None
+    located = found.problems
+    keys = {(one.code, one.at.file, one.at.line, one.at.subject) for one in located}
     assert len(keys) == len(located)
-    assert all(one.file and one.line for one in located)
-    assert all(one.file.startswith(("node/gpu-1", "node/gpu-2")) for one in located if one.subject)
+    assert all(one.at.file and one.at.line for one in located)
+    assert all(
+        one.at.file.startswith(("node/gpu-1", "node/gpu-2")) for one in located if one.at.subject
+    )
 
 
 def test_time_changes_no_fingerprint(nodes: Callable[..., AuditResult]) -> None:

@@ -7,9 +7,10 @@ import msgspec
 from securetrain.core.errors import GuardError
 from securetrain.ledger import events
 from securetrain.policy.gradients import Gradients
-from securetrain.report import guard_record, plots
-from securetrain.report.guard_record import Step, budget_words, expected_false_alarms, view
-from securetrain.report.model import GuardView
+from securetrain.report.graph import plots
+from securetrain.report.run import guard as guard_record
+from securetrain.report.run.guard import Step, budget_words, expected_false_alarms, view
+from securetrain.report.run.model import GuardView
 
 
 def line(step: int, *evidence: float, ok: bool = True, layers=()) -> Step:

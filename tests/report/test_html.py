@@ -1,21 +1,22 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-import io
 import re
 import subprocess
 import sys
 from datetime import timedelta
 from html.parser import HTMLParser
 
+import click
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import Boundary
-from securetrain.report import html, terminal
-from securetrain.report.plots import MAX_POINTS, thin
-from securetrain.report.run_record import read_run
+from securetrain.report import runs, write_report
+from securetrain.report.graph.plots import MAX_POINTS, thin
+from securetrain.report.render.text import lines
+from securetrain.report.run.model import RunRecord
+from securetrain.report.run.record import read_run
 from securetrain.testing.runs import SmallRun, make_run
 
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=y>[red]{{7*7}}"
@@ -52,9 +53,14 @@ def parse(text: str) -> Page:
 
 
 def page_of(run: SmallRun) -> str:
-    path = html.write_report(run.run_dir.root, run.clock() + timedelta(hours=1))
+    path = write_report(run.run_dir.root, run.clock() + timedelta(hours=1))
     assert path == run.run_dir.report
     return path.read_text(encoding="utf-8")
+
+
+def shown(record: RunRecord) -> str:
+    """A run as text that is wide and has no colour."""
+    return click.unstyle("\n".join(lines(runs.page(record), 400)))
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +130,7 @@ def test_hostile_text_is_only_text(tmp_path, fill, refuse):
 
 def test_hostile_text_is_no_markup_on_the_terminal(tmp_path, fill):
     run = fill(make_run(tmp_path / "run"), hostile="[red]x[/nonsense]\x1b[31m")
-    console = Console(record=True, width=200, file=io.StringIO())
-    terminal.show(read_run(run.run_dir.root, run.clock()), console)
-    text = console.export_text()
+    text = shown(read_run(run.run_dir.root, run.clock()))
     assert "[/nonsense]" in text
     assert "\x1b" not in text
 
@@ -135,11 +139,8 @@ def test_the_terminal_says_what_is_open_at_a_boundary_first(full):
     record = read_run(full.run_dir.root, full.clock())
     node = next(view for view in record.boundaries if view.boundary == "node")
     many = replace(node, reasons=("one", "two", "three", *node.reasons))
-    console = Console(record=True, width=200, file=io.StringIO())
-    terminal.show(replace(record, boundaries=(many,)), console)
-    assert re.search(
-        r"node +partial +UNATTESTED; one; two; three *$", console.export_text(), re.MULTILINE
-    )
+    text = shown(replace(record, boundaries=(many,)))
+    assert re.search(r"node +partial +UNATTESTED; one; two; three; ", text)
 
 
 def test_a_bare_run_is_shown_as_not_recorded(bare):
@@ -168,9 +169,9 @@ def test_the_page_is_the_same_for_the_same_run(full):
 
 def test_it_can_be_written_elsewhere_and_says_when_it_cannot(full, tmp_path):
     now = full.clock() + timedelta(hours=1)
-    assert html.write_report(full.run_dir.root, now, tmp_path / "x.html").exists()
+    assert write_report(full.run_dir.root, now, tmp_path / "x.html").exists()
     with pytest.raises(UsageError) as caught:
-        html.write_report(full.run_dir.root, now, tmp_path / "missing" / "x.html")
+        write_report(full.run_dir.root, now, tmp_path / "missing" / "x.html")
     assert caught.value.code == "ST-USAG-002"
 
 
@@ -198,8 +199,8 @@ def test_thinning_keeps_the_extremes():
 
 def test_reading_a_run_imports_neither_torch_nor_numpy():
     script = (
-        "import sys, securetrain.report.run_record, securetrain.report.html,"
-        " securetrain.report.terminal;"
+        "import sys, securetrain.report.run.record, securetrain.report.pages.runs,"
+        " securetrain.report.render.text;"
         "print([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -30,8 +30,8 @@ from securetrain.core.vocabulary import (
 )
 from securetrain.identity.trust import TrustRole, sign_root
 from securetrain.ledger import Event, events
-from securetrain.report.model import BoundaryState
-from securetrain.report.run_record import exit_code_of, read_run
+from securetrain.report.run.model import BoundaryState
+from securetrain.report.run.record import exit_code_of, read_run
 from securetrain.testing.clock import SettableClock
 from securetrain.testing.runs import SmallRun, make_run
 

@@ -4,28 +4,26 @@
 
 from xml.etree import ElementTree as ET
 
-from securetrain.report import junit, sarif
-from securetrain.report.outcome import Located, Outcome
+from securetrain.report.document import Document, Findings, Located, Place
+from securetrain.report.render import ci
 
 DAMAGED = Located(
     code="ST-CKPT-130",
     what="the content is not what was signed",
     fix="get it again",
-    file="rank 0.bin",
-    offset=1 << 20,
-    length=1 << 20,
-    subject="layers.0.weight",
+    at=Place(file="rank 0.bin", offset=1 << 20, length=1 << 20, subject="layers.0.weight"),
 )
 WHOLE = Located(code="ST-CKPT-100", what="bad\x00\x1b[2J<name>", fix="sign it")
 
 
-def outcome(*problems: Located) -> Outcome:
-    names = ("statement.json", "rank 0.bin", *("" for p in problems if not p.file))
-    return Outcome(verb="verify", root="/data/step", exit_code=13, problems=problems, checked=names)
+def outcome(*problems: Located) -> Document:
+    names = ("statement.json", "rank 0.bin", *("" for p in problems if not p.at.file))
+    found = Findings(root="/data/step", problems=problems, checked=names)
+    return Document(verb="verify", findings=found, code=13)
 
 
 def test_sarif_names_the_bytes_and_the_tensor() -> None:
-    (run,) = sarif.render(outcome(DAMAGED, WHOLE))["runs"]
+    (run,) = ci.sarif(outcome(DAMAGED, WHOLE))["runs"]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     assert rules == ["ST-CKPT-100", "ST-CKPT-130"]
     first, second = run["results"]
@@ -41,7 +39,7 @@ def test_sarif_names_the_bytes_and_the_tensor() -> None:
 
 
 def test_sarif_of_a_clean_outcome_has_no_results() -> None:
-    (run,) = sarif.render(outcome())["runs"]
+    (run,) = ci.sarif(outcome())["runs"]
     assert run["results"] == []
     assert [one["location"]["uri"] for one in run["artifacts"]] == [
         "statement.json",
@@ -50,7 +48,7 @@ def test_sarif_of_a_clean_outcome_has_no_results() -> None:
 
 
 def test_junit_has_a_case_for_every_file_and_one_for_the_whole() -> None:
-    suite = ET.fromstring(junit.render(outcome(DAMAGED, WHOLE)))
+    suite = ET.fromstring(ci.junit(outcome(DAMAGED, WHOLE)))
     assert suite.attrib["tests"] == "3"
     assert suite.attrib["failures"] == "2"
     cases = {case.attrib["name"]: case for case in suite}
@@ -62,5 +60,5 @@ def test_junit_has_a_case_for_every_file_and_one_for_the_whole() -> None:
 
 
 def test_junit_holds_any_name() -> None:
-    odd = Located(code="ST-CKPT-141", what="extra", fix="", file="\ud800\x08\u2028\u00e9")
-    ET.fromstring(junit.render(outcome(odd)))
+    odd = Located(code="ST-CKPT-141", what="extra", fix="", at=Place(file="\ud800\x08\u2028\u00e9"))
+    ET.fromstring(ci.junit(outcome(odd)))

@@ -34,8 +34,8 @@ from securetrain.audit import load_checks
 from securetrain.cli.scan import command as scan
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
-from securetrain.report import sarif
-from securetrain.report.findings_outcome import outcome_of
+from securetrain.report.pages.findings import findings
+from securetrain.report.render import ci
 from tests.report.audits import mixed, result
 from tests.report.test_machine_formats import DAMAGED, WHOLE, outcome
 
@@ -113,10 +113,10 @@ def test_sarif_by_its_schema(tmp_path: Path) -> None:
     arguments = [str(tmp_path), "--format", "sarif"]
     scanned = CliRunner().invoke(scan, arguments, standalone_mode=False)
     logs = [
-        sarif.render(outcome()),
-        sarif.render(outcome(DAMAGED, WHOLE)),
-        sarif.render(outcome_of(mixed(), load_checks())),
-        sarif.render(outcome_of(result(), load_checks())),
+        ci.sarif(outcome()),
+        ci.sarif(outcome(DAMAGED, WHOLE)),
+        ci.sarif(findings(mixed(), load_checks(), set())),
+        ci.sarif(findings(result(), load_checks(), set())),
         json.loads(scanned.stdout),
     ]
     assert judged(*(("sarif", json.loads(json.dumps(one))) for one in logs)) == [""] * len(logs)

@@ -14,8 +14,8 @@ from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import Boundary, Decision
-from securetrain.report.model import BoundaryState, ProofState, RunRecord
-from securetrain.report.run_record import exit_code_of, read_run
+from securetrain.report.run.model import BoundaryState, ProofState, RunRecord
+from securetrain.report.run.record import exit_code_of, read_run
 from securetrain.testing.runs import SmallRun, make_run
 
 
@@ -187,7 +187,7 @@ def test_an_unwatched_run_is_not_green_at_the_gradients(bare, fill):
     fill(bare)
     record = read(bare)
     last = msgspec.structs.replace(record.checkpoints[-1], verdict="unwatched", num_judged=0)
-    from securetrain.report import boundaries
+    from securetrain.report.run import boundaries
 
     views = boundaries.judge(
         ledger=record.ledger.proof,

@@ -72,7 +72,6 @@ from .packages.listing import FileListing as FileListing
 from .refusals import Explained as Explained
 from .refusals import explain as explain
 from .sections import Section as Section
-from .sections import Table as Table
 from .status import FleetStatus as FleetStatus
 from .status import fleet_status as fleet_status
 from .token import FleetToken as FleetToken

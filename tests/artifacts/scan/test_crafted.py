@@ -10,7 +10,8 @@ import pytest
 
 from securetrain.artifacts.dataset.write import sign_dataset
 from securetrain.artifacts.scan.scanner import scan_path
-from securetrain.report import problems, sarif
+from securetrain.report import verification
+from securetrain.report.render import ci
 from tools.scan_corpus import pieces
 from tools.scan_corpus.crafted import UNKNOWN, UNSAFE, Case, cases
 
@@ -102,12 +103,12 @@ def test_arrays_of_joblib_are_stepped_over_and_what_follows_is_not(tmp_path: Pat
 def test_a_finding_in_an_archive_is_at_its_byte_of_the_file(tmp_path: Path) -> None:
     data = pieces.torch_zip(pieces.call("os.system"))
     (tmp_path / "m.pt").write_bytes(data)
-    log = sarif.render(problems.of_scan(scan_path(tmp_path)))
+    log = ci.sarif(verification.scan(scan_path(tmp_path), opcodes=False))
     (found,) = log["runs"][0]["results"]
     place = found["locations"][0]
     assert place["physicalLocation"]["artifactLocation"]["uri"] == "m.pt"
     assert place["physicalLocation"]["region"] == {"byteOffset": data.index(b"system\x93") + 6}
     assert place["logicalLocations"] == [{"fullyQualifiedName": "m/data.pkl", "kind": "member"}]
     (tmp_path / "m.pt").write_bytes(gzip.compress(data))
-    (found,) = sarif.render(problems.of_scan(scan_path(tmp_path)))["runs"][0]["results"]
+    (found,) = ci.sarif(verification.scan(scan_path(tmp_path), opcodes=False))["runs"][0]["results"]
     assert "region" not in found["locations"][0]["physicalLocation"]

@@ -29,7 +29,8 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.ledger import Ledger, events
 from securetrain.policy import load_policy
 from securetrain.rendezvous.coordinator.standalone import prepare
-from securetrain.report import machines
+from securetrain.report import fleet
+from securetrain.report import html as pages
 from securetrain.testing.machine import REFERENCE_FILE, write_policy
 from tests.attest.worlds import Machine, World, reference_values
 from tests.evidence.tpm.forge import NOW
@@ -114,11 +115,11 @@ def test_what_is_shown_is_what_was_proven(tmp_path, policy, state):
         -len(found.soon) :
     ]
     assert not found.problems
-    html = machines.render(found)
+    html = pages.render(fleet.status_page(found))
     assert "UNATTESTED" in html
     assert "it &lt;i&gt;lied" in html
     assert "<script" not in html
-    assert machines.status_page(found).exit_code == 3
+    assert fleet.status_page(found).exit_code == 3
 
 
 def test_what_is_accepted_until_a_day_ends_with_that_day(tmp_path, policy, state):

@@ -9,7 +9,7 @@ from securetrain.audit.documents import facts_of
 from securetrain.audit.engine import audit
 from securetrain.audit.facts.base import Outcome
 from securetrain.core.vocabulary import State
-from securetrain.report.finding_groups import why
+from securetrain.report.pages.groups import why
 from tests.audit.conftest import NOW
 
 NODESET = """\

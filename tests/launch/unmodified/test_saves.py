@@ -12,7 +12,7 @@ import pytest
 from securetrain.cli.verify import command
 from securetrain.core.vocabulary import NOT_SIGNED, Boundary
 from securetrain.report import read_run
-from securetrain.report.model import BoundaryState
+from securetrain.report.run.model import BoundaryState
 from tests.launch.worlds import write_policy
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]

@@ -195,7 +195,7 @@ def test_the_command(tmp_path):
     shown = runner.invoke(command, [str(file)], standalone_mode=False)
     assert shown.return_value == 0, shown.output
     assert "8.03 B parameters" in shown.output
-    assert "fits" in shown.output
+    assert "FITS" in shown.output
     as_json = runner.invoke(command, [str(file), "--memory", "24", "--json"], standalone_mode=False)
     document = json.loads(as_json.output)
     assert as_json.return_value == 1

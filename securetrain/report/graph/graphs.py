@@ -1,0 +1,172 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of pages: a job with its twelve trust boundaries, and a pack with all its links.
+
+Positions only; the templates draw them. States are told by words and signs, not by colour alone. Of
+a pack, green is verified, red is broken or required and missing, grey is missing or not asked, and
+each link leads to its evidence by an anchor.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from securetrain.chain import Judged, PackResult
+from securetrain.core.vocabulary import Boundary, ChainLink, LinkState
+from securetrain.report.graph.templating import rendered
+from securetrain.report.run.model import BoundaryState, BoundaryView
+
+# --- a job and its boundaries --------------------------------------------------------------------
+
+_SIGNS: Final[Mapping[BoundaryState, str]] = {
+    BoundaryState.CHECKED: "check",
+    BoundaryState.PARTIAL: "bang",
+    BoundaryState.REFUSED: "cross",
+    BoundaryState.FAILED: "cross",
+    BoundaryState.UNKNOWN: "question",
+    BoundaryState.NOT_CROSSED: "dash",
+}
+_PLACES: Final[Mapping[Boundary, tuple[int, int]]] = {
+    # left upper corners of the badges
+    Boundary.IDENTITY: (270, 52),
+    Boundary.SCHEDULER: (50, 178),
+    Boundary.RENDEZVOUS: (484, 150),
+    Boundary.SUPPLY_CHAIN: (172, 372),
+    Boundary.HOST: (316, 228),
+    Boundary.NODE: (652, 228),
+    Boundary.NETWORK: (484, 312),
+    Boundary.FABRIC: (484, 372),
+    Boundary.GRADIENTS: (484, 432),
+    Boundary.DEBUG: (484, 535),
+    Boundary.DATASET: (806, 312),
+    Boundary.CHECKPOINT: (806, 432),
+}
+
+
+def boundaries(views: Sequence[BoundaryView], ranks: Sequence[int]) -> str:
+    """The boundaries' states around a job with these ranks: a badge on the flow or the wall that
+    each of them guards.
+    """
+    by_name = {view.boundary: view for view in views}
+    words = "; ".join(f"{view.boundary}: {view.state} ({view.label})" for view in views)
+    badges = [
+        {"x": x, "y": y, "view": by_name[boundary], "sign": _SIGNS[by_name[boundary].state]}
+        for boundary, (x, y) in _PLACES.items()
+    ]
+    return rendered(
+        "picture.html.j2", badges=badges, workers=_workers(ranks), description=f"{words}."
+    )
+
+
+def _workers(ranks: Sequence[int]) -> tuple[str, str]:
+    match len(ranks):
+        case 0:
+            return "Worker", "Worker"
+        case 1:
+            return f"Rank {ranks[0]}", "(no other)"
+        case 2:
+            return f"Rank {ranks[0]}", f"Rank {ranks[1]}"
+        case count:
+            return f"Rank {ranks[0]}", f"Ranks {ranks[1]}-{ranks[count - 1]}"
+
+
+# --- a pack and its links ------------------------------------------------------------------------
+
+MAX_CHECKPOINTS: Final = 50
+"""Checkpoints in the graph; what is beyond is counted."""
+_LEFT: Final = 6
+_RIGHT: Final = len(ChainLink) - _LEFT
+_STEP: Final = 62
+_TOP: Final = 30
+_MIDDLE: Final = _TOP + _RIGHT * _STEP // 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Badge:
+    """A link of the graph."""
+
+    x: int
+    y: int
+    link: str
+    state: str
+    kind: str
+    anchor: str
+    wire: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A checkpoint below the first one."""
+
+    y: int
+    title: str
+    badges: tuple[_Badge, ...]
+
+
+def links(result: PackResult) -> str:
+    """The graph of a pack that was verified, as it stands in a page."""
+    shown = result.judged[:MAX_CHECKPOINTS]
+    height = _TOP + _RIGHT * _STEP + 20
+    return rendered(
+        "graph.html.j2",
+        title=_title(shown[0]),
+        badges=tuple(_around(shown[0], result)),
+        middle=_MIDDLE,
+        rows=[
+            _row(one, result, number, height + 30 + number * 70)
+            for number, one in enumerate(shown[1:])
+        ],
+        height=height + (40 + (len(shown) - 1) * 70 if len(shown) > 1 else 0),
+        row_width=17 * len(ChainLink) + 26,
+    )
+
+
+def _title(judged: Judged) -> str:
+    return f"step {judged.step}, {judged.digest[:12]}"
+
+
+def _kind(judged: Judged, link: ChainLink, result: PackResult) -> str:
+    state = judged.verdicts[link].state
+    if state is LinkState.VERIFIED:
+        return "checked"
+    required = state is LinkState.MISSING and link in result.required
+    return "refused" if state is LinkState.BROKEN or required else "grey"
+
+
+def _around(judged: Judged, result: PackResult) -> Iterator[_Badge]:
+    """The links of the first checkpoint, on both sides of it."""
+    lower = (_RIGHT - _LEFT) * _STEP // 2
+    for number, (link, verdict) in enumerate(judged.verdicts.items()):
+        left = number < _LEFT
+        x = 30 if left else 790
+        y = _TOP + (number * _STEP + lower if left else (number - _LEFT) * _STEP)
+        end, begin = (x + 310, 450) if left else (x, 680)
+        bend = (end + begin) // 2
+        yield _Badge(
+            x=x,
+            y=y,
+            link=str(link),
+            state=str(verdict.state) + (", required" if link in result.required else ""),
+            kind=_kind(judged, link, result),
+            anchor=f"c0-{link}",
+            wire=f"M{begin} {_MIDDLE} C{bend} {_MIDDLE} {bend} {y + 23} {end} {y + 23}",
+        )
+
+
+def _row(judged: Judged, result: PackResult, number: int, y: int) -> _Row:
+    """An ancestor: its box, and a small square for each link."""
+    return _Row(
+        y=y,
+        title=f"run {judged.run[:40]}, {_title(judged)}",
+        badges=tuple(
+            _Badge(
+                x=450 + 17 * at,
+                y=y + 24,
+                link=str(link),
+                state=str(verdict.state),
+                kind=_kind(judged, link, result),
+                anchor=f"c{number + 1}-{link}",
+            )
+            for at, (link, verdict) in enumerate(judged.verdicts.items())
+        ),
+    )

@@ -1,0 +1,457 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The answers of ``audit``: what is open, boundary by boundary, and every finding for machines.
+
+What the baseline knew is left out where only what is new is asked for; a test of it is accepted.
+A boundary is *failed* when a failure there weighs high or critical, *partial* when something
+lighter failed or is waived, *unknown* when something was not decided, *checked* when every check
+passed, and *not looked at* when there was none.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from securetrain.audit import NOT_JUDGED, AuditResult, Check, Finding, Refs, WaiverUse
+from securetrain.core.vocabulary import Boundary, Severity, State
+from securetrain.report.document import (
+    ASSETS,
+    ROOT,
+    Case,
+    Document,
+    Findings,
+    Located,
+    Place,
+    Row,
+    Rule,
+    Section,
+    Tile,
+    facts,
+    notes,
+    plural,
+    table,
+)
+from securetrain.report.graph import graphs
+from securetrain.report.pages.groups import (
+    NODE,
+    Group,
+    about,
+    compared,
+    element,
+    is_left_out,
+    meaning,
+    sections,
+    shared_causes,
+    summary,
+    tidy,
+    why,
+)
+from securetrain.report.pages.groups import Section as Found
+from securetrain.report.run.model import BoundaryState, BoundaryView
+
+VERB: Final = "audit"
+KNOWN: Final = "known by the baseline"
+MAX_PLACES: Final = 500
+MAX_FIRST: Final = 5
+MAX_REASONS: Final = 5
+_OPEN: Final = (State.FAIL, State.UNKNOWN, State.WAIVED)
+_SERIOUS: Final = Severity.HIGH
+_WORDS: Final[Mapping[int, str]] = {
+    0: "CLEAN",
+    1: "FINDINGS",
+    3: "INCOMPLETE",
+    4: "NOT TO BE RELIED ON",
+}
+NOT_SEEN: Final[Mapping[str, str]] = {
+    NODE: "hosts (--node, --facts DIR)",
+    "cluster": "manifests, launch scripts and exports (-f)",
+    "slurm": "Slurm (--slurm)",
+    "run": "the nodes and ranks of a run (--run)",
+}
+"""What no option asked for, by the kind of its assets."""
+NEVER_SEEN: Final = (
+    "what switches and firewalls between machines let through",
+    "what travels on the network ('securetrain run --require' decides whether it is encrypted)",
+    "what a TPM says (verified when a node joins a job)",
+    f"{', '.join(sorted(NOT_JUDGED))} (--explain ID says why)",
+)
+"""What this audit does not look at; shown so that a clean one is not overread."""
+
+
+def findings(result: AuditResult, checks: Sequence[Check], unknown_skips: set[str]) -> Document:
+    """The outcome of an audit.
+
+    Args:
+        result: It.
+        checks: The catalogue, for what a check says besides its findings.
+        unknown_skips: What the policy skips though there is no such check.
+    """
+    found = sections(result)
+    rationale = {check.id: " ".join(check.spec.rationale.split()) for check in checks}
+    views = tuple(_boundary(name, found) for name in Boundary)
+    return Document(
+        verb=VERB,
+        word=_WORDS[result.exit_code],
+        about=about(result),
+        sentence=f"Exit code {result.exit_code}: {meaning(result)}",
+        tally=result.counts,
+        sections=[
+            facts(_head(result, found)),
+            notes(result.notes),
+            _picture(views),
+            *(_section(one, rationale) for one in found),
+            *_tail(result, found, unknown_skips),
+        ],
+        findings=_findings(result, rationale),
+        data=result.to_json().decode(),
+        code=result.exit_code,
+        tiles=tuple(_tiles(result)),
+    )
+
+
+def catalogue(checks: tuple[Check, ...]) -> Document:
+    """All checks, without an audit."""
+    data = [
+        {
+            "id": check.id,
+            "title": check.title,
+            "severity": check.severity.value,
+            "boundary": check.boundary.value,
+            "evidence": list(check.spec.evidence),
+            "threats": list(check.spec.threats),
+            "remediation": check.remediation,
+        }
+        for check in checks
+    ]
+    rows = [(one.id, one.severity.value, one.boundary.value, one.title) for one in checks]
+    columns = ("check", "severity", "boundary", "what it finds")
+    return Document(sections=[table(columns, rows)], data=data)
+
+
+# --- for people ----------------------------------------------------------------------------------
+
+
+def _head(result: AuditResult, found: Sequence[Found]) -> Iterator[tuple[str, str]]:
+    policy = result.policy
+    yield "policy", f"{policy.id} {policy.version} ({policy.digest[:12]})"
+    oldest = min((asset.collected_at for asset in result.assets), default=result.at)
+    later = " and later" if len(result.assets) > 1 else ""
+    if result.at.replace(microsecond=0) > oldest:
+        yield "facts of", f"{oldest:%Y-%m-%d %H:%M} UTC{later}"
+    yield "found", summary(result)
+    yield "baseline", compared(result)
+    failed = [group for one in found for group in one.groups if group.state is State.FAIL]
+    worst = sorted(failed, key=lambda g: (-g.severity.rank, g.who != "you", g.first.check))
+    named = [f"{group.first.check} ({group.severity})" for group in worst[:MAX_FIRST]]
+    yield "fix first", ", ".join(dict.fromkeys(named))
+
+
+def _section(found: Found, rationale: Mapping[str, str]) -> Section:
+    """One boundary: what is open, unknown checks below the cause that they share, what passed."""
+    causes = shared_causes(found.groups)
+    shared = {id(group) for cause in causes for group, _ in cause.groups}
+    rows = [_row(group, rationale) for group in found.groups if id(group) not in shared]
+    for cause in causes:
+        checks = [
+            f"{group.first.check} {group.severity} {group.first.title}"
+            + (f" ({missing})" if missing else "")
+            for group, missing in cause.groups
+        ]
+        text = f"{cause.reason} ({len(checks)} checks)"
+        rows.append(Row(state="unknown", text=text, detail=tuple(checks), most=len(checks)))
+    for state, those in ((State.PASS, found.passed), (State.NOT_APPLICABLE, found.not_applicable)):
+        for one in those:
+            text = f"not found: {one.title}" if state is State.PASS else one.title
+            label = one.severity.value
+            rows.append(Row(state=state, name=one.check, label=label, text=text))
+    return Section(title=found.boundary.value, rows=rows)
+
+
+def _row(group: Group, rationale: Mapping[str, str]) -> Row:
+    """A check in one state, and every place of it."""
+    first = group.first
+    places = [_words(place, group) for place in group.places]
+    names = sorted({one.waiver for place in group.places for one in place.findings if one.waiver})
+    refs = [*_tags(first.refs), *first.refs.other]
+    return Row(
+        state=group.state,
+        name=first.check,
+        label=group.severity,
+        text=first.title
+        + (f" ({group.count})" if group.count else "")
+        + (" [known]" if group.known else ""),
+        source=f"waived by {', '.join(names)}" if group.state is State.WAIVED else group.context,
+        detail=tuple(filter(None, dict.fromkeys(places))),
+        fix=f"({group.who}) {group.fix}" if group.state is State.FAIL else "",
+        about=" ".join([rationale.get(first.check, ""), ", ".join(refs)]).strip(),
+    )
+
+
+def _words(place: Any, group: Group) -> str:
+    """A place with what was found there; what stands in the place already is not told twice."""
+    reason = "" if place.why == group.first.title else place.why
+    label = place.what.rpartition(" ")[2]
+    told = reason.startswith(label) or label in place.path
+    what = "" if label and "," not in place.what and told else place.what
+    return ": ".join(filter(None, (", ".join(filter(None, (place.where, what))), reason)))
+
+
+def _tail(
+    result: AuditResult, found: Sequence[Found], unknown_skips: set[str]
+) -> Iterator[Section]:
+    waivers = [_waiver(use, result) for use in result.waivers]
+    yield Section(title="waivers" if waivers else "", rows=waivers)
+    seen = [
+        (one.what, f"{one.seen}/{one.of}" + (f" ({'; '.join(one.notes)})" if one.notes else ""))
+        for one in result.coverage
+    ]
+    yield facts(seen, title="coverage" if seen else "")
+    kinds = {asset.kind for asset in result.assets}
+    kinds |= {"cluster"} if kinds & {"workload", "launch", "storage"} else set()
+    missing = [words for kind, words in NOT_SEEN.items() if kind not in kinds]
+    rows = [
+        (one.asset, one.title, f"{one.collected_at:%Y-%m-%d %H:%M:%S}", one.digest)
+        for one in result.assets
+    ]
+    assets = table(("asset", "", "facts of (UTC)", "SHA-256 of the facts"), rows, title="assets")
+    yield Section(title="assets", rows=assets.rows, columns=assets.columns, page_only=True)
+    yield Section(title="not looked at", rows=[Row(text=one) for one in (*missing, *NEVER_SEEN)])
+    passed = ", ".join(f"{one.boundary} {len(one.passed)}" for one in found if one.passed)
+    yield facts(
+        [
+            ("passed", f"everywhere: {passed} (-v lists them)" if passed else ""),
+            ("skipped", f"by the policy: {', '.join(result.skipped)}" if result.skipped else ""),
+        ]
+    )
+    yield notes(_remarks(result, unknown_skips))
+
+
+def _remarks(result: AuditResult, unknown_skips: set[str]) -> Iterator[str]:
+    if unknown_skips:
+        yield f"host.skip_checks names no such check: {', '.join(sorted(unknown_skips))}"
+    if result.of(State.UNKNOWN):
+        here = any(asset.kind == NODE for asset in result.assets) and os.geteuid() != 0
+        more = " Root can read more of a host." if here else ""
+        yield f"Missing evidence is unknown, never a pass.{more}"
+    tier = [f for f in result.findings if f.check == "ST-HST-015" and f.state is State.FAIL]
+    if tier and len(result.assets) == 1:
+        # the check that no laptop can pass
+        yield (
+            f"What this machine cannot pass: policy {result.policy.id} asks for nodes of tier"
+            f" {tier[0].evidence.get('min_tier', '')} or better, and this machine has no device"
+            " that could prove it. Develop under --policy dev, where its evidence is labelled"
+            " UNATTESTED."
+        )
+
+
+def _waiver(use: WaiverUse, result: AuditResult) -> Row:
+    words = []
+    if use.expires is not None:
+        words.append(f"until {use.expires} ({(use.expires - result.at.date()).days} days left)")
+    return Row(
+        state=use.status.value, name=use.id, label=use.check,
+        text="; ".join(filter(None, [*words, use.reason])),
+    )  # fmt: skip
+
+
+# --- the boundaries on a page --------------------------------------------------------------------
+
+
+def _picture(views: tuple[BoundaryView, ...]) -> Section:
+    rows = [
+        (
+            view.boundary,
+            "not looked at" if view.state is BoundaryState.NOT_CROSSED else view.state,
+            view.num_allowed,
+            view.num_refused,
+            "; ".join(view.reasons) or "nothing",
+        )
+        for view in views
+    ]
+    columns = ("boundary", "state", "checks passed", "checks failed", "open")
+    return Section(
+        title="trust boundaries",
+        lead="Every place where a training job takes something from somebody else, and what the"
+        " audit found there before a job runs.",
+        rows=[Row(cells=tuple(map(str, row)), anchor=f"b-{row[0]}") for row in rows],
+        columns=columns,
+        figure=partial(graphs.boundaries, views, ()),
+        page_only=True,
+    )
+
+
+def _boundary(boundary: Boundary, found: Sequence[Found]) -> BoundaryView:
+    section = next((one for one in found if one.boundary is boundary), None)
+    if section is None:
+        return BoundaryView(
+            boundary=boundary, state=BoundaryState.NOT_CROSSED, label="not looked at", reasons=()
+        )
+    failed = [group for group in section.groups if group.state is State.FAIL]
+    undecided = [group for group in section.groups if group.state is State.UNKNOWN]
+    state, label = BoundaryState.NOT_CROSSED, "does not apply"
+    if failed:
+        worst = max(group.severity for group in failed)
+        label = f"{plural(len(failed), 'failure')}, {worst}"
+        state = BoundaryState.FAILED if worst >= _SERIOUS else BoundaryState.PARTIAL
+    elif section.groups:
+        waived = len(section.groups) > len(undecided)
+        state = BoundaryState.PARTIAL if waived else BoundaryState.UNKNOWN
+        label = f"{len(undecided)} unknown" if undecided else f"{len(section.groups)} waived"
+    elif section.passed:
+        state, label = BoundaryState.CHECKED, f"{plural(len(section.passed), 'check')} passed"
+    reasons = [
+        f"{group.first.check} {group.state} ({group.severity}): {group.first.title}"
+        for group in section.groups
+    ]
+    more = len(reasons) - MAX_REASONS
+    return BoundaryView(
+        boundary=boundary,
+        state=state,
+        label=label,
+        reasons=(*reasons[:MAX_REASONS], *([f"and {more} more"] if more > 0 else [])),
+        num_allowed=len(section.passed),
+        num_refused=len({group.first.check for group in failed}),
+    )
+
+
+def _tiles(result: AuditResult) -> Iterator[Tile]:
+    failed, counts = result.of(State.FAIL), result.counts
+    serious = [one for one in failed if one.severity_in_context >= _SERIOUS]
+    critical = sum(one.severity_in_context is Severity.CRITICAL for one in serious)
+    high = f"{critical} critical, {len(serious) - critical} high"
+    rest = counts.get(State.NOT_APPLICABLE.value, 0)
+    yield _tile("Critical and high", len(serious), high, "bad")
+    yield _tile("Other failures", len(failed) - len(serious), "medium, low and info", "warn")
+    unknown = counts.get(State.UNKNOWN.value, 0)
+    yield _tile("Unknown", unknown, "checks without evidence", "warn")
+    waived = len(result.of(State.WAIVED))
+    yield _tile("Waived", waived, "accepted for a while", "warn", "plain")
+    passed = counts.get(State.PASS.value, 0)
+    yield _tile("Passed", passed, f"{rest} do not apply", "plain", "plain")
+    if result.baseline is not None:
+        new = sum(not one.known for one in result.of(State.FAIL, State.UNKNOWN))
+        note = f"{result.baseline.known} known, {result.baseline.gone} gone"
+        yield _tile("New", new, note, "bad")
+
+
+def _tile(name: str, value: int, note: str, some: str, nothing: str = "good") -> Tile:
+    return Tile(name=name, value=str(value), note=note, tone=some if value else nothing)
+
+
+# --- for machines --------------------------------------------------------------------------------
+
+
+def _findings(result: AuditResult, rationale: Mapping[str, str]) -> Findings:
+    """A rule for each check, a problem for each finding, a test for each check and asset."""
+    titles = {one.asset: one.title for one in result.assets}
+    located = {
+        id(one): _located(one, result, titles) for one in result.findings if one.state in _OPEN
+    }
+    rules: dict[str, Rule] = {}
+    pairs: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
+    for one in result.findings:
+        pairs[one.boundary.value, one.check, one.asset].append(one)
+        if one.state in _OPEN and one.check not in rules:
+            # A finding about a waiver has no check and speaks for itself.
+            rules[one.check] = Rule(
+                id=one.check,
+                title=one.title,
+                fix=" ".join(one.remediation.split()),
+                severity=one.severity,
+                why=rationale.get(one.check, ""),
+                tags=(one.boundary.value, *_tags(one.refs, "external/")),
+            )
+    return Findings(
+        root=about(result),
+        problems=tuple(
+            located[id(one)]
+            for one in result.findings
+            if one.state in _OPEN and not is_left_out(one, result)
+        ),
+        rules=rules,
+        notices=result.problems,
+        tests=tuple(
+            Case(
+                name=f"{check} {asset}".rstrip() + f": {found[0].title}",
+                group=boundary,
+                problems=tuple(located[id(one)] for one in found if one.state in _OPEN),
+                not_applicable=all(one.state is State.NOT_APPLICABLE for one in found),
+            )
+            for (boundary, check, asset), found in pairs.items()
+        ),
+    )
+
+
+def _tags(refs: Refs, head: str = "") -> tuple[str, ...]:
+    """References: as people know them, or as code-scanning services group by them."""
+    if head:
+        return (
+            *(f"{head}cwe/cwe-{number:03d}" for number in refs.cwe),
+            *(f"{head}atlas/{name}" for name in refs.atlas),
+            *(f"{head}nist-800-53/{name}" for name in refs.nist),
+            *refs.cve,
+        )
+    return (
+        *(f"CWE-{number}" for number in refs.cwe),
+        *(f"ATLAS {name.partition('@')[0]}" for name in refs.atlas),
+        *(f"NIST 800-53 {name}" for name in refs.nist),
+        *refs.cve,
+    )
+
+
+def _located(finding: Finding, result: AuditResult, titles: Mapping[str, str]) -> Located:
+    """A finding where it is."""
+    accepted = KNOWN if is_left_out(finding, result) else ""
+    if finding.state is State.WAIVED:
+        ends = [use.expires for use in result.waivers if use.id == finding.waiver and use.expires]
+        accepted = f"waiver {finding.waiver}" + (f" until {ends[-1]}" if ends else "")
+    return Located(
+        code=finding.check,
+        what=_message(finding, titles),
+        fix=" ".join(finding.remediation.split()),
+        at=_place(finding),
+        severity=finding.severity_in_context,
+        undecided=finding.state is State.UNKNOWN,
+        accepted=accepted,
+        fingerprint=finding.fingerprint,
+    )
+
+
+def _message(finding: Finding, titles: Mapping[str, str]) -> str:
+    """A sentence that stands by itself: code-scanning services show nothing else of it."""
+    kind, _, name = finding.asset.partition(":")
+    owner = titles.get(finding.asset, "") or (f"node {name}" if kind == NODE else name)
+    whom = ", ".join(filter(None, (owner, element(finding.subject))))
+    said = [f"{finding.title}." if finding.state is State.FAIL else f"Unknown: {finding.title}."]
+    if detail := ": ".join(filter(None, (whom, tidy(why(finding))))):
+        said.append(f"{detail}.")
+    if finding.context:
+        said.append(f"{finding.severity_in_context}, not {finding.severity}: {finding.context}")
+    return " ".join(said)
+
+
+def _place(finding: Finding) -> Place:
+    """File, line and base: files of a node stand below the node, others where they are.
+
+    A finding that was read from no file stands on the first line of its asset, because
+    code-scanning services take no result without a place.
+    """
+    kind, _, name = finding.asset.partition(":")
+    here = finding.location
+    path, base = f"{kind}/{name}", ASSETS
+    if kind == NODE:
+        path += f"/{here.path.lstrip('/')}" if here is not None else ""
+    elif here is not None:
+        path, base = here.path, ROOT
+    elif not finding.asset:
+        path = finding.subject
+    return Place(
+        file=path,
+        base=base,
+        line=max(here.line, 1) if here is not None else 1,
+        column=here.column if here is not None else 0,
+        subject=f"{finding.asset}/{finding.subject}".lstrip("/"),
+        subject_kind="element",
+    )

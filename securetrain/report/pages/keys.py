@@ -1,0 +1,295 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The answers of ``key``, ``ca``, ``enroll``, ``trust`` and ``log``: keys and who may use them."""
+
+import base64
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from securetrain.identity import ClusterCA, Issued, Kind, Outcome, SpiffeId, Token, fingerprint
+from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.identity.log import Logged, SignedCheckpoint
+from securetrain.identity.trust import Signatures, TrustDocument
+from securetrain.report.document import (
+    Document,
+    Row,
+    Section,
+    facts,
+    moment,
+    plural,
+    said,
+    told,
+    verbatim,
+)
+
+IN_CLEAR: Final = "is not encrypted (--encrypt); only this user can read it"
+
+# --- key -----------------------------------------------------------------------------------------
+
+
+def generated(key: PrivateKey, path: Path, public: Path, *, encrypted: bool) -> Document:
+    """A new key."""
+    data = {
+        "path": str(path),
+        "public": str(public),
+        "key_id": key.key_id,
+        "kind": _kind(key.public),
+        "encrypted": encrypted,
+    }
+    files = [("private", str(path)), ("public", str(public))]
+    closed = "" if encrypted else f"it {IN_CLEAR}"
+    head = said(f"{data['kind']} key {key.key_id}")
+    return Document(sections=[head, facts(files), said(closed)], data=data)
+
+
+def public_half(public: PublicKey, vkey: str) -> Document:
+    """A public key, and its verifier key when a name was given."""
+    pem = public.file_pem.decode()
+    data = {"key_id": public.key_id, "kind": _kind(public), "pem": pem}
+    if vkey:
+        data["vkey"] = vkey
+    lines = [vkey] if vkey else []
+    copied = verbatim(*lines, *pem.removesuffix("\n").split("\n"))
+    return Document(sections=[said(f"{data['kind']} key {public.key_id}"), copied], data=data)
+
+
+def _kind(public: PublicKey) -> str:
+    other = public.companion
+    return str(public.kind) if other is None else f"{public.kind}+{other.kind}"
+
+
+def passphrase(key: PrivateKey, *, encrypted: bool) -> Document:
+    """A key whose passphrase was changed."""
+    state = "encrypted" if encrypted else "not encrypted"
+    return told(f"key {key.key_id}: {state}", data={"key_id": key.key_id, "encrypted": encrypted})
+
+
+# --- ca and enroll -------------------------------------------------------------------------------
+
+
+def made(cluster: ClusterCA, folder: Path, *, encrypted: bool) -> Document:
+    """A new CA."""
+    data = {
+        "folder": str(folder),
+        "trust_domain": cluster.trust_domain,
+        "fingerprint": fingerprint(cluster.certificate),
+        "ends": moment(cluster.certificate.not_valid_after_utc),
+        "encrypted": encrypted,
+    }
+    head = said(f"cluster CA of {cluster.trust_domain} in {folder}")
+    closed = said("" if encrypted else f"its key {IN_CLEAR}")
+    return Document(
+        sections=[
+            head,
+            facts([("SHA-256", str(data["fingerprint"])), ("until", str(data["ends"]))]),
+            closed,
+        ],
+        data=data,
+    )
+
+
+def revoked(kind: Kind, name: str, number: int) -> Document:
+    """A new revocation."""
+    data = {"kind": kind, "name": name, "number": number}
+    return told(f"revoked {kind} {name}; list number {number}", data=data)
+
+
+def listed(cluster: ClusterCA, now: datetime) -> Document:
+    """The certificates that were issued, and those that are revoked."""
+    revocations = cluster.revocations()
+
+    def state(entry: Issued) -> str:
+        if revocations.find(entry.node, entry.serial, entry.job) is not None:
+            return "revoked"
+        return "good" if now <= entry.ends else "expired"
+
+    issued = [
+        {
+            "serial": entry.serial,
+            "spiffe": entry.spiffe,
+            "how": entry.how.value,
+            "ends": moment(entry.ends),
+            "state": state(entry),
+        }
+        for entry in cluster.register.issued()
+    ]
+    gone = [
+        {"kind": e.kind.value, "name": e.name, "reason": e.reason, "since": moment(e.since)}
+        for e in revocations.entries
+    ]
+    rows = [
+        Row(
+            state=one["state"],
+            text=f"{one['spiffe']} until {one['ends']} {one['how']} {one['serial']}",
+        )
+        for one in issued
+    ]
+    for one in gone:
+        text = f"{one['kind']} {one['name']} since {one['since']}: "
+        rows.append(Row(state="revoked", text=text + (one["reason"] or "no reason given")))
+    data = {"number": revocations.number, "issued": issued, "revoked": gone}
+    return Document(sections=[Section(rows=rows, empty="nothing was issued yet")], data=data)
+
+
+def token(given: Token, node: str, job: str, ends: datetime) -> Document:
+    """A token: alone on standard output, so that it can be told from what is said about it."""
+    words = said(f"for {given.spiffe}, once, until {ends:%Y-%m-%d %H:%M} UTC")
+    data = {"token": given.text(), "node": node, "job": job, "ends": moment(ends)}
+    return Document(answer=given.text(), sections=[words], data=data)
+
+
+def joined(spiffe: SpiffeId, folder: Path, ends: datetime) -> Document:
+    """An identity that a token was exchanged for."""
+    line = f"join with: --rdzv-id {spiffe.job} --rdzv-conf identity={folder}"
+    data = {"spiffe": str(spiffe), "folder": str(folder), "ends": moment(ends)}
+    head = said(f"{spiffe} in {folder}, until {moment(ends)}")
+    return Document(sections=[head, verbatim(line)], data=data)
+
+
+def identity(spiffe: SpiffeId, folder: Path, serial: int, ends: datetime) -> Document:
+    """An identity that a CA issued here."""
+    return told(f"{spiffe} in {folder}", f"serial {serial:x}, until {moment(ends)}")
+
+
+def coordinator(job: str, folder: Path) -> Document:
+    """The folder that a coordinator on another machine needs."""
+    line = f"start it with: securetrain coordinator --ca DIR --job {job}"
+    return told(f"for the coordinator of {job}: {folder}", line)
+
+
+# --- trust ---------------------------------------------------------------------------------------
+
+
+def root(document: TrustDocument) -> Document:
+    """A trust root: which keys may sign what."""
+    return Document(data=msgspec.to_builtins(document), sections=list(_root(document)))
+
+
+def followed(document: TrustDocument) -> Document:
+    """The trust of a machine from now on."""
+    until = f"version {document.version} is trusted, until {moment(document.expires)}"
+    return told(until, data=msgspec.to_builtins(document))
+
+
+def change(outcome: Outcome) -> Document:
+    """A version that is published, or a draft that others must sign."""
+    version = outcome.document.version
+    data = {
+        "path": str(outcome.path),
+        "version": version,
+        "published": not outcome.missing,
+        "missing": outcome.missing,
+    }
+    state = "a draft" if outcome.missing else "published"
+    missing = [
+        f"{count} more of {who} must sign it: securetrain trust sign"
+        for who, count in outcome.missing.items()
+    ]
+    return told(f"version {version} is {state}: {outcome.path}", *missing, data=data)
+
+
+def _root(document: TrustDocument) -> Iterator[Section]:
+    created, expires = moment(document.created), moment(document.expires)
+    yield said(f"trust root, version {document.version}, from {created} to {expires}")
+    revoked = {entry.key_id: entry for entry in document.revoked}
+    rows = []
+    for role, entry in sorted(document.roles.items()):
+        both = ", with both signatures" if entry.signatures is Signatures.BOTH else ""
+        rows.append(Row(text=f"{role}: {entry.threshold} of {len(entry.keys)}{both}"))
+        for key_id in entry.keys:
+            gone = "  REVOKED" if key_id in revoked else ""
+            rows.append(Row(text=f"{key_id}{_about(document, key_id)}{gone}", depth=1))
+    for authority in document.authorities:
+        parties, job = ", ".join(authority.parties), authority.job or "every job"
+        text = f"{authority.role}: also {parties} of {authority.trust_domain}, {job}"
+        rows.append(Row(text=text))
+    if document.log_origin:
+        rows.append(Row(text=f"log: {document.log_origin}"))
+    for gone_key in revoked.values():
+        spared = "nothing of it counts"
+        if gone_key.valid_before is not None:
+            spared = f"what was logged below {gone_key.valid_before} counts"
+        why = gone_key.reason or "no reason given"
+        key = gone_key.key_id[:16]
+        rows.append(Row(text=f"revoked {key} at {moment(gone_key.since)}: {why}; {spared}"))
+    yield Section(rows=rows)
+
+
+def _about(document: TrustDocument, key_id: str) -> str:
+    if (one := document.identities.get(key_id)) is not None:
+        return f"  {one.identity} (vouched for by {one.issuer}, Sigstore instance {one.instance})"
+    return "  with an ML-DSA companion" if key_id in document.companions else ""
+
+
+# --- log -----------------------------------------------------------------------------------------
+
+
+def begun(folder: Path, origin: str, vkey: str) -> Document:
+    """An empty log."""
+    data = {"folder": str(folder), "origin": origin, "vkey": vkey}
+    return Document(sections=[said(f"log {origin} in {folder}"), verbatim(vkey)], data=data)
+
+
+def appended(envelopes: Sequence[Path], first: int) -> Document:
+    """Entries that were added."""
+    rows = [{"path": str(path), "index": first + n} for n, path in enumerate(envelopes)]
+    shown = facts((str(row["index"]), str(row["path"])) for row in rows)
+    return Document(sections=[shown], data={"logged": rows})
+
+
+def checkpoint(found: SignedCheckpoint, note: str) -> Document:
+    """The state of a log, and the witnesses that saw it."""
+    witnesses = {key_id: moment(time) for key_id, time in sorted(found.cosigned.items())}
+    state = found.checkpoint
+    data = {
+        "origin": state.origin,
+        "size": state.size,
+        "root": state.root.hex(),
+        "witnesses": witnesses,
+    }
+    seen = said(*(f"witness {key_id[:16]} at {time}" for key_id, time in witnesses.items()))
+    return Document(sections=[verbatim(*note.removesuffix("\n").split("\n")), seen], data=data)
+
+
+def proof(index: int, path: Path) -> Document:
+    """A proof that was written."""
+    return told(f"entry {index}: {path}", data={"index": index, "path": str(path)})
+
+
+def logged(found: Logged) -> Document:
+    """A proof that holds."""
+    seen = "" if found.seen is None else moment(found.seen)
+    state, witnesses = found.signed.checkpoint, sorted(found.signed.cosigned)
+    data = {
+        "origin": state.origin,
+        "index": found.index,
+        "size": state.size,
+        "seen": seen,
+        "witnesses": witnesses,
+    }
+    many = plural(len(witnesses), "witness", "witnesses")
+    return Document(
+        word="LOGGED",
+        about=f"entry {found.index} of {state.size} in {state.origin}",
+        sections=[said(f"seen by {many}, by enough of them at {seen}")],
+        data=data,
+    )
+
+
+def cosigned(origin: str, size: int, line: str, *, added: bool, alone: bool) -> Document:
+    """The cosignature of a witness; `alone` prints the line and nothing else."""
+    data = {"origin": origin, "size": size, "line": line, "added": added}
+    if alone:
+        return Document(answer=line.removesuffix("\n"), data=data)
+    nobody = "the trust root does not name this witness's key: it counts for nobody yet"
+    return told(f"cosigned {origin} at size {size}", "" if added else nobody, data=data)
+
+
+def witness_key(key: PrivateKey, path: Path) -> Document:
+    """The key with which this machine cosigns."""
+    spki = base64.b64encode(key.public.spki).decode()
+    return Document(answer=spki, data={"key": spki, "key_id": key.key_id, "path": str(path)})

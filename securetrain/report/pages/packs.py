@@ -1,0 +1,299 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The answers of ``pack``, ``export`` and ``unpack``, and of ``verify`` about a pack."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from securetrain.artifacts.statement import Opened
+from securetrain.chain import Facts, Judged, Packed, PackResult
+from securetrain.core.vocabulary import ChainLink, LinkState
+from securetrain.policy.load import LoadedPolicy
+from securetrain.report.document import (
+    Case,
+    Document,
+    Findings,
+    Row,
+    Section,
+    done,
+    facts,
+    plural,
+    said,
+)
+from securetrain.report.graph import graphs
+from securetrain.report.pages.verification import NOBODY, located, policy_data
+
+MAX_SHOWN: Final = 20
+NOTHING: Final = "The checkpoint's own statement does not verify: nothing it says counts."
+
+
+def made(pack: Packed) -> Document:
+    """A pack that was written."""
+    data = {
+        "path": str(pack.path),
+        "bytes": pack.size,
+        "manifest": pack.manifest,
+        "num_statements": pack.num_statements,
+        "num_documents": pack.num_documents,
+        "missing": list(pack.missing),
+    }
+    statements = plural(pack.num_statements, "statement")
+    counts = f"{statements} in {plural(pack.num_documents, 'document')}, {pack.size:,} bytes"
+    head = [("packed", f"{pack.path}: {counts}"), ("manifest", f"sha256:{pack.manifest}")]
+    gone = replace(facts(("missing", one) for one in pack.missing), most=MAX_SHOWN)
+    return Document(sections=[facts(head), gone], data=data, code=3 if pack.missing else 0)
+
+
+def verified(result: PackResult, policy: LoadedPolicy | None, trust_file: Path) -> Document:
+    """The outcome of ``verify`` for a pack, and the page of ``report``."""
+    word = "VERIFIED" if result.ok else "REFUSED" if result.problems else "INCOMPLETE"
+    problems = [
+        Row(state="fail", name=one.code, text=one.what, fix=one.fix) for one in result.problems
+    ]
+    return Document(
+        verb="verify",
+        word=word,
+        about=f"pack {result.path}",
+        sections=[
+            facts(_facts(result, policy, trust_file)),
+            Section(
+                title=plural(len(problems), "problem") if problems else "",
+                rows=problems,
+                most=MAX_SHOWN,
+            ),
+            *_checkpoints(result),
+            said("" if result.judged else NOTHING),
+        ],
+        findings=Findings(
+            root=str(result.path),
+            problems=tuple(map(located, result.problems)),
+            checked=(result.path.name,),
+            tests=tuple(_cases(result)),
+        ),
+        data=_to_dict(result, policy),
+        code=result.exit_code,
+    )
+
+
+def _checkpoints(result: PackResult) -> Iterator[Section]:
+    """The links of each checkpoint as a graph, and the evidence of each."""
+    known = {one.digest: one for one in (result.subject, *result.ancestors) if one is not None}
+    for number, judged in enumerate(result.judged[: graphs.MAX_CHECKPOINTS]):
+        yield Section(
+            title=f"step {judged.step}, {judged.digest[:12]}",
+            lead="" if number else _left_out(result),
+            rows=[
+                _link(judged, link, known.get(judged.digest), result, number)
+                for link in judged.verdicts
+            ],
+            figure=None if number else partial(graphs.links, result),
+            page_only=bool(number),
+        )
+
+
+def _left_out(result: PackResult) -> str:
+    hidden = len(result.judged) - graphs.MAX_CHECKPOINTS
+    unjudged = result.num_ancestors + 1 - len(result.judged)
+    said = ["* is required by the policy."]
+    if unjudged == 1:
+        said.append("One further checkpoint was followed, and none of its links was asked.")
+    elif unjudged > 1:
+        said.append(f"{unjudged} further checkpoints were followed; none of their links was asked.")
+    if hidden > 0:
+        said.append(f"{hidden} ancestors more: verify --format json has all of them.")
+    return " ".join(said)
+
+
+def _link(
+    judged: Judged, link: ChainLink, opened: Opened | None, result: PackResult, number: int
+) -> Row:
+    verdict = judged.verdicts[link]
+    text = verdict.what
+    if verdict.expected or verdict.found:
+        text += f" (expected {verdict.expected}, found {verdict.found})"
+    tiers = [f"{node} {tier}" for node, tier in sorted(verdict.tiers.items())]
+    return Row(
+        state=str(verdict.state),
+        name=f"{'*' if link in result.required else ' '} {link}",
+        text=text,
+        about="; ".join(
+            filter(None, [verdict.where, *(f"bound {one}" for one in _bound(opened, link)), *tiers])
+        ),
+        anchor=f"c{number}-{link}",
+    )
+
+
+def exported(facts_: Facts, result: PackResult, kind: str, out: Path) -> Document:
+    """A document that was exported."""
+    by_state = {
+        state: [str(link) for link, one in facts_.links.items() if one is state]
+        for state in (LinkState.VERIFIED, LinkState.MISSING, LinkState.BROKEN)
+    }
+    hashed = sum(one.sha256 is not None for one in facts_.files)
+    data = {
+        "path": str(out),
+        "format": kind,
+        "digest": facts_.digest,
+        "num_subjects": hashed,
+        "num_unhashed": len(facts_.files) - hashed,
+        "links": {str(link): str(state) for link, state in facts_.links.items()},
+        "problems": [problem.to_dict() for problem in result.problems],
+    }
+    gone = [by_state[state] for state in (LinkState.MISSING, LinkState.BROKEN)]
+    bare = len(facts_.files) - hashed
+    rows = [
+        ("exported", f"{out}: {kind} of {facts_.name}"),
+        ("subjects", f"{plural(hashed, 'file')} by SHA-256"),
+        ("verified", ", ".join(by_state[LinkState.VERIFIED]) or "nothing"),
+        ("unhashed", f"{plural(bare, 'file')}: give --files" if bare else ""),
+        ("unproven", f"{', '.join(gone[0])}: declared or left out" if gone[0] else ""),
+        ("left out", f"{', '.join(gone[1])}: evidence contradicts it" if gone[1] else ""),
+    ]
+    return Document(sections=[facts(rows)], data=data, code=result.exit_code)
+
+
+def unpacked(result: PackResult, out: Path) -> Document:
+    """Weights and rows that were written."""
+    data = {
+        "path": str(out),
+        "held": [
+            {
+                "path": str(out / one.name),
+                "digest": one.opened.digest,
+                "steps": one.steps,
+                "bytes": one.num_bytes,
+            }
+            for one in result.held
+        ],
+    }
+    rows = [("unpacked", f"{out / one.name}: {one.num_bytes:,} bytes") for one in result.held]
+    return done(rows, data)
+
+
+def _cases(result: PackResult) -> Iterator[Case]:
+    """A test for each link of each checkpoint that was asked, and one for everything else."""
+    left = list(result.problems)
+    links: list[Case] = []
+    for judged in result.judged:
+        about = f"run {judged.run}, step {judged.step} ({judged.digest[:16]}): "
+        told = [one for one in left if one.what.startswith(about)]
+        used = []
+        for link, verdict in judged.verdicts.items():
+            missing = verdict.problem()
+            if verdict.state is LinkState.NOT_ASKED:
+                continue
+            mine = [one for one in told if one.what.startswith(f"{about}{link} ")]
+            used += mine
+            found = tuple(map(located, mine))
+            if missing is not None and not mine and not result.required:
+                # Nothing is required, and the answer is incomplete for this.
+                found = (replace(located(missing), undecided=True),)
+            links.append(
+                Case(
+                    name=str(link),
+                    group=f"step-{judged.step:08d}.{judged.digest[:16]}",
+                    problems=found,
+                    not_applicable=missing is not None and not found,
+                )
+            )
+        left = [one for one in left if one not in used] if used else left
+    yield Case(name=result.path.name, problems=tuple(map(located, left)))
+    yield from links
+
+
+def _to_dict(result: PackResult, policy: LoadedPolicy | None) -> dict[str, Any]:
+    return {
+        "kind": "pack",
+        "path": str(result.path),
+        "ok": result.ok,
+        "exit": int(result.exit_code),
+        "digest": None if result.subject is None else result.subject.digest,
+        "policy": policy_data(policy),
+        "at": result.at,
+        "seen": result.seen,
+        "num_ancestors": result.num_ancestors,
+        "num_documents": result.num_documents,
+        "required": sorted(result.required),
+        "checkpoints": [_links(one) for one in result.judged],
+        "held": [
+            {
+                "kind": one.opened.kind.value,
+                "digest": one.opened.digest,
+                "steps": one.steps,
+                "bytes": one.num_bytes,
+            }
+            for one in result.held
+        ],
+        "problems": [problem.to_dict() for problem in result.problems],
+    }
+
+
+def _links(judged: Judged) -> dict[str, Any]:
+    return {
+        "run": judged.run,
+        "step": judged.step,
+        "digest": judged.digest,
+        "links": {
+            str(link): {
+                "state": str(one.state),
+                "what": one.what,
+                "expected": one.expected,
+                "found": one.found,
+                "where": one.where,
+            }
+            for link, one in judged.verdicts.items()
+        },
+    }
+
+
+def _bound(opened: Opened | None, link: ChainLink) -> list[str]:
+    """The digests by which a statement binds the evidence of a link."""
+    if opened is None:
+        return []
+    bound = opened.checkpoint.bound
+    found = {
+        ChainLink.NODES: bound.membership,
+        ChainLink.MEMBERSHIP: bound.membership,
+        ChainLink.POLICY: bound.policy,
+        ChainLink.JOB: bound.job,
+        ChainLink.CODE: bound.code,
+        ChainLink.ENVIRONMENT: bound.environment,
+        ChainLink.DATASET: bound.dataset,
+        ChainLink.ROWS: bound.step_records,
+        ChainLink.GRADIENTS: bound.step_records,
+        ChainLink.TABLES: bound.step_records,
+        ChainLink.LEDGER: bound.ledger_head,
+    }
+    if link is ChainLink.PARENTS:
+        return list(bound.parents)
+    digest = found.get(link)
+    return [] if digest is None else [digest]
+
+
+def _facts(
+    result: PackResult, policy: LoadedPolicy | None, trust_file: Path
+) -> Iterator[tuple[str, str]]:
+    if result.subject is not None:
+        said = result.subject.checkpoint
+        keys = ", ".join(key[:16] for key in sorted(result.subject.key_ids))
+        yield "signed by", f"key {keys}, trusted by {trust_file}"
+        yield "checkpoint", f"run {said.run_id}, step {said.step}, digest {result.subject.digest}"
+    else:
+        yield "signed by", NOBODY
+    yield "chain", f"{plural(result.num_ancestors, 'ancestor')}, {result.num_documents} documents"
+    for one in result.held:
+        name = f"{one.opened.kind.value} {one.opened.digest[:16]}"
+        rows = "" if one.steps is None else f", rows of the steps {one.steps[0]} to {one.steps[1]}"
+        yield "holds", f"{name}{rows}: {one.num_bytes:,} bytes, as signed"
+    asked = len(result.judged)
+    yield "asked", f"the links of {plural(asked, 'checkpoint')}; * is required by the policy"
+    if policy is None:
+        yield "policy", "none given: nothing is required, and what is missing stays open"
+    else:
+        yield "policy", f"{policy.policy.metadata.id} ({policy.digest[:16]})"
+    yield "judged at", f"{result.at.isoformat()}"
+    if result.seen is not None:
+        yield "witnessed", f"{result.seen.isoformat()}"

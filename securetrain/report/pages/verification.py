@@ -1,0 +1,380 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The answers of ``verify`` and ``scan``."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from securetrain.artifacts import (
+    NOTHING,
+    CheckedWords,
+    Examined,
+    Finding,
+    Problem,
+    SavedResult,
+    ScanResult,
+    VerifyResult,
+)
+from securetrain.artifacts.lineage import Link
+from securetrain.artifacts.model import ModelResult
+from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate
+from securetrain.core import ExitCode
+from securetrain.core.vocabulary import State
+from securetrain.policy.load import LoadedPolicy
+from securetrain.report.document import (
+    Document,
+    Findings,
+    Located,
+    Place,
+    Row,
+    Section,
+    facts,
+    notes,
+    plural,
+    some,
+)
+
+MAX_SHOWN: Final = 50
+SHOWN_DEPTH: Final = 64
+"""Levels of a chain that are shown as a tree."""
+NOBODY: Final = "nobody that this trust root names"
+Result: TypeAlias = VerifyResult | SavedResult | ModelResult
+
+
+def verified(found: Examined, trust_file: Path) -> Document:
+    """The outcome of ``verify`` for a checkpoint or dataset."""
+    result, said = found.result, found.result.statement
+    names = ["statement.json", *(file.name for file in (said.files if said is not None else ()))]
+    if isinstance(said, CheckpointPredicate):
+        names.append(said.index.name)
+    data = {
+        "kind": str(result.kind),
+        "path": str(result.path),
+        "digest": result.digest,
+        "key_ids": sorted(result.key_ids),
+        "log_index": None if result.logged is None else result.logged.index,
+        "num_files": result.num_files,
+        "num_bytes": result.num_bytes,
+        "policy": policy_data(found.policy),
+        "statement": msgspec.to_builtins(said),
+        "problems": [problem.to_dict() for problem in result.problems],
+        "truncated": result.truncated,
+        "expected": [_given(one) for one in found.asked],
+        "not_asked": list(found.not_asked),
+    }
+    if found.chain is not None:
+        data["chain"] = found.chain.to_dict()
+    sections = [
+        facts(_facts(found, trust_file)),
+        _problems(result.problems, truncated=result.truncated),
+        Section(rows=tuple(_tree(found.chain)) if found.chain is not None else ()),
+    ]
+    return _judged(result, str(result.kind), names, sections, data, found.scanned)
+
+
+def saved(result: SavedResult, trust_file: Path) -> Document:
+    """The outcome of ``verify`` for what a script saved in another format."""
+    keys = sorted({key[:16] for one in result.statements for key in one.key_ids})
+    rows = [("signed by", _signer(keys, trust_file))]
+    for one in result.statements:
+        said = one.said
+        step = f"step {said.step}" if said.step is not None else "no step named"
+        what = said.place if len(said.files) > 1 else f"{said.place}/{said.files[0].name}"
+        text = f"{what}: {said.way}, rank {said.rank}, save {said.number}, {step}"
+        rows.append(("saved", f"{text}, run {said.run_id}, {said.created.isoformat()}"))
+    head = replace(facts(rows), most=MAX_SHOWN)
+    tail = facts(
+        [
+            ("checked", _checked(result)),
+            ("not shown", "that training made these bytes: a script has them signed"),
+        ]
+    )
+    names = [file.name for one in result.statements for file in one.said.files]
+    sections = [head, tail, _problems(result.problems)]
+    return _judged(result, "saved files", names, sections, result.to_dict())
+
+
+def model(result: ModelResult, scanned: ScanResult | None) -> Document:
+    """The outcome of ``verify --bundle`` for a model."""
+    data = {
+        "kind": "model",
+        "path": str(result.path),
+        "bundle": str(result.bundle),
+        "signer": result.signer,
+        "num_files": result.num_files,
+        "num_bytes": result.num_bytes,
+        "left_out": list(result.left_out),
+        "unsigned": list(result.unsigned),
+        "notes": list(result.notes),
+        "problems": [problem.to_dict() for problem in result.problems],
+    }
+    size = f"{result.num_files} files, {result.num_bytes:,} bytes"
+    unread = (
+        (result.unsigned, "nobody signed them, and unsigned files are ignored"),
+        (result.left_out, "the format, the bundle or you leave them out"),
+    )
+    rows = [
+        Row(state=f"NOT VERIFIED ({len(names)})", text=f"{some(names, MAX_SHOWN)}: {why}")
+        for names, why in unread
+        if names
+    ]
+    sections = [
+        facts([("signed by", result.signer or "no named signer"), ("checked", size)]),
+        Section(rows=rows),
+        replace(notes(result.notes), most=MAX_SHOWN),
+        _problems(result.problems),
+    ]
+    names = [result.bundle.name, *(resource.name for resource in result.resources)]
+    return _judged(result, "model", names, sections, data, scanned)
+
+
+def scan(result: ScanResult, *, opcodes: bool) -> Document:
+    """The findings of ``scan``; with `opcodes`, also all that every pickle does."""
+    pickles = [one for one in result.judged if one.format == "pickle"]
+    judged = f"{len(result.judged)} files and members, {len(pickles)} of them pickles"
+    number = len({name for one in pickles for name in one.globals})
+    passed = len(result.passed_over)
+    head = facts(
+        [
+            ("scanned", f"{judged}, {result.num_bytes:,} bytes"),
+            ("globals", f"{number} different ones"),
+            ("passed by", f"{passed} files without weights or objects" if passed else ""),
+        ]
+    )
+    inside = [
+        Section(
+            title=one.name,
+            rows=[
+                *(Row(text=name) for name in sorted(one.globals)),
+                Row(text=f"opcodes: {_counted(one.opcodes.most_common())}"),
+            ],
+        )
+        for one in (pickles if opcodes else ())
+    ]
+    return Document(
+        verb="scan",
+        word="CLEAN" if result.ok else "NOT CLEAN",
+        about=str(result.path),
+        sections=[head, *inside, _problems(result.findings, truncated=result.truncated)],
+        findings=_scanned(result),
+        data=result.to_dict(),
+        code=result.exit_code,
+    )
+
+
+def words(checked: CheckedWords) -> Document:
+    """The words of a disputed reduction, whose they are, and what they say about the ranks."""
+    ruling, transcript = checked.ruling, checked.transcript
+    code = ExitCode.OK if checked.is_signed else ExitCode.BAD_SIGNATURE
+    data = {
+        "kind": "dispute",
+        "digest": checked.digest,
+        "run_id": transcript.run_id,
+        "turn": transcript.turn,
+        "ranks": transcript.ranks,
+        "attempts": len(transcript.attempts),
+        "disputes": [list(pair) for pair in ruling.disputes],
+        "named": {str(rank): why for rank, why in sorted(ruling.named.items())},
+        "unsigned": list(ruling.unsigned),
+        "uncertified": {str(r): why for r, why in sorted(checked.uncertified.items())},
+        "exit": int(code),
+    }
+    missing = "its signature is missing or does not verify"
+    rows = [
+        *(
+            Row(
+                name="dispute",
+                text=f"rank {one} and rank {other} contradict each other; neither is named",
+            )
+            for one, other in ruling.disputes
+        ),
+        *(Row(name="named", text=f"rank {r} {why}") for r, why in sorted(ruling.named.items())),
+        *(
+            Row(state="not signed", text=f"rank {rank}: {checked.uncertified.get(rank, missing)}")
+            for rank in ruling.unsigned
+        ),
+    ]
+    if not (ruling.disputes or ruling.named):
+        rows.append(Row(text="no two words contradict each other"))
+    if checked.is_signed:
+        rows.append(Row(name="signed by all", text=", ".join(map(str, transcript.ranks))))
+    about = f"words of {len(transcript.ranks)} ranks of {transcript.run_id}, turn {transcript.turn}"
+    word = "VERIFIED" if checked.is_signed else "REFUSED"
+    return Document(word=word, about=about, sections=[Section(rows=rows)], data=data, code=code)
+
+
+def located(problem: Problem) -> Located:
+    """A problem of an artifact at its place."""
+    at = Place(
+        file=problem.file, offset=problem.offset, length=problem.length, subject=problem.tensor
+    )
+    return Located(code=problem.code, what=problem.what, fix=problem.fix, at=at)
+
+
+def policy_data(policy: LoadedPolicy | None) -> dict[str, str] | None:
+    """The policy that was asked, for programs."""
+    return None if policy is None else {"id": policy.policy.metadata.id, "digest": policy.digest}
+
+
+# --- what they share -----------------------------------------------------------------------------
+
+
+def _judged(  # noqa: PLR0917 - all that a judgement of files has
+    result: Result,
+    kind: str,
+    names: Sequence[str],
+    sections: Sequence[Section],
+    data: dict[str, Any],
+    scanned: ScanResult | None = None,
+) -> Document:
+    """A judgement of files, with that of a scan of the same directory.
+
+    That nothing in it could be scanned is no problem here: the native format holds no objects, and
+    every byte has been verified.
+    """
+    problems, code = list(map(located, result.problems)), int(result.exit_code)
+    more: dict[str, Any] = {}
+    if scanned is not None:
+        found = [one for one in _scanned(scanned).problems if one.code != NOTHING]
+        problems += found
+        code = code or (int(scanned.exit_code) if found else 0)
+        more = {"scan": scanned.to_dict()}
+        sections = [*sections, *_scan_briefly(scanned)]
+    return Document(
+        verb="verify",
+        word="VERIFIED" if result.ok else "REFUSED",
+        about=f"{kind} {result.path}",
+        sections=sections,
+        findings=Findings(root=str(result.path), problems=tuple(problems), checked=tuple(names)),
+        data=data | more | {"ok": code == 0, "exit": code},
+        code=code,
+    )
+
+
+def _scanned(result: ScanResult) -> Findings:
+    """The findings of a scan, each at its place on disk, with the member as its subject."""
+    problems = []
+    for one in result.findings:
+        file, _, member = one.file.partition("!")
+        at = Place(
+            file=file,
+            offset=one.at if member else one.offset,
+            subject=", ".join(filter(None, (member, one.item))),
+            subject_kind="member" if member else "variable",
+        )
+        problems.append(Located(code=one.code, what=one.what, fix=one.fix, at=at))
+    names = tuple(one.name.partition("!")[0] for one in result.judged)
+    return Findings(root=str(result.path), problems=tuple(problems), checked=names)
+
+
+def _scan_briefly(scanned: ScanResult) -> Iterator[Section]:
+    """The words that a scan adds to a verdict."""
+    found = [one for one in scanned.findings if one.code != NOTHING]
+    size = f"{len(scanned.judged)} files and members hold objects or weights"
+    nothing = "" if found else "nothing that a loader would run"
+    yield facts([("scan", size), ("scan", nothing)])
+    yield _problems(found)
+
+
+def _problems(found: Sequence[Problem | Finding], *, truncated: bool = False) -> Section:
+    """Codes, places and what was found; the fix of every code once."""
+    rows = [
+        Row(state=State.FAIL, name=one.code, text=one.what, source=one.place, fix=one.fix)
+        for one in found
+    ]
+    title = plural(len(found), "problem") if found else ""
+    lead = f"There are more; the first {len(found)} are listed." if found and truncated else ""
+    return Section(title=title, lead=lead, rows=rows, most=MAX_SHOWN)
+
+
+def _signer(keys: Iterable[str], trust_file: Path) -> str:
+    shown = ", ".join(key[:16] for key in sorted(keys))
+    return f"key {shown}, trusted by {trust_file}" if shown else NOBODY
+
+
+def _checked(result: VerifyResult | SavedResult) -> str:
+    every = ", every one of them" if result.ok else ""
+    return f"{result.num_files} files, {result.num_bytes:,} bytes{every}"
+
+
+def _facts(found: Examined, trust_file: Path) -> Iterator[tuple[str, str]]:
+    result, policy = found.result, found.policy
+    yield "signed by", _signer(result.key_ids, trust_file)
+    yield "digest", result.digest or ""
+    if result.logged is not None:
+        seen = "" if result.logged.seen is None else f", seen by {result.logged.seen.isoformat()}"
+        origin = result.logged.signed.checkpoint.origin
+        yield "logged", f"entry {result.logged.index} of {origin}{seen}"
+    match result.statement:
+        case CheckpointPredicate() as checkpoint:
+            yield from _checkpoint_facts(checkpoint, policy)
+        case DatasetPredicate() as dataset:
+            yield from _dataset_facts(dataset)
+        case None:
+            yield "lineage", "unknown: there is no statement that verifies"
+    yield "checked", _checked(result)
+    if policy is None:
+        yield "policy", "none given: integrity and signature only (--policy NAME asks for more)"
+    else:
+        yield "policy", f"{policy.policy.metadata.id} ({policy.digest[:16]})"
+    for one in found.asked:
+        yield "expected", ", ".join(f"{name} {value}" for name, value in _given(one).items())
+    if found.not_asked:
+        yield "not asked", f"{', '.join(found.not_asked)} (--expect-... asks)"
+
+
+def _given(expected: object) -> dict[str, Any]:
+    """The fields that were given."""
+    fields = msgspec.to_builtins(expected).items()
+    return {name: value for name, value in fields if value is not None}
+
+
+def _counted(pairs: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in pairs)
+
+
+def _checkpoint_facts(
+    said: CheckpointPredicate, policy: LoadedPolicy | None
+) -> Iterator[tuple[str, str]]:
+    yield "name", said.name or "none was signed"
+    yield "run", f"{said.run_id or 'not named'}, step {said.step}, checkpoint {said.seq} of the run"
+    yield "saved", f"{said.created.isoformat()} by {said.world_size} ranks"
+    data = said.dataset
+    cursor = _counted(sorted(data.cursor.items()))
+    named = f"{data.name} ({data.digest[:16]}){', ' if cursor else ''}{cursor}"
+    yield "dataset", named if data.digest else "not named"
+    under = f"{said.policy.id} ({said.policy.digest[:16]})" if said.policy.digest else "not named"
+    if policy is not None and said.policy.digest:
+        same = policy.digest == said.policy.digest
+        under += ", the one given here" if same else ", another than the one given here"
+    yield "made under", under
+    judged = said.gradients
+    yield "gradients", f"{judged.verdict}: {judged.judged} steps judged, {judged.refused} refused"
+    for node in said.nodes:
+        yield "node", f"{node.node}: {node.tier}{f' - {node.label}' if node.label else ''}"
+    for parent in said.parents:
+        yield "parent", f"{parent.role} {parent.digest[:16]}"
+
+
+def _dataset_facts(said: DatasetPredicate) -> Iterator[tuple[str, str]]:
+    yield "dataset", f"{said.name}, version {said.seq}, {len(said.files)} files"
+    yield "signed", said.created.isoformat()
+    yield "splits", ", ".join(f"{s.name} ({len(s.files)} files)" for s in said.splits)
+    yield "licence", ", ".join(said.licenses)
+    removed = sum(one.length for one in said.removed)
+    yield "removed", f"{removed:,} bytes are not to be read" if said.removed else ""
+    yield from sorted(said.metadata.items())
+
+
+def _tree(chain: Link) -> Iterator[Row]:
+    """The chain of a checkpoint: a tree as deep as a screen shows one, then a list."""
+    for depth, link, _ in chain.levels():
+        level = depth if depth <= SHOWN_DEPTH else 1  # a run saves thousands in a row
+        head = f"{link.role} {link.digest[:16]} {link.path or ''}".rstrip()
+        state = "BROKEN" if link.problem else ""
+        yield Row(state=state, text=f"{head}  {link.problem}".rstrip(), depth=level)
+        yield from (Row(text=fact, depth=level + 1) for fact in link.facts)
