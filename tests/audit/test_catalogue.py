@@ -89,15 +89,16 @@ def test_at_least_twenty_node_checks_with_every_word_that_a_person_needs():
         assert spec.evidence, check.id
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=IDS)
-def test_each_check_says_what_its_fixtures_are_for(check, fixtures):
-    for wanted, names in (
-        (State.PASS, check.spec.tests.passes),
-        (State.FAIL, check.spec.tests.fail),
-        (State.UNKNOWN, check.spec.tests.unknown),
-    ):
-        for name in names:
-            assert state_of(check, fixtures.case_of(check, name)) is wanted, name
+def test_each_check_says_what_its_fixtures_are_for(fixtures, subtests):
+    for check in CHECKS:
+        with subtests.test(check.id):
+            for wanted, names in (
+                (State.PASS, check.spec.tests.passes),
+                (State.FAIL, check.spec.tests.fail),
+                (State.UNKNOWN, check.spec.tests.unknown),
+            ):
+                for name in names:
+                    assert state_of(check, fixtures.case_of(check, name)) is wanted, name
 
 
 def test_a_forgotten_fixture_is_a_sentence_that_names_its_file(fixtures):
@@ -151,36 +152,41 @@ def failed_in(fixtures):
     return look
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=IDS)
-def test_a_single_fault_flips_the_intended_check_only(check, failed_in):
-    for name in check.spec.tests.fail:
-        failed = failed_in(check, name)
-        assert check.id in failed
-        assert failed - {check.id} <= ALSO.get(name, set()), name
+def test_a_single_fault_flips_the_intended_check_only(failed_in, subtests):
+    for check in CHECKS:
+        with subtests.test(check.id):
+            for name in check.spec.tests.fail:
+                failed = failed_in(check, name)
+                assert check.id in failed
+                assert failed - {check.id} <= ALSO.get(name, set()), name
 
 
 @pytest.mark.parametrize("outcome", ["denied", "absent", "error", "timeout"])
-@pytest.mark.parametrize("check", CHECKS, ids=IDS)
-def test_no_check_passes_when_any_declared_evidence_is_taken_away(check, outcome, fixtures, now):
-    for name in check.spec.evidence:
-        root, field = name.split(".")
-        there = fixtures.references[check.kind][root].get(field)
-        assert there is not None, missing_evidence(name, check.kind)
-        if not (isinstance(there, dict) and "outcome" in there):
-            continue  # no collector's outcome: its emptiness is in the fixtures
-        documents = [*fixtures.facts_without(field, check.kind, outcome).documents]
-        if check.across is not None:
-            documents += fixtures.facts_of(*fixtures.neighbours(check.kind)).documents
-        state = worst(check, documents, fixtures.policy, now)
-        may_fail = outcome == "absent" and "at" in there  # a reading that is absent is an answer
-        answers = {State.FAIL, State.NOT_APPLICABLE} if may_fail else set()
-        assert state in {State.UNKNOWN, *answers}, name
+def test_no_check_passes_when_any_declared_evidence_is_taken_away(outcome, fixtures, now, subtests):
+    for check in CHECKS:
+        with subtests.test(check.id):
+            for name in check.spec.evidence:
+                root, field = name.split(".")
+                there = fixtures.references[check.kind][root].get(field)
+                assert there is not None, missing_evidence(name, check.kind)
+                if not (isinstance(there, dict) and "outcome" in there):
+                    continue  # no collector's outcome: its emptiness is in the fixtures
+                documents = [*fixtures.facts_without(field, check.kind, outcome).documents]
+                if check.across is not None:
+                    documents += fixtures.facts_of(*fixtures.neighbours(check.kind)).documents
+                state = worst(check, documents, fixtures.policy, now)
+                may_fail = (
+                    outcome == "absent" and "at" in there
+                )  # a reading that is absent is an answer
+                answers = {State.FAIL, State.NOT_APPLICABLE} if may_fail else set()
+                assert state in {State.UNKNOWN, *answers}, name
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=IDS)
-def test_forgetting_a_value_never_turns_a_failure_into_a_pass(check, fixtures):
+def test_forgetting_a_value_never_turns_a_failure_into_a_pass(fixtures, subtests):
     """Sweep: in a failing fixture, make every nullable field unknown, one at a time."""
-    forget_each(check, fixtures, check.spec.tests.fail[:1])
+    for check in CHECKS:
+        with subtests.test(check.id):
+            forget_each(check, fixtures, check.spec.tests.fail[:1])
 
 
 @pytest.mark.many

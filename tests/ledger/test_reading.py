@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What counts of a ledger whose signatures are good: known events of those who may."""
 
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -63,17 +64,17 @@ def test_a_workers_key_cannot_admit_a_node(read):
     )
 
 
-@pytest.mark.parametrize("key", [AGENT, WORKER, THIRD], ids=["agent", "worker", "third"])
-@pytest.mark.parametrize("kind", events.KINDS.values(), ids=lambda kind: kind.__name__)
-def test_every_role_writes_what_is_its_own_and_nothing_else(kind, key):
-    writers = Writers.of(root(ROLES))
-    held = {
-        AGENT: {WriterRole.COORDINATOR, WriterRole.LAUNCHER},
-        WORKER: {WriterRole.WORKER},
-        THIRD: set(),
-    }[key]
-    assert writers.may(key.key_id, kind) is bool(held & kind.WRITERS)
-    assert Writers.of(root(OLD)).may(key.key_id, kind)
+def test_every_role_writes_what_is_its_own_and_nothing_else(subtests):
+    for kind, key in itertools.product(events.KINDS.values(), (AGENT, WORKER, THIRD)):
+        with subtests.test(kind=kind.__name__, key=key.key_id):
+            writers = Writers.of(root(ROLES))
+            held = {
+                AGENT: {WriterRole.COORDINATOR, WriterRole.LAUNCHER},
+                WORKER: {WriterRole.WORKER},
+                THIRD: set(),
+            }[key]
+            assert writers.may(key.key_id, kind) is bool(held & kind.WRITERS)
+            assert Writers.of(root(OLD)).may(key.key_id, kind)
 
 
 def test_a_key_without_a_role_writes_nothing(read):

@@ -83,28 +83,29 @@ def test_every_event_goes_to_disk_and_back(kind, data):
     assert all(isinstance(value, str | int | float) for value in read.details.values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_line_that_is_not_exactly_the_event_is_none(kind):
-    line = events.encode_event(example(kind))
-    others = [boundary for boundary in Boundary if boundary is not line.boundary]
-    wrong = [
-        msgspec.structs.replace(line, event=f"{line.event}x"),
-        msgspec.structs.replace(line, boundary=others[0]),
-        msgspec.structs.replace(line, details={**line.details, "another": 1}),
-        msgspec.structs.replace(line, details={**line.details, "subject": "x"}),
-    ]
-    if not issubclass(kind, events.Refused):
-        wrong.append(msgspec.structs.replace(line, code="ST-ADMN-002"))
-    for name, value in line.details.items():
-        mistyped = 1 if isinstance(value, str) else "x"
-        wrong.append(msgspec.structs.replace(line, details={**line.details, name: mistyped}))
-    wrong += [
-        msgspec.structs.replace(line, decision=decision)
-        for decision in Decision
-        if (line.event, decision) not in events.KINDS
-    ]
-    for bad in wrong:
-        refused(ValueError, r".+", events.decode_event, bad)
+def test_a_line_that_is_not_exactly_the_event_is_none(subtests):
+    for (name, said), kind in events.KINDS.items():
+        with subtests.test(f"{name}-{said}"):
+            line = events.encode_event(example(kind))
+            others = [boundary for boundary in Boundary if boundary is not line.boundary]
+            wrong = [
+                msgspec.structs.replace(line, event=f"{line.event}x"),
+                msgspec.structs.replace(line, boundary=others[0]),
+                msgspec.structs.replace(line, details={**line.details, "another": 1}),
+                msgspec.structs.replace(line, details={**line.details, "subject": "x"}),
+            ]
+            if not issubclass(kind, events.Refused):
+                wrong.append(msgspec.structs.replace(line, code="ST-ADMN-002"))
+            for field, value in line.details.items():
+                mistyped = {field: 1 if isinstance(value, str) else "x"}
+                wrong.append(msgspec.structs.replace(line, details={**line.details, **mistyped}))
+            wrong += [
+                msgspec.structs.replace(line, decision=decision)
+                for decision in Decision
+                if (line.event, decision) not in events.KINDS
+            ]
+            for bad in wrong:
+                refused(ValueError, r".+", events.decode_event, bad)
 
 
 def test_an_event_that_is_registered_twice_or_that_nobody_writes_is_an_error():
