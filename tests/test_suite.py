@@ -97,7 +97,7 @@ def test_what_is_not_fast_is_named_once_and_left_out_when_it_is_kept(tmp_path):
     for name in ("durations.py", "conftest.py"):
         text = (ROOT / "tests" / name).read_text()
         (tmp_path / "tests" / name).write_text(text)
-    for name in ("environments.py", "flaky.py", "vocabulary.py"):
+    for name in ("environments.py", "flaky.py", "own_place.py", "vocabulary.py"):
         (tmp_path / "tests" / name).symlink_to(ROOT / "tests" / name)
     record = tmp_path / "tests" / "durations.json"
     record.write_text('{"files": {}, "tests": {"tests/gone.py::test_gone": 9.0}}')
@@ -128,3 +128,41 @@ def test_what_is_not_fast_is_named_once_and_left_out_when_it_is_kept(tmp_path):
     planted.write_text(PLANTED.replace("def test_fast(): pass", "raise SystemExit(7)"))
     (tmp_path / "tests" / "test_other.py").write_text("def test_other(): pass")
     assert "1 passed" in run("--fast"), "a file of slow tests only is not imported"
+
+
+@pytest.mark.slow
+def test_a_run_has_its_own_home_caches_and_state(tmp_path):
+    """Shown with a machine that is full of what changes results, and that stays as it is."""
+    home = tmp_path / "home"
+    for name in (
+        ".ssh/config",
+        ".cache/huggingface/token",
+        "state/fleet/version",
+        "state/floors/x",
+    ):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("Host *\n  StrictHostKeyChecking no\n")
+        (home / name).chmod(0o666)
+    (home / ".cache" / "huggingface").chmod(0o777)
+    before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    env |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache"), "RANK": "3", "NCCL_NET": "x"}
+    env |= {"HF_HOME": str(home / ".cache" / "huggingface"), "SECURETRAIN_STATE": f"{home}/state"}
+    (tmp_path / "test_alien.py").write_text(
+        "import os\n"
+        "from pathlib import Path\n"
+        "from securetrain.launch import this_node\n"
+        "def test_alien():\n"
+        f"    assert {str(home)!r} not in str(dict(os.environ))\n"
+        "    assert not {'RANK', 'NCCL_NET', 'HF_HOME'} & set(os.environ)\n"
+        "    this_node(os.environ).root.joinpath('x').write_text('y')\n"
+        "    Path.home().joinpath('x').write_text('y')\n"
+    )
+    tests = [str(tmp_path / "test_alien.py"), "tests/quickstart/test_story.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         "--rootdir", str(ROOT), "-m", "not slow", *tests],
+        cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before

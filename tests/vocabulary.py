@@ -54,15 +54,24 @@ def refused(
     pytest.fail(f"not refused: {args} {named}")
 
 
+_CLAIMS: list[socket.socket] = []
+
+
 def free_port() -> int:
     """A port of loopback that nobody has, to be bound later.
 
     It lies below those that the kernel gives to connections: none takes it meanwhile, and who
-    connects to it in vain is never connected to itself.
+    connects to it in vain is never connected to itself. This process claims it until it ends, so
+    that no other worker, and no other suite on this machine, is given it, too.
     """
-    for port in random.sample(range(10_000, 20_000), 100):
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+    for port in random.SystemRandom().sample(range(10_000, 20_000), 100):
+        claim = socket.socket(socket.AF_UNIX)
+        with suppress(OSError):
+            claim.bind(f"\0securetrain-tests-port-{port}")
+            with socket.create_server(("127.0.0.1", port)):
+                _CLAIMS.append(claim)
+                return port
+        claim.close()
     raise OSError("100 ports were tried, and all are in use")
 
 

@@ -36,7 +36,7 @@ from tools.campaigns import Campaign, Missed
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "benchmarks" / "results" / "campaigns"
-NAMES: Final = ("bars", "damage", "kills", "mutation", "objectstore", "replay")
+NAMES: Final = ("bars", "damage", "kills", "mutation", "objectstore", "properties", "replay")
 KEPT_MISSES: Final = 50
 
 

@@ -175,7 +175,9 @@ def _free_port() -> int:
     import random  # noqa: PLC0415 - one use, as the next
     import socket  # noqa: PLC0415
 
-    for port in random.sample(range(20_000, 32_000), 100):  # below Linux's ephemeral ports
+    for port in random.SystemRandom().sample(
+        range(20_000, 32_000), 100
+    ):  # below Linux's ephemeral ports
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     raise OSError("100 ports were tried, and all are in use")

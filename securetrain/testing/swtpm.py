@@ -281,7 +281,7 @@ def _is_running(pid: int) -> bool:
 
 def _free_port() -> int:
     """A port that the kernel gives to no connection before swtpm has it."""
-    for port in random.sample(range(10_000, 20_000), 100):
+    for port in random.SystemRandom().sample(range(10_000, 20_000), 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     raise OSError("100 ports were tried, and all are in use")

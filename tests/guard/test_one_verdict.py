@@ -72,7 +72,7 @@ def test_four_hundred_liars_with_two_faces_part_nobody(monkeypatch):
 
 def bends_a_row(count, data):
     """Tells rank 0 of another gradient, from its second row on."""
-    return {0: large(random.Random(), data)} if len(data) >= 1024 and count > 3 else data
+    return {0: large(random.Random(0), data)} if len(data) >= 1024 and count > 3 else data
 
 
 @pytest.mark.parametrize("confirm", [False, True])

@@ -40,7 +40,8 @@ def test_a_connection_is_no_listener():
 
 def free_on_both():
     """A listener whose port is nobody's on 127.0.0.2 and no connection's that is made meanwhile."""
-    for port in random.sample(range(20_000, 32_000), 100):  # below Linux's ephemeral ports
+    # below Linux's ephemeral ports
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
         with suppress(OSError):
             socket.create_server(("127.0.0.2", port)).close()
             return socket.create_server(("127.0.0.1", port))

@@ -6,12 +6,9 @@ What is put in for the page's own is said here: the address to listen on, and, f
 the machine's TPM is. ``infineon.pem`` is the software TPMs' CA, so that their tier is `vtpm`.
 """
 
-import contextlib
 import csv
 import os
-import random
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +22,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.policy import load_policy
 from securetrain.testing.machine import Machine
 from tests.attest.swtpms import without_swtpm
+from tests.vocabulary import free_port
 
 pytestmark = [pytest.mark.tpm, without_swtpm]
 
@@ -40,12 +38,7 @@ def block(title):
 
 
 def free_address():
-    """An address below the ports that the kernel gives to others meanwhile."""
-    while True:
-        port = random.randrange(20000, 30000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return f"127.0.0.1:{port}"
+    return f"127.0.0.1:{free_port()}"
 
 
 @pytest.fixture
