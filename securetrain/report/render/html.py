@@ -13,7 +13,7 @@ from typing import Final
 
 from securetrain import __version__
 from securetrain.core.files import write_atomic
-from securetrain.report.document import Document, Section, open_rows
+from securetrain.report.document import Document, Section, open_rows, tone
 from securetrain.report.graph.templating import rendered
 
 TEMPLATE: Final = "page.html.j2"
@@ -40,6 +40,7 @@ def render(document: Document) -> str:
     """
     found = open_rows(document.sections)
     untitled = [row for one in document.sections if not one.title for row in one.rows]
+    bare = [row for row in untitled if not row.name and not row.open]
     sections = [one for one in document.sections if one.title and not _is_found(one)]
     drawn = next((at for at, one in enumerate(sections, 1) if one.figure is not None), 0)
     judged = bool(found) or any(row.passed for one in document.sections for row in one.rows)
@@ -50,7 +51,8 @@ def render(document: Document) -> str:
         version=__version__,
         head=[row for row in untitled if row.name],
         labels=sorted({one.label for one in document.sections if one.label and not one.title}),
-        notices=[*notices, *(row.text for row in untitled if not row.name)],
+        notices=[*notices, *(one.text for one in bare if tone(one.state) == "bad")],
+        notes=[one.text for one in bare if tone(one.state) != "bad"],
         first=sections[:drawn],
         judged=judged,
         found=found,
