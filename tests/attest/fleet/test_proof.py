@@ -168,8 +168,7 @@ def test_a_proof_that_was_waived_stays_in_the_values(machine):
     assert edition.values.unproven == {"": ("node-4",)}
     assert "UNPROVEN" in edition.notes[0]
     assert enrolled(answered(machine), values=edition.values).values.unproven == {"": ("node-4",)}
-    result = verdict(machine, edition.values).result
-    assert result.submods["tpm"].claims["boot_unproven"] is True
+    assert verdict(machine, edition.values).result.submods["tpm"].claims["boot_unproven"] is True
     proven = verdict(machine, enrolled(answered(machine)).values).result
     assert "boot_unproven" not in proven.submods["tpm"].claims
 
