@@ -75,7 +75,7 @@ test-fast: $(VENV)/.dev  ## Every test of less than 50 ms, without processes (un
 	$(BIN)/python -m pytest -n auto --dist worksteal -q --fast
 
 check: $(VENV)/.dev  ## The fast tests of a room and of what imports it: make check ROOM=guard
-	@$(BIN)/python -m tools.check $(ROOM)
+	@$(BIN)/python -m tools.gates.check $(ROOM)
 
 test-slow: $(VENV)/.frameworks  ## What make test leaves out: eight ranks and more, other frameworks, long campaigns
 	$(BIN)/python -m pytest -m "many and not compat"

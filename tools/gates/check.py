@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tools.check ROOM`: the fast tests of a room and of what imports it.
+"""`python -m tools.gates.check ROOM`: the fast tests of a room and of what imports it.
 
 A room is a folder of the package (`guard`, `artifacts/scan`). Its tests are those of the folder of
 that name below ``tests``. Beside them run the test files of other rooms that import one of its

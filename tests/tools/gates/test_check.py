@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.tools.gates.worlds import planted
-from tools import check
+from tools.gates import check
 
 FILES = {
     "house/__init__.py": "",
