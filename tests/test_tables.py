@@ -64,9 +64,15 @@ def test_a_forgery_is_marked_and_counted():
     assert num_cases(test_a_table_from_names) == 1
 
 
-def test_a_table_without_rows_is_refused():
-    with pytest.raises(ValueError, match="without a row tests nothing"):
-        each("value")
+def test_a_table_without_rows_is_skipped_and_counts_nothing():
+    @each("other", 1, 2)
+    @each("value")
+    def case(value, other):
+        pytest.fail("it has no row")
+
+    assert num_cases(case) == 0
+    with pytest.raises(pytest.skip.Exception, match="no row for"):
+        case()
 
 
 def test_rows_have_what_the_test_takes():
