@@ -3,7 +3,8 @@
 """Builders of tests: what makes a world for several files stands in its room's `worlds.py`.
 
 `conftest.py` has hooks of pytest and fixtures, since pytest looks for them there, and no class or
-function besides; a test file is imported by no other.
+function besides, but at the top of the tests, where it is machinery; a test file is imported by no
+other.
 """
 
 import ast
@@ -16,7 +17,15 @@ from tools.gates.violations import Fault
 WORLDS: Final = "worlds.py"
 MACHINERY: Final = frozenset(
     f"tests/{name}.py"
-    for name in ("durations", "environments", "flaky", "tables", "vocabulary", "waiting")
+    for name in (
+        "durations",
+        "environments",
+        "flaky",
+        "own_place",
+        "tables",
+        "vocabulary",
+        "waiting",
+    )
 )
 """How tests run, and the words that tests of all rooms share: they build nothing."""
 
@@ -25,9 +34,9 @@ def strays(tree: Tree) -> Iterator[Fault]:
     """Builders that stand elsewhere, and test files that others import from."""
     tests = {source.module: source for source in tree.tests}
     for source in tree.tests:
-        if source.name == "conftest.py":
+        if source.name == "conftest.py" and source.folder != "tests":
             yield from _conftest(source)
-        elif source.path in MACHINERY or source.name in {WORLDS, "__init__.py"}:
+        elif source.path in MACHINERY or source.name in {WORLDS, "__init__.py", "conftest.py"}:
             continue
         elif not source.name.startswith("test_"):
             yield Fault(source.path, "is neither tests nor a worlds.py")
