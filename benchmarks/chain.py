@@ -87,8 +87,7 @@ class LongRun:
     entries: list[packing.Entry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        from tests.chain.conftest import NOW, Job, Roles
-        from tests.chain.test_steps import dataset
+        from tests.chain.worlds import NOW, Job, Roles, dataset
 
         self.now = NOW
         self.roles = Roles()
@@ -129,7 +128,7 @@ class LongRun:
     @staticmethod
     def policy() -> Any:
         """One that asks for every link of every ancestor."""
-        from tests.chain.test_packs import policy
+        from tests.chain.worlds import policy
 
         return policy(*LINKS)
 
@@ -317,7 +316,7 @@ def long_records(*, tabled: bool = False) -> Figure:
 
 
 def _verify(pack: Path, trust: Path) -> None:
-    from tests.chain.conftest import NOW
+    from tests.chain.worlds import NOW
 
     root = TrustRoot.parse(trust.read_bytes(), NOW)
     policy = LongRun.policy()  # before the time is taken: it imports modules of tests
