@@ -240,9 +240,7 @@ CASES = [
         builders.strays,
         "tests/a/conftest.py::machine",
         {"tests/a/conftest.py": "def machine(): ...\n", "tests/conftest.py": "def f(): ...\n"},
-        {
-            "tests/a/conftest.py": "@pytest.fixture\ndef machine(): ...\ndef pytest_configure(): ...\n"
-        },
+        {"tests/a/conftest.py": "@pytest.fixture\ndef f(): ...\ndef pytest_configure(): ...\n"},
     ),
     (
         safety.unpicklers,
