@@ -63,17 +63,17 @@ def test_the_time_by_which_a_quorum_had_seen_it():
 
 
 @forgeries(
-    "id, data",
-    ("nobody", sign(HEAD, LOG).encode()),
-    ("one of two", cosigned(WITNESSES[0])),
-    ("a stranger", cosigned(WITNESSES[0], STRANGER)),
-    ("one under two names", cosigned(WITNESSES[0], WITNESSES[0])),
-    ("the log itself", cosigned(WITNESSES[0], LOG)),
+    "id, data, quorum",
+    ("nobody", sign(HEAD, LOG).encode(), 0),
+    ("one of two", cosigned(WITNESSES[0]), 1),
+    ("a stranger", cosigned(WITNESSES[0], STRANGER), 1),
+    ("one under two names", cosigned(WITNESSES[0], WITNESSES[0]), 1),
+    ("the log itself", cosigned(WITNESSES[0], LOG), 0),
 )
-def test_under_witnessed(data):
+def test_under_witnessed(data, quorum):
     """T40."""
     assert refused("ST-IDEN-044", data).exit_code == 18
-    open_checkpoint(data, replace(POLICY, quorum=1 if b"w0" in data else 0), NOW)  # the control
+    open_checkpoint(data, replace(POLICY, quorum=quorum), NOW)  # the control
 
 
 @pytest.mark.forgery
