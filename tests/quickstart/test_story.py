@@ -235,7 +235,7 @@ def test_the_report_command_on_a_real_run(finished: Any, tmp_path: Path):
     assert (tmp_path / "r.html").stat().st_size > 50_000
     done = run("report", str(finished.run_dir))
     assert done.returncode == 0
-    assert "Trust boundaries" in done.stdout
+    assert "\ntrust boundaries\n" in done.stdout
 
 
 @pytest.mark.slow
