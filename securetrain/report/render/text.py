@@ -61,12 +61,8 @@ def lines(
 def _first(document: Document) -> Iterator[str]:
     """The first line of an answer without a verdict; none where the answer stands alone."""
     if document.answer is None:
-        yield from (line for section in document.sections for line in _one(section))
-
-
-def _one(section: Section) -> list[str]:
-    rows = section.rows[:1]
-    return [_safe(f"{row.name} {row.text}".strip()) for row in rows]
+        rows = (row for section in document.sections for row in section.rows[:1])
+        yield from (_safe(f"{row.name} {row.text}".strip()) for row in rows)
 
 
 def _section(section: Section, width: int, *, verbose: bool, blank: bool) -> Iterator[str]:
