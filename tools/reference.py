@@ -323,7 +323,10 @@ def _with_children(command: click.Command, name: str, heading: str) -> list[str]
     """A command's help, then that of the commands below it."""
     lines = [f"\n{heading} {name}\n", *_help(command, name)]
     if isinstance(command, click.Group):
-        for child, below in sorted(command.commands.items()):
+        context = click.Context(command)
+        for child in sorted(command.list_commands(context)):
+            below = command.get_command(context, child)
+            assert below is not None
             lines += _with_children(below, f"{name} {child}", "###")
     return lines
 

@@ -8,17 +8,9 @@ from .catalogue import load_checks as load_checks
 from .check import Check as Check
 from .check import CheckId as CheckId
 from .check import Refs as Refs
-from .collect.manifests.collect import collect_manifests as collect_manifests
-from .collect.manifests.rendering.render import Renderer as Renderer
-from .collect.named import Named as Named
 from .collect.named import named as named
-from .collect.node import collect_exports as collect_exports
 from .collect.node import collect_node as collect_node
 from .collect.node import root_files_variable as root_files_variable
-from .collect.run import collect_run as collect_run
-from .collect.slurm.cluster import collect_slurm as collect_slurm
-from .collect.storage.files import collect_storage as collect_storage
-from .coverage import is_empty as is_empty
 from .document import read_document as read_document
 from .documents import Facts as Facts
 from .documents import facts_of as facts_of
@@ -28,7 +20,6 @@ from .facts.node import Interface as Interface
 from .facts.node import NodeFacts as NodeFacts
 from .findings import AuditResult as AuditResult
 from .findings import Finding as Finding
-from .inventory import read_inventory as read_inventory
 from .nonces import NonceStore as NonceStore
 from .not_judged import NOT_JUDGED as NOT_JUDGED
 from .not_judged import NotJudged as NotJudged
@@ -37,8 +28,9 @@ from .pins import mismatches as mismatches
 from .pins import pins_of as pins_of
 from .pins import sign_pins as sign_pins
 from .saving import save_facts as save_facts
-from .several import joined as joined
+from .several import SavedFacts as SavedFacts
+from .several import Sources as Sources
+from .several import gather as gather
 from .site_checks import scaffold as scaffold
-from .stored import read_facts as read_facts
 from .waivers import WaiverUse as WaiverUse
 from .waivers import read_waivers as read_waivers

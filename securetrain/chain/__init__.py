@@ -6,10 +6,10 @@ Tell a pack from other files by its bytes:
 
 >>> import tempfile
 >>> from pathlib import Path
->>> from securetrain.chain import is_pack
+>>> from securetrain.chain import Form
 >>> file = Path(tempfile.mkdtemp(), "run.pack")
 >>> _ = file.write_bytes(b"only its name says so")
->>> is_pack(file)
+>>> Form.of(file) is Form.PACK
 False
 """
 

@@ -1,7 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 from .container import Pack as Pack
-from .container import is_pack as is_pack
 from .coordinators import endorse as endorse
 from .exports.facts import Facts as Facts
 from .exports.facts import facts_of as facts_of
@@ -12,9 +11,7 @@ from .keeper import Keeper as Keeper
 from .links import Given as Given
 from .pack_pieces import PackPieces as PackPieces
 from .packed import PackResult as PackResult
-from .packed import claimed_time as claimed_time
 from .packed import verify_pack as verify_pack
-from .packed import witnessed as witnessed
 from .packing import Packed as Packed
 from .packing import Wanted as Wanted
 from .packing import pack as pack
@@ -22,9 +19,10 @@ from .replayed import Comparison as Comparison
 from .replayed import Replay as Replay
 from .replayed import Sample as Sample
 from .replayed import Word as Word
-from .replayed import read_replay as read_replay
 from .replayed import sign_replay as sign_replay
-from .summary import summarize_pack as summarize_pack
+from .summary import summary_of as summary_of
 from .unpacking import unpack as unpack
-from .verifying import Evidence as Evidence
-from .verifying import near as near
+from .verifying import Form as Form
+from .verifying import Found as Found
+from .verifying import Question as Question
+from .verifying import answer as answer

@@ -18,9 +18,20 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from securetrain.artifacts import LEVELS, VERIFIER_ID, Kind, PolicyUsed, Summed, state
+from securetrain.artifacts import (
+    LEVELS,
+    VERIFIER_ID,
+    Examined,
+    Kind,
+    PolicyUsed,
+    Summed,
+    policy_used,
+    state,
+    summarize,
+)
 from securetrain.chain.packed import PackResult
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
+from securetrain.policy.load import LoadedPolicy
 
 LINK: Final = "SECURETRAIN_LINK_"
 CHAIN_WORDS: Final = (
@@ -33,6 +44,18 @@ CHAIN: Final = PolicyUsed(
 """The policy of a pack that was verified without one: then a link that is missing leaves the answer
 open.
 """
+
+
+def summary_of(
+    found: Examined | PackResult, policy: LoadedPolicy | None, now: datetime, *, passed: bool
+) -> bytes | None:
+    """The summary of a directory or a pack, not signed; None without a digest to say it of."""
+    used = policy_used(policy)
+    if isinstance(found, PackResult):
+        known = found.subject is not None
+        return summarize_pack(found, used, found.at, passed=passed) if known else None
+    known = passed or bool(found.result.digest)
+    return summarize(found.result, used, now, passed=passed) if known else None
 
 
 def summarize_pack(

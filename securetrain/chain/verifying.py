@@ -11,16 +11,40 @@ Rules:
    of them missing. Of each ancestor is asked, too, what the policy asks of a statement, whether it
    was set aside, and for the proof where the policy asks for a log;
 3. nothing here recurses: a run saves thousands of checkpoints in a row.
+
+`answer` is everything that ``verify`` can be asked, whichever kind of artifact there is:
+
+4. a pack, what a script saved, and the transcript of a dispute are known by their form; anything
+   else is a checkpoint or a dataset;
+5. evidence of nodes is asked where there is a policy: from the run directory around the artifact,
+   and the directories that are named;
+6. at its witnesses' time, a pack is judged as of the moment at which they had seen it, by the trust
+   root of that time.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import Enum, auto
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from securetrain.artifacts import Problem, VerifyResult
+from securetrain.artifacts import (
+    CheckedWords,
+    Examined,
+    Expectation,
+    Problem,
+    SavedResult,
+    VerifyResult,
+    Wanted,
+    check_words,
+    examine,
+    has_saved,
+    is_words,
+    verify_saved,
+)
 from securetrain.artifacts.lineage import Asked, Link, LogProof, judge_statement, quarantine
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
@@ -29,17 +53,24 @@ from securetrain.artifacts.statement import (
     Shown,
     read_statement,
 )
+from securetrain.chain.container import Pack, is_pack
 from securetrain.chain.judging import Judged, judge, judge_all
 from securetrain.chain.links import Given, Subject, code_of
+from securetrain.chain.packed import PackResult, claimed_time, verify_pack, witnessed
+from securetrain.chain.replayed import read_replay
 from securetrain.chain.store import Places
-from securetrain.core.errors import SecureTrainError, reason
+from securetrain.core.errors import IntegrityError, SecureTrainError, reason
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import ChainDepth, ChainLink, LinkState
+from securetrain.identity import load_trust
 from securetrain.identity.trust import TrustRoot
+from securetrain.policy.load import LoadedPolicy
 from securetrain.policy.schema import Policy, TransparencyLog
 
 LEDGER_LIMIT: Final = 1 << 30
 MAX_PROBLEMS: Final = 1000
+Found: TypeAlias = Examined | PackResult | SavedResult | CheckedWords
+"""The answer about an artifact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,3 +235,125 @@ def _is_repeated(link: Link) -> bool:
     """Tell whether a link's own links stand elsewhere: it was judged there."""
     said = link.said
     return isinstance(said, CheckpointPredicate) and bool(said.parents) and not link.links
+
+
+class Form(Enum):
+    """The kinds of artifact, by their form."""
+
+    PACK = auto()
+    SAVED = auto()
+    TRANSCRIPT = auto()
+    NATIVE = auto()
+
+    @classmethod
+    def of(cls, path: Path | str) -> "Form":
+        """Rule 4. What lies in a store is a checkpoint or a dataset."""
+        if isinstance(path, Path):
+            for form, found in ((cls.PACK, is_pack), (cls.SAVED, has_saved)):
+                if found(path):
+                    return form
+        return cls.TRANSCRIPT if is_words(path) else cls.NATIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The question about an artifact, and the signatures that count."""
+
+    trust: Path
+    """The file of the trust root."""
+    data: Path | None = None
+    """That of whoever made its dataset, where `trust` does not name them."""
+    auditors: Path | None = None
+    """That of whoever did steps again, likewise."""
+    policy: LoadedPolicy | None = None
+    expect: Expectation | None = None
+    again: bool = False
+    """Whether the evidence behind results is judged again."""
+    at_witness: bool = False
+    """Rule 6."""
+    replayed: Sequence[Path] = ()
+    """Of a pack: signed results of steps that were done again."""
+    evidence: Sequence[Path] = ()
+    """Further run directories with evidence of its nodes."""
+    wanted: Wanted = field(default_factory=Wanted)
+    """Of a checkpoint or dataset: what else is asked."""
+
+    def judge(self, pack: Pack, now: datetime) -> PackResult:
+        """A pack's verification, now or at its witnesses' time."""
+        auditors = load_trust(self.auditors or self.trust, now) if self.replayed else None
+        replays = [read_replay(one, auditors) for one in self.replayed] if auditors else []
+        if self.at_witness:
+            now = _seen(pack, self.trust, now)
+        return verify_pack(
+            pack,
+            trust=load_trust(self.trust, now),
+            data=None if self.data is None else load_trust(self.data, now),
+            policy=None if self.policy is None else self.policy.policy,
+            expect=self.expect,
+            again=self.again,
+            replays=replays,
+            now=now,
+        )
+
+
+def answer(
+    path: Path | str,
+    asked: Question,
+    now: datetime,
+    progress: Callable[[int, int], None] | None = None,
+) -> Found:
+    """Verify what is at `path`, whichever kind of artifact it is."""
+    match Form.of(path):
+        case Form.PACK:
+            with Pack.open(Path(path)) as opened:
+                return asked.judge(opened, now)
+        case Form.SAVED:
+            policy = None if asked.policy is None else asked.policy.policy
+            trust = load_trust(asked.trust, now)
+            return verify_saved(
+                Path(path), trust=trust, policy=policy, now=now, expect=asked.expect
+            )
+        case Form.TRANSCRIPT:
+            return check_words(Path(path), load_trust(asked.trust, now))
+        case Form.NATIVE:
+            return _examined(path, asked, now, progress)
+
+
+def _examined(
+    path: Path | str,
+    asked: Question,
+    now: datetime,
+    progress: Callable[[int, int], None] | None,
+) -> Examined:
+    trust, policy = load_trust(asked.trust, now), asked.policy
+    wanted = replace(
+        asked.wanted,
+        expect=asked.expect,
+        data=load_trust(asked.data, now) if asked.data is not None else None,
+    )
+    if policy is not None:
+        places = (*near(path), *asked.evidence)
+        evidence = Evidence(trust=trust, places=places, now=now, again=asked.again)
+        required = bool(evidence.required(policy.policy))
+        links = partial(evidence.problems, policy.policy) if required else None
+        wanted = replace(wanted, shows=evidence.shows, links=links)
+    return examine(path, wanted, trust=trust, policy=policy, now=now, progress=progress)
+
+
+def _seen(opened: Pack, trust: Path, now: datetime) -> datetime:
+    """The time at which the witnesses had seen it, by the trust root of that time."""
+    claimed = claimed_time(opened)
+    if claimed is None or claimed > now:
+        claimed = now
+    seen = witnessed(opened, load_trust(trust, claimed), now)
+    if seen is not None and seen <= now:
+        # What counted when they saw it decides; the claim only said where to look first.
+        seen = witnessed(opened, load_trust(trust, seen), seen)
+    if seen is None or seen > now:
+        raise IntegrityError(
+            "ST-CHAN-021",
+            "no witness says when it was signed, so it cannot be judged at that time",
+            str(opened.path),
+            "verify it without --at witness, or have checkpoints logged with witnesses",
+        )
+    return seen

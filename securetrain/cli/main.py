@@ -80,8 +80,23 @@ _HELP: Final[Mapping[str, str]] = {
     "report": "Show what a run did and proved.",
     "follow": "Tell OpenTelemetry, MLflow or W&B what a run does, or did.",
 }
+_FOLDERS: Final[Mapping[str, str]] = {
+    "artifacts": "verify sign convert catalogue pack unpack replay export waive scan",
+    "audit": "audit",
+    "identity": "ca trust log key enroll",
+    "jobs": "quickstart run train plan drill coordinator report follow",
+    "machine": "doctor policy schema threats network cache",
+}
+"""Where verbs stand; one that is not named has a folder of its own."""
+_PLACES: Final = {
+    name: f"{folder}.{name}" for folder, names in _FOLDERS.items() for name in names.split()
+}
 VERBS: Final[Mapping[str, Verb]] = {
-    name: Verb(f"securetrain.cli.{name}:command", text, own_options=name not in _FOREIGN)
+    name: Verb(
+        f"securetrain.cli.{_PLACES.get(name, name)}:command",
+        text,
+        own_options=name not in _FOREIGN,
+    )
     for name, text in _HELP.items()
 }
 

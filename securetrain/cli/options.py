@@ -1,205 +1,271 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The options and arguments that several verbs have, each defined once."""
+"""The one table of the options that verbs share, and the groups in which they reach a verb.
 
-import functools
-import os
-from collections.abc import Callable, Iterator
+An option stands here once, with its flag, its help and its variable; `Option.told` is the same one
+in the words of one verb. What one verb alone has stands in that verb.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from urllib.parse import quote
 
 import click
 
-from securetrain.core.files import local_file
+from securetrain.cli import passphrase
+from securetrain.cli.command import Option
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from securetrain.artifacts import Expectation
+    from securetrain.attest.fleet import Roots
+    from securetrain.chain import Question
+    from securetrain.identity import Ask, ClusterCA, Unlock
+    from securetrain.identity.keys import PublicKey, Signer
 
-
-class LocalFile(click.Path):
-    """A path of this machine. A URL is refused, since a path would be made of it."""
-
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:
-        """Refuse a URL; else as click does."""
-        return super().convert(local_file(value) if isinstance(value, str) else value, param, ctx)
-
-
-FILE: Final = LocalFile(path_type=Path)
-TRUST_VARIABLE: Final = "SECURETRAIN_TRUST"
-CATALOGUE_VARIABLE: Final = "SECURETRAIN_CATALOGUE"
-CATALOGUE_ROOT_VARIABLE: Final = "SECURETRAIN_CATALOGUE_ROOT"
 KEY_FORMS: Final = "a file, a pkcs11: URI, or one of awskms:, gcpkms: and azurekms:"
 """Every way in which a private key is named (`identity.open_signer`)."""
-_EXPECTED: Final = ("digest", "run", "name", "min_step", "min_version", "signer")
+AT_LEAST_0: Final = click.IntRange(min=0)
 
-file_argument = functools.partial(click.argument, type=FILE)
-file_option = functools.partial(click.option, type=FILE)
+# --- the table -----------------------------------------------------------------------------------
 
-passphrase_option = file_option(
-    "--passphrase-file",
-    help="File with the passphrase of the cluster CA's key; without it, it is asked for.",
+ROOT: Final = "The trust root, a file or a folder of 'trust update'."
+TRUST: Final = Option("--trust", ROOT, env="SECURETRAIN_TRUST")
+RUN_TRUST: Final = TRUST.told("The trust root of the run: its trust.json.")
+TRUST_DATA: Final = Option(
+    "--trust-data",
+    "The trust root of whoever made its dataset, where --trust does not name them.",
 )
-secret_option = file_option(
-    "--passphrase-file",
-    help="File with the keys' passphrase (or a token's PIN); without it, it is asked for.",
+POLICY: Final = Option("--policy", "A policy by name or file.")
+PACK_POLICY: Final = POLICY.told("A policy that the pack must meet. Default: none.")
+AT: Final = Option("--at", "Judge at the time at which the log's witnesses had seen it.")
+WALK_IN: Final = Option(
+    "--walk-in", "Where else its parents and datasets are, besides the run directory around PATH."
 )
+EVIDENCE: Final = Option(
+    "--evidence", "Further run directories with evidence of its nodes: a coordinator's, above all."
+)
+CATALOGUE_ROOT: Final = Option(
+    "--catalogue-root",
+    "The catalogue's first root, from another place than the catalogue.",
+    env="SECURETRAIN_CATALOGUE_ROOT",
+)
+BUNDLE: Final = Option("--bundle")
+KEY: Final = Option("--key", f"Private key: {KEY_FORMS}.")
+OPERATOR_KEY: Final = KEY.told(f"The operator's key: {KEY_FORMS}.")
+OPERATOR_FILE: Final = KEY.told("The operator's key.")
+PASSPHRASE: Final = Option(
+    "--passphrase-file",
+    "File with the keys' passphrase (or a token's PIN); without it, it is asked for.",
+)
+CA_PASSPHRASE: Final = PASSPHRASE.told(
+    "File with the passphrase of the cluster CA's key; without it, it is asked for."
+)
+ENCRYPT: Final = Option("--encrypt", "Encrypt the key with a passphrase.")
+DAYS: Final = Option("--days", "Days that it lasts.", click.IntRange(1, 3650))
+OUT: Final = Option("--out")
+CA: Final = Option("--ca", "The cluster CA's folder.")
+JOB: Final = Option("--job", "The job's id.")
+ADVERTISE: Final = Option("--advertise")
+VALUES: Final = Option("--reference-values")
+SIGNED_BY: Final = Option(
+    "--signed-by",
+    "A key that may have signed what is there; repeatable. Default: --key.",
+    metavar="KEY",
+)
+SIGNERS: Final = SIGNED_BY.told("A key that may have signed it; repeatable.", required=True)
+GROUP: Final = Option("--group")
+REPLACE: Final = Option("--replace")
+ATTESTER: Final = Option(
+    "--attester", "Sources of evidence: 'auto' (what this machine has) or a settings file."
+)
+STATE: Final = Option(
+    "--state",
+    "Private folder of the keys. Default: ~/.local/state/securetrain, for root"
+    " /var/lib/securetrain.",
+)
+PER_NODE: Final = Option("--nproc-per-node")
+
+Trust: TypeAlias = Annotated[Path, TRUST]
+TrustData: TypeAlias = Annotated[Path | None, TRUST_DATA]
+PolicyName: TypeAlias = Annotated[str | None, POLICY]
+SignedBy: TypeAlias = Annotated[tuple[str, ...], SIGNED_BY]
+Signers: TypeAlias = Annotated[tuple[str, ...], SIGNERS]
 
 
-class StoryGroup(click.Group):
-    """A group that lists its commands in the order in which they are used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """In the order of their definition."""
-        return list(self.commands)
+# --- groups: keys --------------------------------------------------------------------------------
 
 
-class SpreadingCommand(click.Command):
-    """A command whose `SPREAD` options take all words up to the next option: ``-f a.yaml b.yaml``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """The passphrase of keys."""
 
-    That is what a shell makes of ``-f jobs/*.yaml``.
-    """
+    passphrase_file: Annotated[Path | None, PASSPHRASE]
 
-    SPREAD: frozenset[str] = frozenset()
+    @property
+    def ask(self) -> "Ask":
+        """Gives the passphrase, or a PIN, when one is needed."""
+        return passphrase.asker(self.passphrase_file)
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeat the option before each of its words."""
-        return super().parse_args(ctx, list(_spread(args, self.SPREAD)))
-
-
-def _spread(args: list[str], options: frozenset[str]) -> Iterator[str]:
-    option, given = "", 0
-    for number, word in enumerate(args):
-        if word == "--":
-            yield from args[number:]
-            return
-        if word in options:
-            option, given = word, 0
-        elif len(word) > 1 and word.startswith("-"):
-            option = ""
-        elif option:
-            given += 1
-            if given > 1:
-                yield option
-        yield word
+    def new(self, *, encrypt: bool) -> bytes | None:
+        """The passphrase of a new key, if it gets one."""
+        given = self.passphrase_file
+        return passphrase.new_passphrase(given) if encrypt or given else None
 
 
-class StepRange(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """Steps from the first to the last, such as 9-16; one number is one step."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaSecret(Secret):
+    """The passphrase of the cluster CA's key."""
 
-    name = "steps"
+    passphrase_file: Annotated[Path | None, CA_PASSPHRASE]
 
-    def convert(
-        self,
-        value: str | tuple[int, int],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> tuple[int, int]:
-        """Read the range."""
-        if isinstance(value, tuple):
-            return value
-        first, _, last = value.partition("-")
-        words = (first, last or first)
-        if not all(word.isascii() and word.isdigit() and len(word) < 16 for word in words):
-            self.fail(f"{value!r} is no range of steps such as 9-16", param, ctx)
-        found = int(words[0]), int(words[1])
-        if not 1 <= found[0] <= found[1]:
-            self.fail(f"{value!r}: steps begin with 1 and go up", param, ctx)
-        return found
+    def unlocker(self, cluster: "ClusterCA") -> "Unlock":
+        """Gives the CA's key, and asks only if it is encrypted."""
+        return passphrase.unlocker(cluster, self.passphrase_file)
 
 
-class Place(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """A directory of this machine, or the URL of one in an object store."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key(Secret):
+    """The private key that signs."""
 
-    name = "path"
+    key: Annotated[str, KEY]
 
-    def convert(
-        self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Path | str:
-        """A URL as it stands; anything else, and what is local in any case, is a path."""
-        del param, ctx
-        if isinstance(value, Path):
-            return value
-        from securetrain.artifacts import local_path
+    def signer(self) -> "Signer":
+        """The key, opened."""
+        from securetrain.identity import open_signer
 
-        if value.startswith("./") and "@" in value:
-            return Path(value).absolute()  # not to be taken for NAME@FOLDER, once it is a Path
-        return local_path(value) or value
+        return open_signer(self.key, self.ask)
 
 
-def json_as(text: str) -> Callable[[_F], _F]:
-    """``--json``, which reaches the command as `output`."""
-    return click.option(
-        "--json",
-        "output",
-        is_flag=True,
-        help=text,
-        callback=lambda _ctx, _param, given: "json" if given else "text",
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys(Secret):
+    """The private keys that sign."""
+
+    keys: Annotated[tuple[str, ...], KEY.told("", required=True)]
+
+    def signers(self, names: Sequence[str] = ()) -> "list[Signer]":
+        """The keys, opened; or those that are named."""
+        from securetrain.identity import open_signer
+
+        return [open_signer(name, self.ask) for name in names or self.keys]
+
+    def public(self, names: Sequence[str]) -> "list[PublicKey]":
+        """The public halves of keys that are named."""
+        from securetrain.identity import read_public
+
+        return [read_public(name, self.ask) for name in names]
 
 
-json_option = json_as("Print JSON.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyOrIdentity(Secret):
+    """The signer: a key, or with ``--keyless`` an identity."""
+
+    key: Annotated[str | None, KEY]
+    keyless: Annotated[bool, Option("--keyless")]
+    """Sign by identity instead of with a key: a Sigstore instance vouches for it."""
+    identity_token: Annotated[Path | None, Option("--identity-token")]
+    """--keyless: the file of the OIDC token. Default: what the CI system offers."""
+    trust_config: Annotated[Path | None, Option("--trust-config")]
+    """--keyless: the trust configuration of a private instance. Default: the public one."""
+
+    def check(self) -> None:
+        """Refuse both, neither, and what belongs to the other."""
+        if self.keyless == (self.key is not None):
+            raise click.UsageError("give either --key or --keyless")
+        if (self.identity_token or self.trust_config) and not self.keyless:
+            raise click.UsageError("--identity-token and --trust-config belong to --keyless")
+
+    @property
+    def name(self) -> str:
+        """As `identity.open_signer` takes it."""
+        given = {"token": self.identity_token, "config": self.trust_config}
+        query = "&".join(f"{name}={quote(str(path))}" for name, path in given.items() if path)
+        return self.key or (f"keyless:?{query}" if query else "keyless:")
+
+    def signer(self) -> "Signer":
+        """The signer, opened."""
+        from securetrain.identity import open_signer
+
+        return open_signer(self.name, self.ask)
 
 
-def days_option(default: int, text: str, most: int = 3650) -> Callable[[_F], _F]:
-    """``--days``."""
-    days = click.IntRange(1, most)
-    return click.option("--days", type=days, default=default, show_default=True, help=text)
+# --- groups: artifacts ---------------------------------------------------------------------------
 
 
-def format_options(*formats: str, text: str | None = None) -> Callable[[_F], _F]:
-    """``--format`` and ``--json``, which reach the command as one `output`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectOptions:
+    """The artifact that is meant."""
 
-    def add(command: _F) -> _F:
-        @functools.wraps(command)
-        def together(*, output: str, as_json: bool, **given: Any) -> Any:
-            return command(output="json" if as_json else output, **given)
+    expect_digest: Annotated[str | None, Option("--expect-digest")]
+    """The digest that it must have (verify prints it)."""
+    expect_run: Annotated[str | None, Option("--expect-run")]
+    """The run that must have saved it."""
+    expect_name: Annotated[str | None, Option("--expect-name")]
+    """The name that it must bear."""
+    expect_min_step: Annotated[int | None, Option("--expect-min-step", type=AT_LEAST_0)]
+    """The lowest step that will do."""
+    expect_min_version: Annotated[int | None, Option("--expect-min-version", type=AT_LEAST_0)]
+    """The lowest version of a dataset, or number of a checkpoint in its run."""
+    expect_signer: Annotated[str | None, Option("--expect-signer")]
+    """The id of a key, or the identity, that must have signed it."""
 
-        wrapped: Any = click.option(
-            "--json", "as_json", is_flag=True, help="The same as --format json."
-        )(together)
-        kinds = click.Choice(["text", "json", *formats])
-        added: _F = click.option(
-            "--format", "output", type=kinds, default="text", show_default=True, help=text
-        )(wrapped)
-        return added
+    @property
+    def expectation(self) -> "Expectation | None":
+        """As the library calls it; None without any."""
+        from securetrain.artifacts import Expectation
 
-    return add
+        names = ("digest", "run", "name", "min_step", "min_version", "signer")
+        named = {name: getattr(self, f"expect_{name}") for name in names}
+        given = any(value is not None for value in named.values())
+        return Expectation(**named) if given else None
 
 
-def expect_options(command: _F) -> _F:
-    """``--expect-...``, which reach the command as one `expect`; None without any."""
-    at_least = click.IntRange(min=0)
-    options = (
-        click.option("--expect-digest", help="The digest that it must have (verify prints it)."),
-        click.option("--expect-run", help="The run that must have saved it."),
-        click.option("--expect-name", help="The name that it must bear."),
-        click.option("--expect-min-step", type=at_least, help="The lowest step that will do."),
-        click.option(
-            "--expect-min-version",
-            type=at_least,
-            help="The lowest version of a dataset, or number of a checkpoint in its run.",
-        ),
-        click.option(
-            "--expect-signer", help="The id of a key, or the identity, that must have signed it."
-        ),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackTrust:
+    """The signatures and the policy that a pack is judged by."""
 
-    @functools.wraps(command)
-    def together(**given: Any) -> Any:
-        named = {name: given.pop(f"expect_{name}") for name in _EXPECTED}
-        expect = None
-        if any(value is not None for value in named.values()):
-            from securetrain.artifacts.statement import Expectation
+    trust: Trust
+    policy: Annotated[str | None, PACK_POLICY]
+    trust_data: TrustData
+    at: Annotated[Literal["now", "witness"], AT] = "now"
 
-            expect = Expectation(**named)
-        return command(expect=expect, **given)
+    def question(self) -> "Question":
+        """As the library calls it."""
+        from securetrain.chain import Question
+        from securetrain.policy import load_policy
 
-    wrapped: Any = together
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    added: _F = wrapped
-    return added
+        return Question(
+            trust=self.trust,
+            data=self.trust_data,
+            policy=None if self.policy is None else load_policy(self.policy),
+            at_witness=self.at == "witness",
+        )
+
+
+# --- groups: fleets ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpmAuthorities:
+    """The authorities of makers of TPMs."""
+
+    roots: Annotated[tuple[Path, ...], Option("--root")]
+    """CA of a maker of TPMs (PEM)."""
+    virtual: Annotated[tuple[Path, ...], Option("--virtual-root")]
+    """CA of virtual TPMs: a cloud's."""
+    test: Annotated[tuple[Path, ...], Option("--test-root")]
+    """CA of software TPMs: proves nothing."""
+    between: Annotated[tuple[Path, ...], Option("--intermediate")]
+    """CA between a root and the TPMs."""
+
+    def read(self) -> "Roots":
+        """Their certificates."""
+        from securetrain.attest.fleet import Roots, read_pem
+
+        return Roots(
+            hardware=tuple(map(read_pem, self.roots)),
+            virtual=tuple(map(read_pem, self.virtual)),
+            test=tuple(map(read_pem, self.test)),
+            intermediates=tuple(map(read_pem, self.between)),
+        )

@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Passphrases and PINs: from a file, or typed. Never from the command line."""
+"""Passphrases, PINs and tokens: from a file, or typed. Never secrets on the command line."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +41,13 @@ def read_passphrase(path: Path) -> bytes:
             "ST-USAG-001", "the passphrase is empty", str(path), "write it into the first line"
         )
     return first
+
+
+def read_token(text: str) -> str:
+    """A token of the command line; ``-`` stands for standard input."""
+    from securetrain.identity import TEXT_LIMIT
+
+    return sys.stdin.read(TEXT_LIMIT + 1) if text == "-" else text
 
 
 def new_passphrase(path: Path | None) -> bytes:

@@ -13,7 +13,6 @@ from .handed import hold_secret as hold_secret
 from .handed import secret as secret
 from .handed import secret_variable as secret_variable
 from .handed import undumped as undumped
-from .json_schema import field_notes as field_notes
 from .json_schema import file_schema as file_schema
 from .json_schema import schema_text as schema_text
 from .leaving import leave as leave
@@ -28,4 +27,5 @@ from .rehearsing import rehearsal as rehearsal
 from .rundir import RUN_DIR_VARIABLE as RUN_DIR_VARIABLE
 from .rundir import SIGNER_VARIABLE as SIGNER_VARIABLE
 from .rundir import RunDir as RunDir
+from .text import field_notes as field_notes
 from .text import printable as printable

@@ -10,12 +10,8 @@ Rules:
    refused when it is read; a file that it refuses is refused then, too.
 """
 
-import ast
-import inspect
 import json
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -60,23 +56,6 @@ def file_schema(
 def schema_text(schema: Mapping[str, Any]) -> str:
     """A schema as it stands in a file."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-
-
-def field_notes(cls: type[object]) -> dict[str, str]:
-    """The string below each field of a class, or below each member of an enumeration."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(definition, ast.ClassDef)
-    found: dict[str, str] = {}
-    for field, below in pairwise(definition.body):
-        match field, below:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
-                found[name] = " ".join(text.split())
-            case _:
-                pass
-    return found
 
 
 def _structs(info: Type) -> Iterator[tuple[type[msgspec.Struct], StructType]]:

@@ -13,7 +13,7 @@ from securetrain.audit.collect.named import NOTHING, named
 from securetrain.audit.collect.node import collect_from
 from securetrain.audit.documents import facts_of
 from securetrain.audit.engine import audit, worst_states
-from securetrain.cli.audit import command
+from securetrain.cli.audit.audit import command
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy

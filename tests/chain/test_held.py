@@ -31,7 +31,7 @@ from securetrain.chain.packing import Wanted
 from securetrain.chain.records import recorded
 from securetrain.chain.row_bytes import RowBytes
 from securetrain.chain.row_order import RowOrder
-from securetrain.cli import pack as cli_pack
+from securetrain.cli import clock
 from securetrain.cli.main import main
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
@@ -417,7 +417,7 @@ def test_the_commands_pack_and_unpack(run, whole, tmp_path, capsys, monkeypatch)
             del tz
             return LATER
 
-    monkeypatch.setattr(cli_pack, "datetime", Clock)
+    monkeypatch.setattr(clock, "datetime", Clock)
     root = tmp_path / "trust.json"
     root.write_bytes(run.trust_bytes())
     newest = max((run.root / "checkpoints").iterdir())

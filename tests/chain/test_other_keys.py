@@ -30,7 +30,7 @@ from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.chain import judging, kept
 from securetrain.chain.links import Subject, code_of, verified
 from securetrain.chain.packing import pack
-from securetrain.cli import pack as cli_pack
+from securetrain.cli import clock
 from securetrain.cli.main import main
 from securetrain.core.hashtree import TreeParams
 from securetrain.core.vocabulary import ChainLink
@@ -130,7 +130,7 @@ def ask(capsys: Any, monkeypatch: Any, tmp_path: Path) -> Callable[..., tuple[in
             def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
                 return now.astimezone(tz)
 
-        monkeypatch.setattr(cli_pack, "datetime", Clock)
+        monkeypatch.setattr(clock, "datetime", Clock)
         trust = tmp_path / "trust.json"
         trust.write_bytes(root)
         asked = tmp_path / "asked.yaml"

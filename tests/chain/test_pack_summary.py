@@ -13,11 +13,12 @@ import msgspec
 import pytest
 
 from securetrain.artifacts.summary import PolicyUsed
-from securetrain.chain import judging, summarize_pack
+from securetrain.chain import judging
 from securetrain.chain.links import verified
 from securetrain.chain.packed import PackResult
 from securetrain.chain.packing import Wanted
-from securetrain.cli import pack as cli_pack
+from securetrain.chain.summary import summarize_pack
+from securetrain.cli import clock
 from securetrain.cli.main import main
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity import dsse
@@ -145,7 +146,7 @@ def ask(whole: Whole, monkeypatch: Any, tmp_path: Path) -> Ask:
         def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
             return LATER.astimezone(tz)
 
-    monkeypatch.setattr(cli_pack, "datetime", Clock)
+    monkeypatch.setattr(clock, "datetime", Clock)
     trust = tmp_path / "trust.json"
     trust.write_bytes(whole.trust_bytes())
 

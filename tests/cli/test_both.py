@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from securetrain.artifacts import SaveContext, save
 from securetrain.artifacts.tree.layout import STATEMENT
-from securetrain.cli.key import command as key
-from securetrain.cli.trust import command as trust
-from securetrain.cli.verify import command as verify
+from securetrain.cli.artifacts.verify import command as verify
+from securetrain.cli.identity.key import command as key
+from securetrain.cli.identity.trust import command as trust
 from securetrain.core import canonical
 from securetrain.identity.keys import PrivateKey
 

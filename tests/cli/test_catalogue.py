@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from securetrain.artifacts.dataset.verified import sign_documents
-from securetrain.cli.catalogue import command
-from securetrain.cli.verify import command as verify_command
+from securetrain.cli.artifacts.catalogue import command
+from securetrain.cli.artifacts.verify import command as verify_command
 from securetrain.core import STATE_VARIABLE
 from securetrain.core.errors import SecureTrainError
 from securetrain.identity.keys import PrivateKey

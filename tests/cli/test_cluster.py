@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.cli.coordinator import is_any, node_range
+from securetrain.cli.jobs.options import node_range
 from securetrain.cli.main import main
+from securetrain.cli.signals import is_any
 from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.rendezvous.member.identity_dir import load_identity
 

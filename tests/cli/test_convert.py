@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 import securetrain.artifacts
 from securetrain.artifacts.tree.layout import STATEMENT
-from securetrain.cli.convert import command
+from securetrain.cli.artifacts.convert import command
 from securetrain.core.errors import UsageError
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, sign_root

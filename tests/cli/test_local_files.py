@@ -5,8 +5,8 @@
 import click
 import pytest
 
+from securetrain.cli.kinds import LocalFile
 from securetrain.cli.main import LazyGroup, main
-from securetrain.cli.options import LocalFile
 
 URL = "s3://bucket/run/step-1"
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from click.testing import CliRunner
 
-from securetrain.cli.scan import command
+from securetrain.cli.artifacts.scan import command
 
 
 class Evil:

@@ -14,10 +14,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from securetrain.cli.artifacts.sign import command as sign
+from securetrain.cli.artifacts.verify import command as verify
+from securetrain.cli.identity.trust import command as trust
 from securetrain.cli.main import VERBS
-from securetrain.cli.sign import command as sign
-from securetrain.cli.trust import command as trust
-from securetrain.cli.verify import command as verify
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from securetrain.cli.train import HELP, TRAINER_FLAGS, command, split_flags
+from securetrain.cli.jobs.train import HELP, TRAINER_FLAGS, command, split_flags
 from securetrain.core.errors import UsageError
 from tests.train.jobs import JOB
 

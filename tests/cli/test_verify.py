@@ -29,8 +29,8 @@ from securetrain.artifacts.statement.statements import (
 )
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.artifacts.tree.storage import storage_of
+from securetrain.cli.artifacts.verify import command
 from securetrain.cli.main import main
-from securetrain.cli.verify import command
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.core.vocabulary import NodeTier

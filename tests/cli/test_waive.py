@@ -21,8 +21,8 @@ from securetrain.artifacts.statement.statements import (
     sign,
 )
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
-from securetrain.cli.verify import command as verify
-from securetrain.cli.waive import command as waive
+from securetrain.cli.artifacts.verify import command as verify
+from securetrain.cli.artifacts.waive import command as waive
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey

@@ -17,7 +17,7 @@ from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.chain import judging
 from securetrain.chain.exports.writing import ExportFormat
 from securetrain.chain.links import verified
-from securetrain.cli import pack as cli_pack
+from securetrain.cli import clock as cli_clock
 from securetrain.cli.main import main
 from securetrain.core import ExitCode
 from securetrain.core.nodestate import NodeState
@@ -214,7 +214,7 @@ def ten_years_on(ask, path, run, monkeypatch):
             return datetime.now(tz) + timedelta(days=3653)
 
     with monkeypatch.context() as clock:
-        clock.setattr(cli_pack, "datetime", Later)
+        clock.setattr(cli_clock, "datetime", Later)
         assert ask.verify(path, "--at", "witness")[:2] == (0, set())
         assert main(ask.words(path)) != 0
 

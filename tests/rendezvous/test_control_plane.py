@@ -20,6 +20,7 @@ _ROOMS = (
     "policy",
     "network",
     "cli",
+    "report",
 )
 _SOURCES = [
     *(path for room in _ROOMS for path in sorted((_PACKAGE / room).rglob("*.py"))),
@@ -84,7 +85,7 @@ def test_a_stand_alone_coordinator_and_its_commands_need_no_torch():
     modules = imported_by(
         "import securetrain.rendezvous.coordinator.standalone\n"
         "import securetrain.rendezvous.member.enrollee\n"
-        "import securetrain.cli.coordinator, securetrain.cli.enroll, securetrain.cli.ca"
+        "from securetrain.cli.identity import ca, enroll; import securetrain.cli.jobs.coordinator"
     )
     assert "securetrain.rendezvous.coordinator.enrollment_server" in modules
     assert not {"torch", "numpy", "pickle"} & modules

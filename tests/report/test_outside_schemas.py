@@ -31,7 +31,7 @@ from securetrain.artifacts.summary import PolicyUsed, summarize
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.artifacts.verify import verify_path
 from securetrain.audit import load_checks
-from securetrain.cli.scan import command as scan
+from securetrain.cli.artifacts.scan import command as scan
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.report.pages.findings import findings

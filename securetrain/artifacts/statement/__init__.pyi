@@ -3,7 +3,6 @@
 
 from . import members as members
 from . import node_signatures as node_signatures
-from .context import SaveContext as SaveContext
 from .context import StepPieces as StepPieces
 from .dataset_predicate import DataFormat as DataFormat
 from .dataset_predicate import DatasetPredicate as DatasetPredicate

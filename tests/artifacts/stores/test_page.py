@@ -12,8 +12,8 @@ import torch
 from click.testing import CliRunner
 
 from securetrain.artifacts.tree import lease, s3_client
-from securetrain.cli.sign import command as sign
-from securetrain.cli.verify import command as verify
+from securetrain.cli.artifacts.sign import command as sign
+from securetrain.cli.artifacts.verify import command as verify
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "object-stores.md"

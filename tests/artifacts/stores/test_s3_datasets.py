@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from securetrain.artifacts.dataset.sign import About, sign_in_place
 from securetrain.artifacts.dataset.verified import VerifiedDataset
-from securetrain.cli.verify import command
+from securetrain.cli.artifacts.verify import command
 from securetrain.core.errors import IntegrityError
 from securetrain.core.hashtree import TreeParams
 from tests.s3_store import BUCKET, Fault

@@ -364,7 +364,7 @@ READERS = {
         "attest/fleet/status.py",
         "attest/fleet/values.py",
         "attest/session/reference_file.py",
-        "cli/attest_values.py",
+        "cli/attest/reference.py",
     },
     "load_reference_values": {"attest/session/appraisers.py", "audit/collect/run.py"},
     "read_index": {"attest/session/cache.py", "attest/fleet/cache_files.py"},
@@ -378,7 +378,7 @@ READERS = {
     "MemoryState": {
         "audit/collect/run.py",
         "attest/session/verifier.py",
-        "cli/attest.py",
+        "cli/attest/verdicts.py",
         "rendezvous/coordinator/settings.py",
     },
     "Coordinator": {

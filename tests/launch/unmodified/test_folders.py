@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.cli.verify import command
+from securetrain.cli.artifacts.verify import command
 from securetrain.core.vocabulary import NOT_SIGNED, NOT_WATCHED
 from tests.launch.worlds import write_policy
 

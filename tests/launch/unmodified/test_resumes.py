@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.cli.verify import command
+from securetrain.cli.artifacts.verify import command
 from securetrain.core.vocabulary import NOT_SIGNED
 from securetrain.report import read_run
 from tests.launch.worlds import write_policy

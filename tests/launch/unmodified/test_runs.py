@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.cli.verify import command
+from securetrain.cli.artifacts.verify import command
 from securetrain.core.vocabulary import NOT_WATCHED
 from securetrain.report import read_run
 from tests.launch.worlds import write_policy

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.cli.verify import command
+from securetrain.cli.artifacts.verify import command
 from securetrain.core.vocabulary import NOT_SIGNED, Boundary
 from securetrain.report import read_run
 from securetrain.report.run.model import BoundaryState

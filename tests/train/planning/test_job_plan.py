@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from securetrain.cli.plan import command
+from securetrain.cli.jobs.plan import command
 from securetrain.core.errors import UsageError
 from securetrain.parallel.degrees import Axis, Degrees
 from securetrain.train.config import JobConfig, parse_job

@@ -1,0 +1,62 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""``securetrain catalogue add`` and ``remove``: what a name is to mean."""
+
+from pathlib import Path
+from typing import Annotated
+
+from securetrain.cli.artifacts.names import Root, open_editor
+from securetrain.cli.clock import now
+from securetrain.cli.command import verb
+from securetrain.cli.options import TRUST
+from securetrain.report import Document
+
+
+@verb()
+def add(
+    *,
+    folder: Path,
+    name: str,
+    path: Path,
+    root: Root,
+    trust: Annotated[Path, TRUST.told("The trust root that verifies PATH.")],
+) -> Document:
+    """Draft that NAME means the checkpoint or dataset at PATH, which is verified and lies below
+    FOLDER.
+    """
+    from securetrain.artifacts import Expectation, verify_path
+    from securetrain.artifacts.catalogue import Entry, read_signed
+    from securetrain.core.errors import UsageError
+    from securetrain.identity import load_trust
+    from securetrain.report import signatures
+
+    editor, at = open_editor(folder, root), now()
+    place, base = path.resolve(), folder.resolve()
+    if not place.is_relative_to(base) or place == base:
+        raise UsageError(
+            "ST-USAG-001", f"it does not lie below {folder}", str(path), "move or copy it there"
+        )
+    signers = load_trust(trust, at)
+    opened = read_signed(place, signers)
+    meant = Expectation(digest=opened.digest, statement=opened.statement)
+    found = verify_path(place, trust=signers, policy=None, now=at, expect=meant)
+    for problem in found.problems:
+        raise problem.error(str(path))
+    entry = Entry(
+        digest=opened.digest,
+        statement=opened.statement,
+        location=place.relative_to(base).as_posix(),
+        kind=str(found.kind),
+    )
+    editor.put(name, entry, opened.statement_size)
+    return signatures.drafted(editor, folder)
+
+
+@verb()
+def remove(*, folder: Path, name: str, root: Root) -> Document:
+    """Draft that NAME means nothing any more."""
+    from securetrain.report import signatures
+
+    editor = open_editor(folder, root)
+    editor.drop(name)
+    return signatures.drafted(editor, folder)
