@@ -11,16 +11,8 @@ import securetrain
 
 _PACKAGE = Path(securetrain.__file__).parent
 _ROOMS = (
-    "rendezvous",
-    "attest",
-    "evidence",
-    "ledger",
-    "identity",
-    "core",
-    "policy",
-    "network",
-    "cli",
-    "report",
+    *("rendezvous", "attest", "evidence", "ledger", "identity"),
+    *("core", "policy", "network", "cli", "report"),
 )
 _SOURCES = [
     *(path for room in _ROOMS for path in sorted((_PACKAGE / room).rglob("*.py"))),
