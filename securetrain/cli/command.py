@@ -293,14 +293,7 @@ def _output_options(
 def _help(text: str | None) -> tuple[str, str]:
     """Rule 2. Paragraphs with an indented line are shown as they stand."""
     paragraphs = inspect.cleandoc(text or "").split("\n\n")
-    blocks = ["\n " in one for one in paragraphs]
-    starts = [
-        block or one.startswith("Exit codes:")
-        for one, block in zip(paragraphs, blocks, strict=True)
-    ]
+    starts = ["\n " in one or one.startswith("Exit codes:") for one in paragraphs]
     first = starts.index(True) if True in starts else len(paragraphs)
-    below = [
-        f"\b\n{one}" if block else one
-        for one, block in zip(paragraphs[first:], blocks[first:], strict=True)
-    ]
+    below = [f"\b\n{one}" if "\n " in one else one for one in paragraphs[first:]]
     return "\n\n".join(paragraphs[:first]), "\n\n".join(below)
