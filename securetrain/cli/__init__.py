@@ -1,6 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one file per verb parses, calls one function, and hands on the result."""
+"""The command line: one file per verb parses, calls one function, and hands on the result.
+
+What the console script runs, from Python::
+
+    >>> from securetrain.cli.main import main
+    >>> main(["--version"])  # doctest: +ELLIPSIS
+    securetrain ...
+    0
+"""
 
 import lazy_loader
 
