@@ -5,7 +5,8 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from securetrain.audit import collect_slurm, collect_storage
+from securetrain.audit.collect.slurm.cluster import collect_slurm
+from securetrain.audit.collect.storage.files import collect_storage
 from securetrain.audit.coverage import MAX_NOTES, Seen, is_empty, shortened
 from securetrain.audit.facts.base import Body, Collected, Location, Outcome, Reading
 from securetrain.audit.facts.cluster import Cluster, ClusterFacts, File, Problem
