@@ -22,6 +22,7 @@ def steps(command: list[str], tmp_path: Path) -> list[str]:
     return re.findall(r"step \d+: loss .*", done.stdout)
 
 
+@pytest.mark.many
 @pytest.mark.dist
 @pytest.mark.slow
 def test_a_model_of_ones_own_is_the_same_on_a_mesh_under_the_launcher(tmp_path):

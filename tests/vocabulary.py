@@ -54,9 +54,6 @@ def refused(
     pytest.fail(f"not refused: {args} {named}")
 
 
-_CLAIMS: list[socket.socket] = []
-
-
 def free_port() -> int:
     """A port of loopback that nobody has, to be bound later.
 
@@ -69,7 +66,7 @@ def free_port() -> int:
         with suppress(OSError):
             claim.bind(f"\0securetrain-tests-port-{port}")
             with socket.create_server(("127.0.0.1", port)):
-                _CLAIMS.append(claim)
+                claim.detach()  # open until the process ends, and nobody warns of it
                 return port
         claim.close()
     raise OSError("100 ports were tried, and all are in use")

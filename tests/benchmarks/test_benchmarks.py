@@ -190,6 +190,7 @@ def test_joining():
     assert all(0 < seconds < benchmark.limit for seconds in benchmark.run(BOTH))
 
 
+@pytest.mark.many
 @pytest.mark.dist
 @pytest.mark.netns
 @needs_hosts
@@ -219,6 +220,7 @@ def test_joining_with_software_tpms():
     assert 0 < seconds < benchmark.limit
 
 
+@pytest.mark.many
 @pytest.mark.dist
 @pytest.mark.netns
 @needs_hosts
@@ -229,6 +231,7 @@ def test_all_reduces():
     assert figure.values["100mbit: plain/overlay"] > 0
 
 
+@pytest.mark.many
 @pytest.mark.netns
 @needs_hosts
 def test_bringing_up_and_evicting():

@@ -201,15 +201,13 @@ def test_an_epoch_without_a_node_that_died(begin):
     assert nodes.remains("node-a") == []
 
 
+@pytest.mark.many
 def test_one_machine_with_a_coordinator_of_its_own(tmp_path, launch):
     policy, script = tmp_path / "policy.yaml", tmp_path / "s.py"
     policy.write_text(POLICY)
     script.write_text("import torch.distributed as d; d.init_process_group(); d.barrier()\n")
-    done = launch(
-        tmp_path / "run",
-        *("--policy", str(policy), "--nproc-per-node", "2", str(script)),
-        PYTHONPATH=os.environ.get("PYTHONPATH", ""),
-    )
+    words = ("--policy", str(policy), "--nproc-per-node", "2", str(script))
+    done = launch(tmp_path / "run", *words, PYTHONPATH=os.environ.get("PYTHONPATH", ""))
     assert done.code == 0, done.err
     assert done.summary["network"] == "overlay"
     assert {worker["sockets"]["profile"] for worker in done.summary["workers"]} == {"overlay"}
@@ -227,6 +225,7 @@ with open(os.environ["SECURETRAIN_RUN_DIR"] + "/checkpoints/filler", "wb", buffe
 """
 
 
+@pytest.mark.many
 def test_a_disk_that_fills_up_during_a_run(tmp_path, launch):
     """The ledger cannot be closed: the run has failed, says so once, and leaves no network."""
     policy, script, disk = tmp_path / "policy.yaml", tmp_path / "s.py", tmp_path / "disk"
