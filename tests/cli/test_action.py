@@ -127,7 +127,7 @@ def test_it_installs_its_own_checkout_and_no_name_of_an_index(
     )
     needs = f"/the action/actions/requirements{extra}.txt"
     assert done.stdout.splitlines() == [
-        *("-m", "pip", "install", "--quiet", "--require-hashes", "-r", needs),
+        *("-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps", "-r", needs),
         *("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"),
         "/the action",
     ]
@@ -207,7 +207,7 @@ def test_the_audit_installs_its_own_checkout(tmp_path: Path, html: str, extra: s
     root = "/the action/actions/audit/../.."
     needs = f"{root}/actions/requirements{extra}.txt"
     assert done.stdout.splitlines() == [
-        *("-m", "pip", "install", "--quiet", "--require-hashes", "-r", needs),
+        *("-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps", "-r", needs),
         *("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"),
         root,
     ]
