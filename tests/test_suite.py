@@ -66,7 +66,7 @@ def test_ids_are_the_same_every_time_and_collecting_starts_nothing_and_rooms_nee
     )  # fmt: skip
     assert found.returncode == 0, found.stdout[-2000:] + found.stderr
     ids = {line for line in found.stdout.splitlines() if "::" in line}
-    assert len(ids) > 10_000
+    assert {name.split("/")[1] for name in ids} >= set(WITHOUT_TORCH)
     asked = {item.nodeid for item in request.session.items}
     assert {i for i in asked if all_rooms or i.startswith(tuple(f"{r}/" for r in rooms))} <= ids
 
