@@ -67,6 +67,7 @@ COPIED: Final = (
     ".gitignore",
     "tools",
     "benchmarks",
+    "docs",
 )
 _NO_TESTS: Final = 5
 """Pytest's exit code when there is nothing to run."""
