@@ -13,7 +13,10 @@ Rules:
 5. a collection is empty only where its type says so (`MAY_BE_EMPTY`): elsewhere its collector
    always finds something, and nothing is missing evidence;
 6. secrets appear as names, owners and modes, never as values;
-7. a value that a template leaves open is ``templated``, and the reason names what decides it.
+7. a value that a template leaves open is ``templated``, and the reason names what decides it;
+8. the ledger says for each unit of a reader's input whether it was read, not understood or not
+   ours. A record or collection that does not say itself how it was read counts as read only where
+   an entry of the ledger says so; facts of a version without a ledger are refused.
 """
 
 from collections.abc import Mapping
@@ -30,7 +33,8 @@ from securetrain.core.errors import AuditError, UsageError
 T = TypeVar("T")
 B = TypeVar("B", bound="Body")
 
-SCHEMA: Final = "securetrain.facts/v2"
+SCHEMA: Final = "securetrain.facts/v3"
+_WITHOUT_LEDGER: Final = ("securetrain.facts/v1", "securetrain.facts/v2")
 FACTS_LIMIT: Final = 4 << 20
 """The largest facts document that is read, in bytes; one node makes about 50 KB."""
 
@@ -142,6 +146,53 @@ class Reading(Observed, Generic[T], frozen=True, forbid_unknown_fields=True, kw_
         return self.at
 
 
+class End(StrEnum):
+    """What became of one unit of a reader's input."""
+
+    READ = "read"
+    NOT_UNDERSTOOD = "not-understood"
+    NOT_OURS = "not-ours"
+    """It can answer no check, and `Entry.why` says how that is known."""
+
+
+class Entry(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One unit of a reader's input, and what became of it.
+
+    Raises:
+        ValueError: what was not understood names no evidence, or what was not read has no reason.
+    """
+
+    unit: str
+    """``file``, ``document``, ``word``, ``rule``, ``listener``, ``process``, ``section``."""
+    at: Location
+    end: End
+    why: str = ""
+    """Why it was not understood, or is not ours."""
+    help: str = ""
+    """What would make it readable."""
+    bears_on: tuple[str, ...] = ()
+    """The evidence that it could answer: ``launch.rendezvous``, ``workload.pods``."""
+    count: Annotated[int, Meta(ge=1)] = 1
+    """Equal entries are counted for their folder, which `at` then names."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would be open and bear on nothing."""
+        if self.end is not End.READ and not self.why:
+            raise ValueError(f"{self.at.path}: {self.end} without a reason")
+        if self.end is End.NOT_UNDERSTOOD and not self.bears_on:
+            raise ValueError(f"{self.at.path}: not understood, and bears on nothing")
+
+    @property
+    def label(self) -> str:
+        """The unit and its place."""
+        return f"{self.unit} {self.at.path}" + (f":{self.at.line}" if self.at.line else "")
+
+    @property
+    def location(self) -> Location:
+        """The place where it begins."""
+        return self.at
+
+
 class Collected(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The time, place and tool of the collection of facts."""
 
@@ -159,8 +210,10 @@ class Body(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fiel
     Each kind's own body names itself with ``tag="KIND"``, which is ``kind`` in a saved document.
     """
 
-    schema: Literal["securetrain.facts/v2"] = SCHEMA
+    schema: Literal["securetrain.facts/v3"] = SCHEMA
     collected: Collected
+    ledger: tuple[Entry, ...] = ()
+    """What became of each unit that its reader was given."""
 
     @property
     def asset(self) -> str:
@@ -193,6 +246,9 @@ def decode_body(data: bytes, kinds: Mapping[str, type[B]], where: str) -> B:
 def body_of(value: Any, kinds: Mapping[str, type[B]], where: str) -> B:
     """Check plain data against the schema of its kind; see `decode_body`."""
     kind = value.get("kind", "node") if isinstance(value, dict) else None
+    if isinstance(value, dict) and value.get("schema") in _WITHOUT_LEDGER:
+        what = f"facts of {value['schema']} do not say what was not understood: collect them again"
+        raise malformed(what, where)
     schema = kinds.get(kind) if isinstance(kind, str) else None
     if schema is None:
         raise malformed(f"kind {str(kind)[:40]!r} is not one of {', '.join(kinds)}", where)
