@@ -5,6 +5,7 @@
 import dataclasses
 import itertools
 import json
+import re
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -61,6 +62,14 @@ ALSO = {
 } | {name: set(seen) for one in declared(FIXTURES) for name, seen in one.also.items()}
 
 
+# A title names a setting: one that states the fault would say it of a check that passes, too.
+SENTENCE = re.compile(
+    r"^(?:An?|The|Others?|Somebody|Nobody|Every)\b|"
+    r"\b(?:is|are|was|were|has|have|can|may|must|would|does|do|not|no|nobody|lets?|lacks?|stands?)\b|"
+    r"\.$|^.{65}"
+)
+
+
 def state_of(check, case):
     return worst(check, case.facts.documents, case.policy, case.now)
 
@@ -87,6 +96,7 @@ def test_at_least_twenty_node_checks_with_every_word_that_a_person_needs():
         assert spec.rationale.strip().endswith("."), check.id
         assert spec.refs.nist or spec.refs.atlas, check.id
         assert spec.evidence, check.id
+        assert not SENTENCE.search(spec.title), check.id
 
 
 def test_each_check_says_what_its_fixtures_are_for(fixtures, subtests):

@@ -25,7 +25,7 @@ def finding(
 ) -> Finding:
     path = asset.partition(":")[2].partition("#")[0]
     fields: dict[str, Any] = {
-        "title": "A container runs privileged",
+        "title": "Privileged containers",
         "severity": Severity.CRITICAL,
         "severity_in_context": given.get("severity", Severity.CRITICAL),
         "boundary": Boundary.SCHEDULER,
@@ -67,11 +67,11 @@ def mixed() -> AuditResult:
     slurm: dict[str, Any] = {
         "asset": "slurm:prod",
         "subject": "slurm",
-        "title": "Jobs can open GPUs of others",
+        "title": "Confinement of jobs to their GPUs",
     }
     node: dict[str, Any] = {
         "boundary": Boundary.NODE,
-        "title": "Nodes have other GPU firmware than the rest",
+        "title": "GPU firmware on all nodes",
         "severity": Severity.MEDIUM,
         "subject": "node.gpus[0]",
         "reason": "97.00.5e; 97.00.9b on 409 nodes",

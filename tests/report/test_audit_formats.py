@@ -111,7 +111,7 @@ def test_sarif_has_every_open_finding_at_its_line_and_no_other() -> None:
     assert place["region"] == {"startLine": 41, "startColumn": 9}
     assert second["locations"][0]["physicalLocation"]["region"]["startLine"] == 121
     assert first["message"]["text"] == (
-        "A container runs privileged."
+        "Privileged containers."
         " PyTorchJob/pretrain, pod Worker, container trainer: privileged true."
     )
     assert "suppressions" not in first
@@ -125,6 +125,19 @@ def test_sarif_has_every_open_finding_at_its_line_and_no_other() -> None:
     assert logical == "node:gpu-017/node.gpus[0]"
     prints = [one["partialFingerprints"]["securetrain/v1"] for one in run["results"]]
     assert len(set(prints)) == len(prints)
+
+
+LEVELS = {"critical": "error", "high": "error", "medium": "warning", "low": "note", "info": "note"}
+
+
+@pytest.mark.parametrize("severity", Severity)
+def test_the_level_of_sarif_follows_the_severity(severity: Severity) -> None:
+    weighed = (
+        replace(one, severity=severity, severity_in_context=severity) for one in mixed().findings
+    )
+    run = run_of(replace(mixed(), findings=tuple(weighed)))
+    said = {one["level"] for one in run["results"] if one["kind"] == "fail"}
+    assert said == {LEVELS[severity]}
 
 
 def test_a_rule_of_sarif_says_why_and_how_bad() -> None:

@@ -125,9 +125,9 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 def _level(severity: Severity) -> str:
     """Section 3.27.10: what a severity is to a code-scanning service."""
-    if severity is Severity.INFO:
-        return "note"
-    return "warning" if severity is Severity.LOW else "error"
+    if severity >= Severity.HIGH:
+        return "error"
+    return "warning" if severity is Severity.MEDIUM else "note"
 
 
 def _result(problem: Located, rule: Rule, number: int) -> dict[str, Any]:
