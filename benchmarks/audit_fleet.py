@@ -23,11 +23,11 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.ab import Figure
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.check import Check
-from securetrain.audit.collect.node import collect_node
-from securetrain.audit.engine import audit
-from securetrain.audit.stored import read_facts
+from securetrain.audit.documents.stored import read_facts
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.engine.check import Check
+from securetrain.audit.subjects.node.collect.node import collect_node
 from securetrain.policy.load import load_policy
 
 NODES: Final = 1000

@@ -27,18 +27,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.ab import Figure
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.collect.manifests.collect import collect_manifests
-from securetrain.audit.collect.slurm.cluster import collect_slurm
-from securetrain.audit.collect.storage.files import collect_storage
-from securetrain.audit.documents import facts_of
-from securetrain.audit.engine import audit
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
+from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm
+from securetrain.audit.subjects.storage.collect.files import collect_storage
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy
 from tests.audit.corpus.labels import Label, unpack
 
 if TYPE_CHECKING:
-    from securetrain.audit.facts.base import Body
+    from securetrain.audit.documents.facts import Body
 
 SAME: Final = {
     "ST-K8S-001": {"CKV_K8S_16", "CKV_K8S_2"},

@@ -11,13 +11,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.audit import documents
-from securetrain.audit.catalogue import load_check_file, load_checks
-from securetrain.audit.check import Check
-from securetrain.audit.collect.storage.files import collect_storage
-from securetrain.audit.documents import BODIES, GIVEN, ROOTS, Document, Facts, document_of, facts_of
-from securetrain.audit.engine import audit
-from securetrain.audit.facts.base import Collected, body_of, decode_body
+from securetrain.audit.documents import documents
+from securetrain.audit.documents.documents import (
+    BODIES,
+    GIVEN,
+    ROOTS,
+    Document,
+    Facts,
+    document_of,
+    facts_of,
+)
+from securetrain.audit.documents.facts import Collected, body_of, decode_body
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_check_file, load_checks
+from securetrain.audit.engine.check import Check
+from securetrain.audit.subjects.storage.collect.files import collect_storage
 from securetrain.policy.load import load_policy, parse_yaml
 from securetrain.policy.schema import Policy
 from tests.audit.declared import added, declared, missing, missing_evidence
@@ -255,8 +263,8 @@ def sample_kind(monkeypatch):
     monkeypatch.setitem(documents.BODIES, "sample", ShelfFacts)
     monkeypatch.setitem(documents.ROOTS, "sample", roots)
     names = {f"shelf.{name}" for name in Shelf.__struct_fields__}
-    monkeypatch.setattr("securetrain.audit.fields.EVIDENCE", documents.EVIDENCE | names)
-    monkeypatch.setattr("securetrain.audit.check.EVIDENCE", documents.EVIDENCE | names)
+    monkeypatch.setattr("securetrain.audit.engine.fields.EVIDENCE", documents.EVIDENCE | names)
+    monkeypatch.setattr("securetrain.audit.engine.check.EVIDENCE", documents.EVIDENCE | names)
 
 
 @pytest.fixture

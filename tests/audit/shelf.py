@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from securetrain.audit.facts.base import (
+from securetrain.audit.documents.facts import (
     MAY_BE_EMPTY,
     Body,
     Fact,

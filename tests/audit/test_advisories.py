@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from securetrain.audit.advisories import read_advisories, shipped_advisories
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.engine import audit
+from securetrain.audit.engine.advisories import read_advisories, shipped_advisories
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 

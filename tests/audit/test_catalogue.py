@@ -13,16 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.audit.catalogue import load_check_file, load_checks
-from securetrain.audit.check import tuned
-from securetrain.audit.documents import EVIDENCE, Document
-from securetrain.audit.engine import audit, worst_states
-from securetrain.audit.facts.node import Node
-from securetrain.audit.fields import View, _open
-from securetrain.audit.functions import FUNCTIONS
-from securetrain.audit.functions.base import function
-from securetrain.audit.functions.paths import PathArgs, paths_safe
-from securetrain.audit.judging import Comparison, judge
+from securetrain.audit.documents.documents import EVIDENCE, Document
+from securetrain.audit.engine.audit import audit, worst_states
+from securetrain.audit.engine.catalogue import load_check_file, load_checks
+from securetrain.audit.engine.check import FUNCTIONS, tuned
+from securetrain.audit.engine.fields import View, _open
+from securetrain.audit.engine.function import function
+from securetrain.audit.engine.judging import Comparison, judge
+from securetrain.audit.subjects.node.facts.node import Node
+from securetrain.audit.subjects.node.functions.paths import PathArgs, paths_safe
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 from tests.audit.conftest import FIXTURES

@@ -11,10 +11,10 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from securetrain.audit.engine import audit
-from securetrain.audit.facts.node import decode_facts
-from securetrain.audit.inventory import read_inventory, sign_facts
-from securetrain.audit.stored import read_facts
+from securetrain.audit.documents.inventory import read_inventory, sign_facts
+from securetrain.audit.documents.stored import read_facts
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.subjects.node.facts.node import decode_facts
 from securetrain.core.errors import AuditError
 from securetrain.identity import ClusterCA, JobCA, Role, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey

@@ -12,21 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.collect import accounts, network, paths, software, system
-from securetrain.audit.collect.host import (
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.subjects.node.collect import paths, software, system
+from securetrain.audit.subjects.node.collect.access import accounts
+from securetrain.audit.subjects.node.collect.host import (
     Host,
     TooMuchError,
     outcome_of,
     reading,
     section,
 )
-from securetrain.audit.collect.node import collect_node
-from securetrain.audit.documents import facts_of
-from securetrain.audit.engine import audit
-from securetrain.audit.facts.base import Outcome
-from securetrain.audit.facts.node import EnvKind, PathRole, Scope, decode_facts
-from securetrain.audit.functions.paths import path_is_safe
+from securetrain.audit.subjects.node.collect.network import network
+from securetrain.audit.subjects.node.collect.node import collect_node
+from securetrain.audit.subjects.node.facts.node import EnvKind, PathRole, Scope, decode_facts
+from securetrain.audit.subjects.node.functions.paths import path_is_safe
 from securetrain.core.vocabulary import State
 
 

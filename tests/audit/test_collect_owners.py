@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from securetrain.audit.collect import owners
-from securetrain.audit.collect.host import Host
+from securetrain.audit.subjects.node.collect import owners
+from securetrain.audit.subjects.node.collect.host import Host
 from tests.network.ordinary_user import AS_USER, ENVIRONMENT, USER, interpreter
 from tests.vocabulary import needs
 
@@ -109,14 +109,14 @@ def shared_folder():
 LOOK = """
 import json, sys
 from datetime import UTC, datetime
-from securetrain.audit.collect.node import collect_node
+from securetrain.audit.subjects.node.collect.node import collect_node
 facts = collect_node({"PATH": ":".join(sys.argv[1:]), "HOME": "/"}, now=datetime.now(UTC))
 found = {link.path: link.uid for fact in facts.node.paths.value for link in fact.chain}
 print(json.dumps([found[path] for path in sys.argv[1:]]))
 """
 TELL = """
 import json, sys
-from securetrain.audit.collect.node import root_files_variable
+from securetrain.audit.subjects.node.collect.node import root_files_variable
 print(json.dumps(root_files_variable({"PATH": ":".join(sys.argv[1:]), "HOME": "/"})))
 """
 

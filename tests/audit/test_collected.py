@@ -15,15 +15,15 @@ from unittest import mock
 
 import pytest
 
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.check import Check
-from securetrain.audit.collect import host as collectors
-from securetrain.audit.collect import node
-from securetrain.audit.collect.node import collect_from
-from securetrain.audit.documents import facts_of
-from securetrain.audit.engine import audit, worst_states
-from securetrain.audit.facts.base import Outcome, Section
-from securetrain.audit.facts.node import Node, decode_facts
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents.facts import Outcome, Section
+from securetrain.audit.engine.audit import audit, worst_states
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.engine.check import Check
+from securetrain.audit.subjects.node.collect import host as collectors
+from securetrain.audit.subjects.node.collect import node
+from securetrain.audit.subjects.node.collect.node import collect_from
+from securetrain.audit.subjects.node.facts.node import Node, decode_facts
 from securetrain.core.vocabulary import Severity, State
 from securetrain.policy.load import load_policy
 from tests.audit.conftest import NOW

@@ -5,11 +5,11 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from securetrain.audit.collect.slurm.cluster import collect_slurm
-from securetrain.audit.collect.storage.files import collect_storage
-from securetrain.audit.coverage import MAX_NOTES, Seen, is_empty, shortened
-from securetrain.audit.facts.base import Body, Collected, Location, Outcome, Reading
-from securetrain.audit.facts.cluster import Cluster, ClusterFacts, File, Problem
+from securetrain.audit.documents.facts import Body, Collected, Location, Outcome, Reading
+from securetrain.audit.results.coverage import MAX_NOTES, Seen, is_empty, shortened
+from securetrain.audit.subjects.kubernetes.facts.cluster import Cluster, ClusterFacts, File, Problem
+from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm
+from securetrain.audit.subjects.storage.collect.files import collect_storage
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 COLLECTED = Collected(at=NOW, hostname="h", collector="test")

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from securetrain.audit.documents import Facts
-from securetrain.audit.engine import audit
+from securetrain.audit.documents.documents import Facts
+from securetrain.audit.engine.audit import audit
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 from tests.audit.conftest import named

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from securetrain.audit.facts.base import FACTS_LIMIT
-from securetrain.audit.facts.node import decode_facts
-from securetrain.audit.stored import read_facts
+from securetrain.audit.documents.facts import FACTS_LIMIT
+from securetrain.audit.documents.stored import read_facts
+from securetrain.audit.subjects.node.facts.node import decode_facts
 from securetrain.core.errors import AuditError
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.collect.node import collect_node
-from securetrain.audit.documents import facts_of
-from securetrain.audit.engine import audit, worst_states
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.engine.audit import audit, worst_states
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.subjects.node.collect.node import collect_node
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy
 from tests.vocabulary import needs

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import itertools
 
-from securetrain.audit.kleene import FALSE, TRUE, Truth, all_of, any_of, unknown
+from securetrain.audit.engine.kleene import FALSE, TRUE, Truth, all_of, any_of, unknown
 
 U = unknown("because")
 VALUES = {True: TRUE, False: FALSE, None: U}

@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from securetrain.audit.collect.launches.commands import commands_of_text, commands_of_words
-from securetrain.audit.collect.launches.launch import (
+from securetrain.audit.documents.facts import Collected, Location, Outcome
+from securetrain.audit.shell.commands import commands_of_text, commands_of_words
+from securetrain.audit.shell.words import MAX_COMMANDS, MAX_TEXT, parse
+from securetrain.audit.subjects.launches.collect.launch import (
     Text,
     container_launch,
     places_in,
     script_launches,
 )
-from securetrain.audit.collect.launches.words import MAX_COMMANDS, MAX_TEXT, parse
-from securetrain.audit.facts.base import Collected, Location, Outcome
 from tests.audit.conftest import NOW
 
 COLLECTED = Collected(at=NOW, hostname="h", collector="test")

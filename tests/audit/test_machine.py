@@ -5,10 +5,10 @@
 import msgspec
 import pytest
 
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.collect.node import collect_from
-from securetrain.audit.documents import facts_of
-from securetrain.audit.engine import audit
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.subjects.node.collect.node import collect_from
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy
 from tests.audit.conftest import NOW

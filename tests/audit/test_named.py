@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.collect.named import NOTHING, named
-from securetrain.audit.collect.node import collect_from
-from securetrain.audit.documents import facts_of
-from securetrain.audit.engine import audit, worst_states
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.engine.audit import audit, worst_states
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.subjects.node.collect.named import NOTHING, named
+from securetrain.audit.subjects.node.collect.node import collect_from
 from securetrain.cli.audit.audit import command
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.vocabulary import State

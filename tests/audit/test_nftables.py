@@ -8,8 +8,8 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securetrain.audit.collect import nftables
-from securetrain.audit.facts.network import Ending
+from securetrain.audit.subjects.node.collect.network import nftables
+from securetrain.audit.subjects.node.facts.network import Ending
 from securetrain.core import netlink
 from securetrain.testing.cluster import missing
 from tests.audit.hardened.machine import (
@@ -64,7 +64,7 @@ def test_the_kernels_own_answers():
     script = (
         "import subprocess, sys;"
         "subprocess.run(['nft', '-f', '-'], input=sys.argv[1].encode(), check=True);"
-        "from securetrain.audit.collect import nftables as n;"
+        "from securetrain.audit.subjects.node.collect.network import nftables as n;"
         "print([(f.label, f.hook, f.ending.value, f.opens, f.allows, f.denies, f.conditional)"
         " for f in n.filters(n.dump(n.CHAINS), n.dump(n.RULES))])"
     )

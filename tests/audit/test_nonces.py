@@ -12,9 +12,9 @@ from datetime import timedelta
 
 import pytest
 
-from securetrain.audit.engine import audit
-from securetrain.audit.nonces import LIFETIME, NonceStore
-from securetrain.audit.stored import read_facts
+from securetrain.audit.documents.nonces import LIFETIME, NonceStore
+from securetrain.audit.documents.stored import read_facts
+from securetrain.audit.engine.audit import audit
 from securetrain.core.errors import AuditError, UsageError
 from tests.audit.killed import kills
 from tests.audit.test_signed_facts import World, refusals

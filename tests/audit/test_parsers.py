@@ -11,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from securetrain.audit.collect import nccl, rtnetlink, ssh
-from securetrain.audit.collect.host import Host
-from securetrain.audit.facts.base import Outcome
+from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.subjects.node.collect import nccl
+from securetrain.audit.subjects.node.collect.access import ssh
+from securetrain.audit.subjects.node.collect.host import Host
+from securetrain.audit.subjects.node.collect.network import rtnetlink
 from securetrain.core import netlink
 from tests.audit.hardened.machine import DONE, ETH0, LO, hardened, link
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from securetrain.audit.fields import View
-from securetrain.audit.predicates import Compiler
+from securetrain.audit.engine.fields import View
+from securetrain.audit.engine.predicates import Compiler
 from securetrain.core.errors import AuditError
 
 PTRACE = ["node", "sysctls", "kernel.yama.ptrace_scope"]

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from securetrain.attest.session import write_reference_values
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.collect.run import collect_run
-from securetrain.audit.documents import facts_of
-from securetrain.audit.engine import audit
-from securetrain.audit.facts.base import decode_body
-from securetrain.audit.facts.run import RunFacts
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents.facts import decode_body
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.subjects.run.collect import collect_run
+from securetrain.audit.subjects.run.facts import RunFacts
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import NodeTier, State

@@ -11,18 +11,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.collect.manifests.collect import collect_manifests
-from securetrain.audit.collect.node import collect_from
-from securetrain.audit.collect.slurm.cluster import collect_slurm
-from securetrain.audit.collect.storage.files import collect_storage
-from securetrain.audit.coverage import is_empty
-from securetrain.audit.documents import BODIES, facts_of
-from securetrain.audit.engine import audit
-from securetrain.audit.inventory import read_inventory
-from securetrain.audit.saving import save_facts
-from securetrain.audit.several import joined
-from securetrain.audit.stored import read_facts
+from securetrain.audit.documents.documents import BODIES, facts_of
+from securetrain.audit.documents.inventory import read_inventory
+from securetrain.audit.documents.saving import save_facts
+from securetrain.audit.documents.several import joined
+from securetrain.audit.documents.stored import read_facts
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.results.coverage import is_empty
+from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
+from securetrain.audit.subjects.node.collect.node import collect_from
+from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm
+from securetrain.audit.subjects.storage.collect.files import collect_storage
 from securetrain.core.errors import AuditError, UsageError
 from securetrain.identity.keys import PrivateKey
 from tests.audit.conftest import NOW
@@ -115,7 +115,7 @@ def test_a_set_is_never_mixed_with_another_one(everything, tmp_path, name):
 
 
 def test_what_could_not_be_read_again_is_not_written(everything, tmp_path, monkeypatch):
-    monkeypatch.setattr("securetrain.audit.saving.FACTS_LIMIT", 2000)
+    monkeypatch.setattr("securetrain.audit.documents.saving.FACTS_LIMIT", 2000)
     with pytest.raises(AuditError, match="the limit is 2000"):
         save_facts(everything, tmp_path / "saved")
     assert not (tmp_path / "saved").exists()

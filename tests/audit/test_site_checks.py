@@ -4,10 +4,10 @@
 
 import pytest
 
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.documents import BODIES, ROOTS
-from securetrain.audit.engine import audit
-from securetrain.audit.site_checks import _document, scaffold
+from securetrain.audit.documents.documents import BODIES, ROOTS
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.engine.site_checks import _document, scaffold
 from securetrain.core.errors import AuditError, UsageError
 from securetrain.core.vocabulary import State
 

@@ -7,17 +7,17 @@ import time
 
 import pytest
 
-from securetrain.audit.collect.node import collect_exports
-from securetrain.audit.collect.storage.ansible import parse_ansible
-from securetrain.audit.collect.storage.exports import parse_exports
-from securetrain.audit.collect.storage.files import collect_storage
-from securetrain.audit.collect.storage.saved import (
+from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.subjects.node.collect.node import collect_exports
+from securetrain.audit.subjects.storage.collect.ansible import parse_ansible
+from securetrain.audit.subjects.storage.collect.exports import parse_exports
+from securetrain.audit.subjects.storage.collect.files import collect_storage
+from securetrain.audit.subjects.storage.collect.saved import (
     parse_exportfs,
     parse_gpfs,
     parse_lustre,
     parse_showmount,
 )
-from securetrain.audit.facts.base import Outcome
 from securetrain.core.errors import UsageError
 from tests.audit.conftest import NOW
 from tests.vocabulary import refused

@@ -534,7 +534,7 @@ def test_a_check_is_explained(capsys):
 
 def test_every_check_can_be_explained():
     from securetrain.audit import load_checks
-    from securetrain.audit.predicates import _OPS
+    from securetrain.audit.engine.predicates import _OPS
     from securetrain.report import checks, written
     from securetrain.report.pages.checks import _OPERATORS
 

@@ -6,10 +6,10 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from securetrain.audit import AuditResult, Finding
-from securetrain.audit.check import FixedBy, Refs
-from securetrain.audit.facts.base import Location
-from securetrain.audit.findings import AssetRef, Coverage, PolicyRef, fingerprint
-from securetrain.audit.waivers import WaiverStatus, WaiverUse
+from securetrain.audit.documents.facts import Location
+from securetrain.audit.engine.check import FixedBy, Refs
+from securetrain.audit.results.findings import AssetRef, Coverage, PolicyRef, fingerprint
+from securetrain.audit.results.waivers import WaiverStatus, WaiverUse
 from securetrain.core.vocabulary import Boundary, Severity, State
 
 NOW = datetime(2026, 11, 23, 5, 0, tzinfo=UTC)

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from securetrain.audit import AuditResult, Check, load_checks
-from securetrain.audit.findings import BaselineUse
+from securetrain.audit.results.findings import BaselineUse
 from securetrain.core.vocabulary import Severity, State
 from securetrain.report import written
 from securetrain.report.pages.findings import findings

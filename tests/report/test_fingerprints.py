@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from securetrain.audit import AuditResult, Finding, audit, load_checks
-from securetrain.audit.findings import fingerprint
-from securetrain.audit.stored import read_facts
-from securetrain.audit.waivers import Waivers, parse_waivers
+from securetrain.audit.documents.stored import read_facts
+from securetrain.audit.results.findings import fingerprint
+from securetrain.audit.results.waivers import Waivers, parse_waivers
 from securetrain.core.vocabulary import State
 from securetrain.policy import load_policy
 from securetrain.report.pages.findings import findings

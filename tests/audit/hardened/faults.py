@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from securetrain.audit.facts.node import SysctlName
+from securetrain.audit.subjects.node.facts.node import SysctlName
 from tests.audit.hardened.machine import DONE, ETH0, LO, WG0, Machine, sysctl
 
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from securetrain.audit.collect.manifests.collect import collect_manifests
-from securetrain.audit.facts.cluster import ClusterFacts
-from securetrain.audit.facts.workload import WorkloadFacts
+from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
+from securetrain.audit.subjects.kubernetes.facts.cluster import ClusterFacts
+from securetrain.audit.subjects.kubernetes.facts.workload import WorkloadFacts
 
 
 @pytest.fixture

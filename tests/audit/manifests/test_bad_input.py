@@ -10,9 +10,9 @@ import sys
 import pytest
 import yaml
 
-from securetrain.audit.collect.manifests import collect as collecting
-from securetrain.audit.collect.manifests import files, objects, tree
-from securetrain.audit.facts.base import Outcome
+from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.subjects.kubernetes.collect import collect as collecting
+from securetrain.audit.subjects.kubernetes.collect.parser import files, objects, tree
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c}]\n"
 LIMIT_MIB = 200
@@ -140,7 +140,7 @@ CHILD = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from securetrain.audit.collect.manifests.collect import collect_manifests
+from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 found = collect_manifests([Path(sys.argv[1])], now=datetime.now(UTC))[-1].cluster
 assert found.problems, "nothing was said"
 status = Path("/proc/self/status").read_text()  # ru_maxrss would be that of whoever started this

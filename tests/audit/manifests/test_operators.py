@@ -4,10 +4,10 @@
 
 import pytest
 
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.documents import facts_of
-from securetrain.audit.engine import audit
-from securetrain.audit.facts.base import Outcome
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
 from securetrain.core.vocabulary import State
 from securetrain.report.pages.groups import why
 from tests.audit.conftest import NOW

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.collect.manifests.collect import collect_manifests
-from securetrain.audit.documents import facts_of
-from securetrain.audit.engine import audit
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy
 from tests.audit.conftest import NOW

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.audit.collect.manifests.collect import collect_manifests
-from securetrain.audit.collect.manifests.rendering import confined, tools
-from securetrain.audit.collect.manifests.rendering.render import Renderer
-from securetrain.audit.facts.base import Outcome
-from securetrain.audit.facts.cluster import ClusterFacts
-from securetrain.audit.facts.workload import WorkloadFacts
+from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
+from securetrain.audit.subjects.kubernetes.collect.rendering import confined, tools
+from securetrain.audit.subjects.kubernetes.collect.rendering.render import Renderer
+from securetrain.audit.subjects.kubernetes.facts.cluster import ClusterFacts
+from securetrain.audit.subjects.kubernetes.facts.workload import WorkloadFacts
 from tests.waiting import in_time
 
 TEMPLATE = """\

@@ -4,7 +4,7 @@
 
 import pytest
 
-from securetrain.audit.facts.base import Outcome
+from securetrain.audit.documents.facts import Outcome
 
 CHART = """\
 {{- if .Values.enabled }}

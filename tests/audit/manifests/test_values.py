@@ -4,8 +4,8 @@
 
 import pytest
 
-from securetrain.audit.facts.base import Outcome
-from securetrain.audit.facts.workload import SecretKind
+from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.subjects.kubernetes.facts.workload import SecretKind
 
 HEAD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n"
 

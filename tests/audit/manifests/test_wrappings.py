@@ -5,7 +5,7 @@
 import msgspec
 import pytest
 
-from securetrain.audit.collect.manifests.values import is_known
+from securetrain.audit.subjects.kubernetes.collect.parser.values import is_known
 from tests.audit.manifests.wrappings import JOB, WRAPPINGS
 
 FIELDS = {
@@ -99,8 +99,8 @@ def test_assets_name_file_document_and_way(read, tmp_path):
 
 
 def test_documents_survive_a_round_trip(read):
-    from securetrain.audit.documents import BODIES, facts_of
-    from securetrain.audit.facts.base import decode_body
+    from securetrain.audit.documents.documents import BODIES, facts_of
+    from securetrain.audit.documents.facts import decode_body
 
     bodies = read(WRAPPINGS["PyTorchJob"]).bodies
     assert {one.kind for one in facts_of(bodies).documents} >= {"workload", "cluster"}

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from securetrain.audit.collect.host import Host
-from securetrain.audit.collect.slurm.cluster import collect_slurm_from
-from securetrain.audit.facts.slurm import SlurmFacts
+from securetrain.audit.subjects.node.collect.host import Host
+from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm_from
+from securetrain.audit.subjects.slurm.facts import SlurmFacts
 from tests.audit.conftest import NOW
 
 SLURM_CONF = """\

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.documents import BODIES, facts_of
-from securetrain.audit.engine import audit, worst_states
-from securetrain.audit.facts.base import decode_body
-from securetrain.audit.findings import Finding
+from securetrain.audit.documents.documents import BODIES, facts_of
+from securetrain.audit.documents.facts import decode_body
+from securetrain.audit.engine.audit import audit, worst_states
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.results.findings import Finding
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy

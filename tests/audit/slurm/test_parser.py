@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.collect.slurm.cluster import collect_slurm
-from securetrain.audit.collect.slurm.defaults import NEWEST, OLDEST, SLURM_CONF
-from securetrain.audit.collect.slurm.parser import joined, pairs_of, variable_of
-from securetrain.audit.documents import facts_of
-from securetrain.audit.engine import audit, worst_states
-from securetrain.audit.facts.base import Location, Outcome
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents.facts import Location, Outcome
+from securetrain.audit.engine.audit import audit, worst_states
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm
+from securetrain.audit.subjects.slurm.collect.defaults import NEWEST, OLDEST, SLURM_CONF
+from securetrain.audit.subjects.slurm.collect.parser import joined, pairs_of, variable_of
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy

@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
-from securetrain.audit.catalogue import load_check_file
-from securetrain.audit.collect.node import collect_node
-from securetrain.audit.facts.node import decode_facts
-from securetrain.audit.waivers import parse_waivers
+from securetrain.audit.engine.catalogue import load_check_file
+from securetrain.audit.results.waivers import parse_waivers
+from securetrain.audit.subjects.node.collect.node import collect_node
+from securetrain.audit.subjects.node.facts.node import decode_facts
 from securetrain.core import canonical
 from securetrain.policy.load import bundled_dir, load_policy
 from securetrain.policy.schema import Policy

@@ -26,7 +26,7 @@ MAY_IMPORT_PICKLE: Final[Mapping[str, str]] = {
 
 MAY_CALL: Final[Mapping[str, frozenset[str]]] = {
     # nodes, and no objects
-    "securetrain/audit/collect/storage/ansible.py": frozenset({"yaml.compose_all"}),
+    "securetrain/audit/subjects/storage/collect/ansible.py": frozenset({"yaml.compose_all"}),
     # the one loader, a subclass of SafeLoader
     "securetrain/policy/load.py": frozenset(
         {
@@ -35,7 +35,7 @@ MAY_CALL: Final[Mapping[str, frozenset[str]]] = {
         }
     ),
     # events of the safe parser, of which nothing is constructed
-    "securetrain/audit/collect/manifests/tree.py": frozenset({"yaml.parse"}),
+    "securetrain/audit/subjects/kubernetes/collect/parser/tree.py": frozenset({"yaml.parse"}),
     "securetrain/artifacts/scan/documents.py": frozenset({"yaml.parse"}),
     # runs the user's own training script
     "securetrain/launch/worker.py": frozenset({"compile", "exec"}),

@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Facts: a set of documents, each about one asset and of one kind.
+
+Rules:
+
+1. a document is about one asset, as in ``node:gpu-17``; no two are about the same;
+2. its kind says which roots a check may address in it: the records of its body (`BODIES`);
+   ``policy`` is there for each kind;
+3. a check names one kind, by its subject, and runs once for each document of that kind;
+4. a saved document says its kind, and is read as that and nothing else.
+"""
+
+import hashlib
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, Final
+
+from securetrain.audit.documents.facts import Body, Collected, Fact
+from securetrain.audit.subjects.kubernetes.facts.cluster import ClusterFacts
+from securetrain.audit.subjects.kubernetes.facts.workload import WorkloadFacts
+from securetrain.audit.subjects.launches.facts import LaunchFacts
+from securetrain.audit.subjects.node.facts.node import NodeFacts
+from securetrain.audit.subjects.run.facts import RunFacts
+from securetrain.audit.subjects.slurm.facts import SlurmFacts
+from securetrain.audit.subjects.storage.facts import StorageFacts
+from securetrain.core.errors import AuditError
+from securetrain.policy.schema import Policy
+
+
+def _by_kind(*bodies: type[Body]) -> dict[str, type[Body]]:
+    return {str(body.__struct_config__.tag): body for body in bodies}
+
+
+BODIES: Final[Mapping[str, type[Body]]] = _by_kind(
+    NodeFacts,
+    StorageFacts,
+    WorkloadFacts,
+    ClusterFacts,
+    LaunchFacts,
+    SlurmFacts,
+    RunFacts,
+)
+"""The facts of each kind; its roots are the records in there."""
+
+
+def _roots(body: type[Body]) -> dict[str, type[Fact]]:
+    hints = typing.get_type_hints(body)
+    return {
+        name: hint
+        for name, hint in hints.items()
+        if isinstance(hint, type) and issubclass(hint, Fact) and hint is not Collected
+    }
+
+
+ROOTS: Final[Mapping[str, Mapping[str, type[Fact]]]] = {
+    kind: _roots(BODIES[kind]) for kind in BODIES
+}
+"""The roots of each kind, and the type of each."""
+
+GIVEN: Final = frozenset({"job"})
+"""Roots that every document of their kind has whole, and which are no evidence."""
+
+EVIDENCE: Final = frozenset(
+    f"{root}.{field}"
+    for roots in ROOTS.values()
+    for root, record in roots.items()
+    if root not in GIVEN
+    for field in record.__struct_fields__
+)
+"""The names that a check may list under ``evidence``: ``node.listeners``, ``workload.pods``."""
+
+EVERYWHERE: Final[Mapping[str, type]] = {"policy": Policy}
+"""Roots that are there for every kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """The facts about one asset."""
+
+    asset: str
+    kind: str
+    """A key of `BODIES`."""
+    at: datetime
+    """The time of their collection."""
+    digest: str
+    """SHA-256 of the document's bytes, as they were read or would be saved."""
+    body: Body
+
+    @property
+    def roots(self) -> Mapping[str, type[Fact]]:
+        """The roots of its kind."""
+        return ROOTS[self.kind]
+
+    def root(self, name: str) -> Any:
+        """The record at one of the roots of its kind."""
+        return getattr(self.body, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A file that does not count as facts about anything, and why."""
+
+    source: str
+    reason: str
+
+
+class Facts:
+    """A set of documents, and what is known of those that should be in it.
+
+    Raises:
+        AuditError: ST-AUDT-002 when two are about the same asset.
+    """
+
+    expected: frozenset[str] = frozenset()
+    """The assets of the inventory; none where nobody gave one."""
+    notes: tuple[str, ...] = ()
+    """How far the documents can be relied on."""
+
+    def __init__(self, documents: Iterable[Document]) -> None:
+        """Take documents that are at hand."""
+        self._documents = tuple(sorted(documents, key=lambda document: document.asset))
+        for one, other in pairwise(self._documents):
+            if one.asset == other.asset:
+                raise twice(one.asset)
+
+    def __iter__(self) -> Iterator[Document | Refused]:
+        """Yield the documents, and what is none, in the order in which they are read."""
+        return iter(self._documents)
+
+    @property
+    def documents(self) -> tuple[Document, ...]:
+        """All documents, in the order of their assets."""
+        found = (one for one in self if isinstance(one, Document))
+        return tuple(sorted(found, key=lambda document: document.asset))
+
+
+def facts_of(bodies: Iterable[Body]) -> Facts:
+    """The set of these documents."""
+    return Facts(document_of(body, body.to_json()) for body in bodies)
+
+
+def document_of(body: Body, data: bytes) -> Document:
+    """The document of a body and its bytes."""
+    return Document(
+        asset=body.asset,
+        kind=str(body.__struct_config__.tag),
+        at=body.collected.at,
+        digest=hashlib.sha256(data).hexdigest(),
+        body=body,
+    )
+
+
+def twice(asset: str) -> AuditError:
+    """The error for facts that hide each other."""
+    if asset.startswith("slurm:"):
+        what = "two clusters have one name (ClusterName), or one cluster was given twice"
+        return AuditError("ST-AUDT-002", what, asset, "audit one of them by itself")
+    return AuditError("ST-AUDT-002", "two documents are about one asset", asset)

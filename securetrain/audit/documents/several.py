@@ -1,0 +1,166 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Facts of several sources as one set: a node, files, a scheduler, and what others saved.
+
+Each collector is loaded when there is something for it.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from securetrain.audit.documents.documents import Document, Facts, Refused, facts_of, twice
+from securetrain.audit.subjects.node.collect.named import NOTHING, Named
+from securetrain.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from securetrain.policy.load import LoadedPolicy
+
+
+class JoinedFacts(Facts):
+    """The documents of all parts, one part after the other; no two are about one asset."""
+
+    def __init__(self, parts: Sequence[Facts]) -> None:
+        """Take the parts; nothing is read yet."""
+        self._parts = tuple(parts)
+        self.expected = frozenset().union(*(part.expected for part in parts))
+        self.notes = tuple(note for part in parts for note in part.notes)
+
+    def __iter__(self) -> Iterator[Document | Refused]:
+        """Read one part after the other."""
+        seen: set[str] = set()
+        for part in self._parts:
+            for document in part:
+                if isinstance(document, Document):
+                    if document.asset in seen:
+                        raise twice(document.asset)
+                    seen.add(document.asset)
+                yield document
+
+
+def joined(parts: Sequence[Facts]) -> Facts:
+    """All parts as one set.
+
+    Raises:
+        AuditError: ST-AUDT-002, when they are read, where two documents are about one asset.
+    """
+    return parts[0] if len(parts) == 1 else JoinedFacts(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFacts:
+    """Facts that were saved, and what makes them count."""
+
+    path: Path
+    inventory: Path | None = None
+    nonce: str = ""
+    nonce_store: Path | None = None
+    unsigned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The sources of facts."""
+
+    files: Sequence[Path] = ()
+    """Manifests, launch scripts and exports, and folders of them."""
+    values: Sequence[Path] = ()
+    """Values of the charts among them."""
+    render: bool = True
+    """Whether helm and kustomize may be run."""
+    slurm: Sequence[Path] = ()
+    runs: Sequence[Path] = ()
+    trust: Path | None = None
+    """The trust root of the runs."""
+    inventory: Path | None = None
+    """The nodes that may take part in them."""
+    fleet: Path | None = None
+    node: bool = False
+    named: Named = NOTHING
+    """What the job on this node names."""
+    search_path: Sequence[str] = ()
+    stored: SavedFacts | None = None
+
+
+def gather(
+    sources: Sources, policy: "LoadedPolicy", now: datetime, environ: Mapping[str, str]
+) -> Facts:
+    """Collect or read everything.
+
+    Raises:
+        UsageError: ST-USAG-001, nothing that is known lies among the files.
+    """
+    return joined(list(_parts(sources, policy, now, environ)))
+
+
+def _parts(
+    sources: Sources, policy: "LoadedPolicy", now: datetime, environ: Mapping[str, str]
+) -> Iterator[Facts]:
+    if sources.files:
+        yield _of_files(sources, now, environ.get("PATH", ""))
+    if sources.slurm:
+        from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm  # noqa: PLC0415
+
+        salt = os.urandom(32)
+        yield facts_of([collect_slurm(one, now=now, salt=salt) for one in sources.slurm])
+    if sources.runs:
+        yield _of_runs(sources, policy, now)
+    if sources.node:
+        from securetrain.audit.subjects.node.collect.node import collect_exports, collect_node  # noqa: PLC0415
+
+        path = list(sources.search_path)
+        facts = collect_node(environ, now=now, search_path=path, job=sources.named)
+        yield facts_of([facts, *collect_exports(now=now)])
+    if (stored := sources.stored) is not None:
+        from securetrain.audit.documents.inventory import read_inventory  # noqa: PLC0415
+        from securetrain.audit.documents.nonces import NonceStore  # noqa: PLC0415
+        from securetrain.audit.documents.stored import read_facts  # noqa: PLC0415
+
+        yield read_facts(
+            stored.path,
+            read_inventory(stored.inventory) if stored.inventory else None,
+            nonce=stored.nonce,
+            store=NonceStore(stored.nonce_store, now) if stored.nonce_store else None,
+            unsigned=stored.unsigned,
+        )
+
+
+def _of_files(sources: Sources, now: datetime, path: str) -> Facts:
+    from securetrain.audit.results.coverage import is_empty  # noqa: PLC0415
+    from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests  # noqa: PLC0415
+    from securetrain.audit.subjects.kubernetes.collect.rendering.render import Renderer  # noqa: PLC0415
+    from securetrain.audit.subjects.storage.collect.files import collect_storage  # noqa: PLC0415
+
+    renderer = Renderer(path, values=tuple(sources.values), off=not sources.render)
+    bodies = collect_manifests(sources.files, now=now, renderer=renderer)
+    found = [one for one in bodies if not is_empty(one)]
+    found += collect_storage(sources.files, now=now)
+    if not found:
+        where = ", ".join(map(str, sources.files))
+        what = f"--files: no manifest, script or exports file in {where}"
+        raise UsageError("ST-USAG-001", what, "securetrain audit", "securetrain audit --help")
+    return facts_of(found)
+
+
+def _of_runs(sources: Sources, policy: "LoadedPolicy", now: datetime) -> Facts:
+    from securetrain.audit.documents.inventory import read_inventory  # noqa: PLC0415
+    from securetrain.audit.subjects.run.collect import collect_run  # noqa: PLC0415
+
+    names = None
+    if sources.inventory is not None:
+        assets = read_inventory(sources.inventory).assets
+        names = [one.partition(":")[2] for one in assets if one.startswith("node:")]
+    return facts_of(
+        collect_run(
+            run,
+            now=now,
+            trust=sources.trust,
+            policy=policy,
+            inventory=names,
+            fleet_state=sources.fleet,
+        )
+        for run in sources.runs
+    )

@@ -1,0 +1,222 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The audit: a pure function of facts, checks, policy, waivers and time.
+
+Rules, in order:
+
+1. facts from the future or older than a day, what does not count as facts, and a policy, checks or
+   advisories that differ from what was signed (ST-AUD-004) are an integrity problem (exit code 4).
+   The first two are findings of ST-AUD-006; an asset of the inventory without facts is one of
+   ST-AUD-005, and fewer answers than the policy asks for are one of ST-AUD-001;
+2. a check whose declared evidence is not all there, or is empty where it never is, is ``unknown``,
+   whatever the rest says;
+3. then ``applies`` decides between judging and ``not-applicable``; if that is not known, the check
+   is ``unknown``;
+4. a check passes when everything it judged is known to be good; an error inside a check is
+   ``unknown``, never a pass. One that compares assets answers about each of them (`across.py`);
+5. waivers come last and cover failures only; a waiver that does not count is a finding itself;
+6. exit code: 4 the facts cannot be relied on; 1 a failure whose severity in context is at or above
+   ``host.fail_on``; 3 one asset with more checks unknown than ``host.max_unknown``, or nothing that
+   was judged; 0 otherwise. (2, a bad policy or waiver file, is raised before the audit.)
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from securetrain.audit.documents.documents import Document, Facts, Refused
+from securetrain.audit.engine import selfchecks
+from securetrain.audit.engine.advisories import Advisories
+from securetrain.audit.engine.check import Check, tuned
+from securetrain.audit.engine.fields import View
+from securetrain.audit.engine.judging import Comparison, judge
+from securetrain.audit.results.coverage import Seen
+from securetrain.audit.results.findings import AssetRef, AuditResult, Finding, PolicyRef
+from securetrain.audit.results.waivers import Waivers, WaiverStatus, WaiverUse, covers, refusal
+from securetrain.core import ExitCode
+from securetrain.core.vocabulary import Boundary, State
+from securetrain.policy.load import digest_of
+from securetrain.policy.schema import Policy
+
+_UNJUDGED: Final = frozenset({State.NOT_APPLICABLE, State.UNKNOWN})
+_WORST: Final = (State.FAIL, State.UNKNOWN, State.WAIVED, State.PASS, State.NOT_APPLICABLE)
+_RANK: Final = {state: rank for rank, state in enumerate(_WORST)}
+_PLACE: Final = {boundary: place for place, boundary in enumerate(Boundary)}
+
+
+def audit(
+    facts: Facts,
+    checks: Sequence[Check],
+    policy: Policy,
+    now: datetime,
+    *,
+    waivers: Waivers | None = None,
+    advisories: Advisories | None = None,
+    unpinned: Sequence[tuple[str, str]] = (),
+) -> AuditResult:
+    """Judge every document, each by the checks of its kind.
+
+    Args:
+        facts: The documents.
+        checks: The catalogue.
+        policy: Which checks count and what they compare with (`tuned`).
+        now: The time of the audit, with its zone.
+        waivers: Failures that are accepted.
+        advisories: Known faults of packages; those of this release by default.
+        unpinned: What is used and differs from what was signed, and why (`pins.mismatches`).
+    """
+    skip = set(policy.host.skip_checks)
+    wanted = tuned([check for check in checks if check.id not in skip], policy)
+    by_asset: dict[str, list[Finding]] = {}
+    assets: list[AssetRef] = []
+    apart = [selfchecks.not_pinned(name, why) for name, why in unpinned]
+    problems = [f"not what was signed: {why}" for _, why in unpinned]
+    alone: dict[str, list[Check]] = {}
+    for check in wanted:
+        if check.across is None:
+            alone.setdefault(check.kind, []).append(check)
+    together = [Comparison(check) for check in wanted if check.across is not None]
+    seen = Seen()
+    for document in facts:
+        if isinstance(document, Refused):
+            apart.append(selfchecks.refused(document))
+            problems.append(f"{document.source} was not judged: {document.reason}")
+            continue
+        assets.append(_ref(document))
+        seen.see(document.body)
+        if problem := selfchecks.staleness(document, now):
+            apart.append(selfchecks.stale(document, problem))
+            problems.append(problem)
+        view = View(document=document, policy=policy, now=now, advisories=advisories)
+        mine = alone.get(document.kind, ())
+        by_asset[document.asset] = [finding for check in mine for finding in judge(check, view)]
+        for comparison in together:
+            if comparison.check.kind == document.kind:
+                comparison.see(view)
+    for comparison in together:
+        for finding in comparison.findings():
+            by_asset[finding.asset].append(finding)
+    absent = sorted(facts.expected - set(by_asset))
+    apart += [selfchecks.without_facts(asset) for asset in absent]
+    states = {asset: worst_states(found) for asset, found in by_asset.items()}
+    apart += selfchecks.coverage(states, policy)
+    findings = [finding for found in by_asset.values() for finding in found] + apart
+    findings, uses = _waive(findings, waivers or Waivers(), checks, states, now)
+    findings = _ordered(findings)
+    return AuditResult(
+        at=now,
+        assets=tuple(sorted(assets, key=lambda one: one.asset)),
+        policy=PolicyRef(
+            id=policy.metadata.id, version=policy.metadata.version, digest=digest_of(policy)
+        ),
+        findings=tuple(findings),
+        counts=_counts(findings),
+        skipped=tuple(sorted({check.id for check in checks} & skip)),
+        waivers=tuple(uses),
+        coverage=seen.rows(len(absent)),
+        problems=tuple(problems),
+        notes=(*facts.notes, *_unknown_params(checks, policy)),
+        exit_code=int(exit_code_of(findings, policy, problems)),
+    )
+
+
+def _unknown_params(checks: Sequence[Check], policy: Policy) -> list[str]:
+    unknown = sorted(set(policy.audit.params) - {check.id for check in checks})
+    return [f"audit.params of the policy names no check of this audit: {name}" for name in unknown]
+
+
+def _ref(document: Document) -> AssetRef:
+    return AssetRef(
+        asset=document.asset,
+        kind=document.kind,
+        collected_at=document.at,
+        digest=document.digest,
+        title=document.body.title,
+    )
+
+
+def worst_states(findings: Iterable[Finding]) -> dict[str, State]:
+    """Check id to the state that counts for it."""
+    states: dict[str, State] = {}
+    for finding in findings:
+        before = states.get(finding.check, finding.state)
+        states[finding.check] = min(before, finding.state, key=_RANK.__getitem__)
+    return states
+
+
+def _waive(
+    findings: list[Finding],
+    waivers: Waivers,
+    checks: Sequence[Check],
+    states: Mapping[str, Mapping[str, State]],
+    now: datetime,
+) -> tuple[list[Finding], list[WaiverUse]]:
+    """Cover failures, and report every waiver that does not count."""
+    severities = {check.id: check.severity for check in checks}
+    uses = [
+        WaiverUse(id=bad.id, check=bad.check, status=WaiverStatus.MALFORMED, reason=bad.reason)
+        for bad in waivers.malformed
+    ]
+    result = list(findings)
+    for waiver in waivers.items:
+        refused = refusal(waiver, severities.get(waiver.check), states, now)
+        status, reason = refused or (WaiverStatus.UNUSED, "no finding of this audit is covered")
+        if refused is None:
+            for i, finding in enumerate(result):
+                if finding.state is State.FAIL and covers(
+                    waiver, finding.check, finding.asset, finding.subject
+                ):
+                    status, reason = WaiverStatus.APPLIED, ""
+                    result[i] = _waived(finding, waiver.id)
+        uses.append(
+            WaiverUse(
+                id=waiver.id,
+                check=waiver.check,
+                status=status,
+                reason=reason,
+                expires=waiver.expires,
+            )
+        )
+    uses.sort(key=lambda use: (use.check, use.id))
+    result.extend(
+        selfchecks.about_waiver(use) for use in uses if use.status in selfchecks.BAD_WAIVERS
+    )
+    return result, uses
+
+
+def _waived(finding: Finding, waiver: str) -> Finding:
+    return msgspec.structs.replace(finding, state=State.WAIVED, waiver=waiver)
+
+
+def _counts(findings: Iterable[Finding]) -> dict[str, int]:
+    states = list(worst_states(findings).values())
+    return {state.value: states.count(state) for state in State}
+
+
+def exit_code_of(findings: Sequence[Finding], policy: Policy, problems: Sequence[str]) -> ExitCode:
+    """Rule 6."""
+    if problems:
+        return ExitCode.INTEGRITY
+    failed = (f for f in findings if f.state is State.FAIL)
+    if any(finding.severity_in_context >= policy.host.fail_on for finding in failed):
+        return ExitCode.FAILURE
+    by_asset: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_asset.setdefault(finding.asset, []).append(finding)
+    states = (list(worst_states(mine).values()) for mine in by_asset.values())
+    unknown = max((mine.count(State.UNKNOWN) for mine in states), default=0)
+    nothing = all(finding.state in _UNJUDGED for finding in findings)
+    return ExitCode.INCOMPLETE if nothing or unknown > policy.host.max_unknown else ExitCode.OK
+
+
+def _ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings by boundary, worst first; in parts, since keys for all of them are large."""
+    parts: dict[tuple[int, int, str], list[Finding]] = {}
+    for one in findings:
+        part = (_PLACE[one.boundary], -one.severity_in_context.rank, one.check)
+        parts.setdefault(part, []).append(one)
+    for some in parts.values():
+        some.sort(key=lambda one: (one.asset, one.subject, _RANK[one.state]))
+    return [one for _, some in sorted(parts.items()) for one in some]

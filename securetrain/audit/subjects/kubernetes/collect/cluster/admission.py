@@ -1,0 +1,165 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Policies of admission: the kinds that they match, against the kinds that are in use."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from securetrain.audit.documents.facts import Location, Outcome, Reading
+from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
+from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
+from securetrain.audit.subjects.kubernetes.collect.parser.values import (
+    Scope,
+    absent,
+    is_known,
+    ok,
+    opened,
+)
+from securetrain.audit.subjects.kubernetes.facts.cluster import Admission
+
+_KYVERNO: Final = frozenset({"kyverno.io", "policies.kyverno.io"})
+_GATEKEEPER: Final = "constraints.gatekeeper.sh"
+_OWN: Final = "admissionregistration.k8s.io"
+_HOLDERS: Final = frozenset(
+    {
+        *("pod", "deployment", "statefulset", "daemonset", "replicaset", "job", "cronjob"),
+        *("replicationcontroller", "pytorchjob", "mpijob", "tfjob", "trainjob", "jobset"),
+        *("raycluster", "rayjob", "rayservice", "leaderworkerset", "notebook", "workflow"),
+        *("trainingruntime", "clustertrainingruntime", "podtemplate"),
+    }
+)
+_PODS: Final = frozenset({"pod", "*"})
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionPolicy:
+    """A policy, before it is compared with the kinds in use."""
+
+    name: str
+    engine: str
+    kinds: tuple[str, ...]
+    """In small letters, without groups, in the singular."""
+    open: str
+    at: Location
+    """Where the kinds stand."""
+    enforces: Reading[bool]
+    failure_policy: Reading[str]
+
+
+def admission_policy(one: Object) -> Iterator[AdmissionPolicy]:
+    """Yield the policy of an object; nothing when it is none."""
+    scope = Scope(one.source, one.node.at)
+    spec = scope.child(one.node, "spec")
+    at = one.source.at(one.node)
+    enforces: Reading[bool]
+    failure: Reading[str] = absent(at, "no webhook")
+    if one.group in _KYVERNO and one.kind in {"ClusterPolicy", "Policy", "ValidatingPolicy"}:
+        engine = "kyverno"
+        lists = list(_lists(spec, "kinds", below="match")) or list(_lists(spec, "resources"))
+        enforces = _kyverno_enforces(scope, spec, at)
+    elif one.group == _GATEKEEPER:
+        engine = "gatekeeper"
+        lists = list(_lists(spec, "kinds", below="match"))
+        said = scope.string(spec, "enforcementAction", "deny")
+        enforces = _is(said, {"deny", "scoped"})
+    elif one.group == _OWN and one.kind == "ValidatingAdmissionPolicy":
+        engine = "validatingadmissionpolicy"
+        lists = list(_lists(scope.child(spec, "matchConstraints"), "resources"))
+        enforces = ok(True, at)
+        failure = scope.string(spec, "failurePolicy", "Fail")
+    elif one.group == _OWN and one.kind.endswith("WebhookConfiguration"):
+        engine = "webhook"
+        hooks = scope.child(one.node, "webhooks")
+        lists = list(_lists(hooks, "resources"))
+        enforces = ok(True, at)
+        failure = _weakest(scope, hooks, at)
+    else:
+        return
+    kinds: list[str] = []
+    reason = ""
+    for node in lists:
+        reason = reason or scope.opened(node)
+        for item in node.items or ():
+            reason = reason or scope.opened(item)
+            if item.text is not None:
+                kinds.append(_singular(item.text))
+    place = one.source.at(lists[0]) if lists else at
+    yield AdmissionPolicy(one.title, engine, tuple(kinds), reason, place, enforces, failure)
+
+
+def _lists(node: Node | None, key: str, *, below: str = "") -> Iterator[Node]:
+    """Yield the lists of words under a key, wherever it stands below another one."""
+    stack = [(node, not below)] if node is not None else []
+    while stack:
+        one, inside = stack.pop()
+        for name, value in reversed((one.entries or {}).items()):
+            if name == key and inside and (value.items is not None or value.text is not None):
+                is_words = value.items is None or all(i.text is not None for i in value.items)
+                if is_words:
+                    yield value
+                    continue
+            if name != "exclude":
+                stack.append((value, inside or name == below))
+        stack.extend((item, inside) for item in reversed(one.items or ()))
+
+
+def _singular(word: str) -> str:
+    """``batch/v1/Job`` and ``jobs`` as ``job``."""
+    bare = word.rpartition("/")[2].rpartition(".")[2].lower()
+    if bare not in _HOLDERS and bare.endswith("s"):
+        return bare.removesuffix("s")
+    return bare
+
+
+def _kyverno_enforces(scope: Scope, spec: Node | None, at: Location) -> Reading[bool]:
+    said = scope.string(spec, "validationFailureAction")
+    if said.outcome is Outcome.ABSENT and spec is not None:
+        for node in spec.walk():
+            found = node.get("failureAction") if node.entries is not None else None
+            if found is not None:
+                return _is(scope.value(found, lambda one: one.text or ""), {"enforce"})
+        return ok(False, at, "not set")
+    return _is(said, {"enforce"})
+
+
+def _is(reading: Reading[str], wanted: set[str]) -> Reading[bool]:
+    if is_known(reading):
+        return ok((reading.value or "").lower() in wanted, reading.at)
+    return Reading(outcome=reading.outcome, reason=reading.reason, at=reading.at)
+
+
+def _weakest(scope: Scope, hooks: Node | None, at: Location) -> Reading[str]:
+    found: Reading[str] = ok("Fail", at, "not set")
+    for item in (hooks.items or ()) if hooks is not None else ():
+        said = scope.string(item, "failurePolicy", "Fail")
+        if said.value != "Fail":
+            return said
+        found = said
+    return found
+
+
+def admissions(policies: Sequence[AdmissionPolicy], kinds: Sequence[str]) -> Iterator[Admission]:
+    """Yield the policies that judge what holds pods, each with the kinds that it misses."""
+    for policy in policies:
+        named = set(policy.kinds)
+        if not policy.open and not named & (_HOLDERS | _PODS):
+            continue
+        pods: Reading[bool]
+        missed: Reading[tuple[str, ...]]
+        if named & _PODS:
+            pods, missed = ok(True, policy.at), ok((), policy.at)
+        elif policy.open:
+            pods, missed = opened(policy.open, policy.at), opened(policy.open, policy.at)
+        else:
+            pods = ok(False, policy.at)
+            missed = ok(tuple(kind for kind in kinds if kind.lower() not in named), policy.at)
+        yield Admission(
+            at=policy.at,
+            name=policy.name,
+            engine=policy.engine,
+            judges_pods=pods,
+            missed=missed,
+            enforces=policy.enforces,
+            failure_policy=policy.failure_policy,
+        )

@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Secrets among literals: by a name, a provider's form, a URL's password, a key's first line.
+
+Values are looked at and never kept.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from securetrain.audit.subjects.kubernetes.collect.parser.templates import Template
+from securetrain.audit.subjects.kubernetes.facts.workload import SecretKind
+from securetrain.network import variables
+
+_TOKENS: Final = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|"
+    r"glpat-[A-Za-z0-9_-]{16,}|A(?:KIA|SIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|"
+    r"sk-[A-Za-z0-9_-]{20,}|nvapi-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|"
+    r"npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|"
+    r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}|"
+    r"ya29\.[A-Za-z0-9_-]{20,}|wandb_v1_[A-Za-z0-9]{20,})"
+)
+_PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
+_ASSIGNMENT: Final = re.compile(
+    r"(?<![\w-])(?:(--[A-Za-z][\w-]{1,80})(?:=|[ \t]+)|([A-Za-z_]\w{1,80})=)"
+    r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s\"';|&]+)"
+)
+_NOT_SECRET: Final = re.compile(
+    r"_(?:FILE|PATH|DIR|SOCK|URL|URI|ENDPOINT|NAME|MODE|MIN|MAX|LEN|LENGTH|POLICY|TTL|TIMEOUT|"
+    r"EXPIRY|EXPIRES|ENABLED|TYPE|COUNT|SIZE|LIMIT|ID|INDEX)$|^TOKENIZERS_|^(?:MAX|NUM|N)_|"
+    r"(?:MAX|NUM|NEW|PAD|EOS|BOS|UNK|SPECIAL|PER)_TOKENS?",
+    re.IGNORECASE,
+)
+_SWITCHES: Final = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off", "none"})
+_PLACEHOLDER: Final = re.compile(
+    r"<.*>|\[.*\]|\$.*|x{3,}|\*+|\.+|/.*|your[-_ ].*|.*(?:replace|placeholder|change[-_]?me|todo)"
+    r".*|\{\{.*\}\}",
+    re.IGNORECASE | re.DOTALL,
+)
+_MAX_SCAN: Final = 1 << 20
+_MAX_FOUND: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A secret that stands in a text."""
+
+    name: str
+    kind: SecretKind
+    length: int
+    start: int
+    """The number of its first character in the text."""
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether a variable's or option's name is one of secrets."""
+    plain = name.lstrip("-").replace("-", "_").replace(".", "_")
+    if plain in variables.SECRET_NAME_KEEP or _NOT_SECRET.search(plain):
+        return False
+    return variables.SECRET_NAME.search(plain) is not None
+
+
+def secret_kind(name: str, value: str) -> SecretKind | None:
+    """Return why a literal is taken for a secret."""
+    text = value.strip()
+    if _PRIVATE_KEY.search(value):
+        return SecretKind.PRIVATE_KEY
+    if _TOKENS.search(value):
+        return SecretKind.PATTERN
+    if (url := variables.SECRET_VALUE.search(value)) and "$" not in url[0]:
+        return SecretKind.URL
+    if is_secret_name(name) and text.lower() not in _SWITCHES and not _PLACEHOLDER.fullmatch(text):
+        return SecretKind.NAME
+    return None
+
+
+def secrets_in(text: str, template: Template) -> Iterator[Literal]:
+    """Yield secrets in a word or script: by form, and behind ``NAME=`` or ``--name``."""
+    text = text[:_MAX_SCAN]
+    taken: set[int] = set()
+    count = 0
+    for pattern, kind in (
+        (_PRIVATE_KEY, SecretKind.PRIVATE_KEY),
+        (_TOKENS, SecretKind.PATTERN),
+        (variables.SECRET_VALUE, SecretKind.URL),
+    ):
+        for match in pattern.finditer(text):
+            if "$" in match[0] or template.holes_of(match[0]):
+                continue
+            count += 1
+            taken.update((match.start(), text.rfind("\n", 0, match.start())))
+            yield Literal(kind.value, kind, len(match[0]), match.start())
+            if count >= _MAX_FOUND:
+                return
+    for match in _ASSIGNMENT.finditer(text):
+        name, value = match[1] or match[2], match[3].strip("\"'")
+        is_option = match[1] is not None
+        if not is_secret_name(name) or value.startswith("-"):
+            continue
+        if any(match.start() <= one < match.end() for one in taken) or template.holes_of(value):
+            continue
+        if secret_kind(name, value) is SecretKind.NAME and len(value) >= (8 if is_option else 6):
+            count += 1
+            yield Literal(name, SecretKind.NAME, len(value), match.start())
+            if count >= _MAX_FOUND:
+                return

@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Secrets that stand in Secret and ConfigMap objects: key, class and length, never the value."""
+
+import base64
+import binascii
+from collections.abc import Iterator
+from typing import Final
+
+from securetrain.audit.documents.facts import Location, Reading
+from securetrain.audit.subjects.kubernetes.collect.cluster.secrets import secret_kind, secrets_in
+from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
+from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
+from securetrain.audit.subjects.kubernetes.collect.parser.values import Scope, ok, opened
+from securetrain.audit.subjects.kubernetes.facts.cluster import StoredSecret
+
+_MAX: Final = 200
+_MAX_SCAN: Final = 256 << 10
+
+
+def stored_secrets(one: Object) -> Iterator[StoredSecret]:
+    """Yield the secrets of one object."""
+    if one.group or one.kind not in {"Secret", "ConfigMap"}:
+        return
+    scope = Scope(one.source, one.node.at)
+    name = f"{one.kind}/{one.said('namespace') or 'default'}/{one.said('name')}"
+    count = 0
+    for part in ("data", "stringData", "binaryData"):
+        block = one.node.get(part)
+        for key, node in (block.entries or {}).items() if block is not None else ():
+            if node.text is None or count >= _MAX:
+                continue
+            found = (
+                _of_secret(scope, key, node, encoded=part == "data")
+                if one.kind == "Secret"
+                else _of_config(scope, key, node)
+            )
+            if found is None:
+                continue
+            kind, length, at = found
+            count += 1
+            yield StoredSecret(at=at, name=name, key=key[:200], kind=kind, length=length)
+
+
+def _of_secret(
+    scope: Scope, key: str, node: Node, *, encoded: bool
+) -> tuple[Reading[str], int, Location] | None:
+    at = scope.source.at(node)
+    if reason := scope.opened(node):
+        return opened(reason, at), 0, at
+    text = node.text or ""
+    if encoded:
+        try:
+            text = base64.b64decode("".join(text.split()), validate=True).decode("utf-8", "replace")
+        except (binascii.Error, ValueError):
+            text = node.text or ""
+    if not text.strip() or secret_kind("PASSWORD", text) is None:
+        return None
+    return ok(str(secret_kind(key, text) or "secret"), at), len(text), at
+
+
+def _of_config(scope: Scope, key: str, node: Node) -> tuple[Reading[str], int, Location] | None:
+    at = scope.source.at(node)
+    text = node.text or ""
+    if scope.opened(node) or "\n" in text.strip():
+        for literal in secrets_in(text[:_MAX_SCAN], scope.source.template):
+            line = node.at
+            if node.literal:
+                line = node.line + 1 + text.count("\n", 0, literal.start)
+            place = Location(path=scope.source.path, line=line)
+            return ok(str(literal.kind), place), literal.length, place
+        return None
+    kind = secret_kind(key, text)
+    return None if kind is None else (ok(str(kind), at), len(text), at)

@@ -1,0 +1,338 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Collect the facts of manifests: a document for each workload and launch, and one for all of them.
+
+Nothing is asked of a network, no process is started but the tools of a `Renderer`, and memory is
+bounded by the limits of `errors.py`: objects are read one at a time, and what other objects say is
+kept in short.
+"""
+
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from securetrain import __version__
+from securetrain.audit.documents.facts import Body, Collected, Location, Outcome, Reading
+from securetrain.audit.subjects.kubernetes.collect.cluster.admission import (
+    AdmissionPolicy,
+    admission_policy,
+    admissions,
+)
+from securetrain.audit.subjects.kubernetes.collect.cluster.entrances import (
+    ROUTES,
+    Target,
+    Way,
+    entrances,
+    ways,
+)
+from securetrain.audit.subjects.kubernetes.collect.cluster.network import (
+    Isolated,
+    Policies,
+    network_policy,
+)
+from securetrain.audit.subjects.kubernetes.collect.cluster.rights import Rights
+from securetrain.audit.subjects.kubernetes.collect.cluster.signatures import (
+    INCLUDED,
+    SignaturePolicy,
+    signature_policy,
+    signatures,
+)
+from securetrain.audit.subjects.kubernetes.collect.cluster.stored import stored_secrets
+from securetrain.audit.subjects.kubernetes.collect.launches import Launches
+from securetrain.audit.subjects.kubernetes.collect.parser.errors import (
+    MAX_POLICIES,
+    MAX_PROBLEMS,
+    MAX_WORKLOADS,
+    ManifestError,
+)
+from securetrain.audit.subjects.kubernetes.collect.parser.files import Large, Text, Unread, texts
+from securetrain.audit.subjects.kubernetes.collect.parser.labels import labels_of
+from securetrain.audit.subjects.kubernetes.collect.parser.objects import (
+    WATCHED,
+    Object,
+    Part,
+    Reader,
+)
+from securetrain.audit.subjects.kubernetes.collect.parser.values import (
+    Scope,
+    Source,
+    failed,
+    is_known,
+)
+from securetrain.audit.subjects.kubernetes.collect.pods.workloads import with_own_names, workload
+from securetrain.audit.subjects.kubernetes.collect.rendering.render import Renderer, Rendering
+from securetrain.audit.subjects.kubernetes.facts.cluster import (
+    Cluster,
+    ClusterFacts,
+    File,
+    Namespace,
+    Problem,
+    StoredSecret,
+)
+from securetrain.audit.subjects.kubernetes.facts.workload import Pod, Workload, WorkloadFacts
+
+MAX_STORED = 5_000
+
+
+def collect_manifests(
+    paths: Iterable[Path],
+    *,
+    now: datetime,
+    cluster: str = "files",
+    renderer: Renderer | None = None,
+) -> list[Body]:
+    """Collect the facts of manifests, scripts and folders of them.
+
+    Args:
+        paths: Files and folders.
+        now: The time of collection, with its zone.
+        cluster: The name of the cluster that they are for.
+        renderer: What puts charts and kustomizations together; None reads every file as it stands.
+
+    Returns:
+        The workloads, then the launches, in the order of the files, then the cluster.
+    """
+    collected = Collected(
+        at=now, hostname=socket.gethostname(), collector=f"securetrain {__version__}"
+    )
+    paths = list(paths)
+    collection = _Collection(collected)
+    rendering = renderer.render(paths) if renderer is not None else Rendering()
+    collection.take_rendered(rendering)
+    for file in texts(paths):
+        if file.path not in rendering.covered:
+            collection.take(file)
+    return collection.finish(cluster)
+
+
+@dataclass(slots=True)
+class _Found:
+    """A workload, before it is joined with what other objects say."""
+
+    name: str
+    workload: Workload
+
+
+@dataclass(slots=True)
+class _Collection:
+    collected: Collected
+    found: list[_Found] = field(default_factory=list)
+    files: list[File] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    policies: Policies = field(default_factory=Policies)
+    rights: Rights = field(default_factory=Rights)
+    ways: list[Way] = field(default_factory=list)
+    admissions: list[AdmissionPolicy] = field(default_factory=list)
+    secrets: list[StoredSecret] = field(default_factory=list)
+    signatures: list[SignaturePolicy] = field(default_factory=list)
+    namespaces: dict[str, Reading[str]] = field(default_factory=dict)
+    included: dict[str, Reading[str]] = field(default_factory=dict)
+    """Namespaces to their label of Sigstore's."""
+    unread: dict[str, str] = field(default_factory=dict)
+    """A kind of `WATCHED` to the first file that may hold one and was not read."""
+    left_out: set[str] = field(default_factory=set)
+    reader: Reader = field(init=False)
+    launches: Launches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reader = Reader(self._problem)
+        self.launches = Launches(self.collected)
+
+    def take(self, file: Text | Large | Unread) -> None:
+        """Read one file."""
+        if isinstance(file, Unread):
+            self._unread(file)
+            return
+        objects = workloads = 0
+        text = file if isinstance(file, Text) else Text(file.path, "", is_script=False)
+        self.launches.take_file(text)
+        found = self.reader.objects(file) if isinstance(file, Text) else self._large(file)
+        for one in found:
+            if not self.launches.take_object(text, one):
+                self._left_out("launch", one)
+            objects += 1
+            workloads += self._take(one)
+        for kind, name in self.reader.words.items():
+            self.unread.setdefault(kind, name)
+        at = Location(path=file.path, line=1)
+        self.files.append(File(at=at, path=file.path, objects=objects, workloads=workloads))
+
+    def _large(self, file: Large) -> Iterator[Object]:
+        try:
+            yield from self.reader.large(file)
+        except (ManifestError, OSError) as error:
+            reason = f"{file.reason}, and it is no List that can be read: {error}"[:300]
+            self._unread(Unread(file.path, Outcome.ERROR, reason))
+
+    def take_rendered(self, rendering: Rendering) -> None:
+        """Read what tools made, and note what they did not make."""
+        counts: dict[str, int] = {}
+        for made in rendering.made:
+            before = counts.get(made.name, 0)
+            part = Part(made.name, made.text, Source(made.path), 1, before=before)
+            self.launches.take_file(Text(made.path, made.origins.text, is_script=False))
+            workloads = 0
+            objects = list(self.reader.rendered(part, made.origins.relocate))
+            for one in objects:
+                if not self.launches.take_object(Text(made.path, "", is_script=False), one):
+                    self._left_out("launch", one)
+                workloads += self._take(one)
+            counts[made.name] = before + 1
+            at = Location(path=made.path)
+            seen = File(at=at, path=made.path, objects=len(objects), workloads=workloads)
+            self._count(seen)
+        for path, reason in rendering.left.items():
+            at = Location(path=path, line=1)
+            read: Reading[bool] = Reading(outcome=Outcome.TEMPLATED, reason=reason, at=at)
+            self._problem(Problem(at=at, name=path, read=read))
+
+    def _count(self, seen: File) -> None:
+        """Note a file, or more objects of one that was noted before."""
+        for index, one in enumerate(self.files):
+            if one.path == seen.path:
+                self.files[index] = msgspec.structs.replace(
+                    one,
+                    objects=one.objects + seen.objects,
+                    workloads=one.workloads + seen.workloads,
+                )
+                return
+        self.files.append(seen)
+
+    def _unread(self, file: Unread) -> None:
+        at = Location(path=file.path)
+        known = file.outcome is Outcome.OK
+        read: Reading[bool] = Reading(
+            outcome=file.outcome, reason=file.reason, value=False if known else None, at=at
+        )
+        self._problem(Problem(at=at, name=file.path, read=read))
+        for kind in WATCHED:
+            self.unread.setdefault(kind, file.path)
+
+    def _problem(self, problem: Problem) -> None:
+        names = {one.name for one in self.problems[-200:]}
+        if problem.name in names:
+            problem = msgspec.structs.replace(problem, name=f"{problem.name}:{problem.at.line}")
+        if len(self.problems) < MAX_PROBLEMS and problem.name not in names:
+            self.problems.append(problem)
+
+    def _take(self, one: Object) -> int:
+        """Note an object; return whether it is a workload."""
+        if not self.rights.take(one):
+            self._left_out("RoleBinding", one)
+        if (policy := network_policy(one)) and not self.policies.add(policy):
+            self._left_out("NetworkPolicy", one)
+        self.admissions.extend(admission_policy(one))
+        self.signatures.extend(signature_policy(one))
+        if len(self.ways) < MAX_POLICIES:
+            self.ways.extend(ways(one))
+        elif one.kind == "Service" or one.kind in ROUTES:
+            self._left_out("Service", one)
+        if len(self.secrets) < MAX_STORED:
+            self.secrets.extend(stored_secrets(one))
+        if one.kind == "Namespace" and not one.group:
+            self._namespace(one)
+        record = workload(one)
+        if record is None:
+            return 0
+        if len(self.found) >= MAX_WORKLOADS:
+            self._left_out("workload", one)
+            return 1
+        self.found.append(_Found(one.name, record))
+        return 1
+
+    def _left_out(self, kind: str, one: Object) -> None:
+        """Say once that there are more objects of a kind than are kept."""
+        if kind not in self.left_out:
+            self.left_out.add(kind)
+            self.unread.setdefault(kind, one.name)
+            at = one.source.at(one.node)
+            reason = f"too many objects ({kind}); this one and those that follow are left out"
+            self._problem(Problem(at=at, name=one.name, read=failed(reason, at)))
+
+    def _namespace(self, one: Object) -> None:
+        scope = Scope(one.source, one.node.at)
+        metadata = scope.child(one.node, "metadata")
+        labels = scope.child(metadata, "labels")
+        said = scope.string(labels, "pod-security.kubernetes.io/enforce")
+        if said.at is None:
+            said = msgspec.structs.replace(said, at=one.source.at(labels or metadata or one.node))
+        name = one.said("name")
+        if name:
+            self.namespaces.setdefault(name, said)
+            self.included.setdefault(name, scope.string(labels, INCLUDED))
+
+    # -- joins ----------------------------------------------------------------------------------
+
+    def finish(self, cluster: str) -> list[Body]:
+        """Join everything, and return the documents."""
+        targets: list[Target] = []
+        bodies: list[Body] = []
+        for one in self.found:
+            pods = []
+            for pod in one.workload.pods:
+                joined, target = self._joined(one.workload, pod)
+                pods.append(joined)
+                targets.append(target)
+            record = msgspec.structs.replace(one.workload, pods=tuple(pods))
+            bodies.append(WorkloadFacts(collected=self.collected, file=one.name, workload=record))
+        kinds = tuple(sorted({one.workload.kind for one in self.found if one.workload.kind}))
+        facts = Cluster(
+            name=cluster,
+            files=tuple(self.files),
+            problems=tuple(self.problems),
+            namespaces=tuple(self._namespaces()),
+            entrances=tuple(with_own_names(entrances(self.ways, targets))),
+            admissions=tuple(admissions(self.admissions, kinds)),
+            secrets=tuple(self.secrets[:MAX_STORED]),
+            kinds=kinds,
+        )
+        return [
+            *bodies,
+            *self.launches.found,
+            ClusterFacts(collected=self.collected, cluster=facts),
+        ]
+
+    def _joined(self, record: Workload, pod: Pod) -> tuple[Pod, Target]:
+        from_runtime = record.kind == "TrainJob"
+        labels = labels_of(record, pod, from_runtime=from_runtime)
+        unread = self.unread.get("NetworkPolicy", "")
+        seen = Isolated(labels, record.namespace, pod.at)
+        ways_of = {way: self.policies.isolation(seen, way, unread) for way in ("ingress", "egress")}
+        account = self.rights.account(
+            pod.account, record.namespace, self.unread.get("RoleBinding", "")
+        )
+        joined = msgspec.structs.replace(
+            pod, account=account, ingress=ways_of["ingress"], egress=ways_of["egress"]
+        )
+        return joined, Target(record, joined, labels)
+
+    def _namespaces(self) -> Iterator[Namespace]:
+        counts: dict[str, int] = {}
+        places: dict[str, Location] = {}
+        for one in self.found:
+            if is_known(one.workload.namespace):
+                name = one.workload.namespace.value or ""
+                counts[name] = counts.get(name, 0) + 1
+                places.setdefault(name, one.workload.namespace.at or one.workload.at)
+        unknown = "" if self.signatures else "no policy about signatures is among the files"
+        for name in sorted({*counts, *self.namespaces}):
+            said = self.namespaces.get(name)
+            if said is None:
+                at = places[name]
+                why = "no Namespace of this name is among the files"
+                if unread := self.unread.get("Namespace"):
+                    why = f"{why}, and {unread} could not be read"
+                said = failed(why, at)
+            at = said.at or Location(path="")
+            signed = signatures(name, self.included.get(name), self.signatures, at, unknown)
+            yield Namespace(
+                at=at,
+                name=name,
+                workloads=counts.get(name, 0),
+                pod_security=said,
+                signatures=signed,
+            )

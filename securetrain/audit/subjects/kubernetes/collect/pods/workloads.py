@@ -1,0 +1,286 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Pod specs as records, with the values that count in the end.
+
+Defaults are Kubernetes' own (API reference, PodSpec and Container of v1; they are the same in every
+version since 1.19): privileged false, allowPrivilegeEscalation true, runAsNonRoot false, host
+namespaces false, seccomp Unconfined (unless the kubelet has ``seccompDefault``, which no manifest
+shows), automountServiceAccountToken true, serviceAccountName default.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from securetrain.audit.documents.facts import Outcome, Reading
+from securetrain.audit.subjects.kubernetes.collect.parser.names import OwnNames
+from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
+from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
+from securetrain.audit.subjects.kubernetes.collect.parser.values import (
+    NOT_SET,
+    Scope,
+    absent,
+    as_text,
+    failed,
+    is_known,
+    ok,
+    opened,
+)
+from securetrain.audit.subjects.kubernetes.collect.pods.containers import (
+    InPod,
+    container,
+    open_container,
+)
+from securetrain.audit.subjects.kubernetes.collect.pods.placement import node_labels
+from securetrain.audit.subjects.kubernetes.collect.pods.pods import (
+    COMPOSED,
+    LISTS,
+    TRAINER,
+    PodSpec,
+    pod_specs,
+)
+from securetrain.audit.subjects.kubernetes.collect.pods.volumes import volumes
+from securetrain.audit.subjects.kubernetes.facts.cluster import Entrance
+from securetrain.audit.subjects.kubernetes.facts.workload import (
+    Account,
+    Container,
+    Isolation,
+    Pair,
+    Pod,
+    Ray,
+    Role,
+    Variable,
+    Workload,
+)
+
+T = TypeVar("T")
+Named = TypeVar("Named", Container, Entrance)
+
+_LATER: Final = "not joined with other objects"
+MAX_PODS: Final = 200
+MAX_NODE_LABELS: Final = 100
+MAX_CONTAINERS: Final = 200
+"""Of one object, over all its pods."""
+RAY_KINDS: Final = frozenset({"RayCluster", "RayJob", "RayService", "RayCronJob"})
+KNOWN_GROUPS: Final = frozenset(
+    {
+        *("", "apps", "batch", "kubeflow.org", "trainer.kubeflow.org", "jobset.x-k8s.io", "ray.io"),
+        *("leaderworkerset.x-k8s.io", "batch.volcano.sh", "argoproj.io", "serving.knative.dev"),
+        *("sparkoperator.k8s.io", "slinky.slurm.net", "slurm.nebius.ai", "apps.kruise.io"),
+        *("serving.kserve.io", "kueue.x-k8s.io", "kubeflow.org/v2beta1", "run.ai", "mpi.kubeflow"),
+        *("grove.io", "nvidia.com", "workload.codeflare.dev", "train.kubedl.io", "kro.run"),
+    }
+)
+
+
+def workload(one: Object) -> Workload | None:
+    """The record of an object; None when it has no pods. What other objects say is left open."""
+    specs = pod_specs(one)
+    if not specs:
+        return None
+    scope = Scope(one.source, one.node.at)
+    metadata = scope.child(one.node, "metadata")
+    budget = MAX_CONTAINERS
+    pods: list[Pod] = []
+    for spec in specs[:MAX_PODS]:
+        pods.append(_pod(one, spec, budget))
+        budget -= len(pods[-1].containers)
+        if budget <= 0:
+            break
+    name = scope.string(metadata, "name")
+    if name.outcome is Outcome.ABSENT:
+        generated = scope.string(metadata, "generateName")
+        if is_known(generated):
+            name = absent(generated.at, f"generateName {generated.value}")
+    at = one.source.at(one.node)
+    return Workload(
+        at=at,
+        kind=one.kind,
+        api_version=scope.string(one.node, "apiVersion"),
+        group=one.group,
+        known=one.group in KNOWN_GROUPS,
+        name=name,
+        namespace=scope.namespace(one.node),
+        labels=pairs(scope, metadata, "labels"),
+        rendered=(
+            opened(f"a template with {one.marks} open lines", at) if one.marks else ok(True, at)
+        ),
+        inside=one.inside,
+        pods=tuple(pods),
+        ray=_ray(one, scope, pods),
+    )
+
+
+def pairs(scope: Scope, parent: Node | None, key: str) -> tuple[Pair, ...]:
+    """The entries of a mapping of words; what a template may add is one itself."""
+    node = scope.child(parent, key)
+    if node is None:
+        return ()
+    at = scope.source.at(node)
+    reason = scope.opened(node) or scope.rest(node)
+    found = []
+    if reason:
+        found.append(Pair(at=at, name=opened(reason, at), text=opened(reason, at)))
+    for name, value in (node.entries or {}).items():
+        if name in (node.twice or ()) or value.text is None:
+            continue
+        reading = scope.value(value, as_text)
+        place = scope.source.at(value)
+        found.append(Pair(at=place, name=ok(name[:300], place), text=reading))
+    return tuple(found[:300])
+
+
+def _pod(one: Object, spec: PodSpec, budget: int) -> Pod:
+    node = spec.spec
+    scope = Scope(one.source, node.at)
+    at = one.source.at(node)
+    metadata = spec.metadata
+    if metadata is None and one.kind == "Pod" and spec.pointer == "/spec":
+        metadata = one.metadata
+    security = scope.child(node, "securityContext")
+    inside = InPod(scope, security, volumes(scope, node, budget), spec.left_to)
+
+    def switch(key: str) -> Reading[bool]:
+        return _or_left(scope.boolean(node, key, default=False), spec.left_to)
+
+    mounted = scope.boolean(node, "automountServiceAccountToken")
+    return Pod(
+        at=at,
+        role=spec.role,
+        pointer=one.source.template.restored(spec.pointer),
+        labels=pairs(scope, metadata, "labels"),
+        host_network=switch("hostNetwork"),
+        host_ipc=switch("hostIPC"),
+        host_pid=switch("hostPID"),
+        share_process_namespace=switch("shareProcessNamespace"),
+        runtime_class=scope.string(node, "runtimeClassName"),
+        node_labels=tuple(node_labels(scope, node, spec.left_to))[:MAX_NODE_LABELS],
+        account=Account(
+            at=at,
+            name=_or_left(_account(scope, node), spec.left_to),
+            token_mounted=_or_left(mounted, spec.left_to),
+            rights=failed(_LATER, at),
+        ),
+        ingress=Isolation(at=at, limited=failed(_LATER, at), policies=()),
+        egress=Isolation(at=at, limited=failed(_LATER, at), policies=()),
+        containers=tuple(with_own_names(_containers(inside, spec)))[:budget],
+        volumes=inside.volumes.records,
+    )
+
+
+def _containers(pod: InPod, spec: PodSpec) -> Iterator[Container]:
+    """Yield the containers of the pod's lists, and the one that stands under a key of its own."""
+    node = spec.spec
+    if spec.single == TRAINER:
+        yield container(pod, node, Role.MAIN, "trainer")
+        return
+    if spec.single and (inner := node.get(spec.single)):
+        yield container(pod, inner, Role.MAIN, spec.role or spec.single)
+    for key in spec.beside:
+        if (inner := spec.containers.get(key)) is not None:
+            made = container(pod, inner, Role.MAIN, key)
+            yield _composed(made) if COMPOSED & set(inner.entries or ()) else made
+    for key in LISTS:
+        if key not in (node.entries or {}) and (spec.beside or key != "containers"):
+            continue  # what a template adds to the pod as a whole is in `containers`
+        for number, (item, reason) in enumerate(pod.scope.elements(node, key), 1):
+            if reason or item.entries is None:
+                at = pod.scope.source.at(item)
+                why = reason or "it is no mapping"
+                yield open_container(at, Role(key), f"#{number}", why)
+            else:
+                yield container(pod, item, Role(key), _name_of(pod.scope, item, number))
+
+
+def _composed(made: Container) -> Container:
+    """The container, whose image the operator puts together of several keys."""
+    why: Reading[str] = failed("the operator puts its name together", made.image.at)
+    return msgspec.structs.replace(
+        made, image=why, registry=why, repository=why, tag=why, digest=why
+    )
+
+
+def with_own_names(found: Iterable[Named]) -> Iterator[Named]:
+    """Yield records with names that differ: a number follows a name that was there before."""
+    names = OwnNames()
+    for one in found:
+        yield msgspec.structs.replace(one, name=names.of(one.name))
+
+
+def _account(scope: Scope, node: Node) -> Reading[str]:
+    found = scope.string(node, "serviceAccountName")
+    return (
+        found
+        if found.outcome is not Outcome.ABSENT
+        else scope.string(node, "serviceAccount", "default")
+    )
+
+
+def _or_left(reading: Reading[T], left_to: str) -> Reading[T]:
+    """The reading, unless a runtime or an operator may set what is not set here."""
+    return failed(left_to, reading.at) if left_to and reading.reason == NOT_SET else reading
+
+
+def _name_of(scope: Scope, item: Node, number: int) -> str:
+    name = item.get("name")
+    text = name.text if name is not None else None
+    return scope.source.template.restored(text)[:120] if text else f"#{number}"
+
+
+def _ray(one: Object, scope: Scope, pods: list[Pod]) -> Reading[Ray]:
+    at = one.source.at(one.node)
+    if one.kind not in RAY_KINDS:
+        return absent(at, "no kind of Ray's")
+    cluster = _ray_cluster(one, scope)
+    if cluster is None:
+        return absent(at, "it selects a cluster that stands elsewhere")
+    place = one.source.at(cluster)
+    env = [
+        variable
+        for pod in pods
+        if pod.role == "head"
+        for made in pod.containers[:1]
+        for variable in made.env
+    ]
+    said = scope.string(scope.child(cluster, "authOptions"), "mode")
+    auth = said if said.outcome is not Outcome.ABSENT else _of_env(env, "RAY_AUTH_MODE")
+    if auth.outcome is Outcome.ABSENT:
+        auth = ok("disabled", place, NOT_SET)
+    tls = _of_env(env, "RAY_USE_TLS")
+    use = ok(False, place, NOT_SET) if tls.outcome is Outcome.ABSENT else _switch(tls)
+    return ok(Ray(at=place, auth=auth, tls=use), place)
+
+
+def _ray_cluster(one: Object, scope: Scope) -> Node | None:
+    """The mapping that describes the cluster; None when it stands elsewhere."""
+    spec = scope.child(one.node, "spec")
+    match one.kind:
+        case "RayService":
+            return scope.child(spec, "rayClusterConfig")
+        case "RayJob":
+            return scope.child(spec, "rayClusterSpec")
+        case "RayCronJob":
+            return scope.child(scope.child(spec, "jobTemplate"), "rayClusterSpec")
+        case _:
+            return spec
+
+
+def _of_env(env: Sequence[Variable], name: str) -> Reading[str]:
+    for variable in env:
+        if variable.name.value == name:
+            return variable.text
+    for variable in env:
+        if not is_known(variable.name):
+            return _unknown(variable.name)
+    return absent(None)
+
+
+def _unknown(reading: Reading[str]) -> Reading[str]:
+    return Reading(outcome=reading.outcome, reason=reading.reason, at=reading.at)
+
+
+def _switch(reading: Reading[str]) -> Reading[bool]:
+    if is_known(reading):
+        return ok((reading.value or "").lower() in {"1", "true"}, reading.at)
+    return Reading(outcome=reading.outcome, reason=reading.reason, at=reading.at)

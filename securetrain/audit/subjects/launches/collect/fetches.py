@@ -1,0 +1,189 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Packages, repositories, scripts and data that the commands of a launch take from the network."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from securetrain.audit.documents.facts import Reading
+from securetrain.audit.shell.commands import SHELLS, Arg, Call
+from securetrain.audit.subjects.launches.collect.options import (
+    Option,
+    absent,
+    ok,
+    options_of,
+    templated,
+    value_of,
+)
+from securetrain.audit.subjects.launches.facts import Fetch, Kind
+
+_INTERPRETERS: Final = frozenset({*SHELLS, "python", "perl", "ruby", "node", "source", "."})
+_DOWNLOADERS: Final = frozenset({"curl", "wget", "aria2c", "aws", "s5cmd"})
+_UNVERIFIED: Final = frozenset(
+    {"insecure", "no-check-certificate", "no-verify-ssl", "no-sign-request"}
+)
+_URL: Final = re.compile(r"(https?|ftp|git\+https?|git|s3)://", re.IGNORECASE)
+_DATA_OPTIONS: Final = re.compile(
+    r"(?:^|-)(?:data|dataset|datasets|shards)(?:-(?:path|paths|dir|url|urls|file|files|root))?\Z"
+    r"|(?:train|valid|validation|eval|test)-(?:data|file|files|path|url|urls)\Z"
+)
+_SYSTEM: Final = {
+    "apt": {"install"},
+    "apt-get": {"install"},
+    "yum": {"install"},
+    "dnf": {"install"},
+    "apk": {"add"},
+    "conda": {"install", "create", "update"},
+    "mamba": {"install", "create", "update"},
+    "micromamba": {"install", "create", "update"},
+    "npm": {"install", "i", "ci"},
+    "gem": {"install"},
+    "cargo": {"install"},
+    "go": {"install", "get"},
+}
+_LOCAL: Final = re.compile(r"(?:\.{0,2}/|\.\Z|\.\[|[^:]*\.whl\Z|file:)")
+
+
+def fetches_of(calls: Sequence[Call]) -> list[Fetch]:
+    """Everything that these calls fetch."""
+    found = []
+    fed = _interpreted(calls)
+    for call in calls:
+        options = options_of(call)
+        if call.program in _DOWNLOADERS:
+            found.extend(_downloads(call, options, runs=call.pipeline in fed))
+        elif one := _package(call, options) or _repository(call):
+            found.append(one)
+        if not call.opened and call.program not in {"echo", "printf", *_DOWNLOADERS}:
+            found.extend(_data(call, options))
+    return found
+
+
+def _interpreted(calls: Sequence[Call]) -> set[int]:
+    """Pipelines whose output an interpreter runs."""
+    runs = {call.pipeline for call in calls if call.program in _INTERPRETERS}
+    return runs | {call.fed_by for call in calls if call.fed_by and call.program in _INTERPRETERS}
+
+
+def _downloads(call: Call, options: list[Option], *, runs: bool) -> list[Fetch]:
+    unverified = next(
+        (one for one in options if one.name in _UNVERIFIED),
+        None,
+    )
+    short = next((a for a in call.args if re.fullmatch(r"-[A-Za-z]*k[A-Za-z]*", a.text)), None)
+    found = []
+    for arg in call.args:
+        if not (_URL.match(arg.text) or (arg.opens and "://" in arg.text)):
+            continue
+        verified: Reading[bool]
+        if unverified is not None or (call.program == "curl" and short is not None):
+            verified = ok(False, unverified.at if unverified else short.at if short else arg.at)
+        else:
+            verified = _by_tls(arg)
+        script = runs or bool(re.search(r"\.(?:sh|py)\Z", arg.text))
+        found.append(
+            Fetch(
+                at=arg.at,
+                program=call.program,
+                what=Kind.SCRIPT if script else Kind.DATA,
+                pinned=ok(False, arg.at) if script else absent(arg.at),
+                verified=verified,
+            )
+        )
+    return found
+
+
+def _by_tls(arg: Arg) -> Reading[bool]:
+    if arg.text.lower().startswith(("http://", "ftp://")):
+        return ok(_loopback(arg.text), arg.at)
+    if arg.opens and not _URL.match(arg.text):
+        return templated(arg.opens, arg.at)
+    return ok(True, arg.at)
+
+
+def _loopback(url: str) -> bool:
+    return bool(re.match(r"[a-z]+://(?:localhost|127\.|\[::1\])", url, re.IGNORECASE))
+
+
+def _package(call: Call, options: list[Option]) -> Fetch | None:
+    words = [arg.text for arg in call.args]
+    if call.program in {"pip", "pip3", "uv", "python", "pipx"} and _pip_install(call, words):
+        return _pip(call, options)
+    verbs = _SYSTEM.get(call.program)
+    if verbs and next((w for w in words if not w.startswith("-")), "") in verbs:
+        offline = value_of(options, "offline", "no-network")
+        return _fetch(call, Kind.PACKAGE, pinned=offline is not None)
+    return None
+
+
+def _pip_install(call: Call, words: list[str]) -> bool:
+    match call.program:
+        case "python":
+            return words[:3] == ["-m", "pip", "install"]
+        case "uv":
+            return words[:2] in (["pip", "install"], ["add"], ["sync"]) or words[:1] == ["sync"]
+        case _:
+            return next((w for w in words if not w.startswith("-")), "") == "install"
+
+
+def _pip(call: Call, options: list[Option]) -> Fetch | None:
+    if value_of(options, "no-index", "require-hashes", "offline") is not None:
+        return _fetch(call, Kind.PACKAGE, pinned=True)
+    requirements = value_of(options, "requirement", "r") is not None
+    words = [arg.text for arg in call.args if not arg.text.startswith("-")]
+    behind = words[words.index("install") + 1 :] if "install" in words else words
+    if (
+        value_of(options, "no-deps") is not None
+        and not requirements
+        and all(_LOCAL.match(word) for word in behind)
+    ):
+        return None  # nothing but what is there
+    return _fetch(call, Kind.PACKAGE, pinned=False)
+
+
+def _repository(call: Call) -> Fetch | None:
+    if call.program != "git" or not call.args:
+        return None
+    words = [arg.text for arg in call.args if not arg.text.startswith("-")]
+    if words[:1] in (["clone"], ["pull"], ["fetch"]) or words[:2] == ["submodule", "update"]:
+        return _fetch(call, Kind.REPOSITORY, pinned=False)
+    return None
+
+
+def _fetch(call: Call, what: Kind, *, pinned: bool) -> Fetch:
+    insecure = next(
+        (
+            arg
+            for arg in call.args
+            if re.match(r"(?:git\+)?(?:http|git)://", arg.text) or arg.text == "--trusted-host"
+        ),
+        None,
+    )
+    return Fetch(
+        at=call.at,
+        program=call.program,
+        what=what,
+        pinned=ok(pinned, call.at),
+        verified=ok(insecure is None, insecure.at if insecure else call.at),
+    )
+
+
+def _data(call: Call, options: list[Option]) -> list[Fetch]:
+    """Datasets that a program's options name by URL."""
+    found = []
+    for option in options:
+        if option.value is None or not _DATA_OPTIONS.search(option.name):
+            continue
+        if re.match(r"(?:https?|ftp)://", option.text):
+            at = option.place
+            found.append(
+                Fetch(
+                    at=at,
+                    program=call.program,
+                    what=Kind.DATA,
+                    pinned=absent(at),
+                    verified=_by_tls(option.value),
+                )
+            )
+    return found

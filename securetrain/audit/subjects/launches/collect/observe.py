@@ -1,0 +1,489 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The doings of a launch's commands as facts: where ranks meet, what listens, what is trusted.
+
+Options and defaults: torchrun (``torch/distributed/run.py``), accelerate and deepspeed ``--help``,
+etcd, TensorBoard, Jupyter Server, Ray, Open MPI and sshd(8).
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from securetrain.audit.documents.facts import Location, Reading
+from securetrain.audit.shell.commands import SHELLS, Arg, Call, Commands
+from securetrain.audit.subjects.launches.collect.models import REVISIONS, unpinned_models
+from securetrain.audit.subjects.launches.collect.options import (
+    Option,
+    absent,
+    ok,
+    options_of,
+    rest_of,
+    templated,
+    value_of,
+)
+from securetrain.audit.subjects.launches.facts import (
+    Address,
+    HostKeys,
+    Rendezvous,
+    Revision,
+    Scope,
+    Service,
+    Switch,
+    Tool,
+)
+
+_ADDRESS_OPTIONS: Final = frozenset(
+    {"master-addr", "rdzv-endpoint", "main-process-ip", "dist-init-addr", "dist-url", "init-method"}
+)
+_ADDRESS_VARIABLES: Final = frozenset(
+    {"MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "MAIN_PROCESS_IP", "RDZV_ENDPOINT"}
+)
+_METHODS: Final = frozenset({"dist-url", "init-method", "dist-init-method", "ddp-init-method"})
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}\Z")
+_REMOTE_CODE: Final = frozenset({"trust-remote-code"})
+_REMOTE_CODE_VARIABLES: Final = frozenset({"HF_DATASETS_TRUST_REMOTE_CODE", "TRUST_REMOTE_CODE"})
+_TRUE: Final = frozenset({"1", "true", "yes", "on", "y", "t"})
+_UNCHECKED: Final = re.compile(
+    r"StrictHostKeyChecking[=\s\"']+(?:no|off)\b|UserKnownHostsFile[=\s\"']+/dev/null",
+    re.IGNORECASE,
+)
+_CHECKED: Final = re.compile(r"StrictHostKeyChecking[=\s\"']+(?:yes|accept-new)\b", re.IGNORECASE)
+_QUOTES: Final = frozenset({"echo", "printf", "grep", "sed", "awk", *SHELLS})
+"""Programs whose words are no options of theirs."""
+_READERS: Final = frozenset({"grep", "egrep", "rg"})
+
+
+@dataclass(slots=True)
+class Seen:
+    """The records of a launch."""
+
+    rendezvous: list[Rendezvous] = field(default_factory=list)
+    addresses: list[Address] = field(default_factory=list)
+    services: list[Service] = field(default_factory=list)
+    revisions: list[Revision] = field(default_factory=list)
+    remote_code: list[Switch] = field(default_factory=list)
+    mpi_as_root: list[Switch] = field(default_factory=list)
+    host_keys: list[HostKeys] = field(default_factory=list)
+
+
+def observe(commands: Commands) -> Seen:
+    """The records of these commands."""
+    seen = Seen()
+    for name, value in commands.settings:
+        _setting(seen, name, value)
+    for call in commands.calls:
+        options = options_of(call)
+        for look in _OF_PROGRAM.get(call.program, ()):
+            look(seen, call, options)
+        if not call.opened and call.program not in _QUOTES:
+            _any_program(seen, call, options)
+        _host_keys(seen, call)
+    for call, body in commands.bodies:
+        seen.host_keys.extend(_keys(body, call.program))
+    seen.host_keys = _once(seen.host_keys)
+    return seen
+
+
+def _once(found: list[HostKeys]) -> list[HostKeys]:
+    """One record for each word: a wrapper and the program that it runs both have it."""
+    first: dict[Location, HostKeys] = {}
+    for one in found:
+        kept = first.setdefault(one.at, one)
+        if kept.checked.value and not one.checked.value:
+            first[one.at] = one
+    return list(first.values())
+
+
+def _keys(arg: Arg, program: str) -> list[HostKeys]:
+    """The word of a text about host keys: the first word that checks none, else the first."""
+    found = _UNCHECKED.search(arg.text)
+    good = None if found else _CHECKED.search(arg.text)
+    said = found or good
+    if said is None:
+        return []
+    at = arg.place(said.start())
+    return [HostKeys(at=at, program=program, checked=ok(good is not None, at))]
+
+
+def observe_variables(seen: Seen, variables: Mapping[str, Arg]) -> None:
+    """Add what a container's environment says."""
+    for name, value in variables.items():
+        _setting(seen, name, value)
+
+
+# --- variables -----------------------------------------------------------------------------------
+
+
+def _setting(seen: Seen, name: str, value: Arg) -> None:
+    if name in _ADDRESS_VARIABLES:
+        seen.addresses.append(Address(at=value.at, program=name, name=name, scope=_scope(value)))
+    elif name in _REMOTE_CODE_VARIABLES:
+        seen.remote_code.append(_switch(name, value))
+    elif name in {"OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"}:
+        seen.mpi_as_root.append(_switch(name, value))
+    elif name == "PET_RDZV_BACKEND":
+        backend = templated(value.opens, value.at) if value.opens else ok(value.text, value.at)
+        protocol = absent(value.at)
+        seen.rendezvous.append(
+            Rendezvous(at=value.at, program=name, backend=backend, protocol=protocol)
+        )
+    seen.host_keys.extend(_keys(value, name))
+
+
+def _switch(name: str, value: Arg) -> Switch:
+    return Switch(at=value.at, program=name, name=name, enabled=_is_true(value))
+
+
+def _is_true(value: Arg) -> Reading[bool]:
+    if value.opens:
+        return templated(value.opens, value.at)
+    return ok(value.text.strip().lower() in _TRUE, value.at)
+
+
+def _scope(value: Arg) -> Reading[Scope]:
+    """The reach of an address, with port and scheme around it or without."""
+    if value.opens:
+        return templated(value.opens, value.at)
+    return ok(scope_of(value.text), value.at)
+
+
+def scope_of(text: str) -> Scope:
+    """The reach of HOST, HOST:PORT, [HOST]:PORT or SCHEME://HOST:PORT."""
+    host = text.strip().strip("\"'")
+    host = host.split("://", 1)[-1].split("/", 1)[0]
+    if host.startswith("["):
+        host = host[1:].split("]", 1)[0]
+    elif host.count(":") == 1:
+        host = host.split(":", 1)[0]
+    if host in {"", "*", "0", "0.0.0.0", "::"}:  # noqa: S104 - this is what is looked for
+        return Scope.ANY
+    if host == "localhost":
+        return Scope.LOOPBACK
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return Scope.NAME
+    if address.is_unspecified:
+        return Scope.ANY
+    if address.is_loopback:
+        return Scope.LOOPBACK
+    return Scope.PUBLIC if address.is_global else Scope.PRIVATE
+
+
+# --- any program ---------------------------------------------------------------------------------
+
+
+def _any_program(seen: Seen, call: Call, options: list[Option]) -> None:
+    if call.program not in {"huggingface-cli", "hf"}:
+        seen.revisions.extend(unpinned_models(call, options))
+    for option in options:
+        if option.name in _REMOTE_CODE:
+            on = _separate_switch(option)
+            seen.remote_code.append(
+                Switch(at=option.at, program=call.program, name=option.name, enabled=on)
+            )
+        elif option.name in REVISIONS and option.value is not None:
+            _revision(seen, call, option)
+        elif option.name in _ADDRESS_OPTIONS and _is_address(option):
+            scope = _scope(option.value) if option.value else ok(Scope.ANY, option.at)
+            seen.addresses.append(
+                Address(at=option.at, program=call.program, name=option.name, scope=scope)
+            )
+        if option.name in _METHODS:
+            _method(seen, call, option)
+
+
+def _is_address(option: Option) -> bool:
+    return option.value is not None and not option.text.startswith(("env://", "file://"))
+
+
+def _separate_switch(option: Option) -> Reading[bool]:
+    """A word behind an option is its value only when it can be one of a switch."""
+    if option.own or option.value is None or option.opens:
+        return option.switch() if option.own or option.value is None else ok(True, option.at)
+    text = option.text.strip().lower()
+    off = text in {"0", "false", "no", "off", "n", "f"}
+    return ok(not off, option.value.at if off or text in _TRUE else option.at)
+
+
+def _revision(seen: Seen, call: Call, option: Option) -> None:
+    commit: Reading[bool]
+    if option.opens:
+        commit = templated(option.opens, option.place)
+    else:
+        commit = ok(bool(_COMMIT.match(option.text)), option.place)
+    seen.revisions.append(
+        Revision(at=option.at, program=call.program, name=option.name, commit=commit)
+    )
+
+
+def _method(seen: Seen, call: Call, option: Option) -> None:
+    scheme = option.text.partition("://")[0]
+    if option.opens and scheme not in {"tcp", "env"}:
+        backend: Reading[str] = templated(option.opens, option.place)
+    elif scheme in {"tcp", "env"}:
+        backend = ok(scheme, option.place)
+    else:
+        return
+    protocol = absent(option.place)
+    seen.rendezvous.append(
+        Rendezvous(at=option.at, program=call.program, backend=backend, protocol=protocol)
+    )
+
+
+def _host_keys(seen: Seen, call: Call) -> None:
+    if call.program.lower() == "stricthostkeychecking" and call.args:  # a line of an ssh_config
+        checked = ok(call.args[0].text.lower() not in {"no", "off"}, call.at)
+        seen.host_keys.append(HostKeys(at=call.at, program="ssh_config", checked=checked))
+    if call.inside or call.program in _READERS:
+        return
+    if call.program in {"echo", "printf"} and not call.targets:
+        return
+    for arg in call.args:
+        if call.program in SHELLS and re.search(r"[\n;&|]", arg.text):
+            continue  # its commands are calls of their own
+        if keys := _keys(arg, call.program):
+            seen.host_keys.extend(keys)
+            return
+
+
+# --- launchers -----------------------------------------------------------------------------------
+
+
+def _torchrun(seen: Seen, call: Call, options: list[Option]) -> None:
+    if call.program.startswith("python"):
+        module = value_of(options[:6], "m")
+        if module is None or module.text not in {
+            *("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"),
+        }:
+            return
+    backend = value_of(options, "rdzv-backend")
+    protocol: Reading[str] = absent(call.at)
+    found: Reading[str]
+    if value_of(options, "standalone"):
+        found = ok("local", call.at)
+    elif backend is not None:
+        found = backend.reading()
+        if backend.text.startswith("etcd"):
+            protocol = _etcd_protocol(options, backend.place)
+    elif rest := rest_of(call):
+        found = templated(rest.opens, rest.at)
+    else:
+        found = _static(call, options)
+    at = backend.at if backend else found.at or call.at
+    seen.rendezvous.append(
+        Rendezvous(at=at, program=call.program, backend=found, protocol=protocol)
+    )
+
+
+def _static(call: Call, options: list[Option]) -> Reading[str]:
+    """The default of torchrun: nothing meets anybody on one node."""
+    nodes = value_of(options, "nnodes", "num-machines", "num-nodes")
+    address = value_of(options, "master-addr", "main-process-ip")
+    if hosts := value_of(options, "hostfile"):  # deepspeed, on what it lists
+        return ok("static", hosts.at)
+    if nodes is None and address is None:
+        return ok("local", call.at)
+    if nodes is not None and nodes.opens and address is None:
+        return templated(nodes.opens, nodes.place)
+    if nodes is not None and nodes.text in {"1", "1:1"}:
+        return ok("local", nodes.place)
+    if nodes is None and address is not None and scope_of(address.text) is Scope.LOOPBACK:
+        return ok("local", address.place)
+    named = address or nodes
+    return ok("static", named.place if named else call.at)
+
+
+def _etcd_protocol(options: list[Option], at: Location) -> Reading[str]:
+    conf = value_of(options, "rdzv-conf")
+    if conf is None:
+        return ok("http", at)
+    if conf.opens:
+        return templated(conf.opens, conf.place)
+    safe = "protocol=https" in conf.text and "cert=" in conf.text
+    return ok("https" if safe else "http", conf.place)
+
+
+def _etcd(seen: Seen, call: Call, options: list[Option]) -> None:
+    urls = value_of(options, "listen-client-urls")
+    if urls is None:
+        return  # its default is http on loopback
+    protocol: Reading[str]
+    if urls.opens and "://" not in urls.text:
+        protocol = templated(urls.opens, urls.place)
+    else:
+        outside = [
+            one
+            for one in urls.text.split(",")
+            if one.startswith("http://") and scope_of(one) is not Scope.LOOPBACK
+        ]
+        certificates = value_of(options, "client-cert-auth")
+        safe = not outside and (certificates is not None or "https://" not in urls.text)
+        protocol = ok("https" if safe else "http", urls.place)
+    backend = ok("etcd", urls.place)
+    seen.rendezvous.append(
+        Rendezvous(at=urls.place, program=call.program, backend=backend, protocol=protocol)
+    )
+
+
+def _mpi(seen: Seen, call: Call, options: list[Option]) -> None:
+    if option := value_of(options, "allow-run-as-root"):
+        on = ok(True, option.at)
+        seen.mpi_as_root.append(
+            Switch(at=option.at, program=call.program, name=option.name, enabled=on)
+        )
+
+
+# --- services ------------------------------------------------------------------------------------
+
+
+def _service(
+    call: Call,
+    tool: Tool,
+    scope: Reading[Scope],
+    *,
+    secret: Reading[bool] | None = None,
+    config: Reading[str] | None = None,
+) -> Service:
+    return Service(
+        at=call.at,
+        program=call.program,
+        tool=tool,
+        scope=scope,
+        secret=secret or absent(call.at),
+        config=config or absent(call.at),
+    )
+
+
+def _listens(call: Call, option: Option | None, default: Scope) -> Reading[Scope]:
+    if option is None:
+        if rest := rest_of(call):
+            return templated(rest.opens, rest.at)
+        return ok(default, call.at)
+    if option.opens:
+        return templated(option.opens, option.place)
+    return ok(scope_of(option.text), option.place)
+
+
+def _tensorboard(seen: Seen, call: Call, options: list[Option]) -> None:
+    if everywhere := value_of(options, "bind-all"):
+        scope: Reading[Scope] = ok(Scope.ANY, everywhere.at)
+    else:
+        scope = _listens(call, value_of(options, "host"), Scope.LOOPBACK)
+    seen.services.append(_service(call, Tool.TENSORBOARD, scope))
+
+
+_JUPYTER_SECRETS: Final = re.compile(
+    r"(?:notebookapp|serverapp|labapp|identityprovider|passwordidentityprovider)\."
+    r"(?:token|password|hashed-password)\Z"
+)
+
+
+def _jupyter(seen: Seen, call: Call, options: list[Option]) -> None:
+    if (
+        call.program == "jupyter"
+        and call.args
+        and call.args[0].text
+        not in {
+            *("lab", "notebook", "server", "nbclassic"),
+        }
+    ):
+        return
+    secret: Reading[bool] = ok(True, call.at)
+    for option in options:
+        if not _JUPYTER_SECRETS.match(option.name):
+            continue
+        if option.opens:
+            secret = templated(option.opens, option.place)
+        elif option.name.endswith(".token") and not option.text.strip("'\""):
+            secret = ok(False, option.place)
+            break
+    ip = value_of(options, "ip", "serverapp.ip", "notebookapp.ip")
+    scope = _listens(call, ip, Scope.LOOPBACK)
+    seen.services.append(_service(call, Tool.JUPYTER, scope, secret=secret))
+
+
+def _ray(seen: Seen, call: Call, options: list[Option]) -> None:
+    if not call.args or call.args[0].text != "start" or value_of(options, "head") is None:
+        return
+    scope = _listens(call, value_of(options, "dashboard-host"), Scope.LOOPBACK)
+    seen.services.append(_service(call, Tool.RAY, scope))
+
+
+def _debugger(seen: Seen, call: Call, options: list[Option]) -> None:
+    if call.program.startswith("python"):
+        module = value_of(options[:6], "m")
+        if module is None or module.text != "debugpy":
+            return
+        listens = value_of(options, "listen")
+        scope = _port_scope(listens)
+    elif call.program == "gdbserver":
+        place = next((arg for arg in call.args if ":" in arg.text), None)
+        scope = _scope(place) if place else None
+    else:
+        scope = _port_scope(value_of(options, "listen"))
+    if scope is not None:
+        seen.services.append(_service(call, Tool.DEBUGGER, scope))
+
+
+def _port_scope(listens: Option | None) -> Reading[Scope] | None:
+    """The reach of debugpy, which listens on loopback when it is given a port alone."""
+    if listens is None or listens.value is None:
+        return None
+    if listens.text.isdigit():
+        return ok(Scope.LOOPBACK, listens.place)
+    return _scope(listens.value)
+
+
+def _sshd(seen: Seen, call: Call, _: list[Option]) -> None:
+    if any(re.fullmatch(r"-[Tt]+", arg.text) for arg in call.args):
+        return  # it only tests its configuration
+    own = next(
+        (b for a, b in zip(call.args, call.args[1:], strict=False) if re.match(r"-\w*f\Z", a.text)),
+        None,
+    )
+    config: Reading[str] = ok(own.text, own.at) if own else absent(call.at, "the system's")
+    seen.services.append(_service(call, Tool.SSHD, ok(Scope.ANY, call.at), config=config))
+
+
+def _started(seen: Seen, call: Call, _: list[Option]) -> None:
+    """``service ssh start`` and ``systemctl start sshd``, without the configuration's file."""
+    words = {arg.text.removesuffix(".service") for arg in call.args}
+    if words & {"ssh", "sshd"} and words & {"start", "restart"}:
+        nothing: Reading[str] = absent(call.at, "the system's")
+        seen.services.append(_service(call, Tool.SSHD, ok(Scope.ANY, call.at), config=nothing))
+
+
+def _download(seen: Seen, call: Call, options: list[Option]) -> None:
+    if not call.args or call.args[0].text not in {"download", "snapshot-download"}:
+        return
+    if value_of(options, "revision") is None:
+        commit = ok(False, call.at)
+        seen.revisions.append(
+            Revision(at=call.at, program=call.program, name="download", commit=commit)
+        )
+
+
+_Look = Callable[[Seen, Call, list[Option]], None]
+_OF_PROGRAM: Final[Mapping[str, tuple[_Look, ...]]] = {
+    "torchrun": (_torchrun,),
+    "accelerate": (_torchrun,),
+    "deepspeed": (_torchrun,),
+    "python": (_torchrun, _debugger),
+    "etcd": (_etcd,),
+    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prun", "prterun"), (_mpi,)),
+    "tensorboard": (_tensorboard,),
+    **dict.fromkeys(
+        ("jupyter", "jupyter-lab", "jupyter-notebook", "jupyter-server", "start-notebook.sh",
+         "start-notebook.py", "start-singleuser.sh"),
+        (_jupyter,),
+    ),
+    "ray": (_ray,),
+    **dict.fromkeys(("gdbserver", "debugpy", "lldb-server"), (_debugger,)),
+    "sshd": (_sshd,),
+    **dict.fromkeys(("service", "systemctl"), (_started,)),
+    **dict.fromkeys(("huggingface-cli", "hf"), (_download,)),
+}  # fmt: skip

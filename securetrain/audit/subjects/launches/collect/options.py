@@ -1,0 +1,130 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The options of a call, in the spellings that training commands use.
+
+``--rdzv-backend c10d``, ``--rdzv_backend=c10d``, ``model.revision=main`` (Hydra) and
+``pretrained=x,trust_remote_code=True`` (lists of settings) are all a name and a value.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from securetrain.audit.documents.facts import Location, Outcome, Reading
+from securetrain.audit.shell.commands import SETTERS, Arg, Call
+
+_OPTION: Final = re.compile(r"--?([A-Za-z][\w.-]*)(=)?", re.ASCII)
+_SETTING: Final = re.compile(r"[+~]{0,2}([A-Za-z][\w./-]*)=", re.ASCII)
+_TRUE: Final = frozenset({"", "1", "true", "yes", "on", "y", "t"})
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its name in small letters with dashes, and its value if it has one."""
+
+    name: str
+    at: Location
+    value: Arg | None
+    own: bool
+    """Whether the value stands in the option's own word."""
+
+    @property
+    def text(self) -> str:
+        """The value, empty without one."""
+        return self.value.text if self.value else ""
+
+    @property
+    def opens(self) -> tuple[str, ...]:
+        """The variables that decide the value."""
+        return self.value.opens if self.value else ()
+
+    @property
+    def place(self) -> Location:
+        """The place of the value, else of the option."""
+        return self.value.at if self.value else self.at
+
+    def reading(self) -> Reading[str]:
+        """The value."""
+        return ok(self.text, self.place) if not self.opens else templated(self.opens, self.place)
+
+    def switch(self) -> Reading[bool]:
+        """The switch that it is; without a value it turns on what it names."""
+        if self.opens:
+            return templated(self.opens, self.place)
+        return ok(self.text.strip().lower() in _TRUE, self.place)
+
+
+def ok(value: object, at: Location) -> Reading:  # type: ignore[type-arg]
+    """A value that is known."""
+    return Reading(outcome=Outcome.OK, value=value, at=at)
+
+
+def absent(at: Location, reason: str = "not set") -> Reading:  # type: ignore[type-arg]
+    """Nothing, for certain."""
+    return Reading(outcome=Outcome.ABSENT, reason=reason, at=at)
+
+
+def templated(opens: tuple[str, ...], at: Location) -> Reading:  # type: ignore[type-arg]
+    """A value that somebody else decides."""
+    names = ", ".join(name if not name[:1].isalnum() else f"${name}" for name in opens[:3])
+    return Reading(outcome=Outcome.TEMPLATED, reason=f"{names} decides", at=at)
+
+
+def options_of(call: Call) -> list[Option]:
+    """All options of a call, in order."""
+    found: list[Option] = []
+    args = call.args if call.program not in SETTERS else ()
+    for i, arg in enumerate(args):
+        if match := _OPTION.match(arg.text):
+            name = normal(match[1])
+            if match[2]:
+                found.append(Option(name, arg.at, _tail(arg, match.end()), own=True))
+                found.extend(_list(arg, match.end()))
+            elif match.end() == len(arg.text):
+                following = args[i + 1] if i + 1 < len(args) else None
+                takes = following is not None and not _OPTION.match(following.text)
+                found.append(Option(name, arg.at, following if takes else None, own=False))
+        elif match := _SETTING.match(arg.text):
+            found.extend(_list(arg, 0))
+    return found
+
+
+def normal(name: str) -> str:
+    """The name as it is compared: the last part, small letters, dashes."""
+    return name.replace("_", "-").lower()
+
+
+def _list(arg: Arg, start: int) -> Iterator[Option]:
+    """The settings of ``a=1,b=2`` and of ``a.b=1``."""
+    offset = start
+    for part in arg.text[start:].split(","):
+        if match := _SETTING.match(part):
+            last = re.split(r"[./]", match[1])[-1]
+            at = arg.place(offset)
+            value = _tail(arg, offset + match.end(), offset + len(part))
+            yield Option(normal(last), at, value, own=True)
+        offset += len(part) + 1
+
+
+def _tail(arg: Arg, start: int, stop: int | None = None) -> Arg:
+    """A part of a word; what decides the word decides it when it stands there."""
+    text = arg.text[start:stop]
+    opens = tuple(name for name in arg.opens if name in text)
+    return Arg(text, arg.place(start), lambda i: arg.place(start + i), opens)
+
+
+def value_of(options: list[Option], *names: str) -> Option | None:
+    """The last option of one of these names, which is the one that counts."""
+    return next((one for one in reversed(options) if one.name in names), None)
+
+
+def rest_of(call: Call) -> Arg | None:
+    """A word that may be any options, such as ``$ARGS``; the script's own words are none."""
+    before = ""
+    for arg in call.args:
+        value = bool(_OPTION.fullmatch(before))
+        if arg.rest and not value and arg.opens[0][:1] not in "@*":
+            return arg
+        before = arg.text
+    return None

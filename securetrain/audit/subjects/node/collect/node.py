@@ -1,0 +1,166 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Collect the facts of this node: standard library only, no root needed, no process started."""
+
+import getpass
+import os
+import pwd
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from securetrain import __version__
+from securetrain.audit.documents.facts import Collected
+from securetrain.audit.subjects.node.collect import (
+    artifacts,
+    machine,
+    nccl,
+    owners,
+    packages,
+    paths,
+    software,
+    surroundings,
+    system,
+)
+from securetrain.audit.subjects.node.collect.access import accounts, identities, ssh, sudo
+from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, section
+from securetrain.audit.subjects.node.collect.named import NOTHING, Named
+from securetrain.audit.subjects.node.collect.network import firewall, gloo, network, rdma, routes
+from securetrain.audit.subjects.node.facts.node import Job, Node, NodeFacts
+
+if TYPE_CHECKING:
+    from securetrain.audit.subjects.storage.facts import StorageFacts
+
+
+def collect_node(
+    environ: Mapping[str, str],
+    *,
+    now: datetime,
+    search_path: Sequence[str] | None = None,
+    root: Path = Path("/"),
+    seconds: float = 5.0,
+    job: Named = NOTHING,
+) -> NodeFacts:
+    """Collect the facts of this node for a job of this user.
+
+    Args:
+        environ: The environment that the job would be started with.
+        now: The time of collection, with its zone.
+        search_path: Where the job's Python finds modules; this process's own by default.
+        root: Where the machine's tree begins.
+        seconds: The time limit of each collector.
+        job: What the job names, and who may have signed it.
+    """
+    host = replace(_host(environ, search_path, root), named=job)
+    return collect_from(host, now=now, seconds=seconds)
+
+
+def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFacts:
+    """Collect the facts that a `Host` shows."""
+    return NodeFacts(
+        collected=Collected(
+            at=now,
+            hostname=socket.gethostname(),
+            collector=f"securetrain {__version__}",
+            boot_id=_boot_id(host),
+        ),
+        job=Job(uid=host.uid, gid=host.gid, user=host.user, home=str(host.home)),
+        node=Node(
+            sysctls=section(system.sysctls, host, seconds),
+            interfaces=section(network.interfaces, host, seconds),
+            mounts=section(system.mounts, host, seconds),
+            firewall=section(firewall.firewall, host, seconds),
+            routes=section(routes.routes, host, seconds),
+            listeners=section(network.listeners, host, seconds),
+            env=section(accounts.env, host, seconds),
+            nccl_conf=section(nccl.nccl_conf, host, seconds),
+            gloo=section(gloo.gloo, host, seconds),
+            paths=section(paths.paths, host, seconds),
+            shm=section(system.shm, host, seconds),
+            packages=section(software.packages, host, seconds),
+            entry_points=section(software.entry_points, host, seconds),
+            secrets=section(accounts.secrets, host, seconds),
+            ssh=section(ssh.ssh, host, seconds),
+            sshd=section(ssh.sshd, host, seconds),
+            sudo=section(sudo.sudo, host, seconds),
+            identities=section(identities.identities, host, seconds),
+            machine=section(machine.machine, host, seconds),
+            rendezvous=section(machine.rendezvous, host, seconds),
+            rdma=section(rdma.rdma, host, seconds),
+            kernel=section(system.kernel, host, seconds),
+            python=section(software.python, host, seconds),
+            hardware=section(system.hardware, host, seconds),
+            context=section(surroundings.context, host, seconds),
+            artifacts=section(artifacts.artifacts, host, seconds),
+            indexes=section(packages.indexes, host, seconds),
+            requirements=section(packages.requirements, host, seconds),
+            records=section(packages.records, host, seconds),
+            versions=section(packages.versions, host, seconds),
+            network_mounts=section(system.network_mounts, host, seconds),
+        ),
+    )
+
+
+def collect_exports(*, now: datetime, root: Path = Path("/")) -> "list[StorageFacts]":
+    """Collect what this host itself hands out over the network; nothing on most nodes."""
+    if not any(os.path.lexists(root / place) for place in ("etc/exports", "etc/exports.d")):
+        return []
+    from securetrain.audit.subjects.storage.collect.files import (  # noqa: PLC0415 - few nodes serve files
+        collect_storage_of,
+    )
+
+    return collect_storage_of(_host({}, (), root), now=now)
+
+
+def root_files_variable(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variable by which a launcher that goes into a user namespace says what root owns."""
+    return owners.encode_root_files(paths.seen(_host(environ, None, Path("/"))))
+
+
+def _host(environ: Mapping[str, str], search_path: Sequence[str] | None, root: Path) -> Host:
+    return Host(
+        environ=environ,
+        search_path=tuple(sys.path if search_path is None else search_path),
+        uid=os.geteuid(),
+        gid=os.getegid(),
+        user=_user(),
+        home=Path(environ.get("HOME") or _home() or "/"),
+        account_home=_home(),
+        root=root,
+        root_owned=owners.decode_root_files(os.environ, inside=_is_inside()),
+    )
+
+
+def _is_inside() -> bool:
+    from securetrain.network.rootless import is_inside  # noqa: PLC0415 - an audit needs no network
+
+    try:
+        return is_inside()
+    except OSError:
+        return False  # without /proc nothing that was told before is believed
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid_{os.geteuid()}"  # a uid without a name, as containers have
+
+
+def _home() -> Path | None:
+    """The home directory of the user database; a uid without a name has none."""
+    try:
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:
+        return None
+
+
+def _boot_id(host: Host) -> str:
+    try:
+        return host.text("/proc/sys/kernel/random/boot_id", 64).strip()
+    except (OSError, TooMuchError, HiddenError):
+        return ""
