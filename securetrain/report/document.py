@@ -292,20 +292,20 @@ def open_rows(sections: Iterable[Section]) -> list[Row]:
     return sorted(found, key=weight)
 
 
-def facts(rows: Iterable[tuple[str, str]], title: str = "", label: str = "") -> Section:
-    """Names and values; what has no value is left out."""
+def facts(rows: Iterable[tuple[str, str]], title: str = "", **section: Any) -> Section:
+    """Names and values; what has no value is left out. `section` are fields of it."""
     found = tuple(Row(name=name, text=value) for name, value in rows if value)
-    return Section(title=title, label=label, rows=found)
+    return Section(title=title, rows=found, **section)
 
 
-def said(*lines: str, title: str = "") -> Section:
+def said(*lines: str, title: str = "", **section: Any) -> Section:
     """Sentences."""
-    return Section(title=title, rows=tuple(Row(text=line) for line in lines if line))
+    return Section(title=title, rows=tuple(Row(text=line) for line in lines if line), **section)
 
 
-def notes(lines: Iterable[str], state: str = "note") -> Section:
+def notes(lines: Iterable[str], state: str = "note", **section: Any) -> Section:
     """Remarks that must be seen."""
-    return Section(rows=tuple(Row(state=state, text=line) for line in lines))
+    return Section(rows=tuple(Row(state=state, text=line) for line in lines), **section)
 
 
 def verbatim(*lines: str) -> Section:
@@ -314,11 +314,11 @@ def verbatim(*lines: str) -> Section:
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", empty: str = ""
+    columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", **section: Any
 ) -> Section:
     """Rows of cells below their headings."""
     found = tuple(Row(cells=tuple(map(str, row))) for row in rows)
-    return Section(title=title, rows=found, columns=tuple(columns), empty=empty)
+    return Section(title=title, rows=found, columns=tuple(columns), **section)
 
 
 def told(*lines: str, data: Any = None, code: int | ExitCode | None = None) -> Document:
@@ -345,3 +345,25 @@ def moment(time: datetime) -> str:
 def plural(count: int, noun: str, many: str = "") -> str:
     """``1 problem``, ``2 problems``."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
+def pairs(values: Iterable[tuple[object, object]]) -> str:
+    """Names with their values, in a line."""
+    return ", ".join(f"{one} {other}" for one, other in values)
+
+
+def runs(numbers: Iterable[int], width: int = 0) -> list[str]:
+    """Numbers that rise, as runs (``0-19``, ``40-59``), each number as wide as that."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    ends = (dict.fromkeys((one[0], one[-1])) for one in found)
+    return ["-".join(f"{number:0{width}}" for number in one) for one in ends]
+
+
+def picked(of: object, names: str, **more: Any) -> dict[str, Any]:
+    """The fields of a result that programs are told, by their names, and what else they are."""
+    return {name: getattr(of, name) for name in names.split()} | more

@@ -7,12 +7,14 @@ a pack, green is verified, red is broken or required and missing, grey is missin
 each link leads to its evidence by an anchor.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
 
 from securetrain.chain import Judged, PackResult
 from securetrain.core.vocabulary import Boundary, ChainLink, LinkState
+from securetrain.report.document import Section, table
 from securetrain.report.graph.templating import rendered
 from securetrain.report.run.model import BoundaryState, BoundaryView
 
@@ -41,6 +43,19 @@ _PLACES: Final[Mapping[Boundary, tuple[int, int]]] = {
     Boundary.DATASET: (806, 312),
     Boundary.CHECKPOINT: (806, 432),
 }
+
+
+def boundary_table(
+    views: Sequence[BoundaryView],
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    ranks: Sequence[int] = (),
+    **section: Any,
+) -> Section:
+    """The boundaries as a picture of a job with these ranks, and a table that it leads to."""
+    figure = partial(boundaries, views, ranks)
+    found = table(columns, rows, title="trust boundaries", figure=figure, **section)
+    return replace(found, rows=[replace(row, anchor=f"b-{row.cells[0]}") for row in found.rows])
 
 
 def boundaries(views: Sequence[BoundaryView], ranks: Sequence[int]) -> str:

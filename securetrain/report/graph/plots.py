@@ -2,394 +2,295 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report's curves, drawn by matplotlib as SVG that can stand inside a page.
 
-Rules: the figure carries a title and a description for people who cannot see it; text stays text,
-in the page's font; colours are the page's own variables, so that light and dark need one drawing;
-no ids, styles, metadata or addresses leak into the page around it. Long runs are thinned to what a
-screen can show.
+Rules: a plot is data, and one painter draws them all; the figure carries a title and a description
+for people who cannot see it; text stays text, in the page's font; colours are the page's own
+variables, so that light and dark need one drawing; no ids, styles, metadata or addresses leak into
+the page around it. Long runs are thinned to what a screen can show.
 """
 
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from securetrain.core import install_hint
 from securetrain.core.errors import UsageError
-from securetrain.report.run.model import GuardView, RankPoint, StepPoint
+from securetrain.report.run.model import GuardView, StepPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_POINTS: Final = 1200
+MAX_MARKS: Final = 20
+MAX_NAMED: Final = 8
+"""Curves that a legend has room for."""
 WIDTH_INCHES: Final = 5.4
 HEIGHT_INCHES: Final = 2.9
+_WIDE_RANGE: Final = 50
+"""A range from which on an axis is logarithmic, where it may be."""
 
 # Colours that no drawing uses by accident; each is replaced by a variable of the page's style.
 _INK, _MUTED, _LINE = "#010203", "#040506", "#070809"
 _SERIES: Final = ("#a00001", "#a00002", "#a00003", "#a00004", "#a00005", "#a00006")
-_VARIABLES: Final[Mapping[str, str]] = {
-    _INK: "var(--ink)",
-    _MUTED: "var(--muted)",
-    _LINE: "var(--line)",
-    **{colour: f"var(--series-{n})" for n, colour in enumerate(_SERIES, start=1)},
+_VARIABLES: Final = dict(zip((_INK, _MUTED, _LINE, *_SERIES), (
+    "var(--ink)", "var(--muted)", "var(--line)", *(f"var(--series-{n})" for n in range(1, 7))
+), strict=True))  # fmt: skip
+_DASHED: Final = (0, (4, 3))
+_DOTTED: Final = (0, (1, 2))
+_STYLES: Final = ("-", "--", ":")
+_SETTINGS: Final[dict[str, Any]] = {
+    "svg.fonttype": "none",
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
+    "font.family": "sans-serif",
+    "font.size": 9,
+    **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), _LINE),
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), _MUTED),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "legend.labelcolor": _INK,
+    "legend.loc": "lower right",
+    "legend.borderaxespad": 0.2,
+    "path.simplify": True,
 }
+_REMOVED: Final = re.compile(
+    r"<metadata>.*?</metadata>|<style\b.*?</style>|<!--.*?-->"
+    r"|\s+xmlns(:\w+)?=\"[^\"]*\"|font-family: [^;\"]*;? ?",
+    re.DOTALL,
+)
+_REFERRING: Final = re.compile(r"\b(id=\"|url\(#|(?:xlink:)?href=\"#)")
+"""Where an id stands: two drawings share one page, so each gets the drawing's name in front."""
+
+Series: TypeAlias = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """One drawing: inline SVG, and what stands under it."""
+    """One drawing: what it shows, and what stands under it."""
 
+    name: str
     title: str
-    svg: str
     caption: str
+    unit: str
+    curves: dict[str, Series]
+    """Each by its name, in the order of the colours."""
+    first: int = 0
+    """The colour of the first."""
+    points: str | None = None
+    """The curve whose points were measured one by one."""
+    limits: tuple[tuple[str, float], ...] = ()
+    """Values that the curves are to be compared with, in words."""
+    marks: tuple[int, ...] = ()
+    """Steps in which a rank was excluded, as the ledger says."""
+    scale: str = "from zero"
+    """``from zero``, ``any``, or ``wide`` for one that may be logarithmic."""
+
+    @property
+    def svg(self) -> str:
+        """The drawing, as an element of a page.
+
+        Raises:
+            UsageError: ST-USAG-004 when matplotlib is not installed.
+        """
+        try:
+            import matplotlib as mpl  # noqa: PLC0415 - an optional extra
+            from matplotlib.figure import Figure  # noqa: PLC0415
+        except ImportError as error:
+            raise UsageError(
+                "ST-USAG-004",
+                "the plots of the HTML report need matplotlib",
+                "securetrain[report]",
+                install_hint("report"),
+            ) from error
+        with mpl.rc_context(_SETTINGS | {"svg.hashsalt": self.name}):
+            figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), layout="constrained")
+            self._paint(figure.subplots())
+            out = io.StringIO()
+            figure.savefig(out, format="svg", metadata={"Date": None})
+        return inline(out.getvalue(), self.name, self.title, self.caption)
+
+    def _paint(self, axes: "Axes") -> None:
+        for number, (label, series) in enumerate(self.curves.items(), self.first):
+            style = "o" if label == self.points else _STYLES[number // len(_SERIES) % len(_STYLES)]
+            colour = _SERIES[number % len(_SERIES)]
+            xs, ys = zip(*thin(series), strict=True)
+            axes.plot(xs, ys, style, color=colour, linewidth=1.3, markersize=4, label=label)
+        steps = [step for series in self.curves.values() for step, _ in series]
+        for words, value in self.limits:
+            axes.axhline(value, color=_MUTED, linewidth=1, linestyle=_DASHED)
+            axes.annotate(f"{words} {value:.3g}", (min(steps), value), xytext=(0, 3),
+                          textcoords="offset points", color=_MUTED, fontsize=8)  # fmt: skip
+        for step in self.marks[:MAX_MARKS]:
+            axes.axvline(step, color=_MUTED, linewidth=0.8, linestyle=_DOTTED)
+        axes.set_xlabel("step")
+        axes.set_ylabel(self.unit)
+        values = [value for series in self.curves.values() for _, value in series]
+        if self.scale == "wide" and 0 < min(values) < max(values) / _WIDE_RANGE:
+            axes.set_yscale("log")
+        elif self.scale != "any":
+            axes.set_ylim(bottom=0)
+        if any(self.curves) and len(self.curves) <= MAX_NAMED:  # above, where no curve is
+            axes.legend(ncols=min(len(self.curves), 4), bbox_to_anchor=(1.0, 1.0))
 
 
 def draw(metrics: Sequence[StepPoint], guard: GuardView | None) -> tuple[Plot, ...]:
-    """Every plot for which something was recorded.
-
-    Raises:
-        UsageError: ST-USAG-004 when matplotlib is not installed.
-    """
-    plots = [_bits(metrics), _norm(metrics), _time(metrics), *_guard(guard)]
-    return tuple(plot for plot in plots if plot is not None)
+    """Every plot for which something was recorded."""
+    found = [*_training(metrics), *(_guard(guard) if guard is not None else ())]
+    return tuple(plot for plot in found if any(plot.curves.values()))
 
 
-def _bits(metrics: Sequence[StepPoint]) -> Plot | None:
-    series = _series(metrics, lambda point: point.bits_per_byte)
-    validation = _series(metrics, lambda point: point.val_bits_per_byte)
-    baselines = _baselines(metrics)
-    if not series:
-        return None
-
-    def paint(axes: "Axes") -> None:
-        xs, ys = zip(*series, strict=True)
-        axes.plot(xs, ys, color=_SERIES[0], linewidth=1.6, label="training")
-        if validation:
-            vx, vy = zip(*validation, strict=True)
-            axes.plot(vx, vy, "o", color=_SERIES[1], markersize=4, label="validation")
-        for label, value in baselines.items():
-            axes.axhline(value, color=_MUTED, linewidth=1, linestyle=(0, (4, 3)))
-            _note(axes, f"{label} {value:.2f}", (max(xs), value))
-        if validation:
-            _legend(axes, 2)
-        axes.set_xlabel("step")
-        axes.set_ylabel("bits per byte")
-        axes.set_ylim(bottom=0)
-
-    caption = (
-        f"From {series[0][1]:.2f} to {series[-1][1]:.2f} bits per byte in {series[-1][0]} steps."
-    )
-    if validation and "bigram" in baselines:
-        last, bigram = validation[-1][1], baselines["bigram"]
-        caption += (
-            f" On held-out text {last:.2f}, {'below' if last < bigram else 'not below'} the"
-            f" {bigram:.2f} that the byte before alone achieves."
+def _training(metrics: Sequence[StepPoint]) -> Iterator[Plot]:
+    bits, held_out = _series(metrics, "bits_per_byte"), _series(metrics, "val_bits_per_byte")
+    if bits:
+        baselines = {
+            words: series[-1][1]
+            for words in ("unigram", "bigram")
+            if (series := _series(metrics, f"{words}_bits"))
+        }
+        caption = (
+            f"From {bits[0][1]:.2f} to {bits[-1][1]:.2f} bits per byte in {bits[-1][0]} steps."
         )
-    return _plot("loss", "Loss in bits per byte", caption, paint)
+        if held_out and "bigram" in baselines:
+            last, bigram = held_out[-1][1], baselines["bigram"]
+            caption += (
+                f" On held-out text {last:.2f}, {'below' if last < bigram else 'not below'} the"
+                f" {bigram:.2f} that the byte before alone achieves."
+            )
+        yield Plot(
+            name="loss",
+            title="Loss in bits per byte",
+            caption=caption,
+            unit="bits per byte",
+            curves=_recorded(training=bits, validation=held_out),
+            points="validation",
+            limits=tuple(baselines.items()),
+        )
+    if norms := _series(metrics, "grad_norm"):
+        caption = f"Median {_median(norms):.3g}, largest {_largest(norms):.3g}."
+        yield Plot(
+            name="norm", title="Gradient norm", caption=caption, unit="gradient norm",
+            curves={"": norms}, first=2, scale="wide",
+        )  # fmt: skip
+    if seconds := _series(metrics, "seconds"):
+        caption = f"Median step {_median(seconds):.3g} s."
+        if speeds := _series(metrics, "tokens_per_second"):
+            caption += f" Median {_median(speeds):,.0f} tokens a second."
+        if memory := _series(metrics, "memory_bytes"):
+            caption += f" Rank 0 used at most {_largest(memory) / (1 << 30):.2f} GiB."
+        yield Plot(
+            name="time", title="Time of a step", caption=caption, unit="seconds", first=3,
+            curves=_recorded(step=seconds, data=_series(metrics, "data_seconds")),
+        )  # fmt: skip
 
 
-def _baselines(metrics: Sequence[StepPoint]) -> dict[str, float]:
-    """The losses of counting on the held-out text, as the run measured them last."""
-    return {
-        label: value
-        for point in metrics
-        for label, value in (("unigram", point.unigram_bits), ("bigram", point.bigram_bits))
-        if value is not None and math.isfinite(value)
-    }
+def _guard(guard: GuardView) -> Iterator[Plot]:
+    """One drawing for each thing that the guard compares."""
+    marks = sorted({one.since for one in guard.exclusions if one.since is not None})
+    limit = guard.limit
+    for name, of, title, unit in (
+        ("sketch", "norm", "Norm of each rank's gradient, from its sketch", "norm"),
+        ("cosine", "cosine", "Agreement of each rank with the others", "cosine"),
+        ("evidence", "evidence", "Evidence against each rank, of all steps so far", "ln E"),
+    ):
+        ranks = {
+            f"rank {rank}": series
+            for rank in sorted({point.rank for point in guard.points})
+            if (series := _series([p for p in guard.points if p.rank == rank], of))
+        }
+        if not ranks:
+            continue
+        judged = of == "evidence" and limit is not None
+        yield Plot(
+            name=name,
+            title=title,
+            caption=f"{len(ranks)} ranks, {guard.num_steps} steps judged,"
+            f" {len(guard.refused_steps)} refused; the largest value is"
+            f" {max(map(_largest, ranks.values())):.3g}.",
+            unit=unit,
+            curves=ranks,
+            limits=(("excluded from", limit),) if judged and limit is not None else (),
+            marks=tuple(marks) if judged else (),
+            scale="any",
+        )
+    yield from _layers(guard, marks)
+    integrity = [(step, value) for step, value in guard.integrity if math.isfinite(value)]
+    if integrity:
+        yield Plot(
+            name="integrity",
+            title="Was the reduction what the ranks sent?",
+            caption="The reduced gradient's sketch against the ranks' own: at most"
+            f" {_largest(integrity):.2f} of what rounding explains.",
+            unit="difference / limit",
+            curves={"": integrity},
+            first=3,
+            limits=(("refused above", 1.0),),
+        )
 
 
-def _legend(axes: "Axes", columns: int) -> None:
-    """Draw the legend above the drawing, where no curve is."""
-    axes.legend(
-        frameon=False,
-        fontsize=8,
-        labelcolor=_INK,
-        ncols=min(columns, 4),
-        loc="lower right",
-        bbox_to_anchor=(1.0, 1.0),
-        borderaxespad=0.2,
-    )
-
-
-def _limit(axes: "Axes", value: float, words: str, at: float, *, side: str = "right") -> None:
-    """A dashed line at a limit, named at one end."""
-    axes.axhline(value, color=_MUTED, linewidth=1, linestyle=(0, (4, 3)))
-    _note(axes, f"{words} {value:.3g}", (at, value), side=side)
-
-
-def _note(axes: "Axes", text: str, point: tuple[float, float], *, side: str = "right") -> None:
-    """Small words just above the end of a line."""
-    axes.annotate(
-        text, point, xytext=(0, 3), textcoords="offset points", ha=side, color=_MUTED, fontsize=8
-    )
-
-
-def _mark_exclusions(axes: "Axes", guard: GuardView) -> None:
-    """A thin line at each step in which a rank was excluded, as the ledger says."""
-    for step in sorted({one.since for one in guard.exclusions if one.since is not None})[:20]:
-        axes.axvline(step, color=_MUTED, linewidth=0.8, linestyle=(0, (1, 2)))
-
-
-def _norm(metrics: Sequence[StepPoint]) -> Plot | None:
-    series = _series(metrics, lambda point: point.grad_norm)
-    if not series:
-        return None
-
-    def paint(axes: "Axes") -> None:
-        xs, ys = zip(*series, strict=True)
-        axes.plot(xs, ys, color=_SERIES[2], linewidth=1.3)
-        axes.set_xlabel("step")
-        axes.set_ylabel("gradient norm")
-        if min(ys) > 0 and max(ys) / min(ys) > 50:
-            axes.set_yscale("log")
-        else:
-            axes.set_ylim(bottom=0)
-
-    values = [value for _, value in series]
-    return _plot(
-        "norm",
-        "Gradient norm",
-        f"Median {_median(values):.3g}, largest {max(values):.3g}.",
-        paint,
-    )
-
-
-def _time(metrics: Sequence[StepPoint]) -> Plot | None:
-    """The duration of steps, and the part of it in which rank 0 waited for data."""
-    seconds = _series(metrics, lambda point: point.seconds)
-    waiting = _series(metrics, lambda point: point.data_seconds)
-    if not seconds:
-        return None
-
-    def paint(axes: "Axes") -> None:
-        axes.plot(*zip(*seconds, strict=True), color=_SERIES[3], linewidth=1.3, label="step")
-        if waiting:
-            axes.plot(*zip(*waiting, strict=True), color=_SERIES[4], linewidth=1.3, label="data")
-            _legend(axes, 2)
-        axes.set_xlabel("step")
-        axes.set_ylabel("seconds")
-        axes.set_ylim(bottom=0)
-
-    caption = f"Median step {_median([value for _, value in seconds]):.3g} s."
-    speeds = [value for _, value in _series(metrics, lambda point: point.tokens_per_second)]
-    if speeds:
-        caption += f" Median {_median(speeds):,.0f} tokens a second."
-    memory = [point.memory_bytes for point in metrics if point.memory_bytes]
-    if memory:
-        caption += f" Rank 0 used at most {max(memory) / (1 << 30):.2f} GiB."
-    return _plot("time", "Time of a step", caption, paint)
-
-
-def _guard(guard: GuardView | None) -> list[Plot | None]:
-    """One drawing for each thing that the guard compares; those without numbers are left out."""
-    if guard is None:
-        return []
-    norms = _per_rank(
-        guard,
-        "sketch",
-        "Norm of each rank's gradient, from its sketch",
-        "norm",
-        lambda point: point.norm,
-    )
-    return [
-        norms,
-        _per_rank(
-            guard,
-            "cosine",
-            "Agreement of each rank with the others",
-            "cosine",
-            lambda point: point.cosine,
-        ),
-        _per_rank(
-            guard,
-            "evidence",
-            "Evidence against each rank, of all steps so far",
-            "ln E",
-            lambda point: point.evidence,
-            limit=(guard.limit, "excluded from"),
-        ),
-        _layers(guard),
-        _integrity(guard),
-    ]
-
-
-def _layers(guard: GuardView) -> Plot | None:
+def _layers(guard: GuardView, marks: Sequence[int]) -> Iterator[Plot]:
     """The groups that spoke loudest; where a group says nothing its line is at zero."""
-    loudest: dict[str, float] = {}
+    told: dict[str, dict[int, float]] = {}
     for point in guard.layers:
-        loudest[point.group] = max(point.evidence, loudest.get(point.group, 0.0))
-    shown = sorted(loudest, key=lambda group: (-loudest[group], group))[: len(_SERIES)]
-    if not shown:
-        return None
-    told = {(point.group, point.step): point.evidence for point in guard.layers}
-
-    def paint(axes: "Axes") -> None:
-        for colour, group in zip(_SERIES, shown, strict=False):
-            series = thin([(step, told.get((group, step), 0.0)) for step in guard.steps])
-            axes.plot(*zip(*series, strict=True), color=colour, linewidth=1.1, label=group)
-        if guard.limit is not None:
-            _limit(axes, guard.limit, "of all groups:", min(guard.steps), side="left")
-        _mark_exclusions(axes, guard)
-        axes.set_xlabel("step")
-        axes.set_ylabel("ln E of the group")
-        axes.set_ylim(bottom=0)
-        _legend(axes, 3)
-
-    first = shown[0]
+        told.setdefault(point.group, {})[point.step] = point.evidence
+    loudest = sorted(told, key=lambda group: (-max(*told[group].values(), 0.0), group))
+    if not loudest:
+        return
+    first, shown = loudest[0], loudest[: len(_SERIES)]
     ranks = {point.rank for point in guard.layers if point.group == first}
     who = f"rank {min(ranks)}" if len(ranks) == 1 else f"{len(ranks)} ranks in turn"
-    return _plot(
-        "layers",
-        "Evidence by group of parameters",
-        f"Against the rank that each group speaks against loudest; the {len(shown)} loudest of"
-        f" {len(loudest)} groups. {first} reached {loudest[first]:.3g}, against {who}.",
-        paint,
+    yield Plot(
+        name="layers",
+        title="Evidence by group of parameters",
+        caption=f"Against the rank that each group speaks against loudest; the {len(shown)} loudest"
+        f" of {len(told)} groups. {first} reached {max(told[first].values()):.3g}, against {who}.",
+        unit="ln E of the group",
+        curves={one: [(step, told[one].get(step, 0.0)) for step in guard.steps] for one in shown},
+        limits=() if guard.limit is None else (("of all groups:", guard.limit),),
+        marks=tuple(marks),
     )
 
 
-def _integrity(guard: GuardView) -> Plot | None:
-    series = thin([(step, value) for step, value in guard.integrity if math.isfinite(value)])
-    if not series:
-        return None
-
-    def paint(axes: "Axes") -> None:
-        xs, ys = zip(*series, strict=True)
-        axes.plot(xs, ys, color=_SERIES[3], linewidth=1.1)
-        _limit(axes, 1.0, "refused above", max(xs))
-        axes.set_xlabel("step")
-        axes.set_ylabel("difference / limit")
-        axes.set_ylim(bottom=0)
-
-    return _plot(
-        "integrity",
-        "Was the reduction what the ranks sent?",
-        f"The reduced gradient's sketch against the ranks' own: at most"
-        f" {max(value for _, value in series):.2f} of what rounding explains.",
-        paint,
-    )
-
-
-def _per_rank(
-    guard: GuardView,
-    name: str,
-    title: str,
-    unit: str,
-    value: Callable[[RankPoint], float | None],
-    *,
-    limit: tuple[float | None, str] = (None, ""),
-) -> Plot | None:
-    ranks: dict[int, list[tuple[int, float]]] = {}
-    for point in guard.points:
-        number = value(point)
-        if number is not None and math.isfinite(number):
-            ranks.setdefault(point.rank, []).append((point.step, number))
-    if not ranks:
-        return None
-
-    def paint(axes: "Axes") -> None:
-        for index, (rank, series) in enumerate(sorted(ranks.items())):
-            xs, ys = zip(*thin(series), strict=True)
-            colour = _SERIES[index % len(_SERIES)]
-            style = ("-", "--", ":")[index // len(_SERIES) % 3]
-            axes.plot(xs, ys, style, color=colour, linewidth=1.1, label=f"rank {rank}")
-        if limit[0] is not None:
-            _limit(axes, limit[0], limit[1], min(guard.steps), side="left")
-            _mark_exclusions(axes, guard)
-        axes.set_xlabel("step")
-        axes.set_ylabel(unit)
-        if len(ranks) <= 8:
-            _legend(axes, len(ranks))
-
-    largest = max(number for series in ranks.values() for _, number in series)
-    refused = len(guard.refused_steps)
-    return _plot(
-        name,
-        title,
-        f"{len(ranks)} ranks, {guard.num_steps} steps judged, {refused} refused;"
-        f" the largest value is {largest:.3g}.",
-        paint,
-    )
-
-
-def thin(series: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+def thin(series: Series) -> list[tuple[int, float]]:
     """At most `MAX_POINTS` points; of every bucket its smallest and its largest stay."""
     if len(series) <= MAX_POINTS:
         return list(series)
     size = math.ceil(len(series) / (MAX_POINTS // 2))
-    kept: set[tuple[int, float]] = set()
-    for start in range(0, len(series), size):
-        bucket = series[start : start + size]
-        kept.add(min(bucket, key=lambda point: point[1]))
-        kept.add(max(bucket, key=lambda point: point[1]))
-    return sorted(kept)
+    buckets = (series[start : start + size] for start in range(0, len(series), size))
+    return sorted({end(one, key=_value) for one in buckets for end in (min, max)})
 
 
-def _series(
-    metrics: Sequence[StepPoint], value: Callable[[StepPoint], float | None]
-) -> list[tuple[int, float]]:
-    found = [(point.step, number) for point in metrics if (number := value(point)) is not None]
-    return thin([(step, number) for step, number in found if math.isfinite(number)])
+def _series(points: Iterable[Any], of: str) -> list[tuple[int, float]]:
+    """Step and value, where it was measured and is a number."""
+    found = ((point.step, getattr(point, of)) for point in points)
+    return [(step, value) for step, value in found if value is not None and math.isfinite(value)]
 
 
-def _median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
+def _recorded(**curves: Series) -> dict[str, Series]:
+    return {name: series for name, series in curves.items() if series}
 
 
-def _plot(name: str, title: str, caption: str, paint: "Callable[[Axes], None]") -> Plot:
-    try:
-        import matplotlib as mpl  # noqa: PLC0415 - an optional extra
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise UsageError(
-            "ST-USAG-004",
-            "the plots of the HTML report need matplotlib",
-            "securetrain[report]",
-            install_hint("report"),
-        ) from error
-    settings: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": name,
-        "figure.facecolor": "none",
-        "axes.facecolor": "none",
-        "font.family": "sans-serif",
-        "font.size": 9,
-        "axes.edgecolor": _LINE,
-        "axes.labelcolor": _MUTED,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.grid.axis": "y",
-        "grid.color": _LINE,
-        "grid.linewidth": 0.8,
-        "xtick.color": _LINE,
-        "ytick.color": _LINE,
-        "xtick.labelcolor": _MUTED,
-        "ytick.labelcolor": _MUTED,
-        "path.simplify": True,
-    }
-    with mpl.rc_context(settings):
-        figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), layout="constrained")
-        paint(figure.subplots())
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    return Plot(title=title, svg=inline(out.getvalue(), name, title, caption), caption=caption)
+def _value(point: tuple[int, float]) -> float:
+    return point[1]
+
+
+def _largest(series: Series) -> float:
+    return max(value for _, value in series)
+
+
+def _median(series: Series) -> float:
+    return sorted(value for _, value in series)[len(series) // 2]
 
 
 def inline(svg: str, name: str, title: str, description: str) -> str:
     """Make a stand-alone SVG file into an element of a page."""
-    body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<style\b.*?</style>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-    body = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", body)
-    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
-    # every id of the drawing gets its name in front: two drawings share one page
-    body = re.sub(r'\bid="', f'id="{name}-', body)
-    body = re.sub(r"url\(#", f"url(#{name}-", body)
-    body = re.sub(r'xlink:href="#', f'href="#{name}-', body)
+    body = _REMOVED.sub("", svg[svg.index("<svg") :])
+    body = _REFERRING.sub(lambda found: f"{found[1].removeprefix('xlink:')}{name}-", body)
     for colour, variable in _VARIABLES.items():
         body = body.replace(colour, variable)
     viewbox = re.search(r'viewBox="[^"]*"', body)

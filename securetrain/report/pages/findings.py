@@ -11,7 +11,6 @@ passed, and *not looked at* when there was none.
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 from securetrain.audit import NOT_JUDGED, AuditResult, Check, Finding, Refs, WaiverUse
@@ -260,24 +259,22 @@ def _waiver(use: WaiverUse, result: AuditResult) -> Row:
 
 
 def _picture(views: tuple[BoundaryView, ...]) -> Section:
-    rows = [
-        (
-            view.boundary,
-            "not looked at" if view.state is BoundaryState.NOT_CROSSED else view.state,
-            view.num_allowed,
-            view.num_refused,
-            "; ".join(view.reasons) or "nothing",
-        )
-        for view in views
-    ]
-    columns = ("boundary", "state", "checks passed", "checks failed", "open")
-    return Section(
-        title="trust boundaries",
+    unseen = {BoundaryState.NOT_CROSSED: "not looked at"}
+    return graphs.boundary_table(
+        views,
+        ("boundary", "state", "checks passed", "checks failed", "open"),
+        [
+            (
+                view.boundary,
+                unseen.get(view.state, view.state),
+                view.num_allowed,
+                view.num_refused,
+                "; ".join(view.reasons) or "nothing",
+            )
+            for view in views
+        ],
         lead="Every place where a training job takes something from somebody else, and what the"
         " audit found there before a job runs.",
-        rows=[Row(cells=tuple(map(str, row)), anchor=f"b-{row[0]}") for row in rows],
-        columns=columns,
-        figure=partial(graphs.boundaries, views, ()),
         page_only=True,
     )
 

@@ -22,6 +22,8 @@ from securetrain.report.document import (
     Tile,
     facts,
     notes,
+    pairs,
+    picked,
     said,
     table,
     told,
@@ -78,26 +80,35 @@ def page(record: RunRecord) -> Document:
 
 def _sections(record: RunRecord) -> Iterator[Section]:
     labels = sorted({label for view in record.boundaries for label in view.labels})
-    head = facts(_facts(record))
-    yield Section(rows=head.rows, label="; ".join(labels))
+    yield facts(_facts(record), label="; ".join(labels))
     if record.ledger.proof.state is ProofState.REFUSED:
         unused = "Nothing that this ledger says is used in this report."
         yield notes([f"ledger {_proof(record.ledger.proof)}. {unused}"], state="refused")
-    yield _boundaries(record)
-    yield Section(
+    yield graphs.boundary_table(
+        record.boundaries,
+        ("boundary", "state", "why"),
+        [(view.boundary, view.state, _why(view)) for view in record.boundaries],
+        ranks=sorted({point.rank for point in record.guard.points}) if record.guard else (),
+        lead="States are computed from the verified ledger, the signed statements and the recorded"
+        " audit; none is claimed by the run.",
+    )
+    yield said(
+        *record.limits,
         title="what this run did not prove",
         lead="Read this before you rely on the rest.",
-        rows=[Row(text=one) for one in record.limits],
     )
     if record.problems:
-        rows = [Row(text=one) for one in record.problems]
-        yield Section(title="files of this run that could not be used", rows=rows)
+        yield said(*record.problems, title="files of this run that could not be used")
     yield from _training(record)
     yield from _artifacts(record)
     yield from _audit(record)
     drills = [drill_row(one, about=True) for one in record.drills]
     yield Section(title="drills", rows=drills, empty="No drill is recorded.", page_only=not drills)
-    yield from _ledger(record)
+    columns = ("#", "time (UTC)", "writer", "boundary", "decision", "event", "details")
+    ledger = record.ledger
+    for title, lines in (("refusals", ledger.refusals), ("last entries", ledger.last)):
+        if lines:
+            yield table(columns, map(_line, lines), title=f"ledger: {title}", page_only=True)
 
 
 def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
@@ -107,7 +118,7 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield from ((fact.name, fact.value) for fact in record.facts)
     expires = f", expires {trust.expires:%Y-%m-%d}" if trust.expires is not None else ""
     yield "trust root", f"{_proof(trust.proof)}  {trust.digest[:16]}{expires}".strip()
-    counts = ", ".join(f"{count} {name}" for name, count in ledger.counts.items())
+    counts = pairs((count, name) for name, count in ledger.counts.items())
     closed = "closed" if ledger.closed else "not closed"
     words = f"  {ledger.num_entries} entries ({counts}), {closed}" if counts else ""
     yield "ledger", f"{_proof(ledger.proof)}{words}"
@@ -120,66 +131,46 @@ def _proof(proof: Proof) -> str:
     return proof.state.value
 
 
-def _boundaries(record: RunRecord) -> Section:
-    ranks = sorted({point.rank for point in record.guard.points}) if record.guard else []
-    rows = [
-        Row(cells=(view.boundary, view.state, _why(view)), anchor=f"b-{view.boundary}")
-        for view in record.boundaries
-    ]
-    return Section(
-        title="trust boundaries",
-        lead="States are computed from the verified ledger, the signed statements and the recorded"
-        " audit; none is claimed by the run.",
-        columns=("boundary", "state", "why"),
-        rows=rows,
-        figure=partial(graphs.boundaries, record.boundaries, ranks),
-    )
-
-
 def _why(view: BoundaryView) -> str:
     """The reasons; what is open leads, for it may be the last of many."""
     return "; ".join([*([view.label] if view.state in _OPEN else []), *view.reasons]) or view.label
 
 
 def _training(record: RunRecord) -> Iterator[Section]:
-    metrics, seen = record.metrics, record.guard
-    rows = []
-    if metrics:
-        last = metrics[-1]
-        loss = _number(last.bits_per_byte)
-        rows.append(f"{last.step} steps, training loss {loss} bits/byte")
-        held_out = [point for point in metrics if point.val_bits_per_byte is not None]
-        rows += [
-            f"held-out {_number(point.val_bits_per_byte)} bits/byte; counting bytes gives"
-            f" {_number(point.unigram_bits)}, the byte before {_number(point.bigram_bits)}"
-            for point in held_out[-1:]
-        ]
-    if seen is not None:
-        refused = len(seen.refused_steps)
-        rows.append(f"{seen.num_steps} gradient steps judged, {refused} refused")
-        for one in seen.exclusions:
-            since = "" if one.since is None else f" since step {one.since}"
-            words = f"rank {one.rank} excluded{since} ({one.codes}): {one.outcome}"
-            rows.append(f"{words}; {one.evidence}; {one.effect}" if one.evidence else words)
-        rows.append(guard.budget_words(seen))
-    yield Section(
+    seen = record.guard
+    yield said(
+        *_trained(record),
         title="training",
         lead="Each rank publishes a small sketch of its gradient before the reduction; the guard"
         " compares the ranks with each other, with earlier steps, and with the reduced result.",
-        rows=[Row(text=one) for one in rows if one],
         empty="No metrics are recorded.",
-        figure=partial(_plots, record) if metrics or seen else None,
+        figure=partial(_plots, record) if record.metrics or seen else None,
     )
     if seen is not None and seen.timeline:
-        steps = [
-            ("" if one.step is None else str(one.step), one.what, one.why) for one in seen.timeline
-        ]
-        found = table(("step", "what", "why"), steps)
-        title = "what the guard did"
-        yield Section(title=title, columns=found.columns, rows=found.rows, page_only=True)
+        steps = [("" if e.step is None else e.step, e.what, e.why) for e in seen.timeline]
+        yield table(("step", "what", "why"), steps, title="what the guard did", page_only=True)
     if seen is not None and seen.reasons:
-        rows_ = [Row(text=one) for one in seen.reasons]
-        yield Section(title="refused steps", rows=rows_, page_only=True)
+        yield said(*seen.reasons, title="refused steps", page_only=True)
+
+
+def _trained(record: RunRecord) -> Iterator[str]:
+    seen = record.guard
+    for last in record.metrics[-1:]:
+        yield f"{last.step} steps, training loss {_number(last.bits_per_byte)} bits/byte"
+    held_out = [point for point in record.metrics if point.val_bits_per_byte is not None]
+    for last in held_out[-1:]:
+        yield (
+            f"held-out {_number(last.val_bits_per_byte)} bits/byte; counting bytes gives"
+            f" {_number(last.unigram_bits)}, the byte before {_number(last.bigram_bits)}"
+        )
+    if seen is None:
+        return
+    yield f"{seen.num_steps} gradient steps judged, {len(seen.refused_steps)} refused"
+    for one in seen.exclusions:
+        since = "" if one.since is None else f" since step {one.since}"
+        words = f"rank {one.rank} excluded{since} ({one.codes}): {one.outcome}"
+        yield f"{words}; {one.evidence}; {one.effect}" if one.evidence else words
+    yield guard.budget_words(seen)
 
 
 def _plots(record: RunRecord) -> str:
@@ -207,42 +198,36 @@ def _artifacts(record: RunRecord) -> Iterator[Section]:
         title="dataset and checkpoints",
         empty="Nothing is in the run directory.",
     )
-    yield Section(
-        title="statements",
-        columns=("name", "signed", "bytes", "judged", "refused", "dataset", "policy", "signer"),
-        rows=[
-            Row(
-                cells=(
-                    item.name,
-                    item.created,
-                    "" if item.num_bytes is None else f"{item.num_bytes:,}",
-                    str(item.num_judged),
-                    str(item.num_refused),
-                    item.dataset or _refused(item.proof) or _pairs(item.metadata),
-                    item.policy,
-                    ", ".join(item.proof.key_ids),
-                )
-            )
-            for item in items
-        ],
-        page_only=True,
-    )
-    yield Section(
+    statements = [
+        (
+            item.name,
+            item.created,
+            "" if item.num_bytes is None else f"{item.num_bytes:,}",
+            item.num_judged,
+            item.num_refused,
+            item.dataset or _refused(item.proof) or pairs(sorted(item.metadata.items())),
+            item.policy,
+            ", ".join(item.proof.key_ids),
+        )
+        for item in items
+    ]
+    columns = ("name", "signed", "bytes", "judged", "refused", "dataset", "policy", "signer")
+    yield table(columns, statements, title="statements", page_only=True)
+    verified = [
+        (
+            f"{one.path} ({one.purpose or one.kind})",
+            "verified" if one.ok else "refused",
+            one.digest,
+            one.num_files,
+            f"{one.num_bytes:,}",
+            "; ".join(one.problems) or "none",
+        )
+        for one in record.verifications
+    ]
+    yield table(
+        ("what", "result", "digest", "files", "bytes", "problems"),
+        verified,
         title="content verified",
-        columns=("what", "result", "digest", "files", "bytes", "problems"),
-        rows=[
-            Row(
-                cells=(
-                    f"{one.path} ({one.purpose or one.kind})",
-                    "verified" if one.ok else "refused",
-                    one.digest,
-                    str(one.num_files),
-                    f"{one.num_bytes:,}",
-                    "; ".join(one.problems) or "none",
-                )
-            )
-            for one in record.verifications
-        ],
         empty="No run of securetrain verify is recorded.",
         page_only=True,
     )
@@ -252,51 +237,32 @@ def _refused(proof: Proof) -> str:
     return f"{proof.code}: {proof.what}" if proof.state is ProofState.REFUSED else ""
 
 
-def _pairs(values: dict[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))
-
-
 def _audit(record: RunRecord) -> Iterator[Section]:
     audit = record.audit
     if audit is None:
         yield Section(title="preflight audit", empty="No audit is recorded.", page_only=True)
         return
-    counts = ", ".join(f"{count} {name}" for name, count in sorted(audit.counts.items()))
+    counts = pairs((count, name) for name, count in sorted(audit.counts.items()))
     yield said(counts, title="preflight audit")
-    yield Section(
-        title="findings of the audit",
-        rows=[
-            Row(
-                state=one.state,
-                name=one.check,
-                label=one.severity,
-                text=one.title,
-                source=one.reason,
-                fix=one.remediation if one.state in {State.FAIL, State.UNKNOWN} else "",
-                about=": ".join(filter(None, (one.subject, one.evidence))),
-            )
-            for one in audit.findings
-        ],
-        most=MAX_FINDINGS,
-    )
+    rows = [
+        Row(
+            state=one.state,
+            name=one.check,
+            label=one.severity,
+            text=one.title,
+            source=one.reason,
+            fix=one.remediation if one.state in {State.FAIL, State.UNKNOWN} else "",
+            about=": ".join(filter(None, (one.subject, one.evidence))),
+        )
+        for one in audit.findings
+    ]
+    yield Section(title="findings of the audit", rows=rows, most=MAX_FINDINGS)
 
 
-def _ledger(record: RunRecord) -> Iterator[Section]:
-    ledger = record.ledger
-    for title, lines in (("refusals", ledger.refusals), ("last entries", ledger.last)):
-        if lines:
-            yield Section(
-                title=f"ledger: {title}",
-                columns=("#", "time (UTC)", "writer", "boundary", "decision", "event", "details"),
-                rows=[Row(cells=_line(one)) for one in lines],
-                page_only=True,
-            )
-
-
-def _line(one: LedgerLine) -> tuple[str, ...]:
+def _line(one: LedgerLine) -> tuple[object, ...]:
     event = " ".join(filter(None, (one.event, one.code, one.subject)))
     time = f"{one.time:%H:%M:%S}"
-    return str(one.seq), time, one.writer, one.boundary, one.decision, event, one.details
+    return one.seq, time, one.writer, one.boundary, one.decision, event, one.details
 
 
 def _tiles(record: RunRecord) -> Iterator[Tile]:
@@ -417,20 +383,12 @@ def results(found: Sequence[object], problems: Collection[str]) -> Document:
 
 def followed(end: "Followed", run_dir: Path) -> Document:
     """The end of telling a run to trackers, and what they were not told."""
-    problem = end.problem
+    names = "tracker delivered undelivered problem"
     data = {
-        "trackers": [
-            {
-                "tracker": one.tracker,
-                "delivered": one.delivered,
-                "undelivered": one.undelivered,
-                "problem": one.problem,
-            }
-            for one in end.told
-        ],
+        "trackers": [picked(one, names) for one in end.told],
         "badLines": end.bad_lines,
         "ignored": end.ignored,
-        "refused": None if problem is None else problem.to_dict(),
+        "refused": None if end.problem is None else end.problem.to_dict(),
     }
     lines = []
     for one in end.told:

@@ -18,13 +18,14 @@ last signed checkpoint; no text is searched for them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from securetrain.artifacts.statement import GradientVerdict
 from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED, Boundary, Decision, State
 from securetrain.ledger import Ignored, LedgerEvent, events
+from securetrain.report.document import plural
 from securetrain.report.run.model import (
     ArtifactView,
     AuditView,
@@ -73,58 +74,17 @@ def judge(
         Boundary.CHECKPOINT: [checkpoint.proof for checkpoint in checkpoints],
     }
     return tuple(
-        _view(
-            _Evidence(
-                boundary=boundary,
-                ledger=ledger,
-                events=[event for event in events if event.boundary is boundary],
-                ignored=[line for line in ignored if line.boundary is boundary],
-                findings=_Findings.of(audit, boundary),
-                proofs=artifacts.get(boundary, []),
-                guarded=verified[-1] if verified and boundary is Boundary.GRADIENTS else None,
-            )
-        )
+        _Evidence(
+            boundary=boundary,
+            ledger=ledger,
+            events=[event for event in events if event.boundary is boundary],
+            ignored=[line for line in ignored if line.boundary is boundary],
+            findings=[f for f in audit.findings if f.boundary is boundary] if audit else [],
+            proofs=artifacts.get(boundary, []),
+            guarded=verified[-1] if verified and boundary is Boundary.GRADIENTS else None,
+        ).judged()
         for boundary in Boundary
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Findings:
-    """The findings of the audit at one boundary."""
-
-    failed: Sequence[FindingView] = ()
-    undecided: Sequence[FindingView] = ()
-    waived: Sequence[FindingView] = ()
-    num_passed: int = 0
-    """Checks that passed for every subject."""
-
-    @classmethod
-    def of(cls, audit: AuditView | None, boundary: Boundary) -> "_Findings":
-        found = [f for f in audit.findings if f.boundary is boundary] if audit else []
-        failed = [f for f in found if f.state is State.FAIL]
-        undecided = [f for f in found if f.state is State.UNKNOWN]
-        waived = [f for f in found if f.state is State.WAIVED]
-        passed = {f.check for f in found if f.state is State.PASS}
-        not_passed = {f.check for f in (*failed, *undecided, *waived)}
-        return cls(
-            failed=failed,
-            undecided=undecided,
-            waived=waived,
-            num_passed=len(passed - not_passed),
-        )
-
-    @property
-    def are_open(self) -> bool:
-        return bool(self.failed or self.undecided or self.waived)
-
-    @property
-    def reasons(self) -> list[str]:
-        passed = self.num_passed
-        return [
-            *([f"audit: {count(passed, 'check')} passed"] if passed else []),
-            *(f"audit: {f.check} {f.state} ({f.severity}): {f.title}" for f in self.failed),
-            *(f"audit: {f.check} {f.state}: {f.title}" for f in (*self.undecided, *self.waived)),
-        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,127 +95,103 @@ class _Evidence:
     ledger: Proof
     events: Sequence[LedgerEvent]
     ignored: Sequence[Ignored]
-    findings: _Findings
+    findings: Sequence[FindingView]
+    """Of the audit."""
     proofs: Sequence[Proof]
     guarded: ArtifactView | None
     """The last verified checkpoint, at the boundary of the gradients."""
 
-    @property
-    def bad(self) -> list[Proof]:
-        return [proof for proof in self.proofs if proof.state is ProofState.REFUSED]
+    def judged(self) -> BoundaryView:
+        """The state, its label and its reasons, of which the last are counted."""
+        state, label = self._state()
+        reasons = list(dict.fromkeys(self._reasons(state)))
+        more = len(reasons) - _MAX_REASONS + 1
+        return BoundaryView(
+            boundary=self.boundary,
+            state=state,
+            label=label,
+            reasons=tuple(reasons if more < 2 else [*reasons[:-more], f"and {more} more"]),
+            labels=self._labels(),
+            num_allowed=self._num(Decision.ALLOW),
+            num_refused=self._num(Decision.REFUSE),
+        )
 
-    @property
-    def num_good(self) -> int:
-        return sum(proof.state is ProofState.VERIFIED for proof in self.proofs)
+    def _state(self) -> tuple[BoundaryState, str]:
+        """The rules, in order."""
+        refused, of_the_run = self._num(Decision.REFUSE), self._num(Decision.ALLOW)
+        of_the_run += len(self._proven(ProofState.VERIFIED))
+        failed, unknown, waived = map(self._found, (State.FAIL, State.UNKNOWN, State.WAIVED))
+        if refused or self._proven(ProofState.REFUSED):
+            label = f"{refused} refused" if refused else "signature refused"
+            return BoundaryState.REFUSED, label
+        if self.ledger.state is ProofState.REFUSED:
+            return BoundaryState.UNKNOWN, "ledger not valid"
+        if of_the_run or self._num_passed():
+            if self._labels() or failed or unknown or waived or self.ignored:
+                return BoundaryState.PARTIAL, self._open_label()
+            if self.boundary in _OF_THE_RUN and not of_the_run:
+                return BoundaryState.PARTIAL, "settings only"
+            return BoundaryState.CHECKED, "checked"
+        if failed or unknown or self.events or self.ignored:
+            return BoundaryState.UNKNOWN, self._open_label()
+        return BoundaryState.NOT_CROSSED, "not recorded"
 
-    def num(self, decision: Decision) -> int:
+    def _open_label(self) -> str:
+        failed, unknown = self._found(State.FAIL), self._found(State.UNKNOWN)
+        for label in self._labels()[:1]:
+            short = label.split(" (", maxsplit=1)[0]
+            return short if label in {UNATTESTED, TEST_ONLY} else short.lower()
+        if failed:
+            return f"{plural(len(failed), 'finding')} open"
+        if unknown:
+            return f"{len(unknown)} not decided"
+        return f"{len(self.ignored)} ignored" if self.ignored else "noted, not judged"
+
+    def _reasons(self, state: BoundaryState) -> Iterator[str]:
+        yield from (f"{proof.code}: {proof.what}" for proof in self._proven(ProofState.REFUSED))
+        refused = [event for event in self.events if isinstance(event, events.Refused)]
+        yield from (f"refused: {one.NAME} {one.code} {one.what}".strip() for one in refused)
+        yield from map(str, self.ignored)
+        # each kind of thing that was let through, in the order of the ledger
+        others = (type(event) for event in self.events if not isinstance(event, events.Refused))
+        for kind, times in Counter(others).items():
+            verb = "allowed" if kind.DECISION is Decision.ALLOW else "noted"
+            yield f"{verb}: {kind.NAME}" + (f" x {times}" if times > 1 else "")
+        if (one := self.guarded) is not None:
+            yield (
+                f"{one.verdict}: {one.num_judged} steps judged, {one.num_refused} refused, says the"
+                f" signed statement of {one.name}"
+            )
+        if proven := len(self._proven(ProofState.VERIFIED)):
+            yield f"{plural(proven, 'signature')} verified for this report"
+        if passed := self._num_passed():
+            yield f"audit: {plural(passed, 'check')} passed"
+        for found in (State.FAIL, State.UNKNOWN, State.WAIVED):
+            for one in self._found(found):
+                weight = f" ({one.severity})" if found is State.FAIL else ""
+                yield f"audit: {one.check} {one.state}{weight}: {one.title}"
+        yield from self._labels()
+        if self.ledger.state is ProofState.REFUSED and state is not BoundaryState.REFUSED:
+            yield f"the ledger does not verify: {self.ledger.code}"
+
+    def _labels(self) -> tuple[str, ...]:
+        """The honest labels, each once."""
+        found = [label for event in self.events for label in event.labels]
+        if self.guarded is not None and self.guarded.verdict == UNWATCHED:
+            found.append(_UNWATCHED_LABEL)
+        return tuple(dict.fromkeys(found))
+
+    def _num(self, decision: Decision) -> int:
         return sum(event.DECISION is decision for event in self.events)
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        unwatched = self.guarded is not None and self.guarded.verdict == UNWATCHED
-        return (*labels_of(self.events), *([_UNWATCHED_LABEL] if unwatched else []))
+    def _proven(self, state: ProofState) -> list[Proof]:
+        return [proof for proof in self.proofs if proof.state is state]
 
-    @property
-    def is_settings_alone(self) -> bool:
-        """True when the audit passed, and nothing of the run itself was checked."""
-        return self.boundary in _OF_THE_RUN and not self.num(Decision.ALLOW) and not self.num_good
+    def _found(self, state: State) -> list[FindingView]:
+        return [finding for finding in self.findings if finding.state is state]
 
-    @property
-    def was_let_through(self) -> bool:
-        return bool(self.num(Decision.ALLOW) or self.num_good or self.findings.num_passed)
-
-
-def _view(evidence: _Evidence) -> BoundaryView:
-    state, label = _state(evidence)
-    return BoundaryView(
-        boundary=evidence.boundary,
-        state=state,
-        label=label,
-        reasons=_shorten(_reasons(evidence, state)),
-        labels=evidence.labels,
-        num_allowed=evidence.num(Decision.ALLOW),
-        num_refused=evidence.num(Decision.REFUSE),
-    )
-
-
-def _state(evidence: _Evidence) -> tuple[BoundaryState, str]:
-    """The rules, in order."""
-    findings, refused = evidence.findings, evidence.num(Decision.REFUSE)
-    if evidence.bad or refused:
-        label = f"{refused} refused" if refused else "signature refused"
-        return BoundaryState.REFUSED, label
-    if evidence.ledger.state is ProofState.REFUSED:
-        return BoundaryState.UNKNOWN, "ledger not valid"
-    if evidence.was_let_through:
-        if evidence.labels or findings.are_open or evidence.ignored:
-            return BoundaryState.PARTIAL, _open_label(evidence)
-        if evidence.is_settings_alone:
-            return BoundaryState.PARTIAL, "settings only"
-        return BoundaryState.CHECKED, "checked"
-    if findings.failed or findings.undecided or evidence.events or evidence.ignored:
-        return BoundaryState.UNKNOWN, _open_label(evidence)
-    return BoundaryState.NOT_CROSSED, "not recorded"
-
-
-def _reasons(evidence: _Evidence, state: BoundaryState) -> list[str]:
-    guarded, good, proof = evidence.guarded, evidence.num_good, evidence.ledger
-    reasons = [f"{p.code}: {p.what}" for p in evidence.bad]
-    reasons += [_refusal(event) for event in evidence.events if isinstance(event, events.Refused)]
-    reasons += [str(line) for line in evidence.ignored]
-    reasons += _allowed(evidence.events)
-    if guarded is not None:
-        reasons.append(
-            f"{guarded.verdict}: {guarded.num_judged} steps judged, {guarded.num_refused} refused,"
-            f" says the signed statement of {guarded.name}"
-        )
-    reasons += [f"{count(good, 'signature')} verified for this report"] if good else []
-    reasons += [*evidence.findings.reasons, *evidence.labels]
-    if proof.state is ProofState.REFUSED and state is not BoundaryState.REFUSED:
-        reasons.append(f"the ledger does not verify: {proof.code}")
-    return reasons
-
-
-def labels_of(said: Iterable[LedgerEvent]) -> tuple[str, ...]:
-    """The honest labels of events, each once."""
-    return tuple(dict.fromkeys(label for event in said for label in event.labels))
-
-
-def count(number: int, noun: str) -> str:
-    """A number and its noun, in the plural where it is one."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _open_label(evidence: _Evidence) -> str:
-    labels, findings = evidence.labels, evidence.findings
-    if labels:
-        short = labels[0].split(" (", maxsplit=1)[0]
-        return short if labels[0] in {UNATTESTED, TEST_ONLY} else short.lower()
-    if findings.failed:
-        return f"{count(len(findings.failed), 'finding')} open"
-    if findings.undecided:
-        return f"{len(findings.undecided)} not decided"
-    if evidence.ignored:
-        return f"{len(evidence.ignored)} ignored"
-    return "noted, not judged"
-
-
-def _allowed(said: Iterable[LedgerEvent]) -> list[str]:
-    """Count each kind of thing that was let through, in the order of the ledger."""
-    verbs = {Decision.ALLOW: "allowed", Decision.OBSERVE: "noted"}
-    kinds = Counter(type(event) for event in said if not isinstance(event, events.Refused))
-    return [
-        f"{verbs[kind.DECISION]}: {kind.NAME}" + (f" x {times}" if times > 1 else "")
-        for kind, times in kinds.items()
-    ]
-
-
-def _refusal(event: events.Refused) -> str:
-    return f"refused: {event.NAME} {event.code} {event.what}".strip()
-
-
-def _shorten(reasons: list[str]) -> tuple[str, ...]:
-    reasons = list(dict.fromkeys(reasons))
-    if len(reasons) <= _MAX_REASONS:
-        return tuple(reasons)
-    return (*reasons[: _MAX_REASONS - 1], f"and {len(reasons) - _MAX_REASONS + 1} more")
+    def _num_passed(self) -> int:
+        """The number of checks that passed for every subject."""
+        decided = {State.PASS, State.NOT_APPLICABLE}
+        open_ = {finding.check for finding in self.findings if finding.state not in decided}
+        return len({one.check for one in self._found(State.PASS)} - open_)

@@ -15,7 +15,8 @@ Rules:
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -32,6 +33,18 @@ from securetrain.report.run.model import (
 
 _STEP: Final = re.compile(r"step (\d{1,18})\b")
 MAX_TIMELINE: Final = 200
+_TIMELINE: Final[Mapping[type[LedgerEvent], tuple[str, str]]] = {
+    events.StepRefused: ("step refused", "{0.code} {0.what}"),
+    events.StepSettled: ("step reduced again", "{0.codes} {0.reason}"),
+    events.RankExcluded: ("rank {0.rank} excluded ({0.effect})", "{0.evidence}"),
+    events.RankReadmitted: ("rank {0.rank} counts again", ""),
+    events.RankSuspected: ("rank {0.rank} reported to the rendezvous", "{0.cause}"),
+    events.RolledBack: ("back to step {0.to}", "without rank {0.ranks}"),
+    events.RollbackImpossible: ("no checkpoint to go back to", "rank {0.ranks}"),
+    events.RunHalted: ("run halted", "{0.code} {0.what}"),
+    events.GradientsNotWatched: ("gradients: NOT WATCHED", "{0.reason}"),
+}
+"""What the guard did, by the word of the ledger: what, and why."""
 
 
 class _Score(msgspec.Struct, frozen=True):
@@ -83,16 +96,7 @@ def view(
     exclusions = _exclusions(said)
     limit = max((score.limit for _, score in scores if score.limit), default=None)
     return GuardView(
-        points=tuple(
-            RankPoint(
-                step=step,
-                rank=score.rank,
-                norm=score.norm,
-                evidence=score.evidence,
-                cosine=score.cosine,
-            )
-            for step, score in scores
-        ),
+        points=tuple(_point(step, one) for step, one in scores),
         layers=tuple(
             LayerPoint(step=step.step, group=one.group, rank=one.rank, evidence=one.evidence)
             for step in steps
@@ -112,8 +116,13 @@ def view(
         num_rank_steps=len(scores),
         budget=None if settings is None else settings.budget,
         exclusions=exclusions,
-        timeline=_timeline(said),
+        timeline=tuple(islice(_timeline(said), MAX_TIMELINE)),
     )
+
+
+def _point(step: int, one: _Score) -> RankPoint:
+    norm, evidence, cosine = one.norm, one.evidence, one.cosine
+    return RankPoint(step=step, rank=one.rank, norm=norm, evidence=evidence, cosine=cosine)
 
 
 def _peak(
@@ -125,71 +134,44 @@ def _peak(
 
 
 def _exclusions(said: Sequence[LedgerEvent]) -> tuple[ExclusionView, ...]:
-    """Every exclusion, and what came of it, in the order in which they began."""
+    """Every exclusion, and what came of it, in the order in which they began.
+
+    What is said of a rank that never was excluded is in the timeline alone.
+    """
     found: list[ExclusionView] = []
     for event in said:
         match event:
-            case events.RankExcluded():
+            case events.RankExcluded(rank=rank, codes=codes, evidence=evidence, effect=effect):
+                since = _step(event.subject)
                 found.append(
                     ExclusionView(
-                        rank=event.rank,
-                        since=_step(event.subject),
-                        codes=event.codes,
-                        evidence=event.evidence,
-                        effect=event.effect,
+                        rank=rank, since=since, codes=codes, evidence=evidence, effect=effect
                     )
                 )
             case events.RankReadmitted():
-                _amend(found, event.rank, until=_step(event.subject))
+                _amend(found, [event.rank], until=_step(event.subject))
             case events.RolledBack():
-                for rank in _ranks(event.ranks):
-                    _amend(found, rank, rolled_back_to=event.to)
+                ranks = [int(word) for word in event.ranks.split(", ") if word.isdigit()]
+                _amend(found, ranks, rolled_back_to=event.to)
             case events.RankSuspected():
-                _amend(found, event.rank, reported=event.cause)
+                _amend(found, [event.rank], reported=event.cause)
             case _:
                 pass
     return tuple(found)
 
 
-def _amend(found: list[ExclusionView], rank: int, **changes: object) -> None:
-    """Add to the last exclusion of a rank; what is said of a rank that never was excluded is in
-    the timeline alone.
-    """
-    for place in range(len(found) - 1, -1, -1):
-        if found[place].rank == rank:
-            found[place] = msgspec.structs.replace(found[place], **changes)
-            return
+def _amend(found: list[ExclusionView], ranks: Sequence[int], **changes: object) -> None:
+    """Add to the last exclusion of each rank."""
+    places = {one.rank: place for place, one in enumerate(found)}
+    for place in (places[rank] for rank in ranks if rank in places):
+        found[place] = msgspec.structs.replace(found[place], **changes)
 
 
-def _timeline(said: Sequence[LedgerEvent]) -> tuple[TimelineEntry, ...]:
-    entries = [entry for event in said if (entry := _entry(event)) is not None]
-    return tuple(entries[:MAX_TIMELINE])
-
-
-def _entry(event: LedgerEvent) -> TimelineEntry | None:
-    what, why = "", ""
-    match event:
-        case events.StepRefused():
-            what, why = "step refused", f"{event.code} {event.what}"
-        case events.StepSettled():
-            what, why = "step reduced again", f"{event.codes} {event.reason}"
-        case events.RankExcluded():
-            what, why = f"rank {event.rank} excluded ({event.effect})", event.evidence
-        case events.RankReadmitted():
-            what = f"rank {event.rank} counts again"
-        case events.RankSuspected():
-            what, why = f"rank {event.rank} reported to the rendezvous", event.cause
-        case events.RolledBack():
-            what, why = f"back to step {event.to}", f"without rank {event.ranks}"
-        case events.RollbackImpossible():
-            what, why = "no checkpoint to go back to", f"rank {event.ranks}"
-        case events.RunHalted():
-            what, why = "run halted", f"{event.code} {event.what}"
-        case events.GradientsNotWatched():
-            what, why = "gradients: NOT WATCHED", event.reason
-        case _:
-            return None
-    return TimelineEntry(step=_step(event.subject), what=what, why=why)
+def _timeline(said: Sequence[LedgerEvent]) -> Iterator[TimelineEntry]:
+    for event in said:
+        if type(event) in _TIMELINE:
+            what, why = (words.format(event) for words in _TIMELINE[type(event)])
+            yield TimelineEntry(step=_step(event.subject), what=what, why=why)
 
 
 def expected_false_alarms(view: GuardView) -> float | None:
@@ -202,28 +184,22 @@ def budget_words(view: GuardView) -> str:
     allowed = expected_false_alarms(view)
     if allowed is None or view.limit is None:
         return ""
-    reached = view.peak * view.limit
-    words = (
-        f"{view.num_rank_steps:,} rank-steps were judged, for which a budget of"
-        f" {view.budget:g} in a million allows {allowed:.2g} false exclusions. The strongest"
-        f" evidence against a rank that was never excluded is ln E {reached:.1f} of"
-        f" {view.limit:.1f} ({view.peak:.0%} of the limit)"
-    )
+    reached, chance = view.peak * view.limit, ""
     if reached > 0:
-        words += (
+        chance = (
             f": an honest rank gets there by chance at most once in {math.exp(reached):,.0f}"
             " rank-steps"
         )
     return (
-        f"{words}. What stays below the limit is not proven honest: a lie that is small enough, or"
-        " that moves from rank to rank, is not found by any of these tests."
+        f"{view.num_rank_steps:,} rank-steps were judged, for which a budget of"
+        f" {view.budget:g} in a million allows {allowed:.2g} false exclusions. The strongest"
+        f" evidence against a rank that was never excluded is ln E {reached:.1f} of"
+        f" {view.limit:.1f} ({view.peak:.0%} of the limit){chance}. What stays below the limit is"
+        " not proven honest: a lie that is small enough, or that moves from rank to rank, is not"
+        " found by any of these tests."
     )
 
 
 def _step(subject: str) -> int | None:
     found = _STEP.match(subject)
     return int(found[1]) if found else None
-
-
-def _ranks(text: str) -> list[int]:
-    return [int(word) for word in text.split(", ") if word.isdigit()]

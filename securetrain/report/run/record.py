@@ -14,17 +14,18 @@ Rules, in order:
 
 import hashlib
 import re
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from securetrain.artifacts import STATEMENT, Kind
 from securetrain.artifacts.lineage import quarantine
-from securetrain.artifacts.statement import CheckpointPredicate, Opened, open_statement
+from securetrain.artifacts.statement import CheckpointPredicate, open_statement
 from securetrain.core import ExitCode, RunDir
-from securetrain.core.errors import SecureTrainError, UsageError
+from securetrain.core.errors import IdentityError, SecureTrainError, UsageError
 from securetrain.core.vocabulary import Decision, NetworkProfile, degraded_label
 from securetrain.identity.trust import LIMIT as TRUST_LIMIT
 from securetrain.identity.trust import TrustRole, TrustRoot
@@ -55,6 +56,8 @@ STATEMENT_LIMIT: Final = 64 << 20
 MAX_LINES: Final = 60
 """Entries of the ledger that a report shows; all are counted."""
 MAX_CHECKPOINTS: Final = 200
+
+T = TypeVar("T")
 
 
 class _AuditFile(msgspec.Struct, frozen=True):
@@ -181,55 +184,66 @@ def read_run(root: Path, now: datetime) -> RunRecord:
 
 def _trust(reader: Reader, run: RunDir, now: datetime) -> tuple[TrustRoot | None, TrustView]:
     data = reader.data(run.trust, TRUST_LIMIT)
-    if data is None:
-        return None, TrustView(proof=Proof(what="no trust root in the run directory"))
-    digest = hashlib.sha256(data).hexdigest()
-    try:
-        trust = TrustRoot.parse(data, now, run.trust.name)
-    except SecureTrainError as error:
-        return None, TrustView(proof=_refused(error), digest=digest)
+    missing = Proof(what="no trust root in the run directory")
+    trust, proof = _proven(data, missing, lambda raw: TrustRoot.parse(raw, now, run.trust.name))
+    digest = hashlib.sha256(data).hexdigest() if data is not None else ""
+    if trust is None:
+        return None, TrustView(proof=proof, digest=digest)
     roles = {role.value: tuple(trust.keys_for(role)) for role in TrustRole}
-    return trust, TrustView(
-        proof=Proof(
-            state=ProofState.VERIFIED, key_ids=tuple(sorted(trust.keys_for(TrustRole.ROOT)))
-        ),
-        digest=digest,
-        expires=trust.document.expires,
-        roles=roles,
-    )
+    proof = _verified(trust.keys_for(TrustRole.ROOT))
+    return trust, TrustView(proof=proof, digest=digest, expires=trust.document.expires, roles=roles)
+
+
+def _proven(
+    data: bytes | None, missing: Proof, parse: Callable[[bytes], T]
+) -> tuple[T | None, Proof]:
+    """The content of signed bytes, where they verify, and the proof."""
+    if data is None:
+        return None, missing
+    try:
+        return parse(data), Proof(state=ProofState.VERIFIED)
+    except SecureTrainError as error:
+        return None, _refused(error)
+
+
+def _verified(key_ids: Iterable[str]) -> Proof:
+    return Proof(state=ProofState.VERIFIED, key_ids=tuple(sorted(set(key_ids))))
+
+
+def _refused(error: SecureTrainError) -> Proof:
+    return Proof(state=ProofState.REFUSED, code=error.code, what=error.what)
+
+
+def _needed(trust: TrustRoot | None) -> TrustRoot:
+    if trust is None:
+        raise IdentityError("ST-IDEN-007", "no valid trust root to check it by")
+    return trust
 
 
 def _ledger(
     reader: Reader, run: RunDir, trust: TrustRoot | None
 ) -> tuple[Reading | None, LedgerView]:
-    data = reader.data(run.ledger, LINES_LIMIT)
-    if data is None:
-        missing = Proof(what="no ledger in the run directory")
-        return None, LedgerView(proof=missing)
-    if trust is None:
-        proof = Proof(
-            state=ProofState.REFUSED, code="ST-IDEN-007", what="no valid trust root to check it by"
-        )
+    said, proof = _proven(
+        reader.data(run.ledger, LINES_LIMIT),
+        Proof(what="no ledger in the run directory"),
+        lambda data: read_ledger(data, _needed(trust), where=run.ledger.name),
+    )
+    if said is None:
         return None, LedgerView(proof=proof)
-    try:
-        said = read_ledger(data, trust, where=run.ledger.name)
-    except SecureTrainError as error:
-        return None, LedgerView(proof=_refused(error))
     entries = said.verified.entries
-    signers = tuple(sorted({entry.keyid for entry in entries}))
     lines = [_line(recorded.entry) for recorded in said.recorded]
-    ignored = tuple(map(str, said.ignored))
-    for line in ignored[:MAX_LINES]:
+    ignored = tuple(map(str, said.ignored[:MAX_LINES]))
+    for line in ignored:
         reader.problem(run.ledger, line)
     return said, LedgerView(
-        proof=Proof(state=ProofState.VERIFIED, key_ids=signers),
+        proof=_verified(entry.keyid for entry in entries),
         closed=said.closed,
         head=said.verified.head,
         num_entries=len(entries),
         counts={d: sum(line.decision is d for line in lines) for d in Decision},
         refusals=tuple(line for line in lines if line.decision is Decision.REFUSE)[:MAX_LINES],
         last=tuple(lines[-MAX_LINES:]),
-        ignored=ignored[:MAX_LINES],
+        ignored=ignored,
         names_writers=said.names_writers,
     )
 
@@ -252,10 +266,8 @@ def _line(entry: Entry) -> LedgerLine:
 
 
 def _policy(reader: Reader, run: RunDir) -> LoadedPolicy | None:
-    if not run.resolved_policy.exists():
-        return None
     try:
-        return load_resolved(run.resolved_policy)
+        return load_resolved(run.resolved_policy) if run.resolved_policy.exists() else None
     except SecureTrainError as error:
         reader.problem(run.resolved_policy, error.what)
         return None
@@ -264,10 +276,8 @@ def _policy(reader: Reader, run: RunDir) -> LoadedPolicy | None:
 def _policy_view(loaded: LoadedPolicy | None) -> PolicyView | None:
     if loaded is None:
         return None
-    metadata = loaded.policy.metadata
-    return PolicyView(
-        id=metadata.id, version=metadata.version, title=metadata.title, digest=loaded.digest
-    )
+    said = loaded.policy.metadata
+    return PolicyView(id=said.id, version=said.version, title=said.title, digest=loaded.digest)
 
 
 def _audit(reader: Reader, run: RunDir) -> AuditView | None:
@@ -307,69 +317,48 @@ def _artifact(
     if not folder.is_dir():
         return None
     name = folder.name
-    data = reader.data(folder / STATEMENT, STATEMENT_LIMIT)
-    if data is None:
-        proof = Proof(state=ProofState.REFUSED, code=kind.code(100), what="it has no statement")
+    opened, proof = _proven(
+        reader.data(folder / STATEMENT, STATEMENT_LIMIT),
+        Proof(state=ProofState.REFUSED, code=kind.code(100), what="it has no statement"),
+        lambda data: open_statement(data, kind, _needed(trust), f"{name}/{STATEMENT}"),
+    )
+    if opened is None:
         return ArtifactView(name=name, proof=proof)
-    if trust is None:
-        proof = Proof(
-            state=ProofState.REFUSED, code="ST-IDEN-007", what="no valid trust root to check it by"
-        )
-        return ArtifactView(name=name, proof=proof)
-    try:
-        opened = open_statement(data, kind, trust, f"{name}/{STATEMENT}")
-    except SecureTrainError as error:
-        return ArtifactView(name=name, proof=_refused(error))
-    view = _artifact_view(name, opened)
-    for problem in quarantine.check(folder, opened, trust):
-        view = msgspec.structs.replace(view, proof=_refused(problem.error(name)))
-    return view
-
-
-def _artifact_view(name: str, opened: Opened) -> ArtifactView:
-    proof = Proof(state=ProofState.VERIFIED, key_ids=tuple(sorted(opened.key_ids)))
-    said = opened.predicate
-    created = said.created.strftime("%Y-%m-%d %H:%M:%S UTC")
-    num_bytes = sum(file.size for file in said.files)
-    if not isinstance(said, CheckpointPredicate):
-        return ArtifactView(
-            name=said.name or name,
-            proof=proof,
-            digest=opened.digest,
-            created=created,
-            num_bytes=num_bytes,
-            metadata=dict(said.metadata),
-        )
-    record = said.gradients
-    return ArtifactView(
+    proof, said = _verified(opened.key_ids), opened.predicate
+    for problem in quarantine.check(folder, opened, _needed(trust)):
+        proof = _refused(problem.error(name))
+    view = ArtifactView(
         name=name,
         proof=proof,
         digest=opened.digest,
+        created=said.created.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        num_bytes=sum(file.size for file in said.files),
+    )
+    if not isinstance(said, CheckpointPredicate):
+        own = dict(said.metadata)
+        return msgspec.structs.replace(view, name=said.name or name, metadata=own)
+    return msgspec.structs.replace(
+        view,
         step=said.step,
-        created=created,
-        verdict=record.verdict.value,
-        num_judged=record.judged,
-        num_refused=record.refused,
+        verdict=said.gradients.verdict.value,
+        num_judged=said.gradients.judged,
+        num_refused=said.gradients.refused,
         dataset=said.dataset.digest,
         policy=said.policy.digest,
         parents=tuple(parent.digest for parent in said.parents),
-        num_bytes=num_bytes,
     )
 
 
 def _checkpoints(reader: Reader, run: RunDir, trust: TrustRoot | None) -> tuple[ArtifactView, ...]:
-    if not run.checkpoints.is_dir():
-        return ()
     folders = sorted(
         folder
-        for folder in run.checkpoints.iterdir()
+        for folder in (run.checkpoints.iterdir() if run.checkpoints.is_dir() else ())
         if folder.is_dir() and not folder.is_symlink() and ".tmp-" not in folder.name
     )
     if len(folders) > MAX_CHECKPOINTS:
         reader.problem(run.checkpoints, f"only the last {MAX_CHECKPOINTS} are shown")
-    views = [
-        _artifact(reader, folder, Kind.CHECKPOINT, trust) for folder in folders[-MAX_CHECKPOINTS:]
-    ]
+    shown = folders[-MAX_CHECKPOINTS:]
+    views = (_artifact(reader, folder, Kind.CHECKPOINT, trust) for folder in shown)
     return tuple(view for view in views if view is not None)
 
 
@@ -417,28 +406,17 @@ def exit_code_of(record: RunRecord) -> ExitCode:
     """4 when something signed does not verify or a file is malformed, 1 when the run or a drill
     failed, else 0. A checkpoint that the run itself has set aside is no failure of the run.
     """
-    proofs = [
-        record.trust.proof,
-        record.ledger.proof,
-        *(checkpoint.proof for checkpoint in record.checkpoints),
-        *([record.dataset.proof] if record.dataset else []),
-    ]
-    refused = [
-        proof
-        for proof in proofs
-        if proof.state is ProofState.REFUSED and proof.code != "ST-CKPT-160"  # set aside by itself
-    ]
-    if record.problems or refused:
+    signed = [record.trust, record.ledger, record.dataset, *record.checkpoints]
+    proofs = [one.proof for one in signed if one is not None]
+    set_aside = "ST-CKPT-160"
+    if record.problems or any(
+        proof.state is ProofState.REFUSED and proof.code != set_aside for proof in proofs
+    ):
         return ExitCode.INTEGRITY
-    if record.outcome_ok is False or not all(drill.ok for drill in record.drills):
-        return ExitCode.FAILURE
-    return ExitCode.OK
+    failed = record.outcome_ok is False or not all(drill.ok for drill in record.drills)
+    return ExitCode.FAILURE if failed else ExitCode.OK
 
 
 def _time(text: str) -> str:
     """RFC 3339 without the fraction of a second, for people."""
     return re.sub(r"T(\d\d:\d\d:\d\d)(\.\d+)?Z$", r" \1 UTC", text)
-
-
-def _refused(error: SecureTrainError) -> Proof:
-    return Proof(state=ProofState.REFUSED, code=error.code, what=error.what)
