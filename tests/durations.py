@@ -27,6 +27,8 @@ from typing import Any, Final
 
 import pytest
 
+from securetrain.core.files import write_atomic
+
 KEPT = Path(__file__).with_suffix(".json")
 ROOT: Final = KEPT.parent.parent
 PROPERTY = "cpu"
@@ -213,7 +215,7 @@ class Durations:
             return
         kept = read(KEPT)
         if self.keep:
-            KEPT.write_text(written(merged(kept, self.found, self.costs)))
+            write_atomic(KEPT, written(merged(kept, self.found, self.costs)).encode())
             return
         for name, now, then in grown(self.found, kept["files"]):
             terminalreporter.write_line(

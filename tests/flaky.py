@@ -33,6 +33,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from securetrain.core.files import write_atomic
+
 HISTORY: Final = Path(__file__).with_suffix(".json")
 MOST: Final = 20
 """Tests that may run again; where more fail, it is no matter of waits."""
@@ -153,7 +155,7 @@ class Flaky:
             {"date": self.date, "commit": head, "test": test, "error": error}
             for test, error in self.found
         ]
-        self.history.write_text(json.dumps(entries, indent=1) + "\n")
+        write_atomic(self.history, (json.dumps(entries, indent=1) + "\n").encode())
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.found:

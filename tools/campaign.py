@@ -32,6 +32,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from securetrain.core.files import write_atomic
 from tools.campaigns import Campaign, Missed
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -130,9 +131,7 @@ def run(campaign: Campaign, record: dict[str, Any], out: Path) -> int:
 
 def _write(record: dict[str, Any], out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_suffix(".tmp")
-    temporary.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
-    temporary.replace(out)
+    write_atomic(out, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from securetrain.core.files import write_atomic
 from tools.compatibility import RESULTS, ROOT, section_of
 
 FILES: Final = ROOT / "tests" / "integrations" / "environments"
@@ -183,7 +184,7 @@ def forget(environment: Environment, why: str = "") -> None:
     if why:
         one["absent"] = why
     kept.setdefault(section_of(environment.name), {})[environment.name] = one
-    RESULTS.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", "utf-8")
+    write_atomic(RESULTS, (json.dumps(kept, indent=2, sort_keys=True) + "\n").encode())
 
 
 def tested(environment: Environment) -> int:

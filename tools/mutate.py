@@ -52,6 +52,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from securetrain.core.files import write_atomic
 from tools.campaign import commit
 from tools.mutants import EQUIVALENT, MODULES
 
@@ -329,9 +330,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             "tests": sorted(map(str, near)),
             "seconds": round(time.monotonic() - started),
         }
-        options.keep.write_text(
-            json.dumps(about | record(modules, planned, fates), indent=2, sort_keys=True) + "\n"
-        )
+        kept = json.dumps(about | record(modules, planned, fates), indent=2, sort_keys=True)
+        write_atomic(options.keep, f"{kept}\n".encode())
     return summary(modules, planned, fates)
 
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from securetrain.core.files import write_atomic
+
 SHRINK: Final = "python -m tools.gates --shrink"
 Listed: TypeAlias = Mapping[str, Mapping[str, int]]
 """Gate -> place -> number, which is 1 where the violation has none."""
@@ -103,7 +105,7 @@ def read(text: str) -> Listed:
 
 def write(path: Path, listed: Listed) -> None:
     """Write the list, a line a violation, so that two branches seldom touch the same line."""
-    path.write_text(json.dumps(listed, indent=0, sort_keys=True) + "\n", "utf-8")
+    write_atomic(path, (json.dumps(listed, indent=0, sort_keys=True) + "\n").encode())
 
 
 def _moved(gone: Iterable[str], new: Iterable[str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from securetrain.core.files import write_atomic
 from tools.gates.tree import Source, Tree
 from tools.gates.violations import Fault
 
@@ -41,7 +42,7 @@ class Budgets:
     def write(self, path: Path) -> None:
         """Write the file."""
         found = {"raised": list(self.raised), "rooms": dict(sorted(self.rooms.items()))}
-        path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        write_atomic(path, (json.dumps(found, indent=1) + "\n").encode())
 
 
 def read(tree: Tree) -> Budgets:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from securetrain.core.files import write_atomic
 from tools.gates.tree import ROOT, Tree
 from tools.gates.violations import Fault
 
@@ -105,7 +106,7 @@ def main() -> None:
         "# python -m tools.gates.rules.words. A new word goes to the vocabulary page.\n"
     )
     lines = textwrap.wrap(" ".join(sorted(found - BANNED)), 100)
-    BORROWED.write_text(head + "\n".join(lines) + "\n", "utf-8")
+    write_atomic(BORROWED, (head + "\n".join(lines) + "\n").encode())
     print(f"{len(found)} words into {BORROWED.relative_to(ROOT)}")
 
 
