@@ -1,15 +1,25 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How the tests themselves are collected and timed."""
+"""How the tests themselves are collected and timed, what they share, and what is kept of them."""
 
+import json
 import os
+import random
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests import durations
+from securetrain.testing.cluster import missing
+from tests import durations, flaky
+from tests.own_place import PASSED
+from tests.vocabulary import free_port, needs
+from tools import campaign
+from tools.gates import violations
+from tools.gates.rules.budgets import Budgets
 
 ROOT = Path(__file__).parent.parent
 
@@ -147,6 +157,7 @@ def test_a_run_has_its_own_home_caches_and_state(tmp_path):
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     env |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache"), "RANK": "3", "NCCL_NET": "x"}
+    env |= {"A_VARIABLE_OF_NOBODY": "1", "PIP_INDEX_URL": "https://index/simple"}
     env |= {"HF_HOME": str(home / ".cache" / "huggingface"), "SECURETRAIN_STATE": f"{home}/state"}
     (tmp_path / "test_alien.py").write_text(
         "import os\n"
@@ -154,7 +165,9 @@ def test_a_run_has_its_own_home_caches_and_state(tmp_path):
         "from securetrain.launch import this_node\n"
         "def test_alien():\n"
         f"    assert {str(home)!r} not in str(dict(os.environ))\n"
-        "    assert not {'RANK', 'NCCL_NET', 'HF_HOME'} & set(os.environ)\n"
+        "    came = set(os.environ)\n"
+        "    assert not {'RANK', 'NCCL_NET', 'HF_HOME', 'A_VARIABLE_OF_NOBODY'} & came\n"
+        "    assert os.environ['PIP_INDEX_URL'] == 'https://index/simple'\n"
         "    this_node(os.environ).root.joinpath('x').write_text('y')\n"
         "    Path.home().joinpath('x').write_text('y')\n"
     )
@@ -166,3 +179,86 @@ def test_a_run_has_its_own_home_caches_and_state(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
+
+
+def test_what_comes_in_is_named_and_nothing_that_begins_so():
+    for name in ("PATH", "LC_ALL", "PIP_CERT", "no_proxy", "PYTEST_XDIST_WORKER", "CRASH_FIRST"):
+        assert PASSED.fullmatch(name), name
+    for name in ("PATHS", "MY_PATH", "RANK", "PYTHONSTARTUP", "GIT_DIR", "LD_PRELOAD", "COLUMNS"):
+        assert not PASSED.fullmatch(name), name
+
+
+def test_a_port_is_nobodys_on_any_address_and_given_once(monkeypatch):
+    with socket.create_server(("127.0.0.77", 0)) as other:
+        taken = other.getsockname()[1]
+        first, second = free_port(), free_port()
+        assert first != second
+        asked = [taken, first, second, spare := free_port() + 1]
+        monkeypatch.setattr(
+            random, "SystemRandom", lambda: SimpleNamespace(sample=lambda *_: asked)
+        )
+        assert free_port() == spare
+
+
+@pytest.mark.netns
+@needs(missing)
+def test_two_suites_have_lists_of_their_own():
+    """Both make the same network namespace, and each finds its own; the machine lists neither."""
+    code = (
+        "import os, subprocess, sys\n"
+        "from tests.own_place import leave, take_own_place\n"
+        "place = take_own_place()\n"
+        "subprocess.run(['ip', 'netns', 'add', 'st-of-two-suites'], check=True)\n"
+        "print(*os.listdir('/run/netns'), *os.listdir('/run/securetrain/network'), flush=True)\n"
+        "sys.stdin.read()\n"
+        "leave(place, os.getpid())\n"
+    )
+    suites = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    try:
+        for suite in suites:
+            assert suite.stdout is not None
+            assert suite.stdout.readline() == "st-of-two-suites\n"
+        assert not Path("/run/netns/st-of-two-suites").exists()
+    finally:
+        assert [suite.communicate("", timeout=30)[0] for suite in suites] == ["", ""]
+    assert [suite.returncode for suite in suites] == [0, 0]
+
+
+def test_a_kill_while_a_record_is_written_leaves_the_one_before(tmp_path, monkeypatch, subtests):
+    """Killed when all is written and nothing is on the disk: the worst moment."""
+    kept = tmp_path / "kept.json"
+    reporter = SimpleNamespace(write_line=print)
+    config = SimpleNamespace(getoption=lambda _: True)
+    monkeypatch.setattr(durations, "KEPT", kept)
+    run_again = flaky.Flaky(kept)
+    run_again.found = [("test", "error")]
+    writers = {
+        "flaky": run_again._keep,
+        "durations": lambda: durations.Durations(config).pytest_terminal_summary(reporter),
+        "violations": lambda: violations.write(kept, {}),
+        "budgets": lambda: Budgets({}).write(kept),
+        "campaign": lambda: campaign._write({}, kept),
+    }
+
+    def killed(_: int) -> None:
+        raise KeyboardInterrupt
+
+    before = {"flaky": "[]", "durations": '{"files": {}, "tests": {"tests/gone.py": 2}}'}
+    for name, write in writers.items():
+        with subtests.test(name):
+            kept.write_text(before.get(name, "before"))
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "fsync", killed)
+                with pytest.raises(KeyboardInterrupt):
+                    write()
+            assert kept.read_text() == before.get(name, "before")
+            write()
+            assert json.loads(kept.read_text()) is not None
+            assert kept.read_text() != before.get(name, "before")
+            assert list(tmp_path.iterdir()) == [kept]

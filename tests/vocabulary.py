@@ -55,7 +55,7 @@ def refused(
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has, to be bound later.
+    """A port that nobody has on any address of this machine, to be bound later, on any of them.
 
     It lies below those that the kernel gives to connections: none takes it meanwhile, and who
     connects to it in vain is never connected to itself. This process claims it until it ends, so
@@ -65,7 +65,7 @@ def free_port() -> int:
         claim = socket.socket(socket.AF_UNIX)
         with suppress(OSError):
             claim.bind(f"\0securetrain-tests-port-{port}")
-            with socket.create_server(("127.0.0.1", port)):
+            with socket.create_server(("", port)):  # refused where one of all addresses listens
                 claim.detach()  # open until the process ends, and nobody warns of it
                 return port
         claim.close()

@@ -1,10 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-import random
 import socket
 import subprocess
 import sys
-from contextlib import suppress
 
 import pytest
 
@@ -16,7 +14,7 @@ from securetrain.network.kernel_sockets import (
     read_sockets,
     require_only,
 )
-from tests.vocabulary import refused
+from tests.vocabulary import free_port, refused
 
 
 def test_every_kind_of_address_is_found(subtests):
@@ -38,30 +36,22 @@ def test_a_connection_is_no_listener():
         assert client.getsockname()[1] not in {entry.port for entry in own_listeners()}
 
 
-def free_on_both():
-    """A listener whose port is nobody's on 127.0.0.2 and no connection's that is made meanwhile."""
-    # below Linux's ephemeral ports
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
-        with suppress(OSError):
-            socket.create_server(("127.0.0.2", port)).close()
-            return socket.create_server(("127.0.0.1", port))
-    raise AssertionError("all ports are in use")
-
-
 def test_another_process_on_the_same_port_is_not_ours():
     code = (
         "import socket, sys; s = socket.create_server(('127.0.0.2', int(sys.argv[1])));"
         "print('up', flush=True); sys.stdin.read()"
     )
-    with free_on_both() as server:
-        port = server.getsockname()[1]
-        with subprocess.Popen(
+    port = free_port()
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        subprocess.Popen(
             [sys.executable, "-c", code, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as other:
-            assert other.stdout is not None
-            assert other.stdout.readline() == b"up\n"
-            require_only("127.0.0.1", port)
-            other.communicate(b"")
+        ) as other,
+    ):
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"up\n"
+        require_only("127.0.0.1", port)
+        other.communicate(b"")
 
 
 def test_listening_elsewhere_is_refused(subtests):
@@ -76,13 +66,13 @@ def test_listening_elsewhere_is_refused(subtests):
 
 
 def test_listening_on_a_second_address_as_well_is_refused():
-    with free_on_both() as first:
-        port = first.getsockname()[1]
-        with (
-            socket.create_server(("127.0.0.2", port)),
-            pytest.raises(NetworkError, match=r"127\.0\.0\.2"),
-        ):
-            require_only("127.0.0.1", port)
+    port = free_port()
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        socket.create_server(("127.0.0.2", port)),
+        pytest.raises(NetworkError, match=r"127\.0\.0\.2"),
+    ):
+        require_only("127.0.0.1", port)
 
 
 def test_not_listening_at_all_is_refused():
