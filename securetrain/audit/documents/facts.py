@@ -147,7 +147,7 @@ class Reading(Observed, Generic[T], frozen=True, forbid_unknown_fields=True, kw_
 
 
 class End(StrEnum):
-    """What became of one unit of a reader's input."""
+    """The end of one unit of a reader's input."""
 
     READ = "read"
     NOT_UNDERSTOOD = "not-understood"

@@ -17,6 +17,7 @@ from securetrain.audit.subjects.node.collect.named import NOTHING, Named
 from securetrain.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from securetrain.audit.engine.check import Check
     from securetrain.policy.load import LoadedPolicy
 
 
@@ -86,21 +87,36 @@ class Sources:
 
 
 def gather(
-    sources: Sources, policy: "LoadedPolicy", now: datetime, environ: Mapping[str, str]
+    sources: Sources,
+    policy: "LoadedPolicy",
+    now: datetime,
+    environ: Mapping[str, str],
+    checks: "Sequence[Check]" = (),
 ) -> Facts:
     """Collect or read everything.
+
+    Args:
+        sources: Where it is.
+        policy: What a run's ledger is verified by.
+        now: The time, with its zone.
+        environ: The environment.
+        checks: The catalogue: what a site's own ask of the objects of the files.
 
     Raises:
         UsageError: ST-USAG-001, nothing that is known lies among the files.
     """
-    return joined(list(_parts(sources, policy, now, environ)))
+    return joined(list(_parts(sources, policy, now, environ, checks)))
 
 
 def _parts(
-    sources: Sources, policy: "LoadedPolicy", now: datetime, environ: Mapping[str, str]
+    sources: Sources,
+    policy: "LoadedPolicy",
+    now: datetime,
+    environ: Mapping[str, str],
+    checks: "Sequence[Check]",
 ) -> Iterator[Facts]:
     if sources.files:
-        yield _of_files(sources, now, environ.get("PATH", ""))
+        yield _of_files(sources, now, environ.get("PATH", ""), checks)
     if sources.slurm:
         from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm  # noqa: PLC0415
 
@@ -128,14 +144,15 @@ def _parts(
         )
 
 
-def _of_files(sources: Sources, now: datetime, path: str) -> Facts:
+def _of_files(sources: Sources, now: datetime, path: str, checks: "Sequence[Check]") -> Facts:
     from securetrain.audit.results.coverage import is_empty  # noqa: PLC0415
     from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests  # noqa: PLC0415
     from securetrain.audit.subjects.kubernetes.collect.rendering.render import Renderer  # noqa: PLC0415
     from securetrain.audit.subjects.storage.collect.files import collect_storage  # noqa: PLC0415
 
     renderer = Renderer(path, values=tuple(sources.values), off=not sources.render)
-    bodies = collect_manifests(sources.files, now=now, renderer=renderer)
+    asked = [check.expression for check in checks if check.expression is not None]
+    bodies = collect_manifests(sources.files, now=now, renderer=renderer, expressions=asked)
     found = [one for one in bodies if not is_empty(one)]
     found += collect_storage(sources.files, now=now)
     if not found:

@@ -14,13 +14,16 @@ Rules:
 4. an ``assert`` may compare the assets of a kind with each other (`across.py`); its subject is then
    the asset as a whole;
 5. a check has a test for each of pass, fail and unknown;
-6. ``in_context`` lists where a failure weighs less or more, and the sentence that says why. The
+6. a check of ``kinds`` and ``cel`` asks an expression of every object of some kinds, in whatever
+   manifest it stands (`expression.py`), and asks nothing else;
+7. ``in_context`` lists where a failure weighs less or more, and the sentence that says why. The
    first whose ``when`` is known to be true counts; what is not known changes nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -28,6 +31,7 @@ from msgspec import Meta
 
 from securetrain.audit.documents.documents import EVIDENCE, GIVEN
 from securetrain.audit.engine.across import RULES, Across
+from securetrain.audit.engine.cel.expression import OBJECTS, Expression, is_asked, said_of
 from securetrain.audit.engine.fields import (
     EACH,
     Missing,
@@ -68,6 +72,7 @@ CHECK_ID: Final = r"^ST-[A-Z0-9]{3}-[0-9]{3}$"
 CheckId: TypeAlias = Annotated[str, Meta(pattern=CHECK_ID)]
 ControlId: TypeAlias = Annotated[str, Meta(pattern=r"^C-[A-Z0-9]+(-[A-Z0-9]+)*\Z")]
 AtlasId: TypeAlias = Annotated[str, Meta(pattern=r"^AML\.[TM]\d{4}(\.\d{3})?@\d+\.\d+\.\d+\Z")]
+KindName: TypeAlias = Annotated[str, Meta(pattern=r"^([a-z0-9.*-]+/){0,2}([A-Z]\w{0,62}|\*)\Z")]
 Sentence: TypeAlias = Annotated[str, Meta(min_length=10, max_length=1200)]
 
 
@@ -127,12 +132,16 @@ class CheckSpec(_Base, frozen=True, kw_only=True):
     ]
     controls: tuple[ControlId, ...] = ()
     """The controls of a threat model that it belongs to, where the model does not list it."""
-    subject: str
+    subject: str = ""
     applies: dict[str, Any] | None = None
-    evidence: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
     params: dict[str, Param] = {}
     asserts: dict[str, Any] | None = msgspec.field(name="assert", default=None)
     call: Call | None = None
+    kinds: tuple[KindName, ...] = ()
+    """With `cel`: the objects of manifests that it is about, as in ``Pod``, ``batch/v1/Job``."""
+    cel: str | None = None
+    """What must hold of each of them, as ``object``: in place of subject, evidence and assert."""
     in_context: tuple[InContext, ...] = ()
     rationale: Sentence
     remediation: Sentence
@@ -186,6 +195,8 @@ class Check:
     """Every field of the facts that it looks at."""
     gates: tuple[Path, ...] = ()
     """The evidence without which it is unknown, whatever the rest says."""
+    expression: Expression | None = None
+    """What it asks of objects, which is answered when these are read."""
 
     @property
     def id(self) -> str:
@@ -238,6 +249,9 @@ def compile_check(spec: CheckSpec, source: str, given: Mapping[str, Any] | None 
         PolicyError: ST-PLCY-002 when a given value does not fit.
     """
     where = f"{source}: {spec.id}"
+    expression = _expression_of(spec, where)
+    if expression is not None:
+        spec = msgspec.structs.replace(spec, subject=f"{OBJECTS}[*]", evidence=(OBJECTS,))
     params = {
         name: _param(name, param, given or {}, f"{where}: params.{name}")
         for name, param in spec.params.items()
@@ -247,6 +261,9 @@ def compile_check(spec: CheckSpec, source: str, given: Mapping[str, Any] | None 
     across: Across | None = None
     judge: Judge
     match (spec.asserts, spec.call):
+        case _ if expression is not None:
+            applies, judge = partial(is_asked, expression), partial(said_of, expression)
+            compiler.reads.add(OBJECTS)
         case (dict() as predicate, None) if set(predicate) & set(RULES):
             across, judge = _across_of(spec, predicate, compiler), _compares
         case (dict() as predicate, None):
@@ -274,7 +291,21 @@ def compile_check(spec: CheckSpec, source: str, given: Mapping[str, Any] | None 
         weights=weights,
         reads=frozenset(compiler.fields | surroundings.fields),
         gates=_gates(spec),
+        expression=expression,
     )
+
+
+def _expression_of(spec: CheckSpec, where: str) -> Expression | None:
+    if spec.cel is None and not spec.kinds:
+        return None
+    others = (spec.subject, spec.applies, spec.evidence, spec.params, spec.asserts, spec.call)
+    if spec.cel is None or not spec.kinds or any(others):
+        what = "kinds and cel go together, without subject, applies, evidence, params and assert"
+        raise AuditError("ST-AUDT-001", what, f"{where}: cel")
+    try:
+        return Expression(spec.kinds, spec.cel)
+    except ValueError as error:
+        raise AuditError("ST-AUDT-001", f"not understood: {error}", f"{where}: cel") from error
 
 
 def _judge_of_assert(spec: CheckSpec, predicate: dict[str, Any], compiler: Compiler) -> Judge:

@@ -8,10 +8,12 @@
     DIR/fixtures/st-abc-001.yaml   fixtures: NAME to the evidence that it has
 
 A fixture gives the value of each piece of evidence, or null where it could not be read; nothing
-else is in it. Every check is judged against its fixtures when it is loaded: one that does not say
-of each what its ``tests`` say is not used.
+else is in it. That of a check of ``kinds`` and ``cel`` is an ``object``: a mapping, or the text of
+a template. Every check is judged against its fixtures when it is loaded: one that does not say of
+each what its ``tests`` say is not used.
 """
 
+import json
 import typing
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -23,11 +25,16 @@ import msgspec
 
 from securetrain.audit.documents.document import read_document
 from securetrain.audit.documents.documents import BODIES, GIVEN, ROOTS, Document, document_of
-from securetrain.audit.documents.facts import SCHEMA, Reading, Section, body_of
+from securetrain.audit.documents.facts import SCHEMA, Fact, Reading, Section, body_of
 from securetrain.audit.engine.audit import worst_states
+from securetrain.audit.engine.cel.evaluator import Evaluator, is_installed
+from securetrain.audit.engine.cel.expression import Expression
 from securetrain.audit.engine.check import Check
 from securetrain.audit.engine.fields import View
 from securetrain.audit.engine.judging import judge
+from securetrain.audit.subjects.kubernetes.collect.expressions import Answers
+from securetrain.audit.subjects.kubernetes.collect.parser.files import Text
+from securetrain.audit.subjects.kubernetes.collect.parser.objects import Reader
 from securetrain.core.errors import AuditError, UsageError
 from securetrain.core.files import make_missing_dir, write_atomic
 from securetrain.core.vocabulary import State
@@ -51,16 +58,30 @@ def verify_fixtures(checks: tuple[Check, ...], folder: Path) -> None:
     """
     policy = load_policy("baseline").policy
     read: dict[str, Mapping[str, Any]] = {}
-    for check in checks:
-        path = folder / "fixtures" / check.source
-        if check.source not in read:
-            read[check.source] = read_document(
-                path, _File, limit=FIXTURES_LIMIT, code="ST-AUDT-001", fix=_FIX
-            ).fixtures
-        _verify(check, read[check.source], str(path), policy)
+    with Evaluator() as evaluator:
+        for check in checks:
+            path = folder / "fixtures" / check.source
+            if check.source not in read:
+                read[check.source] = read_document(
+                    path, _File, limit=FIXTURES_LIMIT, code="ST-AUDT-001", fix=_FIX
+                ).fixtures
+            if check.expression is not None:
+                _compile(check, check.expression, evaluator)
+            _verify(check, read[check.source], str(path), policy, evaluator)
 
 
-def _verify(check: Check, fixtures: Mapping[str, Any], path: str, policy: Policy) -> None:
+def _compile(check: Check, expression: Expression, evaluator: Evaluator) -> None:
+    if not is_installed():
+        fix = "pip install 'securetrain[cel]'"
+        raise UsageError("ST-USAG-004", f"{check.id} needs the extra cel", check.source, fix)
+    answer = evaluator.ask(expression.cel, b"{}")
+    if not answer.compiles:
+        raise AuditError("ST-AUDT-001", answer.why, f"{check.source}: {check.id}: cel")
+
+
+def _verify(
+    check: Check, fixtures: Mapping[str, Any], path: str, policy: Policy, evaluator: Evaluator
+) -> None:
     if check.across is not None:
         raise AuditError(
             "ST-AUDT-001", "a fixture is one asset, and this check compares them", check.id
@@ -72,12 +93,35 @@ def _verify(check: Check, fixtures: Mapping[str, Any], path: str, policy: Policy
             where = f"{path}: {name}"
             if name not in fixtures:
                 raise AuditError("ST-AUDT-001", f"{check.id} names no such fixture", where, _FIX)
-            document = _document(check.kind, fixtures[name], where)
+            document = (
+                _document(check.kind, fixtures[name], where)
+                if check.expression is None
+                else _of_object(check.expression, fixtures[name], where, evaluator)
+            )
             findings = judge(check, View(document=document, policy=policy, now=_THEN))
             said = worst_states(findings)[check.id]
             if said is not state:
                 what = f"{check.id} says {said} of a fixture for {state}: {findings[0].reason}"
                 raise AuditError("ST-AUDT-001", what, where, "correct the check or the fixture")
+
+
+def _of_object(
+    expression: Expression, fixture: Mapping[str, Any], where: str, evaluator: Evaluator
+) -> Document:
+    """A document of what an expression says of an object."""
+    given = fixture.get("object")
+    if set(fixture) != {"object"} or not isinstance(given, (str, dict)):
+        raise AuditError("ST-AUDT-001", "it has an object and nothing else", where, _FIX)
+    text = given if isinstance(given, str) else json.dumps(given, default=str)
+    problems: list[Fact] = []
+    answers = Answers([expression], evaluator)
+    for one in Reader(problems.append).objects(Text("fixture", text, is_script=False)):
+        answers.take(one)
+    asked = answers.facts()
+    if not asked[0].objects:
+        raise AuditError("ST-AUDT-001", "it has no object of the check's kinds", where, _FIX)
+    evidence = {"cluster.objects": asked, "cluster.problems": problems}
+    return _document("cluster", msgspec.to_builtins(evidence), where)
 
 
 def _document(kind: str, evidence: Mapping[str, Any], where: str) -> Document:
@@ -90,9 +134,11 @@ def _document(kind: str, evidence: Mapping[str, Any], where: str) -> Document:
             plain[name] = _blank(hint)
     for name, value in evidence.items():
         root, _, field = name.partition(".")
-        if root not in ROOTS[kind] or root in GIVEN or field not in plain[root]:
+        known = ROOTS[kind][root].__struct_fields__ if root in ROOTS[kind] else ()
+        if field not in known or root in GIVEN:
             raise AuditError("ST-AUDT-001", f"there is no evidence {name!r}", where, _FIX)
-        wraps = isinstance(plain[root][field], dict) and "outcome" in plain[root][field]
+        least = plain[root].get(field)
+        wraps = isinstance(least, dict) and "outcome" in least
         if value is not None or not wraps:
             plain[root][field] = {"outcome": "ok", "value": value} if wraps else value
     try:

@@ -117,7 +117,7 @@ def command(
     waivers = read_waivers(judging.waivers) if judging.waivers else None
     baseline = read_baseline(judging.baseline) if judging.baseline else None
     at = now()
-    facts = sources.facts(loaded, at)
+    facts = sources.facts(loaded, checks, at)
     result = audit(
         facts,
         checks,

@@ -154,12 +154,12 @@ class SourceOptions:
         if not self.node:
             self.named.check(runs=bool(self.runs))
 
-    def facts(self, policy: "LoadedPolicy", at: datetime) -> "Facts":
+    def facts(self, policy: "LoadedPolicy", checks: "Sequence[Check]", at: datetime) -> "Facts":
         """Collect or read what the options name, and save what was collected."""
         from securetrain.audit import gather
 
         self._refuse_contradictions()
-        found = gather(self._sources(), policy, at, os.environ)
+        found = gather(self._sources(), policy, at, os.environ, checks)
         self.saved.save(found, self.stored.nonce or "", at)
         return found
 

@@ -8,7 +8,7 @@ kept in short.
 """
 
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +17,8 @@ import msgspec
 
 from securetrain import __version__
 from securetrain.audit.documents.facts import Body, Collected, Location, Outcome, Reading
+from securetrain.audit.engine.cel.evaluator import Evaluator
+from securetrain.audit.engine.cel.expression import Expression
 from securetrain.audit.subjects.kubernetes.collect.cluster.admission import (
     AdmissionPolicy,
     admission_policy,
@@ -42,6 +44,7 @@ from securetrain.audit.subjects.kubernetes.collect.cluster.signatures import (
     signatures,
 )
 from securetrain.audit.subjects.kubernetes.collect.cluster.stored import stored_secrets
+from securetrain.audit.subjects.kubernetes.collect.expressions import Answers
 from securetrain.audit.subjects.kubernetes.collect.launches import Launches
 from securetrain.audit.subjects.kubernetes.collect.parser.errors import (
     MAX_POLICIES,
@@ -84,6 +87,7 @@ def collect_manifests(
     now: datetime,
     cluster: str = "files",
     renderer: Renderer | None = None,
+    expressions: Sequence[Expression] = (),
 ) -> list[Body]:
     """Collect the facts of manifests, scripts and folders of them.
 
@@ -92,6 +96,7 @@ def collect_manifests(
         now: The time of collection, with its zone.
         cluster: The name of the cluster that they are for.
         renderer: What puts charts and kustomizations together; None reads every file as it stands.
+        expressions: What a site asks of the objects themselves.
 
     Returns:
         The workloads, then the launches, in the order of the files, then the cluster.
@@ -100,12 +105,13 @@ def collect_manifests(
         at=now, hostname=socket.gethostname(), collector=f"securetrain {__version__}"
     )
     paths = list(paths)
-    collection = _Collection(collected)
     rendering = renderer.render(paths) if renderer is not None else Rendering()
-    collection.take_rendered(rendering)
-    for file in texts(paths):
-        if file.path not in rendering.covered:
-            collection.take(file)
+    with Evaluator() as evaluator:
+        collection = _Collection(Launches(collected), Answers(expressions, evaluator))
+        collection.take_rendered(rendering)
+        for file in texts(paths):
+            if file.path not in rendering.covered:
+                collection.take(file)
     return collection.finish(cluster)
 
 
@@ -119,7 +125,8 @@ class _Found:
 
 @dataclass(slots=True)
 class _Collection:
-    collected: Collected
+    launches: Launches
+    answers: Answers
     found: list[_Found] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -136,11 +143,9 @@ class _Collection:
     """A kind of `WATCHED` to the first file that may hold one and was not read."""
     left_out: set[str] = field(default_factory=set)
     reader: Reader = field(init=False)
-    launches: Launches = field(init=False)
 
     def __post_init__(self) -> None:
         self.reader = Reader(self._problem)
-        self.launches = Launches(self.collected)
 
     def take(self, file: Text | Large | Unread) -> None:
         """Read one file."""
@@ -221,6 +226,7 @@ class _Collection:
 
     def _take(self, one: Object) -> int:
         """Note an object; return whether it is a workload."""
+        self.answers.take(one)
         if not self.rights.take(one):
             self._left_out("RoleBinding", one)
         if (policy := network_policy(one)) and not self.policies.add(policy):
@@ -269,6 +275,7 @@ class _Collection:
 
     def finish(self, cluster: str) -> list[Body]:
         """Join everything, and return the documents."""
+        collected = self.launches.collected
         targets: list[Target] = []
         bodies: list[Body] = []
         for one in self.found:
@@ -278,7 +285,7 @@ class _Collection:
                 pods.append(joined)
                 targets.append(target)
             record = msgspec.structs.replace(one.workload, pods=tuple(pods))
-            bodies.append(WorkloadFacts(collected=self.collected, file=one.name, workload=record))
+            bodies.append(WorkloadFacts(collected=collected, file=one.name, workload=record))
         kinds = tuple(sorted({one.workload.kind for one in self.found if one.workload.kind}))
         facts = Cluster(
             name=cluster,
@@ -289,11 +296,12 @@ class _Collection:
             admissions=tuple(admissions(self.admissions, kinds)),
             secrets=tuple(self.secrets[:MAX_STORED]),
             kinds=kinds,
+            objects=self.answers.facts(),
         )
         return [
             *bodies,
             *self.launches.found,
-            ClusterFacts(collected=self.collected, cluster=facts),
+            ClusterFacts(collected=collected, cluster=facts),
         ]
 
     def _joined(self, record: Workload, pod: Pod) -> tuple[Pod, Target]:

@@ -138,6 +138,32 @@ class StoredSecret(Place, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return f"{self.name}/{self.key}"
 
 
+class Said(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An object for which an expression does not hold, or of which it says nothing."""
+
+    object: str
+    """As in assets: ``jobs/a.yaml#2``."""
+    field: str
+    """The field that decided, which is what `at` is the place of: ``spec.containers[0].image``."""
+    holds: Reading[bool]
+    """ok False, or not ok and why."""
+
+
+class Asked(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One of a site's expressions, which must hold of every object of its kinds."""
+
+    digest: str
+    """SHA-256 of the expression and the kinds."""
+    objects: int
+    """Objects that it was asked of."""
+    said: Annotated[tuple[Said, ...], MAY_BE_EMPTY]
+
+    @property
+    def label(self) -> str:
+        """The digest."""
+        return self.digest
+
+
 class Cluster(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All objects of the files together."""
 
@@ -151,6 +177,8 @@ class Cluster(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     secrets: Annotated[tuple[StoredSecret, ...], MAY_BE_EMPTY]
     kinds: Annotated[tuple[str, ...], MAY_BE_EMPTY]
     """Kinds of the workloads, each once."""
+    objects: Annotated[tuple[Asked, ...], MAY_BE_EMPTY] = ()
+    """What a site's expressions say of the objects; one that is not in here was not asked."""
 
 
 class ClusterFacts(Body, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="cluster"):
