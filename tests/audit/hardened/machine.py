@@ -22,7 +22,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import TypeAlias
 
-from securetrain.audit.subjects.node.collect.host import Host
+from securetrain.audit.subjects.node.collect.host import Host, Kernel
 from securetrain.audit.subjects.node.collect.named import NOTHING, Named
 from securetrain.audit.subjects.node.facts.node import SysctlName
 from tests.audit.hardened import keys
@@ -165,11 +165,15 @@ def iifname(name: str, ended: bytes = b"\0") -> tuple[bytes, bytes]:
     return expression("meta", number(1, 1), number(2, 6)), expression("cmp", *compared)
 
 
-def address(offset: int, value: str) -> tuple[bytes, bytes]:
+def address(offset: int, value: str) -> tuple[bytes, ...]:
     """A comparison of the IPv4 address at an offset: 12 for the source, 16 for the destination."""
+    version = number(1, 1), number(2, 0), attribute(3, attribute(1, b"\2"))
     compared = number(1, 1), number(2, 0), attribute(3, attribute(1, ip_address(value).packed))
     loaded = number(1, 1), number(2, 1), number(3, offset), number(4, 4)
-    return expression("payload", *loaded), expression("cmp", *compared)
+    return (
+        *(expression("meta", number(1, 1), number(2, 15)), expression("cmp", *version)),
+        *(expression("payload", *loaded), expression("cmp", *compared)),
+    )
 
 
 def verdict(code: int, to: str = "") -> bytes:
@@ -195,12 +199,16 @@ class Filters:
         self.rules: dict[str, list[bytes]] = {"input": [rule(*iifname("lo"), verdict(1))]}
         self.refused = 0
 
-    def dump(self, kind: int) -> bytes:
+    def dump(self, kind: int, *_: object) -> bytes:
         if self.refused:
             raise OSError(self.refused, os.strerror(self.refused))
+        if kind not in {4, 7}:
+            return (nft(0, attribute(1, b"t\0")) if kind == 1 else b"") + DONE
         if kind == 4:
             hooks = {"input": 1, "output": 3}
-            return b"".join(chain(n, hooks[n], p) for n, p in self.chains.items()) + DONE
+            others = (chain(name, None) for name in self.rules if name not in hooks)
+            based = (chain(n, hooks[n], p) for n, p in self.chains.items())
+            return b"".join((*based, *others)) + DONE
         lists = (in_chain(name, one) for name, rules in self.rules.items() for one in rules)
         return b"".join(lists) + DONE
 
@@ -241,8 +249,7 @@ class Machine:
             home=Path("/home/me"),
             account_home=Path("/home/me"),
             root=self.root,
-            links=lambda: self.links,
-            nft=self.filters.dump,
+            kernel=Kernel(links=lambda: self.links, nft=self.filters.dump, programs=tuple),
             named=self.named,
         )
 

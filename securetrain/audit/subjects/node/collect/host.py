@@ -15,7 +15,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
@@ -58,6 +58,18 @@ class MountPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """The questions that the kernel is asked."""
+
+    links: Callable[[], bytes] = rtnetlink.dump_links
+    """The list of interfaces."""
+    nft: Callable[..., bytes] = nftables.dump
+    """The packet filters."""
+    programs: Callable[[], Iterable[str]] | None = None
+    """The kinds of eBPF programs that see packets; None: those that are loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """The inputs of a collector: for whom, from which environment, below which root."""
 
@@ -73,10 +85,8 @@ class Host:
     """What the user database says, which NCCL asks; None for a uid without a name."""
     root: Path = Path("/")
     """Where the tree of the machine begins; tests give one of their own."""
-    links: Callable[[], bytes] = rtnetlink.dump_links
-    """The kernel's list of interfaces, which is no file."""
-    nft: Callable[[int], bytes] = nftables.dump
-    """The kernel's chains and rules of packet filters."""
+    kernel: Kernel = Kernel()
+    """The answers of the kernel that are no files."""
     named: Named = NOTHING
     """The checkpoints, datasets and lists of packages that the job names."""
     seen_mounts: list[MountPoint] = field(default_factory=list, compare=False)

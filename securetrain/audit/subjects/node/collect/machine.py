@@ -59,7 +59,7 @@ def _host_keys(host: Host) -> tuple[HostKey, ...]:
 
 def _addresses(host: Host) -> tuple[HardwareAddress, ...]:
     """Of hardware: what has no kind, and an address that was not made up for it."""
-    links = parse_links(host.links())
+    links = parse_links(host.kernel.links())
     cards = (one.address for one in links if not one.kind and not one.loopback)
     return tuple(HardwareAddress(address=one) for one in sorted({one for one in cards if one}))
 

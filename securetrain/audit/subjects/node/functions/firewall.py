@@ -2,49 +2,77 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions about what a node lets in and out.
 
-Every base chain of a hook sees every packet, and an accept of one ends that one only. So one that
-drops by default is enough, and what an accepting one lets through means nothing. What is in the
-tables of the older iptables is not read: where there are any, nothing is known to be open.
+A stranger is everybody who is not named: packets of a new connection, from any address, to any
+port, by every interface but loopback and authenticated tunnels. What the sender chooses (the port
+that it sends from, flags, sizes) it chooses as it likes. Rules:
+
+1. a filter is closed where strangers reach neither `MANY` ports nor `MANY` other protocols from
+   more than one in `SHARE` addresses: what is narrower is somebody or something by name;
+2. a port is closed where no more than that share reaches it, and an address where nothing does;
+3. what iptables-legacy and programs of eBPF could drop or change is not known: with them nothing is
+   accepted for certain, and no mark is known.
 """
 
-from collections.abc import Iterable
-from fnmatch import fnmatchcase
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
 from securetrain.audit.engine.fields import Missing, View, resolve
 from securetrain.audit.engine.function import Args, Judgement, NoArgs, fields, function, records
 from securetrain.audit.engine.kleene import FALSE, TRUE, Truth, unknown
-from securetrain.audit.subjects.node.facts.network import Ending, Filter, Route
-from securetrain.audit.subjects.node.facts.node import Scope
+from securetrain.audit.subjects.node.facts.network import Ranges, Route, Ruleset, interface, merged
+from securetrain.audit.subjects.node.facts.node import Listener, Scope
 from securetrain.audit.subjects.node.functions.listeners import LISTENING, is_own_out_of_sight
+from securetrain.audit.subjects.node.functions.packets import (
+    INCOMING,
+    OUTGOING,
+    Box,
+    Packets,
+    accepted,
+    both,
+    follow,
+    size,
+    values,
+)
 from securetrain.audit.subjects.node.functions.settings import SETTINGS, setting
 
-Hook: TypeAlias = Literal["input", "output"]
 Version: TypeAlias = Literal["IPv4", "IPv6"]
 
+MANY: Final = {"dport": 4096, "l4proto": 64}
+SHARE: Final = 64
+_CHAINS: Final = ("node", "firewall", "ruleset", "chains", "*")
 _FILTERS: Final = (
-    *fields("node", "firewall", of=("legacy", "filters")),
-    *fields(
-        *("node", "firewall", "filters", "*"),
-        of=(
-            "table",
-            "chain",
-            "family",
-            "hook",
-            "ending",
-            "opens",
-            "allows",
-            "denies",
-            "conditional",
-        ),
-    ),
+    *fields("node", "firewall", of=("legacy", "bpf")),
+    *fields("node", "firewall", "ruleset", of=("written", "translates")),
+    *fields(*_CHAINS, of=("family", "table", "name", "hook", "priority", "policy", "devices")),
+    *fields(*_CHAINS, "rules", "*", of=("handle", "verdict", "target", "untracks")),
+    *fields(*_CHAINS, "rules", "*", "matches", "*", of=("fields", "rows", "inverted", "why")),
     *fields("node", "interfaces", "*", of=("name", "kind", "loopback", "ipv6")),
 )
 _ROUTES: Final = fields("node", "routes", "*", of=("network", "interface"))
-_FAMILY: Final[dict[Version, str]] = {"IPv4": "ip", "IPv6": "ip6"}
 _TUNNELS: Final = frozenset({"wireguard"})
 """Kinds of interfaces where nobody but authenticated peers is heard."""
+_FAMILIES: Final[dict[Version, frozenset[str]]] = {
+    "IPv4": frozenset({"inet", "ip", "netdev", "bridge"}),
+    "IPv6": frozenset({"inet", "ip6", "netdev", "bridge"}),
+}
+_SIX: Final[dict[Version, str]] = {"IPv4": "", "IPv6": "6"}
+_BITS: Final[dict[Version, int]] = {"IPv4": 32, "IPv6": 128}
+_UNICAST: Final[dict[Version, tuple[str, ...]]] = {
+    "IPv4": ("1.0.0.0-126.255.255.255", "128.0.0.0-223.255.255.255"),
+    "IPv6": ("2000::-3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "fc00::-febf::"),
+}
+_NUMBERS: Final[dict[Version, tuple[int, int]]] = {"IPv4": (2, 0x800), "IPv6": (10, 0x86DD)}
+_SYN: Final = merged((f, f) for f in range(256) if f & 0x17 == 0x02)
+"""Flags of TCP with which a connection begins."""
+_TRANSPORTS: Final[dict[str, Ranges]] = {
+    "TCP": ((6, 6),),
+    "UDP": ((17, 17),),
+    "other protocols": ((3, 3), (5, 5), (7, 16), (18, 49), (52, 57), (59, 255)),
+}
+"""All but ICMP, IGMP and IPsec, which machines need, and IP in IP."""
 
 
 class TunnelArgs(Args, frozen=True, kw_only=True):
@@ -83,11 +111,12 @@ class ManagementArgs(Args, frozen=True, kw_only=True):
 @function("network.inbound_denied", reads=_FILTERS)
 def inbound_denied(view: View, _: NoArgs) -> list[Judgement]:
     """Packets that nobody allows are not let in, for each version of IP that the node speaks."""
-    found = []
-    for version in _versions(view):
-        good, why = _denied(view, "input", version)
-        found.append(Judgement(label=version, good=good, why=why))
-    return found
+    return [
+        _shown(
+            version, *_closed(view, INCOMING, version, _strangers(view, version), _wide_by("saddr"))
+        )
+        for version in _versions(view)
+    ]
 
 
 @function("network.outbound_denied", reads=(*_FILTERS, *_ROUTES))
@@ -96,10 +125,10 @@ def outbound_denied(view: View, _: NoArgs) -> list[Judgement]:
     found = []
     for version in _versions(view):
         routes = [route for route in _routes(view, version) if route.interface]
-        widest = [route for route in routes if ip_network(route.network).prefixlen <= 1]
-        good, why = _denied(view, "output", version) if widest else (TRUE, "")
-        seen = {"by": ", ".join(sorted({route.interface for route in widest}))}
-        found.append(Judgement(label=version, good=good, why=why, evidence=seen))
+        ways = sorted({r.interface for r in routes if ip_network(r.network).prefixlen <= 1})
+        box = _own(view, version, ways)
+        closed = _closed(view, OUTGOING, version, box, _wide_by("daddr")) if ways else _NOTHING
+        found.append(_shown(version, *closed, by=", ".join(ways)))
     return found
 
 
@@ -123,29 +152,22 @@ def listeners_filtered(view: View, _: NoArgs) -> list[Judgement]:
             process is None and not is_own_out_of_sight(listener, view.document.root("job").uid)
         ):
             continue
-        version: Version = "IPv6" if ":" in listener.address else "IPv4"
-        good, why = _denied(view, "input", version)
+        good, why, rule = _port_closed(view, listener)
         if loads is None and good.value is False:
             good, why = unknown("whether it is a process of torch is not known"), ""
-        seen = {"scope": listener.scope.value, "pid": process.pid if process else None}
-        found.append(Judgement(label=listener.label, good=good, why=why, evidence=seen))
+        pid = process.pid if process else None
+        found.append(_shown(listener.label, good, why, rule, scope=listener.scope.value, pid=pid))
     return found
 
 
 @function("network.ports_filtered", reads=(*_FILTERS, *LISTENING))
 def ports_filtered(view: View, args: PortArgs) -> list[Judgement]:
     """A filter keeps strangers from these ports where they are open beyond loopback."""
-    found = []
-    for listener in records(view, "listeners"):
-        if (
-            listener.protocol == "tcp"
-            and listener.port in args.ports
-            and listener.scope is not Scope.LOOPBACK
-        ):
-            good, why = _denied(view, "input", "IPv6" if ":" in listener.address else "IPv4")
-            seen = {"scope": listener.scope.value}
-            found.append(Judgement(label=listener.label, good=good, why=why, evidence=seen))
-    return found
+    return [
+        _shown(one.label, *_port_closed(view, one), scope=one.scope.value)
+        for one in records(view, "listeners")
+        if one.protocol == "tcp" and one.port in args.ports and one.scope is not Scope.LOOPBACK
+    ]
 
 
 @function(
@@ -163,9 +185,12 @@ def metadata_out_of_reach(view: View, args: NetworkArgs) -> list[Judgement]:
         route = _way(_routes(view, version), network)
         if route is None or not route.interface:
             continue
-        good, why = _dropped(view, network, version)
+        answers = {"l4proto": ((6, 6),), "dport": ((80, 80),)}
+        good, why, rule = _dropped(view, network, route, answers)
+        if good is TRUE and _dropped(view, network, route, {})[0] is not TRUE:
+            good, why = unknown("it is dropped on port 80 alone"), ""
         seen = {"cloud": cloud, "by": route.interface, "route": route.network}
-        found.append(Judgement(label=text, good=good, why=why, evidence=seen))
+        found.append(_shown(text, good, why, rule, **seen))
     return found
 
 
@@ -182,11 +207,10 @@ def management_apart(view: View, args: ManagementArgs) -> list[Judgement]:
         if route.network in args.general:
             if text in args.own:
                 continue  # not the cable inside the machine
-            good, why = unknown("only a general route leads there: a router decides"), ""
+            closed = unknown("only a general route leads there: a router decides"), "", ""
         else:
-            good, why = _dropped(view, network, version)
-        seen = {"by": route.interface, "route": route.network}
-        found.append(Judgement(label=text, good=good, why=why, evidence=seen))
+            closed = _dropped(view, network, route, {})
+        found.append(_shown(text, *closed, by=route.interface, route=route.network))
     bmc = resolve(view, ("node", "hardware", "bmc"))
     if not args.networks and not (isinstance(bmc, Missing) and bmc.definite):
         reason = "its networks are not named: audit.params of ST-NET-007 takes them"
@@ -207,7 +231,7 @@ def fabric_encrypted(view: View, args: TunnelArgs) -> list[Judgement]:
     known = {one.name: one for one in records(view, "interfaces")}
     asked = sorted(set(view.policy.network.require) & set(args.by_the_run))
     found = []
-    for name in _named(view, args.variables):
+    for name in _told(view, args.variables):
         interface = known.get(name)
         if interface is None:
             continue  # ST-FAB-001
@@ -222,9 +246,9 @@ def fabric_encrypted(view: View, args: TunnelArgs) -> list[Judgement]:
     return found
 
 
-def _named(view: View, variables: tuple[str, ...]) -> list[str]:
-    values = (setting(view, name).value for name in variables)
-    names = [one for value in values if value for one in value.lstrip("=").split(",")]
+def _told(view: View, variables: tuple[str, ...]) -> list[str]:
+    said = (setting(view, name).value for name in variables)
+    names = [one for value in said if value for one in value.lstrip("=").split(",")]
     return list(dict.fromkeys(names))
 
 
@@ -235,69 +259,182 @@ def _versions(view: View) -> list[Version]:
     return ["IPv4", "IPv6"] if six else ["IPv4"]
 
 
-def _filters(view: View, hook: Hook, version: Version) -> list[Filter] | Missing:
-    found = resolve(view, ("node", "firewall", "filters"))
-    if isinstance(found, Missing):
-        return found
-    families = {"inet", _FAMILY[version]}
-    return [one for one in found if one.hook == hook and one.family in families]
+_Closed: TypeAlias = tuple[Truth, str, str]
+"""The truth of "it is closed", why not, and the rule that decided."""
+_Wide: TypeAlias = Callable[[Sequence[Box], Version, str], bool]
+"""Whether packets are many, counted by ports or by protocols."""
+_NOTHING: Final[_Closed] = (TRUE, "", "")
 
 
-def _denied(view: View, hook: Hook, version: Version) -> tuple[Truth, str]:
-    """The truth of "a filter drops what no rule allows", and why not."""
-    filters = _filters(view, hook, version)
-    if isinstance(filters, Missing):
-        return unknown(filters.reason), ""
-    closed = [one for one in filters if one.ending is Ending.DROP]
-    opened = ""
-    for one in closed:
-        wide = [*_open_interfaces(view, one), *(n for n in one.allows if n.endswith("/0"))]
-        if not wide:
-            return TRUE, ""
-        opened = f"{one.label} lets everything through for {', '.join(wide)}"
-    if any(one.ending is Ending.NOT_UNDERSTOOD for one in filters):
-        return unknown("a rule of a filter is not understood"), ""
-    if (why := _older(view)) is not None:
-        return unknown(why), ""
-    word = "in" if hook == "input" else "out"
-    return FALSE, opened or f"what no rule is about is let {word}"
+def _shown(label: str, good: Truth, why: str, rule: str, **seen: object) -> Judgement:
+    return Judgement(
+        label=label, good=good, why=why, evidence={"rule": rule, **seen} if rule else seen
+    )
 
 
-def _open_interfaces(view: View, one: Filter) -> list[str]:
-    kinds = {interface.name: interface.kind for interface in records(view, "interfaces")}
-    return [name for name in one.opens if not _is_tunnel(name, kinds.items())]
+def _strangers(view: View, version: Version) -> Box | None:
+    """Packets of strangers; None where no interface hears any."""
+    names = [
+        one.name
+        for one in records(view, "interfaces")
+        if one.loopback is not True and one.kind not in _TUNNELS
+    ]
+    return _box(version, {"iifname": _named(names), "fib-daddr": ((2, 2),)}) if names else None
 
 
-def _is_tunnel(pattern: str, kinds: Iterable[tuple[str, str]]) -> bool:
-    """Return whether every interface that a rule is about is a tunnel, and there is one."""
-    matched = [kind for name, kind in kinds if fnmatchcase(name, pattern)]
-    return bool(matched) and all(kind in _TUNNELS for kind in matched)
+def _own(view: View, version: Version, ways: Iterable[str]) -> Box:
+    """Packets of the job that leave by these interfaces."""
+    job = view.document.root("job")
+    user: Box = {"skuid": ((job.uid, job.uid),), "skgid": ((job.gid, job.gid),)}
+    return _box(version, {"oifname": _named(ways), **user})
 
 
-def _dropped(view: View, network: IPv4Network | IPv6Network, version: Version) -> tuple[Truth, str]:
-    """The truth of "a filter drops what goes to a network", and why not."""
-    filters = _filters(view, "output", version)
-    if isinstance(filters, Missing):
-        return unknown(filters.reason), ""
-    for one in filters:
-        if any(_covers(text, network) for text in one.denies):
-            return TRUE, ""
-        allowed = one.opens or any(_overlaps(text, network) for text in one.allows)
-        if one.ending is Ending.DROP and not allowed:
-            return TRUE, ""
-    if any(one.conditional or one.ending is Ending.NOT_UNDERSTOOD for one in filters):
-        return unknown("a rule with more conditions may drop it"), ""
-    if (why := _older(view)) is not None:
-        return unknown(why), ""
-    return FALSE, "a route leads there, and no filter drops it"
+def _named(names: Iterable[str]) -> Ranges:
+    return merged(one for name in names for one in interface(name))
 
 
-def _older(view: View) -> str | None:
-    """The reason why the older iptables leaves it open; None when it has no tables."""
-    legacy = resolve(view, ("node", "firewall", "legacy"))
-    if isinstance(legacy, Missing):
-        return None if legacy.definite else legacy.reason
-    return f"the rules of iptables-legacy ({', '.join(legacy)}) are not read" if legacy else None
+def _box(version: Version, more: Box) -> Box:
+    """Packets that begin a connection, between any two addresses."""
+    unicast = merged(
+        (int(ip_address(low)), int(ip_address(high)))
+        for low, _, high in (text.partition("-") for text in _UNICAST[version])
+    )
+    family, kind = _NUMBERS[version]
+    six = _SIX[version]
+    return {
+        "nfproto": ((family, family),),
+        "protocol": ((kind, kind),),
+        "saddr" + six: unicast,
+        "daddr" + six: unicast,
+        "ct-state": ((8, 8),),
+        "ct-direction": ((0, 0),),
+        "ct-status": ((0, 0), (0x80, 0x80), (0x100, 0x100), (0x180, 0x180)),
+        "mark": ((0, 0),),
+        "pkttype": ((0, 0),),
+        "secpath": ((0, 0),),
+        "fib-saddr": ((1, 1),),
+        "fib-route": ((1, 1),),
+        **more,
+    }
+
+
+def _closed(
+    view: View, hooks: tuple[str, ...], version: Version, box: Box | None, is_wide: _Wide
+) -> _Closed:
+    """Return whether a filter drops all but a few of these packets."""
+    ruleset = resolve(view, ("node", "firewall", "ruleset"))
+    if isinstance(ruleset, Missing):
+        return unknown(ruleset.reason), "", ""
+    if box is None:
+        return _NOTHING
+    beside = _beside(view)
+    opaque = frozenset({"mark", "ct-state", "ct-status"} if beside else ())
+    doubt: _Closed = _NOTHING
+    for name, protocol in _TRANSPORTS.items():
+        asked = {**box, "l4proto": both(values(box, "l4proto"), protocol)}
+        if not asked["l4proto"]:
+            continue
+        if name == "TCP":
+            asked["tcp-flags"] = _SYN
+        axis = "l4proto" if name == "other protocols" else "dport"
+        found = _follow(ruleset, tuple(asked.items()), hooks, version, opaque)
+        sure, possible = accepted(found)
+        if is_wide([one.box for one in sure], version, axis):
+            rule = max(sure, key=lambda one: size(values(one.box, "saddr" + _SIX[version]))).by
+            if not beside:
+                way = "in" if hooks is INCOMING else "out"
+                return FALSE, f"{rule or 'no filter'} lets {name} {way}", rule
+            doubt = unknown(beside), "", rule
+        elif is_wide([one.box for one in possible], version, axis):
+            why = next((one.why for one in found if one.why), "")
+            doubt = unknown(why or "a rule of a filter is not understood"), "", ""
+    return doubt
+
+
+@lru_cache(maxsize=1024)
+def _follow(
+    ruleset: Ruleset,
+    box: tuple[tuple[str, Ranges], ...],
+    hooks: tuple[str, ...],
+    version: Version,
+    opaque: frozenset[str],
+) -> tuple[Packets, ...]:
+    """Follow packets once where many nodes have the same rules."""
+    return follow(ruleset, dict(box), hooks, _FAMILIES[version], opaque)
+
+
+def _wide_by(field: str) -> _Wide:
+    """Return whether packets have many ports, or protocols, at many addresses (rule 1)."""
+
+    def is_wide(boxes: Sequence[Box], version: Version, axis: str) -> bool:
+        ports = [values(box, axis) for box in boxes]
+        edges = sorted({edge for one in ports for low, high in one for edge in (low, high + 1)})
+        count = 0
+        for low, behind in pairwise(edges):
+            there = [
+                one
+                for box, own in zip(boxes, ports, strict=True)
+                if any(a <= low <= b for a, b in own)
+                for one in values(box, field + _SIX[version])
+            ]
+            if _is_share(merged(there), version):
+                count += behind - low
+        return count > MANY[axis]
+
+    return is_wide
+
+
+def _is_share(addresses: Ranges, version: Version) -> bool:
+    return size(addresses) > (1 << _BITS[version]) // SHARE
+
+
+def _is_heard(boxes: Sequence[Box], version: Version, _axis: str) -> bool:
+    """Return whether packets come from many addresses (rule 2)."""
+    there = (one for box in boxes for one in values(box, "saddr" + _SIX[version]))
+    return _is_share(merged(there), version)
+
+
+def _is_any(boxes: Sequence[Box], _version: Version, _axis: str) -> bool:
+    return bool(boxes)
+
+
+def _port_closed(view: View, listener: Listener) -> _Closed:
+    """Return whether strangers are kept from a listener; one of ``::`` hears IPv4 too."""
+    address = ip_address(listener.address)
+    versions: list[Version] = ["IPv6" if address.version == 6 else "IPv4"]
+    if listener.address == "::":
+        versions.append("IPv4")
+    found = []
+    for version in versions:
+        box = _strangers(view, version)
+        own = () if address.is_unspecified else ((int(address), int(address)),)
+        if box is not None:
+            box = {**box, "l4proto": ((6, 6),), "dport": ((listener.port, listener.port),)}
+            box |= {"daddr" + _SIX[version]: own} if own else {}
+        found.append(_closed(view, INCOMING, version, box, _is_heard))
+    open_ = next((one for one in found if one[0].value is False), None)
+    return open_ or next((one for one in found if one[0].value is None), found[0])
+
+
+def _dropped(view: View, network: IPv4Network | IPv6Network, route: Route, more: Box) -> _Closed:
+    """Return whether a filter drops what goes to a network."""
+    version: Version = "IPv4" if network.version == 4 else "IPv6"
+    there = int(network[0]), int(network[-1])
+    box = {**_own(view, version, [route.interface]), "daddr" + _SIX[version]: (there,), **more}
+    good, why, rule = _closed(view, OUTGOING, version, box, _is_any)
+    return good, why and f"a route leads there, and {why}", rule
+
+
+def _beside(view: View) -> str:
+    """Whatever sees packets too and is not read (rule 3)."""
+    for name, what in (("legacy", "the rules of iptables-legacy"), ("bpf", "programs of eBPF")):
+        found = resolve(view, ("node", "firewall", name))
+        if isinstance(found, Missing):
+            if not found.definite:
+                return found.reason
+        elif found:
+            return f"{what} ({', '.join(found)}) are not read"
+    return ""
 
 
 def _routes(view: View, version: Version) -> list[Route]:

@@ -50,7 +50,7 @@ def interfaces(host: Host) -> tuple[Interface, ...]:
             accept_ra=link.accept_ra,
             forwarding6=link.forwarding6,
         )
-        for link in sorted(parse_links(host.links()), key=lambda link: link.name)
+        for link in sorted(parse_links(host.kernel.links()), key=lambda link: link.name)
     )
 
 
@@ -109,7 +109,7 @@ def _rows(host: Host, table: str) -> list[_Row]:
     try:
         header, *lines = host.text(f"/proc/self/net/{table}", _TABLE_LIMIT).splitlines() or [""]
     except FileNotFoundError:
-        links = parse_links(host.links()) if table.endswith("6") else ()
+        links = parse_links(host.kernel.links()) if table.endswith("6") else ()
         if links and all(link.has_ipv6 is False for link in links):
             return []  # a kernel without IPv6
         raise

@@ -5,313 +5,692 @@
 No program is started, and nothing is changed. The kernel shows rules to those only who may change
 them (CAP_NET_ADMIN). Rules:
 
-1. a base chain is reduced to its end: the fate of a packet that no condition is about. Rules
-   without a condition, jumps among them, are followed; a rule with a condition is passed by;
-2. kept beside it are rules that are wide: everything from an interface, everything to a network;
-3. a rule without a condition whose verdict is not understood leaves the end not understood.
+1. what a packet to or from the machine passes is kept: base chains of those hooks in tables that
+   are not dormant, and what they jump to. A chain of another kind than ``filter`` that can neither
+   drop nor translate is left out, and so is a rule that only counts;
+2. an expression becomes a condition on fields of a packet, or one that is not understood; a set
+   becomes its elements, unless packets can change it;
+3. a limit lets those through who wait: with an accept it holds, and "over" it nothing is dropped;
+4. what is too long is not cut: a set of more than `MAX_ROWS`, or what is beyond `ALL_ROWS` of all
+   sets, is not understood, and behind `MAX_RULES` rules anything may happen;
+5. all answers are of one generation of the rules.
 """
 
-import ipaddress
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Final, Literal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
-from securetrain.audit.subjects.node.facts.network import Ending, Filter
+import msgspec
+
+from securetrain.audit.subjects.node.facts.network import (
+    Chain,
+    Family,
+    Hook,
+    Match,
+    PacketRule,
+    Ruleset,
+    Verdict,
+    as_text,
+    bits_of,
+    interface,
+    merged,
+    parse,
+)
 from securetrain.core import netlink
 
-CHAINS: Final = 4
-RULES: Final = 7
-"""NFT_MSG_GETCHAIN and NFT_MSG_GETRULE."""
+TABLES, CHAINS, RULES, SETS, ELEMENTS = 1, 4, 7, 10, 13
+"""NFT_MSG_GETTABLE and so on; what answers is one less."""
+MAX_RULES: Final = 4096
+MAX_ROWS: Final = 4096
+ALL_ROWS: Final = 32768
+_SET_LIMIT: Final = 1 << 20
+_ENUMERATED: Final = 16
+"""Bits of a field whose values are tried one by one where a mask has gaps."""
+_CHANGES, _INTERVAL, _CONCAT, _CATCHALL = 0x20, 0x4, 0x80, 0x2
+_BASES: Final = {0: "link", 1: "network", 2: "transport"}
 _NETFILTER: Final = 12
 _SUBSYSTEM: Final = 10 << 8
-_ANSWER: Final = {CHAINS: _SUBSYSTEM | 3, RULES: _SUBSYSTEM | 6}
-_GENERAL: Final = 4
-"""The size of struct nfgenmsg, which begins with the family."""
-_FAMILIES: Final[dict[int, Literal["inet", "ip", "ip6"]]] = {1: "inet", 2: "ip", 10: "ip6"}
-_HOOKS: Final[dict[int, Literal["input", "output"]]] = {1: "input", 3: "output"}
+_GENERAL: Final = struct.Struct(">BBH")
+"""struct nfgenmsg: family, version, and the lower half of the generation."""
+_FAMILIES: Final[Mapping[int, Family]] = {1: "inet", 2: "ip", 5: "netdev", 7: "bridge", 10: "ip6"}
+_HOOKS: Final[Mapping[int, Hook]] = {
+    0: "prerouting", 1: "input", 3: "output", 4: "postrouting", 5: "ingress",
+}  # fmt: skip
+_DEVICE_HOOKS: Final[Mapping[int, Hook]] = {0: "ingress", 1: "egress"}
 _INT: Final = struct.Struct(">i")
-_DROP, _ACCEPT, _JUMP, _GOTO, _RETURN = 0, 1, -3, -4, -5
-_SILENT: Final = frozenset({"counter", "log", "notrack", "meta", "payload", "bitwise", "ct"})
-"""Expressions that decide nothing by themselves."""
-_SILENT_TARGETS: Final = frozenset({"LOG", "NFLOG", "MARK", "CONNMARK", "CT", "TRACE", "AUDIT"})
-_DROPPING_TARGETS: Final = frozenset({"DROP", "REJECT"})
-_IIF, _OIF, _IIFNAME, _OIFNAME, _NFPROTO, _PROTOCOL = 4, 5, 6, 7, 15, 1
-_LOOPBACK: Final = "lo"
-_MAX_DEPTH: Final = 16
-"""The depth to which the kernel itself follows jumps."""
+_DORMANT: Final = 1
+_TRANSLATED: Final = frozenset({"daddr", "daddr6", "dport"})
+_VERDICTS: Final = {
+    0: Verdict.DROP,
+    1: Verdict.ACCEPT,
+    -1: Verdict.CONTINUE,
+    -3: Verdict.JUMP,
+    -4: Verdict.GOTO,
+    -5: Verdict.RETURN,
+}
+_SILENT: Final = frozenset({"counter", "log", "last", "dup", "flow_offload"})
+"""Expressions that decide nothing."""
+_SILENT_OBJECTS: Final = frozenset({1, 3})
+"""Kinds of named objects that decide nothing: counters, and helpers of connection tracking."""
+_TARGETS: Final[Mapping[str, Verdict]] = {
+    **dict.fromkeys(("DROP", "REJECT"), Verdict.DROP),
+    **dict.fromkeys(("SNAT", "MASQUERADE", "NETMAP"), Verdict.ACCEPT),
+    **dict.fromkeys(("LOG", "NFLOG", "TRACE", "AUDIT", "MARK", "CONNMARK", "CT"), Verdict.CONTINUE),
+}  # fmt: skip
+_META: Final[Mapping[int, tuple[str, int]]] = {
+    1: ("protocol", 2), 3: ("mark", 4), 4: ("iifname", 4), 5: ("oifname", 4), 6: ("iifname", 16),
+    7: ("oifname", 16), 10: ("skuid", 4), 11: ("skgid", 4), 15: ("nfproto", 1), 16: ("l4proto", 1),
+    19: ("pkttype", 1), 25: ("secpath", 1),
+}  # fmt: skip
+_INDEXES: Final = frozenset({4, 5})
+"""Keys of `_META` whose value is the number of an interface."""
+_CT: Final[Mapping[int, tuple[str, int]]] = {
+    0: ("ct-state", 4), 1: ("ct-direction", 1), 2: ("ct-status", 4),
+}  # fmt: skip
+_FIB: Final = {(3, 1): "fib-saddr", (3, 2): "fib-daddr", (1, 0x21): "fib-route"}
+"""Results of the routing table, by what is asked of which address."""
+_IN_HOST_ORDER: Final = frozenset({"mark", "skuid", "skgid", "ct-state", "ct-status"})
+_HEADERS: Final[Mapping[tuple[str, str], tuple[tuple[int, str], ...]]] = {
+    ("link", ""): ((12, "protocol"),),
+    ("network", "ip"): ((9, "l4proto"), (12, "saddr"), (16, "daddr")),
+    ("network", "ip6"): ((6, "l4proto"), (8, "saddr6"), (24, "daddr6")),
+    ("transport", ""): ((0, "sport"), (2, "dport"), (13, "tcp-flags")),
+}
+_XT_CONNTRACK: Final = struct.Struct("=146xHHH")
+"""match_flags, invert_flags and state_mask of struct xt_conntrack_mtinfo3."""
+_VERSIONS: Final = {("nfproto", 2): "ip", ("nfproto", 10): "ip6", ("protocol", 0x800): "ip",
+                    ("protocol", 0x86DD): "ip6"}  # fmt: skip
 
 
-def dump(kind: int) -> bytes:
-    """Ask the kernel for every chain or rule.
+def dump(kind: int, family: int = 0, attributes: bytes = b"") -> bytes:
+    """Ask the kernel for every table, chain, rule or set, or for the elements of one set.
 
     Raises:
         OSError: when it does not answer, or only root may ask.
         NetlinkError: when there is more than is read.
     """
-    return netlink.dump(_NETFILTER, _SUBSYSTEM | kind, bytes(_GENERAL))
+    limit = _SET_LIMIT if kind == ELEMENTS else netlink.MAX_BYTES
+    ask = _GENERAL.pack(family, 0, 0) + attributes
+    return netlink.dump(_NETFILTER, _SUBSYSTEM | kind, ask, limit=limit)
+
+
+_Place: TypeAlias = tuple[int, str, str]
+_Key: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
+"""Fields, and the values of each."""
+_Dump: TypeAlias = Callable[..., bytes]
+_Attributes: TypeAlias = dict[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class _Chain:
-    family: int
-    table: str
+class _Field:
+    """Bytes of a field that a register holds; without a name they are not understood."""
+
     name: str
-    hook: int | None
-    accepts: bool
-    kind: str
+    size: int
+    first: int = 0
+    """The first byte of them within the field."""
+    mask: int | None = None
+    xor: int = 0
+    is_swapped: bool = False
+    """Whether its bytes are in the order of the host."""
+
+    def read(self, data: bytes) -> int:
+        return int.from_bytes(data, sys.byteorder if self.is_swapped else "big")
+
+
+_OPAQUE: Final = (_Field("", 16),)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    """A rule: its verdict, and what it is about."""
+class _Set:
+    """A set as it was found; without rows it is not understood."""
 
-    verdict: int | None
-    """None for a rule that has none, or one that is not understood."""
-    target: str = ""
-    conditional: bool = False
-    understood: bool = True
-    interface: str = ""
-    """The interface that is the one condition, if it is."""
-    network: str = ""
-    """The destination, or source, that is the one condition, if it is."""
-    is_destination: bool = False
+    elements: tuple[tuple[bytes, bytes, _Attributes], ...] = ()
+    """First and last key, and the rest."""
+    others: _Attributes | None = None
+    """The element for everything else."""
+    why: str = ""
 
 
-_Place = tuple[int, str, str]
+class _Reader:
+    """Reads one answer of the kernel after the other."""
 
+    def __init__(self, dump: _Dump, names: Mapping[int, str]) -> None:
+        self._dump = dump
+        self._names = names
+        self._generations: set[int] = set()
+        self._sets: dict[_Place, _Set] = {}
+        self._flags: dict[_Place, int] = {}
+        self.written: set[str] = set()
+        self.translates = False
+        self.spans: dict[str, set[tuple[int, int]]] = {}
+        self.rules = 0
+        self.rows = 0
 
-@dataclass(slots=True)
-class _Walk:
-    """The findings of a walk along a base chain."""
+    def objects(
+        self, kind: int, family: int = 0, attributes: bytes = b""
+    ) -> Iterator[tuple[int, _Attributes]]:
+        """Family and attributes of each object."""
+        for answer, body in netlink.answers(self._dump(kind, family, attributes)):
+            if answer != _SUBSYSTEM | kind - 1 or len(body) < _GENERAL.size:
+                raise netlink.NetlinkError("the kernel's answer is not what was asked for")
+            of, _, generation = _GENERAL.unpack_from(body)
+            self._generations.add(generation)
+            if len(self._generations) > 1:
+                raise netlink.NetlinkError("the rules changed while they were read")
+            yield of, netlink.attributes(body[_GENERAL.size :])
 
-    hook: Literal["input", "output"]
-    rules: dict[_Place, list[bytes]]
-    opens: list[str] = field(default_factory=list)
-    allows: list[str] = field(default_factory=list)
-    denies: list[str] = field(default_factory=list)
-    conditional: bool = False
-
-    def end(self, place: _Place, depth: int = 0) -> Ending | None:
-        """The fate of a packet that no condition is about; None when the chain returns."""
-        if depth > _MAX_DEPTH:
-            return Ending.NOT_UNDERSTOOD
-        for raw in self.rules.get(place, ()):
-            rule = _rule(raw)
-            if rule.conditional:
-                self._note(rule, place, depth)
+    def ruleset(self) -> Ruleset:
+        """Everything that a packet to or from this machine passes (rule 1)."""
+        dormant = {
+            (family, netlink.text(table[1]))
+            for family, table in self.objects(TABLES)
+            if _number(table.get(2, bytes(4))) & _DORMANT
+        }
+        chains = {place: found for place, found in self._chains() if place[:2] not in dormant}
+        raw: dict[_Place, list[_Attributes]] = {}
+        for family, rule in self.objects(RULES):
+            place = (family, _text(rule, 1), _text(rule, 2))
+            raw.setdefault(place, []).append(rule)
+        for family, one in self.objects(SETS):
+            self._flags[family, _text(one, 1), _text(one, 2)] = _number(one.get(3, bytes(4)))
+        kept: dict[_Place, Chain] = {}
+        for place, (chain, kind) in sorted(chains.items()):
+            if not chain.hook:
                 continue
-            if not rule.understood:
-                return Ending.NOT_UNDERSTOOD
-            match rule.verdict:
-                case None:
-                    continue
-                case _ if rule.verdict == _RETURN:
-                    return None
-                case _ if rule.verdict in {_JUMP, _GOTO}:
-                    ended = self.end((place[0], place[1], rule.target), depth + 1)
-                    if ended is not None or rule.verdict == _GOTO:
-                        return ended
-                case _:
-                    return _ending(rule.verdict)
-        return None
-
-    def _note(self, rule: _Rule, place: _Place, depth: int) -> None:
-        verdict = _ending(rule.verdict) if rule.verdict in {_DROP, _ACCEPT} else None
-        if rule.verdict in {_JUMP, _GOTO}:
-            inner = _Walk(self.hook, self.rules)
-            verdict = inner.end((place[0], place[1], rule.target), depth + 1)
-            self.conditional |= inner.conditional or verdict is Ending.DROP
-        is_far = rule.is_destination == (self.hook == "output")
-        match verdict, rule:
-            case Ending.ACCEPT, _Rule(interface=str(name)) if name:
-                if name != _LOOPBACK:
-                    self.opens.append(name)
-            case Ending.ACCEPT, _Rule(network=str(network)) if network:
-                if is_far:
-                    self.allows.append(network)
-                elif self.hook == "input":
-                    self.opens.append(network)  # everything that comes to one of the node's own
-            case Ending.DROP, _Rule(network=str(network)) if network and is_far:
-                self.denies.append(network)
-            case Ending.DROP, _:
-                self.conditional = True
-            case _:
-                self.conditional |= not rule.understood
-
-
-def filters(chains: bytes, rules: bytes) -> tuple[Filter, ...]:
-    """The base chains that judge what comes in and goes out.
-
-    Raises:
-        OSError: when the kernel refused.
-        NetlinkError: when the answers are malformed or have no end.
-    """
-    by_chain: dict[_Place, list[bytes]] = {}
-    for family, attributes in _objects(rules, RULES):
-        place = (family, netlink.text(attributes.get(1, b"")), netlink.text(attributes.get(2, b"")))
-        by_chain.setdefault(place, []).append(attributes.get(4, b""))
-    found = []
-    for chain in _chains(chains):
-        if chain.family not in _FAMILIES or chain.hook not in _HOOKS or chain.kind == "nat":
-            continue
-        walk = _Walk(_HOOKS[chain.hook], by_chain)
-        ended = walk.end((chain.family, chain.table, chain.name)) or (
-            Ending.ACCEPT if chain.accepts else Ending.DROP
+            found: dict[_Place, Chain] = {}
+            self._follow(place, chains, raw, found)
+            if (kind == "filter" and chain.family != "bridge") or _decides(found.values()):
+                kept |= found
+        return Ruleset(
+            chains=tuple(kept.values()),
+            written=tuple(sorted(self.written)),
+            translates=self.translates,
         )
-        found.append(
-            Filter(
-                table=chain.table,
-                chain=chain.name,
-                family=_FAMILIES[chain.family],
-                hook=_HOOKS[chain.hook],
-                ending=ended,
-                opens=tuple(sorted(set(walk.opens))),
-                allows=tuple(sorted(set(walk.allows))),
-                denies=tuple(sorted(set(walk.denies))),
-                conditional=walk.conditional,
+
+    def _chains(self) -> Iterator[tuple[_Place, tuple[Chain, str]]]:
+        for number, one in self.objects(CHAINS):
+            family = _FAMILIES.get(number)
+            if family is None:
+                continue
+            hook = netlink.attributes(one.get(4, b""))
+            hooks = _DEVICE_HOOKS if family == "netdev" else _HOOKS
+            at = hooks.get(_number(hook[1])) if 1 in hook else ""
+            if at is None:
+                continue  # what is passed on to other machines
+            chain = Chain(
+                family=family,
+                table=_text(one, 1),
+                name=_text(one, 3),
+                hook=at,
+                priority=_number(hook[2]) if 2 in hook else 0,
+                policy="drop" if 5 in one and _number(one[5]) == 0 else "accept",
+                devices=tuple(sorted(set(_devices(hook)))),
             )
-        )
-    return tuple(sorted(found, key=lambda one: (one.hook, one.label)))
+            yield (number, chain.table, chain.name), (chain, _text(one, 7))
+
+    def _follow(
+        self,
+        place: _Place,
+        chains: Mapping[_Place, tuple[Chain, str]],
+        raw: Mapping[_Place, list[_Attributes]],
+        found: dict[_Place, Chain],
+    ) -> None:
+        """Read a chain and all that it leads to."""
+        todo = [place]
+        while todo:
+            place = todo.pop()
+            if place in found or place not in chains:
+                continue
+            rules: list[PacketRule] = []
+            for one in raw.get(place, ()):
+                self.rules += 1
+                if self.rules > MAX_RULES:
+                    rules.append(PacketRule(handle=0, verdict=Verdict.UNKNOWN))
+                    break
+                rules += _Compiler(self, place).rules(one)
+            chain = msgspec.structs.replace(chains[place][0], rules=tuple(rules))
+            if chain.family == "bridge" and _decides([chain]):
+                rules = [PacketRule(handle=0, verdict=Verdict.UNKNOWN)]
+                chain = msgspec.structs.replace(chain, rules=tuple(rules))
+            found[place] = chain
+            todo += [(*place[:2], rule.target) for rule in rules if rule.target]
+
+    def interface(self, index: int) -> str:
+        """The value of an interface's name; nothing when there is none of this number."""
+        name = self._names.get(index)
+        return as_text(interface(name)) if name else ""
+
+    def elements(self, place: _Place) -> _Set:
+        """The elements of a set (rule 2)."""
+        if place not in self._sets:
+            try:
+                self._sets[place] = self._elements(place)
+            except netlink.NetlinkError as error:
+                self._sets[place] = _Set(why=f"set {place[2]}: {error}")
+        return self._sets[place]
+
+    def _elements(self, place: _Place) -> _Set:
+        flags = self._flags.get(place, _CHANGES)
+        if flags & _CHANGES:
+            return _Set(why=f"packets change the set {place[2]}")
+        family, table, name = place
+        words = _attribute(1, table.encode() + b"\0") + _attribute(2, name.encode() + b"\0")
+        rows: list[tuple[bytes, bytes, _Attributes]] = []
+        others = None
+        for _, answer in self.objects(ELEMENTS, family, words):
+            for _, element in netlink.listed_attributes(answer.get(3, b"")):
+                one = netlink.attributes(element)
+                if {7, 9, 11} & set(one):
+                    return _Set(why=f"the set {name} has elements with expressions")
+                if _flag(one) & _CATCHALL:
+                    others = one
+                    continue
+                key = netlink.attributes(one[1])[1]
+                last = netlink.attributes(one[10])[1] if 10 in one else key
+                rows.append((key, last, one))
+        if flags & _INTERVAL and not flags & _CONCAT:
+            rows = list(_intervals(rows))
+        return _Set(tuple(rows), others)
 
 
-def _objects(data: bytes, kind: int) -> Iterator[tuple[int, dict[int, bytes]]]:
-    for answer, body in netlink.answers(data):
-        if answer != _ANSWER[kind] or len(body) < _GENERAL:
-            raise netlink.NetlinkError("the kernel's answer is not what was asked for")
-        yield body[0], netlink.attributes(body[_GENERAL:])
+class _Compiler:
+    """Turns the expressions of one rule into conditions and a verdict."""
 
+    def __init__(self, reader: _Reader, place: _Place) -> None:
+        self._reader = reader
+        self._place = place
+        family = _FAMILIES[place[0]]
+        self._version: str = family if family in {"ip", "ip6"} else ""
+        self._registers: dict[int, tuple[_Field, ...]] = {}
+        self._matches: list[Match] = []
+        self._limits: list[bool] = []  # whether each holds for what is over it
+        self._verdict = Verdict.CONTINUE
+        self._target = ""
+        self._untracks = False
+        self._map: list[tuple[Match | None, Verdict, str]] = []
 
-def _chains(data: bytes) -> Iterator[_Chain]:
-    for family, attributes in _objects(data, CHAINS):
-        hook = netlink.attributes(attributes[4]) if 4 in attributes else {}
-        yield _Chain(
-            family=family,
-            table=netlink.text(attributes.get(1, b"")),
-            name=netlink.text(attributes.get(3, b"")),
-            hook=_number(hook[1]) if 1 in hook else None,
-            accepts=_number(attributes[5]) != _DROP if 5 in attributes else True,
-            kind=netlink.text(attributes.get(7, b"")),
-        )
+    def rules(self, rule: _Attributes) -> list[PacketRule]:
+        """The rule, or one for each verdict of its map; none when it decides nothing."""
+        for kind, element in netlink.listed_attributes(rule.get(4, b"")):
+            parts = netlink.attributes(element)
+            if kind == 1:
+                self._read(netlink.text(parts.get(1, b"")), netlink.attributes(parts.get(2, b"")))
+        ends = [*self._map] or [(None, self._verdict, self._target)]
+        found = []
+        for mapped, verdict, target in ends:
+            if verdict is Verdict.CONTINUE and not self._untracks:
+                continue
+            if verdict is Verdict.DROP and True in self._limits:
+                continue
+            matches = [*self._matches, *([mapped] if mapped else ())]
+            if self._limits and (verdict is not Verdict.ACCEPT or True in self._limits):
+                matches.append(Match(why="a limit"))
+            found.append(
+                PacketRule(
+                    handle=int.from_bytes(rule.get(3, b"")),
+                    matches=tuple(matches),
+                    verdict=verdict,
+                    target=target,
+                    untracks=self._untracks,
+                )
+            )
+        return found
 
-
-def _rule(expressions: bytes) -> _Rule:
-    """Take a rule apart (rules 1 and 2)."""
-    verdict: int | None = None
-    target, understood, conditional = "", True, False
-    seen = _Seen()
-    for kind, element in netlink.listed_attributes(expressions):
-        if kind != 1:
-            continue
-        parts = netlink.attributes(element)
-        name, data = netlink.text(parts.get(1, b"")), netlink.attributes(parts.get(2, b""))
+    def _read(self, name: str, data: _Attributes) -> None:
+        """Take one expression."""
         match name:
             case "immediate":
-                found, target = _verdict(data)
-                verdict = verdict if found is None else found
-                understood = understood and (found is None or found in _UNDERSTOOD)
+                verdict = _verdict(data.get(2, b""))
+                if verdict is None:
+                    self._load(data[1], _OPAQUE)
+                else:
+                    self._verdict, self._target = verdict
             case "reject":
-                verdict = _DROP
+                self._verdict = Verdict.DROP
+            case "notrack":
+                self._untracks = True
+            case "limit":
+                self._limits.append(bool(_number(data.get(5, bytes(4))) & 1))
+            case "nat" | "redir" | "masq":
+                self._translate(is_target=name == "redir" or _number(data.get(1, bytes(4))) == 1)
+            case "queue" | "synproxy" | "tproxy" | "fwd":
+                self._verdict = Verdict.UNKNOWN
+                self._reader.translates |= name == "tproxy"
             case "target":
-                word = netlink.text(data.get(1, b""))
-                verdict = _DROP if word in _DROPPING_TARGETS else verdict
-                understood = understood and word in _DROPPING_TARGETS | _SILENT_TARGETS
-            case "match" if netlink.text(data.get(1, b"")) == "comment":
-                pass
-            case _ if name in _SILENT:
-                seen.load(name, data)
+                self._xt_target(_text(data, 1))
             case _:
-                conditional = True
-                is_map = name == "lookup" and 3 in data and _number(data[3]) == 0
-                understood = understood and not is_map  # a map of verdicts
-                seen.compare(name, data)
-    return _Rule(
-        verdict=verdict,
-        target=target,
-        conditional=conditional,
-        understood=understood,
-        interface=seen.interface if seen.is_simple and not seen.network else "",
-        network=seen.network if seen.is_simple and not seen.interface else "",
-        is_destination=seen.is_destination,
+                self._condition(name, data)
+
+    def _condition(self, name: str, data: _Attributes) -> None:
+        """Take an expression that loads, changes or compares something."""
+        match name:
+            case _ if name in _SILENT:
+                pass
+            case "objref" if _number(data.get(1, bytes(4))) in _SILENT_OBJECTS:
+                pass
+            case "dynset" if not {6, 11} & set(data):
+                pass  # an element that is added without a condition
+            case "meta" | "ct" | "payload" | "fib":
+                self._field(name, data)
+            case "bitwise" | "byteorder":
+                self._change(name, data)
+            case "cmp" | "range":
+                self._compare(name, data)
+            case "lookup":
+                self._lookup(data)
+            case "match":
+                self._xt_match(_text(data, 1), data.get(3, b""))
+            case _:
+                self._registers.clear()  # it may have written any
+                self._opaque(f"{name} is not understood")
+
+    def _opaque(self, why: str) -> None:
+        self._matches.append(Match(why=why))
+
+    def _load(self, register: bytes, pieces: tuple[_Field, ...]) -> None:
+        slot = _slot(register)
+        self._registers[slot] = pieces
+
+    def _translate(self, *, is_target: bool) -> None:
+        self._verdict = Verdict.UNKNOWN if is_target else Verdict.ACCEPT
+        self._reader.written.add("ct-status")
+        self._reader.translates |= is_target
+
+    def _field(self, name: str, data: _Attributes) -> None:
+        """A part of the packet that is loaded, or written."""
+        match name:
+            case "payload":
+                base, first, size = (_number(data.get(kind, bytes(4))) for kind in (2, 3, 4))
+                pieces = self._part(_BASES.get(base, ""), first, size)
+                source, target = data.get(5), data.get(1)
+            case "meta":
+                key = _number(data.get(2, bytes(4)))
+                word, size = _META.get(key, ("", 16))
+                swapped = word in _IN_HOST_ORDER or (key in _INDEXES)
+                pieces = (_Field(word, size, is_swapped=swapped),)
+                source, target = data.get(3), data.get(1)
+            case "ct":
+                word, size = _CT.get(_number(data.get(2, bytes(4))), ("", 16))
+                pieces = (_Field(word, size, is_swapped=word in _IN_HOST_ORDER),)
+                source, target = data.get(4), data.get(1)
+            case _:
+                flags, result = (_number(data.get(kind, bytes(4))) for kind in (3, 2))
+                word = _FIB.get((result, flags & 0x23), "")
+                pieces = (_Field(word, 4, is_swapped=True),)
+                source, target = None, data.get(1)
+        if source is not None:
+            self._reader.written.update(piece.name for piece in pieces if piece.name)
+        elif target is not None:
+            self._load(target, pieces)
+
+    def _part(self, base: str, first: int, size: int) -> tuple[_Field, ...]:
+        """Bytes of a header, as fields."""
+        family = self._version if base == "network" else ""
+        known = {
+            place + k: (name, place)
+            for place, name in _HEADERS.get((base, family), ())
+            for k in range(bits_of(name) // 8)
+        }
+        pieces: list[_Field] = []
+        at, end = first, first + size
+        while at < end:
+            name, place = known.get(at, ("", at))
+            stop = at + 1
+            while stop < end and known.get(stop, ("", at)) == (name, place):
+                stop += 1
+            if not name:
+                name = self._unnamed(family or base, at, stop - at)
+            pieces.append(_Field(name, stop - at, at - place))
+            at = stop
+        return tuple(pieces)
+
+    def _unnamed(self, header: str, first: int, size: int) -> str:
+        """The name of other bytes of a header; none where two names would share a byte."""
+        if not header or header in {"link", "network"}:
+            return ""  # a neighbour's, or of a version that nobody said
+        spans = self._reader.spans.setdefault(header, set())
+        last = first + size
+        if any((a, b) != (first, last) and a < last and first < b for a, b in spans):
+            return ""
+        spans.add((first, last))
+        return f"{header}@{first}+{size}"
+
+    def _change(self, name: str, data: _Attributes) -> None:
+        """A register that is masked, or turned into the order of the network."""
+        pieces = self._registers.get(_slot(data[1]), ())
+        if name == "byteorder":
+            changed = tuple(replace(one, is_swapped=False) for one in pieces)
+        elif _number(data.get(6, bytes(4))) == 0 and 4 in data and 5 in data:
+            mask, xor = (netlink.attributes(data[kind]).get(1, b"") for kind in (4, 5))
+            changed = tuple(
+                replace(one, mask=one.read(m), xor=one.read(x))
+                if one.mask is None
+                else _Field("", 16)
+                for one, m, x in zip(pieces, _taken(pieces, mask), _taken(pieces, xor), strict=True)
+            )
+        else:
+            changed = _OPAQUE
+        self._load(data[2], changed)
+
+    def _compare(self, name: str, data: _Attributes) -> None:
+        """A register that is compared with a value, or with two."""
+        pieces = self._registers.get(_slot(data[1]), ())
+        operation = _number(data.get(2, bytes(4)))
+        low = netlink.attributes(data.get(3, b"")).get(1, b"")
+        high = netlink.attributes(data.get(4, b"")).get(1, b"") if name == "range" else low
+        inverted = operation == 1
+        if name == "cmp" and operation > 1:
+            top = b"\xff" * len(low)
+            bottom = bytes(len(low))
+            low, high, inverted = {
+                2: (low, top, True),
+                3: (bottom, low, False),
+                4: (bottom, low, True),
+                5: (low, top, False),
+            }.get(operation, (b"", b"", False))
+        row = self._row(pieces, low, high)
+        if row is None:
+            self._opaque("a comparison that is not understood")
+            return
+        names = tuple(piece.name for piece in pieces[: len(row)])
+        self._matches.append(Match(fields=names, rows=(row,), inverted=inverted))
+        if not inverted and low == high and len(row) == 1:
+            value = pieces[0].read(low)
+            self._version = _VERSIONS.get((names[0], value), self._version)
+
+    def _row(self, pieces: tuple[_Field, ...], low: bytes, high: bytes) -> tuple[str, ...] | None:
+        """The ranges of each field between two values; None where that is not understood."""
+        found = []
+        if (low != high and len(pieces) > 1) or len(low) > sum(piece.size for piece in pieces):
+            return None
+        for piece, a, b in zip(pieces, _taken(pieces, low), _taken(pieces, high), strict=True):
+            if not a:
+                break
+            if len(a) < piece.size and (piece.is_swapped or piece.mask is not None):
+                return None
+            text = self._ranges(replace(piece, size=len(a)), piece.read(a), piece.read(b))
+            if text is None:
+                return None
+            found.append(text)
+        return tuple(found) or None
+
+    def _ranges(self, piece: _Field, low: int, high: int) -> str | None:
+        """The values of a field whose bytes, masked, are between two values."""
+        if piece.name in {"iifname", "oifname"} and piece.is_swapped:
+            return self._reader.interface(low) if low == high and piece.mask is None else None
+        if not piece.name:
+            return None
+        bits, all_ = bits_of(piece.name), (1 << 8 * piece.size) - 1
+        beyond = max(0, bits - 8 * (piece.first + piece.size))
+        mask = all_ if piece.mask is None else piece.mask
+        wild = all_ & ~mask
+        is_prefix = low == high and wild & (wild + 1) == 0
+        if piece.first == 0 and not piece.xor and (not wild or is_prefix):
+            if low & wild and low == high:
+                return ""  # no masked value has these bits
+            high |= wild
+            span = low << beyond, min(((high + 1) << beyond) - 1, (1 << bits) - 1)
+            return as_text(merged([span]))
+        if bits > _ENUMERATED:
+            return None
+        hits = (
+            value
+            for value in range(1 << bits)
+            if low <= (value >> beyond & all_ & mask) ^ piece.xor <= high
+        )
+        return as_text(merged((value, value) for value in hits))
+
+    def _lookup(self, data: _Attributes) -> None:
+        """A set, a map or a map of verdicts."""
+        name = _text(data, 1)
+        found = self._reader.elements((*self._place[:2], name))
+        is_verdict = 3 in data and _number(data[3]) == 0
+        if 3 in data and not is_verdict:
+            self._load(data[3], _OPAQUE)
+        keys = [self._key(_slot(data[2]), first, last) for first, last, _ in found.elements]
+        why = found.why or f"what is looked up in {name} is not understood" * (None in keys)
+        self._reader.rows += len(keys)
+        if len(keys) > MAX_ROWS or self._reader.rows > ALL_ROWS:
+            why = f"the set {name} is longer than what is read of sets"
+        read = [key for key in keys if key is not None]
+        inverted = bool(_number(data.get(5, bytes(4))) & 1)
+        if why:
+            self._opaque(why)
+            if is_verdict:
+                self._verdict = Verdict.UNKNOWN
+        elif is_verdict:
+            self._map_verdicts(read, found)
+        elif found.others is None:
+            self._matches.append(_among(read, inverted=inverted))
+        elif inverted:
+            self._matches.append(_among([]))
+
+    def _map_verdicts(self, keys: list[_Key], found: _Set) -> None:
+        """A rule for each verdict of a map, and one for everything else."""
+        ends: dict[tuple[Verdict, str], list[_Key]] = {}
+        for key, (*_, element) in zip(keys, found.elements, strict=True):
+            end = _verdict(element.get(2, b"")) or (Verdict.UNKNOWN, "")
+            ends.setdefault(end, []).append(key)
+        self._map += [(_among(some), *end) for end, some in ends.items()]
+        self._map = self._map or [(_among([]), Verdict.CONTINUE, "")]
+        if found.others is not None:
+            end = _verdict(found.others.get(2, b"")) or (Verdict.UNKNOWN, "")
+            self._map.append((_among(keys, inverted=True), *end))
+
+    def _key(self, slot: int, first: bytes, last: bytes) -> _Key | None:
+        """The fields that an element is compared with, and its values of them."""
+        names: list[str] = []
+        row: list[str] = []
+        at = 0
+        while at < len(first):
+            pieces = self._registers.get(slot, ())
+            size = sum(piece.size for piece in pieces)
+            part = self._row(pieces, first[at : at + size], last[at : at + size])
+            if part is None or len(part) < len(pieces):
+                return None
+            names += [piece.name for piece in pieces]
+            row += part
+            slot += -(-size // 4)
+            at += -(-size // 4) * 4
+        return tuple(names), tuple(row)
+
+    def _xt_target(self, name: str) -> None:
+        """A target of iptables."""
+        self._verdict = _TARGETS.get(name, Verdict.UNKNOWN)
+        self._reader.translates |= name in {"DNAT", "REDIRECT", "TPROXY"}
+        self._reader.written.update(
+            {"MARK": ("mark",), "CONNMARK": ("mark",), "CT": ("ct-state",)}.get(
+                name, ("ct-status",) if name in {"DNAT", "REDIRECT", "SNAT", "MASQUERADE"} else ()
+            )
+        )
+
+    def _xt_match(self, name: str, info: bytes) -> None:
+        """A condition of iptables: states and ports are read."""
+        if name == "comment":
+            return
+        if name == "conntrack" and len(info) >= _XT_CONNTRACK.size:
+            asks, inverted, states = _XT_CONNTRACK.unpack_from(info)
+            if asks == 1:
+                hits = merged((s, s) for s in (1, 2, 4, 8, 64) if s & states)
+                key = ("ct-state",), (as_text(hits),)
+                self._matches.append(_among([key], inverted=bool(inverted & 1)))
+                return
+        self._opaque(f"the condition {name} of iptables is not read")
+
+
+def _among(keys: list[_Key], *, inverted: bool = False) -> Match:
+    """The condition that a packet is one of these; nothing is one of none."""
+    names = keys[0][0] if keys else ("l4proto",)
+    rows = [row for _, row in keys]
+    if len(names) == 1:
+        rows = [(as_text(merged(one for (text,) in rows for one in parse(text))),)]
+    return Match(fields=names, rows=tuple(rows), inverted=inverted)
+
+
+def _intervals(
+    rows: list[tuple[bytes, bytes, _Attributes]],
+) -> Iterator[tuple[bytes, bytes, _Attributes]]:
+    """Intervals from their first keys, and the keys behind their ends."""
+    rows = sorted(rows, key=lambda row: (row[0], not _flag(row[2]) & 1))
+    for here, behind in zip(rows, [*rows[1:], None], strict=True):
+        if _flag(here[2]) & 1:
+            continue
+        size = len(here[0])
+        end = int.from_bytes(behind[0]) if behind else 1 << 8 * size
+        yield here[0], (end - 1).to_bytes(size), here[2]
+
+
+def _decides(chains: Iterable[Chain]) -> bool:
+    """Return whether one of these chains may do anything but accept."""
+    return any(
+        chain.policy == "drop"
+        or any(rule.verdict in {Verdict.DROP, Verdict.UNKNOWN} for rule in chain.rules)
+        for chain in chains
     )
 
 
-_UNDERSTOOD: Final = frozenset({_DROP, _ACCEPT, _JUMP, _GOTO, _RETURN})
+def _devices(hook: _Attributes) -> Iterator[str]:
+    if 3 in hook:
+        yield netlink.text(hook[3])
+    for kind, name in netlink.listed_attributes(hook.get(4, b"")):
+        yield netlink.text(name) + "*" * (kind == 2)
 
 
-@dataclass(slots=True)
-class _Seen:
-    """The conditions of a rule, as far as they are about an interface or a network."""
-
-    interface: str = ""
-    network: str = ""
-    is_destination: bool = False
-    is_simple: bool = True
-    _loaded: tuple[str, int, int] = ("", 0, 0)
-    _mask: bytes = b""
-
-    def load(self, name: str, data: dict[int, bytes]) -> None:
-        """Note what an expression puts into a register."""
-        match name:
-            case "meta":
-                self._loaded, self._mask = ("meta", _number(data.get(2, b"")), 0), b""
-            case "payload":
-                base, offset = _number(data.get(2, b"")), _number(data.get(3, b""))
-                place = ("payload" if base == 1 else "", offset, _number(data.get(4, b"")))
-                self._loaded, self._mask = place, b""
-            case "bitwise":
-                self._mask = netlink.attributes(data.get(4, b"")).get(1, b"")
-            case "ct":
-                self._loaded, self._mask = ("", 0, 0), b""
-
-    def compare(self, name: str, data: dict[int, bytes]) -> None:
-        """Note what a register is compared with."""
-        if name != "cmp" or _number(data.get(2, b"")) != 0:
-            self.is_simple = False
-            return
-        value = netlink.attributes(data.get(3, b"")).get(1, b"")
-        source, key, _ = self._loaded
-        if source == "meta" and key in {_IIFNAME, _OIFNAME}:
-            ended = value.endswith(b"\0")
-            self.interface = netlink.text(value) + ("" if ended else "*")
-        elif source == "meta" and key in {_IIF, _OIF}:
-            index = int.from_bytes(value, "little" if struct.pack("=H", 1)[0] else "big")
-            self.interface = _LOOPBACK if index == 1 else f"#{index}"
-        elif source == "meta" and key in {_NFPROTO, _PROTOCOL}:
-            pass  # the version of IP
-        elif source == "payload" and (network := self._network(value)):
-            self.network, self.is_destination = network, self._loaded[1] in {16, 24}
-        else:
-            self.is_simple = False
-
-    def _network(self, value: bytes) -> str:
-        """The network that a source or destination address is compared with; empty for others."""
-        _, offset, _ = self._loaded
-        size = {12: 4, 16: 4, 8: 16, 24: 16}.get(offset, 0)
-        if not 0 < len(value) <= size:
-            return ""
-        bits = 8 * len(value)
-        if self._mask:
-            bits = int.from_bytes(self._mask).bit_count()
-        try:
-            address = ipaddress.ip_address(value + bytes(size - len(value)))
-            return str(ipaddress.ip_network((address, bits), strict=False))
-        except ValueError:
-            return ""
+def _taken(pieces: tuple[_Field, ...], data: bytes) -> Iterator[bytes]:
+    """The part of a register's value that belongs to each of its pieces."""
+    at = 0
+    for piece in pieces:
+        yield data[at : at + piece.size]
+        at += piece.size
 
 
-def _verdict(data: dict[int, bytes]) -> tuple[int | None, str]:
-    """Verdict and chain of an ``immediate``; None when it only fills a register."""
-    parts = netlink.attributes(netlink.attributes(data.get(2, b"")).get(2, b""))
+def _verdict(data: bytes) -> tuple[Verdict, str] | None:
+    """Verdict and chain; None for a value."""
+    parts = netlink.attributes(netlink.attributes(data).get(2, b""))
     if 1 not in parts:
-        return None, ""
-    return _number(parts[1]), netlink.text(parts.get(2, b""))
+        return None
+    return _VERDICTS.get(_number(parts[1]), Verdict.UNKNOWN), _text(parts, 2)
 
 
-def _ending(verdict: int | None) -> Ending:
-    if verdict == _DROP:
-        return Ending.DROP
-    return Ending.ACCEPT if verdict == _ACCEPT else Ending.NOT_UNDERSTOOD
+def _slot(register: bytes) -> int:
+    """The first of a register's four-byte slots."""
+    number = _number(register)
+    return number - 8 if number >= 8 else 4 * (number - 1)
+
+
+def _flag(element: _Attributes) -> int:
+    return _number(element.get(3, bytes(4)))
+
+
+def _attribute(kind: int, data: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(data), kind) + data + bytes(-len(data) % 4)
+
+
+def _text(attributes: _Attributes, kind: int) -> str:
+    return netlink.text(attributes.get(kind, b""))
 
 
 def _number(data: bytes) -> int:
@@ -319,3 +698,20 @@ def _number(data: bytes) -> int:
         raise netlink.NetlinkError("a number of the kernel is cut off")
     number: int = _INT.unpack_from(data)[0]
     return number
+
+
+def ruleset(dump: _Dump, names: Mapping[int, str]) -> Ruleset:
+    """The chains that packets to and from this machine pass.
+
+    Args:
+        dump: What asks the kernel.
+        names: The interfaces by their numbers.
+
+    Raises:
+        OSError: when the kernel refused.
+        NetlinkError: when the answers are malformed, or of different generations.
+    """
+    try:
+        return _Reader(dump, names).ruleset()
+    except (LookupError, OverflowError) as error:
+        raise netlink.NetlinkError("a part of the kernel's answer is missing") from error

@@ -41,11 +41,11 @@ def _version_6(host: Host) -> Iterator[Route]:
     try:
         lines = host.text("/proc/self/net/ipv6_route", _TABLE_LIMIT).splitlines()
     except FileNotFoundError:
-        links = parse_links(host.links())
+        links = parse_links(host.kernel.links())
         if links and all(link.has_ipv6 is False for link in links):
             return  # a kernel without IPv6
         raise
-    if not lines and any(link.has_ipv6 for link in parse_links(host.links())):
+    if not lines and any(link.has_ipv6 for link in parse_links(host.kernel.links())):
         raise ValueError("/proc/self/net/ipv6_route is empty: it is not the kernel's")
     for line in lines:
         to, bits, *_, flags, interface = line.split()

@@ -57,6 +57,12 @@ def dump_links() -> bytes:
     return netlink.dump(socket.NETLINK_ROUTE, _GET_LINK, _LINK.pack(0, 0, 0, 0, 0))
 
 
+def parse_numbers(data: bytes) -> dict[int, str]:
+    """The names of the interfaces of a whole answer, by their numbers."""
+    links = zip(netlink.answers(data), parse_links(data), strict=True)
+    return {_LINK.unpack_from(body)[2]: link.name for (_, body), link in links}
+
+
 def parse_links(data: bytes) -> tuple[Link, ...]:
     """Read a whole answer.
 

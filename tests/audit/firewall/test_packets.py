@@ -1,0 +1,219 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Packet filters: what nft(8) loads into a kernel, what it then lets in, and bad answers."""
+
+import re
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securetrain.audit.documents.documents import document_of
+from securetrain.audit.engine.fields import View
+from securetrain.audit.engine.function import NoArgs
+from securetrain.audit.engine.kleene import all_of
+from securetrain.audit.subjects.node.collect.network import nftables
+from securetrain.audit.subjects.node.facts.network import Match, PacketRule, Ruleset, Verdict
+from securetrain.audit.subjects.node.functions.firewall import inbound_denied
+from securetrain.core import netlink
+from securetrain.testing.cluster import missing
+from tests.audit.conftest import FIXTURES
+from tests.audit.firewall.worlds import Grammar, answer, ask
+from tests.audit.hardened.machine import (
+    ACCEPT,
+    DONE,
+    DROP,
+    attribute,
+    chain,
+    expression,
+    iifname,
+    in_chain,
+    nft,
+    number,
+    rule,
+    verdict,
+)
+from tests.vocabulary import needs
+
+PASS, FAIL, UNKNOWN = True, False, None
+STATES = {"pass": PASS, "fail": FAIL, "unknown": UNKNOWN}
+TWIN = 'counter log prefix "x" comment "y"'
+SAMPLE, COUNT, EACH = 30, 500, 24
+
+
+def rulesets() -> dict[str, tuple[str, bool | None]]:
+    """Rulesets by name, and whether strangers are kept out."""
+    _, *sections = (FIXTURES / "rulesets.nft").read_text().split("### ")
+    heads = (section.partition("\n") for section in sections)
+    return {
+        head.partition(":")[0]: (text, STATES[head.partition(": ")[2]]) for head, _, text in heads
+    }
+
+
+RULESETS = rulesets()
+
+
+@pytest.fixture(scope="module")
+def kept_out(fixtures):
+    """Whether strangers are kept from the reference node when it has this ruleset."""
+
+    replaced = msgspec.structs.replace
+    case = fixtures.case("reference")
+    body = case.document.body
+    firewall = body.node.firewall
+
+    def ask_for(ruleset):
+        reading = replaced(firewall.value.ruleset, value=ruleset)
+        section = replaced(firewall, value=replaced(firewall.value, ruleset=reading))
+        node = replaced(body, node=replaced(body.node, firewall=section))
+        view = View(document=document_of(node, b""), policy=case.policy, now=case.now)
+        return all_of(one.good for one in inbound_denied(view, NoArgs())).value
+
+    return ask_for
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """What was found of every ruleset after it was loaded."""
+    texts = [text for text, _ in RULESETS.values()]
+    return dict(zip(RULESETS, (found for found, _ in ask([(t, []) for t in texts])), strict=True))
+
+
+@needs(missing)
+def test_strangers_are_kept_out_or_not(loaded, kept_out, subtests):
+    for name, (_, state) in RULESETS.items():
+        with subtests.test(name):
+            assert kept_out(loaded[name]) is state
+
+
+@needs(missing)
+def test_what_is_not_understood_never_leaves_a_pass(loaded, kept_out, subtests):
+    """It answers what a condition that holds and one that does not both answer, at every place."""
+    drawn = Grammar(Random(3))
+    more = ask([(drawn.ruleset(), []) for _ in range(10)])
+    for name, ruleset in (*loaded.items(), *((f"drawn {n}", r) for n, (r, _) in enumerate(more))):
+        plain = kept_out(ruleset)
+        for place in [
+            (c, r) for c, one in enumerate(ruleset.chains) for r in range(len(one.rules) + 1)
+        ]:
+            for end in (Verdict.ACCEPT, Verdict.DROP):
+                holding = kept_out(planted(ruleset, place, PacketRule(handle=99, verdict=end)))
+                opaque = PacketRule(handle=99, verdict=end, matches=(Match(why="x"),))
+                with subtests.test(f"{name} {place} {end}"):
+                    found = kept_out(planted(ruleset, place, opaque))
+                    assert found is (plain if plain is holding else UNKNOWN)
+
+
+def planted(ruleset: Ruleset, place: tuple[int, int], one: PacketRule) -> Ruleset:
+    chains = list(ruleset.chains)
+    at, number_ = place
+    rules = chains[at].rules
+    chains[at] = msgspec.structs.replace(
+        chains[at], rules=(*rules[:number_], one, *rules[number_:])
+    )
+    return msgspec.structs.replace(ruleset, chains=tuple(chains))
+
+
+@needs(missing)
+def test_what_decides_nothing_changes_nothing_and_a_dormant_table_is_none(loaded, subtests):
+    texts = {name: text for name, (text, _) in RULESETS.items() if "flags dormant" not in text}
+    twins = [
+        re.sub(r"^.*(accept|drop)$", rf"{TWIN}\n\g<0>", text, flags=re.MULTILINE)
+        for text in texts.values()
+    ]
+    dormant = [
+        text.replace("{\n", "{\nflags dormant;\n", 1)
+        for text in texts.values()
+        if "table inet" in text
+    ]
+    found = [ruleset for ruleset, _ in ask([(text, []) for text in (*twins, *dormant)])]
+    for name, twin in zip(texts, found, strict=False):
+        with subtests.test(name):
+            assert without_handles(twin) == without_handles(loaded[name])
+    assert not any(one.chains for one in found[len(twins) :])
+
+
+def without_handles(ruleset: Ruleset) -> Ruleset:
+    chains = (
+        msgspec.structs.replace(
+            one, rules=tuple(msgspec.structs.replace(rule, handle=0) for rule in one.rules)
+        )
+        for one in ruleset.chains
+    )
+    return msgspec.structs.replace(ruleset, chains=tuple(chains))
+
+
+@needs(missing)
+@pytest.mark.parametrize("count", [SAMPLE, pytest.param(COUNT, marks=pytest.mark.many)])
+def test_the_kernel_lets_in_what_we_say(count):
+    """Packets are sent, and what comes to the end of the hook is what was said of it."""
+    drawn = Grammar(Random(count))
+    cases = [(drawn.ruleset(), drawn.packets(EACH)) for _ in range(count)]
+    said = [
+        (answer(ruleset, packet), packet.name in seen, text, packet)
+        for (text, packets), (ruleset, seen) in zip(cases, ask(cases), strict=True)
+        for packet in packets
+    ]
+    assert [one for one in said if one[0] not in {one[1], None}] == []
+    assert sum(one[0] is None for one in said) <= 0.05 * len(said)
+    assert 0.2 < sum(one[1] for one in said) / len(said) < 0.8
+
+
+def read(
+    *rules: bytes, policy: int = DROP, more: bytes = b"", elements: bytes | None = None
+) -> Ruleset:
+    """What is found in a chain of these rules, in the words of the kernel."""
+
+    def dump(kind: int, *_: object) -> bytes:
+        listed = {
+            nftables.CHAINS: chain("c", 1, policy) + chain("d", None),
+            nftables.RULES: b"".join(in_chain("c", one) for one in rules) + more,
+            nftables.SETS: nft(9, attribute(1, b"t\0"), attribute(2, b"s\0"), number(3, 0)),
+            nftables.ELEMENTS: elements or b"",
+        }
+        if kind == nftables.ELEMENTS and elements is None:
+            raise netlink.NetlinkError("the kernel's list is longer than is read")
+        return listed.get(kind, b"") + DONE
+
+    return nftables.ruleset(dump, {})
+
+
+def test_chains_that_call_each_other_end(kept_out):
+    back = in_chain("d", rule(verdict(-3, "c")))
+    assert kept_out(read(rule(verdict(-3, "d")), policy=ACCEPT, more=back)) is UNKNOWN
+    assert kept_out(read(rule(verdict(-3, "d")), rule(verdict(DROP)), more=back)) is UNKNOWN
+
+
+def test_what_has_no_end_is_bounded(kept_out):
+    many = read(*[rule(*iifname("eth0"), verdict(ACCEPT))] * 5000)
+    assert [len(one.rules) for one in many.chains] == [nftables.MAX_RULES + 1]
+    assert kept_out(read(*[rule(*iifname("x"), verdict(ACCEPT))] * 5000)) is UNKNOWN
+    looked_up = expression("lookup", attribute(1, b"s\0"), number(2, 1))
+    asked = rule(*iifname("eth0")[:1], looked_up, verdict(ACCEPT))
+    assert kept_out(read(asked)) is UNKNOWN
+    assert kept_out(read(asked, elements=b"")) is PASS
+    pairs = rule(verdict(3))
+    assert kept_out(read(pairs)) is UNKNOWN  # to a queue of some program
+
+
+def test_answers_of_two_generations_are_refused():
+    def dump(kind: int, *_: object) -> bytes:
+        one = bytearray(chain("c", 1, DROP))
+        one[16 + 3] = 7
+        return (bytes(one) if kind == nftables.CHAINS else nft(0, attribute(1, b"t\0"))) + DONE
+
+    with pytest.raises(netlink.NetlinkError, match="changed"):
+        nftables.ruleset(dump, {})
+
+
+@given(data=st.binary(max_size=200), at=st.integers(0, 200))
+@settings(deadline=None, max_examples=200)
+def test_any_answer_is_a_ruleset_or_an_error(data, at):
+    good = in_chain("c", rule(*iifname("eth0"), verdict(ACCEPT)))
+    for rules in (data, good[:at] + data[:3] + good[at + len(data[:3]) :]):
+        try:
+            read(more=rules)
+        except (netlink.NetlinkError, OSError):
+            continue
