@@ -11,7 +11,7 @@ from securetrain.audit.shell.commands import commands_of_text, commands_of_words
 from securetrain.audit.shell.words import MAX_COMMANDS, MAX_TEXT, parse
 from securetrain.audit.subjects.launches.collect.launch import (
     Text,
-    container_launch,
+    container_launches,
     places_in,
     script_launches,
 )
@@ -136,15 +136,15 @@ def test_the_words_of_a_container_are_no_shells():
     place = places_in("x", "x")
     found = commands_of_words([("echo", place), ("a; torchrun --rdzv-backend=c10d", place)])
     assert [call.program for call in found.calls] == ["echo"]
-    launch = container_launch(
+    made = container_launches(
         "x",
         "c",
         words=[Text("torchrun", place), Text("--rdzv-backend=$(B)", place), Text("t.py", place)],
         variables={"B": Text("c10d", place)},
         at=Location(path="x"),
         collected=COLLECTED,
-    ).launch
-    assert [one.backend.value for one in launch.rendezvous.value or ()] == ["c10d"]
+    )
+    assert [one.backend.value for one in next(made).launch.rendezvous.value or ()] == ["c10d"]
 
 
 SECRETS = (

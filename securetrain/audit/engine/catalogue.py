@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.audit.documents.document import read_document
-from securetrain.audit.engine.check import Check, CheckSet, compile_check
+from securetrain.audit.engine.check import Check, CheckSet, compile_check, each_kind
 from securetrain.core.errors import AuditError
 from securetrain.policy.load import bundled_dir
 
@@ -29,7 +29,7 @@ def load_checks(directory: Path | None = None, beside: Path | None = None) -> tu
     Raises:
         AuditError: ST-AUDT-001 naming the file, the check and the place.
     """
-    checks: dict[str, Check] = {}
+    checks: dict[tuple[str, str], Check] = {}
     for check in _of_folder(checks_dir() if directory is None else directory):
         _add(checks, check)
     if beside is not None:
@@ -39,7 +39,7 @@ def load_checks(directory: Path | None = None, beside: Path | None = None) -> tu
         verify_fixtures(own, beside)
         for check in own:
             _add(checks, check)
-    return tuple(checks[check_id] for check_id in sorted(checks))
+    return tuple(checks[key] for key in sorted(checks, key=lambda key: key[0]))
 
 
 def _of_folder(folder: Path) -> tuple[Check, ...]:
@@ -54,15 +54,17 @@ def _of_folder(folder: Path) -> tuple[Check, ...]:
     return tuple(check for path in paths for check in load_check_file(path))
 
 
-def _add(checks: dict[str, Check], check: Check) -> None:
-    if check.id in checks:
+def _add(checks: dict[tuple[str, str], Check], check: Check) -> None:
+    there = next((one for one in checks.values() if one.id == check.id), check)
+    also = [one.subject for one in there.spec.also]
+    if (check.id, check.kind) in checks or (there is not check and check.spec.subject not in also):
         raise AuditError(
             "ST-AUDT-001",
-            f"{check.id} is also defined in {checks[check.id].source}",
+            f"{check.id} is also defined in {there.source}",
             check.source,
             "give one of them another id",
         )
-    checks[check.id] = check
+    checks[check.id, check.kind] = check
 
 
 def load_check_file(path: Path) -> tuple[Check, ...]:
@@ -78,4 +80,5 @@ def load_check_file(path: Path) -> tuple[Check, ...]:
         code="ST-AUDT-001",
         fix="compare with the other files beside it",
     )
-    return tuple(compile_check(check, path.name) for check in spec.checks)
+    each = (one for check in spec.checks for one in each_kind(check))
+    return tuple(compile_check(one, path.name) for one in each)

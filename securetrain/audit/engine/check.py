@@ -16,11 +16,13 @@ Rules:
 5. a check has a test for each of pass, fail and unknown;
 6. a check of ``kinds`` and ``cel`` asks an expression of every object of some kinds, in whatever
    manifest it stands (`expression.py`), and asks nothing else;
-7. ``in_context`` lists where a failure weighs less or more, and the sentence that says why. The
+7. ``also`` asks the same of another kind of asset, and is a `Check` of its own with that id: a
+   function then looks at what it reads of that kind;
+8. ``in_context`` lists where a failure weighs less or more, and the sentence that says why. The
    first whose ``when`` is known to be true counts; what is not known changes nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -113,6 +115,15 @@ class InContext(_Base, frozen=True, kw_only=True):
     because: Sentence
 
 
+class OtherKind(_Base, frozen=True, kw_only=True):
+    """The same question about another kind of asset."""
+
+    subject: str
+    evidence: tuple[str, ...]
+    in_context: tuple[InContext, ...] = ()
+    tests: Tests
+
+
 class FixedBy(StrEnum):
     """The party that can make the check pass."""
 
@@ -143,11 +154,35 @@ class CheckSpec(_Base, frozen=True, kw_only=True):
     cel: str | None = None
     """What must hold of each of them, as ``object``: in place of subject, evidence and assert."""
     in_context: tuple[InContext, ...] = ()
+    also: tuple[OtherKind, ...] = ()
+    """Other kinds of assets that it asks, by the same ``assert`` or ``call``."""
     rationale: Sentence
     remediation: Sentence
     fixed_by: FixedBy
     refs: Refs
     tests: Tests
+
+
+def each_kind(spec: CheckSpec) -> Iterator[CheckSpec]:
+    """Yield the check for the kind of its own subject, then for each kind of ``also``.
+
+    What applies is asked of its own kind only, and a quantifier over the collection of its subject
+    is one over that of the other.
+    """
+    yield spec
+    own = spec.subject.removesuffix("[*]").split(".")
+    for one in spec.also:
+        path = one.subject.removesuffix("[*]").split(".")
+        asserts = {k: path if v == own else v for k, v in (spec.asserts or {}).items()}
+        yield msgspec.structs.replace(
+            spec,
+            subject=one.subject,
+            evidence=one.evidence,
+            in_context=one.in_context,
+            applies=None,
+            asserts=asserts or None,
+            tests=one.tests,
+        )
 
 
 class SetMetadata(_Base, frozen=True, kw_only=True):
@@ -397,8 +432,10 @@ def _judge_of_call(spec: CheckSpec, call: Call, compiler: Compiler) -> Judge:
         args = msgspec.convert(arguments, function.args, strict=True)
     except msgspec.ValidationError as error:
         raise compiler.refuse(str(error), "call.args") from error
-    compiler.fields.update(function.reads)
-    compiler.reads.update(name for path in function.reads if (name := evidence_name(path)))
+    kind = kind_of(spec.subject.partition(".")[0])
+    read = {path for path in function.reads if kind_of(path[0]) in (None, kind)}
+    compiler.fields.update(read)
+    compiler.reads.update(name for path in read if (name := evidence_name(path)))
     body = function.body
     return lambda view: body(view, args)
 

@@ -104,7 +104,7 @@ class Fetch(Part, frozen=True, forbid_unknown_fields=True, kw_only=True):
     what: Kind
     pinned: Reading[bool]
     """Whether hashes say what it must be, or nothing leaves the machine (``--require-hashes``,
-    ``--no-index``); ``absent`` for data."""
+    ``--no-index``); ``absent`` for data, and where an image is built."""
     verified: Reading[bool]
     """Whether it comes by TLS whose certificates are checked, or from no URL at all."""
 
@@ -162,6 +162,8 @@ class Form(StrEnum):
     BATCH = "batch"
     """A script with a scheduler's directives."""
     SCRIPT = "script"
+    BUILD = "build"
+    """The commands that build an image."""
 
 
 class Launch(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -76,7 +76,13 @@ from securetrain.audit.subjects.kubernetes.facts.cluster import (
     Problem,
     StoredSecret,
 )
-from securetrain.audit.subjects.kubernetes.facts.workload import Pod, Workload, WorkloadFacts
+from securetrain.audit.subjects.kubernetes.facts.workload import (
+    Pod,
+    Runtime,
+    Workload,
+    WorkloadFacts,
+)
+from securetrain.audit.subjects.launches.collect.tasks import started_in
 
 MAX_STORED = 5_000
 
@@ -122,6 +128,11 @@ class _Found:
     name: str
     workload: Workload
 
+    @property
+    def is_in_cluster(self) -> bool:
+        """Kubernetes starts it."""
+        return self.workload.runtime.value is Runtime.KUBERNETES
+
 
 @dataclass(slots=True)
 class _Collection:
@@ -145,7 +156,7 @@ class _Collection:
     reader: Reader = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reader = Reader(self._problem)
+        self.reader = Reader(self._problem, started_in)
 
     def take(self, file: Text | Large | Unread) -> None:
         """Read one file."""
@@ -161,6 +172,7 @@ class _Collection:
                 self._left_out("launch", one)
             objects += 1
             workloads += self._take(one)
+        workloads += sum(self._take(one) for one in self.launches.started())
         for kind, name in self.reader.words.items():
             self.unread.setdefault(kind, name)
         at = Location(path=file.path, line=1)
@@ -186,6 +198,7 @@ class _Collection:
                 if not self.launches.take_object(Text(made.path, "", is_script=False), one):
                     self._left_out("launch", one)
                 workloads += self._take(one)
+            workloads += sum(self._take(one) for one in self.launches.started())
             counts[made.name] = before + 1
             at = Location(path=made.path)
             seen = File(at=at, path=made.path, objects=len(objects), workloads=workloads)
@@ -226,6 +239,19 @@ class _Collection:
 
     def _take(self, one: Object) -> int:
         """Note an object; return whether it is a workload."""
+        if one.runtime is Runtime.KUBERNETES:
+            self._take_for_others(one)
+        record = workload(one)
+        if record is None:
+            return 0
+        if len(self.found) >= MAX_WORKLOADS:
+            self._left_out("workload", one)
+            return 1
+        self.found.append(_Found(one.name, record))
+        return 1
+
+    def _take_for_others(self, one: Object) -> None:
+        """Note what an object says about others."""
         self.answers.take(one)
         if not self.rights.take(one):
             self._left_out("RoleBinding", one)
@@ -241,14 +267,6 @@ class _Collection:
             self.secrets.extend(stored_secrets(one))
         if one.kind == "Namespace" and not one.group:
             self._namespace(one)
-        record = workload(one)
-        if record is None:
-            return 0
-        if len(self.found) >= MAX_WORKLOADS:
-            self._left_out("workload", one)
-            return 1
-        self.found.append(_Found(one.name, record))
-        return 1
 
     def _left_out(self, kind: str, one: Object) -> None:
         """Say once that there are more objects of a kind than are kept."""
@@ -280,13 +298,13 @@ class _Collection:
         bodies: list[Body] = []
         for one in self.found:
             pods = []
-            for pod in one.workload.pods:
+            for pod in one.workload.pods if one.is_in_cluster else ():
                 joined, target = self._joined(one.workload, pod)
                 pods.append(joined)
                 targets.append(target)
-            record = msgspec.structs.replace(one.workload, pods=tuple(pods))
+            record = msgspec.structs.replace(one.workload, pods=tuple(pods) or one.workload.pods)
             bodies.append(WorkloadFacts(collected=collected, file=one.name, workload=record))
-        kinds = tuple(sorted({one.workload.kind for one in self.found if one.workload.kind}))
+        kinds = tuple(sorted({one.kind for one in self._in_cluster() if one.kind}))
         facts = Cluster(
             name=cluster,
             files=tuple(self.files),
@@ -318,14 +336,17 @@ class _Collection:
         )
         return joined, Target(record, joined, labels)
 
+    def _in_cluster(self) -> Iterator[Workload]:
+        return (one.workload for one in self.found if one.is_in_cluster)
+
     def _namespaces(self) -> Iterator[Namespace]:
         counts: dict[str, int] = {}
         places: dict[str, Location] = {}
-        for one in self.found:
-            if is_known(one.workload.namespace):
-                name = one.workload.namespace.value or ""
+        for one in self._in_cluster():
+            if is_known(one.namespace):
+                name = one.namespace.value or ""
                 counts[name] = counts.get(name, 0) + 1
-                places.setdefault(name, one.workload.namespace.at or one.workload.at)
+                places.setdefault(name, one.namespace.at or one.at)
         unknown = "" if self.signatures else "no policy about signatures is among the files"
         for name in sorted({*counts, *self.namespaces}):
             said = self.namespaces.get(name)

@@ -20,15 +20,17 @@ from securetrain.audit.subjects.kubernetes.collect.parser.names import OwnNames
 from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object, strings
 from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
 from securetrain.audit.subjects.kubernetes.collect.pods.pods import LISTS, PodSpec, pod_specs
+from securetrain.audit.subjects.launches.collect.images import holds_scripts, scripts
 from securetrain.audit.subjects.launches.collect.launch import (
     Text,
-    container_launch,
+    container_launches,
     is_script,
     places_in,
     script_launches,
 )
 from securetrain.audit.subjects.launches.collect.places import Places
 from securetrain.audit.subjects.launches.collect.ray import commands_of_runtime
+from securetrain.audit.subjects.launches.collect.runtimes import Started, container_of
 from securetrain.audit.subjects.launches.facts import LaunchFacts
 
 _COMMANDS: Final = re.compile(
@@ -51,6 +53,7 @@ class Launches:
 
     collected: Collected
     found: list[LaunchFacts] = field(default_factory=list)
+    _containers: list[Object] = field(default_factory=list)
     _names: OwnNames = field(default_factory=OwnNames)
     _places: Places = field(default_factory=lambda: Places("", ""))
 
@@ -61,6 +64,11 @@ class Launches:
             name = PurePosixPath(file.path).name
             place = places_in(file.path, file.text)
             self._add(script_launches(file.path, name, file.text, place, self.collected))
+        elif holds_scripts(file.path):
+            for one in scripts(file.path, file.text):
+                name, form = f"{file.path}#{one.name}", one.form
+                text, place = one.text, one.place
+                self._add(script_launches(name, one.name, text, place, self.collected, form))
 
     def take_object(self, file: files.Text, one: Object) -> bool:
         """Note the launches in an object of a file; return whether there was room for them."""
@@ -71,8 +79,20 @@ class Launches:
         self._add(looking.operators())
         return len(self.found) < MAX_LAUNCHES
 
-    def _add(self, launches: Iterable[LaunchFacts]) -> None:
+    def started(self) -> Iterator[Object]:
+        """Yield the containers that commands start, noted since the last time."""
+        found, self._containers = self._containers, []
+        yield from found
+
+    def _add(self, launches: Iterable[LaunchFacts | Started]) -> None:
+        inside = ""
         for one in launches:
+            if isinstance(one, Started):
+                self._containers.append(
+                    container_of(self._names.of(f"{inside}/{one.program}"), one)
+                )
+                continue
+            inside = one.file
             if len(self.found) < MAX_LAUNCHES:
                 self.found.append(msgspec.structs.replace(one, file=self._names.of(one.file)))
 
@@ -91,7 +111,7 @@ class _Looking:
         text = self.one.source.template.restored(node.text or "")
         return Text(text, self.places.of(node.line, node.column, text))
 
-    def pod(self, pod: PodSpec) -> Iterator[LaunchFacts]:
+    def pod(self, pod: PodSpec) -> Iterator[LaunchFacts | Started]:
         if pod.single:
             node = pod.spec if pod.single == "." else pod.spec.get(pod.single)
             if node is not None:
@@ -109,7 +129,7 @@ class _Looking:
                 if node.entries is not None:
                     yield from self.container(pod, node, number)
 
-    def container(self, pod: PodSpec, node: Node, number: int) -> Iterator[LaunchFacts]:
+    def container(self, pod: PodSpec, node: Node, number: int) -> Iterator[LaunchFacts | Started]:
         words = [*self.words(node, "command"), *self.words(node, "args")]
         variables = dict(self.variables(node))
         source = node.get("source")
@@ -124,7 +144,7 @@ class _Looking:
                 f"{self.one.name}/{way}/source", "source", text.text, text.place, self.collected
             )
         if words or variables:
-            yield container_launch(
+            yield from container_launches(
                 f"{self.one.name}/{way}",
                 name,
                 words=words,
@@ -150,7 +170,7 @@ class _Looking:
     def at(self, node: Node) -> Location:
         return Location(path=self.file.path, line=node.line)
 
-    def texts(self) -> Iterator[LaunchFacts]:
+    def texts(self) -> Iterator[LaunchFacts | Started]:
         """Scripts in the strings of a ConfigMap, and entry points of jobs."""
         for way, node in strings(self.one.node):
             key, text = way[-1] if way else "", node.text or ""
@@ -170,19 +190,19 @@ class _Looking:
         first = node.line + 1 if node.literal else node.line
         return Text(text, places_in(self.file.path, text, first))
 
-    def operators(self) -> Iterator[LaunchFacts]:
+    def operators(self) -> Iterator[LaunchFacts | Started]:
         """Commands that an operator makes of fields of its kind."""
         for key, parameters in _below(self.one.node, "rayStartParams"):
             if "headGroupSpec" in key:
                 words = [*_fixed("ray", "start", "--head", node=parameters, path=self.file.path)]
                 words += self.options(parameters)
-                yield self.made(f"{self.one.name}/rayStartParams", words, parameters)
+                yield from self.made(f"{self.one.name}/rayStartParams", words, parameters)
         for _, policy in _below(self.one.node, "elasticPolicy"):
             if backend := policy.get("rdzvBackend"):
                 text = self.text(backend)
                 word = Text(f"--rdzv-backend={text.text}", lambda _: self.at(backend))
                 words = [*_fixed("torchrun", node=policy, path=self.file.path), word]
-                yield self.made(f"{self.one.name}/elasticPolicy", words, policy)
+                yield from self.made(f"{self.one.name}/elasticPolicy", words, policy)
 
     def options(self, node: Node) -> Iterator[Text]:
         for name, value in (node.entries or {}).items():
@@ -190,8 +210,8 @@ class _Looking:
                 text, at = self.text(value).text, self.at(value)
                 yield Text(f"--{name}={text}", lambda _, at=at: at)  # type: ignore[misc]
 
-    def made(self, name: str, words: list[Text], node: Node) -> LaunchFacts:
-        return container_launch(
+    def made(self, name: str, words: list[Text], node: Node) -> Iterator[LaunchFacts | Started]:
+        return container_launches(
             name,
             name.rpartition("/")[2],
             words=words,

@@ -225,7 +225,7 @@ class Container(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Of the container, else of the pod, else False."""
     seccomp: Reading[str]
     """The profile's type: ``RuntimeDefault``, ``Localhost``, ``Unconfined`` (the default; a
-    privileged container always is)."""
+    privileged container always is); ``User`` for a process that is held as any of its user's."""
     added: Annotated[tuple[Capability, ...], MAY_BE_EMPTY]
     dropped: Annotated[tuple[Capability, ...], MAY_BE_EMPTY]
     env: Annotated[tuple[Variable, ...], MAY_BE_EMPTY]
@@ -347,8 +347,20 @@ class Ray(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """RAY_USE_TLS of the head; False when it is not set."""
 
 
+class Runtime(StrEnum):
+    """The program that starts the containers of a workload."""
+
+    KUBERNETES = "kubernetes"
+    DOCKER = "docker"
+    """docker, podman, nerdctl or compose."""
+    APPTAINER = "apptainer"
+    """apptainer, singularity, enroot or srun: a process of its user, with that user's rights."""
+    HOST = "host"
+    """No container: a task on a machine."""
+
+
 class Workload(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One object with pod templates."""
+    """One object with pod templates, or a container that something else starts."""
 
     kind: str
     """As written, as in ``PyTorchJob``; empty when a template decides it."""
@@ -366,6 +378,7 @@ class Workload(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     rendered: Reading[bool]
     """ok True for plain YAML and what helm or kustomize rendered; ``templated`` when it was read
     from a template's text, with the number of open places."""
+    runtime: Reading[Runtime]
     inside: str
     """What holds it: ``ConfigMap/launch launch.yaml`` or ``here-document``; empty for a file."""
     pods: tuple[Pod, ...]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, TypeVar
 
+import msgspec
+
 from securetrain.audit.documents.facts import Collected, Location, Outcome, Section
 from securetrain.audit.shell.commands import (
     Arg,
@@ -19,8 +21,10 @@ from securetrain.audit.shell.commands import (
 from securetrain.audit.shell.words import Place
 from securetrain.audit.subjects.launches.collect.fetches import fetches_of
 from securetrain.audit.subjects.launches.collect.observe import Seen, observe, observe_variables
+from securetrain.audit.subjects.launches.collect.options import absent
+from securetrain.audit.subjects.launches.collect.runtimes import Started, started_by, word_of
 from securetrain.audit.subjects.launches.collect.written import secrets_of
-from securetrain.audit.subjects.launches.facts import Form, Launch, LaunchFacts
+from securetrain.audit.subjects.launches.facts import Fetch, Form, Launch, LaunchFacts
 
 T = TypeVar("T")
 
@@ -63,14 +67,20 @@ def places_in(path: str, text: str, first_line: int = 1, column: int = 1) -> Pla
     return place
 
 
-def script_launches(
-    file: str, name: str, text: str, place: Place, collected: Collected
-) -> Iterator[LaunchFacts]:
-    """The launch of a script, and those of the scripts that it writes."""
+def script_launches(  # noqa: PLR0917 - what a script is
+    file: str,
+    name: str,
+    text: str,
+    place: Place,
+    collected: Collected,
+    form: Form | None = None,
+) -> Iterator[LaunchFacts | Started]:
+    """The launch of a script, and those of the scripts that it writes; what it starts follows."""
     commands = commands_of_text(text, place)
     batch = bool(_DIRECTIVE.search(text)) or PurePosixPath(name).suffix in _BATCH
-    form = Form.BATCH if batch else Form.SCRIPT
+    form = form or (Form.BATCH if batch else Form.SCRIPT)
     yield _facts(file, _launch(name, form, place(0), commands, observe(commands)), collected)
+    yield from _started(commands)
     for call, body in commands.bodies:
         target = next((one for one in call.targets if one), "")
         written = call.program in {"cat", "tee"} and is_script(target, body.text[:200])
@@ -79,7 +89,7 @@ def script_launches(
             yield from script_launches(f"{file}#{inner}", inner, body.text, body.place, collected)
 
 
-def container_launch(
+def container_launches(
     file: str,
     name: str,
     *,
@@ -87,13 +97,22 @@ def container_launch(
     variables: Mapping[str, Text],
     at: Location,
     collected: Collected,
-) -> LaunchFacts:
+) -> Iterator[LaunchFacts | Started]:
     """The launch of a container: its command and args, with the variables that it gets."""
     known = {key: value.text for key, value in variables.items() if "$" not in value.text}
     commands = commands_of_words([(one.text, one.place) for one in words], known)
     seen = observe(commands)
     observe_variables(seen, {key: _arg(value) for key, value in variables.items()})
-    return _facts(file, _launch(name, Form.CONTAINER, at, commands, seen), collected)
+    yield _facts(file, _launch(name, Form.CONTAINER, at, commands, seen), collected)
+    yield from _started(commands)
+
+
+def _started(commands: Commands) -> Iterator[Started]:
+    """Yield the containers that commands start."""
+    for call in commands.calls:
+        words = [word_of(arg) for arg in call.args]
+        if (started := started_by(call.program, words, call.at)) is not None:
+            yield started
 
 
 def _arg(value: Text) -> Arg:
@@ -115,13 +134,22 @@ def _launch(name: str, form: Form, at: Location, commands: Commands, seen: Seen)
         rendezvous=whole(seen.rendezvous),
         addresses=whole(seen.addresses),
         services=whole(seen.services),
-        fetches=whole(fetches_of(commands.calls)),
+        fetches=whole(_fetches(form, commands)),
         revisions=whole(seen.revisions),
         remote_code=whole(seen.remote_code),
         mpi_as_root=whole(seen.mpi_as_root),
         host_keys=whole(seen.host_keys),
         secrets=whole(secrets_of(commands)),
     )
+
+
+def _fetches(form: Form, commands: Commands) -> list[Fetch]:
+    """The fetches of a launch; those of an image are built in, and none when a job starts."""
+    found = fetches_of(commands.calls)
+    if form is not Form.BUILD:
+        return found
+    built = "an image is built, and no job starts"
+    return [msgspec.structs.replace(one, pinned=absent(one.at, built)) for one in found]
 
 
 def _facts(file: str, launch: Launch, collected: Collected) -> LaunchFacts:

@@ -25,6 +25,7 @@ from securetrain.audit.subjects.kubernetes.collect.parser.errors import (
     MAX_FILES,
     MAX_LIST_BYTES,
 )
+from securetrain.audit.subjects.launches.collect.images import holds_scripts
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file
 
@@ -63,7 +64,7 @@ class Large:
 
 
 def kind_of(name: str) -> str:
-    """``manifest``, ``script`` or nothing, by a file's name."""
+    """``manifest``, ``script``, ``scripts`` or nothing, by a file's name."""
     path = Path(name.lower())
     suffixes = path.suffixes
     while suffixes and suffixes[-1] in _TEMPLATE_SUFFIXES:
@@ -73,6 +74,8 @@ def kind_of(name: str) -> str:
         return "manifest"
     if last in SCRIPTS:
         return "script"
+    if holds_scripts(name):
+        return "scripts"
     return "manifest" if path.suffix in {".tpl", ".gotmpl"} else ""
 
 

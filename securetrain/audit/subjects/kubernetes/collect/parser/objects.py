@@ -31,6 +31,8 @@ from securetrain.audit.subjects.kubernetes.collect.parser.templates import (
 from securetrain.audit.subjects.kubernetes.collect.parser.tree import Builder, Node, Slowly
 from securetrain.audit.subjects.kubernetes.collect.parser.values import Source, failed
 from securetrain.audit.subjects.kubernetes.facts.cluster import Problem
+from securetrain.audit.subjects.kubernetes.facts.workload import Runtime
+from securetrain.audit.subjects.launches.collect.images import holds_scripts
 from securetrain.core.files import open_regular
 
 DEFINITIONS: Final = "apiextensions.k8s.io"
@@ -60,6 +62,7 @@ class Object:
     inside: str
     marks: int
     """Places that a template leaves open in it; 0 for plain YAML."""
+    runtime: Runtime = Runtime.KUBERNETES
 
     @property
     def group(self) -> str:
@@ -107,6 +110,8 @@ class Reader:
     """Reads the objects of texts, and notes what it could not read."""
 
     problem: Callable[[Problem], None]
+    others: "Callable[[str, Node, Source, int], Iterator[Object]]"
+    """Finds what a document starts that holds no object of Kubernetes."""
     documents: int = 0
     words: dict[str, str] = field(default_factory=dict)
     """A word of `WATCHED` to the first file that has it and could not be read."""
@@ -115,7 +120,7 @@ class Reader:
         """Yield the objects of one file."""
         template = Template()
         part = Part(file.path, file.text, Source(file.path, template), 1)
-        if file.is_script:
+        if file.is_script or holds_scripts(file.path):
             yield from self._here_documents(part)
             return
         text = file.text
@@ -217,6 +222,10 @@ class Reader:
             yield one
             if one.group != DEFINITIONS:
                 yield from self._strings(part, one)
+        if not found:
+            for one in self.others(part.name, root, part.source, marks):
+                found = True
+                yield one
         if not found and marks and any(_holds_containers(node) for node in root.walk()):
             found = True
             yield Object(part.name, root, part.source, "", "", part.inside, marks)

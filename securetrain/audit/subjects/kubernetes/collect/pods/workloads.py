@@ -50,6 +50,7 @@ from securetrain.audit.subjects.kubernetes.facts.workload import (
     Pod,
     Ray,
     Role,
+    Runtime,
     Variable,
     Workload,
 )
@@ -77,7 +78,7 @@ KNOWN_GROUPS: Final = frozenset(
 def workload(one: Object) -> Workload | None:
     """The record of an object; None when it has no pods. What other objects say is left open."""
     specs = pod_specs(one)
-    if not specs:
+    if not specs or one.runtime is Runtime.HOST:
         return None
     scope = Scope(one.source, one.node.at)
     metadata = scope.child(one.node, "metadata")
@@ -106,6 +107,7 @@ def workload(one: Object) -> Workload | None:
         rendered=(
             opened(f"a template with {one.marks} open lines", at) if one.marks else ok(True, at)
         ),
+        runtime=ok(one.runtime, at),
         inside=one.inside,
         pods=tuple(pods),
         ray=_ray(one, scope, pods),

@@ -1,0 +1,286 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts inside files that are no scripts: recipes of images, and Terraform.
+
+Rules:
+
+1. a Dockerfile and a definition of Apptainer give two scripts: what builds the image, and what
+   starts in it, with the variables that the image sets;
+2. every character has its place in the file;
+3. a variable that ``ARG`` sets is open: whoever builds may set another;
+4. a stage begins with the variables of the one that it is made from, else with none;
+5. of Terraform, here-documents that begin as a shell's script are read.
+
+Formats: the Dockerfile reference, the Apptainer user guide and the HCL native syntax, as of
+2026-11.
+"""
+
+import bisect
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from securetrain.audit.documents.facts import Location
+from securetrain.audit.subjects.launches.facts import Form
+
+if TYPE_CHECKING:
+    from securetrain.audit.shell.words import Place
+
+_DOCKERFILE: Final = re.compile(r"(?:^|\.)(?:dockerfile|containerfile)(?:\.|-|\Z)", re.IGNORECASE)
+_INSTRUCTION: Final = re.compile(
+    r"[ \t]*(?:ONBUILD[ \t]+)?(FROM|ENV|ARG|RUN|CMD|ENTRYPOINT|ADD|HEALTHCHECK)\b[ \t]*",
+    re.IGNORECASE,
+)
+_ANY: Final = re.compile(r"[ \t]*[A-Za-z]+[ \t]")
+_FLAG: Final = re.compile(r"--[a-z][\w-]*(?:=\S*)?[ \t]+")
+_HERE: Final = re.compile(r"<<-?[ \t]*([\"']?)([A-Za-z_]\w*)\1")
+_PAIRS: Final = re.compile(r"[A-Za-z_]\w*=")
+_OLD_ENV: Final = re.compile(r"([A-Za-z_]\w*)[ \t]+")
+_FROM: Final = re.compile(r"(\S+)(?:[ \t]+AS[ \t]+(\S+))?", re.IGNORECASE)
+_SECTION: Final = re.compile(r"^%([a-z]+)[^\n]*\n?", re.MULTILINE)
+_BUILDS: Final = frozenset({"setup", "post", "test"})
+_STARTS: Final = frozenset({"environment", "runscript", "startscript"})
+_BEGINS: Final = re.compile(r"([\w-]{0,80})[\"]?[ \t]*[=(][^\n]{0,200}?<<-?[ \t]*(\w+)[ \t]*\r?\n")
+"""A here-document of HCL, with the attribute before it."""
+_SHEBANG: Final = re.compile(r"\s*#!\s*\S*sh\b|\s*#!\s*/usr/bin/env\s+\S*sh\b")
+_URL: Final = re.compile(r"https?://\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script inside a file."""
+
+    name: str
+    form: Form
+    text: str
+    place: "Place"
+
+
+def holds_scripts(name: str) -> bool:
+    """Return whether a file of this name holds scripts that `scripts` finds."""
+    path = PurePosixPath(name)
+    return bool(_DOCKERFILE.search(path.name)) or path.suffix in {".def", ".tf", ".hcl"}
+
+
+def scripts(path: str, text: str) -> Iterator[Script]:
+    """Yield the scripts of a file of such a name."""
+    name = PurePosixPath(path)
+    if name.suffix in {".tf", ".hcl"}:
+        yield from _terraform(path, text)
+    elif name.suffix == ".def":
+        yield from _definition(path, text)
+    else:
+        yield from _ImageFile(path, text).scripts()
+
+
+@dataclass(slots=True)
+class _Text:
+    """A script in the making, with the offset of each character in the file."""
+
+    path: str
+    file: str
+    parts: list[str] = field(default_factory=list)
+    at: list[int] = field(default_factory=list)
+
+    def add(self, start: int, end: int) -> None:
+        """Add a part of the file."""
+        self.parts.append(self.file[start:end])
+        self.at.extend(range(start, end))
+
+    def say(self, text: str, at: int) -> None:
+        """Add what does not stand there."""
+        self.parts.append(text)
+        self.at.extend([at] * len(text))
+
+    def script(self, name: str, form: Form) -> Iterator[Script]:
+        """Yield it, unless nothing is in it."""
+        text = "".join(self.parts)
+        if text.strip():
+            yield Script(name, form, text, _places(self.path, self.file, self.at))
+
+
+def _places(path: str, file: str, at: list[int]) -> "Place":
+    starts = [0, *(found.end() for found in re.finditer("\n", file))]
+
+    def place(i: int) -> Location:
+        offset = at[min(max(i, 0), len(at) - 1)] if at else 0
+        row = bisect.bisect_right(starts, offset) - 1
+        return Location(path=path, line=row + 1, column=offset - starts[row] + 1)
+
+    return place
+
+
+# --- Dockerfile ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _ImageFile:
+    """Reads a Dockerfile instruction by instruction."""
+
+    path: str
+    text: str
+    building: _Text = field(init=False)
+    stage: _Text = field(init=False)
+    stages: dict[str, _Text] = field(default_factory=dict)
+    commands: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.building, self.stage = _Text(self.path, self.text), _Text(self.path, self.text)
+
+    def scripts(self) -> Iterator[Script]:
+        """Yield what builds the image, and what starts in it."""
+        for start, end in _instructions(self.text):
+            found = _INSTRUCTION.match(self.text, start, end)
+            if found is not None:
+                begin = found.end()
+                while flag := _FLAG.match(self.text, begin, end):
+                    begin = flag.end()
+                self._take(found[1].upper(), begin, end)
+        entry, command = self.commands.get("ENTRYPOINT"), self.commands.get("CMD")
+        for one in (entry, command):
+            if one is not None:
+                _command(self.stage, *one, newline=one is command or command is None)
+        yield from self.building.script("build", Form.BUILD)
+        yield from self.stage.script("start", Form.CONTAINER)
+
+    def _take(self, word: str, begin: int, end: int) -> None:
+        match word:
+            case "FROM":
+                self._from(_FROM.match(self.text, begin, end))
+            case "ENV":
+                _variables(self.stage, begin, end, "export ")
+                _variables(self.building, begin, end, "")
+            case "ARG":
+                _argument(self.building, begin, end)
+            case "RUN":
+                _command(self.building, begin, end)
+            case "CMD" | "ENTRYPOINT":
+                self.commands[word] = (begin, end)
+            case "HEALTHCHECK" if self.text[begin:end].upper().startswith("CMD"):
+                _command(self.stage, begin + 3, end)
+            case "ADD" if url := _URL.search(self.text, begin, end):
+                self.building.say("curl ", url.start())
+                self.building.add(url.start(), url.end())
+                self.building.say("\n", end - 1)
+            case _:
+                pass
+
+    def _from(self, found: re.Match[str] | None) -> None:
+        """Begin a stage."""
+        base, name = found.groups() if found else ("", None)
+        before = self.stages.get(base.lower(), _Text(self.path, self.text))
+        self.stage = _Text(self.path, self.text, [*before.parts], [*before.at])
+        self.stages[(name or str(len(self.stages))).lower()] = self.stage
+        self.commands = {}
+
+
+def _instructions(text: str) -> Iterator[tuple[int, int]]:
+    """Yield each instruction, with the lines and here-documents that belong to it."""
+    i = 0
+    while i < len(text):
+        start = i
+        ends: list[str] = []
+        while i < len(text):
+            line_end = text.find("\n", i)
+            line_end = len(text) if line_end < 0 else line_end
+            line = text[i:line_end]
+            i = line_end + 1
+            if line.lstrip().startswith("#") and (start != i - len(line) - 1):
+                continue
+            ends.extend(found[2] for found in _HERE.finditer(line))
+            if not line.rstrip().endswith("\\"):
+                break
+        for end in ends:
+            while i < len(text):
+                line_end = text.find("\n", i)
+                line_end = len(text) if line_end < 0 else line_end
+                line, i = text[i:line_end], line_end + 1
+                if line.strip() == end:
+                    break
+        yield start, min(i, len(text))
+
+
+def _lines(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the lines of an instruction without the comments between them."""
+    i = begin
+    while i < end:
+        stop = text.find("\n", i, end)
+        stop = end if stop < 0 else stop + 1
+        if i == begin or not text[i:stop].lstrip().startswith("#"):
+            yield i, stop
+        i = stop
+
+
+def _variables(script: _Text, begin: int, end: int, export: str) -> None:
+    text = script.file
+    script.say(export, begin)
+    if _PAIRS.match(text, begin, end) is None and (old := _OLD_ENV.match(text, begin, end)):
+        script.add(old.start(1), old.end(1))
+        script.say('="', old.end())
+        script.add(old.end(), end - 1 if text[end - 1] == "\n" else end)
+        script.say('"', end - 1)
+    else:
+        for start, stop in _lines(text, begin, end):
+            script.add(start, stop)
+    script.say("\n", end - 1)
+
+
+def _argument(script: _Text, begin: int, end: int) -> None:
+    name, equals, _ = script.file[begin:end].strip().partition("=")
+    if equals and _PAIRS.match(f"{name}="):
+        script.say(f"{name}=${{{name}:-}}\n", begin)
+
+
+def _command(script: _Text, begin: int, end: int, *, newline: bool = True) -> None:
+    text = script.file
+    if text.startswith("[", begin):
+        try:
+            words = json.loads(text[begin:end].replace("\\\n", ""))
+        except ValueError:
+            words = None
+        if isinstance(words, list) and all(isinstance(one, str) for one in words):
+            i = begin
+            for word in words:
+                i = max(i, text.find(json.dumps(word)[1:-1][:20], i, end))
+                script.say("'" + word.replace("'", "'\\''") + "' ", i)
+            script.say("\n" if newline else " ", end - 1)
+            return
+    here = _HERE.match(text, begin, end)
+    if here is not None:
+        script.say("sh ", begin)
+    whole = [(begin, end)] if _HERE.search(text, begin, end) else _lines(text, begin, end)
+    for start, stop in whole:
+        script.add(start, stop)
+    script.say("\n" if newline else " ", end - 1)
+
+
+# --- others --------------------------------------------------------------------------------------
+
+
+def _definition(path: str, text: str) -> Iterator[Script]:
+    """Yield the scripts of a definition of Apptainer."""
+    building, starting = _Text(path, text), _Text(path, text)
+    marks = [*_SECTION.finditer(text)]
+    stops = [*(one.start() for one in marks[1:]), len(text)]
+    sections = sorted(zip(marks, stops, strict=True), key=lambda one: one[0][1] != "environment")
+    for mark, stop in sections:
+        for names, script in ((_BUILDS, building), (_STARTS, starting)):
+            if mark[1] in names:
+                script.add(mark.end(), stop)
+                script.say("\n", stop - 1)
+    yield from building.script("build", Form.BUILD)
+    yield from starting.script("start", Form.CONTAINER)
+
+
+def _terraform(path: str, text: str) -> Iterator[Script]:
+    """Yield here-documents that a machine runs when it starts."""
+    for found in _BEGINS.finditer(text):
+        end = re.compile(rf"^[ \t]*{found[2]}[ \t]*$", re.MULTILINE).search(text, found.end())
+        stop = end.start() if end else len(text)
+        script = _Text(path, text)
+        script.add(found.end(), stop)
+        if _SHEBANG.match(text, found.end()):
+            yield from script.script(found[1] or "here-document", Form.SCRIPT)

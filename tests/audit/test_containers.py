@@ -1,0 +1,147 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""One container in the forms in which it is started: the same findings, at their lines."""
+
+import re
+
+import pytest
+
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
+from securetrain.core.vocabulary import State
+from securetrain.policy.load import load_policy
+from tests.audit.conftest import NOW
+
+CHECKS = load_checks()
+BASELINE = load_policy("baseline").policy
+
+WANTED = {
+    *("ST-K8S-001", "ST-K8S-002", "ST-K8S-003", "ST-K8S-004", "ST-K8S-005", "ST-K8S-006"),
+    *("ST-K8S-007", "ST-K8S-008", "ST-K8S-009", "ST-K8S-010", "ST-RDZ-003"),
+}
+RUN = """\
+ \\
+  --privileged \\  #@ 001, 009
+  --network host \\  #@ 002
+  --ipc=host --pid host \\  #@ 003, 004
+  -v /:/host:ro \\  #@ 005
+  -v /var/run/docker.sock:/var/run/docker.sock \\  #@ 006
+  --cap-add SYS_ADMIN \\  #@ 007
+  -u root \\  #@ 008
+  registry.example.com/team/trainer:1.4 \\  #@ 010
+  torchrun --nnodes 2 --rdzv-backend c10d t.py  #@ RDZ-003
+"""
+SERVICE = """\
+services:
+  trainer:
+    privileged: true  #@ 001, 009
+    network_mode: host  #@ 002
+    ipc: host  #@ 003
+    pid: host  #@ 004
+    volumes:
+    - "/:/host:ro"  #@ 005
+    - type: bind  #@ 006
+      source: /var/run/docker.sock
+      target: /var/run/docker.sock
+    cap_add: [SYS_ADMIN]  #@ 007
+    user: root  #@ 008
+    image: registry.example.com/team/trainer:1.4  #@ 010
+    command: torchrun --nnodes 2 --rdzv-backend c10d t.py  #@ RDZ-003
+"""
+EXTENDED = SERVICE.replace("  trainer:", "  job: {extends: trainer}\n  trainer:")
+MODULE = """\
+- hosts: all
+  tasks:
+  - community.docker.docker_container:
+      privileged: true  #@ 001, 009
+      network_mode: host  #@ 002
+      ipc_mode: host  #@ 003
+      pid_mode: host  #@ 004
+      volumes:
+      - /:/host:ro  #@ 005
+      - /var/run/docker.sock:/var/run/docker.sock  #@ 006
+      capabilities: [SYS_ADMIN]  #@ 007
+      user: root  #@ 008
+      image: registry.example.com/team/trainer:1.4  #@ 010
+      command: torchrun --nnodes 2 --rdzv-backend c10d t.py  #@ RDZ-003
+"""
+
+
+def inside(head, spaces=0):
+    return head + re.sub("(?m)^(?=.)", " " * spaces, f"docker run{RUN}")
+
+
+FORMS = {
+    "docker.sh": f"docker run{RUN}",
+    "podman.sh": f"set -e\npodman container run{RUN}",
+    "nerdctl.sh": f"nerdctl create{RUN.replace('--pid host', '--pid=host')}",
+    "srun.sh": f"srun -N 2 docker run --rm -it{RUN.replace('-u root', '-uroot')}",
+    "shell.sh": "bash -c '" + inside("")[:-1].replace("  #@ RDZ-003", "'  #@ RDZ-003\n"),
+    "skypilot.yaml": inside("resources: {cpus: 2}\nrun: |\n", 2),
+    "ansible.yaml": inside("- hosts: all\n  tasks:\n  - shell: |\n", 6),
+    "main.tf": inside("user_data = <<-EOT\n  #!/bin/bash\n", 2) + "EOT\n",
+    "compose.yaml": SERVICE,
+    "extends.yaml": EXTENDED,
+    "module.yaml": MODULE,
+}
+
+
+def findings(folder, name, text):
+    folder.mkdir()
+    (folder / name).write_text(re.sub("  #@.*", "", text))
+    bodies = collect_manifests([folder], now=NOW)
+    return audit(facts_of(bodies), CHECKS, BASELINE, NOW).findings
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_one_container_in_every_form_has_the_same_findings_at_their_lines(name, tmp_path):
+    text = FORMS[name]
+    wanted = {
+        (f"ST-{'K8S-' * check.isdigit()}{check}", line)
+        for line, content in enumerate(text.splitlines(), 1)
+        if "#@" in content
+        for check in content.partition("#@ ")[2].split(", ")
+    }
+    failed = [one for one in findings(tmp_path / "x", name, text) if one.state is State.FAIL]
+    assert wanted <= {(one.check, one.location.line) for one in failed}
+    assert {check for check, _ in wanted} == {one.check for one in failed} == WANTED
+
+
+@pytest.mark.parametrize(
+    ("text", "check", "state"),
+    [
+        ("docker run img@sha256:" + "a" * 64, "ST-K8S-001", "pass"),
+        ("docker run --privileged=false img", "ST-K8S-001", "pass"),
+        ("docker run --privileged=$P img", "ST-K8S-001", "unknown"),
+        ("docker run $OPTS img", "ST-K8S-001", "unknown"),
+        ("docker run $OPTS --privileged img", "ST-K8S-001", "fail"),
+        ('docker run "$IMAGE" --privileged', "ST-K8S-001", "pass"),
+        ("docker run --device /dev/sda img", "ST-K8S-005", "fail"),
+        ("docker run -v $PWD/data:/data -v cache:/c img", "ST-K8S-005", "pass"),
+        ("docker run -v $ROOT:/data img", "ST-K8S-005", "unknown"),
+        ("docker run --volumes-from other img", "ST-K8S-005", "unknown"),
+        ("docker run --mount type=bind,source=/etc,target=/e img", "ST-K8S-005", "fail"),
+        ("docker run --security-opt seccomp=unconfined img", "ST-K8S-009", "fail"),
+        ("docker run --security-opt no-new-privileges img", "ST-K8S-009", "pass"),
+        ("docker run -u 1000:1000 img", "ST-K8S-008", "pass"),
+        ("docker run -u $(id -u) img", "ST-K8S-008", "unknown"),
+        ("apptainer exec --nv -B /etc:/etc,/d:/d i.sif x", "ST-K8S-005", "fail"),
+        ("singularity exec --fakeroot docker://x/y:1 z", "ST-K8S-008", "pass"),
+        ("singularity exec docker://x/y:1 z", "ST-K8S-010", "fail"),
+        ("singularity exec i.sif z", "ST-K8S-009", "pass"),
+        ("enroot start -m /etc:/etc img z", "ST-K8S-005", "fail"),
+        ("srun --container-image=x#y:1 --container-mounts=/etc:/etc z", "ST-K8S-005", "fail"),
+        ("docker run img", "ST-K8S-016", "not-applicable"),
+    ],
+)
+def test_an_option_of_a_runtime(text, check, state, tmp_path):
+    found = findings(tmp_path / "x", "x.sh", text)
+    assert {one.state.value for one in found if one.check == check} == {state}
+
+
+def test_services_that_extend_each_other_in_a_circle_end_and_leave_the_rest_open(tmp_path):
+    text = "services:\n  a: {extends: b}\n  b: {extends: a, image: i}\n"
+    found = findings(tmp_path / "x", "c.yaml", text)
+    assert {one.state for one in found if one.check == "ST-K8S-001"} == {State.UNKNOWN}
