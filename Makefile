@@ -69,6 +69,7 @@ test: $(VENV)/.dev  ## Lint, type-check, check the layers, run all tests
 	@$(MAKE) --no-print-directory -j3 types suite
 
 suite: $(VENV)/.dev system-packages lint
+	@$(BIN)/python -m tests.collection
 	$(PYTEST) --flaky tests/flaky.json -m "not gpu and not many and not compat"
 
 test-fast: $(VENV)/.dev  ## Every test of less than 50 ms, without processes (under two minutes)

@@ -23,62 +23,26 @@ from tools.gates.rules.budgets import Budgets
 
 ROOT = Path(__file__).parent.parent
 
-COLLECT = """
-import sys
-started = []
-sys.addaudithook(lambda event, _: started.append(event) if event == "subprocess.Popen" else None)
-import pytest
-options = ["--collect-only", "-q", "-p", "no:cacheprovider"]
-rooms, rest = (arguments.split(":") for arguments in sys.argv[1:])
-assert pytest.main([*options, *rooms]) == 0
-assert "torch" not in sys.modules, "torch was imported for rooms that need none"
-if any(rest):
-    assert pytest.main([*options, *rest]) == 0
-    assert "torch" in sys.modules, "torch was never imported: what is looked for cannot be seen"
-assert not started, "collecting tests started a program"
-"""
-"""First the rooms without torch, then the rest: pytest escapes ids anew that it collects twice."""
-
-WITHOUT_TORCH = (
-    *("attest", "audit", "core", "evidence", "identity", "ledger", "network", "policy"),
-    *("quickstart", "report", "threats"),
-)
-"""Rooms whose tests need no torch, as the rooms themselves do."""
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "all_rooms", [False, pytest.param(True, marks=pytest.mark.many)], ids=["without torch", "all"]
-)
-def test_ids_are_the_same_every_time_and_collecting_starts_nothing_and_rooms_need_no_torch(
-    request: pytest.FixtureRequest, *, all_rooms: bool
-):
-    """One more collection says all of it: with another order of sets than this session has.
+def test_the_first_collection_sees_programs_and_torch(tmp_path):
+    """In a process of its own each: what is seen is what was imported there."""
+    (tmp_path / "test_good.py").write_text("def test(): pass")
+    (tmp_path / "test_broken.py").write_text("1 / 0")
+    torch = "import sys\nsys.modules['torch'] = sys\ndef test(): pass"
+    (tmp_path / "test_torch.py").write_text(torch)
+    program = "import subprocess\nsubprocess.run(['true'])\ndef test(): pass"
+    (tmp_path / "test_program.py").write_text(program)
+    code = "import sys; from tests.collection import main; main(sys.argv[1:2], sys.argv[2:])"
 
-    Sessions of several workers compare their ids themselves, each with an order of its own: the
-    rooms with torch are left to them, and to `make test-slow`.
-    """
-    rooms = [f"tests/{name}" for name in WITHOUT_TORCH]
-    assert all((ROOT / room).is_dir() for room in rooms)
-    rest = [
-        str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "tests").iterdir())
-        if path.name not in WITHOUT_TORCH
-        and (path.match("test_*.py") or (path.is_dir() and any(path.rglob("test_*.py"))))
-    ]
-    if not all_rooms:
-        rest = []
-    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    found = subprocess.run(
-        [sys.executable, "-c", COLLECT, ":".join(rooms), ":".join(rest)],
-        cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert found.returncode == 0, found.stdout[-2000:] + found.stderr
-    ids = {line for line in found.stdout.splitlines() if "::" in line}
-    assert {name.split("/")[1] for name in ids} >= set(WITHOUT_TORCH)
-    asked = {item.nodeid for item in request.session.items}
-    assert {i for i in asked if all_rooms or i.startswith(tuple(f"{r}/" for r in rooms))} <= ids
+    def said(*names: str) -> str:
+        command = [sys.executable, "-c", code, *(str(tmp_path / f"test_{n}.py") for n in names)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+    assert said("good", "torch") == ""
+    assert said("torch", "good") == "torch was imported for rooms that need none\n"
+    assert said("good", "program") == "collecting tests started a program\n"
+    assert "ZeroDivisionError" in said("broken")
 
 
 def test_what_grew_is_named_whatever_the_machines_speed():

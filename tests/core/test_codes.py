@@ -55,25 +55,28 @@ STORED_ORDER = (
 """The last three digits, the most telling first."""
 
 
-@cache
 def trees(folder):
-    files = {str(path.relative_to(ROOT)): path for path in sorted((ROOT / folder).rglob("*.py"))}
-    return {
-        name: ast.parse(path.read_bytes())
-        for name, path in files.items()
-        if not name.startswith(TABLE) and path != Path(__file__)
-        if folder != "tests" or b"ST-" in path.read_bytes()
-    }
+    """Syntax trees of the files that may name a code, one after the other.
+
+    None is kept: a collector that looks through all of them again and again takes longer than
+    anything else here.
+    """
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        name, text = str(path.relative_to(ROOT)), path.read_bytes()
+        if name.startswith(TABLE) or path == Path(__file__):
+            continue
+        if folder != "tests" or b"ST-" in text:
+            yield name, ast.parse(text)
 
 
 @cache
 def source():
-    return rules.read(trees("securetrain"))
+    return rules.read(dict(trees("securetrain")))
 
 
 @cache
 def names():
-    return rules.named(trees("tests").values())
+    return rules.named(tree for _, tree in trees("tests"))
 
 
 @cache

@@ -18,6 +18,7 @@ WORLDS: Final = "worlds.py"
 MACHINERY: Final = frozenset(
     f"tests/{name}.py"
     for name in (
+        "collection",
         "durations",
         "environments",
         "flaky",
