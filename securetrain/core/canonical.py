@@ -46,6 +46,7 @@ _LONG: Final = b":" + 16 * b"0"
 _LONG_NEGATIVE: Final = b":-" + 16 * b"0"
 """Integers that may not be exact as a double, as `_KINDS` shows them."""
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_PACKER: Final = msgspec.msgpack.Encoder(order="sorted")
 
 T = TypeVar("T")
 
@@ -64,10 +65,17 @@ def dumps(value: Any) -> bytes:
     Raises:
         UsageError: ST-USAG-008, rule 6.
     """
+    return _written(value, lambda one: one)
+
+
+def _written(value: Any, seen_as: Callable[[Any], Any]) -> bytes:
+    """The canonical bytes of plain data, which is what is read from them as `seen_as` shows both.
+
+    Comparing finds what msgspec writes and JSON has not: keys that are no strings, bytes.
+    """
     try:
         data = _ENCODER.encode(value)
-        # Comparing finds what msgspec writes and JSON has not: keys that are no strings, bytes.
-        if _plain(data) and _DECODER.decode(data) == value:
+        if _plain(data) and seen_as(_DECODER.decode(data)) == seen_as(value):
             return data
     except (msgspec.MsgspecError, RecursionError, TypeError, ValueError):
         pass
@@ -84,7 +92,8 @@ def encode(value: Any) -> bytes:
         UsageError: ST-USAG-008, rule 6.
     """
     _check_times(value)
-    return dumps(msgspec.to_builtins(value))
+    # Where tuples are lists, as MessagePack has them; all else is plain now.
+    return _written(msgspec.to_builtins(value), _PACKER.encode)
 
 
 def encode_each(values: Sequence[Any]) -> list[bytes]:
@@ -94,7 +103,8 @@ def encode_each(values: Sequence[Any]) -> list[bytes]:
     try:
         each = [_ENCODER.encode(value) for value in values]
         whole = b"[" + b",".join(each) + b"]"
-        if _plain(whole) and _DECODER.decode(whole) == msgspec.to_builtins(values):
+        plain = _PACKER.encode(msgspec.to_builtins(values))
+        if _plain(whole) and _PACKER.encode(_DECODER.decode(whole)) == plain:
             return each
     except (msgspec.MsgspecError, RecursionError, TypeError, ValueError):
         pass
@@ -103,36 +113,33 @@ def encode_each(values: Sequence[Any]) -> list[bytes]:
 
 def _check_times(value: Any) -> None:
     if isinstance(value, msgspec.Struct):
-        if _has_times(type(value)):
-            _check_offsets(msgspec.to_builtins(value, builtin_types=(datetime,)))
-    elif isinstance(value, list | tuple):
-        for one in value:
-            _check_times(one)
-    elif isinstance(value, dict):
-        for one in value.values():
-            _check_times(one)
-
-
-def _check_offsets(value: Any) -> None:
-    if isinstance(value, datetime):
+        for name in _timed(type(value)):
+            _check_times(getattr(value, name))
+    elif isinstance(value, datetime):
         if (value.utcoffset() or _MINUTE) % _MINUTE:
             raise _unwritable(f"a time whose offset from UTC is {value.utcoffset()}")
     elif isinstance(value, list | tuple):
         for one in value:
-            _check_offsets(one)
+            _check_times(one)
     elif isinstance(value, dict):
         for one in value.values():
-            _check_offsets(one)
+            _check_times(one)
 
 
 @cache
-def _has_times(type_: type) -> bool:
-    """Tell whether a type names times anywhere."""
-    asked: list[Any] = [inspect.type_info(type_)]
+def _timed(type_: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields of a struct that may hold times, or anything."""
+    info = inspect.type_info(type_)
+    assert isinstance(info, inspect.StructType)
+    return tuple(field.name for field in info.fields if _may_be_timed(field.type))
+
+
+def _may_be_timed(type_: inspect.Type) -> bool:
+    asked: list[Any] = [type_]
     seen = set()
     while asked:
         match asked.pop():
-            case inspect.DateTimeType():
+            case inspect.DateTimeType() | inspect.AnyType():
                 return True
             case inspect.StructType(cls=cls, fields=fields) if cls not in seen:
                 seen.add(cls)
