@@ -116,6 +116,11 @@ class Tile:
     note: str = ""
     tone: str = "plain"
 
+    @classmethod
+    def of(cls, name: str, number: int, note: str, some: str, none: str) -> "Tile":
+        """A number with its tone where there are some, and where there are none."""
+        return cls(name=name, value=str(number), note=note, tone=some if number else none)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
@@ -257,6 +262,8 @@ class Document:
     code: int | ExitCode | None = None
     """The exit code, where the judge below has decided it."""
     tiles: tuple[Tile, ...] = ()
+    whole: bool = False
+    """Nothing is left out of its text."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -326,9 +333,11 @@ def told(*lines: str, data: Any = None, code: int | ExitCode | None = None) -> D
     return Document(sections=(said(*lines),), data=data, code=code)
 
 
-def done(rows: Iterable[tuple[str, str]], data: Any = None, *lines: str) -> Document:
+def done(
+    rows: Iterable[tuple[str, str]], data: Any = None, *lines: str, title: str = ""
+) -> Document:
     """A short answer: facts, then sentences."""
-    return Document(sections=(facts(rows), said(*lines)), data=data)
+    return Document(sections=(facts(rows, title=title), said(*lines)), data=data)
 
 
 def some(names: Sequence[str], most: int) -> str:

@@ -3,11 +3,15 @@
 """A document as text and JSON: what comes first, what is left out, and that no name is broken."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import click
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from securetrain.core.vocabulary import Severity
 from securetrain.report import Document, Row, Section, emit, table, written
@@ -19,6 +23,7 @@ from securetrain.report.document import (
     moment,
     open_rows,
     plural,
+    runs,
     told,
     tone,
 )
@@ -76,6 +81,17 @@ def test_quiet_is_the_verdict_and_verbose_everything(capsys: pytest.CaptureFixtu
     assert "ST-CKPT-131" in capsys.readouterr().out
     assert emit(told("the first", "the second"), "text", quiet=True) == 0
     assert capsys.readouterr().out == "the first\n"
+    assert text_of(replace(FOUND, whole=True)) == text_of(FOUND, verbose=True)
+    assert text_of(replace(FOUND, whole=True), quiet=True) == text_of(FOUND, quiet=True)
+
+
+@given(st.sets(st.integers(0, 300)), st.sampled_from([0, 3]))
+def test_runs_of_numbers_are_those_numbers(numbers: set[int], width: int) -> None:
+    found = runs(sorted(numbers), width)
+    ends = [[int(end) for end in one.split("-")] for one in found]
+    assert [n for one in ends for n in range(one[0], one[-1] + 1)] == sorted(numbers)
+    assert all(other[0] > one[-1] + 1 for one, other in pairwise(ends))
+    assert all(len(end) >= width for one in found for end in one.split("-"))
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

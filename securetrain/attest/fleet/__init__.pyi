@@ -50,7 +50,6 @@ from .ima_values import set_ima as set_ima
 from .ima_values import violation_rule as violation_rule
 from .images import accept_images as accept_images
 from .intake import CurrentValues as CurrentValues
-from .intake import Held as Held
 from .intake import Intake as Intake
 from .intake import Rule as Rule
 from .intake import Taken as Taken

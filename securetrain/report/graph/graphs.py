@@ -8,7 +8,7 @@ each link leads to its evidence by an anchor.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -96,28 +96,6 @@ _TOP: Final = 30
 _MIDDLE: Final = _TOP + _RIGHT * _STEP // 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Badge:
-    """A link of the graph."""
-
-    x: int
-    y: int
-    link: str
-    state: str
-    kind: str
-    anchor: str
-    wire: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """A checkpoint below the first one."""
-
-    y: int
-    title: str
-    badges: tuple[_Badge, ...]
-
-
 def links(result: PackResult) -> str:
     """The graph of a pack that was verified, as it stands in a page."""
     shown = result.judged[:MAX_CHECKPOINTS]
@@ -125,11 +103,11 @@ def links(result: PackResult) -> str:
     return rendered(
         "graph.html.j2",
         title=_title(shown[0]),
-        badges=tuple(_around(shown[0], result)),
+        badges=list(_around(shown[0], result)),
         middle=_MIDDLE,
         rows=[
-            _row(one, result, number, height + 30 + number * 70)
-            for number, one in enumerate(shown[1:])
+            _row(one, result, number, height - 40 + number * 70)
+            for number, one in enumerate(shown[1:], 1)
         ],
         height=height + (40 + (len(shown) - 1) * 70 if len(shown) > 1 else 0),
         row_width=17 * len(ChainLink) + 26,
@@ -140,48 +118,32 @@ def _title(judged: Judged) -> str:
     return f"step {judged.step}, {judged.digest[:12]}"
 
 
-def _kind(judged: Judged, link: ChainLink, result: PackResult) -> str:
-    state = judged.verdicts[link].state
-    if state is LinkState.VERIFIED:
-        return "checked"
-    required = state is LinkState.MISSING and link in result.required
-    return "refused" if state is LinkState.BROKEN or required else "grey"
+def _badge(judged: Judged, link: ChainLink, result: PackResult, **place: Any) -> dict[str, Any]:
+    """A link of the graph: its state in words and as a colour, and where it is drawn."""
+    state, required = judged.verdicts[link].state, link in result.required
+    kind = "checked" if state is LinkState.VERIFIED else "grey"
+    if state is LinkState.BROKEN or (state is LinkState.MISSING and required):
+        kind = "refused"
+    return {"link": str(link), "state": str(state), "required": required, "kind": kind, **place}
 
 
-def _around(judged: Judged, result: PackResult) -> Iterator[_Badge]:
+def _around(judged: Judged, result: PackResult) -> Iterator[dict[str, Any]]:
     """The links of the first checkpoint, on both sides of it."""
     lower = (_RIGHT - _LEFT) * _STEP // 2
-    for number, (link, verdict) in enumerate(judged.verdicts.items()):
+    for number, link in enumerate(judged.verdicts):
         left = number < _LEFT
         x = 30 if left else 790
         y = _TOP + (number * _STEP + lower if left else (number - _LEFT) * _STEP)
         end, begin = (x + 310, 450) if left else (x, 680)
         bend = (end + begin) // 2
-        yield _Badge(
-            x=x,
-            y=y,
-            link=str(link),
-            state=str(verdict.state) + (", required" if link in result.required else ""),
-            kind=_kind(judged, link, result),
-            anchor=f"c0-{link}",
-            wire=f"M{begin} {_MIDDLE} C{bend} {_MIDDLE} {bend} {y + 23} {end} {y + 23}",
-        )
+        wire = f"M{begin} {_MIDDLE} C{bend} {_MIDDLE} {bend} {y + 23} {end} {y + 23}"
+        yield _badge(judged, link, result, x=x, y=y, anchor=f"c0-{link}", wire=wire)
 
 
-def _row(judged: Judged, result: PackResult, number: int, y: int) -> _Row:
+def _row(judged: Judged, result: PackResult, number: int, y: int) -> dict[str, Any]:
     """An ancestor: its box, and a small square for each link."""
-    return _Row(
-        y=y,
-        title=f"run {judged.run[:40]}, {_title(judged)}",
-        badges=tuple(
-            _Badge(
-                x=450 + 17 * at,
-                y=y + 24,
-                link=str(link),
-                state=str(verdict.state),
-                kind=_kind(judged, link, result),
-                anchor=f"c{number + 1}-{link}",
-            )
-            for at, (link, verdict) in enumerate(judged.verdicts.items())
-        ),
-    )
+    badges = [
+        _badge(judged, link, result, x=450 + 17 * at, y=y + 24, anchor=f"c{number}-{link}")
+        for at, link in enumerate(judged.verdicts)
+    ]
+    return {"y": y, "title": f"run {judged.run[:40]}, {_title(judged)}", "badges": badges}

@@ -11,7 +11,7 @@ the page around it. Long runs are thinned to what a screen can show.
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -78,7 +78,7 @@ class Plot:
     title: str
     caption: str
     unit: str
-    curves: dict[str, Series]
+    curves: Mapping[str, Series]
     """Each by its name, in the order of the colours."""
     first: int = 0
     """The colour of the first."""
@@ -108,7 +108,8 @@ class Plot:
                 "securetrain[report]",
                 install_hint("report"),
             ) from error
-        with mpl.rc_context(_SETTINGS | {"svg.hashsalt": self.name}):
+        settings: Any = _SETTINGS | {"svg.hashsalt": self.name}
+        with mpl.rc_context(settings):
             figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), layout="constrained")
             self._paint(figure.subplots())
             out = io.StringIO()

@@ -21,6 +21,7 @@ from securetrain.report.document import (
     Section,
     done,
     moment,
+    picked,
     said,
     told,
     verbatim,
@@ -96,12 +97,8 @@ def remarks(file: str, found: Sequence[Remark]) -> Document:
 def fields(loaded: LoadedPolicy, rows: Sequence[Field]) -> Document:
     """Every field: its value, who set it, who enforces it, what it means."""
     meta = loaded.policy.metadata
-    data = {
-        "policy": meta.id,
-        "version": meta.version,
-        "digest": loaded.digest,
-        "fields": [asdict(row) for row in rows],
-    }
+    told = {"policy": meta.id, "digest": loaded.digest, "fields": [asdict(row) for row in rows]}
+    data = picked(meta, "version", **told)
     sections = [said(f"{meta.id} {meta.version}: {meta.title}", f"digest {loaded.digest}")]
     for name in dict.fromkeys(row.section for row in rows):
         those = [row for row in rows if row.section == name]

@@ -13,6 +13,7 @@ from securetrain.core import printable
 from securetrain.core.errors import SecureTrainError
 from securetrain.ledger import Event
 from securetrain.rendezvous.coordinator import Seen, Standalone
+from securetrain.report.document import picked
 
 
 class _Writer:
@@ -22,67 +23,54 @@ class _Writer:
         self._json = as_json
         self._lock = threading.Lock()
 
-    def _tell(self, line: str, **fields: object) -> None:
+    def say(self, *lines: str, event: str = "", **fields: object) -> None:
+        """Tell people these lines, or programs of an event, where it is one."""
         with self._lock:
             if not self._json:
-                click.echo(f"securetrain: {printable(line, keep='')}", err=True)
-            elif fields:
-                click.echo(json.dumps(fields, sort_keys=True))
+                for line in lines:
+                    click.echo(f"securetrain: {printable(line, keep='')}", err=True)
+            elif event:
+                click.echo(json.dumps({"event": event, **fields}, sort_keys=True))
                 sys.stdout.flush()
 
 
 class Announcer(_Writer):
     """The voice of a coordinator."""
 
-    def say(self, text: str) -> None:
-        """Print one line for people."""
-        if not self._json:
-            self._tell(text)
-
     def ready(self, running: Standalone) -> None:
         """Announce the address at which it listens."""
-        plan = running.plan
-        host, port = running.address
-        if self._json:
-            enrollment = ":".join(map(str, running.enrollment)) if running.enrollment else ""
-            self._tell(
-                "", event="ready", job=plan.job, address=f"{host}:{port}", enrolment=enrollment
-            )
-            return
-        self.say(f"policy       {plan.policy.policy.metadata.id} ({plan.policy.digest[:16]})")
-        self.say(f"run          {plan.run_dir}")
-        self.say(f"job          {plan.job}, {plan.min_nodes} to {plan.max_nodes} nodes")
-        self.say(f"coordinator  {host}:{port}, TLS 1.3 with certificates on both sides")
-        if running.enrollment:
-            self.say(f"enrollment   {running.enrollment[0]}:{running.enrollment[1]}, with tokens")
+        plan, (host, port) = running.plan, running.address
+        enrollment = ":".join(map(str, running.enrollment or ()))
+        self.say(
+            f"policy       {plan.policy.policy.metadata.id} ({plan.policy.digest[:16]})",
+            f"run          {plan.run_dir}",
+            f"job          {plan.job}, {plan.min_nodes} to {plan.max_nodes} nodes",
+            f"coordinator  {host}:{port}, TLS 1.3 with certificates on both sides",
+            *([f"enrollment   {enrollment}, with tokens"] if enrollment else []),
+            event="ready",
+            job=plan.job,
+            address=f"{host}:{port}",
+            enrolment=enrollment,
+        )
 
     def token(self, node: str, text: str) -> None:
         """Print a token on standard output, apart from what is said about it."""
-        if self._json:
-            self._tell("", event="token", node=node, token=text)
-            return
-        self.say(f"on {node}: securetrain enroll join TOKEN --out DIR   with the token")
-        with self._lock:
-            click.echo(text)
-            sys.stdout.flush()
+        how = f"on {node}: securetrain enroll join TOKEN --out DIR   with the token"
+        self.say(how, event="token", node=node, token=text)
+        if not self._json:
+            with self._lock:
+                click.echo(text)
+                sys.stdout.flush()
 
     def event(self, event: Event) -> None:
         """Announce an event of the ledger."""
-        if self._json:
-            details = {"code": event.code, "details": event.details}
-            self._tell(
-                "",
-                event=event.event,
-                decision=event.decision.value,
-                subject=event.subject,
-                **details,
-            )
-            return
         shown = ("label", "nodes", "address", "number")
         facts = [f"{k} {event.details[k]}" for k in shown if k in event.details]
         facts += [str(event.details["what"])] if "what" in event.details else []
         head = " ".join(filter(None, (event.event, event.code, event.subject)))
-        self.say(f"{head}{': ' + ', '.join(facts) if facts else ''}")
+        line = f"{head}{': ' + ', '.join(facts) if facts else ''}"
+        fields = picked(event, "subject code details", decision=event.decision.value)
+        self.say(line, event=event.event, **fields)
 
 
 class DeskAnnouncer(_Writer):
@@ -90,62 +78,31 @@ class DeskAnnouncer(_Writer):
 
     def ready(self, address: str, pin: str) -> None:
         """Announce the address."""
-        self._tell(
-            f"the desk listens at {address}, key {pin[:16]}",
-            event="ready",
-            address=address,
-            pin=pin,
-        )
+        line = f"the desk listens at {address}, key {pin[:16]}"
+        self.say(line, event="ready", address=address, pin=pin)
 
     def seen(self, seen: Seen) -> None:
         """Announce the end of a visit."""
-        who = seen.node or "a stranger"
-        if seen.proven is not None and seen.error is None:
-            one = seen.proven
-            self._tell(
-                f"{who} has proven itself: {one.worth}, from {seen.remote}",
-                event="proven",
-                node=one.node,
-                group=one.group,
-                ek=one.ek,
-                remote=seen.remote,
-            )
-            return
-        if seen.error is None:
-            return
-        error = seen.error
-        self._tell(
-            f"{who} from {seen.remote} was refused: {error.code}: {error.what} ({error.where})",
-            event="refused",
-            node=seen.node,
-            code=error.code,
-            what=error.what,
-            remote=seen.remote,
-        )
+        who, error, remote = seen.node or "a stranger", seen.error, seen.remote
+        if error is not None:
+            line = f"{who} from {remote} was refused: {error.code}: {error.what} ({error.where})"
+            fields = picked(error, "code what", node=seen.node, remote=remote)
+            self.say(line, event="refused", **fields)
+        elif seen.proven is not None:
+            line = f"{who} has proven itself: {seen.proven.worth}, from {remote}"
+            self.say(line, event="proven", **picked(seen.proven, "node group ek", remote=remote))
 
     def taken(self, what: Taken | SecureTrainError) -> None:
         """Announce what a rule signed, or what kept it from signing."""
         if isinstance(what, SecureTrainError):
-            self._tell(
-                f"nothing was signed: {what.code}: {what.what} ({what.where})",
-                event="not-signed",
-                code=what.code,
-                what=what.what,
-            )
+            line = f"nothing was signed: {what.code}: {what.what} ({what.where})"
+            self.say(line, event="not-signed", **picked(what, "code what"))
             return
-        if what.edition is not None:
-            made = what.edition
-            names = [one.name for one in made.nodes]
-            self._tell(
-                f"signed as version {made.values.version}: {', '.join(names)}",
-                event="signed",
-                version=made.values.version,
-                nodes=names,
-            )
+        if (made := what.edition) is not None:
+            names, version = [one.name for one in made.nodes], made.values.version
+            line = f"signed as version {version}: {', '.join(names)}"
+            self.say(line, event="signed", version=version, nodes=names)
         for one in what.held:
-            self._tell(
-                f"{one.proven.node} waits for a person: {one.why}",
-                event="held",
-                node=one.proven.node,
-                why=one.why,
-            )
+            node = one.proven.node
+            line = f"{node} waits for a person: {one.why}"
+            self.say(line, event="held", node=node, why=one.why)

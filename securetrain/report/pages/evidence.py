@@ -8,7 +8,7 @@ section comes in full.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -34,8 +34,10 @@ from securetrain.report.document import (
     Document,
     Row,
     Section,
+    done,
     facts,
     notes,
+    picked,
     said,
     table,
     verbatim,
@@ -52,9 +54,8 @@ NO_HARDWARE: Final = (
 def new_key(path: Path, key_id: str, signed_by: str) -> Document:
     """A new key."""
     rows = [("key id", key_id), ("signed_by", signed_by)]
-    data = {"file": str(path), "key_id": key_id, "signed_by": signed_by}
-    head = facts(rows, title=f"{path}: a new private key; keep it private")
-    return Document(sections=[head], data=data)
+    data = {"file": path, "key_id": key_id, "signed_by": signed_by}
+    return done(rows, data, title=f"{path}: a new private key; keep it private")
 
 
 def collected(found: Collected, path: Path) -> Document:
@@ -72,16 +73,8 @@ def collected(found: Collected, path: Path) -> Document:
         title=f"{path}: evidence of {bundle.node}",
         label=UNATTESTED if found.unattested else "",
     )
-    data = {
-        "file": str(path),
-        "node": bundle.node,
-        "media_type": bundle.media_type,
-        "speaks": found.speakers,
-        "unattested": found.unattested,
-        "asked_itself": bundle.asked_itself,
-        "key": str(found.key_file),
-        "missing": list(found.notes),
-    }
+    told = {"file": path, "speaks": found.speakers, "key": found.key_file, "missing": found.notes}
+    data = picked(bundle, "node media_type asked_itself", unattested=found.unattested, **told)
     words = said(NO_HARDWARE if found.unattested else "")
     return Document(sections=[head, words], data=data)
 
@@ -97,7 +90,7 @@ def bundle_page(path: Path, sections: Sequence[Described], *, full: bool) -> Doc
     shown = [part for one in sections for part in _described(one, full=full)]
     if not full:
         shown.append(said("One section in full: --section NAME. Everything: --json."))
-    data = {"file": str(path), "sections": [one.to_dict() for one in sections]}
+    data = {"file": path, "sections": [one.to_dict() for one in sections]}
     return Document(sections=shown, data=data, code=ExitCode.OK)
 
 
@@ -110,23 +103,23 @@ def question(node: str, path: Path, secret: Path, until: str) -> Document:
     )
     head = facts(rows, title=f"{path}: a question to {node}")
     words = said("On the node, and then bring the answer back:")
-    data = {"question": str(path), "secret": str(secret), "node": node, "answer_by": until}
+    data = {"question": path, "secret": secret, "node": node, "answer_by": until}
     return Document(sections=[head, words, copied], data=data)
 
 
 def judgement(judged: Judgement, ear: str) -> Document:
     """A verdict or a refusal; `ear` says what became of the signed result."""
     verdict, refusal = judged.verdict, judged.refusal
+    node, code = judged.bundle.node, judged.exit_code
     data = {
-        "node": judged.bundle.node,
+        "node": node,
         "ok": judged.proven,
-        "exit": int(judged.exit_code),
+        "exit": int(code),
+        "exception": judged.exception,
         "result": msgspec.to_builtins(verdict.result) if verdict is not None else None,
         "open": list(verdict.open) if verdict is not None else [],
-        "exception": judged.exception,
         "error": refusal.to_dict() if refusal is not None else None,
     }
-    node = judged.bundle.node
     if refusal is not None:
         rows = [("where", refusal.where), ("found", refusal.what), ("fix", refusal.fix)]
         word, about = "REFUSED", f"{node}: {refusal.code}, {refusal.definition.title}"
@@ -137,7 +130,6 @@ def judgement(judged: Judgement, ear: str) -> Document:
         exception = f"the policy's exception: {judged.exception}" if judged.exception else ""
         proven = [_proven(one) for one in describe_verdict(verdict)]
         sections = [facts([("let in by", exception)]), *proven, said(ear)]
-    code = judged.exit_code
     return Document(
         verb="attest verify", word=word, about=about, sections=sections, data=data, code=code
     )
@@ -187,13 +179,9 @@ def edition(made: Edition, path: Path, signed_by: str) -> Document:
             f"      signed_by: [{signed_by}]",
         ),
     ]
-    data = {
-        "file": str(path),
-        "version": values.version,
-        "expires": values.expires.isoformat(),
-        "signed_by": signed_by,
-        "nodes": [msgspec.to_builtins(one) for one in made.nodes],
-    }
+    nodes, expires = [msgspec.to_builtins(one) for one in made.nodes], values.expires.isoformat()
+    told = {"file": path, "expires": expires, "signed_by": signed_by, "nodes": nodes}
+    data = picked(values, "version", **told)
     return Document(sections=sections, data=data, code=incomplete(made.notes))
 
 
@@ -219,11 +207,11 @@ def ima_list_page(listing: FileListing, path: Path, data: bytes) -> Document:
     return Document(
         sections=sections,
         data={
-            "file": str(path),
+            "file": path,
             "sha256": digest,
+            "left_out": listing.left_out,
             "files": len(listing.files),
             "packages": len(listing.packages),
-            "left_out": listing.left_out,
             "signed_by": dict(listing.signed_by),
         },
         code=incomplete(listing.left_out),
@@ -245,16 +233,13 @@ def ima_values_page(values: ReferenceValues, path: Path, now: datetime) -> Docum
     rows = [("policy", policy), ("the one before", before), *keys]
     rows += [(rule.mode, rule.paths) for rule in ima.violations]
     return Document(
-        sections=[replace(headline(path, values), rows=facts(rows).rows)],
+        sections=[facts(rows, title=headline(path, values).title)],
         data={
-            "file": str(path),
+            "file": path,
             "version": values.version,
             "policy": policy,
             "former_until": former.until.isoformat() if former is not None else None,
-            "keys": [
-                {"id": key_id_of(key.key), "keyring": key.keyring, "paths": list(key.paths)}
-                for key in ima.keys
-            ],
+            "keys": [picked(key, "keyring paths", id=key_id_of(key.key)) for key in ima.keys],
             "violations": [msgspec.to_builtins(rule) for rule in ima.violations],
         },
     )
@@ -265,20 +250,11 @@ def cache_page(
 ) -> Document:
     """The documents of a cache, and those that could not be had."""
     ended = listing.ended()
-    data = {
-        "folder": str(folder),
-        **msgspec.to_builtins(listing.index),
-        "expired": listing.expired,
-        "ended": list(ended),
-        "problems": list(problems),
-    }
-
+    told = {"folder": folder, "expired": listing.expired, "ended": ended, "problems": problems}
     index = listing.index
     rows = []
     for entry in index.entries:
-        until = "as long as the cache"
-        if entry.expires is not None:
-            until = f"{entry.expires:%Y-%m-%d}"
+        until = f"{entry.expires:%Y-%m-%d}" if entry.expires else "as long as the cache"
         if f"{entry.kind} {entry.id}" in ended:
             until += " EXPIRED"
         rows.append((entry.kind.value, entry.id, f"{entry.size:,}", until))
@@ -287,13 +263,12 @@ def cache_page(
         rows,
         title=f"{folder}: version {index.version}, good until {index.expires:%Y-%m-%d %H:%M}",
         empty="no documents",
+        label="EXPIRED" if listing.expired else "",
+        verbatim=True,
     )
-    head = replace(head, label="EXPIRED" if listing.expired else "", verbatim=True)
-    return Document(
-        sections=[head, notes(problems)],
-        data=data,
-        code=ExitCode.INCOMPLETE if incomplete else ExitCode.OK,
-    )
+    data = msgspec.to_builtins(listing.index) | told
+    code = ExitCode.INCOMPLETE if incomplete else ExitCode.OK
+    return Document(sections=[head, notes(problems)], data=data, code=code)
 
 
 def revocations(entries: Sequence[Revocation], place: str) -> Document:
@@ -326,7 +301,7 @@ def _described(section: Described, *, full: bool) -> Iterator[Section]:
     if long and not full:
         yield said(f"--section {section.name} lists all {len(section.table.rows)} entries.")
     else:
-        yield replace(table(section.table.columns, section.table.rows), verbatim=full)
+        yield table(section.table.columns, section.table.rows, verbatim=full)
 
 
 def _proven(section: Described) -> Section:

@@ -29,7 +29,9 @@ from securetrain.report.document import (
     Tile,
     facts,
     notes,
+    pairs,
     plural,
+    said,
     table,
 )
 from securetrain.report.graph import graphs
@@ -40,11 +42,11 @@ from securetrain.report.pages.groups import (
     compared,
     element,
     is_left_out,
-    meaning,
     sections,
     shared_causes,
     summary,
     tidy,
+    verdict,
     why,
 )
 from securetrain.report.pages.groups import Section as Found
@@ -57,12 +59,6 @@ MAX_FIRST: Final = 5
 MAX_REASONS: Final = 5
 _OPEN: Final = (State.FAIL, State.UNKNOWN, State.WAIVED)
 _SERIOUS: Final = Severity.HIGH
-_WORDS: Final[Mapping[int, str]] = {
-    0: "CLEAN",
-    1: "FINDINGS",
-    3: "INCOMPLETE",
-    4: "NOT TO BE RELIED ON",
-}
 NOT_SEEN: Final[Mapping[str, str]] = {
     NODE: "hosts (--node, --facts DIR)",
     "cluster": "manifests, launch scripts and exports (-f)",
@@ -88,13 +84,14 @@ def findings(result: AuditResult, checks: Sequence[Check], unknown_skips: set[st
         unknown_skips: What the policy skips though there is no such check.
     """
     found = sections(result)
-    rationale = {check.id: " ".join(check.spec.rationale.split()) for check in checks}
+    rationale = {check.id: _flat(check.spec.rationale) for check in checks}
     views = tuple(_boundary(name, found) for name in Boundary)
+    word, meaning = verdict(result)
     return Document(
         verb=VERB,
-        word=_WORDS[result.exit_code],
+        word=word,
         about=about(result),
-        sentence=f"Exit code {result.exit_code}: {meaning(result)}",
+        sentence=f"Exit code {result.exit_code}: {meaning}",
         tally=result.counts,
         sections=[
             facts(_head(result, found)),
@@ -160,11 +157,12 @@ def _section(found: Found, rationale: Mapping[str, str]) -> Section:
         ]
         text = f"{cause.reason} ({len(checks)} checks)"
         rows.append(Row(state="unknown", text=text, detail=tuple(checks), most=len(checks)))
-    for state, those in ((State.PASS, found.passed), (State.NOT_APPLICABLE, found.not_applicable)):
-        for one in those:
-            text = f"not found: {one.title}" if state is State.PASS else one.title
-            label = one.severity.value
-            rows.append(Row(state=state, name=one.check, label=label, text=text))
+    passed = [(State.PASS, one, f"not found: {one.title}") for one in found.passed]
+    passed += [(State.NOT_APPLICABLE, one, one.title) for one in found.not_applicable]
+    rows += [
+        Row(state=state, name=one.check, label=one.severity.value, text=text)
+        for state, one, text in passed
+    ]
     return Section(title=found.boundary.value, rows=rows)
 
 
@@ -173,6 +171,7 @@ def _row(group: Group, rationale: Mapping[str, str]) -> Row:
     first = group.first
     places = [_words(place, group) for place in group.places]
     names = sorted({one.waiver for place in group.places for one in place.findings if one.waiver})
+    source = f"{group.severity}, not {first.severity}: {first.context}" if first.context else ""
     refs = [*_tags(first.refs), *first.refs.other]
     return Row(
         state=group.state,
@@ -181,11 +180,16 @@ def _row(group: Group, rationale: Mapping[str, str]) -> Row:
         text=first.title
         + (f" ({group.count})" if group.count else "")
         + (" [known]" if group.known else ""),
-        source=f"waived by {', '.join(names)}" if group.state is State.WAIVED else group.context,
+        source=f"waived by {', '.join(names)}" if group.state is State.WAIVED else source,
         detail=tuple(filter(None, dict.fromkeys(places))),
-        fix=f"({group.who}) {group.fix}" if group.state is State.FAIL else "",
+        fix=f"({group.who}) {_flat(first.remediation)}" if group.state is State.FAIL else "",
         about=" ".join([rationale.get(first.check, ""), ", ".join(refs)]).strip(),
     )
+
+
+def _flat(text: str) -> str:
+    """A text in one line."""
+    return " ".join(text.split())
 
 
 def _words(place: Any, group: Group) -> str:
@@ -214,10 +218,10 @@ def _tail(
         (one.asset, one.title, f"{one.collected_at:%Y-%m-%d %H:%M:%S}", one.digest)
         for one in result.assets
     ]
-    assets = table(("asset", "", "facts of (UTC)", "SHA-256 of the facts"), rows, title="assets")
-    yield Section(title="assets", rows=assets.rows, columns=assets.columns, page_only=True)
-    yield Section(title="not looked at", rows=[Row(text=one) for one in (*missing, *NEVER_SEEN)])
-    passed = ", ".join(f"{one.boundary} {len(one.passed)}" for one in found if one.passed)
+    columns = ("asset", "", "facts of (UTC)", "SHA-256 of the facts")
+    yield table(columns, rows, title="assets", page_only=True)
+    yield said(*missing, *NEVER_SEEN, title="not looked at")
+    passed = pairs((one.boundary, len(one.passed)) for one in found if one.passed)
     yield facts(
         [
             ("passed", f"everywhere: {passed} (-v lists them)" if passed else ""),
@@ -246,13 +250,11 @@ def _remarks(result: AuditResult, unknown_skips: set[str]) -> Iterator[str]:
 
 
 def _waiver(use: WaiverUse, result: AuditResult) -> Row:
-    words = []
+    words = [use.reason] if use.reason else []
     if use.expires is not None:
-        words.append(f"until {use.expires} ({(use.expires - result.at.date()).days} days left)")
-    return Row(
-        state=use.status.value, name=use.id, label=use.check,
-        text="; ".join(filter(None, [*words, use.reason])),
-    )  # fmt: skip
+        days = (use.expires - result.at.date()).days
+        words.insert(0, f"until {use.expires} ({days} days left)")
+    return Row(state=use.status.value, name=use.id, label=use.check, text="; ".join(words))
 
 
 # --- the boundaries on a page --------------------------------------------------------------------
@@ -280,27 +282,24 @@ def _picture(views: tuple[BoundaryView, ...]) -> Section:
 
 
 def _boundary(boundary: Boundary, found: Sequence[Found]) -> BoundaryView:
-    section = next((one for one in found if one.boundary is boundary), None)
-    if section is None:
-        return BoundaryView(
-            boundary=boundary, state=BoundaryState.NOT_CROSSED, label="not looked at", reasons=()
-        )
-    failed = [group for group in section.groups if group.state is State.FAIL]
-    undecided = [group for group in section.groups if group.state is State.UNKNOWN]
-    state, label = BoundaryState.NOT_CROSSED, "does not apply"
+    here = next((one for one in found if one.boundary is boundary), None)
+    groups, passed = (here.groups, here.passed) if here is not None else ((), ())
+    failed = [group for group in groups if group.state is State.FAIL]
+    undecided = [group for group in groups if group.state is State.UNKNOWN]
+    state, label = BoundaryState.NOT_CROSSED, "does not apply" if here else "not looked at"
     if failed:
         worst = max(group.severity for group in failed)
         label = f"{plural(len(failed), 'failure')}, {worst}"
         state = BoundaryState.FAILED if worst >= _SERIOUS else BoundaryState.PARTIAL
-    elif section.groups:
-        waived = len(section.groups) > len(undecided)
+    elif groups:
+        waived = len(groups) > len(undecided)
         state = BoundaryState.PARTIAL if waived else BoundaryState.UNKNOWN
-        label = f"{len(undecided)} unknown" if undecided else f"{len(section.groups)} waived"
-    elif section.passed:
-        state, label = BoundaryState.CHECKED, f"{plural(len(section.passed), 'check')} passed"
+        label = f"{len(undecided)} unknown" if undecided else f"{len(groups)} waived"
+    elif passed:
+        state, label = BoundaryState.CHECKED, f"{plural(len(passed), 'check')} passed"
     reasons = [
         f"{group.first.check} {group.state} ({group.severity}): {group.first.title}"
-        for group in section.groups
+        for group in groups
     ]
     more = len(reasons) - MAX_REASONS
     return BoundaryView(
@@ -308,7 +307,7 @@ def _boundary(boundary: Boundary, found: Sequence[Found]) -> BoundaryView:
         state=state,
         label=label,
         reasons=(*reasons[:MAX_REASONS], *([f"and {more} more"] if more > 0 else [])),
-        num_allowed=len(section.passed),
+        num_allowed=len(passed),
         num_refused=len({group.first.check for group in failed}),
     )
 
@@ -318,23 +317,20 @@ def _tiles(result: AuditResult) -> Iterator[Tile]:
     serious = [one for one in failed if one.severity_in_context >= _SERIOUS]
     critical = sum(one.severity_in_context is Severity.CRITICAL for one in serious)
     high = f"{critical} critical, {len(serious) - critical} high"
-    rest = counts.get(State.NOT_APPLICABLE.value, 0)
-    yield _tile("Critical and high", len(serious), high, "bad")
-    yield _tile("Other failures", len(failed) - len(serious), "medium, low and info", "warn")
-    unknown = counts.get(State.UNKNOWN.value, 0)
-    yield _tile("Unknown", unknown, "checks without evidence", "warn")
-    waived = len(result.of(State.WAIVED))
-    yield _tile("Waived", waived, "accepted for a while", "warn", "plain")
-    passed = counts.get(State.PASS.value, 0)
-    yield _tile("Passed", passed, f"{rest} do not apply", "plain", "plain")
+    rest = f"{counts.get(State.NOT_APPLICABLE.value, 0)} do not apply"
+    unknown, passed = (counts.get(state.value, 0) for state in (State.UNKNOWN, State.PASS))
+    tiles = [
+        ("Critical and high", len(serious), high, "bad", "good"),
+        ("Other failures", len(failed) - len(serious), "medium, low and info", "warn", "good"),
+        ("Unknown", unknown, "checks without evidence", "warn", "good"),
+        ("Waived", len(result.of(State.WAIVED)), "accepted for a while", "warn", "plain"),
+        ("Passed", passed, rest, "plain", "plain"),
+    ]
     if result.baseline is not None:
         new = sum(not one.known for one in result.of(State.FAIL, State.UNKNOWN))
         note = f"{result.baseline.known} known, {result.baseline.gone} gone"
-        yield _tile("New", new, note, "bad")
-
-
-def _tile(name: str, value: int, note: str, some: str, nothing: str = "good") -> Tile:
-    return Tile(name=name, value=str(value), note=note, tone=some if value else nothing)
+        tiles.append(("New", new, note, "bad", "good"))
+    yield from (Tile.of(*tile) for tile in tiles)
 
 
 # --- for machines --------------------------------------------------------------------------------
@@ -355,10 +351,10 @@ def _findings(result: AuditResult, rationale: Mapping[str, str]) -> Findings:
             rules[one.check] = Rule(
                 id=one.check,
                 title=one.title,
-                fix=" ".join(one.remediation.split()),
+                fix=_flat(one.remediation),
                 severity=one.severity,
                 why=rationale.get(one.check, ""),
-                tags=(one.boundary.value, *_tags(one.refs, "external/")),
+                tags=(one.boundary.value, *_external(one.refs)),
             )
     return Findings(
         root=about(result),
@@ -381,21 +377,22 @@ def _findings(result: AuditResult, rationale: Mapping[str, str]) -> Findings:
     )
 
 
-def _tags(refs: Refs, head: str = "") -> tuple[str, ...]:
-    """References: as people know them, or as code-scanning services group by them."""
-    if head:
-        return (
-            *(f"{head}cwe/cwe-{number:03d}" for number in refs.cwe),
-            *(f"{head}atlas/{name}" for name in refs.atlas),
-            *(f"{head}nist-800-53/{name}" for name in refs.nist),
-            *refs.cve,
-        )
+def _tags(refs: Refs) -> tuple[str, ...]:
+    """References as people know them."""
     return (
         *(f"CWE-{number}" for number in refs.cwe),
         *(f"ATLAS {name.partition('@')[0]}" for name in refs.atlas),
         *(f"NIST 800-53 {name}" for name in refs.nist),
         *refs.cve,
     )
+
+
+def _external(refs: Refs) -> Iterator[str]:
+    """References as code-scanning services group by them."""
+    yield from (f"external/cwe/cwe-{number:03d}" for number in refs.cwe)
+    yield from (f"external/atlas/{name}" for name in refs.atlas)
+    yield from (f"external/nist-800-53/{name}" for name in refs.nist)
+    yield from refs.cve
 
 
 def _located(finding: Finding, result: AuditResult, titles: Mapping[str, str]) -> Located:
@@ -407,7 +404,7 @@ def _located(finding: Finding, result: AuditResult, titles: Mapping[str, str]) -
     return Located(
         code=finding.check,
         what=_message(finding, titles),
-        fix=" ".join(finding.remediation.split()),
+        fix=_flat(finding.remediation),
         at=_place(finding),
         severity=finding.severity_in_context,
         undecided=finding.state is State.UNKNOWN,

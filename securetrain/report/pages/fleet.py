@@ -3,14 +3,14 @@
 """The answers of ``fleet``: tokens, what machines have proven, what was signed, the state of it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from securetrain.attest.fleet import FleetStatus, FleetToken, Held, Lesson, Proven, Taken
+from securetrain.attest.fleet import FleetStatus, FleetToken, Lesson, Proven, Taken
 from securetrain.core.vocabulary import tier_label
 from securetrain.ledger import Entry, Event
 from securetrain.rendezvous.member import Joined
@@ -22,6 +22,7 @@ from securetrain.report.document import (
     facts,
     moment,
     notes,
+    picked,
     plural,
     said,
     some,
@@ -80,14 +81,7 @@ def joined_page(joined: Joined) -> Document:
         " show) and signs it (fleet sign), unless a rule does.",
         f"In jobs, let the node speak with --attester {joined.attester}",
     )
-    data = {
-        **msgspec.to_builtins(member),
-        "record": str(joined.record),
-        "attester": str(joined.attester),
-        "worth": joined.worth,
-        "learned": list(joined.learned),
-        "notes": list(joined.notes),
-    }
+    data = msgspec.to_builtins(member) | picked(joined, "record attester worth learned notes")
     return Document(sections=[head, notes(joined.notes), words], data=data)
 
 
@@ -110,19 +104,15 @@ def waiting_page(lessons: Sequence[Lesson], open_tokens: Sequence[str], *, full:
     sections.append(said(f"Still to come: {some(open_tokens, _NAMED)}." if open_tokens else ""))
     data = {
         "waiting": [
-            {
-                "node": one.node,
-                "group": one.group,
-                "ek": one.ek,
-                "worth": one.worth,
-                "answered": moment(one.answered),
-                "remote": one.remote,
-                "evidence": one.bundle.evidence.digest.hex(),
-                "adds": {name: list(found) for name, found in taught.adds.items()},
-                "refused": taught.refused,
-                "own": {number: list(found) for number, found in one.own.items()},
-                "notes": list(one.notes),
-            }
+            picked(
+                one,
+                "node group ek worth remote notes",
+                answered=moment(one.answered),
+                evidence=one.bundle.evidence.digest.hex(),
+                adds={name: list(found) for name, found in taught.adds.items()},
+                refused=taught.refused,
+                own={number: list(found) for number, found in one.own.items()},
+            )
             for one, taught in rows
         ],
         "to_come": list(open_tokens),
@@ -161,7 +151,7 @@ def _proven(one: Proven) -> Iterator[tuple[str, str]]:
 def taken_page(taken: Taken, path: Path, signed_by: str) -> Document:
     """The nodes that were signed, and those that were not."""
     held = notes(f"{one.proven.node} was not signed: {one.why}" for one in taken.held)
-    more = {"held": _held(taken.held)}
+    more = {"held": [{"node": one.proven.node, "why": one.why} for one in taken.held]}
     if taken.edition is None:
         return Document(
             sections=[said("Nothing was signed."), held],
@@ -172,36 +162,24 @@ def taken_page(taken: Taken, path: Path, signed_by: str) -> Document:
     page = evidence.edition(made, path, signed_by)
     sections = [*page.sections, held]
     if len(made.nodes) > _NAMED:
-        rows = facts([("signed", plural(len(made.nodes), "node")), ("signed_by", signed_by)]).rows
-        head = replace(evidence.headline(path, made.values), rows=rows)
+        rows = [("signed", plural(len(made.nodes), "node")), ("signed_by", signed_by)]
+        head = facts(rows, title=evidence.headline(path, made.values).title)
         sections = [head, notes(dict.fromkeys(made.notes)), held]
     code = evidence.incomplete(made.notes or taken.held)
     return Document(sections=sections, data={**page.data, **more}, code=code)
-
-
-def _held(held: Sequence[Held]) -> list[dict[str, str]]:
-    return [{"node": one.proven.node, "why": one.why} for one in held]
 
 
 def decisions_page(entries: Sequence[Entry]) -> Document:
     """The decisions about machines, one a line."""
     told_ = [(moment(one.body.time), one.body.event) for one in entries]
     rows = [(time, event.event, event.subject, _about(event)) for time, event in told_]
-    data = {
-        "decisions": [
-            {
-                "time": time,
-                "event": event.event,
-                "decision": event.decision.value,
-                "node": event.subject,
-                "code": event.code,
-                **event.details,
-            }
-            for time, event in told_
-        ]
-    }
+    decisions = [
+        picked(event, "event decision code", time=time, node=event.subject) | event.details
+        for time, event in told_
+    ]
     columns = ("time", "decision", "node", "about")
-    return Document(sections=[table(columns, rows, empty="Nothing was decided yet.")], data=data)
+    shown = table(columns, rows, empty="Nothing was decided yet.")
+    return Document(sections=[shown], data={"decisions": decisions})
 
 
 def _about(event: Event) -> str:
@@ -219,11 +197,9 @@ def status_page(status: FleetStatus, written: Path | None = None) -> Document:
     sections = [
         facts([("version", str(status.version)), ("at", moment(status.at))]),
         notes(status.problems, state="unknown"),
-        Section(
-            rows=[
-                Row(state="soon", text=f"{one.kind} {one.name}: {left(one.ends, status.at)}")
-                for one in status.soon
-            ]
+        notes(
+            (f"{one.kind} {one.name}: {left(one.ends, status.at)}" for one in status.soon),
+            state="soon",
         ),
         table(
             ("node", "group", "tier", "lease", "last evidence", "job"),
@@ -238,11 +214,9 @@ def status_page(status: FleetStatus, written: Path | None = None) -> Document:
                 for one in status.revoked
             ],
         ),
-        replace(
-            facts(
-                ((one.kind, f"{one.name}: {left(one.ends, status.at)}") for one in later),
-                title="next to end" if later else "",
-            ),
+        facts(
+            ((one.kind, f"{one.name}: {left(one.ends, status.at)}") for one in later),
+            title="next to end" if later else "",
             most=_SHOWN,
         ),
         said(f"{written}: the page" if written is not None else ""),
@@ -255,7 +229,7 @@ def status_page(status: FleetStatus, written: Path | None = None) -> Document:
         sections=sections,
         data={**asdict(status), "soon": [asdict(one) for one in status.soon]},
         code=evidence.incomplete(not status.complete),
-        tiles=tuple(_tiles(status)),
+        tiles=_tiles(status),
     )
 
 
@@ -277,19 +251,18 @@ def _nodes(status: FleetStatus) -> list[tuple[str, ...]]:
     return found
 
 
-def _tiles(status: FleetStatus) -> Iterator[Tile]:
+def _tiles(status: FleetStatus) -> tuple[Tile, ...]:
     """The few numbers at the top."""
     enrolled = sum(node.enrolled for node in status.nodes)
     groups = len({node.group for node in status.nodes if node.group})
-    for name, number, note, some_, none in (
-        ("nodes", len(status.nodes), f"{enrolled} enrolled", "plain", "plain"),
-        ("image groups", groups, "", "plain", "plain"),
-        ("leases", status.leases, "", "good", "plain"),
-        ("barred", len(status.revoked), "", "bad", "good"),
-        ("ends soon", len(status.soon), "", "warn", "good"),
-        ("not known", len(status.problems), "", "bad", "good"),
-    ):
-        yield Tile(name=name, value=str(number), note=note, tone=some_ if number else none)
+    return (
+        Tile.of("nodes", len(status.nodes), f"{enrolled} enrolled", "plain", "plain"),
+        Tile.of("image groups", groups, "", "plain", "plain"),
+        Tile.of("leases", status.leases, "", "good", "plain"),
+        Tile.of("barred", len(status.revoked), "", "bad", "good"),
+        Tile.of("ends soon", len(status.soon), "", "warn", "good"),
+        Tile.of("not known", len(status.problems), "", "bad", "good"),
+    )
 
 
 def left(ends: datetime, now: datetime) -> str:

@@ -12,7 +12,7 @@ Rules:
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,7 +20,7 @@ from typing import Any, Final
 from securetrain.audit import AuditResult, Finding, worst_states
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import Boundary, Severity, State
-from securetrain.report.document import plural
+from securetrain.report.document import pairs, plural, runs
 
 NODE: Final = "node"
 MAX_NAMES: Final = 50
@@ -52,10 +52,10 @@ class Place:
 
     path: str
     """A file and line; empty when it was read from none."""
-    machines: tuple[str, ...] = ()
-    """Where the audit is about several."""
-    everywhere: bool = False
-    """True when those are all."""
+    machines: str
+    """Where the audit is about several: those, in words."""
+    brief: str
+    """The first of many."""
     what: str
     """The element, in words."""
     why: str
@@ -65,29 +65,7 @@ class Place:
     @property
     def where(self) -> str:
         """The place in words; empty when an audit is about one machine and it is no file."""
-        named = f"all {len(self.machines)} nodes" if self.everywhere else fold(self.machines)
-        return ": ".join(filter(None, (named, self.path)))
-
-    @property
-    def brief(self) -> str:
-        """The same, with the first of many machines."""
-        return ": ".join(filter(None, (self.brief_machines, self.path)))
-
-    @property
-    def brief_machines(self) -> str:
-        """The first of many machines."""
-        if self.everywhere:
-            return f"all {len(self.machines)} nodes"
-        named = fold(self.machines)
-        if len(named) <= MAX_NAMES:
-            return named
-        first = self.machines[:FIRST_NAMES]
-        return f"{fold(first)} and {len(self.machines) - len(first)} more"
-
-    @property
-    def known(self) -> bool:
-        """True when the baseline had all of it."""
-        return all(finding.known for finding in self.findings)
+        return ": ".join(filter(None, (self.machines, self.path)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,21 +94,9 @@ class Group:
         return "you" if self.first.fixed_by.value == "user" else "an administrator"
 
     @property
-    def fix(self) -> str:
-        """The thing to do, in one line."""
-        return " ".join(self.first.remediation.split())
-
-    @property
-    def context(self) -> str:
-        """The reason for another weight than the check's; empty when there is none."""
-        if not self.first.context:
-            return ""
-        return f"{self.severity}, not {self.first.severity}: {self.first.context}"
-
-    @property
     def known(self) -> bool:
         """True when the baseline had all of it."""
-        return all(place.known for place in self.places)
+        return all(finding.known for place in self.places for finding in place.findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +146,7 @@ def shared_causes(groups: Sequence[Group]) -> tuple[Cause, ...]:
         if group.state is not State.UNKNOWN:
             continue
         parts = [_cause(text) for place in group.places for text in place.why.split("; ")]
-        reasons = {(group.places[0].brief_machines, reason) for reason, _ in parts}
+        reasons = {(group.places[0].brief, reason) for reason, _ in parts}
         if len(reasons) == 1:
             ((machines, reason),) = reasons
             names = dict.fromkeys(name for _, name in parts if name)
@@ -249,13 +215,15 @@ class _Assets:
 
     def _place(self, path: str, what: str, why: str, findings: Sequence[Finding]) -> Place:
         names = tuple(dict.fromkeys(filter(None, map(self._name, findings))))
-        if self._nodes == 1:
-            names = ()
-        everywhere = len(names) == self._nodes
+        machines = brief = fold(names) if self._nodes > 1 else ""
+        if machines and len(names) == self._nodes:
+            machines = brief = f"all {len(names)} nodes"
+        elif len(machines) > MAX_NAMES:
+            brief = f"{fold(names[:FIRST_NAMES])} and {len(names[FIRST_NAMES:])} more"
         return Place(
             path=path,
-            machines=names,
-            everywhere=bool(names) and everywhere,
+            machines=machines,
+            brief=brief,
             what=what,
             why=tidy(why, path),
             findings=tuple(findings),
@@ -375,24 +343,10 @@ def fold(names: Iterable[str]) -> str:
             plain.append(name)
         else:
             numbered[found[1], len(found[2])].append(int(found[2]))
-    folded = [_range(head, width, numbers) for (head, width), numbers in numbered.items()]
-    return ", ".join(sorted([*plain, *folded]))
-
-
-def _range(head: str, width: int, numbers: list[int]) -> str:
-    if len(numbers) == 1:
-        return f"{head}{numbers[0]:0{width}}"
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    words = (
-        f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}"
-        for first, last in runs
-    )
-    return f"{head}[{','.join(words)}]"
+    for (head, width), numbers in numbered.items():
+        words = ",".join(runs(sorted(numbers), width))
+        plain.append(f"{head}{words}" if len(numbers) == 1 else f"{head}[{words}]")
+    return ", ".join(sorted(plain))
 
 
 def about(result: AuditResult) -> str:
@@ -404,43 +358,33 @@ def about(result: AuditResult) -> str:
         kind, (name,) = next(iter(kinds.items()))
         return f"{NOUNS.get(kind, (kind, kind))[0]} {name}"
     said: list[str] = []
-    order = list(NOUNS)
-    for kind, names in sorted(kinds.items(), key=lambda one: order.index(one[0])):
-        if kind == "cluster":
-            continue
-        words = plural(len(names), *NOUNS.get(kind, (kind, f"{kind}s")))
-        if kind == "workload":
-            files = {name.partition("#")[0] for name in names}
-            words = f"{plural(len(files), 'file')} with {words}"
-        said.append(words)
+    for kind in sorted(kinds.keys() - {"cluster"}, key=list(NOUNS).index):
+        words = plural(len(kinds[kind]), *NOUNS[kind])
+        files = {name.partition("#")[0] for name in kinds[kind]}
+        said.append(f"{plural(len(files), 'file')} with {words}" if kind == "workload" else words)
     return ", ".join(said)
 
 
 def summary(result: AuditResult) -> str:
     """The numbers of an audit, in a sentence."""
-    said: list[str] = []
-    failed = result.of(State.FAIL)
-    if failed:
-        by_weight = [
-            f"{number} {severity}"
-            for severity in reversed(Severity)
-            if (number := sum(one.severity_in_context is severity for one in failed))
-        ]
+    return "; ".join(_numbers(result))
+
+
+def _numbers(result: AuditResult) -> Iterator[str]:
+    if failed := result.of(State.FAIL):
+        weights = Counter(one.severity_in_context for one in failed)
+        by_weight = pairs((weights[one], one) for one in reversed(Severity) if weights[one])
         checks = plural(len({one.check for one in failed}), "check")
-        said.append(f"{plural(len(failed), 'failure')} of {checks} ({', '.join(by_weight)})")
+        yield f"{plural(len(failed), 'failure')} of {checks} ({by_weight})"
     if number := result.counts.get(State.UNKNOWN.value, 0):
-        said.append(f"{plural(number, 'check')} unknown for lack of evidence")
+        yield f"{plural(number, 'check')} unknown for lack of evidence"
     if waived := result.of(State.WAIVED):
-        ends = [use.expires for use in result.waivers if use.expires and use.status == "applied"]
+        ends = {use.expires for use in result.waivers if use.expires and use.status == "applied"}
         until = f" until {min(ends)}" if ends else ""
-        said.append(f"{len(waived)} waived{until}{' and later' if len(set(ends)) > 1 else ''}")
-    passed = result.counts.get(State.PASS.value, 0)
+        yield f"{len(waived)} waived{until}{' and later' if len(ends) > 1 else ''}"
     rest = result.counts.get(State.NOT_APPLICABLE.value, 0)
-    said.append(
-        f"{plural(passed, 'check')} passed"
-        + (f", {rest} {'does' if rest == 1 else 'do'} not apply" if rest else "")
-    )
-    return "; ".join(said)
+    others = f", {rest} {'does' if rest == 1 else 'do'} not apply" if rest else ""
+    yield f"{plural(result.counts.get(State.PASS.value, 0), 'check')} passed{others}"
 
 
 def compared(result: AuditResult) -> str:
@@ -459,19 +403,20 @@ def compared(result: AuditResult) -> str:
     return words
 
 
-def meaning(result: AuditResult) -> str:
-    """The words for an audit's exit code."""
+def verdict(result: AuditResult) -> tuple[str, str]:
+    """The word for an audit's exit code, and its meaning."""
+    word, meaning = _VERDICTS[result.exit_code]
     judged = {state for state, number in result.counts.items() if number} - {"not-applicable"}
     if result.exit_code == ExitCode.INCOMPLETE and not judged:
-        return "nothing was judged: no check applies to what was given"
-    if result.exit_code == ExitCode.INCOMPLETE and judged == {"unknown"}:
-        return "nothing was judged: all that was asked is unknown"
-    return _MEANINGS[result.exit_code]
+        meaning = "nothing was judged: no check applies to what was given"
+    elif result.exit_code == ExitCode.INCOMPLETE and judged == {"unknown"}:
+        meaning = "nothing was judged: all that was asked is unknown"
+    return word, meaning
 
 
-_MEANINGS: Final[Mapping[int, str]] = {
-    0: "clean under this policy",
-    1: "a finding at or above the policy's host.fail_on",
-    3: "more is unknown than the policy's host.max_unknown",
-    4: "the facts cannot be relied on",
+_VERDICTS: Final[Mapping[int, tuple[str, str]]] = {
+    0: ("CLEAN", "clean under this policy"),
+    1: ("FINDINGS", "a finding at or above the policy's host.fail_on"),
+    3: ("INCOMPLETE", "more is unknown than the policy's host.max_unknown"),
+    4: ("NOT TO BE RELIED ON", "the facts cannot be relied on"),
 }

@@ -20,6 +20,7 @@ from securetrain.report.document import (
     Section,
     facts,
     moment,
+    picked,
     plural,
     said,
     told,
@@ -33,13 +34,8 @@ IN_CLEAR: Final = "is not encrypted (--encrypt); only this user can read it"
 
 def generated(key: PrivateKey, path: Path, public: Path, *, encrypted: bool) -> Document:
     """A new key."""
-    data = {
-        "path": str(path),
-        "public": str(public),
-        "key_id": key.key_id,
-        "kind": _kind(key.public),
-        "encrypted": encrypted,
-    }
+    told = {"path": path, "public": public, "encrypted": encrypted}
+    data = picked(key, "key_id", kind=_kind(key.public), **told)
     files = [("private", str(path)), ("public", str(public))]
     closed = "" if encrypted else f"it {IN_CLEAR}"
     head = said(f"{data['kind']} key {key.key_id}")
@@ -48,12 +44,9 @@ def generated(key: PrivateKey, path: Path, public: Path, *, encrypted: bool) -> 
 
 def public_half(public: PublicKey, vkey: str) -> Document:
     """A public key, and its verifier key when a name was given."""
-    pem = public.file_pem.decode()
-    data = {"key_id": public.key_id, "kind": _kind(public), "pem": pem}
-    if vkey:
-        data["vkey"] = vkey
-    lines = [vkey] if vkey else []
-    copied = verbatim(*lines, *pem.removesuffix("\n").split("\n"))
+    pem, named = public.file_pem.decode(), {"vkey": vkey} if vkey else {}
+    data = picked(public, "key_id", kind=_kind(public), pem=pem, **named)
+    copied = verbatim(*named.values(), *pem.removesuffix("\n").split("\n"))
     return Document(sections=[said(f"{data['kind']} key {public.key_id}"), copied], data=data)
 
 
@@ -73,23 +66,12 @@ def passphrase(key: PrivateKey, *, encrypted: bool) -> Document:
 
 def made(cluster: ClusterCA, folder: Path, *, encrypted: bool) -> Document:
     """A new CA."""
-    data = {
-        "folder": str(folder),
-        "trust_domain": cluster.trust_domain,
-        "fingerprint": fingerprint(cluster.certificate),
-        "ends": moment(cluster.certificate.not_valid_after_utc),
-        "encrypted": encrypted,
-    }
+    digest, ends = fingerprint(cluster.certificate), cluster.certificate.not_valid_after_utc
+    told = {"folder": folder, "fingerprint": digest, "ends": moment(ends), "encrypted": encrypted}
     head = said(f"cluster CA of {cluster.trust_domain} in {folder}")
     closed = said("" if encrypted else f"its key {IN_CLEAR}")
-    return Document(
-        sections=[
-            head,
-            facts([("SHA-256", str(data["fingerprint"])), ("until", str(data["ends"]))]),
-            closed,
-        ],
-        data=data,
-    )
+    about = facts([("SHA-256", digest), ("until", moment(ends))])
+    return Document(sections=[head, about, closed], data=picked(cluster, "trust_domain", **told))
 
 
 def revoked(kind: Kind, name: str, number: int) -> Document:
@@ -108,19 +90,10 @@ def listed(cluster: ClusterCA, now: datetime) -> Document:
         return "good" if now <= entry.ends else "expired"
 
     issued = [
-        {
-            "serial": entry.serial,
-            "spiffe": entry.spiffe,
-            "how": entry.how.value,
-            "ends": moment(entry.ends),
-            "state": state(entry),
-        }
+        picked(entry, "serial spiffe how", ends=moment(entry.ends), state=state(entry))
         for entry in cluster.register.issued()
     ]
-    gone = [
-        {"kind": e.kind.value, "name": e.name, "reason": e.reason, "since": moment(e.since)}
-        for e in revocations.entries
-    ]
+    gone = [picked(e, "kind name reason", since=moment(e.since)) for e in revocations.entries]
     rows = [
         Row(
             state=one["state"],
@@ -178,12 +151,7 @@ def followed(document: TrustDocument) -> Document:
 def change(outcome: Outcome) -> Document:
     """A version that is published, or a draft that others must sign."""
     version = outcome.document.version
-    data = {
-        "path": str(outcome.path),
-        "version": version,
-        "published": not outcome.missing,
-        "missing": outcome.missing,
-    }
+    data = picked(outcome, "path missing", version=version, published=not outcome.missing)
     state = "a draft" if outcome.missing else "published"
     missing = [
         f"{count} more of {who} must sign it: securetrain trust sign"
@@ -245,12 +213,7 @@ def checkpoint(found: SignedCheckpoint, note: str) -> Document:
     """The state of a log, and the witnesses that saw it."""
     witnesses = {key_id: moment(time) for key_id, time in sorted(found.cosigned.items())}
     state = found.checkpoint
-    data = {
-        "origin": state.origin,
-        "size": state.size,
-        "root": state.root.hex(),
-        "witnesses": witnesses,
-    }
+    data = picked(state, "origin size", root=state.root.hex(), witnesses=witnesses)
     seen = said(*(f"witness {key_id[:16]} at {time}" for key_id, time in witnesses.items()))
     return Document(sections=[verbatim(*note.removesuffix("\n").split("\n")), seen], data=data)
 
@@ -264,19 +227,13 @@ def logged(found: Logged) -> Document:
     """A proof that holds."""
     seen = "" if found.seen is None else moment(found.seen)
     state, witnesses = found.signed.checkpoint, sorted(found.signed.cosigned)
-    data = {
-        "origin": state.origin,
-        "index": found.index,
-        "size": state.size,
-        "seen": seen,
-        "witnesses": witnesses,
-    }
+    told = {"index": found.index, "seen": seen, "witnesses": witnesses}
     many = plural(len(witnesses), "witness", "witnesses")
     return Document(
         word="LOGGED",
         about=f"entry {found.index} of {state.size} in {state.origin}",
         sections=[said(f"seen by {many}, by enough of them at {seen}")],
-        data=data,
+        data=picked(state, "origin size", **told),
     )
 
 

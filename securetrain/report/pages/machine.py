@@ -10,7 +10,13 @@ import msgspec
 from securetrain.core import ExitCode
 from securetrain.launch import ClearedCaches, Diagnosis, StoredCache
 from securetrain.network import Collected
-from securetrain.report.document import Document, Row, Section, table
+from securetrain.report.document import (
+    Document,
+    Row,
+    Section,
+    picked,
+    table,
+)
 
 
 def diagnosis(found: Diagnosis) -> Document:
@@ -19,13 +25,7 @@ def diagnosis(found: Diagnosis) -> Document:
     data = {
         "policy": found.asked,
         "findings": [
-            {
-                "kind": one.kind.value,
-                "name": one.name,
-                "works": one.works,
-                "problem": one.problem,
-                "fix": "" if one.works else one.fix,
-            }
+            picked(one, "kind name works problem", fix="" if one.works else one.fix)
             for one in found.findings
         ],
         "exit": found.exit_code,
@@ -95,13 +95,13 @@ def caches(found: Sequence[StoredCache]) -> Document:
     ]
     data = {
         "caches": [
-            {
-                "name": one.name,
-                "bytes": one.size,
-                "used": used[one.name].isoformat(timespec="seconds"),
-                "in_use": one.in_use,
-                "key": None if one.key is None else msgspec.to_builtins(one.key),
-            }
+            picked(
+                one,
+                "name in_use",
+                bytes=one.size,
+                used=used[one.name].isoformat(timespec="seconds"),
+                key=msgspec.to_builtins(one.key),
+            )
             for one in found
         ],
         "exit": int(ExitCode.OK),

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from securetrain.artifacts import CheckedWords, Examined, SavedResult
 from securetrain.artifacts.statement import Opened
 from securetrain.chain import Facts, Judged, Packed, PackResult
 from securetrain.core.vocabulary import ChainLink, LinkState
@@ -20,11 +21,13 @@ from securetrain.report.document import (
     Section,
     done,
     facts,
+    picked,
     plural,
     said,
 )
 from securetrain.report.graph import graphs
-from securetrain.report.pages.verification import NOBODY, located, policy_data
+from securetrain.report.pages import verification
+from securetrain.report.pages.verification import NOBODY, located, policy_data, problems
 
 MAX_SHOWN: Final = 20
 NOTHING: Final = "The checkpoint's own statement does not verify: nothing it says counts."
@@ -32,38 +35,42 @@ NOTHING: Final = "The checkpoint's own statement does not verify: nothing it say
 
 def made(pack: Packed) -> Document:
     """A pack that was written."""
-    data = {
-        "path": str(pack.path),
-        "bytes": pack.size,
-        "manifest": pack.manifest,
-        "num_statements": pack.num_statements,
-        "num_documents": pack.num_documents,
-        "missing": list(pack.missing),
-    }
+    told = "path manifest num_statements num_documents missing"
+    data = picked(pack, told, bytes=pack.size)
     statements = plural(pack.num_statements, "statement")
     counts = f"{statements} in {plural(pack.num_documents, 'document')}, {pack.size:,} bytes"
     head = [("packed", f"{pack.path}: {counts}"), ("manifest", f"sha256:{pack.manifest}")]
-    gone = replace(facts(("missing", one) for one in pack.missing), most=MAX_SHOWN)
+    gone = facts((("missing", one) for one in pack.missing), most=MAX_SHOWN)
     return Document(sections=[facts(head), gone], data=data, code=3 if pack.missing else 0)
+
+
+def answer(
+    found: Examined | SavedResult | CheckedWords | PackResult,
+    policy: LoadedPolicy | None,
+    trust_file: Path,
+) -> Document:
+    """The outcome of ``verify``, whatever it was about."""
+    match found:
+        case Examined():
+            return verification.verified(found, trust_file)
+        case SavedResult():
+            return verification.saved(found, trust_file)
+        case CheckedWords():
+            return verification.words(found)
+        case _:
+            return verified(found, policy, trust_file)
 
 
 def verified(result: PackResult, policy: LoadedPolicy | None, trust_file: Path) -> Document:
     """The outcome of ``verify`` for a pack, and the page of ``report``."""
     word = "VERIFIED" if result.ok else "REFUSED" if result.problems else "INCOMPLETE"
-    problems = [
-        Row(state="fail", name=one.code, text=one.what, fix=one.fix) for one in result.problems
-    ]
     return Document(
         verb="verify",
         word=word,
         about=f"pack {result.path}",
         sections=[
             facts(_facts(result, policy, trust_file)),
-            Section(
-                title=plural(len(problems), "problem") if problems else "",
-                rows=problems,
-                most=MAX_SHOWN,
-            ),
+            problems(result.problems, most=MAX_SHOWN),
             *_checkpoints(result),
             said("" if result.judged else NOTHING),
         ],
@@ -133,17 +140,17 @@ def exported(facts_: Facts, result: PackResult, kind: str, out: Path) -> Documen
         for state in (LinkState.VERIFIED, LinkState.MISSING, LinkState.BROKEN)
     }
     hashed = sum(one.sha256 is not None for one in facts_.files)
+    bare = len(facts_.files) - hashed
     data = {
-        "path": str(out),
+        "path": out,
         "format": kind,
         "digest": facts_.digest,
         "num_subjects": hashed,
-        "num_unhashed": len(facts_.files) - hashed,
-        "links": {str(link): str(state) for link, state in facts_.links.items()},
+        "num_unhashed": bare,
+        "links": dict(facts_.links),
         "problems": [problem.to_dict() for problem in result.problems],
     }
     gone = [by_state[state] for state in (LinkState.MISSING, LinkState.BROKEN)]
-    bare = len(facts_.files) - hashed
     rows = [
         ("exported", f"{out}: {kind} of {facts_.name}"),
         ("subjects", f"{plural(hashed, 'file')} by SHA-256"),
@@ -157,18 +164,7 @@ def exported(facts_: Facts, result: PackResult, kind: str, out: Path) -> Documen
 
 def unpacked(result: PackResult, out: Path) -> Document:
     """Weights and rows that were written."""
-    data = {
-        "path": str(out),
-        "held": [
-            {
-                "path": str(out / one.name),
-                "digest": one.opened.digest,
-                "steps": one.steps,
-                "bytes": one.num_bytes,
-            }
-            for one in result.held
-        ],
-    }
+    data = {"path": out, "held": [_held(one, path=out / one.name) for one in result.held]}
     rows = [("unpacked", f"{out / one.name}: {one.num_bytes:,} bytes") for one in result.held]
     return done(rows, data)
 
@@ -205,48 +201,28 @@ def _cases(result: PackResult) -> Iterator[Case]:
 
 
 def _to_dict(result: PackResult, policy: LoadedPolicy | None) -> dict[str, Any]:
-    return {
-        "kind": "pack",
-        "path": str(result.path),
-        "ok": result.ok,
-        "exit": int(result.exit_code),
-        "digest": None if result.subject is None else result.subject.digest,
-        "policy": policy_data(policy),
-        "at": result.at,
-        "seen": result.seen,
-        "num_ancestors": result.num_ancestors,
-        "num_documents": result.num_documents,
-        "required": sorted(result.required),
-        "checkpoints": [_links(one) for one in result.judged],
-        "held": [
-            {
-                "kind": one.opened.kind.value,
-                "digest": one.opened.digest,
-                "steps": one.steps,
-                "bytes": one.num_bytes,
-            }
-            for one in result.held
-        ],
-        "problems": [problem.to_dict() for problem in result.problems],
-    }
+    return picked(
+        result,
+        "path ok at seen num_ancestors num_documents",
+        kind="pack",
+        exit=int(result.exit_code),
+        digest=None if result.subject is None else result.subject.digest,
+        policy=policy_data(policy),
+        required=sorted(result.required),
+        checkpoints=[_links(one) for one in result.judged],
+        held=[_held(one, kind=one.opened.kind) for one in result.held],
+        problems=[problem.to_dict() for problem in result.problems],
+    )
 
 
 def _links(judged: Judged) -> dict[str, Any]:
-    return {
-        "run": judged.run,
-        "step": judged.step,
-        "digest": judged.digest,
-        "links": {
-            str(link): {
-                "state": str(one.state),
-                "what": one.what,
-                "expected": one.expected,
-                "found": one.found,
-                "where": one.where,
-            }
-            for link, one in judged.verdicts.items()
-        },
-    }
+    told = "state what expected found where"
+    links = {link: picked(verdict, told) for link, verdict in judged.verdicts.items()}
+    return picked(judged, "run step digest", links=links)
+
+
+def _held(one: Any, **more: object) -> dict[str, Any]:
+    return picked(one, "steps", digest=one.opened.digest, bytes=one.num_bytes, **more)
 
 
 def _bound(opened: Opened | None, link: ChainLink) -> list[str]:

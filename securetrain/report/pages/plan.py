@@ -3,11 +3,11 @@
 """The answer of ``plan``: what a job needs on each rank, and whether it fits."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from securetrain.core import ExitCode
-from securetrain.report.document import Document, Row, Section, facts, notes, said, table
+from securetrain.report.document import Document, Row, Section, facts, notes, runs, said, table
 
 if TYPE_CHECKING:
     from securetrain.train.planning import JobPlan, StepTime
@@ -130,7 +130,7 @@ def _memory(plan: "JobPlan") -> Section:
     rows = [
         (
             *([rank.pipeline_rank] if piped else []),
-            _runs(rank.layers),
+            ", ".join(runs(rank.layers)),
             *(f"{getattr(rank.memory, part) / GB:.2f}" for part in (*parts, "total")),
         )
         for rank in plan.ranks
@@ -175,26 +175,16 @@ def _some(numbers: tuple[int, ...]) -> str:
     return f"{numbers[0]}, {numbers[1]}, ..., {numbers[-1]}"
 
 
-def _runs(numbers: tuple[int, ...]) -> str:
-    """Numbers that rise, as runs: 0-19, 40-59."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
 def _count(number: int) -> str:
-    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
-        if number >= size:
-            return f"{number / size:.2f} {unit}"
-    return f"{number:,}"
+    return _scaled(number, {"T": 10**12, "B": 10**9, "M": 10**6}, ".2f") or f"{number:,}"
 
 
 def _bytes(number: int) -> str:
-    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return f"{number} B"
+    units = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "kB": 10**3}
+    return _scaled(number, units, ".1f") or f"{number} B"
+
+
+def _scaled(number: int, units: Mapping[str, int], form: str) -> str:
+    """A number in the largest unit that it reaches; empty below all of them."""
+    fits = ((unit, size) for unit, size in units.items() if number >= size)
+    return next((f"{number / size:{form}} {unit}" for unit, size in fits), "")

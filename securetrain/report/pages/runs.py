@@ -276,34 +276,29 @@ def _tiles(record: RunRecord) -> Iterator[Tile]:
         note=f"{refused} refused, {open_ones} with open points",
         tone="bad" if refused else "warn" if open_ones else "good",
     )
-    bits = [p for p in record.metrics if p.val_bits_per_byte is not None]
-    yield Tile(
-        name="Held-out loss",
-        value=f"{_number(bits[-1].val_bits_per_byte)} bits/byte" if bits else "not recorded",
-        note=f"bigram {bits[-1].bigram_bits:.2f}" if bits and bits[-1].bigram_bits else "",
-    )
-    signed = sum(c.proof.state is ProofState.VERIFIED for c in record.checkpoints)
-    yield _part("Signed checkpoints", signed, len(record.checkpoints), "0 of 0",
-                "signatures verified for this report")  # fmt: skip
-    judged = record.guard
-    words = ""
+    bits, note = "not recorded", ""
+    for last in [p for p in record.metrics if p.val_bits_per_byte is not None][-1:]:
+        bits = f"{_number(last.val_bits_per_byte)} bits/byte"
+        note = f"bigram {last.bigram_bits:.2f}" if last.bigram_bits else ""
+    yield Tile(name="Held-out loss", value=bits, note=note)
+    signed = [one.proof.state is ProofState.VERIFIED for one in record.checkpoints]
+    note = "signatures verified for this report"
+    yield _part("Signed checkpoints", signed, "0 of 0", note)
+    judged, note = record.guard, ""
     if judged is not None:
-        words = f"{len(judged.refused_steps)} refused, {len(judged.exclusions)} exclusions"
-    yield Tile(
-        name="Gradient steps judged",
-        value=str(judged.num_steps) if judged else "none",
-        note=words,
-        tone="warn" if judged is None or judged.refused_steps else "good",
-    )
-    held = sum(drill.ok for drill in record.drills)
-    yield _part("Drills held", held, len(record.drills), "not run",
-                "attack works on the plain stack, refused by ours")  # fmt: skip
+        note = f"{len(judged.refused_steps)} refused, {len(judged.exclusions)} exclusions"
+    tone = "warn" if judged is None or judged.refused_steps else "good"
+    steps = str(judged.num_steps) if judged else "none"
+    yield Tile(name="Gradient steps judged", value=steps, note=note, tone=tone)
+    held = [drill.ok for drill in record.drills]
+    yield _part("Drills held", held, "not run", "attack works on the plain stack, refused by ours")
 
 
-def _part(name: str, good: int, of: int, nothing: str, note: str) -> Tile:
+def _part(name: str, good: Sequence[bool], nothing: str, note: str) -> Tile:
     """A number of things that should all be good."""
-    tone = "plain" if not of else "good" if good == of else "bad"
-    return Tile(name=name, value=f"{good} of {of}" if of else nothing, note=note, tone=tone)
+    value = f"{sum(good)} of {len(good)}" if good else nothing
+    tone = "plain" if not good else "good" if all(good) else "bad"
+    return Tile(name=name, value=value, note=note, tone=tone)
 
 
 def _number(value: float | None) -> str:

@@ -118,12 +118,7 @@ def signed(editor: Editor, folder: Path, changed: list[str], *, published: bool)
     state = f"signed by {len(have)}, {editor.threshold} must; then a publisher signs"
     if published:
         state = f"published in {folder}"
-    data = {
-        "folder": str(folder),
-        "changes": changed,
-        "signed_by": have,
-        "published": published,
-    }
+    data = {"folder": folder, "changes": changed, "signed_by": have, "published": published}
     return told(*changed, state, data=data)
 
 

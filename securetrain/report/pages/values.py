@@ -42,7 +42,7 @@ def values_page(values: ReferenceValues, path: Path, now: datetime) -> Document:
         headline(path, values),
         notes([ends] if left < SOON else []),
         notes(_unproven(values)),
-        replace(facts(sorted(nodes[:SHOWN_NODES]) + nodes[SHOWN_NODES:]), most=SHOWN_NODES),
+        facts(sorted(nodes[:SHOWN_NODES]) + nodes[SHOWN_NODES:], most=SHOWN_NODES),
         notes(_until(values)),
         _rules(values),
     ]
@@ -113,7 +113,7 @@ def _rules(values: ReferenceValues) -> Section:
     left_out = _EACH_EDITION | _IN_GROUPS | _APART
     rules = [one for one in compare(default, bare) if one.where.split(".", 1)[0] not in left_out]
     rows = [(one.where, _in_a_line(one.new or f"without {one.old}")) for one in rules]
-    return replace(facts(rows, title="rules of the fleet" if rules else ""), most=SHOWN)
+    return facts(rows, title="rules of the fleet" if rules else "", most=SHOWN)
 
 
 def _in_a_line(text: str) -> str:

@@ -3,7 +3,6 @@
 """The answers of ``verify`` and ``scan``."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -34,7 +33,10 @@ from securetrain.report.document import (
     Section,
     facts,
     notes,
+    pairs,
+    picked,
     plural,
+    said,
     some,
 )
 
@@ -51,26 +53,20 @@ def verified(found: Examined, trust_file: Path) -> Document:
     names = ["statement.json", *(file.name for file in (said.files if said is not None else ()))]
     if isinstance(said, CheckpointPredicate):
         names.append(said.index.name)
-    data = {
-        "kind": str(result.kind),
-        "path": str(result.path),
-        "digest": result.digest,
-        "key_ids": sorted(result.key_ids),
-        "log_index": None if result.logged is None else result.logged.index,
-        "num_files": result.num_files,
-        "num_bytes": result.num_bytes,
-        "policy": policy_data(found.policy),
-        "statement": msgspec.to_builtins(said),
-        "problems": [problem.to_dict() for problem in result.problems],
-        "truncated": result.truncated,
-        "expected": [_given(one) for one in found.asked],
-        "not_asked": list(found.not_asked),
-    }
-    if found.chain is not None:
-        data["chain"] = found.chain.to_dict()
+    data = picked(
+        result,
+        "kind path digest num_files num_bytes truncated",
+        key_ids=sorted(result.key_ids),
+        log_index=None if result.logged is None else result.logged.index,
+        policy=policy_data(found.policy),
+        statement=msgspec.to_builtins(said),
+        expected=[_given(one) for one in found.asked],
+        not_asked=found.not_asked,
+        **({} if found.chain is None else {"chain": found.chain.to_dict()}),
+    )
     sections = [
         facts(_facts(found, trust_file)),
-        _problems(result.problems, truncated=result.truncated),
+        problems(result.problems, truncated=result.truncated),
         Section(rows=tuple(_tree(found.chain)) if found.chain is not None else ()),
     ]
     return _judged(result, str(result.kind), names, sections, data, found.scanned)
@@ -86,32 +82,17 @@ def saved(result: SavedResult, trust_file: Path) -> Document:
         what = said.place if len(said.files) > 1 else f"{said.place}/{said.files[0].name}"
         text = f"{what}: {said.way}, rank {said.rank}, save {said.number}, {step}"
         rows.append(("saved", f"{text}, run {said.run_id}, {said.created.isoformat()}"))
-    head = replace(facts(rows), most=MAX_SHOWN)
-    tail = facts(
-        [
-            ("checked", _checked(result)),
-            ("not shown", "that training made these bytes: a script has them signed"),
-        ]
-    )
+    unshown = "that training made these bytes: a script has them signed"
+    tail = facts([("checked", _checked(result)), ("not shown", unshown)])
     names = [file.name for one in result.statements for file in one.said.files]
-    sections = [head, tail, _problems(result.problems)]
+    sections = [facts(rows, most=MAX_SHOWN), tail, problems(result.problems)]
     return _judged(result, "saved files", names, sections, result.to_dict())
 
 
 def model(result: ModelResult, scanned: ScanResult | None) -> Document:
     """The outcome of ``verify --bundle`` for a model."""
-    data = {
-        "kind": "model",
-        "path": str(result.path),
-        "bundle": str(result.bundle),
-        "signer": result.signer,
-        "num_files": result.num_files,
-        "num_bytes": result.num_bytes,
-        "left_out": list(result.left_out),
-        "unsigned": list(result.unsigned),
-        "notes": list(result.notes),
-        "problems": [problem.to_dict() for problem in result.problems],
-    }
+    told = "path bundle signer num_files num_bytes left_out unsigned notes"
+    data = picked(result, told, kind="model")
     size = f"{result.num_files} files, {result.num_bytes:,} bytes"
     unread = (
         (result.unsigned, "nobody signed them, and unsigned files are ignored"),
@@ -125,8 +106,8 @@ def model(result: ModelResult, scanned: ScanResult | None) -> Document:
     sections = [
         facts([("signed by", result.signer or "no named signer"), ("checked", size)]),
         Section(rows=rows),
-        replace(notes(result.notes), most=MAX_SHOWN),
-        _problems(result.problems),
+        notes(result.notes, most=MAX_SHOWN),
+        problems(result.problems),
     ]
     names = [result.bundle.name, *(resource.name for resource in result.resources)]
     return _judged(result, "model", names, sections, data, scanned)
@@ -137,29 +118,21 @@ def scan(result: ScanResult, *, opcodes: bool) -> Document:
     pickles = [one for one in result.judged if one.format == "pickle"]
     judged = f"{len(result.judged)} files and members, {len(pickles)} of them pickles"
     number = len({name for one in pickles for name in one.globals})
-    passed = len(result.passed_over)
-    head = facts(
-        [
-            ("scanned", f"{judged}, {result.num_bytes:,} bytes"),
-            ("globals", f"{number} different ones"),
-            ("passed by", f"{passed} files without weights or objects" if passed else ""),
-        ]
-    )
+    passed = f"{len(result.passed_over)} files without weights or objects"
+    head = [
+        ("scanned", f"{judged}, {result.num_bytes:,} bytes"),
+        ("globals", f"{number} different ones"),
+        ("passed by", passed if result.passed_over else ""),
+    ]
     inside = [
-        Section(
-            title=one.name,
-            rows=[
-                *(Row(text=name) for name in sorted(one.globals)),
-                Row(text=f"opcodes: {_counted(one.opcodes.most_common())}"),
-            ],
-        )
+        said(*sorted(one.globals), f"opcodes: {pairs(one.opcodes.most_common())}", title=one.name)
         for one in (pickles if opcodes else ())
     ]
     return Document(
         verb="scan",
         word="CLEAN" if result.ok else "NOT CLEAN",
         about=str(result.path),
-        sections=[head, *inside, _problems(result.findings, truncated=result.truncated)],
+        sections=[facts(head), *inside, problems(result.findings, truncated=result.truncated)],
         findings=_scanned(result),
         data=result.to_dict(),
         code=result.exit_code,
@@ -170,33 +143,27 @@ def words(checked: CheckedWords) -> Document:
     """The words of a disputed reduction, whose they are, and what they say about the ranks."""
     ruling, transcript = checked.ruling, checked.transcript
     code = ExitCode.OK if checked.is_signed else ExitCode.BAD_SIGNATURE
-    data = {
-        "kind": "dispute",
-        "digest": checked.digest,
-        "run_id": transcript.run_id,
-        "turn": transcript.turn,
-        "ranks": transcript.ranks,
-        "attempts": len(transcript.attempts),
-        "disputes": [list(pair) for pair in ruling.disputes],
-        "named": {str(rank): why for rank, why in sorted(ruling.named.items())},
-        "unsigned": list(ruling.unsigned),
-        "uncertified": {str(r): why for r, why in sorted(checked.uncertified.items())},
-        "exit": int(code),
-    }
+    data = picked(
+        transcript,
+        "run_id turn ranks",
+        kind="dispute",
+        digest=checked.digest,
+        attempts=len(transcript.attempts),
+        **picked(ruling, "disputes unsigned"),
+        named={str(rank): why for rank, why in ruling.named.items()},
+        uncertified={str(rank): why for rank, why in checked.uncertified.items()},
+        exit=int(code),
+    )
     missing = "its signature is missing or does not verify"
-    rows = [
-        *(
-            Row(
-                name="dispute",
-                text=f"rank {one} and rank {other} contradict each other; neither is named",
-            )
-            for one, other in ruling.disputes
-        ),
-        *(Row(name="named", text=f"rank {r} {why}") for r, why in sorted(ruling.named.items())),
-        *(
-            Row(state="not signed", text=f"rank {rank}: {checked.uncertified.get(rank, missing)}")
-            for rank in ruling.unsigned
-        ),
+    said = [
+        ("dispute", f"rank {one} and rank {other} contradict each other; neither is named")
+        for one, other in ruling.disputes
+    ]
+    said += [("named", f"rank {rank} {why}") for rank, why in sorted(ruling.named.items())]
+    rows = [Row(name=name, text=text) for name, text in said]
+    rows += [
+        Row(state="not signed", text=f"rank {rank}: {checked.uncertified.get(rank, missing)}")
+        for rank in ruling.unsigned
     ]
     if not (ruling.disputes or ruling.named):
         rows.append(Row(text="no two words contradict each other"))
@@ -236,21 +203,21 @@ def _judged(  # noqa: PLR0917 - all that a judgement of files has
     That nothing in it could be scanned is no problem here: the native format holds no objects, and
     every byte has been verified.
     """
-    problems, code = list(map(located, result.problems)), int(result.exit_code)
-    more: dict[str, Any] = {}
+    located_, code = list(map(located, result.problems)), int(result.exit_code)
+    data["problems"] = [problem.to_dict() for problem in result.problems]
     if scanned is not None:
         found = [one for one in _scanned(scanned).problems if one.code != NOTHING]
-        problems += found
+        located_ += found
         code = code or (int(scanned.exit_code) if found else 0)
-        more = {"scan": scanned.to_dict()}
+        data["scan"] = scanned.to_dict()
         sections = [*sections, *_scan_briefly(scanned)]
     return Document(
         verb="verify",
         word="VERIFIED" if result.ok else "REFUSED",
         about=f"{kind} {result.path}",
         sections=sections,
-        findings=Findings(root=str(result.path), problems=tuple(problems), checked=tuple(names)),
-        data=data | more | {"ok": code == 0, "exit": code},
+        findings=Findings(root=str(result.path), problems=tuple(located_), checked=tuple(names)),
+        data=data | {"ok": code == 0, "exit": code},
         code=code,
     )
 
@@ -277,10 +244,12 @@ def _scan_briefly(scanned: ScanResult) -> Iterator[Section]:
     size = f"{len(scanned.judged)} files and members hold objects or weights"
     nothing = "" if found else "nothing that a loader would run"
     yield facts([("scan", size), ("scan", nothing)])
-    yield _problems(found)
+    yield problems(found)
 
 
-def _problems(found: Sequence[Problem | Finding], *, truncated: bool = False) -> Section:
+def problems(
+    found: Sequence[Problem | Finding], *, truncated: bool = False, most: int = MAX_SHOWN
+) -> Section:
     """Codes, places and what was found; the fix of every code once."""
     rows = [
         Row(state=State.FAIL, name=one.code, text=one.what, source=one.place, fix=one.fix)
@@ -288,7 +257,7 @@ def _problems(found: Sequence[Problem | Finding], *, truncated: bool = False) ->
     ]
     title = plural(len(found), "problem") if found else ""
     lead = f"There are more; the first {len(found)} are listed." if found and truncated else ""
-    return Section(title=title, lead=lead, rows=rows, most=MAX_SHOWN)
+    return Section(title=title, lead=lead, rows=rows, most=most)
 
 
 def _signer(keys: Iterable[str], trust_file: Path) -> str:
@@ -322,7 +291,7 @@ def _facts(found: Examined, trust_file: Path) -> Iterator[tuple[str, str]]:
     else:
         yield "policy", f"{policy.policy.metadata.id} ({policy.digest[:16]})"
     for one in found.asked:
-        yield "expected", ", ".join(f"{name} {value}" for name, value in _given(one).items())
+        yield "expected", pairs(_given(one).items())
     if found.not_asked:
         yield "not asked", f"{', '.join(found.not_asked)} (--expect-... asks)"
 
@@ -333,10 +302,6 @@ def _given(expected: object) -> dict[str, Any]:
     return {name: value for name, value in fields if value is not None}
 
 
-def _counted(pairs: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in pairs)
-
-
 def _checkpoint_facts(
     said: CheckpointPredicate, policy: LoadedPolicy | None
 ) -> Iterator[tuple[str, str]]:
@@ -344,7 +309,7 @@ def _checkpoint_facts(
     yield "run", f"{said.run_id or 'not named'}, step {said.step}, checkpoint {said.seq} of the run"
     yield "saved", f"{said.created.isoformat()} by {said.world_size} ranks"
     data = said.dataset
-    cursor = _counted(sorted(data.cursor.items()))
+    cursor = pairs(sorted(data.cursor.items()))
     named = f"{data.name} ({data.digest[:16]}){', ' if cursor else ''}{cursor}"
     yield "dataset", named if data.digest else "not named"
     under = f"{said.policy.id} ({said.policy.digest[:16]})" if said.policy.digest else "not named"

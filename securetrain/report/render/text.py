@@ -37,6 +37,7 @@ def lines(
     document: Document, width: int, *, quiet: bool = False, verbose: bool = False
 ) -> Iterator[str]:
     """The lines; `quiet` is the verdict alone, `verbose` leaves out nothing."""
+    verbose = verbose or document.whole
     head = _safe(_GAP.join(filter(None, (document.word, document.about))))
     if quiet:
         yield from [_verdict(head, document.word)] if head else _first(document)

@@ -157,19 +157,19 @@ class _Evidence:
         for kind, times in Counter(others).items():
             verb = "allowed" if kind.DECISION is Decision.ALLOW else "noted"
             yield f"{verb}: {kind.NAME}" + (f" x {times}" if times > 1 else "")
-        if (one := self.guarded) is not None:
+        if (last := self.guarded) is not None:
             yield (
-                f"{one.verdict}: {one.num_judged} steps judged, {one.num_refused} refused, says the"
-                f" signed statement of {one.name}"
+                f"{last.verdict}: {last.num_judged} steps judged, {last.num_refused} refused, says"
+                f" the signed statement of {last.name}"
             )
         if proven := len(self._proven(ProofState.VERIFIED)):
             yield f"{plural(proven, 'signature')} verified for this report"
         if passed := self._num_passed():
             yield f"audit: {plural(passed, 'check')} passed"
         for found in (State.FAIL, State.UNKNOWN, State.WAIVED):
-            for one in self._found(found):
-                weight = f" ({one.severity})" if found is State.FAIL else ""
-                yield f"audit: {one.check} {one.state}{weight}: {one.title}"
+            for finding in self._found(found):
+                weight = f" ({finding.severity})" if found is State.FAIL else ""
+                yield f"audit: {finding.check} {found}{weight}: {finding.title}"
         yield from self._labels()
         if self.ledger.state is ProofState.REFUSED and state is not BoundaryState.REFUSED:
             yield f"the ledger does not verify: {self.ledger.code}"
