@@ -31,14 +31,11 @@ def plain(workdir: Path) -> Outcome:
     state = {"weight": torch.zeros(4)}
     dcp_load(state, checkpoint_id=workdir / "prod", no_dist=True)
     taken = state["weight"].tolist() == [2.0] * 4
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=taken,
-        evidence=(
-            "torch.distributed.checkpoint.load took the weights of run toy for those of run prod."
-            if taken
-            else "The weights of run prod were loaded."
-        ),
+    return Outcome.of_plain(
+        taken,
+        "torch.distributed.checkpoint.load took the weights of run toy for those of run prod."
+        if taken
+        else "The weights of run prod were loaded.",
     )
 
 
@@ -65,10 +62,9 @@ def hardened(workdir: Path) -> Outcome:
         elif found.removeprefix("ST-") != case.code:
             wrong.append(f"{case.name}: {found or 'taken'} instead of {case.code}")
     told = "; ".join([*wrong, *idle]) or "every control was taken, and every swap refused"
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(wrong),
-        refused=not wrong and not idle and CODE in codes,
-        code=CODE if CODE in codes else "",
-        evidence=f"{len(codes)} swaps under one organisation's keys: {told}.",
+    return Outcome.of_hardened(
+        bool(wrong),
+        not wrong and not idle and CODE in codes,
+        CODE if CODE in codes else "",
+        f"{len(codes)} swaps under one organisation's keys: {told}.",
     )

@@ -30,7 +30,7 @@ from securetrain.artifacts.statement import (
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.drills.pickles import marked_by, marker_pickle
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.policy import load_policy
@@ -50,15 +50,12 @@ def plain(workdir: Path) -> Outcome:
     dcp_load(loaded, checkpoint_id=folder, no_dist=True)
     same = torch.equal(loaded["weight"], weights["weight"])
     ran = marked_by(marker)
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=bool(ran),
-        evidence=(
-            f"torch.distributed.checkpoint.load ran the payload in the trainer (pid {ran[0]}) and"
-            f" returned {'the right' if same else 'other'} weights without a word."
-            if ran
-            else "Loading ran nothing."
-        ),
+    return Outcome.of_plain(
+        bool(ran),
+        f"torch.distributed.checkpoint.load ran the payload in the trainer (pid {ran[0]}) and"
+        f" returned {'the right' if same else 'other'} weights without a word."
+        if ran
+        else "Loading ran nothing.",
     )
 
 
@@ -99,19 +96,16 @@ def hardened(workdir: Path) -> Outcome:
     ran = marked_by(marker)
     loadable = clean.ok and not clean_code
     refused = loadable and verify_codes == [load_code] and legacy_code == UNSIGNED and not ran
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(ran),
-        refused=refused,
-        code=load_code,
-        evidence=(
-            f"Before the attack the signed checkpoint"
-            f" {'verified and loaded' if loadable else f'was refused: {clean_said}'}."
-            f" With .metadata planted, load says {load_said}; verify says"
-            f" {', '.join(verify_codes) or 'nothing'}."
-            f" The legacy checkpoint: load says {legacy_said}."
-            f" Processes that ran the payload: {ran or 'none'}."
-        ),
+    return Outcome.of_hardened(
+        bool(ran),
+        refused,
+        load_code,
+        f"Before the attack the signed checkpoint"
+        f" {'verified and loaded' if loadable else f'was refused: {clean_said}'}."
+        f" With .metadata planted, load says {load_said}; verify says"
+        f" {', '.join(verify_codes) or 'nothing'}."
+        f" The legacy checkpoint: load says {legacy_said}."
+        f" Processes that ran the payload: {ran or 'none'}.",
     )
 
 

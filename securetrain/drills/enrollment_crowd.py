@@ -21,7 +21,7 @@ from unittest.mock import patch
 from securetrain.core.errors import SecureTrainError
 from securetrain.drills.crowd import held_by_a_crowd
 from securetrain.drills.loopback_job import PATIENCE, Job, now
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 from securetrain.identity import ClusterCA
 from securetrain.rendezvous.coordinator import (
     MAX_CONNECTIONS,
@@ -118,13 +118,10 @@ def plain(workdir: Path) -> Outcome:
     with closing(Desk(workdir)) as desk:
         desk.server._listener._stay = float(_DEADLINE)
         enrolled = desk.enroll_all(_HURRY, pushes=False)
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=enrolled < _MACHINES,
-        evidence=(
-            f"{SOURCES} addresses held a port with {MAX_CONNECTIONS} places of {_DEADLINE} s each:"
-            f" {enrolled} of {_MACHINES} machines enrolled in {_HURRY:g} s."
-        ),
+    return Outcome.of_plain(
+        enrolled < _MACHINES,
+        f"{SOURCES} addresses held a port with {MAX_CONNECTIONS} places of {_DEADLINE} s each:"
+        f" {enrolled} of {_MACHINES} machines enrolled in {_HURRY:g} s.",
     )
 
 
@@ -133,13 +130,10 @@ def hardened(workdir: Path) -> Outcome:
     with closing(Desk(workdir)) as desk:
         enrolled = desk.enroll_all(PATIENCE)
         pushed = desk.pushed_out()
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=enrolled < _MACHINES,
-        refused=enrolled == _MACHINES and pushed > 0,
-        code=CODE if pushed else "",
-        evidence=(
-            f"The same {SOURCES} addresses: {enrolled} of {_MACHINES} machines enrolled; the ledger"
-            f" has {pushed} entries of connections that were pushed out ({CODE})."
-        ),
+    return Outcome.of_hardened(
+        enrolled < _MACHINES,
+        enrolled == _MACHINES and pushed > 0,
+        CODE if pushed else "",
+        f"The same {SOURCES} addresses: {enrolled} of {_MACHINES} machines enrolled; the ledger"
+        f" has {pushed} entries of connections that were pushed out ({CODE}).",
     )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""D-GRAD-NAN, D-GRAD-LIES, D-GRAD-DRIFT and D-GRAD-NULL: many cases in one group of ranks.
+"""D-GRAD-POISON, -NAN, -LIES, -DRIFT and -NULL: many cases in one group of ranks.
 
 Plain: the same rank does the same to a training without a guard, and the model that all have is
 ruined, or worse than that of a clean training, and no rank says a word. Hardened: no honest rank is
@@ -16,7 +16,7 @@ from typing import Final
 
 from securetrain.drills.gradient_group import BAD, Case, Seen, train
 from securetrain.drills.ranks import run_ranks
-from securetrain.drills.registry import DRILLS, Attack, Outcome, Side, Sides
+from securetrain.drills.registry import DRILLS, Attack, Outcome, Sides
 
 WORLD: Final = 4
 MOST_LOST: Final = 2
@@ -42,10 +42,9 @@ def plain(cases: Sequence[Case], harmful: Sequence[str]) -> Attack:
             f"{seen.name}: {seen.after:.2f} ({good.after:.2f} clean)"
             for seen, good in zip(found, clean, strict=True)
         )
-        return Outcome(
-            side=Side.PLAIN,
-            succeeded=len(harmed) == len(chosen),
-            evidence=f"Rank {BAD} of {WORLD}. Held-out loss {losses}. No rank raised an error.",
+        return Outcome.of_plain(
+            len(harmed) == len(chosen),
+            f"Rank {BAD} of {WORLD}. Held-out loss {losses}. No rank raised an error.",
         )
 
     return side
@@ -109,14 +108,23 @@ def judge(
         f" {seen.after:.2f}"
         for seen in found
     )
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(ruined),
-        refused=not problems and code in codes,
-        code=code if code in codes else "",
-        evidence=f"{named}. {'; '.join(problems) or f'No rank but {BAD} was named in any case.'}",
+    return Outcome.of_hardened(
+        bool(ruined),
+        not problems and code in codes,
+        code if code in codes else "",
+        f"{named}. {'; '.join(problems) or f'No rank but {BAD} was named in any case.'}",
     )
 
+
+_POISON: Final = (Case(name="sign flipped, ten times as long", factor=-10.0, start=30, steps=60),)
+POISON: Final = Sides(
+    plain(_POISON, [_POISON[0].name]),
+    hardened(_POISON, "D-GRAD-POISON", caught=[_POISON[0].name]),
+)
+"""One rank sends its gradients with the sign flipped and ten times as long. Plain: the mean that
+all apply points uphill. Hardened: it is named, counts zero from then on, and the model learns from
+the others.
+"""
 
 _NOT_FINITE: Final = (
     Case(name="NaN", factor=float("nan")),
@@ -186,15 +194,12 @@ def judge_known_seed(clean: Seen, bare: Seen, one_seed: Seen) -> Outcome:
     """Success means: both models are worse than the clean one, and a sketch named nobody."""
     harmed = [harms(seen, clean) for seen in (bare, one_seed)]
     unseen = not one_seed.named and not one_seed.lost and not one_seed.codes
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=all(harmed) and unseen,
-        evidence=(
-            f"Rank {BAD} of {WORLD}. Held-out loss {bare.after:.2f} without a guard,"
-            f" {one_seed.after:.2f} with one that draws one seed for all steps"
-            f" ({clean.after:.2f} clean), which named"
-            f" {'nobody' if unseen else f'{one_seed.named} ({one_seed.codes})'}."
-        ),
+    return Outcome.of_plain(
+        all(harmed) and unseen,
+        f"Rank {BAD} of {WORLD}. Held-out loss {bare.after:.2f} without a guard,"
+        f" {one_seed.after:.2f} with one that draws one seed for all steps"
+        f" ({clean.after:.2f} clean), which named"
+        f" {'nobody' if unseen else f'{one_seed.named} ({one_seed.codes})'}.",
     )
 
 

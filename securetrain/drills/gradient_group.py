@@ -28,7 +28,7 @@ Lie: TypeAlias = Callable[["GradientGuard"], AbstractContextManager[None]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One bad rank, and what it does from `START` on."""
+    """One bad rank, and what it does."""
 
     name: str
     sharded: bool = False
@@ -48,6 +48,8 @@ class Case:
     copies: bool = False
     """It sends what its neighbour sends."""
     steps: int = 20
+    start: int = START
+    """The first step in which it is bad."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +78,11 @@ def train(case: Case, guarded: bool, clean: bool = False) -> Seen:  # noqa: FBT0
     from torch.nn.functional import cross_entropy  # noqa: PLC0415
 
     rank = dist.get_rank()
-    model = _model(case)
+    model = model_of(case)
     active = [False]
     bad = rank == BAD and not clean
     hider = Hider(model, case.drift, lambda: active[0]) if case.hides and bad else None
-    guard = _guard(model) if guarded else None
+    guard = guard_of(model) if guarded else None
     if guard is not None and case.one_seed:
         use_one_seed(guard)
     if hider is not None:
@@ -91,7 +93,7 @@ def train(case: Case, guarded: bool, clean: bool = False) -> Seen:  # noqa: FBT0
     verdicts: list[Verdict] = []
     before = _held_out(model)
     for step in range(case.steps):
-        active[0] = bad and step >= START
+        active[0] = bad and step >= case.start
         odd = active[0]
         x, y = batch(step, rank - 1 if odd and case.copies else rank)
         loss = cross_entropy(_forward(model, x, skip=case.skips and step % 2 == 1), y)
@@ -118,13 +120,14 @@ def _seen(case: Case, verdicts: "list[Verdict]", **what: Any) -> Seen:
         codes=tuple(sorted({code for v in verdicts for code in v.codes})),
         named=tuple(sorted(named)),
         lost=sum(not v.proceed for v in verdicts),
-        caught_after=caught[0] - START if caught else -1,
+        caught_after=caught[0] - case.start if caught else -1,
         halted=any("ST-GRAD-005" in v.codes for v in verdicts),
         **what,
     )
 
 
-def _model(case: Case) -> "torch.nn.Module":
+def model_of(case: Case) -> "torch.nn.Module":
+    """The small model, wrapped as the case wants it; collective."""
     import torch.distributed as dist  # noqa: PLC0415
     from torch import manual_seed, nn  # noqa: PLC0415
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
@@ -145,36 +148,23 @@ def _model(case: Case) -> "torch.nn.Module":
 
 
 def _forward(model: Any, x: "torch.Tensor", *, skip: bool) -> Any:
+    """The output; a conditional layer may do nothing this time, so that it is not reduced."""
     if not skip:
         return model(x)
-    # A conditional layer: the middle one is not used, so that its group is not reduced.
-    layers = list(model.children())
-    return _Skipping(model, layers)(x)
+    middle = list(model.children())[2]
+    real, middle.forward = middle.forward, lambda value: value
+    try:
+        return model(x)
+    finally:
+        middle.forward = real
 
 
-class _Skipping:
-    """Calls a model whose third module does nothing this time."""
-
-    def __init__(self, model: Any, layers: list[Any]) -> None:
-        self._model, self._layer = model, layers[2]
-
-    def __call__(self, x: "torch.Tensor") -> Any:
-        handle = self._layer.register_forward_pre_hook(lambda _module, _args: None)
-        try:
-            real, self._layer.forward = self._layer.forward, lambda value: value
-            try:
-                return self._model(x)
-            finally:
-                self._layer.forward = real
-        finally:
-            handle.remove()
-
-
-def _guard(model: "torch.nn.Module") -> "GradientGuard":
+def guard_of(model: "torch.nn.Module", **settings: Any) -> "GradientGuard":
+    """A guard with the defaults but for `settings`, attached."""
     from securetrain.guard import GradientGuard  # noqa: PLC0415
     from securetrain.policy.schema import Gradients  # noqa: PLC0415
 
-    guard = GradientGuard(None, Gradients())
+    guard = GradientGuard(None, Gradients(**settings))
     guard.attach(model)
     return guard
 

@@ -12,10 +12,8 @@ import math
 from pathlib import Path
 from typing import Final
 
-from securetrain.core import RunDir
-from securetrain.core.files import make_private_dir
 from securetrain.drills import jobs
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 
 CODE: Final = DRILLS["D-GRAD-SCRIPT"].expected_code
 WORLD: Final = 4
@@ -61,42 +59,34 @@ dist.destroy_process_group()
 
 def plain(workdir: Path) -> Outcome:
     """Start the script with torchrun."""
-    code, loss = _run(workdir, *jobs.TORCHRUN)
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=code == 0 and not loss < _RUINED,
-        evidence=f"torchrun ended with {code} and said nothing; held-out loss {loss:.3g}.",
+    job = jobs.Script(workdir, SCRIPT, WORLD)
+    code, loss = _run(job, job.plain(*jobs.TORCHRUN))
+    return Outcome.of_plain(
+        code == 0 and not loss < _RUINED,
+        f"torchrun ended with {code} and said nothing; held-out loss {loss:.3g}.",
     )
 
 
 def hardened(workdir: Path) -> Outcome:
     """Start the same script with `securetrain run`."""
-    run = RunDir(workdir / "run")
-    code, loss = _run(workdir, *jobs.ours(run, "--policy", "dev"))
-    found = json.loads(run.summary.read_text())["gradients"] if run.summary.exists() else {}
+    job = jobs.Script(workdir, SCRIPT, WORLD)
+    code, loss = _run(job, job.hardened())
+    summary = job.run_dir.summary
+    found = json.loads(summary.read_text())["gradients"] if summary.exists() else {}
     named = found.get("named", {})
     alone = list(named) == [str(BAD)] and found.get("excluded") == [BAD]
-    kept = code == 0 and loss < _LEARNED
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=not loss < _RUINED,
-        refused=alone and kept,
-        code=CODE if alone and CODE in named[str(BAD)] else "",
-        evidence=(
-            f"The script was not changed. {found.get('label', 'Nothing was said of gradients')}."
-            f" Held-out loss {loss:.3g}."
-        ),
+    return Outcome.of_hardened(
+        not loss < _RUINED,
+        alone and code == 0 and loss < _LEARNED,
+        CODE if alone and CODE in named[str(BAD)] else "",
+        f"The script was not changed. {found.get('label', 'Nothing was said of gradients')}."
+        f" Held-out loss {loss:.3g}.",
     )
 
 
-def _run(workdir: Path, *program: str) -> tuple[int | None, float]:
+def _run(job: jobs.Script, command: tuple[str, ...]) -> tuple[int | None, float]:
     """Run the script; the exit code and the loss that it has printed, infinite without one."""
-    folder = make_private_dir(workdir / "script")
-    folder.chmod(0o755)
-    script = folder / "train.py"
-    script.write_text(SCRIPT)
-    words = (*program, "--nproc-per-node", str(WORLD), str(script))
-    code, said = jobs.run(*words, cwd=folder, patience=_TIMEOUT)
+    code, said = job.run(*command, patience=_TIMEOUT)
     for line in said.splitlines():
         if line.startswith("held-out"):
             loss = float(line.split()[1])

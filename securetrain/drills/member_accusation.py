@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.drills.loopback_job import running_job, wait_until
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 from securetrain.drills.rogue_member import Scene
 from securetrain.rendezvous.wire import protocol
 
@@ -21,26 +21,19 @@ CODE: Final = DRILLS["D-MBR-ACCUSE"].expected_code
 def plain(_workdir: Path) -> Outcome:
     """Remove a node from the state of torch's rendezvous."""
     from securetrain.drills.stock_rendezvous import (  # noqa: PLC0415 - the other side needs no torch
-        StockJob,
-        meet,
         participants,
         remove,
-        uncached,
+        taken_over,
     )
 
-    job = StockJob((2, 2))
-    honest, rogue = uncached(job.node()), uncached(job.node("127.0.0.2"))
-    meet([honest, rogue])
+    job, honest, rogue = taken_over()
     before = participants(job)
     remove(rogue, honest)
     after = participants(job)
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=len(before) == 2 and len(after) == 1,
-        evidence=(
-            f"One node wrote the state without the other one: {len(before)} participants before,"
-            f" {len(after)} after, in a round that is complete."
-        ),
+    return Outcome.of_plain(
+        len(before) == 2 and len(after) == 1,
+        f"One node wrote the state without the other one: {len(before)} participants before,"
+        f" {len(after)} after, in a round that is complete.",
     )
 
 
@@ -60,14 +53,11 @@ def hardened(workdir: Path) -> Outcome:
         harm += scene.harm_later()
         recorded = [event for event in job.events() if event.event == "member-suspected"]
     voices = recorded[0].details["voices"]
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(harm),
-        refused=not harm and len(recorded) == 1 and end.code == CODE,
-        code=event.code,
-        evidence=(
-            f"Ten suspicions of one member were recorded as {voices} voice and evicted nobody; when"
-            f" it accused a node that is not there, it was put out itself ({end.code})."
-            f" Harm to the honest nodes: {', '.join(harm) or 'none'}."
-        ),
+    return Outcome.of_hardened(
+        bool(harm),
+        not harm and len(recorded) == 1 and end.code == CODE,
+        event.code,
+        f"Ten suspicions of one member were recorded as {voices} voice and evicted nobody; when"
+        f" it accused a node that is not there, it was put out itself ({end.code})."
+        f" Harm to the honest nodes: {', '.join(harm) or 'none'}.",
     )

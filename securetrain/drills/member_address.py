@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.drills.loopback_job import running_job
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 from securetrain.drills.rogue_member import MEANINGLESS, WIREGUARD, announce
 
 CODE: Final = DRILLS["D-MBR-ADDRESS"].expected_code
@@ -26,13 +26,10 @@ def plain(_workdir: Path) -> Outcome:
     honest, _ = meet([job.node(), job.node(_NOBODY)])
     store = honest.bootstrap_store_info
     sent_to = store.master_addr if store is not None else ""
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=sent_to == _NOBODY and honest.rank == 1,
-        evidence=(
-            f"A node that announced {_NOBODY} is in the round, the honest one is rank"
-            f" {honest.rank}, and its workers are sent to {sent_to}."
-        ),
+    return Outcome.of_plain(
+        sent_to == _NOBODY and honest.rank == 1,
+        f"A node that announced {_NOBODY} is in the round, the honest one is rank"
+        f" {honest.rank}, and its workers are sent to {sent_to}.",
     )
 
 
@@ -48,14 +45,11 @@ def hardened(workdir: Path) -> Outcome:
         unharmed = honest.connected and not honest.closed
     wrong = [name for name, said in answers.items() if CODE not in said]
     let_in = [name for name, said in answers.items() if not said]
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(let_in) or not unharmed,
-        refused=not wrong and unharmed,
-        code=CODE if CODE in codes else next(iter(codes), ""),
-        evidence=(
-            f"{len(MEANINGLESS) - len(wrong)} of {len(MEANINGLESS)} announcements were refused"
-            f" ({', '.join(sorted(codes))}): {', '.join(MEANINGLESS)}."
-            f" Let in: {', '.join(let_in) or 'none'}."
-        ),
+    return Outcome.of_hardened(
+        bool(let_in) or not unharmed,
+        not wrong and unharmed,
+        CODE if CODE in codes else next(iter(codes), ""),
+        f"{len(MEANINGLESS) - len(wrong)} of {len(MEANINGLESS)} announcements were refused"
+        f" ({', '.join(sorted(codes))}): {', '.join(MEANINGLESS)}."
+        f" Let in: {', '.join(let_in) or 'none'}.",
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.drills.loopback_job import running_job
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 from securetrain.drills.rogue_member import Rogue, Scene
 from securetrain.rendezvous.wire import protocol
 
@@ -20,21 +20,16 @@ CODE: Final = DRILLS["D-MBR-CLOSE"].expected_code
 
 def plain(_workdir: Path) -> Outcome:
     """Close torch's rendezvous from one of two nodes."""
-    from securetrain.drills.stock_rendezvous import StockJob, meet, uncached  # noqa: PLC0415
+    from securetrain.drills.stock_rendezvous import taken_over  # noqa: PLC0415 - needs torch
 
-    job = StockJob((2, 2))
-    honest, rogue = uncached(job.node()), uncached(job.node("127.0.0.2"))
-    meet([honest, rogue])
+    _, honest, rogue = taken_over()
     open_before = not honest.is_closed()
     rogue.set_closed()
     over = honest.is_closed()
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=open_before and over,
-        evidence=(
-            "One of two nodes called set_closed: for the other one the rendezvous is"
-            f" {'closed, and it gets no further round' if over else 'still open'}."
-        ),
+    return Outcome.of_plain(
+        open_before and over,
+        "One of two nodes called set_closed: for the other one the rendezvous is"
+        f" {'closed, and it gets no further round' if over else 'still open'}.",
     )
 
 
@@ -49,13 +44,10 @@ def hardened(workdir: Path) -> Outcome:
         harm = scene.harm_later()
         votes = sum(event.event == "close-counted" for event in job.events())
     states = alone is protocol.CloseState.COUNTED and outside is protocol.CloseState.IGNORED
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(harm),
-        refused=states and votes == 1 and not harm,
-        code=event.code,
-        evidence=(
-            f"21 Close of one member of three counted as {votes} vote; those of a node in no round"
-            f" were ignored ({event.code}). Harm to the honest nodes: {', '.join(harm) or 'none'}."
-        ),
+    return Outcome.of_hardened(
+        bool(harm),
+        states and votes == 1 and not harm,
+        event.code,
+        f"21 Close of one member of three counted as {votes} vote; those of a node in no round"
+        f" were ignored ({event.code}). Harm to the honest nodes: {', '.join(harm) or 'none'}.",
     )

@@ -19,7 +19,7 @@ from securetrain.drills.agent_nodes import (
     ranks_beside_a_silent_one,
 )
 from securetrain.drills.loopback_job import make_policy, running_job
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 from securetrain.drills.stock_rendezvous import StockJob, agent_of, meet, ranks_of
 
 CODE: Final = DRILLS["D-MBR-DROP"].expected_code
@@ -47,13 +47,10 @@ def plain(_workdir: Path) -> Outcome:
     said = {"role": "default", "rank": 1 - info.rank, "local_world_size": 1}
     rogues.store.set(f"{ROLE_INFO}{1 - info.rank}", json.dumps(said))
     waits.join()
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=is_stuck and bool(came),
-        evidence=(
-            f"{_LONG:g} seconds after the other node had gone, the agent"
-            f" {'still waited for its role info' if is_stuck else 'had its ranks'}."
-        ),
+    return Outcome.of_plain(
+        is_stuck and bool(came),
+        f"{_LONG:g} seconds after the other node had gone, the agent"
+        f" {'still waited for its role info' if is_stuck else 'had its ranks'}.",
     )
 
 
@@ -67,16 +64,13 @@ def hardened(workdir: Path) -> Outcome:
         beside_silent = ranks_beside_a_silent_one(job)
         event = job.expect(CODE, "node-evicted")
     goes_on = after_drop == beside_silent == ([0], 1)
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=not goes_on,
-        refused=goes_on and event.subject.endswith("/node/node-1"),
-        code=event.code,
-        evidence=(
-            f"After one member dropped, the other one had ranks {after_drop[0]} in a world of"
-            f" {after_drop[1]}; the one that stayed silent was put out ({event.code}), and the"
-            f" other one had ranks {beside_silent[0]} in a world of {beside_silent[1]}."
-        ),
+    return Outcome.of_hardened(
+        not goes_on,
+        goes_on and event.subject.endswith("/node/node-1"),
+        event.code,
+        f"After one member dropped, the other one had ranks {after_drop[0]} in a world of"
+        f" {after_drop[1]}; the one that stayed silent was put out ({event.code}), and the"
+        f" other one had ranks {beside_silent[0]} in a world of {beside_silent[1]}.",
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.drills.loopback_job import running_job
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 from securetrain.drills.rogue_member import Scene
 from securetrain.drills.tcpstore_client import StoreClient
 
@@ -33,10 +33,9 @@ def plain(_workdir: Path) -> Outcome:
         for number in range(_KEYS):
             client.set(f"flood-{number}", bytes(_SIZE))
         kept = client.num_keys() - before
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=kept == _KEYS,
-        evidence=f"{_KEYS} keys of {_SIZE} bytes were sent, and the store keeps {kept} of them.",
+    return Outcome.of_plain(
+        kept == _KEYS,
+        f"{_KEYS} keys of {_SIZE} bytes were sent, and the store keeps {kept} of them.",
     )
 
 
@@ -50,13 +49,10 @@ def hardened(workdir: Path) -> Outcome:
         grown = scene.written() - before
         harm = scene.harm_later()
         renewed = sum(event.event == "lease-renewed" for event in job.events())
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(harm) or grown >= LEDGER_LIMIT or renewed >= RENEWALS,
-        refused=not harm and grown < LEDGER_LIMIT,
-        code=event.code,
-        evidence=(
-            f"The member was put out after {renewed} renewals ({event.code}); the ledger grew by"
-            f" {grown} bytes. Harm to the honest nodes: {', '.join(harm) or 'none'}."
-        ),
+    return Outcome.of_hardened(
+        bool(harm) or grown >= LEDGER_LIMIT or renewed >= RENEWALS,
+        not harm and grown < LEDGER_LIMIT,
+        event.code,
+        f"The member was put out after {renewed} renewals ({event.code}); the ledger grew by"
+        f" {grown} bytes. Harm to the honest nodes: {', '.join(harm) or 'none'}.",
     )

@@ -16,7 +16,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from securetrain.drills.agent_nodes import SAYS_ONE, AgentNode, leaving, write_ranks
 from securetrain.drills.loopback_job import running_job
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 from securetrain.drills.stock_rendezvous import StockJob, agent_of, ranks_of
 from securetrain.rendezvous.wire import protocol
 
@@ -33,10 +33,8 @@ def plain(_workdir: Path) -> Outcome:
     )
     write_ranks(rogue, withholds=True)
     ranks, _ = ranks_of(agent_of(job.node()), honest, 1, _NODES)
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=ranks == [2],
-        evidence=f"The agent of rank 1 of {_NODES} gave its worker rank {ranks[0]}.",
+    return Outcome.of_plain(
+        ranks == [2], f"The agent of rank 1 of {_NODES} gave its worker rank {ranks[0]}."
     )
 
 
@@ -55,14 +53,11 @@ def hardened(workdir: Path) -> Outcome:
             event = job.expect(CODE, "node-evicted")
     expected = [([0], _NODES), ([1], _NODES)]
     taken = [f"rank {n} became {ranks[0]}" for n, (ranks, _) in enumerate(found) if ranks != [n]]
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(taken),
-        refused=found == expected and event.subject.endswith("/node/node-2"),
-        code=event.code,
-        evidence=(
-            f"The same keys were written: {', '.join(taken) or 'ranks 0 and 1 kept their own'}."
-            f" When the member announced nine workers in place of its one, it was put out"
-            f" ({event.code})."
-        ),
+    return Outcome.of_hardened(
+        bool(taken),
+        found == expected and event.subject.endswith("/node/node-2"),
+        event.code,
+        f"The same keys were written: {', '.join(taken) or 'ranks 0 and 1 kept their own'}."
+        f" When the member announced nine workers in place of its one, it was put out"
+        f" ({event.code}).",
     )

@@ -11,12 +11,11 @@ in the run's ledger, no marker exists, and the run says why it ended.
 from pathlib import Path
 from typing import Final
 
-from securetrain.core import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.drills import jobs
 from securetrain.drills.ledgers import refusals
 from securetrain.drills.pickles import marked_by
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 
 CODE: Final = DRILLS["D-OBJ-PICKLE"].expected_code
 
@@ -43,57 +42,35 @@ dist.destroy_process_group()
 
 def plain(workdir: Path) -> Outcome:
     """Run the job under stock torchrun."""
-    exit_code = _run(workdir, *jobs.TORCHRUN)
-    victim, marked = _victim(workdir), marked_by(_work(workdir) / "marker")
+    job = jobs.Script(workdir, _SCRIPT, 2)
+    exit_code, _ = job.run(*job.plain(*jobs.TORCHRUN))
+    victim, marked = _victim(job), marked_by(job.folder / "marker")
     hit = victim in marked
     ran = f"rank 0 (pid {victim}) ran its payload" if hit else "its payload did not run in rank 0"
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=hit,
-        evidence=(
-            f"Rank 1 sent an object through gather_object, and {ran}. The job ended with exit code"
-            f" {exit_code}."
-        ),
+    return Outcome.of_plain(
+        hit,
+        f"Rank 1 sent an object through gather_object, and {ran}. The job ended with exit code"
+        f" {exit_code}.",
     )
 
 
 def hardened(workdir: Path) -> Outcome:
     """Run the same job under `securetrain run`."""
-    run_dir = RunDir(workdir / "run")
-    words = ("--policy", "dev", "--output", str(_work(workdir)))
-    exit_code = _run(workdir, *jobs.ours(run_dir, *words))
-    victim, marked = _victim(workdir), marked_by(_work(workdir) / "marker")
-    codes = [event.code for event in refusals(run_dir, Boundary.CHECKPOINT)]
-    refused = bool(victim) and CODE in codes and exit_code == 1 and not marked
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(marked),
-        refused=refused,
-        code=CODE if CODE in codes else next(iter(codes), ""),
-        evidence=(
-            f"Rank 1 sent the same object. The run's ledger says {', '.join(codes) or 'nothing'}:"
-            f" what it names is not on the allow-list. Processes that ran the payload:"
-            f" {marked or 'none'}. The run ended with exit code {exit_code}."
-        ),
+    job = jobs.Script(workdir, _SCRIPT, 2)
+    exit_code, _ = job.run(*job.hardened())
+    victim, marked = _victim(job), marked_by(job.folder / "marker")
+    codes = [event.code for event in refusals(job.run_dir, Boundary.CHECKPOINT)]
+    return Outcome.of_hardened(
+        marked,
+        victim and CODE in codes and exit_code == 1 and not marked,
+        CODE if CODE in codes else next(iter(codes), ""),
+        f"Rank 1 sent the same object. The run's ledger says {', '.join(codes) or 'nothing'}:"
+        f" what it names is not on the allow-list. Processes that ran the payload:"
+        f" {marked or 'none'}. The run ended with exit code {exit_code}.",
     )
 
 
-def _run(workdir: Path, *program: str) -> int | None:
-    """Run the job's two ranks; returns the exit code, None when it ran out of time."""
-    work = _work(workdir)
-    work.mkdir()
-    script = work / "job.py"
-    script.write_text(_SCRIPT)
-    words = (*program, "--nproc-per-node", "2", str(script), str(work))
-    return jobs.run(*words, cwd=workdir)[0]
-
-
-def _work(workdir: Path) -> Path:
-    """The job's own folder, which holds no run and so can be written to anywhere."""
-    return workdir / "work"
-
-
-def _victim(workdir: Path) -> int:
+def _victim(job: jobs.Script) -> int:
     """The process id of rank 0; 0 when it never got so far."""
-    path = _work(workdir) / "victim"
+    path = job.folder / "victim"
     return int(path.read_text()) if path.exists() else 0

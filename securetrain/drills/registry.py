@@ -71,6 +71,25 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The observations, in plain sentences."""
     seconds: float = 0.0
 
+    @classmethod
+    def of_plain(cls, succeeded: bool, evidence: str) -> "Outcome":  # noqa: FBT001 - as in a table
+        """The outcome of the side that has no check."""
+        return cls(side=Side.PLAIN, succeeded=succeeded, evidence=evidence)
+
+    @classmethod
+    def of_hardened(
+        cls, harm: object, refused: object, code: str, evidence: str, *, lacks: str = ""
+    ) -> "Outcome":
+        """The outcome of ours: whether there was harm, and whether the attack was refused."""
+        return cls(
+            side=Side.HARDENED,
+            succeeded=bool(harm),
+            refused=bool(refused),
+            code=code,
+            evidence=evidence,
+            lacks=lacks,
+        )
+
 
 Attack: TypeAlias = Callable[[Path], Outcome]
 
@@ -166,7 +185,7 @@ DRILLS: Final[Mapping[str, Drill]] = _table(
         "A whole directory that the same key signed is copied over the one that is meant.",
     ),
     Drill(
-        *("D-GRAD-POISON", ".gradient_poison", Boundary.GRADIENTS, "ST-GRAD-002"),
+        *("D-GRAD-POISON", ".gradient_cases:POISON", Boundary.GRADIENTS, "ST-GRAD-002"),
         "Ruin the model from one rank",
         "One of four ranks sends its gradients with the sign flipped and ten times as long; the "
         "mean that everybody applies points uphill.",

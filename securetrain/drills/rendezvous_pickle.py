@@ -12,7 +12,7 @@ import uuid
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from securetrain.core import RunDir
 from securetrain.core.vocabulary import Boundary
@@ -26,11 +26,8 @@ from securetrain.drills.process_tree import (
     listeners,
     wait_until,
 )
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 from securetrain.drills.tcpstore_client import Attack, attack_store
-
-if TYPE_CHECKING:
-    from securetrain.ledger import events
 
 CODE: Final = DRILLS["D-RDZ-PICKLE"].expected_code
 _START: Final = 60.0
@@ -55,15 +52,12 @@ sys.exit(1)
 
 def plain(workdir: Path) -> Outcome:
     """Attack a stock torchrun."""
-    work, script = _sleeper(workdir)
-    port = _free_port()
-    marker = work / "marker"
-    run_id = uuid.uuid4().hex
-    command = (
+    job, port = jobs.Script(workdir, _SLEEPER), _free_port()
+    marker = job.folder / "marker"
+    command = job.plain(
         *("torch.distributed.run", "--nnodes", "1:2"),
-        *("--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", run_id),
+        *("--rdzv-backend", "c10d", "--rdzv-id", uuid.uuid4().hex),
         *("--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", "last_call_timeout=1"),
-        *(str(script), str(work)),
     )
     with jobs.launch(*command) as agent:
         attack = Attack(port=port)
@@ -87,16 +81,14 @@ def plain(workdir: Path) -> Outcome:
         evidence += f" The torchrun agent (pid {agent.pid}) unpickled it and ran the payload."
     else:
         evidence += f" The agent ran nothing. Last answer: {attack.error or attack.answer!r}."
-    return Outcome(side=Side.PLAIN, succeeded=hit, evidence=evidence)
+    return Outcome.of_plain(hit, evidence)
 
 
 def hardened(workdir: Path) -> Outcome:
     """Attack the same job under `securetrain run`."""
-    work, script = _sleeper(workdir)
-    run_dir = RunDir(workdir / "run")
-    marker = work / "marker"
-    words = ("--policy", "dev", "--nproc-per-node", "1", "--output", str(work))
-    with jobs.launch(*jobs.ours(run_dir, *words, str(script), str(work))) as launcher:
+    job = jobs.Script(workdir, _SLEEPER)
+    work, run_dir, marker = job.folder, job.run_dir, job.folder / "marker"
+    with jobs.launch(*job.hardened()) as launcher:
         running = wait_until(
             lambda: (work / "running").exists() or launcher.poll() is not None, _START
         )
@@ -105,11 +97,9 @@ def hardened(workdir: Path) -> Outcome:
             attack_store(listener.port, marker, run_id=run_dir.root.name)
             for listener in exposed_listeners
         ]
-        seen: list[events.Refused] = []
 
         def recorded() -> bool:
-            seen[:] = refusals(run_dir, Boundary.RENDEZVOUS)
-            return any(event.code == CODE for event in seen)
+            return any(e.code == CODE for e in refusals(run_dir, Boundary.RENDEZVOUS))
 
         wait_until(recorded, _REACT)
         (work / "release").touch()
@@ -148,26 +138,11 @@ def _judge(
         f" The job {'ended well' if ended_well else 'did not end well'}."
     )
     code = CODE if codes[CODE] else next(iter(codes), "")
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(marked),
-        refused=refused,
-        code=code,
-        evidence=evidence,
-    )
+    return Outcome.of_hardened(bool(marked), refused, code, evidence)
 
 
 def _ports(ports: list[int]) -> str:
     return ", ".join(map(str, ports)) or "none"
-
-
-def _sleeper(workdir: Path) -> tuple[Path, Path]:
-    """The job's own folder, which holds no run and so can be written to anywhere; its script."""
-    work = workdir / "work"
-    work.mkdir()
-    script = work / "sleeper.py"
-    script.write_text(_SLEEPER)
-    return work, script
 
 
 def _free_port() -> int:

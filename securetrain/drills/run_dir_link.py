@@ -13,7 +13,7 @@ from typing import Final
 
 from securetrain.core import RunDir
 from securetrain.drills import jobs
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 
 CODE: Final = DRILLS["D-RUN-LINK"].expected_code
 _STRANGER: Final = 4242
@@ -36,13 +36,10 @@ def plain(workdir: Path) -> Outcome:
     places = ["--log-dir", "runs/logs", "--redirects", "3"]
     exit_code, _ = jobs.run(*jobs.TORCHRUN, *_COMMON, *places, _SCRIPT, cwd=workdir)
     found = sorted(str(path.relative_to(victim)) for path in victim.rglob("*"))
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=bool(found) and exit_code == 0,
-        evidence=(
-            f"torchrun followed the link and wrote {len(found)} entries into the directory that it"
-            f" leads to. The job ended with exit code {exit_code}."
-        ),
+    return Outcome.of_plain(
+        bool(found) and exit_code == 0,
+        f"torchrun followed the link and wrote {len(found)} entries into the directory that it"
+        f" leads to. The job ended with exit code {exit_code}.",
     )
 
 
@@ -62,13 +59,10 @@ def hardened(workdir: Path) -> Outcome:
         codes.append(CODE if exit_code == 2 and CODE in said else f"exit code {exit_code}")
     for folder in (victim, workdir / "theirs"):
         written += sorted(folder.rglob("*"))
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(written),
-        refused=set(codes) == {CODE} and not written,
-        code=codes[0] if codes[0] == CODE else "",
-        evidence=(
-            f"The link{' and a directory of another user' if wanted[1:] else ''}: "
-            f"{', '.join(codes)}. Entries written there: {len(written) or 'none'}."
-        ),
+    return Outcome.of_hardened(
+        bool(written),
+        set(codes) == {CODE} and not written,
+        codes[0] if codes[0] == CODE else "",
+        f"The link{' and a directory of another user' if wanted[1:] else ''}: "
+        f"{', '.join(codes)}. Entries written there: {len(written) or 'none'}.",
     )

@@ -75,6 +75,14 @@ class StockJob:
         return stock_handler(self.port, self.nodes, address, {})
 
 
+def taken_over() -> tuple[StockJob, Any, Any]:
+    """A round of two nodes, an honest one and one that was taken over; both see the state anew."""
+    job = StockJob((2, 2))
+    honest, rogue = uncached(job.node()), uncached(job.node("127.0.0.2"))
+    meet([honest, rogue])
+    return job, honest, rogue
+
+
 def meet(handlers: Iterable[RendezvousHandler]) -> list[RendezvousInfo]:
     """One round of all of them."""
     asked = list(handlers)

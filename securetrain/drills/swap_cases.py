@@ -19,7 +19,7 @@ import torch
 
 from securetrain import artifacts
 from securetrain.artifacts import Expectation, VerifiedDataset, examine_model, verify_path
-from securetrain.artifacts.catalogue import Catalogue, Editor, Entry, Term, create, read_signed
+from securetrain.artifacts.catalogue import Catalogue, Editor, Term, create
 from securetrain.artifacts.dataset import sign_documents
 from securetrain.artifacts.model import ModelRoots, open_model, read_signer, sign_model
 from securetrain.core.errors import SecureTrainError
@@ -240,14 +240,7 @@ class _Store:
     def publish(self, **names: Path) -> None:
         editor = Editor(self.path, self.client("editor"))
         for name, path in names.items():
-            opened = read_signed(path, self.shop.trust)
-            entry = Entry(
-                digest=opened.digest,
-                statement=opened.statement,
-                location=path.relative_to(self.path).as_posix(),
-                kind=str(opened.kind),
-            )
-            editor.put(name, entry, opened.statement_size)
+            editor.add(name, path, self.shop.trust, self.shop.now)
         editor.sign([self.signer], Term(now=self.shop.now))
 
     def check(self, name: str, state: str = "reader") -> None:

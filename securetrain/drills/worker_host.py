@@ -134,10 +134,9 @@ def plain(workdir: Path) -> Outcome:
         _launch(workdir / "work", RunDir(workdir / "run"), ["-m", "this"], check=True)
         came = torchrun(workdir, script)
     done = [name for name, result in came.items() if result == "done"]
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=len(done) == len(worker_probes.PROBES),
-        evidence=f"{len(done)} of {len(worker_probes.PROBES)} things worked under torchrun.",
+    return Outcome.of_plain(
+        len(done) == len(worker_probes.PROBES),
+        f"{len(done)} of {len(worker_probes.PROBES)} things worked under torchrun.",
     )
 
 
@@ -148,16 +147,13 @@ def hardened(workdir: Path) -> Outcome:
     with _own_state(workdir), targets(workdir) as script:
         came, codes = launched(workdir, script)
     done = [name for name, result in came.items() if result == "done"]
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(done),
-        refused=len(came) == len(worker_probes.PROBES) and not done and CODE in codes,
-        code=CODE if CODE in codes else next(iter(codes), ""),
+    return Outcome.of_hardened(
+        bool(done),
+        len(came) == len(worker_probes.PROBES) and not done and CODE in codes,
+        CODE if CODE in codes else next(iter(codes), ""),
+        f"{len(came)} things were tried in the sandbox; what worked:"
+        f" {', '.join(done) or 'nothing'}. The run ended with {', '.join(codes) or 'no code'}.",
         lacks="the sandbox of workers" if LACKING in codes else "",
-        evidence=(
-            f"{len(came)} things were tried in the sandbox; what worked:"
-            f" {', '.join(done) or 'nothing'}. The run ended with {', '.join(codes) or 'no code'}."
-        ),
     )
 
 

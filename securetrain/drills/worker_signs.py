@@ -15,7 +15,7 @@ from typing import Any, Final
 from securetrain.core import RunDir
 from securetrain.drills import jobs
 from securetrain.drills.ledgers import LACKING, endings, recorded
-from securetrain.drills.registry import DRILLS, Outcome, Side
+from securetrain.drills.registry import DRILLS, Outcome
 from securetrain.ledger import events
 
 CODE: Final = DRILLS["D-WRK-SIGN"].expected_code
@@ -84,48 +84,38 @@ def plain(workdir: Path) -> Outcome:
     """Take the keys of a run whose workers are the launcher's user."""
     policy = workdir / "open.yaml"
     policy.write_text(_OPEN)
-    run, found = _run(workdir, str(policy))
+    run, found = _run(workdir, policy=str(policy))
     ended = endings(run)
-    return Outcome(
-        side=Side.PLAIN,
-        succeeded=found.get("taken") == "agent" and len(ended) > 1,
-        evidence=(
-            f"Without a sandbox rank 1 took the launcher's key ({found.get('taken') or 'none'}):"
-            f" the ledger says {len(ended)} times, with good signatures, how the run ended."
-        ),
+    return Outcome.of_plain(
+        found.get("taken") == "agent" and len(ended) > 1,
+        f"Without a sandbox rank 1 took the launcher's key ({found.get('taken') or 'none'}):"
+        f" the ledger says {len(ended)} times, with good signatures, how the run ended.",
     )
 
 
 def hardened(workdir: Path) -> Outcome:
     """Let the same script loose in the sandbox."""
-    run, found = _run(workdir, "dev", "--require", "sandbox")
+    run, found = _run(workdir, "--require", "sandbox")
     ended = endings(run)
     lacks = [event.code for event in ended if event.code == LACKING]
     codes: dict[str, str] = found.get("codes", {})
     refused = [e.code for e in recorded(run) if isinstance(e, events.SigningRefused)]
-    return Outcome(
-        side=Side.HARDENED,
-        succeeded=bool(found.get("taken")) or len(ended) > 1,
-        refused=codes.get("rank") == CODE
-        and tuple(codes) == LIES
-        and refused == list(codes.values()),
-        code=codes.get("rank", ""),
+    all_refused = tuple(codes) == LIES and refused == list(codes.values())
+    return Outcome.of_hardened(
+        found.get("taken") or len(ended) > 1,
+        all_refused and codes["rank"] == CODE,
+        codes.get("rank", ""),
+        f"Keys that rank 1 found: {found.get('taken') or 'none'}. Asked for the signature of"
+        f" another, the socket refused:"
+        f" {', '.join(f'{name} {code}' for name, code in codes.items()) or 'nothing'}; the"
+        f" ledger has {len(refused)} entries of that.",
         lacks="the sandbox of workers" if lacks else "",
-        evidence=(
-            f"Keys that rank 1 found: {found.get('taken') or 'none'}. Asked for the signature of"
-            f" another, the socket refused:"
-            f" {', '.join(f'{name} {code}' for name, code in codes.items()) or 'nothing'}; the"
-            f" ledger has {len(refused)} entries of that."
-        ),
     )
 
 
-def _run(workdir: Path, policy: str, *words: str) -> tuple[RunDir, dict[str, Any]]:
+def _run(workdir: Path, *words: str, **policy: str) -> tuple[RunDir, dict[str, Any]]:
     """Run the script on two ranks; the run, and what the script found."""
-    script, out, run = workdir / "job.py", workdir / "out", RunDir(workdir / "run")
-    script.write_text(TAKE_KEYS + ASK + _JOB)
-    out.mkdir()
-    given = ("--nproc-per-node", "2", "--policy", policy, "--output", str(out), *words)
-    jobs.run(*jobs.ours(run, *given, str(script), str(out)), cwd=workdir)
-    path = out / "found.json"
-    return run, json.loads(path.read_text()) if path.exists() else {}
+    job = jobs.Script(workdir, TAKE_KEYS + ASK + _JOB, 2)
+    job.run(*job.hardened(*words, **policy))
+    path = job.folder / "found.json"
+    return job.run_dir, json.loads(path.read_text()) if path.exists() else {}

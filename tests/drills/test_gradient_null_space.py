@@ -101,13 +101,24 @@ def test_it_does_not_otherwise(bare, one_seed):
         (NAMED, True),
         (replace(NAMED, named=(BAD, 0)), False),
         (replace(NAMED, caught_after=-1), False),
+        (replace(NAMED, caught_after=-3), False),
         (replace(NAMED, lost=3), False),
         (replace(NAMED, halted=True), False),
         (replace(NAMED, after=0.9), False),
         (replace(NAMED, finite=False), False),
         (replace(NAMED, codes=("ST-GRAD-003",)), False),
     ],
-    ids=["", "innocent", "nobody", "lost", "halted", "harmed", "not finite", "other code"],
+    ids=[
+        "",
+        "innocent",
+        "nobody",
+        "too early",
+        "lost",
+        "halted",
+        "harmed",
+        "not finite",
+        "other code",
+    ],
 )
 def test_the_guard_has_refused_it_when_the_rank_alone_is_named_and_the_model_learns(seen, refused):
     assert judge([seen], [CLEAN], CODE, caught=[seen.name]).refused is refused
