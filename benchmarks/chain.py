@@ -28,7 +28,6 @@ from benchmarks.ab import Figure
 from benchmarks.recording import ORDER, STEPS, said_in
 from securetrain.artifacts.statement import (
     Bound,
-    CheckpointPredicate,
     DatasetRef,
     GradientRecord,
     GradientVerdict,
@@ -176,6 +175,8 @@ class LongRun:
             before = self._save(number, before)
 
     def _save(self, number: int, before: Opened | None) -> Opened:
+        from tests.chain.worlds import signed_by
+
         last, job = self.steps * (number + 1), self.job
         taken = Recorder(run=job.name, order=self.order, after=last - self.steps)
         for step in range(last - self.steps + 1, last + 1):
@@ -215,19 +216,8 @@ class LongRun:
                 parents=[] if before is None else [before.statement],
             ),
         )
-        signed = sign(self._signed(said), f"step-{last}", self.key)
+        signed = sign(signed_by(said, self.job, self.signers), f"step-{last}", self.key)
         return self._add(signed, Kind.CHECKPOINT, ledger=self.ledger)
-
-    def _signed(self, said: CheckpointPredicate) -> CheckpointPredicate:
-        messages = members.messages_of(said)
-        return msgspec.structs.replace(
-            said,
-            members=sorted(one.certificate for one in self.signers.values()),
-            node_signatures=[
-                members.node_signature_of(said, ref.ranks, self.signers[node], messages)
-                for node, ref in zip(self.job.nodes, said.nodes, strict=True)
-            ],
-        )
 
     def write(self, folder: Path) -> list[str]:
         """Write pack and trust root; the verifier's arguments."""

@@ -71,8 +71,8 @@ class Output:
     def of(cls, given: Mapping[str, Any]) -> "Output":
         """The form that the options ask for."""
         form = "json" if given.get("as_json") else given.get("format_name", "text")
-        verbose = given.get("verbose", False) or given.get("every", False)  # --all of an audit
-        return cls(format=form, quiet=given.get("quiet", False), verbose=verbose)
+        quiet, verbose = given.get("quiet", False), given.get("verbose", False)
+        return cls(format=form, quiet=quiet, verbose=verbose)
 
     def emit(self, document: Document) -> "Printed":
         """Print a document; its exit code."""

@@ -2,13 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from .config import JobConfig as JobConfig
 from .config import load_job as load_job
-from .config import shape_of as shape_of
-from .exporter import export as export
+from .exporter import export_trained as export_trained
 from .file_schema import job_schema as job_schema
 from .fit import FitStep as FitStep
 from .fit import fit as fit
 from .self_check import check_rank as check_rank
 from .self_check import small_degrees as small_degrees
-from .weights import open_weights as open_weights
-from .weights import trust_of_inputs as trust_of_inputs
 from .weights import with_unverified_sizes as with_unverified_sizes

@@ -37,8 +37,10 @@ from securetrain.core.errors import IntegrityError, UsageError, os_error
 from securetrain.core.files import staged_dir
 from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRoot
+from securetrain.train.config import load_job, shape_of
 from securetrain.train.models import hf
 from securetrain.train.models.shape import ModelShape
+from securetrain.train.weights import open_weights, trust_of_inputs
 
 MODEL: Final = "model."
 FILE_BYTES: Final = 4 << 30
@@ -117,6 +119,16 @@ def export(
     assert source is not None
     signed = sign_safetensors(out, key=key, context=_context(source, now, name))
     return Exported(path=out, digest=digest_of(signed), num_files=len(groups))
+
+
+def export_trained(
+    checkpoint: Path, out: Path, job: Path, *, trust: TrustRoot, now: datetime, **more: Any
+) -> Exported:
+    """Write the weights of a checkpoint whose sizes its job tells; `more` as for `export`."""
+    described = load_job(job)
+    inputs = trust_of_inputs(described, trust, now)
+    sized, base = open_weights(described, str(job), trust=inputs, policy=None, now=now)
+    return export(checkpoint, out, shape_of(sized), trust=trust, now=now, base=base, **more)
 
 
 def _groups(shape: ModelShape, itemsize: int, file_bytes: int) -> list[list[str]]:

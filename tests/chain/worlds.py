@@ -372,6 +372,19 @@ def dataset(size: int = 1000, name: str = "prose") -> DatasetPredicate:
     )
 
 
+def signed_by(said: CheckpointPredicate, job: Job, signers: dict[str, Any]) -> CheckpointPredicate:
+    """A statement with what all ranks of all nodes sign."""
+    messages = members.messages_of(said)
+    return msgspec.structs.replace(
+        said,
+        members=sorted(one.certificate for one in signers.values()),
+        node_signatures=[
+            members.node_signature_of(said, ref.ranks, signers[node], messages)
+            for node, ref in zip(job.nodes, said.nodes, strict=True)
+        ],
+    )
+
+
 @dataclass
 class Segment:
     """A checkpoint of step 16 after one of step 8, with records that every rank has signed."""
@@ -439,18 +452,7 @@ class Segment:
             ),
             "bound": Bound(step_records=digest, job=self.bound_job),
         }
-        return self.signed(self.job.checkpoint(**(fields | changes)))
-
-    def signed(self, said: CheckpointPredicate) -> CheckpointPredicate:
-        messages = members.messages_of(said)
-        return msgspec.structs.replace(
-            said,
-            members=sorted(one.certificate for one in self.signers.values()),
-            node_signatures=[
-                members.node_signature_of(said, ref.ranks, self.signers[node], messages)
-                for node, ref in zip(self.job.nodes, said.nodes, strict=True)
-            ],
-        )
+        return signed_by(self.job.checkpoint(**(fields | changes)), self.job, self.signers)
 
     def each_alone(self, said: CheckpointPredicate) -> CheckpointPredicate:
         """The same, with a signature of every rank: as statements had them before."""

@@ -5,4 +5,3 @@ from .editor import Editor as Editor
 from .editor import Term as Term
 from .editor import create as create
 from .entry import Entry as Entry
-from .entry import read_signed as read_signed

@@ -16,7 +16,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.statement.statements import Hex32, Text, Time
+from securetrain.artifacts.statement.listing import read_statement
+from securetrain.artifacts.statement.statements import Hex32, Text, Time, open_statement
+from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core import canonical
 from securetrain.core.errors import SecureTrainError, UsageError, reason
@@ -44,6 +46,55 @@ class Waiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 def sign_waiver(waiver: Waiver, operators: Sequence[Signer]) -> bytes:
     """The envelope; further operators add theirs with `dsse.add_signatures`."""
     return dsse.sign(canonical.encode(waiver), PAYLOAD_TYPE, operators, keyless=True)
+
+
+def waive(
+    path: Path,
+    trust: TrustRoot,
+    operators: Sequence[Signer],
+    term: tuple[datetime, datetime],
+    why: str,
+) -> tuple[Waiver, bytes]:
+    """Sign a new waiver for the checkpoint at a path, whose statement verifies.
+
+    Args:
+        path: The checkpoint.
+        trust: Names the keys that sign checkpoints.
+        operators: The first who sign.
+        term: From when, and until when it counts.
+        why: The reason, for later readers.
+    """
+    run_id, digest = _named(path, trust)
+    issued, expires = (time.replace(microsecond=0) for time in term)
+    waiver = Waiver(run_id=run_id, digest=digest, reason=why, issued=issued, expires=expires)
+    return waiver, sign_waiver(waiver, operators)
+
+
+def waive_too(
+    path: Path, trust: TrustRoot, operators: Sequence[Signer], file: Path
+) -> tuple[Waiver, bytes]:
+    """Sign what other operators have signed for the checkpoint at a path.
+
+    Raises:
+        UsageError: ST-USAG-001 when it is about another one.
+    """
+    before = read_file(file, LIMIT)
+    waiver = read_unverified(before)
+    if (waiver.run_id, waiver.digest) != _named(path, trust):
+        raise UsageError(
+            "ST-USAG-001",
+            f"the waiver is about {waiver.digest[:16]} of run {waiver.run_id}",
+            str(file),
+            "name the checkpoint that it is about",
+        )
+    return waiver, dsse.add_signatures(before, PAYLOAD_TYPE, operators)
+
+
+def _named(path: Path, trust: TrustRoot) -> tuple[str, str]:
+    """Run and digest of a checkpoint whose statement verifies."""
+    kind = Kind.CHECKPOINT
+    opened = open_statement(read_statement(path, kind), kind, trust, str(path))
+    return opened.checkpoint.run_id, opened.digest
 
 
 def open_waiver(data: bytes, trust: TrustRoot, now: datetime) -> Waiver:

@@ -123,7 +123,7 @@ def command(
 def _to_hf(old: Path, new: Path, key: "Signer", asked: Exported, **more: Any) -> str:
     from securetrain.core.errors import UsageError
     from securetrain.identity import load_trust
-    from securetrain.train import export, load_job, open_weights, shape_of, trust_of_inputs
+    from securetrain.train import export_trained
 
     if asked.job is None or asked.trust is None:
         raise UsageError(
@@ -132,9 +132,6 @@ def _to_hf(old: Path, new: Path, key: "Signer", asked: Exported, **more: Any) ->
             "--to hf",
             "give --job job.yaml and --trust trust.json",
         )
-    at, described = now(), load_job(asked.job)
-    trust = load_trust(asked.trust, at)
-    inputs = trust_of_inputs(described, trust, at)
-    sized, base = open_weights(described, str(asked.job), trust=inputs, policy=None, now=at)
-    shape, more = shape_of(sized), {**more, "dtype": asked.dtype, "base": base}
-    return export(old, new, shape, trust=trust, key=key, now=at, **more).digest
+    at = now()
+    trust, more = load_trust(asked.trust, at), {**more, "dtype": asked.dtype}
+    return export_trained(old, new, asked.job, trust=trust, key=key, now=at, **more).digest

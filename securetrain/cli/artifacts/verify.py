@@ -25,7 +25,6 @@ from securetrain.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from securetrain.artifacts import Expectation
-    from securetrain.chain import Found, Question
     from securetrain.report import Document
 
 
@@ -83,6 +82,7 @@ def command(
     gcsfs.
     """
     from securetrain.chain import answer
+    from securetrain.report import packs
 
     path, expected = names.resolve(path, expect.expectation)
     local = {
@@ -98,7 +98,7 @@ def command(
     question = asked.question(path, run, expected)
     with progress_bar("verifying") as progress:
         found = answer(path, question, now(), progress)
-    code = output.emit(_page(found, question))
+    code = output.emit(packs.answer(found, question.policy, question.trust))
     summary.write(found, question, passed=code == 0)
     return code
 
@@ -121,18 +121,3 @@ def _model(
             progress=progress,
         )
     return verification.model(result, scanned)
-
-
-def _page(found: "Found", asked: "Question") -> "Document":
-    from securetrain.artifacts import CheckedWords, Examined, SavedResult
-    from securetrain.report import packs, verification
-
-    match found:
-        case Examined():
-            return verification.verified(found, asked.trust)
-        case SavedResult():
-            return verification.saved(found, asked.trust)
-        case CheckedWords():
-            return verification.words(found)
-        case _:
-            return packs.verified(found, asked.policy, asked.trust)

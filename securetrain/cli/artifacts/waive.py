@@ -3,7 +3,7 @@
 """``securetrain waive PATH``: operators excuse one checkpoint that is old or was set aside."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -56,8 +56,8 @@ def command(
     """
     from securetrain.artifacts.lineage import waivers
     from securetrain.core.errors import UsageError
-    from securetrain.core.files import read_file, write_atomic
-    from securetrain.identity import dsse
+    from securetrain.core.files import write_atomic
+    from securetrain.identity import load_trust
     from securetrain.report import signatures
 
     if (reason is None) == (add is None):
@@ -67,42 +67,12 @@ def command(
             str(path),
             "give --reason TEXT, or --add FILE",
         )
-    at = now()
-    run_id, digest = _named(path, trust, at)
-    signers = keys.signers()
+    at, signers = now(), keys.signers()
+    trusted = load_trust(trust, at)
     if add is None:
-        issued = at.replace(microsecond=0)
-        waiver = waivers.Waiver(
-            run_id=run_id,
-            digest=digest,
-            reason=reason or "",
-            issued=issued,
-            expires=issued + timedelta(days=days),
-        )
-        data = waivers.sign_waiver(waiver, signers)
+        term = (at, at + timedelta(days=days))
+        waiver, data = waivers.waive(path, trusted, signers, term, reason or "")
     else:
-        before = read_file(add, waivers.LIMIT)
-        waiver = waivers.read_unverified(before)
-        if (waiver.run_id, waiver.digest) != (run_id, digest):
-            raise UsageError(
-                "ST-USAG-001",
-                f"the waiver is about {waiver.digest[:16]} of run {waiver.run_id}",
-                str(add),
-                "name the checkpoint that it is about",
-            )
-        data = dsse.add_signatures(before, waivers.PAYLOAD_TYPE, signers)
+        waiver, data = waivers.waive_too(path, trusted, signers, add)
     write_atomic(out, data, replace=False)
     return signatures.waiver(waiver, out)
-
-
-def _named(path: Path, trust_file: Path, at: datetime) -> tuple[str, str]:
-    """Run and digest of a checkpoint whose statement verifies."""
-    from securetrain.artifacts import Kind
-    from securetrain.artifacts.statement import CheckpointPredicate, open_statement, read_statement
-    from securetrain.identity import load_trust
-
-    kind = Kind.CHECKPOINT
-    trust = load_trust(trust_file, at)
-    opened = open_statement(read_statement(path, kind), kind, trust, str(path))
-    assert isinstance(opened.predicate, CheckpointPredicate)
-    return opened.predicate.run_id, opened.digest

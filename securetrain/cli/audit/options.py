@@ -5,7 +5,7 @@
 import os
 import re
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
@@ -275,7 +275,7 @@ class Display:
         page = findings.findings(result, checks, unknown_skips)
         for file in self.out:
             write_atomic(file, written(page, ENDINGS[file.suffix]).encode())
-        return page
+        return replace(page, whole=self.every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,31 +24,11 @@ def add(
     """Draft that NAME means the checkpoint or dataset at PATH, which is verified and lies below
     FOLDER.
     """
-    from securetrain.artifacts import Expectation, verify_path
-    from securetrain.artifacts.catalogue import Entry, read_signed
-    from securetrain.core.errors import UsageError
     from securetrain.identity import load_trust
     from securetrain.report import signatures
 
     editor, at = open_editor(folder, root), now()
-    place, base = path.resolve(), folder.resolve()
-    if not place.is_relative_to(base) or place == base:
-        raise UsageError(
-            "ST-USAG-001", f"it does not lie below {folder}", str(path), "move or copy it there"
-        )
-    signers = load_trust(trust, at)
-    opened = read_signed(place, signers)
-    meant = Expectation(digest=opened.digest, statement=opened.statement)
-    found = verify_path(place, trust=signers, policy=None, now=at, expect=meant)
-    for problem in found.problems:
-        raise problem.error(str(path))
-    entry = Entry(
-        digest=opened.digest,
-        statement=opened.statement,
-        location=place.relative_to(base).as_posix(),
-        kind=str(found.kind),
-    )
-    editor.put(name, entry, opened.statement_size)
+    editor.add(name, path, load_trust(trust, at), at)
     return signatures.drafted(editor, folder)
 
 
