@@ -8,9 +8,11 @@ An interface that takes routes from anybody and a UDP service are there througho
 
 import ctypes
 import json
+import mmap
 import os
 import socket
 import subprocess
+import tempfile
 import traceback
 from datetime import UTC, datetime
 from functools import cache
@@ -26,7 +28,7 @@ from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy
 from tests.vocabulary import needs
 
-NOBODY = 65534
+NOBODY, ANOTHER = 65534, 12345
 NEW_MOUNTS, NEW_NETWORK = 0x00020000, 0x40000000
 KERNEL = {"ST-HST-005", "ST-HST-006", "ST-IPC-002", "ST-NET-001", "ST-NET-004", "ST-NET-005"}
 TABLES = {"ST-RDZ-002", "ST-DBG-004", "ST-NET-011"}
@@ -78,6 +80,7 @@ def _look(mask: str, *, as_nobody: bool) -> dict[str, str]:
     _run("ip", "link", "add", "st-hide-a", "type", "veth", "peer", "name", "st-hide-b")
     Path("/proc/sys/net/ipv6/conf/st-hide-a/accept_ra").write_text("1")
     _run("ip", "link", "set", "st-hide-a", "up")
+    _open_store()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as service:
         if as_nobody:
             os.setegid(NOBODY)
@@ -92,6 +95,27 @@ def _look(mask: str, *, as_nobody: bool) -> dict[str, str]:
             os.setresuid(NOBODY, NOBODY, NOBODY)
         states = _audited()
     return {check: state.value for check, state in states.items()}
+
+
+def _open_store() -> None:
+    """A store of another user, as torch opens it, on every address, until this process ends."""
+    ready, said = os.pipe()
+    ended, held = os.pipe()
+    if os.fork() == 0:
+        os.close(held)
+        with tempfile.TemporaryDirectory() as folder:
+            library = Path(folder) / "libtorch_cpu.so"
+            library.write_bytes(bytes(4096))
+            with library.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ)
+        os.setgroups([])
+        os.setresgid(ANOTHER, ANOTHER, ANOTHER)
+        os.setresuid(ANOTHER, ANOTHER, ANOTHER)
+        with mapped, socket.create_server(("0.0.0.0", 29666)):
+            os.write(said, b"ready")
+            os.read(ended, 1)
+        os._exit(0)
+    assert os.read(ready, 5) == b"ready"
 
 
 def _audited() -> dict[str, State]:
@@ -133,6 +157,15 @@ def check_mask(mask: str, *, as_nobody: bool) -> None:
 @pytest.mark.parametrize("mask", SAMPLE)
 def test_what_a_mount_hides_does_not_pass(mask, as_nobody):
     check_mask(mask, as_nobody=as_nobody)
+
+
+@pytest.mark.netns
+@needs(root)
+def test_another_users_store_is_not_somebody_elses():
+    seen, unseen = (states_behind("", as_nobody=as_nobody) for as_nobody in (False, True))
+    assert seen["ST-RDZ-002"] is seen["ST-FAB-018"] is State.FAIL
+    for check in ("ST-RDZ-002", "ST-RDZ-013", "ST-FAB-018", "ST-DBG-001", "ST-DBG-003"):
+        assert unseen[check] is State.UNKNOWN
 
 
 @pytest.mark.many

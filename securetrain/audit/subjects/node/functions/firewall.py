@@ -24,7 +24,7 @@ from securetrain.audit.engine.function import Args, Judgement, NoArgs, fields, f
 from securetrain.audit.engine.kleene import FALSE, TRUE, Truth, unknown
 from securetrain.audit.subjects.node.facts.network import Ranges, Route, Ruleset, interface, merged
 from securetrain.audit.subjects.node.facts.node import Listener, Scope
-from securetrain.audit.subjects.node.functions.listeners import LISTENING, is_own_out_of_sight
+from securetrain.audit.subjects.node.functions.listeners import LISTENING, is_out_of_sight
 from securetrain.audit.subjects.node.functions.packets import (
     INCOMING,
     OUTGOING,
@@ -148,9 +148,7 @@ def listeners_filtered(view: View, _: NoArgs) -> list[Judgement]:
         if listener.protocol != "tcp" or listener.scope is Scope.LOOPBACK:
             continue
         loads = process.loads_torch if process else None
-        if loads is False or (
-            process is None and not is_own_out_of_sight(listener, view.document.root("job").uid)
-        ):
+        if loads is False or (process is None and not is_out_of_sight(listener)):
             continue
         good, why, rule = _port_closed(view, listener)
         if loads is None and good.value is False:

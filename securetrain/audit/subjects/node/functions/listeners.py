@@ -19,8 +19,6 @@ class ProgramArgs(Args, frozen=True, kw_only=True):
     """The programs, and what is wrong with them."""
 
     programs: tuple[Program, ...]
-    ports: tuple[int, ...]
-    """Where they listen as a rule: what belongs to another user and listens there may be one."""
     on_loopback: bool = False
     """Whether it is wrong even where this machine alone reaches it."""
     guard_counts: bool = False
@@ -41,8 +39,7 @@ class ProgramArgs(Args, frozen=True, kw_only=True):
 )
 def programs_kept_in(view: View, args: ProgramArgs) -> list[Judgement]:
     """None of the programs answers those whom it should not."""
-    uid = view.document.root("job").uid
-    found = [_judge(listener, args, uid) for listener in records(view, "listeners")]
+    found = [_judge(listener, args) for listener in records(view, "listeners")]
     for variable in records(view, "env"):
         if variable.name in args.variables and variable.value not in {"", "0"}:
             good = unknown("its value was not recorded") if variable.value is None else FALSE
@@ -51,15 +48,14 @@ def programs_kept_in(view: View, args: ProgramArgs) -> list[Judgement]:
     return [judgement for judgement in found if judgement is not None]
 
 
-def _judge(listener: Listener, args: ProgramArgs, uid: int) -> Judgement | None:
+def _judge(listener: Listener, args: ProgramArgs) -> Judgement | None:
     process = listener.process
     if listener.protocol != "tcp":
         return None
     wrong_anyway = args.on_loopback or listener.scope is not Scope.LOOPBACK
     if process is None:
-        usual = listener.port in args.ports or is_own_out_of_sight(listener, uid)
-        if not usual or not (wrong_anyway or args.guard_needed):
-            return None  # another user's: ST-NET-011 judges every port that is open
+        if not is_out_of_sight(listener) or not (wrong_anyway or args.guard_needed):
+            return None
         return _said(listener, unknown("its process is out of sight"))
     if process.program is None:
         return _said(listener, unknown(f"process {process.pid}: its program is not known"))
@@ -68,9 +64,9 @@ def _judge(listener: Listener, args: ProgramArgs, uid: int) -> Judgement | None:
     return _said(listener, *_answer(process, args, reachable=wrong_anyway))
 
 
-def is_own_out_of_sight(listener: Listener, uid: int) -> bool:
-    """Return whether it belongs to the job's user, in a process that does not show."""
-    return listener.process is None and listener.uid == uid and listener.kernel is not True
+def is_out_of_sight(listener: Listener) -> bool:
+    """Return whether a process has it that does not show: it may be any program, of any user."""
+    return listener.process is None and listener.kernel is not True
 
 
 def _answer(process: Process, args: ProgramArgs, *, reachable: bool) -> tuple[Truth, str]:
@@ -113,10 +109,9 @@ def tensorpipe_kept_in(view: View, _: NoArgs) -> list[Judgement]:
         if listener.protocol != "tcp" or listener.scope is Scope.LOOPBACK:
             continue
         if process is None:
-            if is_own_out_of_sight(listener, view.document.root("job").uid):
-                good = unknown(f"{listener.label}: its process is out of sight")
-            else:
-                continue  # another user's job
+            if not is_out_of_sight(listener):
+                continue
+            good = unknown(f"{listener.label}: its process is out of sight")
         elif process.tensorpipe is False or process.loads_torch is False:
             continue
         elif process.tensorpipe is None:

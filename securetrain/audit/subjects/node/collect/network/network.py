@@ -150,7 +150,8 @@ def _owners(host: Host, inodes: set[int]) -> _Owners:
     pids = [entry.name for entry in host.at("/proc").iterdir() if entry.name.isdigit()]
     if len(pids) > _MAX_PROCESSES:
         raise TooMuchError(f"more than {_MAX_PROCESSES} processes")
-    all_seen = first_pid_namespace(host) and not is_any_process_hidden(host)
+    # the first process shows to whom every user's processes do (proc(5), hidepid)
+    all_seen = "1" in pids and first_pid_namespace(host) and not is_any_process_hidden(host)
     for pid in sorted(pids, key=int):
         sockets, complete = _sockets(host, pid)
         all_seen = all_seen and complete
