@@ -162,6 +162,7 @@ class Fixtures:
         document["collected"]["hostname"] = f"node-{number}"
         own = document["node"]["machine"]["value"]
         own["machine_id"]["value"] = f"machine-{number}"
+        own["boot_id"]["value"] = f"boot-{number}"
         own["host_keys"]["value"] = [{"fingerprint": f"key-{number}"}]
         own["addresses"]["value"] = [{"address": f"02:00:00:00:01:0{number}"}]
         for edit in edits:
@@ -293,6 +294,7 @@ def named(document: dict[str, Any], name: str) -> dict[str, Any]:
     one["collected"]["hostname"] = name
     machine = one["node"]["machine"]["value"]
     machine["machine_id"]["value"] = f"id-{name}"
+    machine["boot_id"]["value"] = f"boot-{name}"
     machine["host_keys"]["value"] = [{"fingerprint": f"key-{name}"}]
     machine["addresses"]["value"] = [{"address": f"02:00:{name}"}]
     return one

@@ -494,3 +494,11 @@ def test_a_stock_tcpstore_that_was_told_loopback_is_found_on_all_addresses(now, 
     mine = [f for f in mine if f.check != "ST-FAB-018"]  # that depends on this machine's filters
     assert {f.check for f in mine} == {"ST-RDZ-002", "ST-NET-011"}
     assert all(f.evidence["process"]["loads_torch"] for f in mine)
+
+
+def test_a_distribution_without_metadata_makes_nothing_else_unknown(tmp_path, machine):
+    site = tmp_path / "site-packages"
+    distribution(site, "torch", "2.13.0")
+    (site / "odd_one-1.0.dist-info").mkdir()
+    found = software.packages(machine(search_path=(str(site),)))
+    assert {name: one.version for name, one in found.items()} == {"torch": "2.13.0", "odd-one": ""}

@@ -27,6 +27,7 @@ def states(tmp_path):
             (tmp_path / str(number)).mkdir()
             one = hardened(tmp_path / str(number))
             one.write("/etc/machine-id", f"{number:032x}\n")
+            one.write("/proc/sys/kernel/random/boot_id", f"boot-{number}\n")
             one.write("/etc/ssh/ssh_host_ed25519_key.pub", f"ssh-ed25519 AAA{number} root\n")
             change(one)
             body = collect_from(one.host(), now=NOW)

@@ -44,6 +44,9 @@ BAD: Mapping[str, Bad] = {
     "sshd-match": text(
         "ST-SEC-007", MAIN, f"{SSHD}Match User backup\n\tPasswordAuthentication yes # why\n"
     ),
+    "sshd-match-all-opens": text(
+        "ST-SEC-007", DROP_IN, "Match all\nPasswordAuthentication yes\n", subject=True
+    ),
     "sshd-match-in-drop-in": text(
         "ST-SEC-007", DROP_IN, "Match Address 10.*\n permitrootlogin yes\n", subject=True
     ),
@@ -145,6 +148,14 @@ GOOD: Mapping[str, tuple[str, Callable[[Machine], Any]]] = {
     "sshd-match-that-closes": (
         "ST-SEC-007",
         lambda m: m.append(MAIN, "Match User x\nPermitRootLogin no\n"),
+    ),
+    "sshd-match-all": (
+        "ST-SEC-007",
+        all_of(
+            lambda m: m.write(MAIN, "PasswordAuthentication yes\nPermitRootLogin yes\n"),
+            lambda m: m.append(MAIN, "KbdInteractiveAuthentication no\nMatch all\n"),
+            lambda m: m.append(MAIN, "PasswordAuthentication no\nPermitRootLogin no\n"),
+        ),
     ),
     "ssh-settled-before": (
         "ST-SEC-006",

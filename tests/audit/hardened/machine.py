@@ -369,6 +369,7 @@ def hardened(base: Path) -> Machine:
         "/etc/ssh/ssh_config": "Host *\n    StrictHostKeyChecking yes\n",
         "/etc/nccl.conf": "NCCL_DEBUG=WARN\n",
         "/usr/bin/true": "",
+        "/proc/sys/kernel/random/boot_id": "7e3c1a54-0000-4000-8000-000000000001\n",
         "/etc/machine-id": "0123456789abcdef0123456789abcdef\n",
         "/etc/hosts": "127.0.0.1 localhost\n10.0.0.1 gpu-0 # first\n",
         "/etc/ssh/ssh_host_ed25519_key.pub": "ssh-ed25519 AAAA root@a\n",

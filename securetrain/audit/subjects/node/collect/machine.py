@@ -14,7 +14,7 @@ import socket
 from contextlib import suppress
 from typing import Final
 
-from securetrain.audit.subjects.node.collect.host import Host, reading
+from securetrain.audit.subjects.node.collect.host import HiddenError, Host, reading
 from securetrain.audit.subjects.node.collect.network.rtnetlink import parse_links
 from securetrain.audit.subjects.node.facts.machine import (
     HardwareAddress,
@@ -35,7 +35,20 @@ def machine(host: Host) -> Machine:
         machine_id=reading(lambda: _machine_id(host)),
         host_keys=reading(lambda: _host_keys(host)),
         addresses=reading(lambda: _addresses(host)),
+        boot_id=reading(lambda: boot_id(host)),
     )
+
+
+def boot_id(host: Host) -> str:
+    """The number of this boot.
+
+    Raises:
+        HiddenError: when the kernel does not say, as every Linux does.
+    """
+    try:
+        return host.text("/proc/sys/kernel/random/boot_id", 64).strip()
+    except FileNotFoundError as error:
+        raise HiddenError("the kernel's boot_id does not show") from error
 
 
 def _machine_id(host: Host) -> str:

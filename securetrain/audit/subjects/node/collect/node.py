@@ -161,6 +161,6 @@ def _home() -> Path | None:
 
 def _boot_id(host: Host) -> str:
     try:
-        return host.text("/proc/sys/kernel/random/boot_id", 64).strip()
+        return machine.boot_id(host)
     except (OSError, TooMuchError, HiddenError):
         return ""

@@ -26,9 +26,7 @@ def packages(host: Host) -> dict[str, Package]:
     if not host.seen_packages:
         found: dict[str, str] = {}
         for dist in installed(host):
-            name, version = name_and_version(dist)
-            if name:
-                found.setdefault(name, version)
+            found.setdefault(*name_and_version(dist))
         host.seen_packages.update(sorted(found.items()))
     return {name: Package(version=version) for name, version in host.seen_packages.items()}
 
@@ -36,14 +34,18 @@ def packages(host: Host) -> dict[str, Package]:
 def name_and_version(dist: Distribution) -> tuple[str, str]:
     """The two headers, without the long description, which costs most of the time to parse.
 
+    Without metadata the name is the folder's, as Python finds it, and the version is empty.
+
     Raises:
         ValueError: when there is a distribution and nothing says which.
     """
-    text = dist.read_text("METADATA") or dist.read_text("PKG-INFO")
-    if not text:
-        raise ValueError(f"a distribution without metadata: {dist.locate_file('')}")
+    text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or ""
     head = HeaderParser().parsestr(text.partition("\n\n")[0])
-    return canonicalize_name(head["Name"] or ""), head["Version"] or ""
+    folder = Path(str(getattr(dist, "_path", ""))).stem
+    name = canonicalize_name(head["Name"] or folder.partition("-")[0])
+    if not name:
+        raise ValueError(f"a distribution without a name: {dist.locate_file('')}")
+    return name, head["Version"] or ""
 
 
 def entry_points(host: Host) -> tuple[EntryPoint, ...]:

@@ -26,6 +26,8 @@ class Machine(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A digest of it: machine-id(5) asks not to tell it."""
     host_keys: Reading[Annotated[tuple[HostKey, ...], MAY_BE_EMPTY]]
     addresses: Reading[Annotated[tuple[HardwareAddress, ...], MAY_BE_EMPTY]]
+    boot_id: Reading[str]
+    """Of the running kernel, which no other machine has at any time."""
 
 
 class Rendezvous(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -35,7 +35,8 @@ def no_advisory(view: View, args: MatchArgs) -> list[Judgement]:
     installed: Mapping[str, Package] = resolve(view, ("node", "packages"))
     found = []
     for name, package in installed.items():
-        if name not in advisories.by_package or name in args.besides:
+        is_about = name in advisories.by_package or not package.version
+        if not is_about or name in args.besides:
             continue
         if any(fnmatchcase(name, pattern) for pattern in args.packages):
             good, why = _judged(view, advisories, name, package.version, args.max_age_days)
@@ -47,6 +48,8 @@ def no_advisory(view: View, args: MatchArgs) -> list[Judgement]:
 def _judged(
     view: View, advisories: Advisories, name: str, version: str, max_age: int
 ) -> tuple[Truth, str]:
+    if not version:
+        return unknown(f"{name}: nothing says which version is installed"), ""
     try:
         matched = advisories.about(name, version)
     except InvalidVersion:

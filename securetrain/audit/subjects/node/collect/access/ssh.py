@@ -41,7 +41,8 @@ _OLD_NAMES: Final = {
     "challengeresponseauthentication": "kbdinteractiveauthentication",
     "skeyauthentication": "kbdinteractiveauthentication",
 }
-_FOR_ALL: Final = frozenset({"", "host *", "match all"})
+_MATCH_ALL: Final = "match all"
+_FOR_ALL: Final = frozenset({"", "host *", _MATCH_ALL})
 _MAX_DEPTH: Final = 16
 """The depth to which OpenSSH itself follows includes."""
 _MAX_FILES: Final = 256
@@ -207,18 +208,21 @@ def sshd(host: Host) -> SshdConfig:
             if absent and any(host.at(program).exists() for program in _SSHD):
                 outcome, reason = Outcome.ERROR, f"sshd is here and {main} is not"
             return SshdConfig(outcome=outcome, reason=reason, path=main)
-        first.setdefault((found.block, found.name), found)
+        key = "" if found.block == _MATCH_ALL else found.block, found.name
+        # a block for all stands over what is outside of blocks
+        if key not in first or (found.block == _MATCH_ALL and not first[key].block):
+            first[key] = found
     if len(first) > _MAX_OPTIONS:
         raise TooMuchError(f"{main} sets more than {_MAX_OPTIONS} options")
     options = tuple(
         SshdOption(
             name=one.name,
             value=one.value.lower(),
-            match=one.block.removeprefix("match "),
+            match=block.removeprefix("match "),
             path=one.path,
             line=one.line,
         )
-        for one in first.values()
+        for (block, _), one in first.items()
         if one.value
     )
     return SshdConfig(outcome=Outcome.OK, path=main, options=options)
