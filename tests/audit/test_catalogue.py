@@ -56,6 +56,8 @@ ALSO = {
     "nccl-comm-id-in-file": {"ST-FAB-021"},
     "advisories-old": {"ST-AUD-006", "ST-SEC-010", "ST-SEC-011"},
     "nccl-interface-unset": set(),
+    "pod-sys-nice": {"ST-K8S-040"},
+    "pod-user-unset": {"ST-K8S-040"},
     "nccl-interface-absent": {"ST-FAB-001", "ST-FAB-002"},
     "nccl-interface-excluded": {"ST-FAB-002"},
 } | {name: set(seen) for one in declared(FIXTURES) for name, seen in one.also.items()}

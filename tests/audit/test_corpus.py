@@ -5,7 +5,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -49,6 +49,10 @@ class Found:
     reason: str = ""
 
 
+NEWER: Final = frozenset(f"ST-K8S-{number:03}" for number in range(31, 42))
+"""Checks that nobody asked about when the corpus was labelled: the Pod Security Standards whole."""
+
+
 def findings_in(folder: Path) -> list[Found]:
     clusters = {
         one.parent: collect_slurm(one.parent, now=NOW) for one in folder.rglob("slurm.conf")
@@ -62,6 +66,8 @@ def findings_in(folder: Path) -> list[Found]:
     result = audit(facts_of(bodies), CHECKS, BASELINE, NOW)
     found = []
     for one in result.of(State.FAIL, State.UNKNOWN):
+        if one.check in NEWER:
+            continue
         at = one.location
         whole = folders.get(one.asset, folder) / at.path if at else folder
         file = str(whole.relative_to(folder))

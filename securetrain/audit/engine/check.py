@@ -59,6 +59,7 @@ from securetrain.audit.engine.predicates import (
     placed,
     shown_values,
 )
+from securetrain.audit.subjects.kubernetes import standards as _pods  # noqa: F401 - registers
 from securetrain.audit.subjects.node import functions as _node  # noqa: F401 - registers
 from securetrain.audit.subjects.run import functions as _run  # noqa: F401 - registers
 from securetrain.audit.subjects.slurm import functions as _slurm  # noqa: F401 - registers

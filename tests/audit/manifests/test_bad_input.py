@@ -13,6 +13,7 @@ import yaml
 from securetrain.audit.documents.facts import Outcome
 from securetrain.audit.subjects.kubernetes.collect import collect as collecting
 from securetrain.audit.subjects.kubernetes.collect.parser import files, objects, tree
+from tests.audit.manifests.worlds import said
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c}]\n"
 LIMIT_MIB = 200
@@ -132,7 +133,7 @@ def test_types_that_nobody_expects_break_nothing(read):
         " volumes: {a: b}, securityContext: [1]}\n"
     )
     first = found.workloads[0].pods[0].containers[0]
-    assert first.privileged.outcome is Outcome.ERROR
+    assert said(first, "privileged").outcome is Outcome.ERROR
     assert first.image.outcome is Outcome.ERROR
 
 
@@ -181,7 +182,7 @@ def test_a_list_of_too_many_values_is_read_one_object_after_the_other(read, monk
     found = read(listed(30))
     assert found.problems == {}
     assert found.by_file == whole.by_file
-    assert [one.pods[0].host_pid.at.line for one in found.workloads][:2] == [7, 15]
+    assert [said(one.pods[0], "hostPID").at.line for one in found.workloads][:2] == [7, 15]
 
 
 def test_a_file_that_is_a_list_is_never_whole_in_memory(read, monkeypatch):

@@ -19,6 +19,7 @@ from securetrain.audit.subjects.kubernetes.collect.rendering import confined, to
 from securetrain.audit.subjects.kubernetes.collect.rendering.render import Renderer
 from securetrain.audit.subjects.kubernetes.facts.cluster import ClusterFacts
 from securetrain.audit.subjects.kubernetes.facts.workload import WorkloadFacts
+from tests.audit.manifests.worlds import said
 from tests.waiting import in_time
 
 TEMPLATE = """\
@@ -127,13 +128,13 @@ def test_a_chart_is_rendered_and_its_values_stand_where_the_template_has_them(ch
     side, trainer = pod.containers
     assert problems == {}
     assert job.rendered.value is True
-    assert pod.host_network.value is True
-    assert trainer.privileged.value is True
+    assert said(pod, "hostNetwork").value == "true"
+    assert said(trainer, "privileged").value == "true"
     assert trainer.image.value == "pytorch:2.9"
     assert trainer.image.at.path == str(chart / "templates/job.yaml")
     # The image has a line; what toYaml inserted stands where the block around it begins.
-    assert lines(job.name, pod.host_network, side.image) == [5, 9, 13]
-    assert lines(trainer.image, trainer.privileged) == [16, 17]
+    assert lines(job.name, said(pod, "hostNetwork"), side.image) == [5, 9, 13]
+    assert lines(trainer.image, said(trainer, "privileged")) == [16, 17]
 
 
 def test_without_helm_its_templates_are_not_known_and_helm_is_named(chart, render, tmp_path):
@@ -339,8 +340,11 @@ def test_an_overlay_is_put_together_and_each_value_stands_where_it_was_set(overl
     (pod,) = one.pods
     (trainer,) = pod.containers
     assert problems == {}
-    assert trainer.privileged.value is False
-    assert (trainer.privileged.at.path, trainer.privileged.at.line) == (
+    assert said(trainer, "privileged").value in {None, "false"}
+    assert (
+        said(trainer, "privileged").at.path,
+        said(trainer, "privileged").at.line,
+    ) == (
         str(overlay / "prod/shm.yaml"),
         10,
     )
@@ -348,9 +352,13 @@ def test_an_overlay_is_put_together_and_each_value_stands_where_it_was_set(overl
         str(overlay / "base/deployment.yaml"),
         10,
     )
-    assert pod.host_network.at.path == str(overlay / "prod/shm.yaml")
-    assert (pod.host_pid.value, pod.host_pid.at.path, pod.host_pid.at.line) == (
-        True,
+    assert said(pod, "hostNetwork").at.path == str(overlay / "prod/shm.yaml")
+    assert (
+        said(pod, "hostPID").value,
+        said(pod, "hostPID").at.path,
+        said(pod, "hostPID").at.line,
+    ) == (
+        "true",
         str(overlay / "prod/kustomization.yaml"),
         8,
     )

@@ -5,6 +5,7 @@
 import pytest
 
 from securetrain.audit.documents.facts import Outcome
+from tests.audit.manifests.worlds import said
 
 CHART = """\
 {{- if .Values.enabled }}
@@ -60,12 +61,11 @@ def opened(reading, name):
 
 def test_what_the_template_leaves_alone_is_known(chart):
     (pod,) = chart.pods
-    assert pod.host_ipc.value is True
-    assert pod.host_ipc.at.line == 11
+    assert said(pod, "hostIPC").value == "true"
+    assert said(pod, "hostIPC").at.line == 11
     (trainer,) = pod.containers
-    assert trainer.privileged.value is True
-    assert trainer.privileged.at.line == 20
-    assert trainer.registry.value == "nvcr.io"
+    assert said(trainer, "privileged").value == "true"
+    assert said(trainer, "privileged").at.line == 20
     shm = pod.volumes[-1]
     assert shm.host_path.value == "/dev/shm"
     assert shm.host_path.at.line == 38
@@ -74,12 +74,11 @@ def test_what_the_template_leaves_alone_is_known(chart):
 def test_what_it_decides_is_open_and_names_the_variable(chart):
     (pod,) = chart.pods
     (trainer,) = pod.containers
-    assert opened(pod.host_network, ".Values.hostNetwork")
-    assert opened(pod.host_pid, ".Values.hostPID")
-    assert opened(trainer.tag, ".Values.tag")
+    assert opened(said(pod, "hostNetwork"), ".Values.hostNetwork")
+    assert opened(said(pod, "hostPID"), ".Values.hostPID")
     assert opened(trainer.digest, ".Values.tag")
-    assert opened(trainer.run_as_non_root, ".Values.securityContext")
-    assert opened(trainer.run_as_user, ".Values.securityContext")
+    assert opened(said(trainer, "runAsNonRoot"), ".Values.securityContext")
+    assert opened(said(trainer, "runAsUser"), ".Values.securityContext")
     assert opened(trainer.secrets[0].kind, ".Values.token")
     assert any(opened(one.name, ".Values.env") for one in trainer.env)
     assert any(opened(one.name, "") for one in pod.volumes)
@@ -93,8 +92,8 @@ def test_a_condition_around_the_whole_opens_nothing(container):
         "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n{% if x %}\n  - name: a\n    image: b\n"
     )
     made = container(text + "    securityContext: {privileged: true}\n{% endif %}\n")
-    assert made.privileged.value is True
-    assert made.privileged.at.line == 8
+    assert said(made, "privileged").value == "true"
+    assert said(made, "privileged").at.line == 8
 
 
 def test_other_branches_of_a_condition_are_no_duplicates(read):
@@ -103,7 +102,7 @@ def test_other_branches_of_a_condition_are_no_duplicates(read):
         "  hostNetwork: false\n{{ end }}\n  containers: [{name: c}]\n"
     )
     found = read(text)
-    assert found.workloads[0].pods[0].host_network.outcome is Outcome.TEMPLATED
+    assert said(found.workloads[0].pods[0], "hostNetwork").outcome is Outcome.TEMPLATED
     assert [one.outcome for one in found.problems.values()] == [Outcome.TEMPLATED]
 
 
@@ -122,9 +121,9 @@ def test_other_branches_of_a_condition_are_no_duplicates(read):
 def test_every_language_of_templates_opens_a_value(read, value, name):
     text = f"apiVersion: v1\nkind: Pod\nspec:\n  hostPID: {value}\n  hostIPC: true\n"
     pod = read(text + "  containers: [{name: c}]\n").workloads[0].pods[0]
-    assert opened(pod.host_pid, name)
-    assert pod.host_ipc.value is True
-    assert pod.host_ipc.at.line == 5
+    assert opened(said(pod, "hostPID"), name)
+    assert said(pod, "hostIPC").value == "true"
+    assert said(pod, "hostIPC").at.line == 5
 
 
 @pytest.mark.parametrize(
@@ -140,8 +139,8 @@ def test_every_language_of_templates_opens_a_value(read, value, name):
 def test_a_block_that_is_inserted_opens_what_the_mapping_lacks(container, block):
     text = "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - name: c\n    securityContext:\n"
     made = container(text + block + "    image: x\n")
-    assert made.privileged.outcome is not Outcome.OK
-    assert made.run_as_non_root.outcome is not Outcome.OK
+    assert said(made, "privileged").outcome is not Outcome.OK
+    assert said(made, "runAsNonRoot").outcome is not Outcome.OK
     assert made.image.value == "x"
 
 
@@ -151,17 +150,17 @@ def test_a_block_whose_place_cannot_be_told_opens_everything_that_is_not_set(rea
         "    image: x\n     {{ .Values.block }}\n  hostIPC: false\n"
     )
     pod = read(text).workloads[0].pods[0]
-    assert pod.host_pid.value is True
-    assert pod.host_network.outcome is not Outcome.OK
-    assert pod.containers[0].privileged.outcome is not Outcome.OK
+    assert said(pod, "hostPID").value == "true"
+    assert said(pod, "hostNetwork").outcome is not Outcome.OK
+    assert said(pod.containers[0], "privileged").outcome is not Outcome.OK
 
 
 def test_variables_of_a_shell_are_open_in_its_here_documents_alone(read):
     body = "apiVersion: v1\nkind: Pod\nspec:\n  hostPID: $(pid)\n  containers: [{name: c}]\n"
     (one,) = read(f"cat <<EOF\n{body}EOF\n", "a.sh").workloads
-    assert one.pods[0].host_pid.outcome is Outcome.TEMPLATED
+    assert said(one.pods[0], "hostPID").outcome is Outcome.TEMPLATED
     (one,) = read(f"cat <<'EOF'\n{body}EOF\n", "a.sh").workloads
-    assert one.pods[0].host_pid.outcome is Outcome.ERROR
+    assert said(one.pods[0], "hostPID").outcome is Outcome.ERROR
 
 
 def test_a_template_is_a_problem_even_where_all_of_it_was_read(read):
@@ -177,4 +176,4 @@ def test_a_brace_behind_an_expression_belongs_to_yaml(read, written):
     containers = f"[{{name: c, securityContext: {written}}}]"
     text = f"kind: Pod\napiVersion: v1\nspec: {{containers: {containers}}}\n"
     (pod,) = read(text).workloads[0].pods
-    assert pod.containers[0].privileged.outcome is Outcome.TEMPLATED
+    assert said(pod.containers[0], "privileged").outcome is Outcome.TEMPLATED

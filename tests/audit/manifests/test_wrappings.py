@@ -6,13 +6,10 @@ import msgspec
 import pytest
 
 from securetrain.audit.subjects.kubernetes.collect.parser.values import is_known
+from tests.audit.manifests.worlds import said
 from tests.audit.manifests.wrappings import JOB, WRAPPINGS
 
-FIELDS = {
-    "host_network": "hostNetwork: true",
-    "host_ipc": "hostIPC: true",
-    "host_pid": "hostPID: true",
-}
+FIELDS = ("hostNetwork", "hostIPC", "hostPID")
 
 
 def bare(value):
@@ -39,16 +36,15 @@ def test_every_value_stands_at_its_line(read, name):
 
     (pod,) = workload.pods
     (trainer,) = pod.containers
-    for field, text in FIELDS.items():
-        reading = getattr(pod, field)
-        assert reading.value is True
-        at(reading.at, text)
-    assert trainer.privileged.value is True
-    at(trainer.privileged.at, "privileged: true")
-    assert trainer.run_as_user.value == 0
-    at(trainer.run_as_user.at, "runAsUser: 0")
-    assert [one.name.value for one in trainer.added] == ["SYS_ADMIN"]
-    at(trainer.added[0].at, "add: [SYS_ADMIN]")
+    for field in FIELDS:
+        assert said(pod, field).value == "true"
+        at(said(pod, field).at, f"{field}: true")
+    assert said(trainer, "privileged").value == "true"
+    at(said(trainer, "privileged").at, "privileged: true")
+    assert said(trainer, "runAsUser").value == "0"
+    at(said(trainer, "runAsUser").at, "runAsUser: 0")
+    assert said(trainer, "capabilities.add[*]").value == "SYS_ADMIN"
+    at(said(trainer, "capabilities.add[*]").at, "add: [SYS_ADMIN]")
     at(trainer.image.at, "image: example.com/train:1")
     at(trainer.at, "- name: trainer")
     (secret,) = trainer.secrets
@@ -62,7 +58,7 @@ def test_every_value_stands_at_its_line(read, name):
     at(trainer.mounts[0].path.at, "mountPath: /sock")
     assert trainer.mounts[0].host_path.value == "/var/run/docker.sock"
     # not set: the block that lacks it
-    at(trainer.run_as_non_root.at, "securityContext:")
+    at(said(trainer, "runAsNonRoot").at, "securityContext:")
 
 
 @pytest.mark.parametrize("name", WRAPPINGS)
@@ -114,5 +110,5 @@ def test_nothing_beside_a_pod_hides_one(read):
         "  template:\n    spec:\n      hostPID: true\n      containers: [{name: b}]\n"
     )
     (workload,) = read(text).workloads
-    assert [pod.host_pid.value for pod in workload.pods] == [False, True]
+    assert [said(pod, "hostPID").value for pod in workload.pods] == [None, "true"]
     assert [one.name for one in workload.pods[0].containers] == ["a", "#2"]

@@ -39,16 +39,24 @@ class Pair(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return self.name.value or ""
 
 
-class Capability(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A capability of ``securityContext.capabilities``."""
+class Setting(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A field that the Pod Security Standards restrict, of a pod or of one container.
 
-    name: Reading[str]
-    """In capitals and without ``CAP_``, as in ``SYS_ADMIN``; ``ALL`` for all."""
+    One that stands nowhere is here where it has to be set (``absent``, at the block that lacks it);
+    one that a template may set, or an operator, is in the setting of the mapping above it.
+    """
+
+    field: str
+    """The way to it, as in ``securityContext.capabilities.add[*]``, an annotation's name, or empty
+    for whatever does not stand there."""
+    text: Reading[str]
+    """A capability is in capitals and without ``CAP_``; a profile is ``User`` for a process that is
+    held as any of its user's."""
 
     @property
     def label(self) -> str:
-        """Its name."""
-        return self.name.value or ""
+        """Its field."""
+        return self.field
 
 
 class Source(StrEnum):
@@ -115,24 +123,18 @@ class SecretLiteral(Place, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Mount(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A volume's mount in one container, with what the volume says."""
+    """A volume's mount in a container."""
 
-    container: str
-    """The container's name."""
     path: Reading[str]
     """In the container: absolute, without ``..``, ``//`` and a slash at the end."""
-    volume: Reading[str]
-    """The volume's name."""
-    kind: Reading[str]
-    """The volume's kind (`Volume.kind`); ``error`` when the pod has no volume of that name."""
     host_path: Reading[str]
-    """The host's path that is seen there, subPath included; ``absent`` for other kinds."""
-    read_only: Reading[bool]
+    """The host's path that is seen there, subPath included; ``absent`` for other kinds, and
+    ``error`` when the pod has no volume of that name."""
 
     @property
     def label(self) -> str:
-        """The path in the container, and the container."""
-        return f"{self.path.value or ''}@{self.container}"
+        """The path in the container."""
+        return self.path.value or ""
 
 
 class Volume(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -150,10 +152,6 @@ class Volume(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``absent`` for other kinds."""
     size_limit: Reading[str]
     """Of an emptyDir, as written; ``absent`` when there is none, and for other kinds."""
-    server: Reading[str]
-    """Of nfs: the server; ``absent`` for other kinds."""
-    mounts: Annotated[tuple[Mount, ...], MAY_BE_EMPTY]
-    """The places where containers of the pod mount it."""
 
     @property
     def label(self) -> str:
@@ -176,22 +174,6 @@ class Port(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return str(self.number.value or "")
 
 
-class Resource(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A resource that a container asks for: of ``limits`` and ``requests`` together, limits first.
-
-    A claim (DRA) is one with the name ``claim:NAME``.
-    """
-
-    name: Reading[str]
-    amount: Reading[str]
-    """As written; ``absent`` for a claim."""
-
-    @property
-    def label(self) -> str:
-        """Its name."""
-        return self.name.value or ""
-
-
 class Role(StrEnum):
     """The list of the pod that a container stands in."""
 
@@ -208,26 +190,12 @@ class Container(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     role: Role
     image: Reading[str]
     """As written; ``absent`` when there is none (an operator or a default will set it)."""
-    registry: Reading[str]
-    """The registry's host, ``docker.io`` when the image names none; in small letters."""
     repository: Reading[str]
     """Registry and path, without tag and digest: ``docker.io/library/python``."""
-    tag: Reading[str]
-    """``absent`` when the image has none."""
     digest: Reading[str]
     """``sha256:...``; ``absent`` when the image has none."""
-    privileged: Reading[bool]
-    allow_privilege_escalation: Reading[bool]
-    """True by default; True too for a privileged container and one with SYS_ADMIN."""
-    run_as_user: Reading[int]
-    """``absent`` when neither container nor pod set it (the image decides)."""
-    run_as_non_root: Reading[bool]
-    """Of the container, else of the pod, else False."""
-    seccomp: Reading[str]
-    """The profile's type: ``RuntimeDefault``, ``Localhost``, ``Unconfined`` (the default; a
-    privileged container always is); ``User`` for a process that is held as any of its user's."""
-    added: Annotated[tuple[Capability, ...], MAY_BE_EMPTY]
-    dropped: Annotated[tuple[Capability, ...], MAY_BE_EMPTY]
+    settings: Annotated[tuple[Setting, ...], MAY_BE_EMPTY]
+    """What the pod passes on is the pod's."""
     env: Annotated[tuple[Variable, ...], MAY_BE_EMPTY]
     visible_devices: Reading[str]
     """NVIDIA_VISIBLE_DEVICES of `env`; ``absent`` when it is not set."""
@@ -235,7 +203,6 @@ class Container(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Secrets that stand in the file, in environment and arguments."""
     mounts: Annotated[tuple[Mount, ...], MAY_BE_EMPTY]
     ports: Annotated[tuple[Port, ...], MAY_BE_EMPTY]
-    resources: Annotated[tuple[Resource, ...], MAY_BE_EMPTY]
     claims_gpu: Reading[bool]
     """Whether it asks for a GPU: a limit or request of ``nvidia.com/...``, ``amd.com/gpu``,
     ``gpu.intel.com/...``, or a claim."""
@@ -316,10 +283,7 @@ class Pod(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pointer: str
     """The path of its spec in the object, as in ``/spec/template/spec``."""
     labels: Annotated[tuple[Pair, ...], MAY_BE_EMPTY]
-    host_network: Reading[bool]
-    host_ipc: Reading[bool]
-    host_pid: Reading[bool]
-    share_process_namespace: Reading[bool]
+    settings: Annotated[tuple[Setting, ...], MAY_BE_EMPTY]
     runtime_class: Reading[str]
     """``absent`` when it has none."""
     node_labels: Annotated[tuple[NodeLabel, ...], MAY_BE_EMPTY]
@@ -343,8 +307,6 @@ class Ray(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``token`` or ``disabled``, of ``authOptions.mode``, else of RAY_AUTH_MODE (or
     RAY_AUTH_TOKEN with a value) of the head; ``disabled`` when neither is there, ``absent`` for a
     RayJob or RayService that selects a cluster by ``clusterSelector``."""
-    tls: Reading[bool]
-    """RAY_USE_TLS of the head; False when it is not set."""
 
 
 class Runtime(StrEnum):
@@ -368,8 +330,6 @@ class Workload(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``absent`` when it has none."""
     group: str
     """The group of the API version, as in ``kubeflow.org``; empty for the core's."""
-    known: bool
-    """Whether kind and group are ones whose pods are known to be found (`collect/manifests`)."""
     name: Reading[str]
     """``absent`` when it has none (or generateName, which is then in the reason)."""
     namespace: Reading[str]

@@ -39,6 +39,7 @@ _BACKENDS: Final = frozenset(
 )
 _CLOSED: Final = frozenset({"ClusterIP", "ExternalName"})
 _MAX_REACHED: Final = 50
+_OF_NODE: Final = ("hostNetwork", "true")
 
 _WORST: Final = ("notebook", "dashboard", "rendezvous", "training", "other")
 _PORTS: Final[Mapping[str, str]] = {
@@ -333,7 +334,7 @@ def _by_pattern(
 
 def _host_ports(targets: Sequence[Target]) -> Iterator[Entrance]:
     for target in targets:
-        if target.pod.host_network.value:
+        if any((one.field, one.text.value) == _OF_NODE for one in target.pod.settings):
             continue  # that is what the check of the host's network is about
         for container in target.pod.containers:
             yield from _of_container(target, container)

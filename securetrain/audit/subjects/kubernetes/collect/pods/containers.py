@@ -3,7 +3,7 @@
 """One container as a record: its own settings, what the pod passes on, and Kubernetes' defaults."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -19,26 +19,22 @@ from securetrain.audit.subjects.kubernetes.collect.parser.templates import MARKE
 from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
 from securetrain.audit.subjects.kubernetes.collect.parser.values import (
     NOT_SET,
-    NotOfTypeError,
     Scope,
     absent,
-    as_bool,
-    as_int,
-    as_text,
     failed,
     is_known,
     ok,
     opened,
 )
+from securetrain.audit.subjects.kubernetes.collect.pods.settings import settings
 from securetrain.audit.subjects.kubernetes.collect.pods.volumes import Volumes, mounts_of
 from securetrain.audit.subjects.kubernetes.facts.workload import (
-    Capability,
     Container,
     Port,
-    Resource,
     Role,
     SecretKind,
     SecretLiteral,
+    Setting,
     Source,
     Variable,
 )
@@ -49,10 +45,12 @@ MAX_VALUE: Final = 1024
 """Characters of an environment variable's value that are kept."""
 _MAX_ELEMENTS: Final = 500
 _DIGEST: Final = re.compile(r"@(sha256:[0-9a-fA-F]{64}|[a-z0-9]+:[0-9a-fA-F]{32,})\Z")
-_GPU: Final = re.compile(
-    r"nvidia\.com/(?!.*rdma)|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/|aws\.amazon\.com/neuron|google\.com/tpu"
+_CLAIM: Final = "claim:"
+_GPU: Final = (
+    r"claim:|nvidia\.com/(?!.*rdma)|amd\.com/gpu|gpu\.intel\.com/|habana\.ai/|"
+    r"aws\.amazon\.com/neuron|google\.com/tpu"
 )
-_RDMA: Final = re.compile(r"rdma|/roce|/infiniband|/ib\b|/efa\b|/hca", re.IGNORECASE)
+_RDMA: Final = r"(?i)claim:|rdma|/roce|/infiniband|/ib\b|/efa\b|/hca"
 _FROM: Final = {
     "secretKeyRef": Source.SECRET,
     "configMapKeyRef": Source.CONFIG_MAP,
@@ -67,8 +65,7 @@ class InPod:
     """The part of a container that its pod decides."""
 
     scope: Scope
-    security: Node | None
-    """The pod's securityContext."""
+    settings: tuple[Setting, ...]
     volumes: Volumes
     left_to: str = ""
     """Why what is not set here may be set all the same."""
@@ -78,36 +75,23 @@ def container(pod: InPod, item: Node, role: Role, name: str) -> Container:
     """The record of one container, of any of the pod's lists."""
     at = pod.scope.source.at(item)
     own = pod.scope.of(item)
-    security = own.child(item, "securityContext")
-    settings = _Settings(own, pod, security, own.source.at(security) if security else at)
     env = tuple(_variables(own, item))
     resources = tuple(_resources(own, item))
     image = own.string(item, "image")
-    registry, repository, tag, digest = _image(own, item, image)
-    added = tuple(_capabilities(own, security, "add"))
-    privileged = settings.one("privileged", as_bool, default=False)
+    repository, digest = _image(own, item, image)
     return Container(
         at=at,
         name=name,
         role=role,
         image=image if len(image.value or "") <= MAX_VALUE else failed("too long", image.at),
-        registry=registry,
         repository=repository,
-        tag=tag,
         digest=digest,
-        privileged=privileged,
-        allow_privilege_escalation=_escalation(settings, privileged, added),
-        run_as_user=settings.inherited("runAsUser", as_int),
-        run_as_non_root=settings.inherited("runAsNonRoot", as_bool, default=False),
-        seccomp=settings.seccomp(privileged),
-        added=added,
-        dropped=tuple(_capabilities(own, security, "drop")),
+        settings=settings(own, item, "container", pod.left_to, pod.settings),
         env=env,
         visible_devices=_visible(env, at),
         secrets=tuple(_distinct(_secrets(own, item)))[:_MAX_ELEMENTS],
-        mounts=tuple(mounts_of(own, item, name, pod.volumes))[:_MAX_ELEMENTS],
+        mounts=tuple(mounts_of(own, item, pod.volumes))[:_MAX_ELEMENTS],
         ports=tuple(_ports(own, item)),
-        resources=resources,
         claims_gpu=_claims(resources, _GPU, at),
         claims_rdma=_claims(resources, _RDMA, at),
     )
@@ -124,153 +108,42 @@ def open_container(at: Location, role: Role, name: str, reason: str) -> Containe
         name=name,
         role=role,
         image=text(),
-        registry=text(),
         repository=text(),
-        tag=text(),
         digest=text(),
-        privileged=opened(reason, at),
-        allow_privilege_escalation=opened(reason, at),
-        run_as_user=opened(reason, at),
-        run_as_non_root=opened(reason, at),
-        seccomp=text(),
-        added=(Capability(at=at, name=text()),),
-        dropped=(),
+        settings=(Setting(at=at, field="", text=text()),),
         env=(Variable(at=at, name=text(), source=opened(reason, at), text=text()),),
         visible_devices=text(),
         secrets=(SecretLiteral(at=at, name=name, kind=opened(reason, at), length=0, where="env"),),
         mounts=(),
         ports=(),
-        resources=(),
         claims_gpu=opened(reason, at),
         claims_rdma=opened(reason, at),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    """Settings of a container's securityContext, and of the pod's where these pass on."""
-
-    own: Scope
-    pod: InPod
-    security: Node | None
-    lacks: Location
-    """The place that lacks what is not set."""
-
-    def one(self, key: str, convert: Callable[[Node], T], default: T | None = None) -> Reading[T]:
-        """A setting that only a container has."""
-        return self._or_left(
-            self.own.read(self.security, key, convert, default=default, lacks=self._lacks(key))
-        )
-
-    def inherited(
-        self, key: str, convert: Callable[[Node], T], default: T | None = None
-    ) -> Reading[T]:
-        """A setting that the pod passes on."""
-        reading = self.own.read(self.security, key, convert, lacks=self._lacks(key))
-        if reading.outcome is not Outcome.ABSENT:
-            return reading
-        passed = self.pod.scope.read(self.pod.security, key, convert)
-        if passed.outcome is not Outcome.ABSENT:
-            return passed
-        if default is None:
-            return self._or_left(absent(self.lacks))
-        return self._or_left(ok(default, self.lacks, NOT_SET))
-
-    def seccomp(self, privileged: Reading[bool]) -> Reading[str]:
-        """The type of the profile."""
-        if privileged.value:
-            return ok("Unconfined", privileged.at, "a privileged container has none")
-        for scope, parent in (
-            (self.own, self.security),
-            (self.pod.scope, self.pod.security),
-        ):
-            profile = scope.child(parent, "seccompProfile")
-            if profile is not None:
-                reading = scope.string(profile, "type")
-                if reading.outcome is not Outcome.ABSENT:
-                    return reading
-        return self._or_left(ok("Unconfined", self.lacks, NOT_SET))
-
-    def _lacks(self, key: str) -> Location | None:
-        """The place that lacks a key; None when it stands there."""
-        has = self.security is not None and (self.security.entries or {}).get(key) is not None
-        return None if has else self.lacks
-
-    def _or_left(self, reading: Reading[T]) -> Reading[T]:
-        if not self.pod.left_to or reading.reason != NOT_SET:
-            return reading
-        return failed(self.pod.left_to, reading.at)
-
-
-def _escalation(
-    settings: _Settings, privileged: Reading[bool], added: tuple[Capability, ...]
-) -> Reading[bool]:
-    reading = settings.one("allowPrivilegeEscalation", as_bool, default=True)
-    if privileged.value:
-        return ok(True, privileged.at, "a privileged container may always")
-    admin = next((one for one in added if one.name.value in {"SYS_ADMIN", "ALL"}), None)
-    return (
-        ok(True, admin.at, "SYS_ADMIN implies it") if admin and reading.value is False else reading
-    )
-
-
-def _capabilities(scope: Scope, security: Node | None, key: str) -> Iterator[Capability]:
-    block = scope.child(security, "capabilities")
-    if block is None:
-        return
-    for item, reason in scope.elements(block, key):
-        at = scope.source.at(item)
-        if reason:
-            yield Capability(at=at, name=opened(reason, at))
-        else:
-            yield Capability(at=at, name=scope.value(item, _as_capability))
-
-
-def _as_capability(node: Node) -> str:
-    if node.text is None:
-        raise NotOfTypeError("a word")
-    return node.text.upper().removeprefix("CAP_")[:60]
-
-
-def _image(
-    scope: Scope, item: Node, image: Reading[str]
-) -> tuple[Reading[str], Reading[str], Reading[str], Reading[str]]:
-    """Registry, repository, tag and digest; parts of a template that are known count as known."""
-    if not is_known(image):
-        text = _template_text(scope, item, "image")
-        if text is None:
-            same = Reading[str](outcome=image.outcome, reason=image.reason, at=image.at)
-            return same, same, same, same
-    else:
-        text = image.value or ""
-    at = image.at
-    rest: Reading[str] = Reading(outcome=image.outcome, reason=image.reason, at=at)
+def _image(scope: Scope, item: Node, image: Reading[str]) -> tuple[Reading[str], Reading[str]]:
+    """Repository and digest; parts of a template that are known count as known."""
+    rest: Reading[str] = Reading(outcome=image.outcome, reason=image.reason, at=image.at)
+    text = (image.value or "") if is_known(image) else _template_text(scope, item, "image")
+    if text is None:
+        return rest, rest
     found = _DIGEST.search(text)
-    digest: Reading[str] = ok(found[1], at) if found else absent(at)
+    digest: Reading[str] = ok(found[1], image.at) if found else absent(image.at)
     bare = text[: found.start()] if found else text
     head, _, last = bare.rpartition("/")
     word, colon, said = last.partition(":")
-    tag: Reading[str] = ok(said, at) if colon else absent(at)
     host, slash, _ = bare.partition("/")
     if not slash or not ("." in host or ":" in host or host == "localhost" or MARKER.search(host)):
         host = "docker.io"
-    registry: Reading[str] = ok(host.lower(), at)
     path = f"{head}/{word}" if head else word
     if host == "docker.io":
         path = path.removeprefix("docker.io/")
         path = f"docker.io/{path}" if "/" in path else f"docker.io/library/{path}"
-    repository: Reading[str] = ok(path, at)
-    if MARKER.search(text) or "$" in text:
-        opens = MARKER.search(said) or "$" in said if colon else MARKER.search(last)
-        if opens and not found:
-            digest = rest
-        if opens or (not colon and MARKER.search(text)):
-            tag = rest
-        if MARKER.search(host) or "$" in host or MARKER.match(text):
-            registry = rest
-        if MARKER.search(path) or "$" in path:
-            repository = rest
-    return registry, repository, tag, digest
+    repository: Reading[str] = ok(path, image.at)
+    if MARKER.search(path) or "$" in path:
+        repository = rest
+    opens = MARKER.search(said) or "$" in said if colon else MARKER.search(last)
+    return repository, rest if opens and not found else digest
 
 
 def _template_text(scope: Scope, item: Node, key: str) -> str | None:
@@ -426,44 +299,32 @@ def _ports(scope: Scope, item: Node) -> Iterator[Port]:
         )
 
 
-def _resources(scope: Scope, item: Node) -> Iterator[Resource]:
+def _resources(scope: Scope, item: Node) -> Iterator[Reading[str]]:
+    """Yield the names of what a container asks for, and what leaves them open."""
     block = scope.child(item, "resources")
     if block is None:
         return
-    at = scope.source.at(block)
     if reason := scope.opened(block):
-        yield Resource(at=at, name=opened(reason, at), amount=opened(reason, at))
+        yield opened(reason, scope.source.at(block))
         return
-    seen: set[str] = set()
     for key in ("limits", "requests"):
         part = scope.child(block, key)
-        if part is None:
-            continue
-        place = scope.source.at(part)
-        if reason := scope.opened(part) or scope.rest(part):
-            yield Resource(at=place, name=opened(reason, place), amount=opened(reason, place))
-        for name, value in (part.entries or {}).items():
-            if name not in seen and len(seen) < _MAX_ELEMENTS and not MARKER.search(name):
-                seen.add(name)
-                read = scope.value(value, as_text)
-                spot = scope.source.at(value)
-                yield Resource(at=spot, name=ok(name[:120], spot), amount=read)
+        if part is not None and (reason := scope.opened(part) or scope.rest(part)):
+            yield opened(reason, scope.source.at(part))
+        for name, value in (part.entries or {} if part is not None else {}).items():
+            if not MARKER.search(name) and value.text != "0":
+                yield ok(name[:120], scope.source.at(value))
     for node, reason in scope.elements(block, "claims"):
         if node is not block:
             spot = scope.source.at(node)
-            said = node.get("name") if not reason and node.entries is not None else None
-            named: Reading[str] = ok(f"claim:{said.text}", spot) if said else opened(reason, spot)
-            yield Resource(at=spot, name=named, amount=absent(spot))
+            yield opened(reason, spot) if reason else ok(_CLAIM, spot)
 
 
-def _claims(
-    resources: tuple[Resource, ...], pattern: re.Pattern[str], at: Location
-) -> Reading[bool]:
+def _claims(resources: tuple[Reading[str], ...], pattern: str, at: Location) -> Reading[bool]:
     for one in resources:
-        name = one.name.value or ""
-        if name.startswith("claim:") or (pattern.search(name) and one.amount.value != "0"):
+        if one.value and re.search(pattern, one.value):
             return ok(True, one.at)
     for one in resources:
-        if not is_known(one.name):
-            return Reading(outcome=one.name.outcome, reason=one.name.reason, at=one.at)
+        if not is_known(one):
+            return Reading(outcome=one.outcome, reason=one.reason, at=one.at)
     return ok(False, at, NOT_SET)

@@ -22,7 +22,6 @@ from securetrain.audit.subjects.kubernetes.facts.workload import Mount, Volume
 
 _NO_KIND: Final = frozenset({"name"})
 _MAX_VOLUMES: Final = 500
-_LISTS: Final = ("containers", "initContainers", "ephemeralContainers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,89 +45,43 @@ def as_path(node: Node) -> str:
     return "/" + posixpath.normpath(text).lstrip("/")
 
 
-def volumes(scope: Scope, spec: Node, budget: int) -> Volumes:
-    """The volumes of a pod spec, with their mounts in at most `budget` containers of each list."""
-    bare: list[Volume] = []
+def volumes(scope: Scope, spec: Node) -> Volumes:
+    """The volumes of a pod spec."""
+    found: list[Volume] = []
     rest = ""
     for item, reason in scope.elements(spec, "volumes"):
-        if len(bare) >= _MAX_VOLUMES:
+        if len(found) >= _MAX_VOLUMES:
             break
         if reason or item.entries is None:
             rest = rest or reason
-            bare.append(_open(scope.source.at(item), reason or "it is no mapping"))
+            found.append(_open(scope.source.at(item), reason or "it is no mapping"))
         else:
-            bare.append(_volume(scope, item))
-    known = Volumes(tuple(bare), rest)
-    mounts: dict[str, list[Mount]] = {}
-    for key in _LISTS:
-        for number, (item, reason) in enumerate(scope.elements(spec, key), 1):
-            if reason or item.entries is None or number > budget:
-                continue
-            name = item.get("name")
-            label = name.text if name is not None and name.text else f"#{number}"
-            for mount in mounts_of(scope.of(item), item, label, known):
-                if mount.volume.value:
-                    mounts.setdefault(mount.volume.value, []).append(mount)
-    return Volumes(tuple(_with(one, mounts.get(one.name.value or "", [])) for one in bare), rest)
+            found.append(_volume(scope, item))
+    return Volumes(tuple(found), rest)
 
 
-def _with(volume: Volume, mounts: list[Mount]) -> Volume:
-    if not mounts:
-        return volume
-    return Volume(
-        at=volume.at,
-        name=volume.name,
-        kind=volume.kind,
-        host_path=volume.host_path,
-        medium=volume.medium,
-        size_limit=volume.size_limit,
-        server=volume.server,
-        mounts=tuple(mounts),
-    )
-
-
-def mounts_of(scope: Scope, item: Node, name: str, known: Volumes) -> Iterator[Mount]:
+def mounts_of(scope: Scope, item: Node, known: Volumes) -> Iterator[Mount]:
     """Yield the mounts of a container, and the devices of raw block volumes are none."""
     for node, reason in scope.elements(item, "volumeMounts"):
         at = scope.source.at(node)
         if reason or node.entries is None:
-            why = reason or "it is no mapping"
-            yield Mount(
-                at=at,
-                container=name,
-                path=opened(why, at),
-                volume=opened(why, at),
-                kind=opened(why, at),
-                host_path=opened(why, at),
-                read_only=opened(why, at),
-            )
+            why: Reading[str] = opened(reason or "it is no mapping", at)
+            yield Mount(at=at, path=why, host_path=why)
             continue
-        volume = scope.string(node, "name")
-        kind, host_path = _of_volume(scope, node, volume, known)
-        yield Mount(
-            at=at,
-            container=name,
-            path=scope.read(node, "mountPath", as_path),
-            volume=volume,
-            kind=kind,
-            host_path=host_path,
-            read_only=scope.boolean(node, "readOnly", default=False),
-        )
+        path = scope.read(node, "mountPath", as_path)
+        yield Mount(at=at, path=path, host_path=_host_path_of(scope, node, known))
 
 
-def _of_volume(
-    scope: Scope, node: Node, volume: Reading[str], known: Volumes
-) -> tuple[Reading[str], Reading[str]]:
+def _host_path_of(scope: Scope, node: Node, known: Volumes) -> Reading[str]:
     at = scope.source.at(node)
+    volume = scope.string(node, "name")
     if not is_known(volume):
-        why = Reading[str](outcome=volume.outcome, reason=volume.reason, at=volume.at)
-        return why, why
+        return Reading(outcome=volume.outcome, reason=volume.reason, at=volume.at)
     found = known.named(volume.value or "")
     if found is None:
         if known.rest or any(not is_known(one.name) for one in known.records):
-            return opened(known.rest or "a template", at), opened(known.rest or "a template", at)
-        reason = "the pod has no volume of this name"
-        return failed(reason, at), failed(reason, at)
+            return opened(known.rest or "a template", at)
+        return failed("the pod has no volume of this name", at)
     host_path = found.host_path
     below = node.get("subPath")
     if is_known(host_path) and below is not None:
@@ -136,7 +89,7 @@ def _of_volume(
         if is_known(sub):
             joined = posixpath.normpath(f"{host_path.value}/{sub.value}")
             host_path = ok("/" + joined.lstrip("/"), host_path.at)
-    return found.kind, host_path
+    return host_path
 
 
 def _open(at: Location, reason: str) -> Volume:
@@ -147,8 +100,6 @@ def _open(at: Location, reason: str) -> Volume:
         host_path=opened(reason, at),
         medium=opened(reason, at),
         size_limit=opened(reason, at),
-        server=opened(reason, at),
-        mounts=(),
     )
 
 
@@ -183,8 +134,6 @@ def _volume(scope: Scope, item: Node) -> Volume:
         host_path=_host_path(scope, item, kind, set_keys),
         medium=_field(scope, item, kind, ("emptyDir", "medium"), ""),
         size_limit=_field(scope, item, kind, ("emptyDir", "sizeLimit")),
-        server=_field(scope, item, kind, ("nfs", "server")),
-        mounts=(),
     )
 
 

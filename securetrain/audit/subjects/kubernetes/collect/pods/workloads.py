@@ -40,6 +40,7 @@ from securetrain.audit.subjects.kubernetes.collect.pods.pods import (
     PodSpec,
     pod_specs,
 )
+from securetrain.audit.subjects.kubernetes.collect.pods.settings import annotations, settings
 from securetrain.audit.subjects.kubernetes.collect.pods.volumes import volumes
 from securetrain.audit.subjects.kubernetes.facts.cluster import Entrance
 from securetrain.audit.subjects.kubernetes.facts.workload import (
@@ -64,15 +65,6 @@ MAX_NODE_LABELS: Final = 100
 MAX_CONTAINERS: Final = 200
 """Of one object, over all its pods."""
 RAY_KINDS: Final = frozenset({"RayCluster", "RayJob", "RayService", "RayCronJob"})
-KNOWN_GROUPS: Final = frozenset(
-    {
-        *("", "apps", "batch", "kubeflow.org", "trainer.kubeflow.org", "jobset.x-k8s.io", "ray.io"),
-        *("leaderworkerset.x-k8s.io", "batch.volcano.sh", "argoproj.io", "serving.knative.dev"),
-        *("sparkoperator.k8s.io", "slinky.slurm.net", "slurm.nebius.ai", "apps.kruise.io"),
-        *("serving.kserve.io", "kueue.x-k8s.io", "kubeflow.org/v2beta1", "run.ai", "mpi.kubeflow"),
-        *("grove.io", "nvidia.com", "workload.codeflare.dev", "train.kubedl.io", "kro.run"),
-    }
-)
 
 
 def workload(one: Object) -> Workload | None:
@@ -100,7 +92,6 @@ def workload(one: Object) -> Workload | None:
         kind=one.kind,
         api_version=scope.string(one.node, "apiVersion"),
         group=one.group,
-        known=one.group in KNOWN_GROUPS,
         name=name,
         namespace=scope.namespace(one.node),
         labels=pairs(scope, metadata, "labels"),
@@ -140,22 +131,15 @@ def _pod(one: Object, spec: PodSpec, budget: int) -> Pod:
     metadata = spec.metadata
     if metadata is None and one.kind == "Pod" and spec.pointer == "/spec":
         metadata = one.metadata
-    security = scope.child(node, "securityContext")
-    inside = InPod(scope, security, volumes(scope, node, budget), spec.left_to)
-
-    def switch(key: str) -> Reading[bool]:
-        return _or_left(scope.boolean(node, key, default=False), spec.left_to)
-
+    own = (*settings(scope, node, "pod", spec.left_to), *annotations(scope, metadata))
+    inside = InPod(scope, own, volumes(scope, node), spec.left_to)
     mounted = scope.boolean(node, "automountServiceAccountToken")
     return Pod(
         at=at,
         role=spec.role,
         pointer=one.source.template.restored(spec.pointer),
         labels=pairs(scope, metadata, "labels"),
-        host_network=switch("hostNetwork"),
-        host_ipc=switch("hostIPC"),
-        host_pid=switch("hostPID"),
-        share_process_namespace=switch("shareProcessNamespace"),
+        settings=own,
         runtime_class=scope.string(node, "runtimeClassName"),
         node_labels=tuple(node_labels(scope, node, spec.left_to))[:MAX_NODE_LABELS],
         account=Account(
@@ -198,9 +182,7 @@ def _containers(pod: InPod, spec: PodSpec) -> Iterator[Container]:
 def _composed(made: Container) -> Container:
     """The container, whose image the operator puts together of several keys."""
     why: Reading[str] = failed("the operator puts its name together", made.image.at)
-    return msgspec.structs.replace(
-        made, image=why, registry=why, repository=why, tag=why, digest=why
-    )
+    return msgspec.structs.replace(made, image=why, repository=why, digest=why)
 
 
 def with_own_names(found: Iterable[Named]) -> Iterator[Named]:
@@ -249,9 +231,7 @@ def _ray(one: Object, scope: Scope, pods: list[Pod]) -> Reading[Ray]:
     auth = said if said.outcome is not Outcome.ABSENT else _of_env(env, "RAY_AUTH_MODE")
     if auth.outcome is Outcome.ABSENT:
         auth = ok("disabled", place, NOT_SET)
-    tls = _of_env(env, "RAY_USE_TLS")
-    use = ok(False, place, NOT_SET) if tls.outcome is Outcome.ABSENT else _switch(tls)
-    return ok(Ray(at=place, auth=auth, tls=use), place)
+    return ok(Ray(at=place, auth=auth), place)
 
 
 def _ray_cluster(one: Object, scope: Scope) -> Node | None:
@@ -274,15 +254,7 @@ def _of_env(env: Sequence[Variable], name: str) -> Reading[str]:
             return variable.text
     for variable in env:
         if not is_known(variable.name):
-            return _unknown(variable.name)
+            return Reading(
+                outcome=variable.name.outcome, reason=variable.name.reason, at=variable.at
+            )
     return absent(None)
-
-
-def _unknown(reading: Reading[str]) -> Reading[str]:
-    return Reading(outcome=reading.outcome, reason=reading.reason, at=reading.at)
-
-
-def _switch(reading: Reading[str]) -> Reading[bool]:
-    if is_known(reading):
-        return ok((reading.value or "").lower() in {"1", "true"}, reading.at)
-    return Reading(outcome=reading.outcome, reason=reading.reason, at=reading.at)
