@@ -3,6 +3,7 @@
 from .documents.document import read_document as read_document
 from .documents.documents import Facts as Facts
 from .documents.documents import facts_of as facts_of
+from .documents.facts import End as End
 from .documents.nonces import NonceStore as NonceStore
 from .documents.pins import Pins as Pins
 from .documents.pins import mismatches as mismatches
@@ -15,6 +16,8 @@ from .documents.several import gather as gather
 from .engine.advisories import Advisories as Advisories
 from .engine.advisories import read_advisories as read_advisories
 from .engine.audit import audit as audit
+from .engine.audit import exit_code_of as exit_code_of
+from .engine.audit import out_of_reach as out_of_reach
 from .engine.audit import worst_states as worst_states
 from .engine.catalogue import load_checks as load_checks
 from .engine.check import Check as Check
@@ -26,7 +29,9 @@ from .engine.site_checks import scaffold as scaffold
 from .results.baseline import compare as compare
 from .results.baseline import read_baseline as read_baseline
 from .results.findings import AuditResult as AuditResult
+from .results.findings import Coverage as Coverage
 from .results.findings import Finding as Finding
+from .results.findings import LedgerRow as LedgerRow
 from .results.waivers import WaiverUse as WaiverUse
 from .results.waivers import read_waivers as read_waivers
 from .subjects.node.collect.named import named as named

@@ -7,7 +7,10 @@ Rules:
 1. ``host.preflight: off`` collects nothing, and the summary says that nothing was checked;
 2. otherwise the result goes to ``audit.json`` and to the ledger, whatever it is;
 3. ``warn`` says what failed and goes on; ``enforce`` refuses with ST-RUNT-003 when the audit's exit
-   code is not 0: a failure at or above ``host.fail_on``, or more unknown than ``host.max_unknown``.
+   code is not 0;
+4. a check that is unknown for no other reason than that only root may read its evidence is named as
+   a warning, here and in the ledger, so that an ordinary user can start; under ``enforcement:
+   require`` it refuses, as everything else that is unknown and heavy does.
 
 The environment that is judged is the one that the workers will get, after pinning. Under an overlay
 it names the job's own device, which is made later: it counts as an interface that is down.
@@ -27,13 +30,21 @@ from securetrain.audit import (
     NodeFacts,
     audit,
     collect_node,
+    exit_code_of,
     facts_of,
     load_checks,
+    out_of_reach,
 )
 from securetrain.core import ExitCode, RunDir
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.files import write_atomic
-from securetrain.core.vocabulary import NetworkProfile, PreflightMode, Severity, State
+from securetrain.core.vocabulary import (
+    EnforcementMode,
+    NetworkProfile,
+    PreflightMode,
+    Severity,
+    State,
+)
 from securetrain.ledger import Ledger, events
 from securetrain.network.environment import worker_environment
 from securetrain.policy.schema import Policy
@@ -46,6 +57,8 @@ class Preflight:
     mode: PreflightMode
     result: AuditResult | None
     """None when the policy asks for no preflight."""
+    out_of_reach: tuple[Finding, ...] = ()
+    """Unknown, for only root may read the evidence (rule 4)."""
 
     @property
     def sentence(self) -> str:
@@ -72,8 +85,17 @@ class Preflight:
             title = finding.title.rstrip(".")
             lines.setdefault(finding.check, f"{finding.check} {title}. {finding.remediation}")
         more = len(lines) - limit
-        shown = tuple(lines.values())[:limit]
-        return (*shown, f"{more} more checks failed: securetrain audit") if more > 0 else shown
+        shown = list(lines.values())[:limit]
+        if more > 0:
+            shown.append(f"{more} more checks failed: securetrain audit")
+        if names := self.unread:
+            shown.append(f"not known, for only root may read the evidence: {names}")
+        return tuple(shown)
+
+    @property
+    def unread(self) -> str:
+        """The checks whose evidence only root may read."""
+        return ", ".join(sorted({finding.check for finding in self.out_of_reach}))
 
 
 def loopback_environment(
@@ -110,14 +132,20 @@ def run_preflight(
     if mode is PreflightMode.OFF:
         ledger.write(events.PreflightSkipped(mode=mode.value))
         return Preflight(mode=mode, result=None)
-    facts = with_device(collect_node(environ, now=now), tunnel)
-    result = audit(facts_of([facts]), load_checks(), policy, now)
+    facts = facts_of([with_device(collect_node(environ, now=now), tunnel)])
+    checks = load_checks()
+    result = audit(facts, checks, policy, now)
     write_atomic(run.audit, result.to_json(), mode=0o600)
-    preflight = Preflight(mode=mode, result=result)
+    excused = out_of_reach(result, facts, checks)
+    preflight = Preflight(mode=mode, result=result, out_of_reach=tuple(excused))
+    may_start = policy.enforcement is EnforcementMode.REPORT and not exit_code_of(
+        result.findings, result.ledger, policy, result.problems, excused
+    )
     if result.exit_code == ExitCode.OK:
         ledger.write(_counted(events.PreflightPassed, result))
-    elif mode is PreflightMode.WARN:
-        ledger.write(_counted(events.PreflightWarned, result))
+    elif mode is PreflightMode.WARN or may_start:
+        warned = _counted(events.PreflightWarned, result)
+        ledger.write(msgspec.structs.replace(warned, only_root=preflight.unread))
     else:
         error = _refusal(preflight, run, policy.host.fail_on)
         ledger.write(events.PreflightRefused.of(error, result.about))
@@ -164,12 +192,16 @@ def _refusal(preflight: Preflight, run: RunDir, fail_on: Severity) -> RuntimeRef
     assert preflight.result is not None
     failures = list({f.check: f for f in preflight.failures(fail_on)}.values())
     unknown = preflight.result.counts.get(State.UNKNOWN, 0)
+    heavy = sorted(
+        {f.check for f in preflight.result.of(State.UNKNOWN) if f.severity_in_context >= fail_on}
+    )
+    names = f": {', '.join(heavy[:5])}{' and more' if len(heavy) > 5 else ''}" if heavy else ""
     named = "; ".join(f"{f.check} {f.title}" for f in failures[:3])
     more = f" and {len(failures) - 3} more" if len(failures) > 3 else ""
     what = (
         f"{len(failures)} checks failed ({named}{more})"
         if failures
-        else f"{unknown} checks are unknown for lack of evidence"
+        else f"{unknown} checks are unknown for lack of evidence{names}"
     )
     if preflight.result.problems:
         what = "; ".join(preflight.result.problems)

@@ -226,6 +226,15 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ] = ()
 
 
+class OutOfScope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Files that an audit leaves out for a while."""
+
+    glob: Annotated[str, _meta("their path, or its end; * crosses folders", "audit", min_length=1)]
+    reason: Annotated[str, _meta("why; shown in every report", "audit", min_length=10)]
+    owner: Annotated[str, _meta("who answers for it", "audit", min_length=1)]
+    end: Annotated[date, _meta("the last day; afterwards they count again", "audit")]
+
+
 class Audit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The audit of the cluster."""
 
@@ -233,6 +242,13 @@ class Audit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         int,
         _meta("the share of checks that must be answered, not unknown", "audit", ge=0, le=100),
     ] = 0
+    every_file: Annotated[
+        bool,
+        _meta("count each unread file of a known kind, whatever it could have answered", "audit"),
+    ] = False
+    out_of_scope: Annotated[
+        tuple[OutOfScope, ...], _meta("files that are left out, why and until when", "audit")
+    ] = ()
     params: Annotated[
         dict[str, dict[str, int | str | list[int | str]]],
         _meta("a check's own values, by check and param, within bounds that it declares", "audit"),

@@ -206,6 +206,8 @@ class Findings:
     """What was checked, whatever came out: files, and parts of the check that are no file."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
     """Rules that are no code of a refusal."""
+    unread: tuple[Located, ...] = ()
+    """What was not understood, and so not checked."""
     notices: tuple[str, ...] = ()
     """Why the whole cannot be relied on."""
     tests: tuple[Case, ...] | None = None

@@ -30,6 +30,7 @@ from securetrain.policy.load import load_policy, parse_yaml
 from securetrain.policy.schema import Policy
 from tests.audit.declared import added, declared, missing, missing_evidence
 from tests.audit.shelf import CHECK, Shelf, ShelfFacts, ok
+from tests.audit.shelf import read as read_entry
 
 FIXTURES = Path(__file__).parent / "fixtures"
 NOW = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
@@ -283,7 +284,8 @@ def shelf(sample_kind, now):
     def make(path="a", **fields):
         collected = Collected(at=now, hostname="h", collector="test")
         fields.setdefault("auth", ok("munge"))
-        return ShelfFacts(collected=collected, path=path, shelf=Shelf(**fields))
+        ledger = fields.pop("ledger", (read_entry(),))
+        return ShelfFacts(collected=collected, ledger=ledger, path=path, shelf=Shelf(**fields))
 
     return make
 

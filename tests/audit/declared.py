@@ -128,8 +128,7 @@ def missing(name: str, kind: str, checks: Iterable[Check]) -> str:
         check.id
         for check in checks
         if check.kind == kind
-        for tests in [check.spec.tests]
-        if name in {*tests.passes, *tests.fail, *tests.unknown}
+        if any(name in names for names in check.spec.tests.by_state.values())
     ]
     file = f"tests/audit/fixtures/{FOLDER}/{named[0].lower() if named else 'ID'}.yaml"
     return (

@@ -9,6 +9,8 @@ import msgspec
 from securetrain.audit.documents.facts import (
     MAY_BE_EMPTY,
     Body,
+    End,
+    Entry,
     Fact,
     Location,
     Outcome,
@@ -79,6 +81,11 @@ checks:
 
 def ok(value, line=0):
     return Reading(outcome=Outcome.OK, value=value, at=Location(path="a.yaml", line=line))
+
+
+def read(*bears_on):
+    at = Location(path="a.yaml")
+    return Entry(unit="document", at=at, end=End.READ, bears_on=bears_on or ("shelf",))
 
 
 def not_ok(outcome, reason, line=0):

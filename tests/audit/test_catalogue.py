@@ -103,11 +103,7 @@ def test_at_least_twenty_node_checks_with_every_word_that_a_person_needs():
 def test_each_check_says_what_its_fixtures_are_for(fixtures, subtests):
     for check in CHECKS:
         with subtests.test(check.id):
-            for wanted, names in (
-                (State.PASS, check.spec.tests.passes),
-                (State.FAIL, check.spec.tests.fail),
-                (State.UNKNOWN, check.spec.tests.unknown),
-            ):
+            for wanted, names in check.spec.tests.by_state.items():
                 for name in names:
                     assert state_of(check, fixtures.case_of(check, name)) is wanted, name
 
@@ -130,7 +126,7 @@ def test_every_fixture_is_used_by_a_check(fixtures):
     used = {
         (check.kind, name)
         for check in CHECKS
-        for names in (check.spec.tests.passes, check.spec.tests.fail, check.spec.tests.unknown)
+        for names in check.spec.tests.by_state.values()
         for name in names
     }
     there = {(kind, name) for kind, names in fixtures.changes.items() for name in names}

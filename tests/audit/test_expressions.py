@@ -68,7 +68,7 @@ def judged(tmp_path, fixtures, now):
     """What an expression says of a text: state, line, reason of each finding."""
 
     def go(text, cel=IMAGES, kinds=("Pod",), name="m.yaml"):
-        (own,) = [one for one in load_checks() if one.id == "ST-K8S-029"]
+        (own,) = [one for one in load_checks() if one.id == "ST-K8S-030"]
         expression = Expression(tuple(kinds), cel)
         own = msgspec.structs.replace(own.spec, asserts=None, subject="", evidence=(), cel=cel)
         own = msgspec.structs.replace(own, kinds=tuple(kinds), in_context=())

@@ -6,9 +6,15 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from securetrain.audit import AuditResult, Finding
-from securetrain.audit.documents.facts import Location
+from securetrain.audit.documents.facts import End, Entry, Location
 from securetrain.audit.engine.check import FixedBy, Refs
-from securetrain.audit.results.findings import AssetRef, Coverage, PolicyRef, fingerprint
+from securetrain.audit.results.findings import (
+    AssetRef,
+    Coverage,
+    LedgerRow,
+    PolicyRef,
+    fingerprint,
+)
 from securetrain.audit.results.waivers import WaiverStatus, WaiverUse
 from securetrain.core.vocabulary import Boundary, Severity, State
 
@@ -62,6 +68,15 @@ def result(*findings: Finding, **given: Any) -> AuditResult:
     return AuditResult(findings=findings, **{**fields, **given})
 
 
+def unread(path: str, **given: Any) -> LedgerRow:
+    """A file that was not understood."""
+    entry = Entry(
+        unit="file", at=Location(path=path, line=3), end=End.NOT_UNDERSTOOD, why="a <tab> stands",
+        help="take it out", bears_on=("workload",), count=2,
+    )  # fmt: skip
+    return LedgerRow(asset="cluster:files", entry=entry, severity=Severity.CRITICAL, **given)
+
+
 def mixed() -> AuditResult:
     """Three workloads, three nodes, a Slurm controller, a waiver, and a template."""
     slurm: dict[str, Any] = {
@@ -101,5 +116,6 @@ def mixed() -> AuditResult:
                 expires=date(2026, 12, 20),
             ),
         ),
-        coverage=(Coverage(what="manifests", seen=2, of=3, notes=("c.yaml does not parse",)),),
+        coverage=(Coverage(what="files", seen=2, of=4, not_ours=7),),
+        ledger=(unread("c.yaml", counts=True), unread("old.tf", scope="out of scope until ...")),
     )

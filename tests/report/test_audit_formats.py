@@ -161,6 +161,28 @@ def test_sarif_of_facts_that_cannot_be_relied_on_is_no_success() -> None:
     assert "future" in json.dumps(invocation)
 
 
+def test_what_was_not_read_stands_in_every_output_with_its_place() -> None:
+    document = findings(mixed(), load_checks(), set())
+    (invocation,) = run_of(mixed())["invocations"]
+    open_, scoped = invocation["toolExecutionNotifications"]
+    place = open_["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]) == ("c.yaml", {"startLine": 3})
+    assert (open_["level"], scoped["level"]) == ("error", "note")
+    assert invocation["executionSuccessful"] is True
+    _, cases = cases_of(mixed())
+    assert [one.tag for one in cases["c.yaml: Not read: file: a <tab> stands"]] == ["error"]
+    assert [one.tag for one in cases["old.tf: Not read: file: a <tab> stands"]] == ["skipped"]
+    rows = json.loads(document.data)["ledger"]
+    assert [(one["entry"]["at"]["path"], one["counts"]) for one in rows] == [
+        ("c.yaml", True), ("old.tf", False),
+    ]  # fmt: skip
+    for name in ("text", "markdown", "html"):
+        plain = " ".join(html.unescape(written(document, name)).split())
+        assert "c.yaml:3 (2): a <tab> stands" in plain
+        assert "out of scope until" in plain
+        assert "2/4, 7 not ours" in plain
+
+
 def test_an_absolute_path_is_an_address_of_its_own() -> None:
     run = run_of(result(finding(asset="manifest:/etc/a b.yaml#1")))
     place = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
@@ -175,7 +197,7 @@ def cases_of(audited: AuditResult) -> tuple[ET.Element, dict[str, ET.Element]]:
 def test_junit_has_a_case_for_each_check_and_asset_and_unknown_is_an_error() -> None:
     suite, cases = cases_of(mixed())
     assert suite.attrib | {"name": ""} == {
-        "name": "", "tests": "10", "failures": "6", "errors": "1", "skipped": "2",
+        "name": "", "tests": "12", "failures": "6", "errors": "2", "skipped": "3",
     }  # fmt: skip
     found = {name.partition(": ")[0]: [one.tag for one in case] for name, case in cases.items()}
     assert found["ST-K8S-001 manifest:jobs/a.yaml#1"] == ["failure"]
@@ -236,7 +258,7 @@ def test_the_page_needs_nothing_else_and_shows_the_worst_first() -> None:
     places = [text.index(f"<code>{check}</code>") for check in
               ("ST-K8S-001", "ST-SLM-012", "ST-HST-010", "ST-SLM-001")]  # fmt: skip
     assert places == sorted(places)
-    for words in ("jobs/a.yaml:41", "2026-12-20", "c.yaml does not parse",
+    for words in ("jobs/a.yaml:41", "2026-12-20", "c.yaml:3 (2): a &lt;tab&gt; stands", "old.tf",
                   "b-failed", "not looked at"):  # fmt: skip
         assert words in text, words
     assert "all 3 nodes" in text

@@ -8,7 +8,9 @@ Rules:
 2. its kind says which roots a check may address in it: the records of its body (`BODIES`);
    ``policy`` is there for each kind;
 3. a check names one kind, by its subject, and runs once for each document of that kind;
-4. a saved document says its kind, and is read as that and nothing else.
+4. a saved document says its kind, and is read as that and nothing else;
+5. a section or a reading says itself how it was read. Any other evidence was read only where the
+   ledger of the document says so, and is open where an entry that was not understood bears on it.
 """
 
 import hashlib
@@ -19,7 +21,18 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
-from securetrain.audit.documents.facts import Body, Collected, Fact
+from securetrain.audit.documents.facts import (
+    Body,
+    Collected,
+    End,
+    Entry,
+    Fact,
+    Location,
+    Observed,
+    Outcome,
+    Reading,
+    Section,
+)
 from securetrain.audit.subjects.kubernetes.facts.cluster import ClusterFacts
 from securetrain.audit.subjects.kubernetes.facts.workload import WorkloadFacts
 from securetrain.audit.subjects.launches.facts import LaunchFacts
@@ -73,6 +86,20 @@ EVIDENCE: Final = frozenset(
 )
 """The names that a check may list under ``evidence``: ``node.listeners``, ``workload.pods``."""
 
+
+def _says_itself(hint: Any) -> bool:
+    return typing.get_origin(hint) in (Section, Reading)
+
+
+SAYS_ITSELF: Final = frozenset(
+    f"{root}.{field}"
+    for roots in ROOTS.values()
+    for root, record in roots.items()
+    for field, hint in typing.get_type_hints(record).items()
+    if _says_itself(hint)
+)
+"""Evidence whose type holds how it was read (rule 5)."""
+
 EVERYWHERE: Final[Mapping[str, type]] = {"policy": Policy}
 """Roots that are there for every kind."""
 
@@ -90,6 +117,40 @@ class Document:
     """SHA-256 of the document's bytes, as they were read or would be saved."""
     body: Body
 
+    def unread(self, evidence: Iterable[str]) -> Entry | None:
+        """The entry that keeps some of this evidence from counting as read; None: all was read."""
+        read: set[str] = set()
+        for entry in self.body.ledger:
+            if entry.end is End.READ:
+                read.update(entry.bears_on)
+        for name in evidence:
+            root = name.partition(".")[0]
+            for entry in self.body.ledger:
+                if entry.end is End.NOT_UNDERSTOOD and not {name, root}.isdisjoint(entry.bears_on):
+                    return entry
+            if name not in SAYS_ITSELF and read.isdisjoint((name, root)):
+                why = f"{name}: nothing says that it was read"
+                at = Location(path=self.asset.partition(":")[2])
+                return Entry(
+                    unit="section", at=at, end=End.NOT_UNDERSTOOD, why=why, bears_on=(name,)
+                )
+        return None
+
+    @property
+    def holds_nothing(self) -> bool:
+        """True where its reader was given folders, and found nothing in them to read."""
+        read = {entry.unit for entry in self.body.ledger if entry.end is End.READ}
+        return read == {"folder"}
+
+    def denied(self, evidence: Iterable[str]) -> bool:
+        """Return whether some of this evidence may not be read, and nothing else is wrong in it."""
+        records = [
+            getattr(self.root(root), name)
+            for root, _, name in (one.partition(".") for one in evidence)
+        ]
+        ends = {one.outcome for record in records for one in _observed(record)}
+        return Outcome.DENIED in ends and ends <= {Outcome.OK, Outcome.ABSENT, Outcome.DENIED}
+
     @property
     def roots(self) -> Mapping[str, type[Fact]]:
         """The roots of its kind."""
@@ -98,6 +159,19 @@ class Document:
     def root(self, name: str) -> Any:
         """The record at one of the roots of its kind."""
         return getattr(self.body, name)
+
+
+def _observed(value: Any) -> Iterator[Observed]:
+    """Everything below a value that says how it was read."""
+    if isinstance(value, Observed):
+        yield value
+    if isinstance(value, Fact):
+        value = [getattr(value, name) for name in value.__struct_fields__]
+    elif isinstance(value, dict):
+        value = value.values()
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        for one in value:
+            yield from _observed(one)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,9 @@ FACTS_LIMIT: Final = 4 << 20
 
 MAY_BE_EMPTY: Final = Meta(extra={"may_be_empty": True})
 """On the type of a collection: nothing in it is an answer (rule 5)."""
+ONLY_FAULTS: Final = Meta(extra={"may_be_empty": True, "only_faults": True})
+"""On the type of a collection of what is bad by being there, as secrets in a text: none of it is a
+good answer about the text, where none of anything else leaves nothing to judge."""
 
 Mode: TypeAlias = Annotated[str, Meta(pattern=r"^[0-7]{4}\Z")]
 """Permission bits with set-id and sticky, four octal digits."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from securetrain.audit.documents.documents import Document, Facts, Refused, facts_of, twice
 from securetrain.audit.subjects.node.collect.named import NOTHING, Named
-from securetrain.core.errors import UsageError
 
 if TYPE_CHECKING:
     from securetrain.audit.engine.check import Check
@@ -101,9 +100,6 @@ def gather(
         now: The time, with its zone.
         environ: The environment.
         checks: The catalogue: what a site's own ask of the objects of the files.
-
-    Raises:
-        UsageError: ST-USAG-001, nothing that is known lies among the files.
     """
     return joined(list(_parts(sources, policy, now, environ, checks)))
 
@@ -145,21 +141,18 @@ def _parts(
 
 
 def _of_files(sources: Sources, now: datetime, path: str, checks: "Sequence[Check]") -> Facts:
-    from securetrain.audit.results.coverage import is_empty  # noqa: PLC0415
     from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests  # noqa: PLC0415
     from securetrain.audit.subjects.kubernetes.collect.rendering.render import Renderer  # noqa: PLC0415
     from securetrain.audit.subjects.storage.collect.files import collect_storage  # noqa: PLC0415
 
+    stored = collect_storage(sources.files, now=now)
     renderer = Renderer(path, values=tuple(sources.values), off=not sources.render)
+    elsewhere = frozenset(one.path for one in stored)
     asked = [check.expression for check in checks if check.expression is not None]
-    bodies = collect_manifests(sources.files, now=now, renderer=renderer, expressions=asked)
-    found = [one for one in bodies if not is_empty(one)]
-    found += collect_storage(sources.files, now=now)
-    if not found:
-        where = ", ".join(map(str, sources.files))
-        what = f"--files: no manifest, script or exports file in {where}"
-        raise UsageError("ST-USAG-001", what, "securetrain audit", "securetrain audit --help")
-    return facts_of(found)
+    bodies = collect_manifests(
+        sources.files, now=now, renderer=renderer, expressions=asked, elsewhere=elsewhere
+    )
+    return facts_of([*bodies, *stored])
 
 
 def _of_runs(sources: Sources, policy: "LoadedPolicy", now: datetime) -> Facts:

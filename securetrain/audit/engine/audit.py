@@ -12,12 +12,14 @@ Rules, in order:
    whatever the rest says;
 3. then ``applies`` decides between judging and ``not-applicable``; if that is not known, the check
    is ``unknown``;
-4. a check passes when everything it judged is known to be good; an error inside a check is
-   ``unknown``, never a pass. One that compares assets answers about each of them (`across.py`);
+4. a check passes when everything it judged is known to be good and all that it declares was read
+   (`judging.py`); an error inside a check is ``unknown``, never a pass. One that compares assets
+   answers about each of them (`across.py`);
 5. waivers come last and cover failures only; a waiver that does not count is a finding itself;
 6. exit code: 4 the facts cannot be relied on; 1 a failure whose severity in context is at or above
-   ``host.fail_on``; 3 one asset with more checks unknown than ``host.max_unknown``, or nothing that
-   was judged; 0 otherwise. (2, a bad policy or waiver file, is raised before the audit.)
+   ``host.fail_on``; 3 a check unknown whose severity is, or a file that was not understood and
+   counts (`coverage.py`), or one asset with more checks unknown than ``host.max_unknown``, or
+   nothing that was judged; 0 otherwise. (2, a bad policy or waiver file, is raised before.)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,8 +34,8 @@ from securetrain.audit.engine.advisories import Advisories
 from securetrain.audit.engine.check import Check, tuned
 from securetrain.audit.engine.fields import View
 from securetrain.audit.engine.judging import Comparison, judge
-from securetrain.audit.results.coverage import Seen
-from securetrain.audit.results.findings import AssetRef, AuditResult, Finding, PolicyRef
+from securetrain.audit.results.coverage import Scope, Seen
+from securetrain.audit.results.findings import AssetRef, AuditResult, Finding, LedgerRow, PolicyRef
 from securetrain.audit.results.waivers import Waivers, WaiverStatus, WaiverUse, covers, refusal
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import Boundary, State
@@ -73,25 +75,27 @@ def audit(
     assets: list[AssetRef] = []
     apart = [selfchecks.not_pinned(name, why) for name, why in unpinned]
     problems = [f"not what was signed: {why}" for _, why in unpinned]
-    alone: dict[str, list[Check]] = {}
-    for check in wanted:
-        if check.across is None:
-            alone.setdefault(check.kind, []).append(check)
+    alone = _by_kind(wanted)
     together = [Comparison(check) for check in wanted if check.across is not None]
-    seen = Seen()
+    scope = Scope(policy, now)
+    seen = Seen(wanted, policy, scope)
     for document in facts:
         if isinstance(document, Refused):
             apart.append(selfchecks.refused(document))
             problems.append(f"{document.source} was not judged: {document.reason}")
             continue
+        if why := scope.of(document):
+            seen.leave_out(document, why)
+            continue
         assets.append(_ref(document))
-        seen.see(document.body)
+        seen.see(document)
         if problem := selfchecks.staleness(document, now):
             apart.append(selfchecks.stale(document, problem))
             problems.append(problem)
         view = View(document=document, policy=policy, now=now, advisories=advisories)
         mine = alone.get(document.kind, ())
-        by_asset[document.asset] = [finding for check in mine for finding in judge(check, view)]
+        found = (finding for check in mine for finding in judge(check, view))
+        by_asset[document.asset] = [one for one in found if not scope.leaves_out(one)]
         for comparison in together:
             if comparison.check.kind == document.kind:
                 comparison.see(view)
@@ -104,7 +108,7 @@ def audit(
     apart += selfchecks.coverage(states, policy)
     findings = [finding for found in by_asset.values() for finding in found] + apart
     findings, uses = _waive(findings, waivers or Waivers(), checks, states, now)
-    findings = _ordered(findings)
+    findings, rows = _ordered(findings), seen.rows()
     return AuditResult(
         at=now,
         assets=tuple(sorted(assets, key=lambda one: one.asset)),
@@ -115,11 +119,21 @@ def audit(
         counts=_counts(findings),
         skipped=tuple(sorted({check.id for check in checks} & skip)),
         waivers=tuple(uses),
-        coverage=seen.rows(len(absent)),
+        coverage=seen.sums(len(absent)),
+        ledger=rows,
         problems=tuple(problems),
-        notes=(*facts.notes, *_unknown_params(checks, policy)),
-        exit_code=int(exit_code_of(findings, policy, problems)),
+        notes=(*facts.notes, *scope.ended, *_unknown_params(checks, policy)),
+        exit_code=int(exit_code_of(findings, rows, policy, problems)),
     )
+
+
+def _by_kind(checks: Iterable[Check]) -> dict[str, list[Check]]:
+    """The checks that look at one asset alone."""
+    found: dict[str, list[Check]] = {}
+    for check in checks:
+        if check.across is None:
+            found.setdefault(check.kind, []).append(check)
+    return found
 
 
 def _unknown_params(checks: Sequence[Check], policy: Policy) -> list[str]:
@@ -195,8 +209,14 @@ def _counts(findings: Iterable[Finding]) -> dict[str, int]:
     return {state.value: states.count(state) for state in State}
 
 
-def exit_code_of(findings: Sequence[Finding], policy: Policy, problems: Sequence[str]) -> ExitCode:
-    """Rule 6."""
+def exit_code_of(
+    findings: Sequence[Finding],
+    ledger: Sequence[LedgerRow],
+    policy: Policy,
+    problems: Sequence[str],
+    excused: Sequence[Finding] = (),
+) -> ExitCode:
+    """Rule 6; what is excused is unknown, and weighs nothing by itself."""
     if problems:
         return ExitCode.INTEGRITY
     failed = (f for f in findings if f.state is State.FAIL)
@@ -207,8 +227,30 @@ def exit_code_of(findings: Sequence[Finding], policy: Policy, problems: Sequence
         by_asset.setdefault(finding.asset, []).append(finding)
     states = (list(worst_states(mine).values()) for mine in by_asset.values())
     unknown = max((mine.count(State.UNKNOWN) for mine in states), default=0)
-    nothing = all(finding.state in _UNJUDGED for finding in findings)
-    return ExitCode.INCOMPLETE if nothing or unknown > policy.host.max_unknown else ExitCode.OK
+    incomplete = (
+        unknown > policy.host.max_unknown
+        or all(finding.state in _UNJUDGED for finding in findings)
+        or any(_is_heavy(one, policy) for one in findings if one not in excused)
+        or any(row.counts for row in ledger)
+    )
+    return ExitCode.INCOMPLETE if incomplete else ExitCode.OK
+
+
+def _is_heavy(finding: Finding, policy: Policy) -> bool:
+    """Return whether a check is unknown whose failure would fail the audit."""
+    heavy = finding.severity_in_context >= policy.host.fail_on
+    return finding.state is State.UNKNOWN and heavy
+
+
+def out_of_reach(result: AuditResult, facts: Facts, checks: Iterable[Check]) -> list[Finding]:
+    """The findings that are unknown for no other reason than that only root may read a host."""
+    evidence = {check.id: check.spec.evidence for check in checks}
+    bodies = {one.asset: one for one in facts if isinstance(one, Document) and one.kind == "node"}
+    return [
+        one
+        for one in result.of(State.UNKNOWN)
+        if (document := bodies.get(one.asset)) and document.denied(evidence.get(one.check, ()))
+    ]
 
 
 def _ordered(findings: Iterable[Finding]) -> list[Finding]:

@@ -44,6 +44,7 @@ from securetrain.audit.engine.fields import (
     evidence_name,
     has_readings,
     is_reading,
+    judged_at,
     kind_of,
     shape_at,
     steps_of,
@@ -64,7 +65,7 @@ from securetrain.audit.subjects.node import functions as _node  # noqa: F401 - r
 from securetrain.audit.subjects.run import functions as _run  # noqa: F401 - registers
 from securetrain.audit.subjects.slurm import functions as _slurm  # noqa: F401 - registers
 from securetrain.core.errors import AuditError, PolicyError
-from securetrain.core.vocabulary import Boundary, Severity
+from securetrain.core.vocabulary import Boundary, Severity, State
 from securetrain.policy.schema import Policy
 
 FUNCTIONS: Final[Mapping[str, Function]] = dict(sorted(REGISTERED.items()))
@@ -106,6 +107,17 @@ class Tests(_Base, frozen=True, kw_only=True):
     passes: Annotated[tuple[str, ...], Meta(min_length=1)] = msgspec.field(name="pass")
     fail: Annotated[tuple[str, ...], Meta(min_length=1)]
     unknown: Annotated[tuple[str, ...], Meta(min_length=1)]
+    not_applicable: tuple[str, ...] = msgspec.field(name="not-applicable", default=())
+
+    @property
+    def by_state(self) -> dict[State, tuple[str, ...]]:
+        """The fixtures of each state."""
+        return {
+            State.PASS: self.passes,
+            State.FAIL: self.fail,
+            State.UNKNOWN: self.unknown,
+            State.NOT_APPLICABLE: self.not_applicable,
+        }
 
 
 class InContext(_Base, frozen=True, kw_only=True):
@@ -233,6 +245,8 @@ class Check:
     """The evidence without which it is unknown, whatever the rest says."""
     expression: Expression | None = None
     """What it asks of objects, which is answered when these are read."""
+    over: tuple[Path, ...] = ()
+    """The steps to the elements that it judges; none for a check of the asset as a whole."""
 
     @property
     def id(self) -> str:
@@ -328,6 +342,7 @@ def compile_check(spec: CheckSpec, source: str, given: Mapping[str, Any] | None 
         reads=frozenset(compiler.fields | surroundings.fields),
         gates=_gates(spec),
         expression=expression,
+        over=judged_at(path) if (path := subject_collection(spec, compiler)) else (),
     )
 
 

@@ -29,7 +29,6 @@ import msgspec
 
 from securetrain.audit.documents.documents import EVERYWHERE, EVIDENCE, ROOTS, Document
 from securetrain.audit.documents.facts import (
-    MAY_BE_EMPTY,
     Fact,
     Location,
     Observed,
@@ -227,13 +226,28 @@ def _traits(parent: type[object], name: str) -> tuple[bool, Path]:
     opened = _open(typing.get_type_hints(parent)[name])
     keys = typing.get_args(opened)[0] if typing.get_origin(opened) is dict else None
     named = typing.get_args(keys) if typing.get_origin(keys) is Literal else ()
-    return _is_marked(hint), named
+    return _is_marked(hint, "may_be_empty"), named
 
 
-def _is_marked(hint: Any) -> bool:
+def _is_marked(hint: Any, mark: str) -> bool:
     if typing.get_origin(hint) is typing.Annotated:
-        return MAY_BE_EMPTY in hint.__metadata__
-    return any(_is_marked(arg) for arg in typing.get_args(hint) if arg is not ...)
+        return any((meta.extra or {}).get(mark) for meta in hint.__metadata__)
+    return any(_is_marked(arg, mark) for arg in typing.get_args(hint) if arg is not ...)
+
+
+def judged_at(path: Path) -> tuple[Path, ...]:
+    """The steps to what a check over a collection judges; none for the asset as a whole.
+
+    That is its elements or, where they are faults by being there, what they stand in.
+    """
+    parent = shape_at(path[:-1], None).of
+    steps = steps_of(path)
+    if is_record(parent) and typing.get_origin(parent) is not Entry:
+        hint = typing.get_type_hints(parent, include_extras=True)[path[-1]]
+        if _is_marked(hint, "only_faults"):
+            return steps[:-1]
+    shape = shape_at(path, None)
+    return steps if shape.collection or typing.get_origin(shape.of) is dict else ()
 
 
 def steps_of(path: Path) -> tuple[Path, ...]:

@@ -1,6 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The findings of one check, about one asset or about several that it compares."""
+"""The findings of one check, about one asset or about several that it compares.
+
+A pass needs a positive reading of all the evidence that the check declares: one open entry of the
+ledger that bears on it makes a pass, and a "does not apply", unknown; a failure that is known stays
+one. A check that has nothing to judge, where everything was read, does not apply.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,7 +15,7 @@ from typing import Any
 from securetrain.audit.documents.facts import Location
 from securetrain.audit.engine.across import Compared, Seen, compare, see
 from securetrain.audit.engine.check import Check
-from securetrain.audit.engine.fields import Missing, Path, View, locate
+from securetrain.audit.engine.fields import Missing, Path, View, elements, locate
 from securetrain.audit.engine.function import Judgement
 from securetrain.audit.engine.kleene import TRUE
 from securetrain.audit.results.findings import Finding, fingerprint
@@ -30,7 +35,7 @@ def judge(check: Check, view: View) -> list[Finding]:
     weight = _weight(check, view)
     bad = [one for one in judged if not one.good.value]
     if not bad:
-        return [_finding(check, asset, State.PASS)]
+        return [_well(check, view, is_judged=not check.over or _has_elements(check, view))]
     subjects = _subjects(check, bad)
     return [
         _from_judgement(check, asset, one, subject, weight)
@@ -49,7 +54,20 @@ def _before(check: Check, view: View) -> Finding | None:
     if applies.value is None:
         why = "; ".join(applies.reasons)
         return _finding(check, asset, State.UNKNOWN, reason=why, location=applies.at)
-    return None if applies.value else _finding(check, asset, State.NOT_APPLICABLE)
+    return None if applies.value else _well(check, view, is_judged=False)
+
+
+def _has_elements(check: Check, view: View) -> bool:
+    return next(elements(view, check.over), None) is not None
+
+
+def _well(check: Check, view: View, *, is_judged: bool) -> Finding:
+    """The finding of a check that found nothing bad: whether all that it declares was read."""
+    asset = view.document.asset
+    if (entry := view.document.unread(check.spec.evidence)) is not None:
+        return _finding(check, asset, State.UNKNOWN, reason=entry.why, location=entry.at)
+    passes = is_judged and not view.document.holds_nothing
+    return _finding(check, asset, State.PASS if passes else State.NOT_APPLICABLE)
 
 
 def _broken(check: Check, asset: str, error: Exception) -> Finding:
@@ -143,6 +161,8 @@ class Comparison:
         assert check.across is not None
         try:
             before = _before(check, view)
+            if before is None and (entry := view.document.unread(check.spec.evidence)):
+                before = _finding(check, asset, State.UNKNOWN, reason=entry.why, location=entry.at)
             seen = [] if before else [see(view, path) for path in check.across.paths]
             weight = _weight(check, view)
         except Exception as error:  # noqa: BLE001 - a broken check knows nothing, and says so

@@ -15,7 +15,7 @@ each what its ``tests`` say is not used.
 
 import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -25,7 +25,15 @@ import msgspec
 
 from securetrain.audit.documents.document import read_document
 from securetrain.audit.documents.documents import BODIES, GIVEN, ROOTS, Document, document_of
-from securetrain.audit.documents.facts import SCHEMA, Fact, Reading, Section, body_of
+from securetrain.audit.documents.facts import (
+    SCHEMA,
+    Entry,
+    Location,
+    Reading,
+    Section,
+    body_of,
+)
+from securetrain.audit.documents.ledger import read_at
 from securetrain.audit.engine.audit import worst_states
 from securetrain.audit.engine.cel.evaluator import Evaluator, is_installed
 from securetrain.audit.engine.cel.expression import Expression
@@ -35,9 +43,9 @@ from securetrain.audit.engine.judging import judge
 from securetrain.audit.subjects.kubernetes.collect.expressions import Answers
 from securetrain.audit.subjects.kubernetes.collect.parser.files import Text
 from securetrain.audit.subjects.kubernetes.collect.parser.objects import Reader
+from securetrain.audit.subjects.launches.collect.tasks import started_in
 from securetrain.core.errors import AuditError, UsageError
 from securetrain.core.files import make_missing_dir, write_atomic
-from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy
 from securetrain.policy.schema import Policy
 
@@ -86,9 +94,7 @@ def _verify(
         raise AuditError(
             "ST-AUDT-001", "a fixture is one asset, and this check compares them", check.id
         )
-    tests = check.spec.tests
-    wanted = {State.PASS: tests.passes, State.FAIL: tests.fail, State.UNKNOWN: tests.unknown}
-    for state, names in wanted.items():
+    for state, names in check.spec.tests.by_state.items():
         for name in names:
             where = f"{path}: {name}"
             if name not in fixtures:
@@ -113,25 +119,29 @@ def _of_object(
     if set(fixture) != {"object"} or not isinstance(given, (str, dict)):
         raise AuditError("ST-AUDT-001", "it has an object and nothing else", where, _FIX)
     text = given if isinstance(given, str) else json.dumps(given, default=str)
-    problems: list[Fact] = []
+    ledger: list[Entry] = []
     answers = Answers([expression], evaluator)
-    for one in Reader(problems.append).objects(Text("fixture", text, is_script=False)):
+    for one in Reader(ledger.append, started_in).objects(Text("fixture", text, is_script=False)):
         answers.take(one)
     asked = answers.facts()
     if not asked[0].objects:
         raise AuditError("ST-AUDT-001", "it has no object of the check's kinds", where, _FIX)
-    evidence = {"cluster.objects": asked, "cluster.problems": problems}
-    return _document("cluster", msgspec.to_builtins(evidence), where)
+    evidence = msgspec.to_builtins({"cluster.objects": asked})
+    return _document("cluster", evidence, where, ledger)
 
 
-def _document(kind: str, evidence: Mapping[str, Any], where: str) -> Document:
-    """A document of a kind that has this evidence and nothing else."""
+def _document(
+    kind: str, evidence: Mapping[str, Any], where: str, ledger: Sequence[Entry] = ()
+) -> Document:
+    """A document of a kind that has this evidence and nothing else, all of which was read."""
     body = BODIES[kind]
     collected = {"at": _THEN.isoformat(), "hostname": "fixture", "collector": "fixture"}
     plain: dict[str, Any] = {"schema": SCHEMA, "kind": kind, "collected": collected}
     for name, hint in typing.get_type_hints(body).items():
         if name not in {"schema", "collected"}:
             plain[name] = _blank(hint)
+    read = read_at("document", Location(path="fixture"), *ROOTS[kind])
+    plain["ledger"] = msgspec.to_builtins([read, *ledger])
     for name, value in evidence.items():
         root, _, field = name.partition(".")
         known = ROOTS[kind][root].__struct_fields__ if root in ROOTS[kind] else ()

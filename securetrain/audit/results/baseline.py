@@ -9,7 +9,7 @@ Rules:
    then, or weighed less, is new;
 3. what the baseline waived or passed is not known by it;
 4. nothing is dropped: a known finding stays in the result, marked. Only ``new_only`` takes it out
-   of the exit code.
+   of the exit code; a file that was not understood counts there all the same.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 class _File(msgspec.Struct, frozen=True):
-    schema: Literal["securetrain.audit/v2"]
+    schema: Literal["securetrain.audit/v2", "securetrain.audit/v3"]
     at: datetime
     policy: PolicyRef
     findings: tuple[_Known, ...]
@@ -119,7 +119,7 @@ def compare(
             known=len(known),
             gone=len(baseline.open.keys() - still),
         ),
-        exit_code=int(exit_code_of(counted, policy, result.problems)),
+        exit_code=int(exit_code_of(counted, result.ledger, policy, result.problems)),
     )
 
 

@@ -1,159 +1,160 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The share of what an audit was given that it has seen: a row for each kind of thing.
+"""The ledgers of all documents of an audit: what weighs, what is out of scope, and the sums.
 
-A file that does not parse, may not be read or leads out of its folder is not seen. A template that
-was not rendered is: its open values are unknown, each for itself.
+Rules:
+
+1. what was not understood keeps its row, with the severity of the worst check that it could have
+   answered; what was read or is not ours is counted, and has a row for each folder of files;
+2. ``audit.out_of_scope`` of the policy takes files out by a glob of their path, or of its end,
+   until its last day: they are not judged and not open, and their rows say why and by whom. A rule
+   that has ended counts for nothing, and that is said;
+3. an open file or document counts for the exit code where its severity reaches ``host.fail_on``;
+   under ``audit.every_file`` each does.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Final
 
-from securetrain.audit.documents.facts import Body, Outcome, Section
-from securetrain.audit.results.findings import Coverage
-from securetrain.audit.subjects.kubernetes.facts.cluster import Cluster, ClusterFacts
-from securetrain.audit.subjects.kubernetes.facts.workload import WorkloadFacts
-from securetrain.audit.subjects.node.facts.artifacts import Artifacts
-from securetrain.audit.subjects.node.facts.node import NodeFacts
-from securetrain.audit.subjects.run.facts import RunFacts
-from securetrain.audit.subjects.slurm.facts import Slurm, SlurmFacts
-from securetrain.audit.subjects.storage.facts import StorageFacts
+from securetrain.audit.documents.documents import Document
+from securetrain.audit.documents.facts import End, Entry
+from securetrain.audit.engine.check import Check
+from securetrain.audit.results.findings import Coverage, Finding, LedgerRow
+from securetrain.core.vocabulary import Severity
+from securetrain.policy.schema import OutOfScope, Policy
 
-MAX_NOTES: Final = 20
-"""The rest is counted."""
+OF_FILES: Final = frozenset({"cluster", "workload", "launch", "storage"})
+"""Kinds of documents that are read from files by name, which a policy can leave out."""
+_WHOLE: Final = frozenset({"file", "document"})
+_WHAT: Final[Mapping[tuple[str, str], str]] = {
+    ("cluster", "file"): "files",
+    ("cluster", "document"): "documents",
+    ("node", "artifact"): "checkpoints and data",
+    ("slurm", "file"): "Slurm's files",
+    ("storage", "file"): "exports",
+    ("run", "run"): "runs",
+}
 
 
-def is_empty(body: Body) -> bool:
-    """Return whether a document is about files in which there was nothing at all."""
-    if not isinstance(body, ClusterFacts):
-        return False
-    return not body.cluster.problems and not any(file.objects for file in body.cluster.files)
+class Scope:
+    """The files that a policy leaves out."""
+
+    def __init__(self, policy: Policy, now: datetime) -> None:
+        """Take the rules that have not ended."""
+        today = now.date()
+        self._rules = [one for one in policy.audit.out_of_scope if one.end >= today]
+        self.ended = tuple(
+            f"audit.out_of_scope: {one.glob} ended on {one.end} ({one.owner}) and counts again"
+            for one in policy.audit.out_of_scope
+            if one.end < today
+        )
+
+    def of(self, document: Document) -> str:
+        """Explain why the file of a document is left out; empty when it is not."""
+        path = document.asset.partition(":")[2].partition("#")[0]
+        return self.why(path) if document.kind in OF_FILES else ""
+
+    def leaves_out(self, finding: Finding) -> bool:
+        """Return whether a finding stands in a file that is left out."""
+        of_files = finding.asset.partition(":")[0] in OF_FILES
+        return of_files and finding.location is not None and bool(self.why(finding.location.path))
+
+    def why(self, path: str) -> str:
+        """Explain why a file is left out; empty when it is not."""
+        return next((_said(one) for one in self._rules if _matches(path, one.glob)), "")
+
+
+def _matches(path: str, glob: str) -> bool:
+    return fnmatchcase(path, glob) or fnmatchcase(path, f"*/{glob}")
+
+
+def _said(rule: OutOfScope) -> str:
+    return f"out of scope until {rule.end} ({rule.owner}): {rule.reason}"
 
 
 class Seen:
-    """A count of the documents of an audit, one after the other."""
+    """The rows and sums of the documents of an audit, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, checks: Sequence[Check], policy: Policy, scope: Scope) -> None:
         """Begin with nothing."""
+        self._scope = scope
+        self._policy = policy
+        self._weights: dict[str, Severity] = {}
+        for check in checks:
+            for name in check.spec.evidence:
+                for part in (name, name.partition(".")[0]):
+                    worst = self._weights.get(part, check.severity)
+                    self._weights[part] = max(worst, check.severity, key=_rank)
         self._nodes = 0
-        self._named = 0
-        self._unseen: list[str] = []
-        self._templates = 0
-        self._clusters: list[Cluster] = []
-        self._slurms: list[Slurm] = []
-        self._stored: list[StorageFacts] = []
-        self._runs: list[RunFacts] = []
+        self._rows: list[LedgerRow] = []
+        self._sums: dict[str, Counter[End]] = {}
 
-    def see(self, body: Body) -> None:
+    def see(self, document: Document) -> None:
         """Count one document."""
-        match body:
-            case NodeFacts():
-                self._nodes += 1
-                self._artifacts(body.node.artifacts)
-            case WorkloadFacts():
-                self._templates += body.workload.rendered.outcome is Outcome.TEMPLATED
-            case ClusterFacts():
-                self._clusters.append(body.cluster)
-            case SlurmFacts():
-                self._slurms.append(body.slurm)
-            case RunFacts():
-                self._runs.append(body)
-            case StorageFacts():
-                self._stored.append(body)
-            case _:
-                pass
+        self._nodes += document.kind == "node"
+        if document.kind == "node" and not document.body.ledger:
+            self._sums.setdefault("checkpoints and data", Counter())
+        for entry in document.body.ledger:
+            self._see(document, entry)
 
-    def rows(self, missing_nodes: int = 0) -> tuple[Coverage, ...]:
-        """The coverage, with the nodes that should have been there."""
-        return tuple(self._rows(missing_nodes))
+    def leave_out(self, document: Document, why: str) -> None:
+        """Note a document that is not judged."""
+        for entry in document.body.ledger:
+            self._rows.append(LedgerRow(asset=document.asset, entry=entry, scope=why))
 
-    def _rows(self, missing_nodes: int) -> Iterator[Coverage]:
+    def _see(self, document: Document, entry: Entry) -> None:
+        of_files = document.kind in OF_FILES
+        why = self._scope.why(entry.at.path) if of_files and entry.end is not End.READ else ""
+        end = End.NOT_OURS if why else entry.end
+        what = _WHAT.get((document.kind, entry.unit), "")
+        if what:
+            self._sums.setdefault(what, Counter())[end] += entry.count
+        if entry.end is End.NOT_UNDERSTOOD:
+            found = [self._weights[name] for name in entry.bears_on if name in self._weights]
+            worst = max(found, key=_rank, default=None)
+            counts = not why and entry.unit in _WHOLE and self._weighs(worst)
+            self._rows.append(
+                LedgerRow(
+                    asset=document.asset, entry=entry, severity=worst, scope=why, counts=counts
+                )
+            )
+        elif document.kind == "cluster":
+            self._rows.append(LedgerRow(asset=document.asset, entry=entry, scope=why))
+
+    def _weighs(self, severity: Severity | None) -> bool:
+        """Rule 3."""
+        if severity is None:
+            return False
+        return self._policy.audit.every_file or severity >= self._policy.host.fail_on
+
+    def rows(self) -> tuple[LedgerRow, ...]:
+        """The rows: what is open first, the heaviest first."""
+        return tuple(sorted(self._rows, key=_order))
+
+    def sums(self, missing_nodes: int = 0) -> tuple[Coverage, ...]:
+        """The sums, with the nodes that should have been there."""
+        return tuple(self._each_sum(missing_nodes))
+
+    def _each_sum(self, missing_nodes: int) -> Iterator[Coverage]:
         if every := self._nodes + missing_nodes:
             yield Coverage(what="hosts", seen=self._nodes, of=every)
-        if self._nodes:
-            yield self._job()
-        if self._clusters:
-            yield self._manifests()
-        if self._slurms:
-            yield self._slurm()
-        if self._runs:
-            lost = [one for one in self._runs if one.run.nodes.value is None]
-            notes = [f"{one.path}: {one.run.nodes.reason}" for one in lost]
-            every = len(self._runs)
-            yield Coverage(what="runs", seen=every - len(lost), of=every, notes=shortened(notes))
-        if self._stored:
-            yield self._storage()
-
-    def _artifacts(self, section: Section[Artifacts]) -> None:
-        if section.value is None:
-            self._named += 1
-            self._unseen.append(section.reason)
-            return
-        for one in (*section.value.checkpoints, *section.value.datasets):
-            self._named += 1
-            if one.outcome is not Outcome.OK:
-                self._unseen.append(f"{one.path}: {one.reason}")
-
-    def _job(self) -> Coverage:
-        """The checkpoints and data of the job; when it names none, that is said."""
-        nothing = "none was named: --checkpoint, --dataset or --job"
-        return Coverage(
-            what="checkpoints and data",
-            seen=self._named - len(self._unseen),
-            of=self._named,
-            notes=shortened(self._unseen) if self._named else (nothing,),
-        )
-
-    def _manifests(self) -> Coverage:
-        opened: set[str] = set()
-        not_seen: dict[str, str] = {}
-        for cluster in self._clusters:
-            opened |= {file.path for file in cluster.files}
-            for problem in cluster.problems:
-                if problem.read.outcome is not Outcome.TEMPLATED:
-                    file = problem.name.partition("#")[0]
-                    not_seen.setdefault(file, problem.read.reason or "does not parse")
-        every = opened | not_seen.keys()
-        notes = [f"{file}: {reason}" for file, reason in sorted(not_seen.items())]
-        if self._templates:
-            noun = "workload" if self._templates == 1 else "workloads"
-            notes.insert(0, f"{self._templates} {noun} of templates that were not rendered")
-        return Coverage(
-            what="manifests",
-            seen=len(every) - len(not_seen),
-            of=len(every),
-            notes=shortened(notes),
-        )
-
-    def _slurm(self) -> Coverage:
-        """A file that nothing names and that is not there is not missing."""
-        files = [
-            file
-            for slurm in self._slurms
-            for file in slurm.files.value or ()
-            if file.at is not None or file.outcome is not Outcome.ABSENT
-        ]
-        notes = [
-            f"{file.path}: {file.reason or file.outcome}"
-            for file in files
-            if file.outcome is not Outcome.OK
-        ]
-        notes += [slurm.files.reason for slurm in self._slurms if slurm.files.value is None]
-        return Coverage(
-            what="Slurm",
-            seen=sum(file.outcome is Outcome.OK for file in files),
-            of=len(files),
-            notes=shortened(notes),
-        )
-
-    def _storage(self) -> Coverage:
-        lost = [one for one in self._stored if one.nfs.exports.value is None]
-        notes = [f"{one.path}: {one.nfs.exports.reason}" for one in lost]
-        every = len(self._stored)
-        return Coverage(what="exports", seen=every - len(lost), of=every, notes=shortened(notes))
+        for what, ends in self._sums.items():
+            of = ends[End.READ] + ends[End.NOT_UNDERSTOOD]
+            yield Coverage(what=what, seen=ends[End.READ], of=of, not_ours=ends[End.NOT_OURS])
 
 
-def shortened(notes: list[str]) -> tuple[str, ...]:
-    """The first notes, and how many more there are."""
-    more = len(notes) - MAX_NOTES
-    return (*notes[:MAX_NOTES], *([f"and {more} more"] if more > 0 else []))
+def _rank(severity: Severity) -> int:
+    return severity.rank
+
+
+def _order(row: LedgerRow) -> tuple[bool, int, str, int]:
+    rank = row.severity.rank if row.severity is not None else -1
+    return (
+        row.entry.end is not End.NOT_UNDERSTOOD or bool(row.scope),
+        -rank,
+        row.entry.at.path,
+        row.entry.at.line,
+    )

@@ -9,13 +9,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from securetrain.audit.documents.facts import Location
+from securetrain.audit.documents.facts import Entry, Location
 from securetrain.audit.engine.check import FixedBy, Refs
 from securetrain.audit.results.waivers import WaiverUse
 from securetrain.core import canonical
 from securetrain.core.vocabulary import Boundary, Severity, State
 
-RESULT_SCHEMA: Final = "securetrain.audit/v2"
+RESULT_SCHEMA: Final = "securetrain.audit/v3"
 
 
 class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -88,20 +88,33 @@ class BaselineUse(_Base, frozen=True, kw_only=True):
     """Findings that it had and that are not there any more."""
 
 
+class LedgerRow(_Base, frozen=True, kw_only=True):
+    """An entry of the ledger that an audit met, and what it weighs."""
+
+    asset: str
+    entry: Entry
+    severity: Severity | None = None
+    """Of the worst check that it could have answered; None where there is none."""
+    scope: str = ""
+    """Why the policy leaves it out (``audit.out_of_scope``)."""
+    counts: bool = False
+    """Whether the audit is incomplete for it."""
+
+
 class Coverage(_Base, frozen=True, kw_only=True):
-    """The share of one kind of thing that was seen."""
+    """The sums of the ledger for one kind of thing."""
 
     what: str
     seen: int
     of: int
-    notes: tuple[str, ...] = ()
-    """What was not, and why."""
+    """All but what is not ours."""
+    not_ours: int = 0
 
 
 class AuditResult(_Base, frozen=True, kw_only=True):
     """The outcome of one audit."""
 
-    schema: Literal["securetrain.audit/v2"] = RESULT_SCHEMA
+    schema: Literal["securetrain.audit/v3"] = RESULT_SCHEMA
     at: datetime
     assets: tuple[AssetRef, ...]
     policy: PolicyRef
@@ -113,6 +126,8 @@ class AuditResult(_Base, frozen=True, kw_only=True):
     waivers: tuple[WaiverUse, ...] = ()
     baseline: BaselineUse | None = None
     coverage: tuple[Coverage, ...] = ()
+    ledger: tuple[LedgerRow, ...] = ()
+    """What became of everything that was given, what was not understood first."""
     problems: tuple[str, ...] = ()
     """Why the facts themselves cannot be relied on."""
     notes: tuple[str, ...] = ()

@@ -107,13 +107,15 @@ class PreflightPassed(Allowed, frozen=True, kw_only=True, rename="kebab"):
 
 @event("preflight-warned", Boundary.HOST, _LAUNCHER)
 class PreflightWarned(Observed, frozen=True, kw_only=True, rename="kebab"):
-    """The audit does not meet the policy, which only warns."""
+    """The audit does not meet the policy, which only warns, or lacks what only root may read."""
 
     passed: int = msgspec.field(name="pass")
     fail: int
     unknown: int
     not_applicable: int
     waived: int
+    only_root: str = ""
+    """The checks that are unknown because only root may read their evidence."""
 
 
 @event("preflight-refused", Boundary.HOST, _LAUNCHER)

@@ -13,7 +13,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from securetrain.audit import NOT_JUDGED, AuditResult, Check, Finding, Refs, WaiverUse
+from securetrain.audit import (
+    NOT_JUDGED,
+    AuditResult,
+    Check,
+    Coverage,
+    End,
+    Finding,
+    LedgerRow,
+    Refs,
+    WaiverUse,
+)
 from securetrain.core.vocabulary import Boundary, Severity, State
 from securetrain.report.document import (
     ASSETS,
@@ -57,6 +67,9 @@ KNOWN: Final = "known by the baseline"
 MAX_PLACES: Final = 500
 MAX_FIRST: Final = 5
 MAX_REASONS: Final = 5
+MAX_UNREAD: Final = 50
+NAMED: Final = "checkpoints and data"
+NONE_NAMED: Final = "none was named: --checkpoint, --dataset or --job"
 _OPEN: Final = (State.FAIL, State.UNKNOWN, State.WAIVED)
 _SERIOUS: Final = Severity.HIGH
 NOT_SEEN: Final[Mapping[str, str]] = {
@@ -206,11 +219,7 @@ def _tail(
 ) -> Iterator[Section]:
     waivers = [_waiver(use, result) for use in result.waivers]
     yield Section(title="waivers" if waivers else "", rows=waivers)
-    seen = [
-        (one.what, f"{one.seen}/{one.of}" + (f" ({'; '.join(one.notes)})" if one.notes else ""))
-        for one in result.coverage
-    ]
-    yield facts(seen, title="coverage" if seen else "")
+    yield from _ledger(result)
     kinds = {asset.kind for asset in result.assets}
     kinds |= {"cluster"} if kinds & {"workload", "launch", "storage"} else set()
     missing = [words for kind, words in NOT_SEEN.items() if kind not in kinds]
@@ -229,6 +238,49 @@ def _tail(
         ]
     )
     yield notes(_remarks(result, unknown_skips))
+
+
+def _ledger(result: AuditResult) -> Iterator[Section]:
+    """The ledger of all that was given: what is open, the sums, and every row."""
+    opened = [_unread_row(one) for one in result.ledger if one.entry.why]
+    yield Section(title="not read" if opened else "", rows=opened, most=MAX_UNREAD)
+    sums = [(one.what, _sum(one)) for one in result.coverage]
+    yield facts(sums, title="coverage" if sums else "")
+    rows = [
+        (one.entry.unit, _at(one), one.entry.end.value, str(one.entry.count), _why(one))
+        for one in result.ledger
+    ]
+    every = table(("unit", "place", "end", "how many", "why"), rows, title="ledger")
+    yield Section(title="ledger", rows=every.rows, columns=every.columns, page_only=True)
+
+
+def _sum(one: Coverage) -> str:
+    rest = f", {one.not_ours} not ours" if one.not_ours else ""
+    hint = f" ({NONE_NAMED})" if one.what == NAMED and not one.of else ""
+    return f"{one.seen}/{one.of}{rest}{hint}"
+
+
+def _unread_row(one: LedgerRow) -> Row:
+    """A row of the ledger: open where it was not understood and is in scope."""
+    entry = one.entry
+    is_open = entry.end is End.NOT_UNDERSTOOD and not one.scope
+    times = f" ({entry.count})" if entry.count > 1 else ""
+    return Row(
+        state="unknown" if is_open else "waived" if one.scope else "not-applicable",
+        name=entry.unit,
+        label=one.severity.value if one.severity is not None and is_open else "",
+        text=f"{_at(one)}{times}: {_why(one)}",
+        fix=entry.help if is_open else "",
+    )
+
+
+def _at(one: LedgerRow) -> str:
+    at = one.entry.at
+    return f"{at.path}:{at.line}" if at.line else at.path
+
+
+def _why(one: LedgerRow) -> str:
+    return "; ".join(filter(None, (one.entry.why, one.scope)))
 
 
 def _remarks(result: AuditResult, unknown_skips: set[str]) -> Iterator[str]:
@@ -356,7 +408,14 @@ def _findings(result: AuditResult, rationale: Mapping[str, str]) -> Findings:
                 why=rationale.get(one.check, ""),
                 tags=(one.boundary.value, *_external(one.refs)),
             )
+    unread = tuple(
+        _not_understood(one) for one in result.ledger if one.entry.end is End.NOT_UNDERSTOOD
+    )
+    cases = [
+        Case(name=f"{one.at.file}: {one.what}", group="ledger", problems=(one,)) for one in unread
+    ]
     return Findings(
+        unread=unread,
         root=about(result),
         problems=tuple(
             located[id(one)]
@@ -365,14 +424,17 @@ def _findings(result: AuditResult, rationale: Mapping[str, str]) -> Findings:
         ),
         rules=rules,
         notices=result.problems,
-        tests=tuple(
-            Case(
-                name=f"{check} {asset}".rstrip() + f": {found[0].title}",
-                group=boundary,
-                problems=tuple(located[id(one)] for one in found if one.state in _OPEN),
-                not_applicable=all(one.state is State.NOT_APPLICABLE for one in found),
-            )
-            for (boundary, check, asset), found in pairs.items()
+        tests=(
+            *cases,
+            *(
+                Case(
+                    name=f"{check} {asset}".rstrip() + f": {found[0].title}",
+                    group=boundary,
+                    problems=tuple(located[id(one)] for one in found if one.state in _OPEN),
+                    not_applicable=all(one.state is State.NOT_APPLICABLE for one in found),
+                )
+                for (boundary, check, asset), found in pairs.items()
+            ),
         ),
     )
 
@@ -410,6 +472,24 @@ def _located(finding: Finding, result: AuditResult, titles: Mapping[str, str]) -
         undecided=finding.state is State.UNKNOWN,
         accepted=accepted,
         fingerprint=finding.fingerprint,
+    )
+
+
+def _not_understood(one: LedgerRow) -> Located:
+    """An open entry of the ledger where it is."""
+    at, asset = one.entry.at, one.asset
+    kind, _, name = asset.partition(":")
+    there, base = (
+        (f"{kind}/{name}/{at.path.lstrip('/')}", ASSETS) if kind == NODE else (at.path, ROOT)
+    )
+    return Located(
+        code=f"{one.entry.unit}-not-understood",
+        what=f"Not read: {one.entry.unit}: {one.entry.why}",
+        fix=one.entry.help,
+        at=Place(file=there, base=base, line=max(at.line, 1), column=at.column),
+        severity=one.severity,
+        undecided=True,
+        accepted=one.scope,
     )
 
 

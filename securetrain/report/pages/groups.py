@@ -411,12 +411,14 @@ def verdict(result: AuditResult) -> tuple[str, str]:
         meaning = "nothing was judged: no check applies to what was given"
     elif result.exit_code == ExitCode.INCOMPLETE and judged == {"unknown"}:
         meaning = "nothing was judged: all that was asked is unknown"
+    elif result.exit_code == ExitCode.INCOMPLETE and (n := sum(x.counts for x in result.ledger)):
+        meaning = f"{plural(n, 'file')} not read that could have answered checks that count"
     return word, meaning
 
 
 _VERDICTS: Final[Mapping[int, tuple[str, str]]] = {
     0: ("CLEAN", "clean under this policy"),
     1: ("FINDINGS", "a finding at or above the policy's host.fail_on"),
-    3: ("INCOMPLETE", "more is unknown than the policy's host.max_unknown"),
+    3: ("INCOMPLETE", "more is unknown or not read than the policy allows"),
     4: ("NOT TO BE RELIED ON", "the facts cannot be relied on"),
 }

@@ -65,7 +65,8 @@ def sarif(document: Document) -> dict[str, Any]:
     found = document.findings or Findings()
     rules = {code: found.rule(code) for code in sorted({p.code for p in found.problems})}
     order = {code: number for number, code in enumerate(rules)}
-    bases = sorted({ROOT, *(problem.at.base for problem in found.problems)}, reverse=True)
+    placed = (*found.problems, *found.unread)
+    bases = sorted({ROOT, *(problem.at.base for problem in placed)}, reverse=True)
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -99,11 +100,24 @@ def _invocation(found: Findings, code: int) -> dict[str, Any]:
         "executionSuccessful": not found.notices,
         "exitCode": code,
     }
-    if found.notices:
-        invocation["toolExecutionNotifications"] = [
-            {"level": "error", "message": {"text": printable(notice)}} for notice in found.notices
-        ]
+    notifications: list[dict[str, Any]] = [
+        {"level": "error", "message": {"text": printable(notice)}} for notice in found.notices
+    ]
+    notifications += map(_notification, found.unread)
+    if notifications:
+        invocation["toolExecutionNotifications"] = notifications
     return invocation
+
+
+def _notification(unread: Located) -> dict[str, Any]:
+    """Section 3.58: what the tool could not look at, and where."""
+    level = "note" if unread.accepted else _level(unread.severity or Severity.INFO)
+    said = ". ".join(filter(None, (unread.what, unread.accepted, unread.fix)))
+    return {
+        "level": level,
+        "message": {"text": printable(said)},
+        "locations": list(_places(unread.at)),
+    }
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

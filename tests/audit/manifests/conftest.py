@@ -7,6 +7,7 @@ import pytest
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.audit.subjects.kubernetes.facts.cluster import ClusterFacts
 from securetrain.audit.subjects.kubernetes.facts.workload import WorkloadFacts
+from tests.audit.worlds import open_entries
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def collect(now):
             workloads=list(found.values()),
             by_file=found,
             cluster=cluster.cluster,
-            problems={one.name: one.read for one in cluster.cluster.problems},
+            problems=open_entries(cluster),
         )
 
     return go

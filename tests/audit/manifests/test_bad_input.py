@@ -43,17 +43,16 @@ BROKEN = {
 def test_what_does_not_parse_is_a_finding_with_its_file(read, tmp_path, name):
     found = read(BROKEN[name])
     assert not found.workloads
-    (part, reading), *_ = found.problems.items()
-    assert part.startswith(str(tmp_path / "a.yaml"))
-    assert reading.value is False
-    assert reading.reason
-    assert reading.at.path == str(tmp_path / "a.yaml")
+    entry, *_ = found.problems.values()
+    assert entry.why
+    assert entry.at.path == str(tmp_path / "a.yaml")
 
 
 def test_one_bad_document_hides_none_of_the_others(read, tmp_path):
     found = read(f"{POD}---\n{{{{{{\n---\n{POD}")
     assert [name.rpartition("#")[2] for name in found.by_file] == ["1", "3"]
-    assert list(found.problems) == [f"{tmp_path}/a.yaml#2"]
+    (entry,) = found.problems.values()
+    assert (entry.at.path, entry.at.line) == (f"{tmp_path}/a.yaml", 8)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +74,8 @@ def test_other_spellings_of_text_are_read(read, data):
 def test_nothing_that_is_no_regular_file_is_opened(collect, tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     found = collect(tmp_path)
-    (reading,) = found.problems.values()
-    assert reading.outcome is Outcome.ERROR
-    assert "not a regular file" in reading.reason
+    (entry,) = found.problems.values()
+    assert "not a regular file" in entry.why
 
 
 def test_links_out_of_the_folder_are_not_followed(collect, tmp_path):
@@ -98,12 +96,11 @@ def test_links_out_of_the_folder_are_not_followed(collect, tmp_path):
     }
     refused = {name.rpartition("/")[2] for name in found.problems}
     assert refused == {"out.yaml", "folder", "cycle", "loop.yaml"}
-    assert all(one.outcome is Outcome.ERROR for one in found.problems.values())
 
 
 def test_what_is_not_there_or_not_readable_is_said(collect, tmp_path, monkeypatch):
     found = collect(tmp_path / "none.yaml")
-    assert [one.outcome for one in found.problems.values()] == [Outcome.ERROR]
+    assert [one.why for one in found.problems.values()] == ["No such file or directory"]
 
     def denied(path, limit):
         raise PermissionError(13, "Permission denied", str(path))
@@ -111,7 +108,8 @@ def test_what_is_not_there_or_not_readable_is_said(collect, tmp_path, monkeypatc
     (tmp_path / "a.yaml").write_text(POD)
     monkeypatch.setattr(files, "read_file", denied)
     found = collect(tmp_path)
-    assert [one.outcome for one in found.problems.values()] == [Outcome.DENIED]
+    (entry,) = found.problems.values()
+    assert (entry.why, entry.help[:13]) == ("Permission denied", "run the audit")
     assert not found.workloads
 
 
@@ -120,10 +118,10 @@ def test_more_than_is_read_is_said(read, tmp_path, monkeypatch):
     monkeypatch.setattr(objects, "MAX_DOCUMENTS", 4)
     found = read("---\n".join([POD] * 6))
     assert len(found.workloads) == 2
-    assert [one.outcome for one in found.problems.values()] == [Outcome.ERROR] * 2
+    assert len(found.problems) == 2
     monkeypatch.setattr(files, "MAX_FILE_BYTES", 10)
-    (reading,) = read(POD).problems.values()
-    assert "larger than the limit" in reading.reason
+    (entry,) = read(POD).problems.values()
+    assert "larger than the limit" in entry.why
 
 
 def test_types_that_nobody_expects_break_nothing(read):
@@ -142,8 +140,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
-found = collect_manifests([Path(sys.argv[1])], now=datetime.now(UTC))[-1].cluster
-assert found.problems, "nothing was said"
+found = collect_manifests([Path(sys.argv[1])], now=datetime.now(UTC))[-1].ledger
+assert any(one.why for one in found), "nothing was said"
 status = Path("/proc/self/status").read_text()  # ru_maxrss would be that of whoever started this
 print(int(status.partition("VmHWM:")[2].split()[0]) >> 10)
 """
@@ -213,9 +211,8 @@ def test_what_is_large_and_no_whole_list_is_said(read, monkeypatch, text, said):
     for module in (files, tree):
         monkeypatch.setattr(module, "MAX_FILE_BYTES", 8 << 10)
     monkeypatch.setattr(tree, "_CHUNK", 512)
-    (reading,) = read(text).problems.values()
-    assert reading.outcome is Outcome.ERROR
-    assert said in reading.reason
+    (entry,) = read(text).problems.values()
+    assert said in entry.why
 
 
 LARGE = {

@@ -20,6 +20,7 @@ from securetrain.audit.subjects.kubernetes.collect.rendering.render import Rende
 from securetrain.audit.subjects.kubernetes.facts.cluster import ClusterFacts
 from securetrain.audit.subjects.kubernetes.facts.workload import WorkloadFacts
 from tests.audit.manifests.worlds import said
+from tests.audit.worlds import open_entries
 from tests.waiting import in_time
 
 TEMPLATE = """\
@@ -108,7 +109,7 @@ def render(now):
         bodies = collect_manifests([path], now=now, renderer=Renderer(folders, **options))
         cluster = bodies[-1]
         assert isinstance(cluster, ClusterFacts)
-        problems = {one.name: one.read for one in cluster.cluster.problems}
+        problems = open_entries(cluster)
         return [one.workload for one in bodies if isinstance(one, WorkloadFacts)], problems
 
     return go
@@ -141,8 +142,7 @@ def test_without_helm_its_templates_are_not_known_and_helm_is_named(chart, rende
     (job,), problems = render(chart, str(tmp_path))
     assert job.rendered.outcome is Outcome.TEMPLATED
     read = problems[str(chart / "Chart.yaml")]
-    assert read.outcome is Outcome.TEMPLATED
-    assert "helm is not on PATH" in read.reason
+    assert "helm is not on PATH" in read.why
 
 
 def test_a_template_that_other_values_turn_on_is_read_as_it_stands(chart, tool, render):
@@ -216,7 +216,7 @@ def test_a_tool_that_does_not_end_is_ended_with_what_it_started(
     monkeypatch.setattr(tools, "SECONDS", 0.5)
     folders = tool("helm", "sleep 4711 & sleep 4711")
     (job,), problems = render(chart, folders)
-    assert "did not end" in problems[str(chart / "Chart.yaml")].reason
+    assert "did not end" in problems[str(chart / "Chart.yaml")].why
     assert job.rendered.outcome is Outcome.TEMPLATED
     # The kernel ends what is left in a namespace after its first process, not with it.
     until = time.monotonic() + 60
@@ -242,7 +242,7 @@ def test_output_is_bounded(tool, tmp_path, monkeypatch):
 def test_what_a_tool_says_on_failure_is_not_repeated(tool, chart, render):
     said = "Error: execution error at (trainer/templates/job.yaml:7:3): password hunter2 is weak"
     (job,), problems = render(chart, tool("helm", f"echo '{said}' >&2; exit 1"))
-    reason = problems[str(chart / "Chart.yaml")].reason
+    reason = problems[str(chart / "Chart.yaml")].why
     assert reason.endswith("helm ended with exit code 1 at trainer/templates/job.yaml:7")
     assert job.rendered.outcome is Outcome.TEMPLATED
 
@@ -253,7 +253,7 @@ def test_without_walls_a_tool_does_not_run(tool, chart, render, tmp_path, monkey
     monkeypatch.setattr(confined, "__file__", str(broken))
     _, problems = render(chart, tool("helm", prints(MADE)))
     assert "cannot be kept from the network here (no Landlock)" in (
-        problems[str(chart / "Chart.yaml")].reason
+        problems[str(chart / "Chart.yaml")].why
     )
 
 
@@ -264,14 +264,14 @@ def test_a_tool_that_others_could_have_written_does_not_run(tool, chart, render,
     (tmp_path / "bin").chmod(0o777)
     for path, why in ((folders, "writable by everybody"), (str(own), "below what is audited")):
         _, problems = render(chart, path)
-        assert why in problems[str(chart / "Chart.yaml")].reason
+        assert why in problems[str(chart / "Chart.yaml")].why
     _, problems = render(chart, "bin:.:")
-    assert "helm is not on PATH" in problems[str(chart / "Chart.yaml")].reason
+    assert "helm is not on PATH" in problems[str(chart / "Chart.yaml")].why
 
 
 def test_nothing_is_run_when_asked_not_to(chart, tool, render, tmp_path):
     _, problems = render(chart, tool("helm", "exit 3"), off=True)
-    assert "--no-render" in problems[str(chart / "Chart.yaml")].reason
+    assert "--no-render" in problems[str(chart / "Chart.yaml")].why
 
 
 # -- kustomizations -----------------------------------------------------------------------------
@@ -368,8 +368,7 @@ def test_an_overlay_is_put_together_and_each_value_stands_where_it_was_set(overl
 def test_a_base_outside_of_the_given_folder_is_not_read(overlay, render):
     _, problems = render(overlay / "prod", real_folders())
     (read,) = problems.values()
-    assert read.outcome is Outcome.TEMPLATED
-    assert "exit code" in read.reason
+    assert "exit code" in read.why
 
 
 @pytest.mark.parametrize(
@@ -390,15 +389,15 @@ def test_nothing_of_the_network_is_ever_asked_for(overlay, render, tool, text, n
     folders = tool("kustomize", "echo ran; exit 0")
     _, problems = render(overlay, folders)
     read = problems[str(overlay / "prod/kustomization.yaml")]
-    assert read.reason == f"not put together: it names {named}, which is never fetched"
-    assert "pw" not in read.reason
+    assert read.why == f"not put together: it names {named}, which is never fetched"
+    assert "pw" not in read.why
 
 
 def test_without_kustomize_files_are_read_one_by_one_and_it_is_named(overlay, render, tmp_path):
     workloads, problems = render(overlay, str(tmp_path))
     assert len(workloads) == 2
     (read,) = problems.values()
-    assert "kustomize or kubectl is not on PATH" in read.reason
+    assert "kustomize or kubectl is not on PATH" in read.why
 
 
 def test_a_pipe_or_a_link_for_a_kustomization_is_left_alone(tmp_path, render, tool):
@@ -409,5 +408,5 @@ def test_a_pipe_or_a_link_for_a_kustomization_is_left_alone(tmp_path, render, to
     workloads, problems = render(tmp_path / "one", tool("kustomize", "echo ran"))
     assert workloads == []
     assert stat.S_ISFIFO((tmp_path / "one/kustomization.yaml").stat().st_mode)
-    assert all("ran" not in read.reason for read in problems.values())
+    assert all("ran" not in read.why for read in problems.values())
     assert render(tmp_path / "two", tool("kustomize", "echo ran"))[0] == []

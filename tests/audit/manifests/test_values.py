@@ -67,8 +67,7 @@ def test_a_key_that_stands_twice_is_not_known_and_a_problem(read):
     found = read(HEAD + "  hostPID: true\n  hostPID: false\n  containers: [{name: c}]\n")
     assert said(found.workloads[0].pods[0], "hostPID").outcome is Outcome.ERROR
     (problem,) = found.problems.values()
-    assert problem.value is False
-    assert problem.at.line == 6
+    assert (problem.why, problem.at.line) == ("the key hostPID stands twice", 6)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from securetrain.audit.documents.facts import Outcome
 from securetrain.audit.engine.fields import View
 from securetrain.audit.engine.function import Judgement
 from securetrain.audit.engine.kleene import Truth, truth, unknown
-from securetrain.audit.subjects.kubernetes.facts.cluster import Asked, Problem
+from securetrain.audit.subjects.kubernetes.facts.cluster import Asked
 
 MAX_CEL: Final = 4096
 """Characters of an expression."""
@@ -339,16 +339,10 @@ def _asked(expression: Expression, view: View) -> Asked | None:
     return next((one for one in found if one.digest == expression.digest), None)
 
 
-def _unread(view: View) -> list[Problem]:
-    """All that was not read, and may hold an object of any kind."""
-    problems: tuple[Problem, ...] = view.document.root("cluster").problems
-    return [one for one in problems if one.read.outcome is not Outcome.TEMPLATED]
-
-
 def is_asked(expression: Expression, view: View) -> Truth:
     """Return whether there is an object that an expression is about."""
     asked = _asked(expression, view)
-    return truth(asked is None or asked.objects > 0 or bool(_unread(view)))
+    return truth(asked is None or asked.objects > 0)
 
 
 def said_of(expression: Expression, view: View) -> list[Judgement]:
@@ -366,7 +360,4 @@ def said_of(expression: Expression, view: View) -> list[Judgement]:
         judged.append(
             Judgement(label=one.object, good=good, why=why, location=one.at, evidence=seen)
         )
-    for other in _unread(view):
-        why = f"it was not read: {other.read.reason}"
-        judged.append(Judgement(label=other.name, good=unknown(why), why=why, location=other.at))
     return judged

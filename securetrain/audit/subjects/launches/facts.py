@@ -14,7 +14,14 @@ Rules:
 from enum import StrEnum
 from typing import Annotated
 
-from securetrain.audit.documents.facts import MAY_BE_EMPTY, Body, Place, Reading, Section
+from securetrain.audit.documents.facts import (
+    MAY_BE_EMPTY,
+    ONLY_FAULTS,
+    Body,
+    Place,
+    Reading,
+    Section,
+)
 from securetrain.audit.subjects.kubernetes.facts.workload import SecretKind
 
 
@@ -181,7 +188,7 @@ class Launch(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     mpi_as_root: Section[Annotated[tuple[Switch, ...], MAY_BE_EMPTY]]
     """``--allow-run-as-root`` and OMPI_ALLOW_RUN_AS_ROOT."""
     host_keys: Section[Annotated[tuple[HostKeys, ...], MAY_BE_EMPTY]]
-    secrets: Section[Annotated[tuple[WrittenSecret, ...], MAY_BE_EMPTY]]
+    secrets: Section[Annotated[tuple[WrittenSecret, ...], ONLY_FAULTS]]
 
     @property
     def label(self) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from securetrain import __version__
 from securetrain.audit.documents.facts import Collected, Outcome, Section
+from securetrain.audit.documents.ledger import entry_of
 from securetrain.audit.subjects.run.facts import RankRange, Run, RunFacts, RunNode
 from securetrain.core import RunDir
 from securetrain.core.errors import SecureTrainError, UsageError
@@ -69,13 +70,15 @@ def collect_run(
         )
     lines = _section(lambda: _lines(run, trust, now))
     fleet = _section(lambda: _fleet(policy, now, fleet_state))
+    nodes = _then(lines, lambda found: _nodes(found, fleet, run))
     return RunFacts(
         collected=Collected(
             at=now, hostname="", collector=f"securetrain {__version__}", boot_id=""
         ),
+        ledger=(entry_of("run", str(directory), nodes, "run.nodes"),),
         path=str(directory),
         run=Run(
-            nodes=_then(lines, lambda found: _nodes(found, fleet, run)),
+            nodes=nodes,
             ranks=_then(lines, lambda found: _ranks(found, run)),
             inventory=_inventory(fleet, inventory),
             strangers=_then(lines, _strangers),

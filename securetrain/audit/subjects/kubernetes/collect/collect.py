@@ -8,7 +8,7 @@ kept in short.
 """
 
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 
 from securetrain import __version__
-from securetrain.audit.documents.facts import Body, Collected, Location, Outcome, Reading
+from securetrain.audit.documents.facts import Body, Collected, End, Entry, Location, Reading
+from securetrain.audit.documents.ledger import Ledger, read_at
 from securetrain.audit.engine.cel.evaluator import Evaluator
 from securetrain.audit.engine.cel.expression import Expression
 from securetrain.audit.subjects.kubernetes.collect.cluster.admission import (
@@ -48,11 +49,17 @@ from securetrain.audit.subjects.kubernetes.collect.expressions import Answers
 from securetrain.audit.subjects.kubernetes.collect.launches import Launches
 from securetrain.audit.subjects.kubernetes.collect.parser.errors import (
     MAX_POLICIES,
-    MAX_PROBLEMS,
     MAX_WORKLOADS,
     ManifestError,
 )
-from securetrain.audit.subjects.kubernetes.collect.parser.files import Large, Text, Unread, texts
+from securetrain.audit.subjects.kubernetes.collect.parser.files import (
+    ALL,
+    Large,
+    Text,
+    not_ours,
+    texts,
+    unread,
+)
 from securetrain.audit.subjects.kubernetes.collect.parser.labels import labels_of
 from securetrain.audit.subjects.kubernetes.collect.parser.objects import (
     WATCHED,
@@ -71,9 +78,7 @@ from securetrain.audit.subjects.kubernetes.collect.rendering.render import Rende
 from securetrain.audit.subjects.kubernetes.facts.cluster import (
     Cluster,
     ClusterFacts,
-    File,
     Namespace,
-    Problem,
     StoredSecret,
 )
 from securetrain.audit.subjects.kubernetes.facts.workload import (
@@ -94,6 +99,7 @@ def collect_manifests(
     cluster: str = "files",
     renderer: Renderer | None = None,
     expressions: Sequence[Expression] = (),
+    elsewhere: Container[str] = (),
 ) -> list[Body]:
     """Collect the facts of manifests, scripts and folders of them.
 
@@ -103,6 +109,7 @@ def collect_manifests(
         cluster: The name of the cluster that they are for.
         renderer: What puts charts and kustomizations together; None reads every file as it stands.
         expressions: What a site asks of the objects themselves.
+        elsewhere: Files that another reader answers for.
 
     Returns:
         The workloads, then the launches, in the order of the files, then the cluster.
@@ -114,9 +121,13 @@ def collect_manifests(
     rendering = renderer.render(paths) if renderer is not None else Rendering()
     with Evaluator() as evaluator:
         collection = _Collection(Launches(collected), Answers(expressions, evaluator))
+        for path in paths:
+            collection.ledger.add(read_at("folder", Location(path=str(path)), "cluster"))
         collection.take_rendered(rendering)
         for file in texts(paths):
-            if file.path not in rendering.covered:
+            name = file.at.path if isinstance(file, Entry) else file.path
+            is_other = isinstance(file, Entry) and name in elsewhere
+            if name not in rendering.covered and not is_other:
                 collection.take(file)
     return collection.finish(cluster)
 
@@ -139,8 +150,7 @@ class _Collection:
     launches: Launches
     answers: Answers
     found: list[_Found] = field(default_factory=list)
-    files: list[File] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
     policies: Policies = field(default_factory=Policies)
     rights: Rights = field(default_factory=Rights)
     ways: list[Way] = field(default_factory=list)
@@ -156,14 +166,14 @@ class _Collection:
     reader: Reader = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reader = Reader(self._problem, started_in)
+        self.reader = Reader(self.ledger.add, started_in)
 
-    def take(self, file: Text | Large | Unread) -> None:
+    def take(self, file: Text | Large | Entry) -> None:
         """Read one file."""
-        if isinstance(file, Unread):
+        if isinstance(file, Entry):
             self._unread(file)
             return
-        objects = workloads = 0
+        objects, before = 0, len(self.launches.found)
         text = file if isinstance(file, Text) else Text(file.path, "", is_script=False)
         self.launches.take_file(text)
         found = self.reader.objects(file) if isinstance(file, Text) else self._large(file)
@@ -171,19 +181,22 @@ class _Collection:
             if not self.launches.take_object(text, one):
                 self._left_out("launch", one)
             objects += 1
-            workloads += self._take(one)
-        workloads += sum(self._take(one) for one in self.launches.started())
+            self._take(one)
+        for one in self.launches.started():
+            self._take(one)
         for kind, name in self.reader.words.items():
             self.unread.setdefault(kind, name)
-        at = Location(path=file.path, line=1)
-        self.files.append(File(at=at, path=file.path, objects=objects, workloads=workloads))
+        if objects or len(self.launches.found) > before or text.is_script:
+            self.ledger.add(read_at("file", Location(path=file.path), "cluster"))
+        elif not self.ledger.is_open(file.path):
+            self.ledger.add(not_ours(file.path, "no object and no command in it"))
 
     def _large(self, file: Large) -> Iterator[Object]:
         try:
             yield from self.reader.large(file)
         except (ManifestError, OSError) as error:
-            reason = f"{file.reason}, and it is no List that can be read: {error}"[:300]
-            self._unread(Unread(file.path, Outcome.ERROR, reason))
+            reason = f"{file.reason}, and it is no List that can be read: {error}"
+            self._unread(unread(file.path, reason))
 
     def take_rendered(self, rendering: Rendering) -> None:
         """Read what tools made, and note what they did not make."""
@@ -192,63 +205,35 @@ class _Collection:
             before = counts.get(made.name, 0)
             part = Part(made.name, made.text, Source(made.path), 1, before=before)
             self.launches.take_file(Text(made.path, made.origins.text, is_script=False))
-            workloads = 0
-            objects = list(self.reader.rendered(part, made.origins.relocate))
-            for one in objects:
+            for one in list(self.reader.rendered(part, made.origins.relocate)):
                 if not self.launches.take_object(Text(made.path, "", is_script=False), one):
                     self._left_out("launch", one)
-                workloads += self._take(one)
-            workloads += sum(self._take(one) for one in self.launches.started())
+                self._take(one)
+            for one in self.launches.started():
+                self._take(one)
             counts[made.name] = before + 1
-            at = Location(path=made.path)
-            seen = File(at=at, path=made.path, objects=len(objects), workloads=workloads)
-            self._count(seen)
+        for path in sorted(rendering.covered | {made.path for made in rendering.made}):
+            self.ledger.add(read_at("file", Location(path=path), "cluster"))
         for path, reason in rendering.left.items():
-            at = Location(path=path, line=1)
-            read: Reading[bool] = Reading(outcome=Outcome.TEMPLATED, reason=reason, at=at)
-            self._problem(Problem(at=at, name=path, read=read))
+            self.ledger.add(unread(path, reason, help="install the tool, or render it first"))
 
-    def _count(self, seen: File) -> None:
-        """Note a file, or more objects of one that was noted before."""
-        for index, one in enumerate(self.files):
-            if one.path == seen.path:
-                self.files[index] = msgspec.structs.replace(
-                    one,
-                    objects=one.objects + seen.objects,
-                    workloads=one.workloads + seen.workloads,
-                )
-                return
-        self.files.append(seen)
+    def _unread(self, entry: Entry) -> None:
+        self.ledger.add(entry)
+        if entry.end is End.NOT_UNDERSTOOD and "cluster" in entry.bears_on:
+            for kind in WATCHED:
+                self.unread.setdefault(kind, entry.at.path)
 
-    def _unread(self, file: Unread) -> None:
-        at = Location(path=file.path)
-        known = file.outcome is Outcome.OK
-        read: Reading[bool] = Reading(
-            outcome=file.outcome, reason=file.reason, value=False if known else None, at=at
-        )
-        self._problem(Problem(at=at, name=file.path, read=read))
-        for kind in WATCHED:
-            self.unread.setdefault(kind, file.path)
-
-    def _problem(self, problem: Problem) -> None:
-        names = {one.name for one in self.problems[-200:]}
-        if problem.name in names:
-            problem = msgspec.structs.replace(problem, name=f"{problem.name}:{problem.at.line}")
-        if len(self.problems) < MAX_PROBLEMS and problem.name not in names:
-            self.problems.append(problem)
-
-    def _take(self, one: Object) -> int:
-        """Note an object; return whether it is a workload."""
+    def _take(self, one: Object) -> None:
+        """Note an object."""
         if one.runtime is Runtime.KUBERNETES:
             self._take_for_others(one)
         record = workload(one)
         if record is None:
-            return 0
+            return
         if len(self.found) >= MAX_WORKLOADS:
             self._left_out("workload", one)
-            return 1
+            return
         self.found.append(_Found(one.name, record))
-        return 1
 
     def _take_for_others(self, one: Object) -> None:
         """Note what an object says about others."""
@@ -273,9 +258,9 @@ class _Collection:
         if kind not in self.left_out:
             self.left_out.add(kind)
             self.unread.setdefault(kind, one.name)
-            at = one.source.at(one.node)
-            reason = f"too many objects ({kind}); this one and those that follow are left out"
-            self._problem(Problem(at=at, name=one.name, read=failed(reason, at)))
+            why = f"too many objects ({kind}); this one and those that follow are left out"
+            at, end = one.source.at(one.node), End.NOT_UNDERSTOOD
+            self.ledger.add(Entry(unit="document", at=at, end=end, why=why, bears_on=ALL))
 
     def _namespace(self, one: Object) -> None:
         scope = Scope(one.source, one.node.at)
@@ -303,12 +288,13 @@ class _Collection:
                 pods.append(joined)
                 targets.append(target)
             record = msgspec.structs.replace(one.workload, pods=tuple(pods) or one.workload.pods)
-            bodies.append(WorkloadFacts(collected=collected, file=one.name, workload=record))
+            read = read_at("document", record.at, "workload")
+            bodies.append(
+                WorkloadFacts(collected=collected, file=one.name, workload=record, ledger=(read,))
+            )
         kinds = tuple(sorted({one.kind for one in self._in_cluster() if one.kind}))
         facts = Cluster(
             name=cluster,
-            files=tuple(self.files),
-            problems=tuple(self.problems),
             namespaces=tuple(self._namespaces()),
             entrances=tuple(with_own_names(entrances(self.ways, targets))),
             admissions=tuple(admissions(self.admissions, kinds)),
@@ -319,7 +305,7 @@ class _Collection:
         return [
             *bodies,
             *self.launches.found,
-            ClusterFacts(collected=collected, cluster=facts),
+            ClusterFacts(collected=collected, cluster=facts, ledger=self.ledger.entries()),
         ]
 
     def _joined(self, record: Workload, pod: Pod) -> tuple[Pod, Target]:

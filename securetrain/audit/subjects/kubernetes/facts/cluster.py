@@ -7,41 +7,7 @@ The rules are those of `workload.py`.
 
 from typing import Annotated
 
-from securetrain.audit.documents.facts import MAY_BE_EMPTY, Body, Fact, Place, Reading
-
-
-class File(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A file that was looked at."""
-
-    path: str
-    objects: int
-    """Objects of Kubernetes in it, those inside strings and here-documents included."""
-    workloads: int
-    """Of these, the ones with pod templates."""
-
-    @property
-    def label(self) -> str:
-        """The path."""
-        return self.path
-
-
-class Problem(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A file, or a part of one, that was not read, or not for certain.
-
-    ST-K8S-029 asks ``every: [cluster, problems], where: {field: [read], op: eq, value: true}``.
-    """
-
-    name: str
-    """The file, and the part of it as in assets: ``jobs/a.yaml#2``."""
-    read: Reading[bool]
-    """ok False: it does not parse, or has a key twice; ``templated``: it was read from a template's
-    text, or a kind that nobody knows may hold a pod; ``denied``: no permission; ``error``: a
-    symbolic link out of the folder, a FIFO, too large, too many objects."""
-
-    @property
-    def label(self) -> str:
-        """The part of the file."""
-        return self.name
+from securetrain.audit.documents.facts import MAY_BE_EMPTY, ONLY_FAULTS, Body, Fact, Place, Reading
 
 
 class Namespace(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -168,13 +134,10 @@ class Cluster(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All objects of the files together."""
 
     name: str
-    files: Annotated[tuple[File, ...], MAY_BE_EMPTY]
-    """Only those that were opened; `problems` has the others."""
-    problems: Annotated[tuple[Problem, ...], MAY_BE_EMPTY]
     namespaces: Annotated[tuple[Namespace, ...], MAY_BE_EMPTY]
     entrances: Annotated[tuple[Entrance, ...], MAY_BE_EMPTY]
     admissions: Annotated[tuple[Admission, ...], MAY_BE_EMPTY]
-    secrets: Annotated[tuple[StoredSecret, ...], MAY_BE_EMPTY]
+    secrets: Annotated[tuple[StoredSecret, ...], ONLY_FAULTS]
     kinds: Annotated[tuple[str, ...], MAY_BE_EMPTY]
     """Kinds of the workloads, each once."""
     objects: Annotated[tuple[Asked, ...], MAY_BE_EMPTY] = ()

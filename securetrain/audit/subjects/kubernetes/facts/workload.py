@@ -21,6 +21,7 @@ from typing import Annotated
 
 from securetrain.audit.documents.facts import (
     MAY_BE_EMPTY,
+    ONLY_FAULTS,
     Body,
     Place,
     Reading,
@@ -199,7 +200,7 @@ class Container(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     env: Annotated[tuple[Variable, ...], MAY_BE_EMPTY]
     visible_devices: Reading[str]
     """NVIDIA_VISIBLE_DEVICES of `env`; ``absent`` when it is not set."""
-    secrets: Annotated[tuple[SecretLiteral, ...], MAY_BE_EMPTY]
+    secrets: Annotated[tuple[SecretLiteral, ...], ONLY_FAULTS]
     """Secrets that stand in the file, in environment and arguments."""
     mounts: Annotated[tuple[Mount, ...], MAY_BE_EMPTY]
     ports: Annotated[tuple[Port, ...], MAY_BE_EMPTY]
@@ -247,7 +248,7 @@ class Account(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     token_mounted: Reading[bool]
     """automountServiceAccountToken of the pod, else of the account if it is among the files, else
     True."""
-    rights: Reading[Annotated[tuple[Right, ...], MAY_BE_EMPTY]]
+    rights: Reading[Annotated[tuple[Right, ...], ONLY_FAULTS]]
     """Of all bindings among the files, of the account and of its groups. ``error`` when no binding
     at all is among the files, or when one's role is not (built-in ClusterRoles are known)."""
 

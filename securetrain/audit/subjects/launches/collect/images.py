@@ -24,6 +24,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from securetrain.audit.documents.facts import Location
+from securetrain.audit.subjects.kubernetes.collect.parser.names import bare
 from securetrain.audit.subjects.launches.facts import Form
 
 if TYPE_CHECKING:
@@ -61,13 +62,13 @@ class Script:
 
 def holds_scripts(name: str) -> bool:
     """Return whether a file of this name holds scripts that `scripts` finds."""
-    path = PurePosixPath(name)
+    path = PurePosixPath(bare(PurePosixPath(name).name))
     return bool(_DOCKERFILE.search(path.name)) or path.suffix in {".def", ".tf", ".hcl"}
 
 
 def scripts(path: str, text: str) -> Iterator[Script]:
     """Yield the scripts of a file of such a name."""
-    name = PurePosixPath(path)
+    name = PurePosixPath(bare(PurePosixPath(path).name))
     if name.suffix in {".tf", ".hcl"}:
         yield from _terraform(path, text)
     elif name.suffix == ".def":

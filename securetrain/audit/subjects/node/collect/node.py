@@ -7,14 +7,15 @@ import os
 import pwd
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from securetrain import __version__
-from securetrain.audit.documents.facts import Collected
+from securetrain.audit.documents.facts import Collected, Entry, Section
+from securetrain.audit.documents.ledger import entry_of
 from securetrain.audit.subjects.node.collect import (
     artifacts,
     machine,
@@ -30,6 +31,7 @@ from securetrain.audit.subjects.node.collect.access import accounts, identities,
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, section
 from securetrain.audit.subjects.node.collect.named import NOTHING, Named
 from securetrain.audit.subjects.node.collect.network import firewall, gloo, network, rdma, routes
+from securetrain.audit.subjects.node.facts.artifacts import Artifacts
 from securetrain.audit.subjects.node.facts.node import Job, Node, NodeFacts
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def collect_node(
 
 def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFacts:
     """Collect the facts that a `Host` shows."""
+    named = section(artifacts.artifacts, host, seconds)
     return NodeFacts(
         collected=Collected(
             at=now,
@@ -68,6 +71,7 @@ def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFact
             collector=f"securetrain {__version__}",
             boot_id=_boot_id(host),
         ),
+        ledger=tuple(_ledger(named)),
         job=Job(uid=host.uid, gid=host.gid, user=host.user, home=str(host.home)),
         node=Node(
             sysctls=section(system.sysctls, host, seconds),
@@ -95,7 +99,7 @@ def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFact
             python=section(software.python, host, seconds),
             hardware=section(system.hardware, host, seconds),
             context=section(surroundings.context, host, seconds),
-            artifacts=section(artifacts.artifacts, host, seconds),
+            artifacts=named,
             indexes=section(packages.indexes, host, seconds),
             requirements=section(packages.requirements, host, seconds),
             records=section(packages.records, host, seconds),
@@ -103,6 +107,16 @@ def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFact
             network_mounts=section(system.network_mounts, host, seconds),
         ),
     )
+
+
+def _ledger(named: Section[Artifacts]) -> Iterator[Entry]:
+    """The entries of what the job names; every other section says itself how it was read."""
+    if named.value is None:
+        yield entry_of("section", "node.artifacts", named, "node.artifacts")
+        return
+    for kind in ("checkpoints", "datasets"):
+        for one in getattr(named.value, kind):
+            yield entry_of("artifact", one.path, one, f"node.artifacts.{kind}")
 
 
 def collect_exports(*, now: datetime, root: Path = Path("/")) -> "list[StorageFacts]":

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from securetrain.audit.documents.facts import (
     MAY_BE_EMPTY,
+    ONLY_FAULTS,
     Fact,
     FileFact,
     Location,
@@ -77,5 +78,5 @@ class Identity(FileFact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Whether the authority signed the certificate; None when one of them was not read."""
 
 
-Sudo = Annotated[tuple[SudoRule, ...], MAY_BE_EMPTY]
+Sudo = Annotated[tuple[SudoRule, ...], ONLY_FAULTS]
 Identities = Annotated[tuple[Identity, ...], MAY_BE_EMPTY]

@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from securetrain.audit.documents.facts import (
     MAY_BE_EMPTY,
+    ONLY_FAULTS,
     Body,
     Fact,
     FileFact,
@@ -331,7 +332,7 @@ class StartupFile(FileFact, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Python(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The interpreter that the job would use."""
 
-    startup_files: Annotated[tuple[StartupFile, ...], MAY_BE_EMPTY]
+    startup_files: Annotated[tuple[StartupFile, ...], ONLY_FAULTS]
 
 
 class Hardware(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from securetrain.audit.documents.facts import (
     MAY_BE_EMPTY,
+    ONLY_FAULTS,
     Fact,
     FileFact,
     Location,
@@ -64,4 +65,4 @@ class RecordSample(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     files: int
     distributions: int
-    changed: Annotated[tuple[ChangedFile, ...], MAY_BE_EMPTY]
+    changed: Annotated[tuple[ChangedFile, ...], ONLY_FAULTS]

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 from securetrain import __version__
 from securetrain.audit.documents.facts import Collected, Location, Outcome, Reading, Section
+from securetrain.audit.documents.ledger import entry_of
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError
 from securetrain.audit.subjects.slurm.collect import defaults, files, parser, plugins, settings
 from securetrain.audit.subjects.slurm.collect.place import NotHereError, Place
@@ -94,13 +95,20 @@ class _Cluster:
         controller = self.source("slurm.conf")
         cgroup, database = self.source("cgroup.conf"), self.source("slurmdbd.conf")
         name = self.name(controller)
+        slurm = self.slurm(controller, cgroup, database)
         return SlurmFacts(
             collected=Collected(
                 at=now, hostname=socket.gethostname(), collector=f"securetrain {__version__}"
             ),
             name=name or self.place.directory,
             directory=self.place.directory,
-            slurm=self.slurm(controller, cgroup, database),
+            ledger=tuple(
+                entry_of("file", file.path, file, "slurm.files")
+                for file in slurm.files.value or ()
+                if file.at is not None or file.outcome is not Outcome.ABSENT
+            )
+            or (entry_of("section", self.place.directory, slurm.files, "slurm.files"),),
+            slurm=slurm,
         )
 
     def slurm(self, controller: Source, cgroup: Source, database: Source) -> Slurm:

@@ -22,6 +22,7 @@ from typing import Final, TypeAlias
 
 from securetrain import __version__
 from securetrain.audit.documents.facts import Collected, Outcome, Section
+from securetrain.audit.documents.ledger import entry_of
 from securetrain.audit.subjects.node.collect.host import FILE_LIMIT, Host, outcome_of, reading
 from securetrain.audit.subjects.storage.collect.exports import parse_exports
 from securetrain.audit.subjects.storage.collect.saved import (
@@ -163,6 +164,7 @@ def _document(path: str, section: Section[tuple[Export, ...]], now: datetime) ->
         collected=Collected(
             at=now, hostname=socket.gethostname(), collector=f"securetrain {__version__}"
         ),
+        ledger=(entry_of("file", path, section, "nfs.exports"),),
         path=path,
         nfs=Storage(exports=section),
     )

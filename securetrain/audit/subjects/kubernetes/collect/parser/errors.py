@@ -26,7 +26,6 @@ MAX_HOLES: Final = 100_000
 """Places of one file that a template leaves open."""
 MAX_EMBEDDED: Final = 3
 """Strings in strings that hold objects."""
-MAX_PROBLEMS: Final = 2_000
 
 
 class ManifestError(Exception):

@@ -1,48 +1,87 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Paths to texts: bounded reads of regular files, and a problem for each that is not read.
+"""Paths to texts: bounded reads of regular files, and an entry for each file that is not read.
 
 Rules:
 
-1. a folder gives the files in it whose names are those of manifests, templates of them, or scripts;
-   hidden names are left out, a file that was named itself is read whatever it is called;
-2. a symbolic link inside a folder is followed to a regular file inside the folder, and is a problem
-   otherwise; links to folders are a problem (what they lead to may be anywhere, or a cycle);
-3. pipes, devices and sockets are a problem and are never opened; so is what is too large.
+1. a folder gives every file below it; what is read is chosen by name (`kind_of`): manifests,
+   templates of them, and scripts. A file that was named itself is read whatever it is called;
+2. a file of another kind that can hold what a check asks for (`KINDS`) is not understood; one that
+   cannot is not ours. Folders of version control are not ours and are not looked into;
+3. a symbolic link inside a folder is followed to a regular file inside the folder, and is not
+   understood otherwise; so are links to folders (what they lead to may be anywhere, or a cycle);
+4. pipes, devices and sockets are not understood and are never opened; so is what is too large.
 """
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.documents.facts import End, Entry, Location
 from securetrain.audit.subjects.kubernetes.collect.parser.errors import (
     MAX_ENTRIES,
     MAX_FILE_BYTES,
     MAX_FILES,
     MAX_LIST_BYTES,
 )
+from securetrain.audit.subjects.kubernetes.collect.parser.names import bare
 from securetrain.audit.subjects.launches.collect.images import holds_scripts
 from securetrain.core.errors import UsageError
-from securetrain.core.files import read_file
+from securetrain.core.files import open_regular, read_file
 
-_TEMPLATE_SUFFIXES: Final = frozenset(
-    {".j2", ".jinja", ".jinja2", ".erb", ".tmpl", ".tpl", ".gotmpl", ".template", ".in", ".tftpl"}
-)
 MANIFESTS: Final = frozenset({".yaml", ".yml", ".json"})
 SCRIPTS: Final = frozenset({".sh", ".bash", ".sbatch", ".slurm", ".batch", ".job"})
+_SHEBANG: Final = re.compile(rb"#!\s*/[^\n]*\b(?:ba|da|k|z)?sh\b")
+_VERSION_CONTROL: Final = frozenset({".git", ".hg", ".svn"})
+
+ALL: Final = ("workload", "cluster", "launch")
+"""What a manifest can hold."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
-    """A file that was not read, and why."""
+class Kind:
+    """Files that no reader here opens, and that can hold what a check asks for."""
 
-    path: str
-    outcome: Outcome
-    reason: str
+    title: str
+    names: re.Pattern[str]
+    """Of the file as `bare` gives it."""
+    bears_on: tuple[str, ...]
+    help: str = ""
+
+
+def _kind(title: str, names: str, *bears_on: str, help: str = "") -> Kind:  # noqa: A002
+    return Kind(title, re.compile(names), bears_on, help)
+
+
+KINDS: Final = (
+    _kind("Terraform", r".*\.(?:tf\.json|tofu)", *ALL),
+    _kind("a notebook", r".*\.ipynb", "launch"),
+    _kind("Slurm's configuration",
+          r"(?:slurm|slurmdbd|cgroup|gres|topology|plugstack|job_container|acct_gather|oci)\.conf",
+          "slurm", help="audit its folder with --slurm"),
+    _kind("Jsonnet, CUE or another language of configurations",
+          r".*\.(?:jsonnet|libsonnet|cue|k|pkl|dhall)", *ALL,
+          help="render it, and audit what it makes"),
+    _kind("an archive", r".*\.(?:tgz|tar|tar\.gz|zip)", *ALL, help="unpack it"),
+)  # fmt: skip
+"""A row goes when a reader for its kind comes."""
+
+
+def unread(path: str, why: str, bears_on: tuple[str, ...] = ALL, *, help: str = "") -> Entry:  # noqa: A002
+    """The entry of a file that was not read, or not understood."""
+    return Entry(
+        unit="file", at=Location(path=path), end=End.NOT_UNDERSTOOD, why=why[:300], help=help,
+        bears_on=bears_on,
+    )  # fmt: skip
+
+
+def not_ours(path: str, why: str) -> Entry:
+    """The entry of a file that can answer no check."""
+    return Entry(unit="file", at=Location(path=path), end=End.NOT_OURS, why=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +104,61 @@ class Large:
 
 def kind_of(name: str) -> str:
     """``manifest``, ``script``, ``scripts`` or nothing, by a file's name."""
-    path = Path(name.lower())
-    suffixes = path.suffixes
-    while suffixes and suffixes[-1] in _TEMPLATE_SUFFIXES:
-        suffixes.pop()
-    last = suffixes[-1] if suffixes else ""
-    if last in MANIFESTS:
+    ending = Path(bare(name)).suffix
+    if bare(name).endswith(".tf.json"):
+        return ""
+    if ending in MANIFESTS:
         return "manifest"
-    if last in SCRIPTS:
+    if ending in SCRIPTS:
         return "script"
     if holds_scripts(name):
         return "scripts"
-    return "manifest" if path.suffix in {".tpl", ".gotmpl"} else ""
+    return "manifest" if Path(name.lower()).suffix in {".tpl", ".gotmpl"} else ""
 
 
-def texts(paths: Iterable[Path]) -> Iterator[Text | Large | Unread]:
+def _is_shell(path: Path) -> bool:
+    """Return whether a file without an ending begins as a program of a shell."""
+    if Path(bare(path.name)).suffix:
+        return False
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            return _SHEBANG.match(file.read(80)) is not None
+    except (OSError, UsageError):
+        return False
+
+
+def other_kind(path: str) -> Entry:
+    """The entry of a file that no reader here opens."""
+    name = bare(path.rpartition("/")[2])
+    for kind in KINDS:
+        if kind.names.fullmatch(name):
+            why = f"{kind.title}; no reader for these yet" if not kind.help else kind.title
+            return unread(path, why, kind.bears_on, help=kind.help)
+    ending = Path(name).suffix
+    return not_ours(path, f"no check asks for {ending} files" if ending else "no check asks for it")
+
+
+def texts(paths: Iterable[Path]) -> Iterator[Text | Large | Entry]:
     """Yield the texts of files and folders, one at a time, in a stable order."""
     seen: set[str] = set()
+    opened = 0
     for path in paths:
         for found in _files(path):
-            name = found.path if isinstance(found, Unread) else str(found)
+            name = found.at.path if isinstance(found, Entry) else str(found)
             if name in seen:
                 continue
             seen.add(name)
-            if len(seen) > MAX_FILES:
-                yield Unread(str(path), Outcome.ERROR, f"more than {MAX_FILES} files")
+            if isinstance(found, Entry):
+                yield found
+                continue
+            opened += 1
+            if opened > MAX_FILES:
+                yield unread(str(path), f"more than {MAX_FILES} files")
                 return
-            yield found if isinstance(found, Unread) else _read(found)
+            yield _read(found)
 
 
-def _files(path: Path) -> Iterator[Path | Unread]:
+def _files(path: Path) -> Iterator[Path | Entry]:
     path = Path(os.path.normpath(path))
     try:
         info = path.stat()
@@ -107,7 +171,7 @@ def _files(path: Path) -> Iterator[Path | Unread]:
     yield from _below(path, path.resolve())
 
 
-def _below(root: Path, real: Path) -> Iterator[Path | Unread]:
+def _below(root: Path, real: Path) -> Iterator[Path | Entry]:
     folders = [root]
     count = 0
     while folders:
@@ -120,39 +184,40 @@ def _below(root: Path, real: Path) -> Iterator[Path | Unread]:
             continue
         count += len(listed)
         if count > MAX_ENTRIES:
-            yield Unread(str(root), Outcome.ERROR, f"more than {MAX_ENTRIES} names in it")
+            yield unread(str(root), f"more than {MAX_ENTRIES} names in it")
             return
         inner = []
         for entry in listed:
-            if entry.name.startswith("."):
-                continue
             if entry.is_dir(follow_symlinks=False):
-                inner.append(Path(entry.path))
+                if entry.name in _VERSION_CONTROL:
+                    yield not_ours(entry.path, "the history of the files, not the files")
+                else:
+                    inner.append(Path(entry.path))
             elif entry.is_symlink():
                 yield from _linked(Path(entry.path), real)
-            elif kind_of(entry.name):
+            elif kind_of(entry.name) or _is_shell(Path(entry.path)):
                 yield Path(entry.path)
+            else:
+                yield other_kind(entry.path)
         folders.extend(reversed(inner))
 
 
-def _linked(path: Path, real: Path) -> Iterator[Path | Unread]:
+def _linked(path: Path, real: Path) -> Iterator[Path | Entry]:
     try:
         target = path.resolve(strict=True)
         if target.is_dir():
-            yield Unread(
-                str(path), Outcome.ERROR, "a symbolic link to a folder; it is not followed"
-            )
+            yield unread(str(path), "a symbolic link to a folder; it is not followed")
         elif not kind_of(path.name):
-            return
+            yield other_kind(str(path))
         elif not target.is_relative_to(real):
-            yield Unread(str(path), Outcome.ERROR, "a symbolic link that leads out of the folder")
+            yield unread(str(path), "a symbolic link that leads out of the folder")
         else:
             yield path
     except (OSError, RuntimeError) as error:
-        yield Unread(str(path), Outcome.ERROR, f"a symbolic link that leads nowhere ({error})")
+        yield unread(str(path), f"a symbolic link that leads nowhere ({error})")
 
 
-def _read(path: Path) -> Text | Large | Unread:
+def _read(path: Path) -> Text | Large | Entry:
     name = str(path)
     real = path
     try:
@@ -161,14 +226,11 @@ def _read(path: Path) -> Text | Large | Unread:
     except OSError as error:
         return _failure(name, error)
     except UsageError as error:
-        if _may_be_list(real):
-            return Large(name, real, error.what)
-        denied = isinstance(error.__cause__, PermissionError)
-        return Unread(name, Outcome.DENIED if denied else Outcome.ERROR, error.what)
+        return Large(name, real, error.what) if _may_be_list(real) else unread(name, error.what)
     try:
         text = _decoded(data)
     except ValueError as error:
-        return Unread(name, Outcome.OK, str(error))
+        return unread(name, str(error))
     is_script = kind_of(path.name) == "script" or text.startswith("#!")
     return Text(name, text, is_script)
 
@@ -211,6 +273,7 @@ _MARKS: Final = (
 )
 
 
-def _failure(path: str, error: OSError) -> Unread:
-    outcome = Outcome.DENIED if isinstance(error, PermissionError) else Outcome.ERROR
-    return Unread(path, outcome, error.strerror or str(error))
+def _failure(path: str, error: OSError) -> Entry:
+    denied = isinstance(error, PermissionError)
+    help_ = "run the audit as a user who may read it" if denied else ""
+    return unread(path, error.strerror or str(error), help=help_)

@@ -1,8 +1,30 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Names that differ: a number follows one that was there before."""
+"""Names of files without what marks a copy of them, and names that differ."""
 
+import re
 from dataclasses import dataclass, field
+from typing import Final
+
+_SUFFIXES: Final = frozenset(
+    {".j2", ".jinja", ".jinja2", ".erb", ".tmpl", ".tpl", ".gotmpl", ".template", ".in", ".tftpl"}
+    | {".envsubst", ".example", ".sample", ".dist", ".orig", ".bak"}
+)
+"""Endings of templates, examples and copies, which are taken off before a name is looked at."""
+_DASHED: Final = re.compile(r"-(?:template|example|sample|tmpl)$")
+
+
+def bare(name: str) -> str:
+    """The name of a file without endings of templates, examples and copies, in lower case."""
+    name = name.lower()
+    while True:
+        stem, dot, ending = name.rpartition(".")
+        if dot and stem and dot + ending in _SUFFIXES:
+            name = stem
+        elif (cut := _DASHED.sub("", name)) != name:
+            name = cut
+        else:
+            return name
 
 
 @dataclass(slots=True)

@@ -15,26 +15,30 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading
+from securetrain.audit.documents.facts import End, Entry, Location
 from securetrain.audit.subjects.kubernetes.collect.parser.errors import (
     MAX_DOCUMENTS,
     MAX_EMBEDDED,
     MAX_ITEMS,
     ManifestError,
 )
-from securetrain.audit.subjects.kubernetes.collect.parser.files import Large, Text
+from securetrain.audit.subjects.kubernetes.collect.parser.files import ALL, Large, Text
 from securetrain.audit.subjects.kubernetes.collect.parser.templates import (
     Template,
     has_template,
     take_out,
 )
 from securetrain.audit.subjects.kubernetes.collect.parser.tree import Builder, Node, Slowly
-from securetrain.audit.subjects.kubernetes.collect.parser.values import Source, failed
-from securetrain.audit.subjects.kubernetes.facts.cluster import Problem
+from securetrain.audit.subjects.kubernetes.collect.parser.values import Source
 from securetrain.audit.subjects.kubernetes.facts.workload import Runtime
 from securetrain.audit.subjects.launches.collect.images import holds_scripts
 from securetrain.core.files import open_regular
 
+OPEN_LINES: Final = (
+    *("workload", "launch", "cluster.namespaces", "cluster.entrances", "cluster.admissions"),
+    "cluster.secrets",
+)
+"""What open lines of a template bear on: all but the objects, which know their holes."""
 DEFINITIONS: Final = "apiextensions.k8s.io"
 """The group of definitions of kinds, which are no objects of these kinds."""
 
@@ -109,7 +113,7 @@ class Part:
 class Reader:
     """Reads the objects of texts, and notes what it could not read."""
 
-    problem: Callable[[Problem], None]
+    note: Callable[[Entry], None]
     others: "Callable[[str, Node, Source, int], Iterator[Object]]"
     """Finds what a document starts that holds no object of Kubernetes."""
     documents: int = 0
@@ -159,8 +163,7 @@ class Reader:
             yield from self._of_document(inner, node, marks)
         if builder.root is None or not _is_list(builder.root):
             raise ManifestError("it is no List, or has more than items", part.line)
-        for key, at in builder.duplicates[:10]:
-            self._note(part.name, self._broken(part, f"the key {key[:40]} stands twice", at))
+        self._twice(part, part.name, builder)
 
     def large(self, file: Large) -> Iterator[Object]:
         """Yield the objects of a file that is one `List` and too large to be read whole.
@@ -183,7 +186,7 @@ class Reader:
             if self.documents > MAX_DOCUMENTS:
                 reason = f"more than {MAX_DOCUMENTS} documents; what follows was not read"
                 place = Location(path=part.source.path, line=line)
-                self._note(name, failed(reason, place), part.text)
+                self._open(name, reason, place, part.text)
                 return
             last = line if part.fixed else line + text.count("\n")
             template = part.source.template
@@ -196,8 +199,7 @@ class Reader:
                 inner = replace(part, name=name, source=source, line=line)
                 yield from self._instead(inner, text, error)
                 continue
-            for key, at in builder.duplicates[:10]:
-                self._note(name, self._broken(part, f"the key {key[:40]} stands twice", at))
+            self._twice(part, name, builder)
             if root is None:
                 continue
             marks = _count(template.marked, line, last)
@@ -230,9 +232,8 @@ class Reader:
             found = True
             yield Object(part.name, root, part.source, "", "", part.inside, marks)
         if marks and (found or not part.inside):
-            first = part.source.at(root)
-            what = f"a template with {marks} open lines; render it first"
-            self._note(part.name, Reading(outcome=Outcome.TEMPLATED, reason=what, at=first))
+            what = f"a template with {marks} open lines"
+            self._open(part.name, what, part.source.at(root), help="render it first", of=OPEN_LINES)
 
     def _expanded(
         self, part: Part, node: Node, name: str, marks: int, kind: str
@@ -321,21 +322,37 @@ class Reader:
             )
             yield from self._documents(inner)
 
-    # -- problems -------------------------------------------------------------------------------
+    # -- what was not understood ----------------------------------------------------------------
 
     def _fail(self, part: Part, name: str, error: ManifestError, text: str = "") -> None:
-        self._note(name, self._broken(part, error.what, error.line), text or part.text)
+        self._open(name, error.what, self._line(part, error.line), text or part.text)
 
-    def _broken(self, part: Part, what: str, line: int) -> Reading[bool]:
-        at = Location(path=part.source.path, line=line if part.relocate is None else 0)
-        return Reading(outcome=Outcome.OK, value=False, reason=what[:200], at=at)
+    def _twice(self, part: Part, name: str, builder: Builder) -> None:
+        for key, at in builder.duplicates[:10]:
+            self._open(name, f"the key {key[:40]} stands twice", self._line(part, at))
 
-    def _note(self, name: str, read: Reading[bool], text: str = "") -> None:
-        at = read.at or Location(path=name)
+    def _line(self, part: Part, line: int) -> Location:
+        return Location(path=part.source.path, line=line if part.relocate is None else 0)
+
+    def _open(
+        self,
+        name: str,
+        why: str,
+        at: Location,
+        text: str = "",
+        *,
+        help: str = "",  # noqa: A002 - the entry's field
+        of: tuple[str, ...] = ALL,
+    ) -> None:
         for word in WATCHED:
             if word in text:
                 self.words.setdefault(word, name)
-        self.problem(Problem(at=at, name=name, read=read))
+        self.note(
+            Entry(
+                unit="document", at=at, end=End.NOT_UNDERSTOOD, why=why[:200], help=help,
+                bears_on=of,
+            )
+        )  # fmt: skip
 
 
 WATCHED: Final = (

@@ -1,0 +1,261 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: every file of a folder has an end, and what was not understood is never clean."""
+
+import os
+import re
+from dataclasses import replace as replace_fields
+from datetime import date, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from securetrain.audit.documents.facts import End, Entry, Location, decode_body
+from securetrain.audit.documents.ledger import MAX_OPEN, MAX_ROWS, Ledger
+from securetrain.audit.documents.several import Sources, gather
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.subjects.kubernetes.collect.parser import files
+from securetrain.core.errors import AuditError
+from securetrain.core.vocabulary import Severity, State
+from securetrain.policy.load import load_policy
+from securetrain.policy.schema import OutOfScope
+from tests.audit.shelf import ok, read
+
+CHECKS = load_checks()
+GOOD = (
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n"
+    "  containers: [{name: c, image: registry.example/a@sha256:" + "0" * 64 + "}]\n"
+)
+BAD = GOOD + "  hostPID: true\n"
+ONE_OF_EACH = {
+    "pod.yaml": GOOD,
+    "job.yaml-template": GOOD,
+    "job.yaml.example": GOOD,
+    "copy.yaml.orig": GOOD,
+    ".hidden.yaml": GOOD,
+    "run.sh.bak": "torchrun --standalone t.py\n",
+    "launch": "#!/bin/bash\ntorchrun --standalone t.py\n",
+    "empty.yaml": "a: 1\n",
+    "README.md": "text",
+    "train.py": "import torch",
+}
+OPEN = {
+    "broken.yaml": "apiVersion: v1\nkind: Pod\nspec:\n\thostPID: true\n",
+    "twice.yaml": BAD + "  hostPID: false\n",
+    "block.yaml": GOOD + "{{ include more . }}\n",
+    "binary.yaml": "apiVersion: v1\0",
+    "main.tf.json": "{}",
+    "app.jsonnet": "{}",
+    "slurm.conf": "AuthType=auth/none\n",
+    "chart.tgz": "",
+    "note.ipynb": "{}",
+}
+"""Files that can hold a fault, and are not understood: with a reader for one, its row goes."""
+
+
+def world(folder, given):
+    for name, text in given.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def audited(folder, now, policy="baseline", checks=CHECKS, **section):
+    loaded = load_policy(policy)
+    changed = replace(loaded.policy, audit=replace(loaded.policy.audit, **section))
+    facts = gather(Sources(files=(folder,), render=False), loaded, now, {})
+    return audit(facts, checks, changed, now)
+
+
+def ends(result):
+    found = {end: [] for end in End}
+    for row in result.ledger:
+        found[row.entry.end].append(row)
+    return found
+
+
+def test_every_file_of_a_folder_has_an_end(tmp_path, now):
+    given = ONE_OF_EACH | OPEN
+    result = audited(world(tmp_path, given), now)
+    counted = sum(row.entry.count for row in result.ledger if row.entry.unit == "file")
+    broken = {row.entry.at.path for row in result.ledger if row.entry.unit == "document"}
+    read_too = {str(tmp_path / "twice.yaml")}  # and open in a part
+    assert counted + len(broken - read_too) == len(given)
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_is_not_understood_is_no_clean_audit(name, tmp_path, now):
+    world(tmp_path, {"pod.yaml": GOOD, name: OPEN[name]})
+    result = audited(tmp_path, now)
+    (row, *_) = ends(result)[End.NOT_UNDERSTOOD]
+    assert row.entry.at.path == str(tmp_path / name)
+    assert row.counts
+    assert result.exit_code in {1, 3}
+    states = {one.check: one.state for one in result.findings if one.asset.startswith("cluster")}
+    if "cluster" in row.entry.bears_on:
+        assert State.PASS not in states.values()
+
+
+def test_a_pipe_a_link_out_and_too_many_files_are_open(tmp_path, now, monkeypatch):
+    inside = world(tmp_path / "in", {f"{n}.yaml": GOOD for n in range(3)})
+    os.mkfifo(inside / "pipe.yaml")
+    (inside / "out.yaml").symlink_to("/etc/hostname")
+    (inside / "folder").symlink_to("/etc")
+    why = {row.entry.at.path[-9:]: row.entry.why for row in audited(inside, now).ledger}
+    assert "not a regular file" in why["pipe.yaml"]
+    assert "out of the folder" in why["/out.yaml"]
+    assert "not followed" in why["in/folder"]
+    monkeypatch.setattr(files, "MAX_FILES", 2)
+    assert "more than 2 files" in {row.entry.why for row in audited(inside, now).ledger}
+
+
+def test_without_a_positive_reading_nothing_passes(run_check, shelf):
+    predicate = "{none: [shelf, racks], where: {field: [name], op: eq, value: x}}"
+    wanted = ("shelf.racks[*]", "shelf.racks", predicate)
+
+    def state(*ledger):
+        (finding,) = run_check(shelf(ledger=ledger), subject=wanted[0], evidence=wanted[1],
+                               predicate=wanted[2])  # fmt: skip
+        return finding.state, finding.reason
+
+    hole = Entry(
+        unit="word", at=Location(path="a", line=4), end=End.NOT_UNDERSTOOD, why="$X",
+        bears_on=("shelf.racks",),
+    )  # fmt: skip
+    assert state(read())[0] is State.NOT_APPLICABLE
+    assert state() == (State.UNKNOWN, "shelf.racks: nothing says that it was read")
+    assert state(read(), hole) == (State.UNKNOWN, "$X")
+    assert state(read(), replace(hole, bears_on=("shelf",)))[0] is State.UNKNOWN
+    assert state(read(), replace(hole, bears_on=("shelf.auth",)))[0] is State.NOT_APPLICABLE
+
+
+def test_a_known_failure_stays_one(run_check, shelf):
+    hole = Entry(
+        unit="word", at=Location(path="a"), end=End.NOT_UNDERSTOOD, why="$X", bears_on=("shelf",)
+    )
+    found = {
+        value: run_check(
+            shelf(auth=auth, ledger=(read(), hole)),
+            subject="shelf", evidence="shelf.auth",
+            predicate="{field: [shelf, auth], op: eq, value: munge}",
+        )[0].state
+        for value, auth in (
+            ("none", ok("none")),
+            ("munge", ok("munge")),
+        )
+    }  # fmt: skip
+    assert found == {"none": State.FAIL, "munge": State.UNKNOWN}
+
+
+def test_an_entry_says_why_and_what_it_bears_on():
+    at = Location(path="a")
+    with pytest.raises(ValueError, match="bears on nothing"):
+        Entry(unit="file", at=at, end=End.NOT_UNDERSTOOD, why="x")
+    with pytest.raises(ValueError, match="without a reason"):
+        Entry(unit="file", at=at, end=End.NOT_OURS)
+
+
+def test_facts_without_a_ledger_are_refused(fixtures):
+    old = fixtures.case("reference", "launch").document.body.to_json()
+    old = old.replace(b"securetrain.facts/v3", b"securetrain.facts/v2")
+    from securetrain.audit.documents.documents import BODIES
+
+    with pytest.raises(AuditError, match="collect them again"):
+        decode_body(old, BODIES, "a.json")
+
+
+def test_equal_entries_are_counted_and_none_is_lost():
+    ledger, number = Ledger(), 3 * MAX_OPEN + 5
+    for n in range(number):
+        at = Location(path=f"d{n}/a.cue")
+        ledger.add(
+            Entry(unit="file", at=at, end=End.NOT_UNDERSTOOD, why="x", bears_on=(f"b{n % 7}",))
+        )
+        ledger.add(Entry(unit="file", at=at, end=End.NOT_OURS, why="y"))
+    found = ledger.entries()
+    assert len(found) <= MAX_OPEN + MAX_ROWS + 2
+    for end in (End.NOT_UNDERSTOOD, End.NOT_OURS):
+        assert sum(one.count for one in found if one.end is end) == number
+    names = {name for one in found for name in one.bears_on}
+    assert names == {f"b{n}" for n in range(7)}
+    same = Ledger()
+    for n in range(4):
+        same.add(files.not_ours(f"docs/{n}.md", "text"))
+    (row,) = same.entries()
+    assert (row.at.path, row.count) == ("docs", 4)
+
+
+FEW = [one for one in CHECKS if one.id in {"ST-K8S-004", "ST-SEC-023", "ST-RDZ-003"}]
+LIGHT = [one for one in CHECKS if one.id in {"ST-K8S-004", "ST-SEC-021"}]
+EXIT_CODES = {
+    "clean": ({"pod.yaml": GOOD}, {}, (0, 0, 0)),
+    "a failure": ({"pod.yaml": BAD}, {}, (1, 1, 1)),
+    "a failure beside an unread file": ({"pod.yaml": BAD, "a.cue": ""}, {}, (1, 1, 1)),
+    "a file that could hold a critical fault": ({"pod.yaml": GOOD, "a.cue": ""}, {}, (3, 3, 3)),
+    "nothing judged": ({"README.md": "x"}, {}, (3, 3, 3)),
+    "nothing at all": ({}, {}, (3, 3, 3)),
+    "out of scope": ({"pod.yaml": GOOD, "a.cue": ""}, {"*.cue": 1}, (0, 0, 0)),
+    "out of scope, and ended": ({"pod.yaml": GOOD, "a.cue": ""}, {"*.cue": -1}, (3, 3, 3)),
+    "a failure out of scope": ({"pod.yaml": GOOD, "ex/b.yaml": BAD}, {"ex/*": 1}, (0, 0, 0)),
+    "all out of scope": ({"pod.yaml": GOOD}, {"*": 1}, (3, 3, 3)),
+}
+"""Files, rules of `audit.out_of_scope` with the days that are left, and what each policy says."""
+
+
+@pytest.mark.parametrize("name", EXIT_CODES)
+def test_exit_codes(name, tmp_path, now, subtests):
+    given, rules, codes = EXIT_CODES[name]
+    world(tmp_path, given)
+    scope = tuple(
+        OutOfScope(glob=glob, reason="tests want it so", owner="ops", end=now.date() + timedelta(n))
+        for glob, n in rules.items()
+    )
+    for policy, code in zip(("dev", "baseline", "hardened"), codes, strict=True):
+        with subtests.test(policy):
+            result = audited(tmp_path, now, policy, FEW, out_of_scope=scope)
+            assert result.exit_code == code, result.of(State.FAIL, State.UNKNOWN)
+
+
+@pytest.mark.parametrize(("policy", "code"), [("dev", 0), ("baseline", 0), ("hardened", 3)])
+def test_a_light_file_counts_where_every_file_does(policy, code, tmp_path, now, monkeypatch):
+    world(tmp_path, {"pod.yaml": GOOD, "light.cue": ""})
+    light = replace_fields(
+        files.KINDS[0], names=re.compile("light.cue"), bears_on=("launch.mpi_as_root",)
+    )
+    monkeypatch.setattr(files, "KINDS", (light,))
+    assert audited(tmp_path, now, policy, LIGHT).exit_code == code
+
+
+def test_what_is_unknown_weighs_what_its_failure_would(fixtures, catalogue, now):
+    case = fixtures.case("no-sysctls")
+    found = {}
+    for severity in (Severity.CRITICAL, Severity.HIGH, Severity.MEDIUM):
+        policy = replace(
+            case.policy, host=replace(case.policy.host, fail_on=severity, max_unknown=1000)
+        )
+        found[severity] = audit(case.facts, catalogue, policy, now).exit_code
+    assert found == {Severity.CRITICAL: 0, Severity.HIGH: 0, Severity.MEDIUM: 3}
+
+
+def test_an_unknown_check_above_the_limit_is_incomplete(now, fixtures):
+    case = fixtures.case("rendezvous-templated", "launch")
+    result = audit(case.facts, CHECKS, case.policy, now)
+    assert [f.check for f in result.of(State.UNKNOWN) if f.severity is Severity.CRITICAL]
+    assert result.exit_code == 3
+
+
+def test_what_is_out_of_scope_is_shown(tmp_path, now):
+    rule = OutOfScope(glob="*.cue", reason="another team's", owner="ops", end=date(2030, 1, 1))
+    old = replace(rule, glob="x", end=date(2020, 1, 1))
+    world(tmp_path, {"pod.yaml": GOOD, "a.cue": ""})
+    result = audited(tmp_path, now, out_of_scope=(rule, old))
+    (row,) = (one for one in result.ledger if one.scope)
+    assert row.scope == "out of scope until 2030-01-01 (ops): another team's"
+    assert any("x ended on 2020-01-01 (ops)" in note for note in result.notes)
+
+
+def test_the_sums_of_several_kinds(tmp_path, now):
+    world(tmp_path, {"pod.yaml": GOOD, "a.cue": "", "exports": "/data *(rw)\n", "b.md": ""})
+    sums = {one.what: (one.seen, one.of, one.not_ours) for one in audited(tmp_path, now).coverage}
+    assert sums == {"files": (1, 2, 1), "exports": (1, 1, 0)}
