@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from securetrain.audit.documents.facts import Collected, Location, Outcome
-from securetrain.audit.shell.commands import commands_of_text, commands_of_words
-from securetrain.audit.shell.words import MAX_COMMANDS, MAX_TEXT, parse
+from securetrain.audit.documents.facts import Collected, End, Location, Outcome
+from securetrain.audit.shell.evaluator import evaluate, evaluate_words
+from securetrain.audit.shell.syntax import MAX_COMMANDS
+from securetrain.audit.shell.values import HOLE, container_word, script_text
 from securetrain.audit.subjects.launches.collect.launch import (
     Text,
     container_launches,
@@ -20,16 +21,25 @@ from tests.audit.conftest import NOW
 COLLECTED = Collected(at=NOW, hostname="h", collector="test")
 
 
-def launch_of(text, name="run.sh"):
-    return next(script_launches(name, name, text, places_in(name, text), COLLECTED)).launch
+def text_of(text, name="run.sh"):
+    return script_text(text, places_in(name, text))
+
+
+def facts_of(text, name="run.sh", **options):
+    return next(script_launches(name, name, text_of(text, name), COLLECTED, **options))
+
+
+def launch_of(text, name="run.sh", **options):
+    return facts_of(text, name, **options).launch
 
 
 def words_of(text):
-    return [[word.text for word in one.words] for one in parse(text).commands]
+    calls = evaluate(text_of(text)).calls
+    return [[one.program, *(arg.text.replace(HOLE, "?") for arg in one.args)] for one in calls]
 
 
 def programs_in(text):
-    return [call.program for call in commands_of_text(text, places_in("x", text)).calls]
+    return [words[0] for words in words_of(text)]
 
 
 @pytest.mark.parametrize(
@@ -44,13 +54,20 @@ def programs_in(text):
         ("if a; then b; else c; fi", [["a"], ["b"], ["c"]]),
         ("(cd x && a)", [["cd", "x"], ["a"]]),
         ("a > out 2>&1 < in", [["a"]]),
-        ("f() { a; }", [["f"], ["a"]]),
+        ("f() { a; }", [["a"]]),
         ("a <<'EOF'\nb c\nEOF\nd", [["a"], ["d"]]),
         ("a <<-EOF\n\tb\n\tEOF\nd", [["a"], ["d"]]),
-        ("x=$(a b)\nc", [["a", "b"], ["x=$(a b)"], ["c"]]),
-        ("x=( $(a) b )", [["a"], ["$(a)", "b"], ["x=(...)"]]),
-        ("a `b c`", [["b", "c"], ["a", "`b c`"]]),
-        ("a {{ .Values.x }} <%= y %>", [["a", "{{ .Values.x }}", "<%= y %>"]]),
+        ("x=$(a b)\nc $x", [["a", "b"], ["c", "?"]]),
+        ("x=( $(a) b )\nc ${x[@]}", [["a"], ["c", "?", "b"]]),
+        ("a `b c`", [["b", "c"], ["a", "?"]]),
+        ("a {{ .Values.x }} <%= y %>", [["a", "?", "?"]]),
+        ("{{- if .x }}\na\n{{- end }}\n{# b #}", [["a"]]),
+        ("for x in a b; do c $x; done", [["c", "a"], ["c", "b"]]),
+        ("x=a; if t; then x=b; fi; c $x", [["t"], ["c", "b"], ["c", "a"]]),
+        ("f() { c $2; }; f a b", [["c", "b"]]),
+        ("x='a $Y --b'; c $x", [["c", "a", "$Y", "--b"]]),
+        ('x="a $Y --b"; c $x', [["c", "a", "?", "--b"]]),
+        ("c a\nfi\nd 'b\ne f", [["c", "a"], ["e", "f"]]),
     ],
 )
 def test_words(text, words):
@@ -67,6 +84,14 @@ def test_words(text, words):
         ("ssh -o 'StrictHostKeyChecking no' host 'ray start --head'", ["ssh", "ray"]),
         ("ssh -to 'User a' -i 'my key' host 'cd x && torchrun x.py'", ["ssh", "cd", "torchrun"]),
         ("docker run --rm image:1 torchrun x.py", ["docker", "torchrun"]),
+        ("docker run -v a:b -e C=d image bash -c 'torchrun x'", ["docker", "bash", "torchrun"]),
+        ("echo a | xargs -n 1 torchrun", ["echo", "xargs", "torchrun"]),
+        ("srun --nodes 2 --label ./a b", ["srun", "a"]),
+        ("timeout -k 5 9 nice -n 1 torchrun", ["timeout", "nice", "torchrun"]),
+        ("mpirun -np 2 -mca a b -x C=d ./e", ["mpirun", "e"]),
+        ("x='torchrun t.py'; eval $x; $x", ["eval", "torchrun", "torchrun"]),
+        ("sudo su - user -c 'torchrun t.py'", ["sudo", "su", "torchrun"]),
+        ("conda run -n env torchrun t.py; conda install x", ["conda", "torchrun", "conda"]),
         ("echo torchrun x.py", ["echo"]),
         ('echo "bash -c torchrun"', ["echo"]),
         ("bash <<EOF\ntorchrun x.py\nEOF", ["bash", "torchrun"]),
@@ -106,23 +131,143 @@ def test_a_variable_that_the_text_sets_once_is_known():
     ("text", "decides"),
     [
         ("torchrun --rdzv-backend=$B --nnodes=2 x.py", "$B decides"),
-        (
-            "B=c10d\nif x; then B=static; fi\ntorchrun --rdzv-backend=$B --nnodes=2 x.py",
-            "$B decides",
-        ),
-        ("for B in c10d static; do torchrun --rdzv-backend=$B --nnodes=2 x.py; done", "$B decides"),
         ("torchrun --rdzv-backend=$(pick) --nnodes=2 x.py", "$(pick) decides"),
-        ("torchrun --rdzv-backend={{ .Values.b }} --nnodes=2 x.py", "$.Values.b decides"),
+        ("torchrun --rdzv-backend={{ .Values.b }} --nnodes=2 x.py", ".Values.b decides"),
         ("torchrun $ARGS x.py", "$ARGS decides"),
         ("B=${B:-c10d}\ntorchrun --rdzv-backend=$B --nnodes=2 x.py", "$B decides"),
+        ("B=$(pick)\ntorchrun --rdzv-backend=$B --nnodes=2 x.py", "$B decides"),
     ],
 )
 def test_what_a_variable_decides_is_templated_and_names_it(text, decides):
     (one,) = launch_of(text).rendezvous.value
-    assert (one.backend.outcome, one.backend.reason.lstrip("$")) == (
-        Outcome.TEMPLATED,
-        decides.lstrip("$"),
-    )
+    assert (one.backend.outcome, one.backend.reason) == (Outcome.TEMPLATED, decides)
+
+
+RUN = "torchrun --nnodes 2 --rdzv-backend"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"B=c10d\nif x; then B=static; fi\n{RUN} $B x.py",
+        f"for B in c10d static; do {RUN} $B x.py; done",
+        f"case $1 in a) B=c10d ;; *) B=static ;; esac; {RUN} $B x.py",
+        f"B=static; [ -z $1 ] && B=c10d; {RUN} $B x.py",
+    ],
+)
+def test_a_variable_may_have_one_of_several_values(text):
+    found = launch_of(text).rendezvous.value
+    assert {one.backend.value for one in found} == {"c10d", "static"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'L="torchrun --nnodes $N --rdzv_backend c10d"\nsrun $L t.py',
+        'L="torchrun --nnodes $N"\nL+=" --rdzv_backend c10d"\nsrun bash -c "$L t.py"',
+        "L=(torchrun --nnodes $N)\nL+=(--rdzv_backend c10d)\nsrun ${L[@]} t.py",
+        "f() { srun torchrun $2 --rdzv_backend $1 t.py; }\nf c10d $X",
+        "export B=c10d\nsrun bash -c 'torchrun --nnodes $N --rdzv_backend $B t.py'",
+        "read -r -d '' L <<E\ntorchrun --nnodes $N \\\n--rdzv_backend c10d\nE\nsrun $L t.py",
+        "srun $X torchrun $ARGS --rdzv_backend c10d t.py $MORE",
+        "eval torchrun --nnodes $N '--rdzv_backend' c10d",
+        "srun bash <<'E'\ntorchrun --nnodes $N --rdzv_backend c10d t.py\nE",
+        "salloc -N 2 mpirun -np 2 env A=b timeout 9 nohup torchrun --rdzv_backend c10d --nnodes $N",
+    ],
+)
+def test_an_open_word_hides_no_word_beside_it(text):
+    assert [one.backend.value for one in launch_of(text).rendezvous.value] == ["c10d"]
+
+
+RENDEZVOUS = "launch.rendezvous"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why", "of"),
+    [
+        ("a\n$RUNNER t.py", 2, "$RUNNER decides what is run", RENDEZVOUS),
+        ('L="$RUNNER --x"\nsrun $L', 2, "$RUNNER may be what srun runs", RENDEZVOUS),
+        ("srun $CMD", 1, "$CMD may be what srun runs", RENDEZVOUS),
+        ("eval $CMD", 1, "$CMD decides what is run", RENDEZVOUS),
+        ("bash -c '$CMD'", 1, "$CMD decides what is run", RENDEZVOUS),
+        ("bash $FILE", 1, "$FILE decides which file is run", RENDEZVOUS),
+        ("source $FILE", 1, "$FILE decides which file is run", RENDEZVOUS),
+        ("torchrun --nnodes 1 $ARGS t.py", 1, "$ARGS may be any options of torchrun", RENDEZVOUS),
+        ('torchrun t.py "$@"', 1, "$@ may be any options of torchrun", "launch.remote_code"),
+        ("mpirun $ARGS -np 2 ./a", 1, "$ARGS may be any options of mpirun", "launch.mpi_as_root"),
+        ("a\nb 'c", 2, "a quote that nothing closes", RENDEZVOUS),
+        ("{{ include . }}", 1, "include . decides what is run", RENDEZVOUS),
+        ("f() { f; }; f", 1, "the function f calls itself, or more than 12 others", RENDEZVOUS),
+    ],
+)
+def test_what_is_not_followed_is_in_the_ledger_with_its_place(text, line, why, of):
+    found = [one for one in facts_of(text).ledger if one.end is End.NOT_UNDERSTOOD]
+    assert (why, line) in {(one.why, one.at.line) for one in found}
+    assert all(of in one.bears_on for one in found)
+
+
+@pytest.mark.parametrize(
+    "text", ["a $X; cd $Y", "torchrun --nnodes $N t.py", "true # $X", "echo '$X'", "x=$(a $Y)"]
+)
+def test_what_can_answer_no_check_is_not_open(text):
+    assert {one.end for one in facts_of(text).ledger} == {End.READ}
+
+
+FOLDER = {
+    "env.sh": "export MASTER_ADDR=10.0.0.1\nB=c10d\n",
+    "inner.sh": "torchrun --nnodes 2 --rdzv_backend $1 t.py\n",
+    "again.sh": "source again.sh\nbash again.sh\n",
+}
+
+
+def read(name):
+    return text_of(FOLDER[name], name) if name in FOLDER else "it is not in the folder"
+
+
+@pytest.mark.parametrize(
+    ("text", "backends"),
+    [
+        ("source env.sh\nsrun torchrun --nnodes 2 --rdzv_backend $B t.py", ["c10d"]),
+        (". env.sh; bash inner.sh $B", ["c10d"]),
+        ("srun bash -x inner.sh c10d", ["c10d"]),
+        ("sbatch inner.sh c10d; ./other.sh", []),
+    ],
+)
+def test_files_of_the_folder_are_followed(text, backends):
+    facts = facts_of(text.replace("sbatch inner.sh", "cat x"), folder=read)
+    assert [one.backend.value for one in facts.launch.rendezvous.value] == backends
+    opens = [one for one in facts.ledger if one.end is End.NOT_UNDERSTOOD]
+    assert bool(opens) is ("./other.sh" in text)
+
+
+def test_a_file_that_runs_itself_is_open_and_one_that_sets_up_a_tool_is_not_ours():
+    facts = facts_of("source again.sh; source ~/venv/bin/activate; . /etc/profile", folder=read)
+    ends = [(one.end, one.why) for one in facts.ledger[1:]]
+    assert (End.NOT_UNDERSTOOD, "again.sh runs itself") in ends
+    assert [end for end, _ in ends].count(End.NOT_OURS) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "backend"),
+    [
+        ("export MASTER_ADDR=a\nsrun -n 4 python t.py", "env"),
+        ("#SBATCH --nodes=4\nexport MASTER_ADDR=$(x)\nsrun python -u t.py", "env"),
+        ("#SBATCH -N 4\nexport MASTER_ADDR=$(x)\nsrun bash -c 'python3 -m train'", "env"),
+        ("mpirun -np 8 -x MASTER_ADDR=a python t.py", "env"),
+        ("export MASTER_ADDR=a\nsrun python t.py", None),
+        ("export MASTER_ADDR=a\nsrun -n $N python t.py", None),
+        ("export MASTER_ADDR=a\npython t.py", ""),
+        ("#SBATCH --nodes=4\nexport MASTER_ADDR=a\npython t.py", ""),
+        ("export MASTER_ADDR=a\nsrun -n 1 python t.py", ""),
+        ("srun -n 4 python t.py", ""),
+        ("MASTER_ADDR=a\nsrun -n 4 python t.py", ""),
+        ("export MASTER_ADDR=a\nsrun -n 4 python -m pip list", ""),
+    ],
+)
+def test_an_address_and_several_tasks_are_a_rendezvous_of_the_environment(text, backend):
+    found = launch_of(text, "x.sbatch").rendezvous.value
+    said = [one.backend.value for one in found if one.program == "python"]
+    assert [one for one in said if one != "local"] == ([] if backend == "" else [backend])
 
 
 def test_an_array_of_words_is_known():
@@ -134,7 +279,8 @@ def test_an_array_of_words_is_known():
 
 def test_the_words_of_a_container_are_no_shells():
     place = places_in("x", "x")
-    found = commands_of_words([("echo", place), ("a; torchrun --rdzv-backend=c10d", place)])
+    words = [container_word(one, place, {}) for one in ("echo", "a; torchrun --rdzv-backend=c10d")]
+    found = evaluate_words(words, {})
     assert [call.program for call in found.calls] == ["echo"]
     made = container_launches(
         "x",
@@ -170,9 +316,7 @@ SECRETS = (
     ],
 )
 def test_no_secret_is_in_the_facts(text, secret):
-    facts = next(
-        script_launches("x.sh", "x.sh", text.replace("{}", secret), places_in("x", text), COLLECTED)
-    )
+    facts = facts_of(text.replace("{}", secret))
     assert secret not in facts.to_json().decode()
 
 
@@ -187,7 +331,12 @@ BOMBS = {
     "shells": 'bash -c "' * 2000,
     "wrappers": "srun " * 1000 + "torchrun",
     "laughs": "V0=" + "x" * 64 + "\n" + "".join(f"V{i + 1}=$V{i}$V{i}\n" for i in range(40)),
-    "long": "a" * (MAX_TEXT + 1),
+    "long": "a" * (10 << 20),
+    "doubling": "A=(x)\n" + "A=(${A[@]} ${A[@]})\n" * 40 + "$A",
+    "loops": "for a in 1 2 3 4 5 6 7 8 9; do\n" * 12 + "b\n" + "done\n" * 12,
+    "branches": "if a; then A=1; fi; B=$A$A$B\n" * 300 + "$B",
+    "functions": "f() { g; g; }; g() { f; f; }\nf",
+    "many words": "a " * MANY,
     "zero": "a\0b\n",
     "nothing": "",
 }
@@ -195,10 +344,10 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", sorted(BOMBS))
 def test_hostile_text_ends_and_is_never_a_pass(bomb):
-    launch = launch_of(BOMBS[bomb])
-    whole = launch.rendezvous.outcome is Outcome.OK
-    assert whole != (bomb in {"substitutions", "commands", "long"})
-    assert whole or launch.rendezvous.reason
+    facts = facts_of(BOMBS[bomb])
+    whole = all(one.end is not End.NOT_UNDERSTOOD for one in facts.ledger)
+    assert whole == (bomb in {"nothing", "many words", "braces", "laughs", "shells"})
+    assert all(one.at.line for one in facts.ledger)
 
 
 def test_random_text_never_fails():
@@ -232,9 +381,7 @@ def test_a_model_of_a_hub_without_a_revision(command, unpinned):
 def test_commands_that_a_variable_takes_from_a_here_document():
     text = "read -r -d '' CMD <<'EOF'\npip install x && \\\ngit clone https://e/x\nEOF\n"
     text += "read NOTE <<A\nno\nA\n"
-    launches = [
-        one.launch for one in script_launches("x", "x", text, places_in("x", text), COLLECTED)
-    ]
+    launches = [one.launch for one in script_launches("x", "x", text_of(text, "x"), COLLECTED)]
     fetched = [(one.program, one.at.line) for x in launches for one in x.fetches.value or ()]
     assert fetched == [("pip", 2), ("git", 3)]
     assert len(launches) == 2

@@ -118,9 +118,10 @@ def collect_manifests(
         at=now, hostname=socket.gethostname(), collector=f"securetrain {__version__}"
     )
     paths = list(paths)
+    roots = tuple(one if one.is_dir() else one.parent for one in paths)
     rendering = renderer.render(paths) if renderer is not None else Rendering()
     with Evaluator() as evaluator:
-        collection = _Collection(Launches(collected), Answers(expressions, evaluator))
+        collection = _Collection(Launches(collected, roots), Answers(expressions, evaluator))
         for path in paths:
             collection.ledger.add(read_at("folder", Location(path=str(path)), "cluster"))
         collection.take_rendered(rendering)

@@ -9,12 +9,14 @@ document, not of a launch.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
 
-from securetrain.audit.documents.facts import Collected, Location
+from securetrain.audit.documents.facts import Collected, Entry, Location
+from securetrain.audit.shell.evaluator import Folder
+from securetrain.audit.shell.values import Arg, script_text
 from securetrain.audit.subjects.kubernetes.collect.parser import files
 from securetrain.audit.subjects.kubernetes.collect.parser.names import OwnNames
 from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object, strings
@@ -52,6 +54,8 @@ class Launches:
     """The launches of files and their objects, in the order in which they are handed over."""
 
     collected: Collected
+    roots: tuple[Path, ...] = ()
+    """The folders that are audited."""
     found: list[LaunchFacts] = field(default_factory=list)
     _containers: list[Object] = field(default_factory=list)
     _names: OwnNames = field(default_factory=OwnNames)
@@ -63,12 +67,32 @@ class Launches:
         if file.is_script:
             name = PurePosixPath(file.path).name
             place = places_in(file.path, file.text)
-            self._add(script_launches(file.path, name, file.text, place, self.collected))
+            text = script_text(file.text, place)
+            folder = self._folder(Path(file.path))
+            self._add(script_launches(file.path, name, text, self.collected, folder=folder))
         elif holds_scripts(file.path):
             for one in scripts(file.path, file.text):
-                name, form = f"{file.path}#{one.name}", one.form
-                text, place = one.text, one.place
-                self._add(script_launches(name, one.name, text, place, self.collected, form))
+                name, text = f"{file.path}#{one.name}", script_text(one.text, one.place)
+                self._add(script_launches(name, one.name, text, self.collected, one.form))
+
+    def _folder(self, script: Path) -> Folder:
+        """The files that a script can name: those of the folder that is audited."""
+
+        def read(name: str) -> Arg | str:
+            for beside in (script.parent, *self.roots):
+                try:
+                    real = (beside / name).resolve(strict=True)
+                except (OSError, RuntimeError, ValueError):
+                    continue
+                if not any(real.is_relative_to(root.resolve()) for root in self.roots):
+                    return "it lies outside of the folder"
+                found = files.read(beside / name)
+                if isinstance(found, files.Text):
+                    return script_text(found.text, places_in(found.path, found.text))
+                return found.why if isinstance(found, Entry) else found.reason
+            return "it is not in the folder"
+
+        return read
 
     def take_object(self, file: files.Text, one: Object) -> bool:
         """Note the launches in an object of a file; return whether there was room for them."""
@@ -140,8 +164,9 @@ class _Looking:
         way = "/".join(part for part in (pod.role, name) if part)
         if source is not None and source.text is not None:
             text = self.text(source)
+            script = script_text(text.text, text.place)
             yield from script_launches(
-                f"{self.one.name}/{way}/source", "source", text.text, text.place, self.collected
+                f"{self.one.name}/{way}/source", "source", script, self.collected
             )
         if words or variables:
             yield from container_launches(
@@ -183,7 +208,8 @@ class _Looking:
             if key == _RUNTIME:
                 said = self.lines(node, commands_of_runtime(said.text))
             name = f"{self.one.name}/{key[:120]}"
-            yield from script_launches(name, key, said.text, said.place, self.collected)
+            script = script_text(said.text, said.place)
+            yield from script_launches(name, key, script, self.collected)
 
     def lines(self, node: Node, text: str) -> Text:
         """A text that has the lines of a scalar, with their places."""

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from securetrain.audit.documents.facts import Reading
-from securetrain.audit.shell.commands import SHELLS, Arg, Call
+from securetrain.audit.shell.evaluator import Call
+from securetrain.audit.shell.programs import SHELLS
+from securetrain.audit.shell.values import Arg
 from securetrain.audit.subjects.launches.collect.options import (
     Option,
     absent,

@@ -28,7 +28,7 @@ from securetrain.audit.subjects.kubernetes.collect.parser.names import bare
 from securetrain.audit.subjects.launches.facts import Form
 
 if TYPE_CHECKING:
-    from securetrain.audit.shell.words import Place
+    from securetrain.audit.shell.values import Place
 
 _DOCKERFILE: Final = re.compile(r"(?:^|\.)(?:dockerfile|containerfile)(?:\.|-|\Z)", re.IGNORECASE)
 _INSTRUCTION: Final = re.compile(

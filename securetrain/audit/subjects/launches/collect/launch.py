@@ -11,16 +11,23 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from securetrain.audit.documents.facts import Collected, Location, Outcome, Section
-from securetrain.audit.shell.commands import (
-    Arg,
-    Commands,
-    commands_of_text,
-    commands_of_words,
+from securetrain.audit.documents.facts import (
+    Collected,
+    End,
+    Entry,
+    Location,
+    Outcome,
+    Section,
 )
-from securetrain.audit.shell.words import Place
+from securetrain.audit.shell.evaluator import Call, Commands, Folder, Open, evaluate, evaluate_words
+from securetrain.audit.shell.values import Arg, Place, container_word
 from securetrain.audit.subjects.launches.collect.fetches import fetches_of
-from securetrain.audit.subjects.launches.collect.observe import Seen, observe, observe_variables
+from securetrain.audit.subjects.launches.collect.observe import (
+    Seen,
+    observe,
+    observe_variables,
+    open_words,
+)
 from securetrain.audit.subjects.launches.collect.options import absent
 from securetrain.audit.subjects.launches.collect.runtimes import Started, started_by, word_of
 from securetrain.audit.subjects.launches.collect.written import secrets_of
@@ -31,13 +38,17 @@ T = TypeVar("T")
 SCRIPT_NAMES: Final = frozenset({".sh", ".bash", ".sbatch", ".slurm", ".batch", ".job", ".sub"})
 _TEMPLATES: Final = frozenset({".j2", ".jinja", ".jinja2", ".erb", ".tmpl", ".tpl", ".template"})
 _SHEBANG: Final = re.compile(r"#!\s*\S*?(?:/|/env\s+(?:-S\s*)?)(?:ba|da|k|z|a)?sh\b")
-_DIRECTIVE: Final = re.compile(r"^#(?:SBATCH|PBS|BSUB|\$)\s", re.MULTILINE)
+_DIRECTIVE: Final = re.compile(r"^#(?:SBATCH|PBS|BSUB|\$)\s([^\n]*)", re.MULTILINE)
+_DIRECTED: Final = re.compile(r"[^\s#]\S*")
 _BATCH: Final = frozenset({".sbatch", ".slurm"})
 _COMMANDS: Final = re.compile(
     r"^[ \t]*(?:srun|torchrun|mpirun|deepspeed|accelerate|pip3?|git|curl|wget|python3?|bash)[ \t]",
     re.MULTILINE,
 )
 """Lines that make a variable's text one that a shell will read: ``read -d '' CMD <<EOF``."""
+_EVIDENCE: Final = tuple(
+    f"launch.{name}" for name in Launch.__struct_fields__ if name not in {"at", "name", "form"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +78,33 @@ def places_in(path: str, text: str, first_line: int = 1, column: int = 1) -> Pla
     return place
 
 
-def script_launches(  # noqa: PLR0917 - what a script is
+def script_launches(
     file: str,
     name: str,
-    text: str,
-    place: Place,
+    text: Arg,
     collected: Collected,
     form: Form | None = None,
+    *,
+    folder: Folder | None = None,
 ) -> Iterator[LaunchFacts | Started]:
     """The launch of a script, and those of the scripts that it writes; what it starts follows."""
-    commands = commands_of_text(text, place)
-    batch = bool(_DIRECTIVE.search(text)) or PurePosixPath(name).suffix in _BATCH
+    directives = tuple(
+        text.part(word.start(), word.end())
+        for line in _DIRECTIVE.finditer(text.text)
+        for word in _DIRECTED.finditer(text.text, line.start(1), line.end(1))
+    )
+    batch = bool(directives) or PurePosixPath(name).suffix in _BATCH
+    within = (Call("sbatch", directives, text.place(0)),) if batch else ()
+    commands = evaluate(text, folder, within)
     form = form or (Form.BATCH if batch else Form.SCRIPT)
-    yield _facts(file, _launch(name, form, place(0), commands, observe(commands)), collected)
+    yield _facts(file, name, form, text.place(0), commands, observe(commands), collected)
     yield from _started(commands)
     for call, body in commands.bodies:
         target = next((one for one in call.targets if one), "")
         written = call.program in {"cat", "tee"} and is_script(target, body.text[:200])
         if written or (call.program == "read" and _COMMANDS.search(body.text)):
             inner = target or "here-document"
-            yield from script_launches(f"{file}#{inner}", inner, body.text, body.place, collected)
+            yield from script_launches(f"{file}#{inner}", inner, body, collected)
 
 
 def container_launches(
@@ -100,10 +118,11 @@ def container_launches(
 ) -> Iterator[LaunchFacts | Started]:
     """The launch of a container: its command and args, with the variables that it gets."""
     known = {key: value.text for key, value in variables.items() if "$" not in value.text}
-    commands = commands_of_words([(one.text, one.place) for one in words], known)
+    given = {key: container_word(one.text, one.place, known) for key, one in variables.items()}
+    commands = evaluate_words([container_word(one.text, one.place, known) for one in words], given)
     seen = observe(commands)
-    observe_variables(seen, {key: _arg(value) for key, value in variables.items()})
-    yield _facts(file, _launch(name, Form.CONTAINER, at, commands, seen), collected)
+    observe_variables(seen, given)
+    yield _facts(file, name, Form.CONTAINER, at, commands, seen, collected)
     yield from _started(commands)
 
 
@@ -115,32 +134,33 @@ def _started(commands: Commands) -> Iterator[Started]:
             yield started
 
 
-def _arg(value: Text) -> Arg:
-    opens = tuple(dict.fromkeys(re.findall(r"\$[({]?(\w+)|\{\{\s*(\S+)", value.text)[:1]))
-    names = tuple("".join(one) for one in opens)
-    return Arg(value.text, value.place(0), value.place, names)
-
-
-def _launch(name: str, form: Form, at: Location, commands: Commands, seen: Seen) -> Launch:
-    def whole(found: Sequence[T]) -> Section[tuple[T, ...]]:
-        if commands.problem:
-            return Section(outcome=Outcome.ERROR, reason=commands.problem)
-        return Section(outcome=Outcome.OK, value=tuple(found))
-
-    return Launch(
+def _facts(  # noqa: PLR0917 - the parts of a launch
+    file: str,
+    name: str,
+    form: Form,
+    at: Location,
+    commands: Commands,
+    seen: Seen,
+    collected: Collected,
+) -> LaunchFacts:
+    launch = Launch(
         at=at,
         name=name,
         form=form,
-        rendezvous=whole(seen.rendezvous),
-        addresses=whole(seen.addresses),
-        services=whole(seen.services),
-        fetches=whole(_fetches(form, commands)),
-        revisions=whole(seen.revisions),
-        remote_code=whole(seen.remote_code),
-        mpi_as_root=whole(seen.mpi_as_root),
-        host_keys=whole(seen.host_keys),
-        secrets=whole(secrets_of(commands)),
+        rendezvous=_whole(seen.rendezvous),
+        addresses=_whole(seen.addresses),
+        services=_whole(seen.services),
+        fetches=_whole(_fetches(form, commands)),
+        revisions=_whole(seen.revisions),
+        remote_code=_whole(seen.remote_code),
+        mpi_as_root=_whole(seen.mpi_as_root),
+        host_keys=_whole(seen.host_keys),
+        secrets=_whole(secrets_of(commands)),
     )
+    read = Entry(unit="section", at=at, end=End.READ)
+    opens = dict.fromkeys([*commands.open, *(one for x in commands.calls for one in open_words(x))])
+    ledger = (read, *(_entry(one) for one in opens))
+    return LaunchFacts(collected=collected, file=file, launch=launch, ledger=ledger)
 
 
 def _fetches(form: Form, commands: Commands) -> list[Fetch]:
@@ -152,5 +172,13 @@ def _fetches(form: Form, commands: Commands) -> list[Fetch]:
     return [msgspec.structs.replace(one, pinned=absent(one.at, built)) for one in found]
 
 
-def _facts(file: str, launch: Launch, collected: Collected) -> LaunchFacts:
-    return LaunchFacts(collected=collected, file=file, launch=launch)
+def _entry(one: Open) -> Entry:
+    end = End.NOT_OURS if one.is_foreign else End.NOT_UNDERSTOOD
+    bears_on = () if one.is_foreign else one.bears_on or _EVIDENCE
+    help_ = "" if one.is_foreign else "write it out, or audit what sets it as well"
+    return Entry(unit="word", at=one.at, end=end, why=one.why, help=help_, bears_on=bears_on)
+
+
+def _whole(found: Sequence[T]) -> Section[tuple[T, ...]]:
+    """Each record once: a loop, or another value of a variable, may say it again."""
+    return Section(outcome=Outcome.OK, value=tuple(dict.fromkeys(found)))

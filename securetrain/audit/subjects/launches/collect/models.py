@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from securetrain.audit.shell.commands import Call
+from securetrain.audit.shell.evaluator import Call
 from securetrain.audit.subjects.launches.collect.options import Option, ok
 from securetrain.audit.subjects.launches.facts import Revision
 

@@ -8,12 +8,14 @@ etcd, TensorBoard, Jupyter Server, Ray, Open MPI and sshd(8).
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from securetrain.audit.documents.facts import Location, Reading
-from securetrain.audit.shell.commands import SHELLS, Arg, Call, Commands
+from securetrain.audit.shell.evaluator import Call, Commands, Open
+from securetrain.audit.shell.programs import PYTHONS, SHELLS
+from securetrain.audit.shell.values import Arg
 from securetrain.audit.subjects.launches.collect.models import REVISIONS, unpinned_models
 from securetrain.audit.subjects.launches.collect.options import (
     Option,
@@ -53,6 +55,10 @@ _UNCHECKED: Final = re.compile(
 _CHECKED: Final = re.compile(r"StrictHostKeyChecking[=\s\"']+(?:yes|accept-new)\b", re.IGNORECASE)
 _QUOTES: Final = frozenset({"echo", "printf", "grep", "sed", "awk", *SHELLS})
 """Programs whose words are no options of theirs."""
+_OWN: Final = ("launch.rendezvous", "launch.addresses", "launch.services")
+_OF_SCRIPT: Final = ("launch.revisions", "launch.remote_code")
+_MPI: Final = ("mpirun", "mpiexec", "orterun", "prun", "prterun")
+_TRAINERS: Final = frozenset({*PYTHONS, "composer", "tune", "axolotl", "vllm", "sglang"})
 _READERS: Final = frozenset({"grep", "egrep", "rg"})
 
 
@@ -85,6 +91,22 @@ def observe(commands: Commands) -> Seen:
         seen.host_keys.extend(_keys(body, call.program))
     seen.host_keys = _once(seen.host_keys)
     return seen
+
+
+def open_words(call: Call) -> Iterator[Open]:
+    """Yield the word that may be any options of a call, with what these could say."""
+    rest = next(rest_of(call), None)
+    if rest is None:
+        return
+    if call.program in _MPI:
+        bears_on: tuple[str, ...] = ("launch.mpi_as_root", "launch.host_keys")
+    elif call.program in _OF_PROGRAM or call.program in _TRAINERS:
+        bears_on = _OF_SCRIPT if rest.opens[0][:1] in "@*" else (*_OWN, *_OF_SCRIPT)
+    elif call.program in {"ssh", "scp", "rsync"}:
+        bears_on = ("launch.host_keys",)
+    else:
+        return
+    yield Open(rest.at, f"${rest.opens[0]} may be any options of {call.program}", bears_on=bears_on)
 
 
 def _once(found: list[HostKeys]) -> list[HostKeys]:
@@ -238,7 +260,7 @@ def _host_keys(seen: Seen, call: Call) -> None:
     if call.program.lower() == "stricthostkeychecking" and call.args:  # a line of an ssh_config
         checked = ok(call.args[0].text.lower() not in {"no", "off"}, call.at)
         seen.host_keys.append(HostKeys(at=call.at, program="ssh_config", checked=checked))
-    if call.inside or call.program in _READERS:
+    if call.program in _READERS:
         return
     if call.program in {"echo", "printf"} and not call.targets:
         return
@@ -269,7 +291,7 @@ def _torchrun(seen: Seen, call: Call, options: list[Option]) -> None:
         found = backend.reading()
         if backend.text.startswith("etcd"):
             protocol = _etcd_protocol(options, backend.place)
-    elif rest := rest_of(call):
+    elif rest := next((one for one in rest_of(call) if one.opens[0][:1] not in "@*"), None):
         found = templated(rest.opens, rest.at)
     else:
         found = _static(call, options)
@@ -305,6 +327,47 @@ def _etcd_protocol(options: list[Option], at: Location) -> Reading[str]:
         return templated(conf.opens, conf.place)
     safe = "protocol=https" in conf.text and "cert=" in conf.text
     return ok("https" if safe else "http", conf.place)
+
+
+def _env_method(seen: Seen, call: Call, options: list[Option]) -> None:
+    """A Python program of which several run, and that finds an address in its environment."""
+    module = value_of(options[:6], "m")
+    program = (
+        module.text if module else next((one.text for one in call.args if one.text[:1] != "-"), "")
+    )
+    if "MASTER_ADDR" not in call.environment or any(one.name in _METHODS for one in options):
+        return
+    if not (program.endswith(".py") or module) or program.startswith(("torch.distributed", "pip")):
+        return
+    backend = _several(call)
+    if backend.value != "local":
+        protocol = absent(call.at)
+        seen.rendezvous.append(
+            Rendezvous(at=call.at, program=call.program, backend=backend, protocol=protocol)
+        )
+
+
+def _several(call: Call) -> Reading[str]:
+    """``env`` where a launcher starts several tasks; unknown where it does not say how many."""
+    if not any(one.program in {"srun", *_MPI} for one in call.within):
+        return ok("local", call.at)
+    for outer in reversed(call.within):
+        if outer.program not in {"srun", "sbatch", "salloc", *_MPI}:
+            continue
+        counts = [
+            one
+            for one in options_of(outer)
+            if one.name in {"n", "np", "ntasks", "ntasks-per-node", "nodes", "ppn", "npernode"}
+        ]
+        if any(one.text.isdigit() and int(one.text) > 1 for one in counts):
+            return ok("env", call.at)
+        if unknown := next((one for one in counts if one.opens), None):
+            return templated(unknown.opens, unknown.place)
+        if counts:
+            return ok("local", call.at)
+        if outer.program in _MPI:
+            return ok("env", call.at)
+    return templated(("the number of tasks",), call.at)
 
 
 def _etcd(seen: Seen, call: Call, options: list[Option]) -> None:
@@ -360,7 +423,7 @@ def _service(
 
 def _listens(call: Call, option: Option | None, default: Scope) -> Reading[Scope]:
     if option is None:
-        if rest := rest_of(call):
+        if rest := next(rest_of(call), None):
             return templated(rest.opens, rest.at)
         return ok(default, call.at)
     if option.opens:
@@ -472,9 +535,9 @@ _OF_PROGRAM: Final[Mapping[str, tuple[_Look, ...]]] = {
     "torchrun": (_torchrun,),
     "accelerate": (_torchrun,),
     "deepspeed": (_torchrun,),
-    "python": (_torchrun, _debugger),
+    "python": (_torchrun, _debugger, _env_method),
     "etcd": (_etcd,),
-    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prun", "prterun"), (_mpi,)),
+    **dict.fromkeys(_MPI, (_mpi,)),
     "tensorboard": (_tensorboard,),
     **dict.fromkeys(
         ("jupyter", "jupyter-lab", "jupyter-notebook", "jupyter-server", "start-notebook.sh",

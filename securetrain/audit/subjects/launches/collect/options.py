@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from securetrain.audit.documents.facts import Location, Outcome, Reading
-from securetrain.audit.shell.commands import SETTERS, Arg, Call
+from securetrain.audit.shell.evaluator import Call
+from securetrain.audit.shell.syntax import SETTERS
+from securetrain.audit.shell.values import Arg
 
 _OPTION: Final = re.compile(r"--?([A-Za-z][\w.-]*)(=)?", re.ASCII)
 _SETTING: Final = re.compile(r"[+~]{0,2}([A-Za-z][\w./-]*)=", re.ASCII)
@@ -79,7 +81,7 @@ def options_of(call: Call) -> list[Option]:
         if match := _OPTION.match(arg.text):
             name = normal(match[1])
             if match[2]:
-                found.append(Option(name, arg.at, _tail(arg, match.end()), own=True))
+                found.append(Option(name, arg.at, arg.part(match.end()), own=True))
                 found.extend(_list(arg, match.end()))
             elif match.end() == len(arg.text):
                 following = args[i + 1] if i + 1 < len(args) else None
@@ -102,16 +104,9 @@ def _list(arg: Arg, start: int) -> Iterator[Option]:
         if match := _SETTING.match(part):
             last = re.split(r"[./]", match[1])[-1]
             at = arg.place(offset)
-            value = _tail(arg, offset + match.end(), offset + len(part))
+            value = arg.part(offset + match.end(), offset + len(part))
             yield Option(normal(last), at, value, own=True)
         offset += len(part) + 1
-
-
-def _tail(arg: Arg, start: int, stop: int | None = None) -> Arg:
-    """A part of a word; what decides the word decides it when it stands there."""
-    text = arg.text[start:stop]
-    opens = tuple(name for name in arg.opens if name in text)
-    return Arg(text, arg.place(start), lambda i: arg.place(start + i), opens)
 
 
 def value_of(options: list[Option], *names: str) -> Option | None:
@@ -119,12 +114,10 @@ def value_of(options: list[Option], *names: str) -> Option | None:
     return next((one for one in reversed(options) if one.name in names), None)
 
 
-def rest_of(call: Call) -> Arg | None:
-    """A word that may be any options, such as ``$ARGS``; the script's own words are none."""
+def rest_of(call: Call) -> Iterator[Arg]:
+    """Yield words that may be any options, such as ``$ARGS``."""
     before = ""
     for arg in call.args:
-        value = bool(_OPTION.fullmatch(before))
-        if arg.rest and not value and arg.opens[0][:1] not in "@*":
-            return arg
+        if arg.rest and not _OPTION.fullmatch(before):
+            yield arg
         before = arg.text
-    return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from securetrain.audit.documents.facts import Location
 
 if TYPE_CHECKING:
-    from securetrain.audit.shell.words import Place
+    from securetrain.audit.shell.values import Place
 
 _BLOCK: Final = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?\Z")
 _KEY: Final = re.compile(r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s:\"'][^:\n]*):[ \t]+")

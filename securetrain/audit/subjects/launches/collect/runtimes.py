@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from securetrain.audit.documents.facts import Location
-from securetrain.audit.shell.commands import Arg
+from securetrain.audit.shell.values import Arg
 from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
 from securetrain.audit.subjects.kubernetes.collect.parser.templates import Template
 from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
@@ -52,8 +52,8 @@ class Word:
 
 def word_of(arg: Arg) -> Word:
     """A word of a command, with what decides each hole in its text."""
-    shown = (f"${one}" if f"${one}" in arg.text else one for one in arg.opens)
-    return Word(arg.text, arg.at, tuple(shown), arg.rest)
+    shown = tuple(dict.fromkeys(one.shown for one in arg.segments if one.name))
+    return Word("".join(one.shown for one in arg.segments), arg.at, shown, arg.rest)
 
 
 Setting: TypeAlias = tuple[str, Word]

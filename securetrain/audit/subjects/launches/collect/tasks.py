@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.audit.shell.words import parse
+from securetrain.audit.shell.syntax import parse
 from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
 from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
 from securetrain.audit.subjects.kubernetes.collect.parser.values import Source
@@ -230,11 +230,12 @@ def split(node: Node | None) -> Iterator[Node]:
         yield from (one for one in node.items if one.text is not None)
         return
     text = node.text or ""
-    for command in parse(text).commands[:1]:
+    for command in parse(text).block[:1]:
         for word in command.words:
-            lines = text[: word.at[0]].count("\n") + 1 if node.literal else 0
+            lines = text[: word.start].count("\n") + 1 if node.literal else 0
             line = node.line + lines
-            yield Node(line, 1 if lines else node.column, line, text=word.text, path=node.path)
+            said = "".join(part.text for part in word.parts)
+            yield Node(line, 1 if lines else node.column, line, text=said, path=node.path)
 
 
 # --- tasks ---------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from securetrain.audit.shell.commands import SHELLS, Arg, Call, Commands
+from securetrain.audit.shell.evaluator import Call, Commands
+from securetrain.audit.shell.programs import SHELLS
+from securetrain.audit.shell.values import HOLE, Arg
 from securetrain.audit.subjects.kubernetes.facts.workload import SecretKind
 from securetrain.audit.subjects.launches.collect.options import options_of
 from securetrain.audit.subjects.launches.facts import WrittenSecret
@@ -94,7 +96,7 @@ def _shaped(call: Call) -> Iterator[WrittenSecret]:
     for arg in call.args:
         for pattern, kind in _SHAPES:
             found = pattern.search(arg.text)
-            if found and "$" not in found[0] and not _placeholder(found[0]):
+            if found and not {"$", HOLE} & set(found[0]) and not _placeholder(found[0]):
                 at = arg.place(found.start())
                 yield WrittenSecret(
                     at=at, program=call.program, name=call.program, kind=kind, length=len(found[0])

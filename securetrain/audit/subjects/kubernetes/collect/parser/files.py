@@ -155,7 +155,7 @@ def texts(paths: Iterable[Path]) -> Iterator[Text | Large | Entry]:
             if opened > MAX_FILES:
                 yield unread(str(path), f"more than {MAX_FILES} files")
                 return
-            yield _read(found)
+            yield read(found)
 
 
 def _files(path: Path) -> Iterator[Path | Entry]:
@@ -217,7 +217,8 @@ def _linked(path: Path, real: Path) -> Iterator[Path | Entry]:
         yield unread(str(path), f"a symbolic link that leads nowhere ({error})")
 
 
-def _read(path: Path) -> Text | Large | Entry:
+def read(path: Path) -> Text | Large | Entry:
+    """The content of a regular file, or what became of it."""
     name = str(path)
     real = path
     try:

@@ -1,0 +1,161 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Words as programs get them: known text and holes, each with its place."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from securetrain.audit.documents.facts import Location
+
+Place: TypeAlias = Callable[[int], Location]
+"""The place of a character of a text, by its number."""
+
+HOLE: Final = "\ue000"
+"""Stands for a hole in the text of a word: a character that Unicode gives no meaning."""
+_TEMPLATE: Final = re.compile(
+    r"\{\{-?\s*/\*.{0,500}?\*/\s*-?\}\}|\{#.{0,500}?#\}"
+    r"|\{\{.{0,500}?\}\}|\{%.{0,500}?%\}|<%.{0,500}?%>",
+    re.DOTALL,
+)
+_CONTROL: Final = re.compile(
+    r"\{#|\{\{-?\s*/\*|(?:\{\{|\{%|<%)[-+]?\s*(?:\{|\}|(?:if|else|elif|elsif|endif|end|for|endfor|range|with|define"
+    r"|set|block|endblock|raw|endraw|macro|endmacro|do|\$\w+\s*:?=)\b)"
+)
+"""Parts of a template that write nothing themselves."""
+_REFERENCE: Final = re.compile(
+    r"\$\(([A-Za-z_][\w.-]*)\)|(\$\{[^{}]{0,500}\}|\$[A-Za-z_]\w*)", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Known text, or a hole."""
+
+    text: str
+    place: Place
+    start: int = 0
+    """The number of its first character for `place`."""
+    name: str = ""
+    """Of a hole: the variable, or as written for anything else that decides it."""
+    splits: bool = False
+    """Whether the hole may be any number of words."""
+
+    @property
+    def shown(self) -> str:
+        """The text; of a hole, what decides it."""
+        return f"${self.name}" if self.name.isidentifier() else self.name or self.text
+
+    def moved(self, place: Place, name: str) -> "Segment":
+        """The same where a variable puts it; what commands made is known by the variable."""
+        named = name if self.name and name.isidentifier() else self.name
+        named = self.name if self.name.isidentifier() else named
+        return Segment(self.text, place, 0, named, self.splits)
+
+    def part(self, start: int, stop: int) -> "Segment":
+        """Some of its text."""
+        return replace(self, text=self.text[start:stop], start=self.start + start)
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """A word, or a text that goes to a shell."""
+
+    segments: tuple[Segment, ...]
+    at: Location
+    text: str
+    """Each hole is one `HOLE`."""
+
+    @property
+    def opens(self) -> tuple[str, ...]:
+        """The names of what decides its holes."""
+        return tuple(dict.fromkeys(one.name for one in self.segments if one.name))
+
+    @property
+    def rest(self) -> bool:
+        """Return whether it may be any number of words."""
+        return bool(self.segments) and all(one.name and one.splits for one in self.segments)
+
+    def place(self, i: int) -> Location:
+        """The place of a character of its text."""
+        for one in self.segments:
+            if i < len(one.text):
+                return one.place(one.start + i)
+            i -= len(one.text)
+        return self.segments[-1].place(self.segments[-1].start) if self.segments else self.at
+
+    def part(self, start: int, stop: int | None = None) -> "Arg":
+        """Some of its text, with the holes in it."""
+        found = []
+        stop = len(self.text) if stop is None else stop
+        before = 0
+        for one in self.segments:
+            first, last = max(start - before, 0), min(stop - before, len(one.text))
+            if first < last:
+                found.append(one if one.name else one.part(first, last))
+            before += len(one.text)
+        return arg_of(found, self.place(start))
+
+
+def arg_of(segments: Iterable[Segment], at: Location) -> Arg:
+    """A word of segments."""
+    kept = tuple(one for one in segments if one.text)
+    return Arg(kept, at, "".join(one.text for one in kept))
+
+
+def hole(name: str, place: Place, start: int = 0, *, splits: bool = True) -> Segment:
+    """A hole that something decides."""
+    return Segment(HOLE, place, start, name, splits)
+
+
+def joined(args: Iterable[Arg], separator: str = " ") -> Arg:
+    """Words as one text, as ``eval`` and ssh make of theirs."""
+    segments: list[Segment] = []
+    args = list(args)
+    for one in args:
+        if segments:
+            segments.append(Segment(separator, always(one.at)))
+        segments.extend(one.segments)
+    return arg_of(segments, args[0].at)
+
+
+def script_text(text: str, place: Place) -> Arg:
+    """The text of a script; what a template fills in is a hole."""
+    segments = []
+    last = 0
+    for found in _TEMPLATE.finditer(text) if "{" in text or "<%" in text else ():
+        segments.append(Segment(text[last : found.start()], place, last))
+        if not _CONTROL.match(found[0]):
+            name = found[0].strip("{}<>%=- ")[:60] or "a template"
+            segments.append(hole(name, place, found.start()))
+        last = found.end()
+    segments.append(Segment(text[last:], place, last))
+    return arg_of(segments, place(0))
+
+
+def container_word(text: str, place: Place, variables: Mapping[str, str]) -> Arg:
+    """A word of a container's command, in which ``$(NAME)`` is a variable of the container.
+
+    ``$NAME`` is nothing to Kubernetes: it is left to a shell where the word may be a script, and
+    decided by who fills in the manifest elsewhere.
+    """
+    whole = script_text(text, place)
+    is_script = bool(re.search(r"\s", text))
+    segments: list[Segment] = []
+    last = 0
+    for found in _REFERENCE.finditer(whole.text):
+        if found[2] and is_script:
+            continue
+        segments.extend(whole.part(last, found.start()).segments)
+        here = always(whole.place(found.start()))
+        known = variables.get(found[1] or "")
+        name = found[1] or found[2].strip("${}")[:60]
+        segments.append(hole(name, here, splits=False) if known is None else Segment(known, here))
+        last = found.end()
+    return arg_of([*segments, *whole.part(last).segments], whole.at)
+
+
+def always(at: Location) -> Place:
+    """One place for every character."""
+    return lambda _: at
