@@ -129,9 +129,8 @@ def _check_times(value: Any) -> None:
 @cache
 def _timed(type_: type[msgspec.Struct]) -> tuple[str, ...]:
     """The fields of a struct that may hold times, or anything."""
-    info = inspect.type_info(type_)
-    assert isinstance(info, inspect.StructType)
-    return tuple(field.name for field in info.fields if _may_be_timed(field.type))
+    fields: Sequence[Any] = getattr(inspect.type_info(type_), "fields", ())
+    return tuple(field.name for field in fields if _may_be_timed(field.type))
 
 
 def _may_be_timed(type_: inspect.Type) -> bool:

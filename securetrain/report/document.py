@@ -13,13 +13,15 @@ Rules:
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from securetrain.core import CODES, ExitCode
 from securetrain.core.vocabulary import Severity, State
+
+T = TypeVar("T")
 
 ROOT: Final = "ROOT"
 """The base of names of files: what was verified, or the directory that an audit started in."""
@@ -195,13 +197,24 @@ def state_of(problem: Located) -> State:
     return State.UNKNOWN if problem.undecided else State.FAIL
 
 
+@dataclass(frozen=True, slots=True)
+class Each(Iterable[T]):
+    """Things that are made whenever they are gone through: there may be too many to hold."""
+
+    make: Callable[[], Iterator[T]]
+
+    def __iter__(self) -> Iterator[T]:
+        """Make them."""
+        return self.make()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """The findings, for machines."""
 
     root: str = ""
     """What was looked at, by name."""
-    problems: tuple[Located, ...] = ()
+    problems: Iterable[Located] = ()
     checked: tuple[str, ...] = ()
     """What was checked, whatever came out: files, and parts of the check that are no file."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -210,7 +223,7 @@ class Findings:
     """What was not understood, and so not checked."""
     notices: tuple[str, ...] = ()
     """Why the whole cannot be relied on."""
-    tests: tuple[Case, ...] | None = None
+    tests: Iterable[Case] | None = None
     """Where a test is not a file."""
 
     def rule(self, code: str) -> Rule:
@@ -230,7 +243,7 @@ class Findings:
         return tuple(dict.fromkeys([*self.checked, *(one.at.file for one in self.problems)]))
 
     @property
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> Iterable[Case]:
         """The tests: what was checked, and the whole where a problem is about no file."""
         if self.tests is not None:
             return self.tests
@@ -258,7 +271,7 @@ class Document:
     tally: Mapping[str, int] = field(default_factory=dict)
     """How many of each state, where that is not counted by the findings."""
     data: Any = None
-    """For ``json``: plain values, or JSON that is written already."""
+    """For ``json``: plain values, JSON that is written already, or a function for its pieces."""
     answer: str | None = None
     """What a script takes, alone on standard output; what is said about it stands apart then."""
     code: int | ExitCode | None = None

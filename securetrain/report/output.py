@@ -8,8 +8,8 @@ A renderer is loaded when its format is asked for: an audit that prints JSON loa
 import json
 import shutil
 import sys
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import click
 
@@ -39,7 +39,9 @@ def emit(document: Document, output: str, *, quiet: bool = False, verbose: bool 
         verbose: Whether text leaves out nothing.
     """
     if output != "text":
-        click.echo(written(document, output), nl=False)
+        pieces = _json(document.data) if output == "json" else [written(document, output)]
+        for piece in pieces:
+            click.echo(piece, nl=False)
         return document.exit_code
     from securetrain.report.render import text
 
@@ -63,10 +65,7 @@ def written(document: Document, output: str) -> str:
 
             return "".join(f"{click.unstyle(line)}\n" for line in text.lines(document, WIDTH))
         case "json":
-            data = document.data  # plain values are sorted; times and paths are text
-            if not isinstance(data, str):
-                data = json.dumps(data, indent=2, sort_keys=True, default=str)
-            return f"{data}\n"
+            return b"".join(_json(document.data)).decode()
         case "sarif" | "junit" | "markdown":
             from securetrain.report.render import ci
 
@@ -79,6 +78,17 @@ def written(document: Document, output: str) -> str:
             return html.render(document)
         case _:
             raise ValueError(f"unknown format {output!r}")
+
+
+def _json(data: Any) -> Iterator[bytes]:
+    """Yield the pieces of JSON; plain values are sorted, and times and paths are text."""
+    if callable(data):
+        yield from data()
+    elif isinstance(data, str):
+        yield data.encode()
+    else:
+        yield json.dumps(data, indent=2, sort_keys=True, default=str).encode()
+    yield b"\n"
 
 
 def width() -> int:

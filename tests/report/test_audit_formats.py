@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from securetrain.audit import AuditResult, Check, load_checks
 from securetrain.audit.results.findings import BaselineUse
+from securetrain.core import canonical
 from securetrain.core.vocabulary import Severity, State
 from securetrain.report import written
 from securetrain.report.pages.findings import findings
@@ -54,6 +55,28 @@ SARIF_KEYS: dict[str, tuple[set[str], set[str]]] = {
     "suppression": ({"kind"}, {"status", "justification"}),
     "invocation": ({"executionSuccessful"}, {"exitCode", "toolExecutionNotifications"}),
 }  # fmt: skip
+
+
+def test_pieces_of_json_are_the_canonical_whole(monkeypatch):
+    monkeypatch.setattr("securetrain.audit.results.findings._PIECE", 2)
+    names = ["a", "\x1f\u20ac", '"findings":[', "]"]
+    for several in (mixed(), result(), result(*(finding(reason=one) for one in names))):
+        assert several.to_json() == canonical.encode(several)
+        assert len(list(several.pieces())) == 2 + (len(several.findings) + 1) // 2
+        assert written(findings(several, (), set()), "json").encode() == several.to_json() + b"\n"
+
+
+def test_text_makes_nothing_that_only_machines_read(monkeypatch):
+    def never(*_: object) -> None:
+        raise AssertionError("made, and not read")
+
+    for name in ("pages.findings._located", "pages.findings._tests"):
+        monkeypatch.setattr(f"securetrain.report.{name}", never)
+    monkeypatch.setattr(AuditResult, "pieces", never)
+    page = findings(mixed(), (), set())
+    assert written(page, "text")
+    with pytest.raises(AssertionError, match="not read"):
+        written(page, "sarif")
 
 
 def html_page(audited: AuditResult, checks: Sequence[Check]) -> str:
@@ -172,7 +195,7 @@ def test_what_was_not_read_stands_in_every_output_with_its_place() -> None:
     _, cases = cases_of(mixed())
     assert [one.tag for one in cases["c.yaml: Not read: file: a <tab> stands"]] == ["error"]
     assert [one.tag for one in cases["old.tf: Not read: file: a <tab> stands"]] == ["skipped"]
-    rows = json.loads(document.data)["ledger"]
+    rows = json.loads(written(document, "json"))["ledger"]
     assert [(one["entry"]["at"]["path"], one["counts"]) for one in rows] == [
         ("c.yaml", True), ("old.tf", False),
     ]  # fmt: skip

@@ -130,7 +130,7 @@ def test_every_open_finding_of_sarif_has_a_place_of_its_own(
 ) -> None:
     found = findings(nodes(), CHECKS, set()).findings
     assert found is not None
-    located = found.problems
+    located = list(found.problems)
     keys = {(one.code, one.at.file, one.at.line, one.at.subject) for one in located}
     assert len(keys) == len(located)
     assert all(one.at.file and one.at.line for one in located)

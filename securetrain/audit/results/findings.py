@@ -4,6 +4,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -15,6 +16,8 @@ from securetrain.audit.results.waivers import WaiverUse
 from securetrain.core import canonical
 from securetrain.core.vocabulary import Boundary, Severity, State
 
+_PIECE: Final = 1000
+"""Findings that are written together."""
 RESULT_SCHEMA: Final = "securetrain.audit/v3"
 
 
@@ -136,7 +139,17 @@ class AuditResult(_Base, frozen=True, kw_only=True):
 
     def to_json(self) -> bytes:
         """Canonical JSON."""
-        return canonical.encode(self)
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the pieces of its canonical JSON: of many findings, some at a time."""
+        none = b'"findings":['
+        head, _, tail = canonical.encode(msgspec.structs.replace(self, findings=())).partition(none)
+        yield head + none
+        for first in range(0, len(self.findings), _PIECE):
+            some = canonical.encode_each(self.findings[first : first + _PIECE])
+            yield (b"," if first else b"") + b",".join(some)
+        yield tail
 
     @property
     def about(self) -> str:

@@ -11,6 +11,7 @@ passed, and *not looked at* when there was none.
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from securetrain.audit import (
@@ -30,6 +31,7 @@ from securetrain.report.document import (
     ROOT,
     Case,
     Document,
+    Each,
     Findings,
     Located,
     Place,
@@ -114,7 +116,7 @@ def findings(result: AuditResult, checks: Sequence[Check], unknown_skips: set[st
             *_tail(result, found, unknown_skips),
         ],
         findings=_findings(result, rationale),
-        data=result.to_json().decode(),
+        data=result.pieces,
         code=result.exit_code,
         tiles=tuple(_tiles(result)),
     )
@@ -391,14 +393,9 @@ def _tiles(result: AuditResult) -> Iterator[Tile]:
 def _findings(result: AuditResult, rationale: Mapping[str, str]) -> Findings:
     """A rule for each check, a problem for each finding, a test for each check and asset."""
     titles = {one.asset: one.title for one in result.assets}
-    located = {
-        id(one): _located(one, result, titles) for one in result.findings if one.state in _OPEN
-    }
     rules: dict[str, Rule] = {}
-    pairs: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
-    for one in result.findings:
-        pairs[one.boundary.value, one.check, one.asset].append(one)
-        if one.state in _OPEN and one.check not in rules:
+    for one in result.of(*_OPEN):
+        if one.check not in rules:
             # A finding about a waiver has no check and speaks for itself.
             rules[one.check] = Rule(
                 id=one.check,
@@ -417,26 +414,30 @@ def _findings(result: AuditResult, rationale: Mapping[str, str]) -> Findings:
     return Findings(
         unread=unread,
         root=about(result),
-        problems=tuple(
-            located[id(one)]
-            for one in result.findings
-            if one.state in _OPEN and not is_left_out(one, result)
+        problems=Each(
+            lambda: (
+                _located(one, result, titles)
+                for one in result.of(*_OPEN)
+                if not is_left_out(one, result)
+            )
         ),
         rules=rules,
         notices=result.problems,
-        tests=(
-            *cases,
-            *(
-                Case(
-                    name=f"{check} {asset}".rstrip() + f": {found[0].title}",
-                    group=boundary,
-                    problems=tuple(located[id(one)] for one in found if one.state in _OPEN),
-                    not_applicable=all(one.state is State.NOT_APPLICABLE for one in found),
-                )
-                for (boundary, check, asset), found in pairs.items()
-            ),
-        ),
+        tests=Each(lambda: chain(cases, _tests(result, titles))),
     )
+
+
+def _tests(result: AuditResult, titles: Mapping[str, str]) -> Iterator[Case]:
+    pairs: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
+    for one in result.findings:
+        pairs[one.boundary.value, one.check, one.asset].append(one)
+    for (boundary, check, asset), found in pairs.items():
+        yield Case(
+            name=f"{check} {asset}".rstrip() + f": {found[0].title}",
+            group=boundary,
+            problems=tuple(_located(one, result, titles) for one in found if one.state in _OPEN),
+            not_applicable=all(one.state is State.NOT_APPLICABLE for one in found),
+        )
 
 
 def _tags(refs: Refs) -> tuple[str, ...]:
