@@ -42,12 +42,7 @@ def plain(workdir: Path) -> Outcome:
 def hardened(workdir: Path) -> Outcome:
     """Swap thirty signed artifacts."""
     if find_spec("tuf") is None:
-        return Outcome(
-            side=Side.HARDENED,
-            succeeded=False,
-            lacks="tuf, for catalogues (the extra [catalogue])",
-            evidence="Catalogues cannot be made here.",
-        )
+        return Outcome.not_made(Side.HARDENED, "tuf, for catalogues (the extra [catalogue])")
     from securetrain.drills.swap_cases import cases, code_of  # noqa: PLC0415 - needs tuf
 
     folder = workdir / "artifacts"

@@ -72,6 +72,11 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     seconds: float = 0.0
 
     @classmethod
+    def not_made(cls, side: Side, lacks: str) -> "Outcome":
+        """The outcome where this machine lacks what the attack needs."""
+        return cls(side=side, succeeded=False, lacks=lacks, evidence="It was not started.")
+
+    @classmethod
     def of_plain(cls, succeeded: bool, evidence: str) -> "Outcome":  # noqa: FBT001 - as in a table
         """The outcome of the side that has no check."""
         return cls(side=Side.PLAIN, succeeded=succeeded, evidence=evidence)
@@ -367,7 +372,7 @@ def _run_side(drill: Drill, side: Side, workdir: Path) -> Outcome:
     if workdir.exists():
         raise UsageError("ST-USAG-005", "already exists", str(workdir))
     if lacks := lacking():
-        return Outcome(side=side, succeeded=False, lacks=lacks, evidence="It was not started.")
+        return Outcome.not_made(side, lacks)
     make_private_dir(workdir)
     log = workdir / "side.log"
     begin = time.monotonic()

@@ -129,7 +129,7 @@ def lacks() -> str:
 def plain(workdir: Path) -> Outcome:
     """Let the script loose under torchrun."""
     if lacking := lacks():
-        return Outcome(side=Side.PLAIN, succeeded=False, lacks=lacking, evidence="Not run.")
+        return Outcome.not_made(Side.PLAIN, lacking)
     with _own_state(workdir), targets(workdir) as script:
         _launch(workdir / "work", RunDir(workdir / "run"), ["-m", "this"], check=True)
         came = torchrun(workdir, script)
@@ -143,7 +143,7 @@ def plain(workdir: Path) -> Outcome:
 def hardened(workdir: Path) -> Outcome:
     """Let the same script loose in the sandbox."""
     if lacking := lacks():
-        return Outcome(side=Side.HARDENED, succeeded=False, lacks=lacking, evidence="Not run.")
+        return Outcome.not_made(Side.HARDENED, lacking)
     with _own_state(workdir), targets(workdir) as script:
         came, codes = launched(workdir, script)
     done = [name for name, result in came.items() if result == "done"]

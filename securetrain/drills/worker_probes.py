@@ -45,7 +45,7 @@ def call(number: int, *arguments: Any) -> int:
 
 
 def in_child(action: Callable[[], object]) -> None:
-    """Do something to a process that nobody needs."""
+    """Do something in a process that nobody needs: each probe has one."""
     pid = os.fork()
     if pid == 0:
         code = 0
@@ -169,25 +169,16 @@ def read_the_parents_memory(_targets: Targets) -> None:
             raise
 
 
-@probe
-def go_before_others(_targets: Targets) -> None:
-    in_child(lambda: os.setpriority(os.PRIO_PROCESS, 0, -5))
-
-
-@probe
-def run_in_real_time(_targets: Targets) -> None:
-    in_child(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
+PROBES["go_before_others"] = lambda _: os.setpriority(os.PRIO_PROCESS, 0, -5)
+PROBES["run_in_real_time"] = lambda _: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 
 
 @probe
 def dump_core(_targets: Targets) -> None:
-    def allow() -> None:
-        try:
-            resource.setrlimit(resource.RLIMIT_CORE, (4096, 4096))
-        except ValueError as error:
-            raise OSError(errno.EPERM, str(error)) from error
-
-    in_child(allow)
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (4096, 4096))
+    except ValueError as error:
+        raise OSError(errno.EPERM, str(error)) from error
 
 
 # Users.
@@ -209,7 +200,7 @@ def give_a_file_away(_targets: Targets) -> None:
 def take_a_capability(_targets: Targets) -> None:
     header = struct.pack("Ii", 0x20080522, 0)
     wanted = struct.pack("IIIIII", 1 << 21, 1 << 21, 0, 0, 0, 0)  # CAP_SYS_ADMIN
-    in_child(lambda: call(126, header, wanted))
+    call(126, header, wanted)
 
 
 # Devices.
@@ -225,33 +216,21 @@ for device in ("kmsg", "loop-control", "fuse", "net/tun"):
 
 @probe
 def type_into_a_terminal(_targets: Targets) -> None:
-    def type_it() -> None:
-        ours, theirs = pty.openpty()
-        os.setsid()
-        fcntl.ioctl(theirs, 0x540E, 0)  # TIOCSCTTY
-        fcntl.ioctl(theirs, 0x5412, b"x")  # TIOCSTI
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        os.close(ours)
-
-    in_child(type_it)
+    ours, theirs = pty.openpty()
+    os.setsid()
+    fcntl.ioctl(theirs, 0x540E, 0)  # TIOCSCTTY
+    fcntl.ioctl(theirs, 0x5412, b"x")  # TIOCSTI
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.close(ours)
 
 
 # Namespaces and mounts.
-def unsharing(name: str, flag: int) -> None:
-    PROBES[f"make_a_{name}_namespace"] = lambda _: in_child(lambda: call(272, flag))
-
-
-unsharing("user", 0x10000000)
-unsharing("mount", 0x20000)
-unsharing("network", 0x40000000)
-
-
-@probe
-def enter_another_namespace(_targets: Targets) -> None:
-    def enter() -> None:
-        call(308, os.open("/proc/self/ns/uts", os.O_RDONLY), 0)
-
-    in_child(enter)
+PROBES["make_a_user_namespace"] = lambda _: call(272, 0x10000000)
+PROBES["make_a_mount_namespace"] = lambda _: call(272, 0x20000)
+PROBES["make_a_network_namespace"] = lambda _: call(272, 0x40000000)
+PROBES["enter_another_namespace"] = lambda _: call(
+    308, os.open("/proc/self/ns/uts", os.O_RDONLY), 0
+)
 
 
 @probe
@@ -262,7 +241,7 @@ def mount_something(_targets: Targets) -> None:
 
 PROBES["open_a_file_system"] = lambda _: os.close(call(430, b"tmpfs", 0))
 PROBES["copy_a_tree_of_mounts"] = lambda _: os.close(call(428, -100, b"/", 1))
-PROBES["change_the_root"] = lambda _: in_child(lambda: os.chroot("/mnt"))
+PROBES["change_the_root"] = lambda _: os.chroot("/mnt")
 PROBES["call_the_machine_otherwise"] = lambda _: socket.sethostname(socket.gethostname())
 
 
