@@ -1,10 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+import gc
 import importlib
 import sys
 
 import pytest
 
+from securetrain.launch import import_hooks
 from securetrain.launch.import_hooks import PostImportFinder
 from tests.vocabulary import refused
 
@@ -61,3 +63,16 @@ def test_other_modules_are_left_alone(package):
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("not_there")
     assert importlib.import_module(package).value == 1
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_nothing_is_collected_while_a_large_module_is_imported(package, monkeypatch, collects):
+    monkeypatch.setattr(import_hooks, "_LARGE", frozenset({package}))
+    seen = []
+    PostImportFinder({"hooked_package.inner": lambda _: seen.append(gc.isenabled())}).install()
+    (gc.enable if collects else gc.disable)()
+    try:
+        importlib.import_module(package)
+        assert (seen, gc.isenabled()) == ([False], collects)
+    finally:
+        gc.enable()

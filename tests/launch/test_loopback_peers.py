@@ -17,6 +17,7 @@ from securetrain.launch.loopback_peers import (
     local_connections,
     refusal,
 )
+from tests.launch.worlds import run_plain
 from tests.vocabulary import refused
 
 NOBODY = 65534
@@ -182,16 +183,9 @@ def test_another_user_takes_a_rank_on_loopback(launch, clean_environment, tmp_pa
             finally:
                 process.kill()
 
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     stock, ours = tmp_path / "stock", tmp_path / "ours"
     with rogue(stock) as folder:
-        subprocess.run(
-            [*torchrun, str(script), folder],
-            env=clean_environment(GLOO_SOCKET_IFNAME="lo"),
-            capture_output=True,
-            timeout=120,
-            check=True,
-        )
+        run_plain(clean_environment(GLOO_SOCKET_IFNAME="lo"), "--nproc-per-node=2", script, folder)
     assert (stock / "received").read_text() == "[-1337.0, -1337.0]"
 
     with rogue(ours) as folder:

@@ -6,12 +6,11 @@ One script, once under stock torchrun, where each bomb goes off in rank 0, and o
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from securetrain.core.vocabulary import Decision
+from tests.launch.worlds import run_plain
 
 pytestmark = [
     pytest.mark.dist,
@@ -108,16 +107,8 @@ def test_a_pickle_from_a_peer(launch, clean_environment, tmp_path):
     stock, ours = tmp_path / "stock", tmp_path / "ours"
     stock.mkdir()
     ours.mkdir()
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    control = subprocess.run(
-        [*torchrun, str(script), str(stock)],
-        env=clean_environment(TP_SOCKET_IFNAME="lo", GLOO_SOCKET_IFNAME="lo"),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert control.returncode == 0, control.stderr
+    env = clean_environment(TP_SOCKET_IFNAME="lo", GLOO_SOCKET_IFNAME="lo")
+    run_plain(env, "--nproc-per-node=2", script, stock)
     went_off = {path.name for path in stock.iterdir() if path.is_dir()}
     assert went_off == COLLECTIVES | {"rpc"}
 

@@ -5,8 +5,6 @@
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -35,6 +33,7 @@ from securetrain.ledger import events, verify_ledger
 from securetrain.rendezvous.wire.membership import Evicted
 from securetrain.testing.clock import SettableClock
 from securetrain.testing.runs import make_run
+from tests.launch.worlds import run_plain
 from tests.rendezvous.worlds import entry, membership_of
 
 START = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
@@ -373,16 +372,7 @@ def test_plain_torchelastic_goes_on_from_the_newest_checkpoint_whatever_it_is(
 ):
     """The control: nobody asks who had a hand in it."""
     (tmp_path / "train.py").write_text(STOCK)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "train.py"), str(tmp_path)],
-        env=clean_environment(),
-        timeout=120,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_plain(clean_environment(), "--max-restarts", 1, tmp_path / "train.py", tmp_path)
     assert (tmp_path / "began-1").read_text() == "1002.0"
 
 

@@ -4,6 +4,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import msgspec
@@ -27,6 +29,15 @@ SAVE = "ab" * 16
 def bomb(path):
     """An object that makes a directory where it is unpickled."""
     return Call(os.makedirs, str(path), 0o777, True)
+
+
+def run_plain(env, *words):
+    """The control: torchrun as it is runs a script of one machine to its end."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *map(str, words)]
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def write_policy(path, **sections):
