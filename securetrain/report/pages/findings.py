@@ -42,6 +42,7 @@ from securetrain.report.document import (
     facts,
     notes,
     pairs,
+    picked,
     plural,
     said,
     table,
@@ -54,6 +55,7 @@ from securetrain.report.pages.groups import (
     compared,
     element,
     is_left_out,
+    path_of,
     sections,
     shared_causes,
     summary,
@@ -66,7 +68,6 @@ from securetrain.report.run.model import BoundaryState, BoundaryView
 
 VERB: Final = "audit"
 KNOWN: Final = "known by the baseline"
-MAX_PLACES: Final = 500
 MAX_FIRST: Final = 5
 MAX_REASONS: Final = 5
 MAX_UNREAD: Final = 50
@@ -124,18 +125,8 @@ def findings(result: AuditResult, checks: Sequence[Check], unknown_skips: set[st
 
 def catalogue(checks: tuple[Check, ...]) -> Document:
     """All checks, without an audit."""
-    data = [
-        {
-            "id": check.id,
-            "title": check.title,
-            "severity": check.severity.value,
-            "boundary": check.boundary.value,
-            "evidence": list(check.spec.evidence),
-            "threats": list(check.spec.threats),
-            "remediation": check.remediation,
-        }
-        for check in checks
-    ]
+    told = "id title severity boundary remediation"
+    data = [picked(one, told, **picked(one.spec, "evidence threats")) for one in checks]
     rows = [(one.id, one.severity.value, one.boundary.value, one.title) for one in checks]
     columns = ("check", "severity", "boundary", "what it finds")
     return Document(sections=[table(columns, rows)], data=data)
@@ -249,11 +240,11 @@ def _ledger(result: AuditResult) -> Iterator[Section]:
     sums = [(one.what, _sum(one)) for one in result.coverage]
     yield facts(sums, title="coverage" if sums else "")
     rows = [
-        (one.entry.unit, _at(one), one.entry.end.value, str(one.entry.count), _why(one))
+        (one.entry.unit, path_of(one.entry.at), one.entry.end, one.entry.count, _why(one))
         for one in result.ledger
     ]
-    every = table(("unit", "place", "end", "how many", "why"), rows, title="ledger")
-    yield Section(title="ledger", rows=every.rows, columns=every.columns, page_only=True)
+    columns = ("unit", "place", "end", "how many", "why")
+    yield table(columns, rows, title="ledger", page_only=True)
 
 
 def _sum(one: Coverage) -> str:
@@ -271,14 +262,9 @@ def _unread_row(one: LedgerRow) -> Row:
         state="unknown" if is_open else "waived" if one.scope else "not-applicable",
         name=entry.unit,
         label=one.severity.value if one.severity is not None and is_open else "",
-        text=f"{_at(one)}{times}: {_why(one)}",
+        text=f"{path_of(entry.at)}{times}: {_why(one)}",
         fix=entry.help if is_open else "",
     )
-
-
-def _at(one: LedgerRow) -> str:
-    at = one.entry.at
-    return f"{at.path}:{at.line}" if at.line else at.path
 
 
 def _why(one: LedgerRow) -> str:
@@ -468,7 +454,7 @@ def _located(finding: Finding, result: AuditResult, titles: Mapping[str, str]) -
         code=finding.check,
         what=_message(finding, titles),
         fix=_flat(finding.remediation),
-        at=_place(finding),
+        at=_place(finding.asset, finding.location, finding.subject),
         severity=finding.severity_in_context,
         undecided=finding.state is State.UNKNOWN,
         accepted=accepted,
@@ -478,16 +464,11 @@ def _located(finding: Finding, result: AuditResult, titles: Mapping[str, str]) -
 
 def _not_understood(one: LedgerRow) -> Located:
     """An open entry of the ledger where it is."""
-    at, asset = one.entry.at, one.asset
-    kind, _, name = asset.partition(":")
-    there, base = (
-        (f"{kind}/{name}/{at.path.lstrip('/')}", ASSETS) if kind == NODE else (at.path, ROOT)
-    )
     return Located(
         code=f"{one.entry.unit}-not-understood",
         what=f"Not read: {one.entry.unit}: {one.entry.why}",
         fix=one.entry.help,
-        at=Place(file=there, base=base, line=max(at.line, 1), column=at.column),
+        at=_place(one.asset, one.entry.at),
         severity=one.severity,
         undecided=True,
         accepted=one.scope,
@@ -507,26 +488,25 @@ def _message(finding: Finding, titles: Mapping[str, str]) -> str:
     return " ".join(said)
 
 
-def _place(finding: Finding) -> Place:
+def _place(asset: str, here: Any, subject: str | None = None) -> Place:
     """File, line and base: files of a node stand below the node, others where they are.
 
-    A finding that was read from no file stands on the first line of its asset, because
-    code-scanning services take no result without a place.
+    What was read from no file stands on the first line of its asset, because code-scanning services
+    take no result without a place.
     """
-    kind, _, name = finding.asset.partition(":")
-    here = finding.location
+    kind, _, name = asset.partition(":")
     path, base = f"{kind}/{name}", ASSETS
     if kind == NODE:
         path += f"/{here.path.lstrip('/')}" if here is not None else ""
     elif here is not None:
         path, base = here.path, ROOT
-    elif not finding.asset:
-        path = finding.subject
+    elif not asset:
+        path = subject or ""
     return Place(
         file=path,
         base=base,
         line=max(here.line, 1) if here is not None else 1,
         column=here.column if here is not None else 0,
-        subject=f"{finding.asset}/{finding.subject}".lstrip("/"),
+        subject=f"{asset}/{subject}".lstrip("/") if subject is not None else "",
         subject_kind="element",
     )

@@ -201,7 +201,7 @@ class _Assets:
     def group(self, findings: list[Finding]) -> Group:
         folded: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
         for one in findings:
-            name, path = self._name(one), _path(one)
+            name, path = self._name(one), path_of(one.location)
             # a file of a node is the same place on each; any other place stands by itself
             key = (path if name else where(one, self._by_name), self._what(one), why(one))
             folded[key].append(one)
@@ -245,17 +245,17 @@ class _Assets:
 
 def where(finding: Finding, assets: Mapping[str, Any]) -> str:
     """The file and line of a finding that is about no machine, or its asset."""
-    if path := _path(finding):
+    if path := path_of(finding.location):
         return path
     asset = finding.asset.partition(":")[2] if finding.asset in assets else finding.asset
     return asset.partition("#")[0]
 
 
-def _path(finding: Finding) -> str:
-    place = finding.location
+def path_of(place: Any) -> str:
+    """A file and line; empty for no file."""
     if place is None:
         return ""
-    return f"{place.path}:{place.line}" if place.line else place.path
+    return f"{place.path}:{place.line}" if place.line else str(place.path)
 
 
 def why(finding: Finding) -> str:
