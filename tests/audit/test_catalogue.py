@@ -189,6 +189,30 @@ def test_no_check_passes_when_any_declared_evidence_is_taken_away(outcome, fixtu
                 assert state in {State.UNKNOWN, *answers}, name
 
 
+@pytest.mark.parametrize(
+    ("check", "fixture", "evidence"),
+    [
+        ("ST-SLM-001", "auth-none", {"slurm.auth_type"}),
+        ("ST-SLM-001", "auth-alt-none", {"slurm.auth_alt_types"}),
+        ("ST-K8S-016", "pod-ingress-only", {"egress.limited"}),
+    ],
+)
+def test_a_finding_shows_the_clause_that_decided(check, fixture, evidence, fixtures):
+    (check,) = (one for one in CHECKS if one.id == check)
+    case = fixtures.case_of(check, fixture)
+    view = View(document=case.facts.documents[0], policy=case.policy, now=case.now)
+    (finding,) = judge(check, view)
+    assert {*finding.evidence} == evidence
+    assert finding.reason == ""
+
+
+def test_a_default_is_called_one(fixtures):
+    (check,) = (one for one in CHECKS if one.id == "ST-K8S-014")
+    case = fixtures.case("pod-token-by-default", "workload")
+    view = View(document=case.facts.documents[0], policy=case.policy, now=case.now)
+    assert judge(check, view)[0].reason == "account.token_mounted is not set"
+
+
 def test_forgetting_a_value_never_turns_a_failure_into_a_pass(fixtures, subtests):
     """Sweep: in a failing fixture, make every nullable field unknown, one at a time."""
     for check in CHECKS:

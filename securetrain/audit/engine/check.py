@@ -396,8 +396,11 @@ def _compares(_: View) -> list[Judgement]:
 
 def _whole(view: View, good: Truth, paths: list[Path]) -> list[Judgement]:
     failed = good.value is False
+    paths = _decided(good, paths)
     why = [missing_reasons(view, paths, definite=failed)]
-    why += defaults_said(view, paths) if failed else []
+    for root in view.document.roots if failed else ():
+        own = [path[1:] for path in paths if path[0] == root and len(path) > 1]
+        why += defaults_said(view.document.root(root), own)
     return [
         Judgement(
             label="",
@@ -423,11 +426,19 @@ def _each(steps: tuple[Path, ...], where: Predicate, shown: list[Path], *, bad: 
         if holds.value is (not bad):
             return None
         good = placed(~holds if bad else holds, item)
-        why = missing_reasons(there, shown, definite=True) if good.value is False else ""
-        seen = shown_values(there, shown) if has_readings(item.__class__) else _shown(item)
+        paths, why = _decided(good, shown), ""
+        if good.value is False:
+            said = [missing_reasons(there, paths, definite=True), *defaults_said(item, paths)]
+            why = "; ".join(filter(None, said))
+        seen = shown_values(there, paths) if has_readings(item.__class__) else _shown(item)
         return Judgement(label=labels, good=good, why=why, location=good.at, evidence=seen)
 
     return judge
+
+
+def _decided(good: Truth, shown: list[Path]) -> list[Path]:
+    """The fields of the clause that failed; all of them where nothing is decided."""
+    return [path for path in shown if good.value is None or path in good.read]
 
 
 def _shown(item: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ true; otherwise an unknown part makes the whole unknown. A check passes on true 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -24,9 +24,11 @@ class Truth:
     reasons: tuple[str, ...] = ()
     at: "Location | None" = None
     """The place of the value that decided."""
+    read: tuple[tuple[str, ...], ...] = ()
+    """The fields that decided: of a conjunction that fails, those of the part that does."""
 
     def __invert__(self) -> "Truth":
-        return self if self.value is None else truth(not self.value, self.at)
+        return self if self.value is None else replace(self, value=not self.value)
 
 
 TRUE: Final = Truth(True)
@@ -49,6 +51,7 @@ def all_of(parts: Iterable[Truth]) -> Truth:
     """Conjunction; the place is that of the first part that decides and has one."""
     reasons: list[str] = []
     at = open_at = None
+    read: tuple[tuple[str, ...], ...] = ()
     open_ = False
     for part in parts:
         if part.value is False:
@@ -58,7 +61,8 @@ def all_of(parts: Iterable[Truth]) -> Truth:
             open_at = open_at or part.at
             reasons.extend(part.reasons)
         at = at or part.at
-    return Truth(None, _few(reasons), open_at) if open_ else truth(value=True, at=at)
+        read += part.read
+    return Truth(None, _few(reasons), open_at) if open_ else Truth(True, (), at, read)
 
 
 def any_of(parts: Iterable[Truth]) -> Truth:

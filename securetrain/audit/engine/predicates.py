@@ -48,7 +48,7 @@ from securetrain.audit.engine.fields import (
     shape_at,
     steps_of,
 )
-from securetrain.audit.engine.kleene import Truth, all_of, any_of, truth, unknown
+from securetrain.audit.engine.kleene import Truth, all_of, any_of, unknown
 from securetrain.core.errors import AuditError
 
 Predicate: TypeAlias = Callable[[View], Truth]
@@ -207,13 +207,14 @@ class Compiler:
             results = (one(view, item) for _, item in elements(view, steps))
             match quantifier:
                 case "every":
-                    return all_of(results)
+                    answer = all_of(results)
                 case "some":
-                    return any_of(results)
+                    answer = any_of(results)
                 case "none":
-                    return ~any_of(results)
+                    answer = ~any_of(results)
                 case _:
                     raise ValueError(quantifier)
+            return replace(answer, read=(path,))
 
         return evaluate
 
@@ -308,8 +309,10 @@ def _presence(path: Path, *, wanted: bool) -> Predicate:
     def evaluate(view: View) -> Truth:
         value, at = read(view)
         if isinstance(value, Missing):
-            return truth(not wanted, at) if value.definite else unknown(value.reason, at)
-        return truth(wanted, at)
+            return (
+                Truth(not wanted, (), at, (path,)) if value.definite else unknown(value.reason, at)
+            )
+        return Truth(wanted, (), at, (path,))
 
     return evaluate
 
@@ -326,7 +329,7 @@ def _compare(path: Path, op: _Op, operand: Callable[[View], Any]) -> Predicate:
         if isinstance(right, Missing):
             return unknown(right.reason, right.at or at)
         try:
-            return truth(op.compare(left, right), at)
+            return Truth(op.compare(left, right), (), at, (path,))
         except (InvalidVersion, ValueError) as error:
             return unknown(f"{'.'.join(path)}: {error}", at)
 
@@ -363,12 +366,14 @@ def missing_reasons(view: View, paths: Iterable[Path], *, definite: bool = False
     return "; ".join(value.reason for value in missing if value.definite or not definite)
 
 
-def defaults_said(view: View, paths: Iterable[Path]) -> list[str]:
-    """The remarks of collectors on values that stand nowhere: a product's default counts."""
+def defaults_said(record: Any, paths: Iterable[Path]) -> list[str]:
+    """The remarks on values that stand nowhere in a record: a product's default counts."""
     found = []
     for path in dict.fromkeys(paths):
-        if len(path) == 2 and path[0] in view.document.roots:
-            value = getattr(view.document.root(path[0]), path[1])
-            if isinstance(value, Reading) and value.outcome is Outcome.OK and value.reason:
-                found.append(value.reason)
+        value = record
+        for step in path:
+            value = getattr(value.value if isinstance(value, Reading) else value, step, None)
+        if isinstance(value, Reading) and value.outcome is Outcome.OK and value.reason:
+            name = ".".join(path)
+            found.append(f"{name} is {value.reason}" if value.reason == "not set" else value.reason)
     return found

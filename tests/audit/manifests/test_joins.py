@@ -167,6 +167,21 @@ def test_without_bindings_or_a_role_rights_are_not_known(rights):
     assert rights("kind: RoleBinding\nx: {\n").outcome is Outcome.ERROR
 
 
+def test_bindings_and_policies_join_within_one_repository(collect, tmp_path):
+    """What stands in another checkout is of another cluster, and frees or condemns nobody here."""
+    rights = {}
+    for kind in ("apart", "together"):
+        for name, text in (("a", JOB), ("b", RBAC % ("ClusterRole", "cluster-admin", RUNNER))):
+            (tmp_path / kind / name).mkdir(parents=True)
+            (tmp_path / kind / name / "x.yaml").write_text(text)
+            if kind == "apart":
+                (tmp_path / kind / name / ".git").mkdir()
+        (workload,) = collect(tmp_path / kind).workloads
+        rights[kind] = workload.pods[0].account.rights
+    assert rights["apart"].outcome is Outcome.ERROR
+    assert rights["together"].value[0].dangerous == ("everything",)
+
+
 def test_the_account_may_keep_its_token_to_itself(read):
     account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: runner, namespace: train}\n"
     mounted = read(JOB + account).workloads[0].pods[0].account.token_mounted

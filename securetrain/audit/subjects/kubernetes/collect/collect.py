@@ -8,9 +8,11 @@ kept in short.
 """
 
 import socket
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -133,6 +135,13 @@ def collect_manifests(
     return collection.finish(cluster)
 
 
+@cache
+def _repository(folder: Path) -> Path:
+    """The folder that holds a checkout, of those above a file; the top where none does."""
+    ways = (folder, *folder.parents)
+    return next((one for one in ways if (one / ".git").exists()), ways[-1])
+
+
 @dataclass(slots=True)
 class _Found:
     """A workload, before it is joined with what other objects say."""
@@ -152,8 +161,9 @@ class _Collection:
     answers: Answers
     found: list[_Found] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
-    policies: Policies = field(default_factory=Policies)
-    rights: Rights = field(default_factory=Rights)
+    policies: dict[Path, Policies] = field(default_factory=lambda: defaultdict(Policies))
+    """Of each repository: what stands in another is of another cluster."""
+    rights: dict[Path, Rights] = field(default_factory=lambda: defaultdict(Rights))
     ways: list[Way] = field(default_factory=list)
     admissions: list[AdmissionPolicy] = field(default_factory=list)
     secrets: list[StoredSecret] = field(default_factory=list)
@@ -239,9 +249,10 @@ class _Collection:
     def _take_for_others(self, one: Object) -> None:
         """Note what an object says about others."""
         self.answers.take(one)
-        if not self.rights.take(one):
+        repository = _repository(Path(one.source.path).parent)
+        if not self.rights[repository].take(one):
             self._left_out("RoleBinding", one)
-        if (policy := network_policy(one)) and not self.policies.add(policy):
+        if (policy := network_policy(one)) and not self.policies[repository].add(policy):
             self._left_out("NetworkPolicy", one)
         self.admissions.extend(admission_policy(one))
         self.signatures.extend(signature_policy(one))
@@ -314,8 +325,10 @@ class _Collection:
         labels = labels_of(record, pod, from_runtime=from_runtime)
         unread = self.unread.get("NetworkPolicy", "")
         seen = Isolated(labels, record.namespace, pod.at)
-        ways_of = {way: self.policies.isolation(seen, way, unread) for way in ("ingress", "egress")}
-        account = self.rights.account(
+        repository = _repository(Path(record.at.path).parent)
+        policies = self.policies[repository]
+        ways_of = {way: policies.isolation(seen, way, unread) for way in ("ingress", "egress")}
+        account = self.rights[repository].account(
             pod.account, record.namespace, self.unread.get("RoleBinding", "")
         )
         joined = msgspec.structs.replace(

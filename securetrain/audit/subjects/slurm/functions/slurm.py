@@ -72,7 +72,7 @@ def jobs_confined(view: View, args: NoArgs) -> list[Judgement]:
         good, at, value = holds(view, field, wanted)
         why = ""
         if good.value is False:
-            default = "; ".join(defaults_said(view, [("slurm", field)]))
+            default = "; ".join(defaults_said(view.document.root("slurm"), [(field,)]))
             why = default or f"{name} is {_said(value)}"
         found.append(Judgement(label=name, good=good, why=why, location=at, evidence={name: value}))
     gpus, _, _ = holds(view, "gres_types", "gpu")

@@ -29,16 +29,39 @@ _ASSIGNMENT: Final = re.compile(
 )
 _NOT_SECRET: Final = re.compile(
     r"_(?:FILE|PATH|DIR|SOCK|URL|URI|ENDPOINT|NAME|MODE|MIN|MAX|LEN|LENGTH|POLICY|TTL|TIMEOUT|"
-    r"EXPIRY|EXPIRES|ENABLED|TYPE|COUNT|SIZE|LIMIT|ID|INDEX)$|^TOKENIZERS_|^(?:MAX|NUM|N)_|"
-    r"(?:MAX|NUM|NEW|PAD|EOS|BOS|UNK|SPECIAL|PER)_TOKENS?",
+    r"EXPIRY|EXPIRES|ENABLED|TYPE|COUNT|SIZE|LIMIT|ID|INDEX|INTERVAL|PERIOD|DURATION|REFRESH|"
+    r"HEADER|FIELD|PREFIX|SUFFIX|PROVIDER|SOURCE|ISSUER|STORE|BACKEND|ALGORITHM|VERSION|FORMAT)$|"
+    r"(?:^|_)(?:NO|SKIP|WITHOUT|REQUIRE|ENABLE|DISABLE|ALLOW|USE)_|(?:^|_)(?:LABEL|ANNOTATION|SORT|"
+    r"PARTITION|PRIMARY|PUBLIC|PUB|CACHE|OBJECT|ROUTING|TOPOLOGY|GROUP|NODE|TAINT)_KEY|"
+    r"^TOKENIZERS_|^(?:MAX|NUM|N)_|(?:MAX|NUM|NEW|PAD|EOS|BOS|UNK|SPECIAL|PER)_TOKENS?",
     re.IGNORECASE,
 )
-_SWITCHES: Final = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off", "none"})
+_PUBLIC: Final = re.compile(
+    r"(?:^|[-_.])(?:user|username|login|email|db|database|bucket|region|host|hostname|port|server|"
+    r"endpoint|url|namespace|project|(?:ca|tls|client|server)[.-](?:crt|cert|pem)|config)\Z",
+    re.IGNORECASE,
+)
+"""Keys of Secrets whose values are none, unless their form says so."""
+_SWITCHES: Final = frozenset(
+    {
+        *("", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null", "nil", "auto"),
+        *("prompt", "stdin", "ask", "default", "enabled", "disabled", "required", "optional"),
+    }
+)
 _PLACEHOLDER: Final = re.compile(
-    r"<.*>|\[.*\]|\$.*|x{3,}|\*+|\.+|/.*|your[-_ ].*|.*(?:replace|placeholder|change[-_]?me|todo)"
-    r".*|\{\{.*\}\}",
+    r"<.*>|\[.*\]|\$.*|x{3,}|\*+|\.+|/.*|~/.*|file:.*|your[-_ ].*|.*example\Z|"
+    r".*(?:replace|placeholder|change[-_]?me|todo).*|"
+    r"\{\{.*\}\}|%.*%|[0-9.]+ ?(?:ms|s|m|h|d|w|%|[kmgt]i?b?)",
     re.IGNORECASE | re.DOTALL,
 )
+_PUBLIC_FORM: Final = re.compile(r"\s*(?:-----BEGIN (?:CERTIFICATE|PUBLIC KEY)|ssh-\w+ AAAA)")
+_CHOSEN: Final = re.compile(
+    r"PASS|PWD|CREDENTIAL|ACCESS_?KEY|SECRET_?KEY|CLIENT_SECRET", re.IGNORECASE
+)
+"""Names of what people choose: any word is one."""
+_WORD: Final = r"(?:[A-Z]?[a-z]{1,14}|[A-Z]{1,14}|[A-Za-z]{1,5}[0-9]{1,2})"
+_WORDS: Final = re.compile(rf"{_WORD}(?:[-_./: ]{_WORD})*")
+"""Names of headers, labels, modes, programs; a generated token is none."""
 _MAX_SCAN: Final = 1 << 20
 _MAX_FOUND: Final = 50
 
@@ -71,9 +94,18 @@ def secret_kind(name: str, value: str) -> SecretKind | None:
         return SecretKind.PATTERN
     if (url := variables.SECRET_VALUE.search(value)) and "$" not in url[0]:
         return SecretKind.URL
-    if is_secret_name(name) and text.lower() not in _SWITCHES and not _PLACEHOLDER.fullmatch(text):
-        return SecretKind.NAME
-    return None
+    return SecretKind.NAME if is_secret_name(name) and _may_be_one(name, text) else None
+
+
+def is_public(key: str) -> bool:
+    """Return whether a key of a Secret is of something that is none."""
+    return bool(_PUBLIC.search(key) or _NOT_SECRET.search(key))
+
+
+def _may_be_one(name: str, text: str) -> bool:
+    if text.lower() in _SWITCHES or _PLACEHOLDER.fullmatch(text) or _PUBLIC_FORM.match(text):
+        return False
+    return bool(_CHOSEN.search(name.replace("-", "_"))) or not _WORDS.fullmatch(text)
 
 
 def secrets_in(text: str, template: Template) -> Iterator[Literal]:

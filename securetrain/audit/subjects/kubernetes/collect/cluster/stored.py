@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from securetrain.audit.documents.facts import Location, Reading
-from securetrain.audit.subjects.kubernetes.collect.cluster.secrets import secret_kind, secrets_in
+from securetrain.audit.subjects.kubernetes.collect.cluster.secrets import (
+    is_public,
+    secret_kind,
+    secrets_in,
+)
 from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
 from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
 from securetrain.audit.subjects.kubernetes.collect.parser.values import Scope, ok, opened
@@ -54,9 +58,8 @@ def _of_secret(
             text = base64.b64decode("".join(text.split()), validate=True).decode("utf-8", "replace")
         except (binascii.Error, ValueError):
             text = node.text or ""
-    if not text.strip() or secret_kind("PASSWORD", text) is None:
-        return None
-    return ok(str(secret_kind(key, text) or "secret"), at), len(text), at
+    kind = secret_kind("" if is_public(key) else "PASSWORD", text)
+    return (ok(str(secret_kind(key, text) or "secret"), at), len(text), at) if kind else None
 
 
 def _of_config(scope: Scope, key: str, node: Node) -> tuple[Reading[str], int, Location] | None:
