@@ -189,14 +189,8 @@ def test_an_unwatched_run_is_not_green_at_the_gradients(bare, fill):
     last = msgspec.structs.replace(record.checkpoints[-1], verdict="unwatched", num_judged=0)
     from securetrain.report.run import boundaries
 
-    views = boundaries.judge(
-        ledger=record.ledger.proof,
-        events=(),
-        audit=None,
-        trust=record.trust.proof,
-        dataset=record.dataset,
-        checkpoints=(*record.checkpoints[:-1], last),
-    )
+    changed = (*record.checkpoints[:-1], last)
+    views = boundaries.judge(msgspec.structs.replace(record, audit=None, checkpoints=changed), None)
     view = next(v for v in views if v.boundary is Boundary.GRADIENTS)
     assert view.state is not BoundaryState.CHECKED
     assert "UNWATCHED" in view.labels

@@ -24,16 +24,16 @@ from typing import Final
 
 from securetrain.artifacts.statement import GradientVerdict
 from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED, Boundary, Decision, State
-from securetrain.ledger import Ignored, LedgerEvent, events
+from securetrain.ledger import Ignored, LedgerEvent, Reading, events
 from securetrain.report.document import plural
 from securetrain.report.run.model import (
     ArtifactView,
-    AuditView,
     BoundaryState,
     BoundaryView,
     FindingView,
     Proof,
     ProofState,
+    RunRecord,
 )
 
 CLEAN: Final = GradientVerdict.CLEAN.value
@@ -44,40 +44,28 @@ _OF_THE_RUN: Final = {Boundary.DATASET, Boundary.GRADIENTS, Boundary.CHECKPOINT}
 _MAX_REASONS: Final = 8
 
 
-def judge(
-    *,
-    ledger: Proof,
-    events: Sequence[LedgerEvent],
-    audit: AuditView | None,
-    trust: Proof,
-    dataset: ArtifactView | None,
-    checkpoints: Sequence[ArtifactView],
-    ignored: Sequence[Ignored] = (),
-) -> tuple[BoundaryView, ...]:
-    """Judge every boundary in the order of the vocabulary.
+def judge(record: RunRecord, said: Reading | None) -> tuple[BoundaryView, ...]:
+    """Judge every boundary of a run in the order of the vocabulary.
 
     Args:
-        ledger: Whether the ledger verifies.
-        events: Its events that count.
-        audit: The preflight's findings.
-        trust: Whether the trust root is good.
-        dataset: The run's dataset.
-        checkpoints: The run's checkpoints, oldest first.
-        ignored: Lines of the ledger that count for nothing.
+        record: Everything else that its report says.
+        said: The verified ledger, None where there is none.
     """
+    checkpoints, dataset, audit = record.checkpoints, record.dataset, record.audit
+    counted, ignored = (said.events, said.ignored) if said is not None else ((), ())
     verified = [c for c in checkpoints if c.proof.state is ProofState.VERIFIED]
     artifacts: dict[Boundary, list[Proof]] = {
         # what the guard said of the run stands in the signed statement of its last checkpoint
         Boundary.GRADIENTS: [c.proof for c in verified[-1:] if c.verdict == CLEAN and c.num_judged],
-        Boundary.IDENTITY: [trust],
+        Boundary.IDENTITY: [record.trust.proof],
         Boundary.DATASET: [dataset.proof] if dataset else [],
         Boundary.CHECKPOINT: [checkpoint.proof for checkpoint in checkpoints],
     }
     return tuple(
         _Evidence(
             boundary=boundary,
-            ledger=ledger,
-            events=[event for event in events if event.boundary is boundary],
+            ledger=record.ledger.proof,
+            events=[event for event in counted if event.boundary is boundary],
             ignored=[line for line in ignored if line.boundary is boundary],
             findings=[f for f in audit.findings if f.boundary is boundary] if audit else [],
             proofs=artifacts.get(boundary, []),

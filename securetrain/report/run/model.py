@@ -296,7 +296,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     policy: PolicyView | None
     trust: TrustView
     ledger: LedgerView
-    boundaries: tuple[BoundaryView, ...]
+    boundaries: tuple[BoundaryView, ...] = ()
     metrics: tuple[StepPoint, ...]
     guard: GuardView | None
     dataset: ArtifactView | None
@@ -304,9 +304,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     verifications: tuple[VerificationView, ...]
     audit: AuditView | None
     drills: tuple[DrillView, ...]
-    limits: tuple[str, ...]
+    limits: tuple[str, ...] = ()
     """What this run did not prove."""
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
     """Files of the run directory that are not what they should be."""
 
 

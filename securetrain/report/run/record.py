@@ -137,22 +137,10 @@ def read_run(root: Path, now: datetime) -> RunRecord:
     verifications = reader.json(root / VERIFY_FILE, _Verifications)
     drills = reader.json(root / DRILLS_FILE, _Drills)
     summary = reader.json(run.summary, _Summary) or _Summary()
-    seen = guard.view(
-        reader.lines(run.sketches, guard.Step),
-        said.events if said else (),
-        policy.policy.gradients if policy else None,
-    )
-    views = boundaries.judge(
-        ledger=ledger.proof,
-        events=said.events if said else (),
-        ignored=said.ignored if said else (),
-        audit=audit,
-        trust=trust_view.proof,
-        dataset=dataset,
-        checkpoints=checkpoints,
-    )
+    events, settings = said.events if said else (), policy.policy.gradients if policy else None
+    seen = guard.view(reader.lines(run.sketches, guard.Step), events, settings)
     outcome, outcome_ok = _outcome(summary)
-    partial = RunRecord(
+    record = RunRecord(
         run_dir=str(root),
         run_id=summary.run_id or root.resolve().name,
         made=now,
@@ -162,7 +150,6 @@ def read_run(root: Path, now: datetime) -> RunRecord:
         policy=_policy_view(policy),
         trust=trust_view,
         ledger=ledger,
-        boundaries=views,
         metrics=reader.lines(run.metrics, StepPoint),
         guard=seen,
         dataset=dataset,
@@ -170,16 +157,12 @@ def read_run(root: Path, now: datetime) -> RunRecord:
         verifications=tuple(verifications.results) if verifications else (),
         audit=audit,
         drills=tuple(drills.drills) if drills else (),
-        limits=(),
-        problems=(),
-    )
-    return msgspec.structs.replace(
-        partial,
-        limits=limits.of(
-            partial, keys_in_run=run.key("root").exists(), said=said.events if said else ()
-        ),
         problems=tuple(reader.problems),
     )
+    record = msgspec.structs.replace(record, boundaries=boundaries.judge(record, said))
+    own_keys = run.key("root").exists()
+    bounds = limits.of(record, keys_in_run=own_keys, said=events)
+    return msgspec.structs.replace(record, limits=bounds)
 
 
 def _trust(reader: Reader, run: RunDir, now: datetime) -> tuple[TrustRoot | None, TrustView]:
