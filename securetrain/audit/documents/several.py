@@ -143,16 +143,28 @@ def _parts(
 def _of_files(sources: Sources, now: datetime, path: str, checks: "Sequence[Check]") -> Facts:
     from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests  # noqa: PLC0415
     from securetrain.audit.subjects.kubernetes.collect.rendering.render import Renderer  # noqa: PLC0415
-    from securetrain.audit.subjects.storage.collect.files import collect_storage  # noqa: PLC0415
+    from securetrain.audit.subjects.slurm.collect.cluster import (  # noqa: PLC0415
+        collect_clusters,
+        is_configuration,
+    )
+    from securetrain.audit.subjects.storage.collect.files import (  # noqa: PLC0415
+        collect_storage,
+        files_below,
+    )
 
     stored = collect_storage(sources.files, now=now)
+    files = [file for path in sources.files for file in files_below(path)]
+    own = [file for file in files if file.parent not in sources.slurm]
+    clusters = collect_clusters(own, now=now, salt=os.urandom(32))
+    folders = {*sources.slurm, *(Path(one.directory) for one in clusters)}
     renderer = Renderer(path, values=tuple(sources.values), off=not sources.render)
-    elsewhere = frozenset(one.path for one in stored)
+    elsewhere = {one.path for one in stored}
+    elsewhere.update(str(f) for f in files if f.parent in folders and is_configuration(f.name))
     asked = [check.expression for check in checks if check.expression is not None]
     bodies = collect_manifests(
         sources.files, now=now, renderer=renderer, expressions=asked, elsewhere=elsewhere
     )
-    return facts_of([*bodies, *stored])
+    return facts_of([*bodies, *stored, *clusters])
 
 
 def _of_runs(sources: Sources, policy: "LoadedPolicy", now: datetime) -> Facts:

@@ -15,6 +15,8 @@ from securetrain.audit.documents.facts import decode_body
 from securetrain.audit.engine.audit import audit, worst_states
 from securetrain.audit.engine.catalogue import load_checks
 from securetrain.audit.results.findings import Finding
+from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
+from securetrain.audit.subjects.slurm.collect.cluster import collect_clusters
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy
@@ -191,3 +193,39 @@ def test_nothing_passes_without_slurm_conf(tmp_path):
     # What needs none of it: the version, the daemon of REST, and what containers see.
     alone = {"ST-SLM-020"}
     assert {check for check, state in states.items() if state is State.PASS} <= alone
+
+
+def test_a_configuration_among_files_is_a_cluster(tmp_path):
+    for folder, name in (("a", "slurm.conf"), ("b/templates", "slurm.conf.j2"), ("c", "x.conf")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / name).write_text("ClusterName=one\nAuthType=auth/none\n")
+    files = (path for path in tmp_path.rglob("*") if path.is_file())
+    found = collect_clusters(files, now=NOW, salt=b"")
+    names = {f"slurm:one ({tmp_path / folder})" for folder in ("a", "b/templates")}
+    assert {one.asset for one in found} == names
+    assert (
+        worst_states(audit(facts_of(found), CHECKS, BASELINE, NOW).findings)["ST-SLM-001"]
+        is State.FAIL
+    )
+
+
+def test_variables_of_ansible_hold_no_keys_and_passwords(tmp_path):
+    written = """
+munge_key: "c2VjcmV0c2VjcmV0"
+slurm_munge_key_path: /etc/munge/munge.key
+slurmdbd: {storage_pass: slurmpass, purge: 1month}
+mysql_root_password: hunter22
+slurm_db_password: "{{ vault_db }}"
+db_password: !vault |
+  $ANSIBLE_VAULT;1.1;AES256
+users: [{name: a, password: topsecret1}]
+"""
+    for name, text in (("defaults/main.yml", written), ("x.yaml", written), ("vars/y.yml", "a: [")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    *_, cluster = collect_manifests([tmp_path], now=NOW)
+    found = {(one.key, one.at.line) for one in cluster.cluster.secrets}
+    assert found == {
+        *(("munge_key", 2), ("storage_pass", 4)),
+        *(("mysql_root_password", 5), ("password", 9)),
+    }

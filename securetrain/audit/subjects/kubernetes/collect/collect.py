@@ -46,7 +46,10 @@ from securetrain.audit.subjects.kubernetes.collect.cluster.signatures import (
     signature_policy,
     signatures,
 )
-from securetrain.audit.subjects.kubernetes.collect.cluster.stored import stored_secrets
+from securetrain.audit.subjects.kubernetes.collect.cluster.stored import (
+    ansible_secrets,
+    stored_secrets,
+)
 from securetrain.audit.subjects.kubernetes.collect.expressions import Answers
 from securetrain.audit.subjects.kubernetes.collect.launches import Launches
 from securetrain.audit.subjects.kubernetes.collect.parser.errors import (
@@ -69,6 +72,7 @@ from securetrain.audit.subjects.kubernetes.collect.parser.objects import (
     Part,
     Reader,
 )
+from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
 from securetrain.audit.subjects.kubernetes.collect.parser.values import (
     Scope,
     Source,
@@ -177,7 +181,7 @@ class _Collection:
     reader: Reader = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reader = Reader(self.ledger.add, started_in)
+        self.reader = Reader(self.ledger.add, self._without_objects)
 
     def take(self, file: Text | Large | Entry) -> None:
         """Read one file."""
@@ -264,6 +268,14 @@ class _Collection:
             self.secrets.extend(stored_secrets(one))
         if one.kind == "Namespace" and not one.group:
             self._namespace(one)
+
+    def _without_objects(
+        self, name: str, root: Node, source: Source, marks: int
+    ) -> Iterator[Object]:
+        """Read a document that holds no object of Kubernetes."""
+        if len(self.secrets) < MAX_STORED:
+            self.secrets.extend(ansible_secrets(root, source))
+        yield from started_in(name, root, source, marks)
 
     def _left_out(self, kind: str, one: Object) -> None:
         """Say once that there are more objects of a kind than are kept."""

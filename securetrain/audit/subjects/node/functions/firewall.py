@@ -7,13 +7,13 @@ port, by every interface but loopback and authenticated tunnels. What the sender
 that it sends from, flags, sizes) it chooses as it likes. Rules:
 
 1. a filter is closed where strangers reach neither `MANY` ports nor `MANY` other protocols from
-   more than one in `SHARE` addresses: what is narrower is somebody or something by name;
+   more than a `SHARE` of all addresses: what is narrower is somebody or something by name;
 2. a port is closed where no more than that share reaches it, and an address where nothing does;
 3. what iptables-legacy and programs of eBPF could drop or change is not known: with them nothing is
    accepted for certain, and no mark is known.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from itertools import pairwise
@@ -41,7 +41,7 @@ from securetrain.audit.subjects.node.functions.settings import SETTINGS, setting
 Version: TypeAlias = Literal["IPv4", "IPv6"]
 
 MANY: Final = {"dport": 4096, "l4proto": 64}
-SHARE: Final = 64
+SHARE: Final = 1 / 64
 _CHAINS: Final = ("node", "firewall", "ruleset", "chains", "*")
 _FILTERS: Final = (
     *fields("node", "firewall", of=("legacy", "bpf")),
@@ -113,7 +113,8 @@ def inbound_denied(view: View, _: NoArgs) -> list[Judgement]:
     """Packets that nobody allows are not let in, for each version of IP that the node speaks."""
     return [
         _shown(
-            version, *_closed(view, INCOMING, version, _strangers(view, version), _wide_by("saddr"))
+            version,
+            *_closed(view, INCOMING, version, _strangers(view, version), ("saddr", SHARE, 1)),
         )
         for version in _versions(view)
     ]
@@ -127,7 +128,7 @@ def outbound_denied(view: View, _: NoArgs) -> list[Judgement]:
         routes = [route for route in _routes(view, version) if route.interface]
         ways = sorted({r.interface for r in routes if ip_network(r.network).prefixlen <= 1})
         box = _own(view, version, ways)
-        closed = _closed(view, OUTGOING, version, box, _wide_by("daddr")) if ways else _NOTHING
+        closed = _closed(view, OUTGOING, version, box, ("daddr", SHARE, 1)) if ways else _NOTHING
         found.append(_shown(version, *closed, by=", ".join(ways)))
     return found
 
@@ -259,8 +260,8 @@ def _versions(view: View) -> list[Version]:
 
 _Closed: TypeAlias = tuple[Truth, str, str]
 """The truth of "it is closed", why not, and the rule that decided."""
-_Wide: TypeAlias = Callable[[Sequence[Box], Version, str], bool]
-"""Whether packets are many, counted by ports or by protocols."""
+_Measure: TypeAlias = tuple[str, float, int]
+"""The field with addresses, and above which share of them, at how many `MANY`, packets are many."""
 _NOTHING: Final[_Closed] = (TRUE, "", "")
 
 
@@ -317,7 +318,7 @@ def _box(version: Version, more: Box) -> Box:
 
 
 def _closed(
-    view: View, hooks: tuple[str, ...], version: Version, box: Box | None, is_wide: _Wide
+    view: View, hooks: tuple[str, ...], version: Version, box: Box | None, measure: _Measure
 ) -> _Closed:
     """Return whether a filter drops all but a few of these packets."""
     ruleset = resolve(view, ("node", "firewall", "ruleset"))
@@ -337,13 +338,13 @@ def _closed(
         axis = "l4proto" if name == "other protocols" else "dport"
         found = _follow(ruleset, tuple(asked.items()), hooks, version, opaque)
         sure, possible = accepted(found)
-        if is_wide([one.box for one in sure], version, axis):
+        if _is_many(sure, version, measure, axis):
             rule = max(sure, key=lambda one: size(values(one.box, "saddr" + _SIX[version]))).by
             if not beside:
                 way = "in" if hooks is INCOMING else "out"
                 return FALSE, f"{rule or 'no filter'} lets {name} {way}", rule
             doubt = unknown(beside), "", rule
-        elif is_wide([one.box for one in possible], version, axis):
+        elif _is_many(possible, version, measure, axis):
             why = next((one.why for one in found if one.why), "")
             doubt = unknown(why or "a rule of a filter is not understood"), "", ""
     return doubt
@@ -361,39 +362,17 @@ def _follow(
     return follow(ruleset, dict(box), hooks, _FAMILIES[version], opaque)
 
 
-def _wide_by(field: str) -> _Wide:
-    """Return whether packets have many ports, or protocols, at many addresses (rule 1)."""
-
-    def is_wide(boxes: Sequence[Box], version: Version, axis: str) -> bool:
-        ports = [values(box, axis) for box in boxes]
-        edges = sorted({edge for one in ports for low, high in one for edge in (low, high + 1)})
-        count = 0
-        for low, behind in pairwise(edges):
-            there = [
-                one
-                for box, own in zip(boxes, ports, strict=True)
-                if any(a <= low <= b for a, b in own)
-                for one in values(box, field + _SIX[version])
-            ]
-            if _is_share(merged(there), version):
-                count += behind - low
-        return count > MANY[axis]
-
-    return is_wide
-
-
-def _is_share(addresses: Ranges, version: Version) -> bool:
-    return size(addresses) > (1 << _BITS[version]) // SHARE
-
-
-def _is_heard(boxes: Sequence[Box], version: Version, _axis: str) -> bool:
-    """Return whether packets come from many addresses (rule 2)."""
-    there = (one for box in boxes for one in values(box, "saddr" + _SIX[version]))
-    return _is_share(merged(there), version)
-
-
-def _is_any(boxes: Sequence[Box], _version: Version, _axis: str) -> bool:
-    return bool(boxes)
+def _is_many(found: Iterable[Packets], version: Version, measure: _Measure, axis: str) -> bool:
+    """Return whether packets have many ports, or protocols, at many addresses (rules 1 and 2)."""
+    field, share, many = measure
+    boxes = [(values(p.box, axis), values(p.box, field + _SIX[version])) for p in found]
+    edges = sorted({edge for own, _ in boxes for low, high in own for edge in (low, high + 1)})
+    count = 0
+    for low, behind in pairwise(edges):
+        there = (one for own, at in boxes if both(own, ((low, low),)) for one in at)
+        if size(merged(there)) > (1 << _BITS[version]) * share:
+            count += behind - low
+    return count > many * MANY[axis]
 
 
 def _port_closed(view: View, listener: Listener) -> _Closed:
@@ -409,7 +388,7 @@ def _port_closed(view: View, listener: Listener) -> _Closed:
         if box is not None:
             box = {**box, "l4proto": ((6, 6),), "dport": ((listener.port, listener.port),)}
             box |= {"daddr" + _SIX[version]: own} if own else {}
-        found.append(_closed(view, INCOMING, version, box, _is_heard))
+        found.append(_closed(view, INCOMING, version, box, ("saddr", SHARE, 0)))
     open_ = next((one for one in found if one[0].value is False), None)
     return open_ or next((one for one in found if one[0].value is None), found[0])
 
@@ -419,7 +398,7 @@ def _dropped(view: View, network: IPv4Network | IPv6Network, route: Route, more:
     version: Version = "IPv4" if network.version == 4 else "IPv6"
     there = int(network[0]), int(network[-1])
     box = {**_own(view, version, [route.interface]), "daddr" + _SIX[version]: (there,), **more}
-    good, why, rule = _closed(view, OUTGOING, version, box, _is_any)
+    good, why, rule = _closed(view, OUTGOING, version, box, ("daddr", 0, 0))
     return good, why and f"a route leads there, and {why}", rule
 
 

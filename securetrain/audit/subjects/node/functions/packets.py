@@ -11,7 +11,8 @@ not name. Each rule cuts the boxes that reach it into those that it is about and
    certain. A field that some rule writes, or that the caller calls opaque, is read so as well;
 3. what ends with a verdict that is not understood, in chains that call each other in a circle, or
    after more work than `LIMIT` may have been accepted, may have been dropped;
-4. before connections are tracked every packet is invalid, and what a rule untracks stays untracked;
+4. before connections are tracked every packet is invalid, what a rule untracks stays untracked, and
+   no other condition on a connection holds for either;
 5. a packet that a rule translates (`Ruleset.translates`) comes to later hooks as another
    one: what an earlier hook drops is not certain then.
 """
@@ -41,6 +42,7 @@ LIMIT: Final = 100_000
 INCOMING: Final = ("ingress", "prerouting", "input")
 OUTGOING: Final = ("output", "postrouting", "egress")
 _INVALID, _NEW, _UNTRACKED = ((1, 1),), ((8, 8),), ((64, 64),)
+_CONNECTION: Final = ("ct-state", "ct-direction", "ct-status")
 _TRACKING: Final = -200
 """The priority at which connections are tracked, at the first hook of each direction."""
 _MAX_DEPTH: Final = 16
@@ -159,15 +161,16 @@ class _Walk:
             own = merged((interface(one)[0]) for one in chain.devices)
             flows, others = _cut(flow, Match(fields=(name,)), (((name, own),),))
             yield from others
-        state = values(flow.box, "ct-state")
-        if is_early and state != _UNTRACKED:
-            flows = [_changed(one, "ct-state", _INVALID) for one in flows]
+        if is_early and values(flow.box, "ct-state") != _UNTRACKED:
+            flows = [_without_connection(one, _INVALID) for one in flows]
         ended, left = self._run(chain, flows)
         policy = chain.policy == "accept"
         ended += [replace(one, accepted=policy, by=f"the policy of {chain.label}") for one in left]
         for one in ended:
-            is_tracked = is_early and values(one.box, "ct-state") == _INVALID
-            yield _changed(one, "ct-state", state) if is_tracked else one
+            if is_early and values(one.box, "ct-state") == _INVALID:
+                tracked = {name: values(flow.box, name) for name in _CONNECTION}
+                one = replace(one, box={**one.box, **tracked})  # noqa: PLW2901 - as it goes on
+            yield one
 
     def _run(
         self, chain: Chain | None, flows: list[Packets], depth: int = 0
@@ -223,8 +226,8 @@ class _Walk:
         if not certain:
             hits = [replace(one, certain=False, why=one.why or f"{by} may hold") for one in hits]
             rest += hits
-        if rule.untracks:
-            hits = [_changed(one, "ct-state", _UNTRACKED) for one in hits]
+        if rule.untracks and values(flow.box, "ct-state") == _INVALID:
+            hits = [_without_connection(one, _UNTRACKED) for one in hits]
         return hits, rest
 
 
@@ -250,6 +253,8 @@ def _cut(
     """The packets for which a condition holds, and those for which it does not."""
     inside: list[Packets] = []
     beyond = [flow]
+    if () in (flow.box.get(name) for name in match.fields):
+        return [], beyond
     for row in rows:
         rest: list[Packets] = []
         for one in beyond:
@@ -280,6 +285,11 @@ def _changed(flow: Packets, name: str, ranges: Ranges) -> Packets:
     return replace(flow, box={**flow.box, name: ranges})
 
 
+def _without_connection(flow: Packets, state: Ranges) -> Packets:
+    """Packets of no connection: conditions on one do not hold, whatever they ask (rule 4)."""
+    return replace(flow, box={**flow.box, **dict.fromkeys(_CONNECTION, ()), "ct-state": state})
+
+
 def _either(flows: list[Packets], why: str) -> list[Packets]:
     """Packets that end either way (rule 3)."""
     return [
@@ -304,7 +314,7 @@ def accepted(found: Iterable[Packets]) -> tuple[list[Packets], list[Packets]]:
     """The packets that are accepted for certain, and all that may be."""
     found = list(found)
     doubtful = [
-        [(name, ranges) for name, ranges in one.box.items() if name != "ct-state"]
+        [(name, ranges) for name, ranges in one.box.items() if name not in _CONNECTION]
         for one in found
         if not one.accepted and not one.certain
     ]

@@ -10,11 +10,14 @@ A copy may hold, beside Slurm's files: ``pam.d/`` of a compute node, ``enroot/mo
 import re
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from securetrain import __version__
 from securetrain.audit.documents.facts import Collected, Location, Outcome, Reading, Section
@@ -35,7 +38,10 @@ from securetrain.core.errors import UsageError
 
 T = TypeVar("T")
 
-_TEMPLATES: Final = ("", ".j2", ".jinja2", ".jinja", ".erb", ".epp", ".tmpl", ".tpl", ".in")
+_TEMPLATES: Final = (
+    "", ".j2", ".jinja2", ".jinja", ".erb", ".epp", ".tmpl", ".tpl", ".in", ".template", ".example",
+    ".sample", ".dist", ".orig", ".bak", ".envsubst", "-template",
+)  # fmt: skip
 _LINES: Final = frozenset(
     {"nodename", "partitionname", "downnodes", "frontendname", "nodeset", "slurmctldhost"}
 )
@@ -51,6 +57,7 @@ _PRIVATE_TMP: Final = ("private-tmp", "private_tmp", "tmpdir")
 """In the names of SPANK plug-ins that may do what namespace/tmpfs does."""
 _SMALL: Final = 1 << 20
 _MAX_SAVED: Final = 256
+_MAX_CLUSTERS: Final = 256
 _FAILURES: Final = (OSError, ValueError, TooMuchError, HiddenError, NotHereError)
 
 
@@ -68,6 +75,33 @@ def collect_slurm(directory: Path, *, now: datetime, salt: bytes = b"") -> Slurm
     """
     host = Host(environ={}, search_path=(), uid=0, gid=0, user="", home=Path("/"))
     return collect_slurm_from(host, str(directory), now=now, salt=salt)
+
+
+def is_configuration(name: str, files: tuple[str, ...] = ("slurm.conf", *_BESIDE)) -> bool:
+    """Return whether a file is one of these, or a template of one."""
+    return any(name == file + ending for file in files for ending in _TEMPLATES)
+
+
+def collect_clusters(files: Iterable[Path], *, now: datetime, salt: bytes) -> list[SlurmFacts]:
+    """Collect the facts of each folder with a slurm.conf among these files, or a template of one.
+
+    Where several have one ClusterName, as examples do, each has its folder beside it.
+
+    Raises:
+        UsageError: ST-USAG-002 when there are too many.
+    """
+    folders = sorted(
+        {file.parent for file in files if is_configuration(file.name, ("slurm.conf",))}
+    )
+    if len(folders) > _MAX_CLUSTERS:
+        what = f"more than {_MAX_CLUSTERS} folders with a slurm.conf"
+        raise UsageError("ST-USAG-002", what, str(folders[0]))
+    found = [collect_slurm(folder, now=now, salt=salt) for folder in folders]
+    count = Counter(one.name for one in found)
+    return [
+        one if count[one.name] == 1 else replace(one, name=f"{one.name} ({one.directory})")
+        for one in found
+    ]
 
 
 def collect_slurm_from(

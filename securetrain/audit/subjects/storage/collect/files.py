@@ -66,7 +66,7 @@ def collect_storage(paths: Iterable[Path], *, now: datetime) -> list[StorageFact
     found: dict[str, StorageFacts] = {}
     files = 0
     for path in paths:
-        for file in _files(path):
+        for file in files_below(path):
             files += 1
             if files > MAX_FILES:
                 raise UsageError("ST-USAG-002", f"more than {MAX_FILES} files", str(path))
@@ -100,7 +100,12 @@ def collect_storage_of(host: Host, *, now: datetime) -> list[StorageFacts]:
     return found
 
 
-def _files(path: Path) -> Iterator[Path]:
+def files_below(path: Path) -> Iterator[Path]:
+    """A file, or every file below a folder.
+
+    Raises:
+        UsageError: ST-USAG-002 when it is not there, or a folder cannot be listed.
+    """
     if not path.is_dir() or path.is_symlink():
         if not path.exists() and not path.is_symlink():
             raise UsageError("ST-USAG-002", "does not exist", str(path))

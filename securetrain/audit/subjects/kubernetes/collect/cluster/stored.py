@@ -1,9 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets that stand in Secret and ConfigMap objects: key, class and length, never the value."""
+"""Secrets that stand in Secret and ConfigMap objects and in Ansible's variables.
+
+Key, class and length of each, never the value.
+"""
 
 import base64
 import binascii
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,13 +17,18 @@ from securetrain.audit.subjects.kubernetes.collect.cluster.secrets import (
     secret_kind,
     secrets_in,
 )
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
+from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object, strings
 from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import Scope, ok, opened
+from securetrain.audit.subjects.kubernetes.collect.parser.values import Scope, Source, ok, opened
 from securetrain.audit.subjects.kubernetes.facts.cluster import StoredSecret
 
 _MAX: Final = 200
 _MAX_SCAN: Final = 256 << 10
+_VARIABLES: Final = re.compile(r"(?:^|/)(?:defaults|vars|group_vars|host_vars)/.+\.ya?ml\Z")
+_SHORT: Final = re.compile(r"(?:^|_)(?:pass|munge_?key)\Z", re.IGNORECASE)
+"""Names of passwords of databases and of munge's key that no other tool has."""
+_OPEN: Final = re.compile(r"\{[{%]|^(?:/|\$ANSIBLE_VAULT|$)")
+"""A value that something else decides, the path of a file, or what is encrypted."""
 
 
 def stored_secrets(one: Object) -> Iterator[StoredSecret]:
@@ -75,3 +84,19 @@ def _of_config(scope: Scope, key: str, node: Node) -> tuple[Reading[str], int, L
         return None
     kind = secret_kind(key, text)
     return None if kind is None else (ok(str(kind), at), len(text), at)
+
+
+def ansible_secrets(root: Node, source: Source) -> Iterator[StoredSecret]:
+    """Yield the secrets of a document with variables of Ansible."""
+    scope = Scope(source, root.at)
+    count = 0
+    for way, node in strings(root) if _VARIABLES.search(source.path) else ():
+        key = next((name for name in reversed(way) if not name.isdecimal()), "")
+        text = node.text or ""
+        if count == _MAX or scope.opened(node) or node.tag.startswith("!") or _OPEN.search(text):
+            continue
+        if kind := secret_kind("PASSWORD" if _SHORT.search(key) else key, text):
+            count += 1
+            at = source.at(node)
+            name, said = f"Ansible {source.path}"[:200], ok(str(kind), at)
+            yield StoredSecret(at=at, name=name, key=key[:200], kind=said, length=len(text))

@@ -79,19 +79,26 @@ _TARGETS: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("SNAT", "MASQUERADE", "NETMAP"), Verdict.ACCEPT),
     **dict.fromkeys(("LOG", "NFLOG", "TRACE", "AUDIT", "MARK", "CONNMARK", "CT"), Verdict.CONTINUE),
 }  # fmt: skip
-_META: Final[Mapping[int, tuple[str, int]]] = {
+_WRITTEN: Final = {
+    "MARK": "mark",
+    "CONNMARK": "mark",
+    "CT": "ct-state",
+    **dict.fromkeys(("DNAT", "REDIRECT", "TPROXY", "SNAT", "MASQUERADE", "NETMAP"), "ct-status"),
+}
+_META: Final = {
     1: ("protocol", 2), 3: ("mark", 4), 4: ("iifname", 4), 5: ("oifname", 4), 6: ("iifname", 16),
     7: ("oifname", 16), 10: ("skuid", 4), 11: ("skgid", 4), 15: ("nfproto", 1), 16: ("l4proto", 1),
     19: ("pkttype", 1), 25: ("secpath", 1),
 }  # fmt: skip
-_INDEXES: Final = frozenset({4, 5})
-"""Keys of `_META` whose value is the number of an interface."""
-_CT: Final[Mapping[int, tuple[str, int]]] = {
-    0: ("ct-state", 4), 1: ("ct-direction", 1), 2: ("ct-status", 4),
-}  # fmt: skip
-_FIB: Final = {(3, 1): "fib-saddr", (3, 2): "fib-daddr", (1, 0x21): "fib-route"}
-"""Results of the routing table, by what is asked of which address."""
-_IN_HOST_ORDER: Final = frozenset({"mark", "skuid", "skgid", "ct-state", "ct-status"})
+_CT: Final = {0: ("ct-state", 4), 1: ("ct-direction", 1), 2: ("ct-status", 4)}
+_FIB: Final = {0x103: ("fib-saddr", 4), 0x203: ("fib-daddr", 4), 0x2101: ("fib-route", 4)}
+"""By the kind of result, and above it what is asked: an address, and whether a route is there."""
+_KEYS: Final[Mapping[str, Mapping[int, tuple[str, int]]]] = {"meta": _META, "ct": _CT, "fib": _FIB}
+_SOURCES: Final = {"payload": 5, "meta": 3, "ct": 4, "fib": 0}
+"""The attribute of a register that is written into the packet."""
+_IN_HOST_ORDER: Final = frozenset(
+    {"mark", "skuid", "skgid", "ct-state", "ct-status", "fib-saddr", "fib-daddr", "fib-route"}
+)
 _HEADERS: Final[Mapping[tuple[str, str], tuple[tuple[int, str], ...]]] = {
     ("link", ""): ((12, "protocol"),),
     ("network", "ip"): ((9, "l4proto"), (12, "saddr"), (16, "daddr")),
@@ -141,6 +148,7 @@ class _Field:
 
 
 _OPAQUE: Final = (_Field("", 16),)
+_ANYTHING: Final = PacketRule(handle=0, verdict=Verdict.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +210,9 @@ class _Reader:
                 continue
             found: dict[_Place, Chain] = {}
             self._follow(place, chains, raw, found)
-            if (kind == "filter" and chain.family != "bridge") or _decides(found.values()):
+            if chain.family == "bridge" and _decides(found.values()):
+                kept[place] = msgspec.structs.replace(chain, rules=(_ANYTHING,))
+            elif kind == "filter" or _decides(found.values()):
                 kept |= found
         return Ruleset(
             chains=tuple(kept.values()),
@@ -248,13 +258,10 @@ class _Reader:
             for one in raw.get(place, ()):
                 self.rules += 1
                 if self.rules > MAX_RULES:
-                    rules.append(PacketRule(handle=0, verdict=Verdict.UNKNOWN))
+                    rules.append(_ANYTHING)
                     break
                 rules += _Compiler(self, place).rules(one)
             chain = msgspec.structs.replace(chains[place][0], rules=tuple(rules))
-            if chain.family == "bridge" and _decides([chain]):
-                rules = [PacketRule(handle=0, verdict=Verdict.UNKNOWN)]
-                chain = msgspec.structs.replace(chain, rules=tuple(rules))
             found[place] = chain
             todo += [(*place[:2], rule.target) for rule in rules if rule.target]
 
@@ -355,7 +362,10 @@ class _Compiler:
             case "limit":
                 self._limits.append(bool(_number(data.get(5, bytes(4))) & 1))
             case "nat" | "redir" | "masq":
-                self._translate(is_target=name == "redir" or _number(data.get(1, bytes(4))) == 1)
+                is_target = name == "redir" or _number(data.get(1, bytes(4))) == 1
+                self._verdict = Verdict.UNKNOWN if is_target else Verdict.ACCEPT
+                self._reader.written.add("ct-status")
+                self._reader.translates |= is_target
             case "queue" | "synproxy" | "tproxy" | "fwd":
                 self._verdict = Verdict.UNKNOWN
                 self._reader.translates |= name == "tproxy"
@@ -391,40 +401,25 @@ class _Compiler:
         self._matches.append(Match(why=why))
 
     def _load(self, register: bytes, pieces: tuple[_Field, ...]) -> None:
-        slot = _slot(register)
+        slot, size = _slot(register), sum(piece.size for piece in pieces)
+        for covered in range(slot, slot - (-size // 4)):
+            self._registers.pop(covered, None)
         self._registers[slot] = pieces
-
-    def _translate(self, *, is_target: bool) -> None:
-        self._verdict = Verdict.UNKNOWN if is_target else Verdict.ACCEPT
-        self._reader.written.add("ct-status")
-        self._reader.translates |= is_target
 
     def _field(self, name: str, data: _Attributes) -> None:
         """A part of the packet that is loaded, or written."""
-        match name:
-            case "payload":
-                base, first, size = (_number(data.get(kind, bytes(4))) for kind in (2, 3, 4))
-                pieces = self._part(_BASES.get(base, ""), first, size)
-                source, target = data.get(5), data.get(1)
-            case "meta":
-                key = _number(data.get(2, bytes(4)))
-                word, size = _META.get(key, ("", 16))
-                swapped = word in _IN_HOST_ORDER or (key in _INDEXES)
-                pieces = (_Field(word, size, is_swapped=swapped),)
-                source, target = data.get(3), data.get(1)
-            case "ct":
-                word, size = _CT.get(_number(data.get(2, bytes(4))), ("", 16))
-                pieces = (_Field(word, size, is_swapped=word in _IN_HOST_ORDER),)
-                source, target = data.get(4), data.get(1)
-            case _:
-                flags, result = (_number(data.get(kind, bytes(4))) for kind in (3, 2))
-                word = _FIB.get((result, flags & 0x23), "")
-                pieces = (_Field(word, 4, is_swapped=True),)
-                source, target = None, data.get(1)
-        if source is not None:
+        key, first, size = (_number(data.get(kind, bytes(4))) for kind in (2, 3, 4))
+        if name == "payload":
+            pieces = self._part(_BASES.get(key, ""), first, size)
+        else:
+            known = key | (first & 0x23) << 8 if name == "fib" else key
+            word, size = _KEYS[name].get(known, ("", 16))
+            is_index = word.endswith("name") and size == _INT.size
+            pieces = (_Field(word, size, is_swapped=is_index or word in _IN_HOST_ORDER),)
+        if _SOURCES[name] in data:
             self._reader.written.update(piece.name for piece in pieces if piece.name)
-        elif target is not None:
-            self._load(target, pieces)
+        elif 1 in data:
+            self._load(data[1], pieces)
 
     def _part(self, base: str, first: int, size: int) -> tuple[_Field, ...]:
         """Bytes of a header, as fields."""
@@ -466,9 +461,7 @@ class _Compiler:
         elif _number(data.get(6, bytes(4))) == 0 and 4 in data and 5 in data:
             mask, xor = (netlink.attributes(data[kind]).get(1, b"") for kind in (4, 5))
             changed = tuple(
-                replace(one, mask=one.read(m), xor=one.read(x))
-                if one.mask is None
-                else _Field("", 16)
+                replace(one, mask=one.read(m), xor=one.read(x), name=one.name * (one.mask is None))
                 for one, m, x in zip(pieces, _taken(pieces, mask), _taken(pieces, xor), strict=True)
             )
         else:
@@ -481,16 +474,11 @@ class _Compiler:
         operation = _number(data.get(2, bytes(4)))
         low = netlink.attributes(data.get(3, b"")).get(1, b"")
         high = netlink.attributes(data.get(4, b"")).get(1, b"") if name == "range" else low
-        inverted = operation == 1
-        if name == "cmp" and operation > 1:
-            top = b"\xff" * len(low)
-            bottom = bytes(len(low))
-            low, high, inverted = {
-                2: (low, top, True),
-                3: (bottom, low, False),
-                4: (bottom, low, True),
-                5: (low, top, False),
-            }.get(operation, (b"", b"", False))
+        if operation in {2, 5}:  # less, and its contrary
+            high = b"\xff" * len(low)
+        elif operation in {3, 4}:
+            low = bytes(len(high))
+        inverted = operation in {1, 2, 4}
         row = self._row(pieces, low, high)
         if row is None:
             self._opaque("a comparison that is not understood")
@@ -601,11 +589,7 @@ class _Compiler:
         """A target of iptables."""
         self._verdict = _TARGETS.get(name, Verdict.UNKNOWN)
         self._reader.translates |= name in {"DNAT", "REDIRECT", "TPROXY"}
-        self._reader.written.update(
-            {"MARK": ("mark",), "CONNMARK": ("mark",), "CT": ("ct-state",)}.get(
-                name, ("ct-status",) if name in {"DNAT", "REDIRECT", "SNAT", "MASQUERADE"} else ()
-            )
-        )
+        self._reader.written.update({_WRITTEN[name]} if name in _WRITTEN else ())
 
     def _xt_match(self, name: str, info: bytes) -> None:
         """A condition of iptables: states and ports are read."""
