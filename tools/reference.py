@@ -227,9 +227,9 @@ def checks_page() -> str:
         "What `securetrain audit` looks at, by trust boundary. Missing evidence is `unknown`,"
         " never `pass`.\n"
     )
-    checks = load_checks()
+    checks = {check.id: check for check in load_checks()}.values()
     for boundary in Boundary:
-        mine = sorted((c for c in checks if c.boundary == boundary), key=lambda c: c.id)
+        mine = [check for check in checks if check.boundary == boundary]
         if not mine:
             continue
         lines += [

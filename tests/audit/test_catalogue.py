@@ -54,6 +54,7 @@ ALSO = {
     "rank-on-a-node-never-admitted": {"ST-HST-001"},
     "nccl-comm-id-in-env": {"ST-FAB-021"},
     "nccl-comm-id-in-file": {"ST-FAB-021"},
+    "environment-comm-id": {"ST-FAB-021"},
     "advisories-old": {"ST-AUD-006", "ST-SEC-010", "ST-SEC-011"},
     "nccl-interface-unset": set(),
     "pod-sys-nice": {"ST-K8S-040"},

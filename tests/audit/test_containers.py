@@ -141,6 +141,26 @@ def test_an_option_of_a_runtime(text, check, state, tmp_path):
     assert {one.state.value for one in found if one.check == check} == {state}
 
 
+def test_the_token_of_a_task_is_found(tmp_path):
+    text = "num_nodes: 2\nenvs:\n  HF_TOKEN: hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345\n"
+    text += "run: |\n  torchrun --nnodes $SKYPILOT_NUM_NODES --rdzv-backend c10d t.py\n"
+    failed = {
+        (one.check, one.location.line)
+        for one in findings(tmp_path / "x", "task.yaml", text)
+        if one.state is State.FAIL
+    }
+    assert failed == {("ST-SEC-002", 3), ("ST-RDZ-003", 5)}
+
+
+@pytest.mark.parametrize("hook", ["lifecycle: {postStart: H}", "livenessProbe: H"])
+def test_what_hooks_and_probes_run_is_read(tmp_path, hook):
+    command = "{exec: {command: [bash, -c, 'torchrun --nnodes 2 --rdzv-backend c10d t.py']}}"
+    text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n"
+    text += f"  - name: c\n    image: i\n    {hook.replace('H', command)}\n"
+    found = findings(tmp_path / "x", "p.yaml", text)
+    assert [one.location.line for one in found if one.check == "ST-RDZ-003"] == [8]
+
+
 def test_services_that_extend_each_other_in_a_circle_end_and_leave_the_rest_open(tmp_path):
     text = "services:\n  a: {extends: b}\n  b: {extends: a, image: i}\n"
     found = findings(tmp_path / "x", "c.yaml", text)

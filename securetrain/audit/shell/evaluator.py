@@ -68,7 +68,7 @@ class Call:
     """Files that its output goes to."""
     opened: bool = False
     """Whether what it runs is among the calls too."""
-    environment: Mapping[str, Arg] = field(default_factory=dict)
+    environment: Mapping[str, tuple[Arg, ...]] = field(default_factory=dict)
     """The variables that this text exports to it."""
 
 
@@ -92,6 +92,8 @@ class Commands:
     settings: list[tuple[str, Arg]] = field(default_factory=list)
     bodies: list[tuple[Call, Arg]] = field(default_factory=list)
     open: list[Open] = field(default_factory=list)
+    exported: Mapping[str, tuple[Arg, ...]] = field(default_factory=dict)
+    """The variables that are exported when all is done."""
 
 
 @dataclass(slots=True)
@@ -180,6 +182,7 @@ class _Evaluator:
             work(self)
         except _TooMuch as error:
             self.open(text.at, str(error))
+        self.found.exported = self.exported(text.at)
         return self.found
 
     def open(self, at: Location, why: str, *, is_foreign: bool = False) -> None:
@@ -401,11 +404,10 @@ class _Evaluator:
             self.function(first.text, tuple(one.segments for one in words[1:]))
             return
         self.pipelines += not self.pipeline
-        exported = {name: self.state.variables.get(name, ()) for name in self.state.exported}
         call = Call(
             *(program_of(first), tuple(words[1:]), first.at),
             *(self.pipeline or self.pipelines, self.fed_by, self.within, targets),
-            environment={n: arg_of(v[0][0], first.at) for n, v in exported.items() if v and v[0]},
+            environment=self.exported(first.at),
         )
         self.found.calls.append(call)
         self.found.bodies.extend((call, one) for one in bodies)
@@ -421,6 +423,12 @@ class _Evaluator:
             self._wrapper(call, bodies)
         elif "/" in first.text:
             self._file(call, first, call.args)
+
+    def exported(self, at: Location) -> dict[str, tuple[Arg, ...]]:
+        """The variables that a program started now gets, each with the values that it may have."""
+        known = self.state.variables
+        names = sorted(self.state.exported & known.keys())
+        return {name: tuple(arg_of(one[0], at) for one in known[name] if one) for name in names}
 
     def _inner(self, call: Call, texts: Iterable[Arg], state: _State, file: str = "") -> None:
         """Follow texts that a program hands to a shell."""

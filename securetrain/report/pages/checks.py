@@ -186,7 +186,7 @@ def _explained(check: Check) -> Iterator[Section]:
     )
     yield said(
         f"Looks at: {', '.join(spec.evidence) or 'the policy alone'}",
-        f"Finding for: {spec.subject}",
+        f"Finding for: {', '.join((spec.subject, *(one.subject for one in spec.also)))}",
     )
     if spec.applies is not None:
         yield Section(rows=[Row(text="Applies where"), *_said(spec.applies)])

@@ -125,11 +125,11 @@ def findings(result: AuditResult, checks: Sequence[Check], unknown_skips: set[st
 
 def catalogue(checks: tuple[Check, ...]) -> Document:
     """All checks, without an audit."""
-    told = "id title severity boundary remediation"
-    data = [picked(one, told, **picked(one.spec, "evidence threats")) for one in checks]
-    rows = [(one.id, one.severity.value, one.boundary.value, one.title) for one in checks]
-    columns = ("check", "severity", "boundary", "what it finds")
-    return Document(sections=[table(columns, rows)], data=data)
+    told, each = "id title severity boundary remediation", {one.id: one for one in reversed(checks)}
+    data = [picked(each[i], told, **picked(each[i].spec, "evidence threats")) for i in sorted(each)]
+    rows = [(one["id"], one["severity"], one["boundary"], one["title"]) for one in data]
+    named = ("check", "severity", "boundary", "what it finds")
+    return Document(sections=[table(named, rows)], data=data)
 
 
 # --- for people ----------------------------------------------------------------------------------

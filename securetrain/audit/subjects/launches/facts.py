@@ -162,6 +162,23 @@ class WrittenSecret(Part, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return self.name
 
 
+class Variable(Part, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A variable as one of the launch's processes will see it, at the place that decides it.
+
+    What may set any variable (a file that is not there, ``--export=$X``) is one without a known
+    name. What a login shell, an image elsewhere or a machine brings is none: it is judged there.
+    """
+
+    name: Reading[str]
+    value: Reading[str]
+    """``denied`` for a secret, which is not kept."""
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return self.name.value or "any variable"
+
+
 class Form(StrEnum):
     """The place that a launch is written in."""
 
@@ -189,6 +206,8 @@ class Launch(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``--allow-run-as-root`` and OMPI_ALLOW_RUN_AS_ROOT."""
     host_keys: Section[Annotated[tuple[HostKeys, ...], MAY_BE_EMPTY]]
     secrets: Section[Annotated[tuple[WrittenSecret, ...], ONLY_FAULTS]]
+    environment: Section[Annotated[tuple[Variable, ...], MAY_BE_EMPTY]]
+    """Of variables that checks ask about."""
 
     @property
     def label(self) -> str:

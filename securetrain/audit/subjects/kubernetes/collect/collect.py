@@ -328,7 +328,7 @@ class _Collection:
         )
         return [
             *bodies,
-            *self.launches.found,
+            *self.launches.finish(),
             ClusterFacts(collected=collected, cluster=facts, ledger=self.ledger.entries()),
         ]
 

@@ -6,8 +6,9 @@ Commands are read in `collect/launches`. What could not be read is a problem of 
 document, not of a launch.
 """
 
+import base64
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -15,13 +16,15 @@ from typing import Final
 import msgspec
 
 from securetrain.audit.documents.facts import Collected, Entry, Location
+from securetrain.audit.shell.environment import FILE, NOTHING, Environment, is_asked
 from securetrain.audit.shell.evaluator import Folder
-from securetrain.audit.shell.values import Arg, script_text
+from securetrain.audit.shell.values import Arg, always, arg_of, hole, script_text
 from securetrain.audit.subjects.kubernetes.collect.parser import files
 from securetrain.audit.subjects.kubernetes.collect.parser.names import OwnNames
 from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object, strings
 from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
 from securetrain.audit.subjects.kubernetes.collect.pods.pods import LISTS, PodSpec, pod_specs
+from securetrain.audit.subjects.kubernetes.facts.workload import Runtime
 from securetrain.audit.subjects.launches.collect.images import holds_scripts, scripts
 from securetrain.audit.subjects.launches.collect.launch import (
     Text,
@@ -29,11 +32,12 @@ from securetrain.audit.subjects.launches.collect.launch import (
     is_script,
     places_in,
     script_launches,
+    variable,
 )
 from securetrain.audit.subjects.launches.collect.places import Places
 from securetrain.audit.subjects.launches.collect.ray import commands_of_runtime
 from securetrain.audit.subjects.launches.collect.runtimes import Started, container_of
-from securetrain.audit.subjects.launches.facts import LaunchFacts
+from securetrain.audit.subjects.launches.facts import Form, LaunchFacts, Variable
 
 _COMMANDS: Final = re.compile(
     r"^[ \t]*(?:exec\s+|srun\s[^\n]*)?(?:torchrun|mpirun|mpiexec|deepspeed|accelerate|ray\s+start"
@@ -45,6 +49,12 @@ _OTHER: Final = frozenset(
     {".yaml", ".yml", ".json", ".md", ".txt", ".py", ".toml", ".ini", ".xml", ".html"}
 )
 MAX_LAUNCHES: Final = 20_000
+_MAX_NAME: Final = 120
+_HOOKS: Final = ("postStart", "preStop", "livenessProbe", "readinessProbe", "startupProbe")
+_LINE: Final = re.compile(
+    r"[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=([\"']?)([^\n]*?)\2[ \t]*(?=\n|\Z)"
+)
+"""A line of a file of variables."""
 _RUNTIME: Final = "runtimeEnvYAML"
 _ENTRY_POINTS: Final = frozenset({"entrypoint", "entryPoint"})
 
@@ -58,6 +68,8 @@ class Launches:
     """The folders that are audited."""
     found: list[LaunchFacts] = field(default_factory=list)
     _containers: list[Object] = field(default_factory=list)
+    _variables: dict[str, tuple[Variable, ...]] = field(default_factory=dict)
+    """Those of each ConfigMap and Secret, by `_stored`."""
     _names: OwnNames = field(default_factory=OwnNames)
     _places: Places = field(default_factory=lambda: Places("", ""))
 
@@ -101,7 +113,38 @@ class Launches:
             self._add(looking.pod(pod))
         self._add(looking.texts())
         self._add(looking.operators())
+        if one.kind in {"ConfigMap", "Secret"} and len(self._variables) < MAX_LAUNCHES:
+            self._store(looking, one)
         return len(self.found) < MAX_LAUNCHES
+
+    def finish(self) -> list[LaunchFacts]:
+        """The launches, with the variables of ConfigMaps and Secrets that are among the files."""
+        return [_joined(one, self._given) for one in self.found]
+
+    def _given(self, one: LaunchFacts, named: str) -> Iterable[Variable] | None:
+        """The variables of an object or a file that a launch names; None when it is not there."""
+        path = named.removeprefix(FILE)
+        if path == named:
+            return self._variables.get(named)
+        text = self._folder(Path(one.launch.at.path))(path)
+        if isinstance(text, str):
+            return None
+        lines = (_LINE.match(text.text, start) for start in _starts(text.text))
+        found = {line[1]: text.part(*line.span(3)) for line in lines if line and is_asked(line[1])}
+        return [variable(path, name, value) for name, value in found.items()]
+
+    def _store(self, looking: "_Looking", one: Object) -> None:
+        """Note the variables of a ConfigMap or Secret."""
+        found: list[Variable] = []
+        for key in ("data", "stringData"):
+            for name, node in ((one.node.get(key) or one.node).entries or {}).items():
+                if node.text is not None and is_asked(name) and one.node.get(key) is not None:
+                    value = looking.text(node)
+                    if one.kind == "Secret" and key == "data":
+                        value = Text(_decoded(value.text), always(looking.at(node)))
+                    found.append(variable(one.kind, name, script_text(value.text, value.place)))
+        key = _stored(one.kind[:1].lower() + one.kind[1:], one, one.said("name"))
+        self._variables[key] = tuple(found)
 
     def started(self) -> Iterator[Object]:
         """Yield the containers that commands start, noted since the last time."""
@@ -157,8 +200,7 @@ class _Looking:
         words = [*self.words(node, "command"), *self.words(node, "args")]
         variables = dict(self.variables(node))
         source = node.get("source")
-        if not words and not variables and source is None:
-            return
+        base = self.given(node)
         said = node.get("name")
         name = self.text(said).text[:120] if said is not None and said.text else f"#{number}"
         way = "/".join(part for part in (pod.role, name) if part)
@@ -168,15 +210,27 @@ class _Looking:
             yield from script_launches(
                 f"{self.one.name}/{way}/source", "source", script, self.collected
             )
-        if words or variables:
+        if words or variables or base != NOTHING:
             yield from container_launches(
                 f"{self.one.name}/{way}",
                 name,
                 words=words,
                 variables=variables,
+                base=base,
+                form=Form.SCRIPT if self.one.runtime is Runtime.HOST else Form.CONTAINER,
                 at=self.at(node),
                 collected=self.collected,
             )
+        yield from self.hooks(f"{self.one.name}/{way}", node)
+
+    def hooks(self, name: str, node: Node) -> Iterator[LaunchFacts | Started]:
+        """Yield the launches of lifecycle hooks and probes that execute a command."""
+        lifecycle = node.get("lifecycle") or node
+        for key in _HOOKS:
+            hook = (node if key.endswith("Probe") else lifecycle).get(key)
+            command = hook.get("exec") if hook is not None else None
+            if command is not None and (words := self.words(command, "command")):
+                yield from self.made(f"{name}/{key}", words, command)
 
     def words(self, node: Node, key: str) -> list[Text]:
         found = node.get(key)
@@ -191,6 +245,26 @@ class _Looking:
             name, value = one.get("name"), one.get("value")
             if name is not None and name.text and value is not None and value.text is not None:
                 yield name.text, self.text(value)
+
+    def given(self, node: Node) -> Environment:
+        """The variables that other objects and files give a container."""
+        seen, template = NOTHING, self.one.source.template
+        found = node.get("envFrom")
+        for one in (found.items if found is not None else None) or ():
+            why = next((hole.name for hole in template.holes_of(one.text or "")), "an object")
+            for key in ("configMapRef", "secretRef"):
+                ref = one.get(key)
+                name = ref.get("name") if ref is not None else None
+                if name is not None and name.text:
+                    why = _stored(key.removesuffix("Ref"), self.one, name.text)
+            seen = seen.open_by(arg_of((), self.at(one)), why)
+        found = node.get("env")
+        for one in (found.items if found is not None else None) or ():
+            name, place = one.get("name"), one.get("valueFrom")
+            if name is not None and name.text and place is not None:
+                at = always(self.at(one))
+                seen = seen.having(name.text, arg_of([hole("another object", at)], at(0)))
+        return seen
 
     def at(self, node: Node) -> Location:
         return Location(path=self.file.path, line=node.line)
@@ -245,6 +319,43 @@ class _Looking:
             at=self.at(node),
             collected=self.collected,
         )
+
+
+def _stored(kind: str, one: Object, name: str) -> str:
+    """The name of a ConfigMap or Secret beside an object."""
+    return f"{kind} {one.said('namespace') or 'default'}/{name[:_MAX_NAME]}"
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).decode()
+    except ValueError:
+        return ""
+
+
+def _starts(text: str) -> Iterator[int]:
+    """Yield where each line begins."""
+    yield 0
+    yield from (found.end() for found in re.finditer("\n", text))
+
+
+def _joined(
+    one: LaunchFacts, given: Callable[[LaunchFacts, str], Iterable[Variable] | None]
+) -> LaunchFacts:
+    """The launch, in which what stands in an object or a file among these is known."""
+    found = one.launch.environment.value or ()
+    known = {each.name.value for each in found}
+    joined: list[Variable] = []
+    for each in found:
+        key = each.name.reason.removesuffix(" decides")
+        there = given(one, key) if each.name.value is None else None
+        own = [each] if there is None else [n for n in there if n.name.value not in known]
+        joined.extend(own)
+    if tuple(joined) == found:
+        return one
+    environment = msgspec.structs.replace(one.launch.environment, value=tuple(joined))
+    launch = msgspec.structs.replace(one.launch, environment=environment)
+    return msgspec.structs.replace(one, launch=launch)
 
 
 def _fixed(*words: str, node: Node, path: str) -> Iterator[Text]:

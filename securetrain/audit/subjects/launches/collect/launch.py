@@ -4,7 +4,7 @@
 
 import bisect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, TypeVar
@@ -17,8 +17,10 @@ from securetrain.audit.documents.facts import (
     Entry,
     Location,
     Outcome,
+    Reading,
     Section,
 )
+from securetrain.audit.shell.environment import NOTHING, Environment, is_asked, processes
 from securetrain.audit.shell.evaluator import Call, Commands, Folder, Open, evaluate, evaluate_words
 from securetrain.audit.shell.values import Arg, Place, container_word
 from securetrain.audit.subjects.launches.collect.fetches import fetches_of
@@ -28,10 +30,11 @@ from securetrain.audit.subjects.launches.collect.observe import (
     observe_variables,
     open_words,
 )
-from securetrain.audit.subjects.launches.collect.options import absent
+from securetrain.audit.subjects.launches.collect.options import absent, ok, templated
 from securetrain.audit.subjects.launches.collect.runtimes import Started, started_by, word_of
 from securetrain.audit.subjects.launches.collect.written import secrets_of
-from securetrain.audit.subjects.launches.facts import Fetch, Form, Launch, LaunchFacts
+from securetrain.audit.subjects.launches.facts import Fetch, Form, Launch, LaunchFacts, Variable
+from securetrain.audit.subjects.node.collect.access.accounts import is_secret
 
 T = TypeVar("T")
 
@@ -113,6 +116,8 @@ def container_launches(
     *,
     words: Sequence[Text],
     variables: Mapping[str, Text],
+    base: Environment = NOTHING,
+    form: Form = Form.CONTAINER,
     at: Location,
     collected: Collected,
 ) -> Iterator[LaunchFacts | Started]:
@@ -120,9 +125,14 @@ def container_launches(
     known = {key: value.text for key, value in variables.items() if "$" not in value.text}
     given = {key: container_word(one.text, one.place, known) for key, one in variables.items()}
     commands = evaluate_words([container_word(one.text, one.place, known) for one in words], given)
+    if form is not Form.CONTAINER:  # where the variables are written is no manifest of a pod
+        commands.settings[:0] = given.items()
     seen = observe(commands)
-    observe_variables(seen, given)
-    yield _facts(file, name, Form.CONTAINER, at, commands, seen, collected)
+    if form is Form.CONTAINER:
+        observe_variables(seen, given)
+    for key, value in given.items():
+        base = base.having(key, value)
+    yield _facts(file, name, form, at, commands, seen, collected, base)
     yield from _started(commands)
 
 
@@ -142,6 +152,7 @@ def _facts(  # noqa: PLR0917 - the parts of a launch
     commands: Commands,
     seen: Seen,
     collected: Collected,
+    base: Environment = NOTHING,
 ) -> LaunchFacts:
     launch = Launch(
         at=at,
@@ -156,6 +167,7 @@ def _facts(  # noqa: PLR0917 - the parts of a launch
         mpi_as_root=_whole(seen.mpi_as_root),
         host_keys=_whole(seen.host_keys),
         secrets=_whole(secrets_of(commands)),
+        environment=_whole(_variables(processes(commands, base))),
     )
     read = Entry(unit="section", at=at, end=End.READ)
     opens = dict.fromkeys([*commands.open, *(one for x in commands.calls for one in open_words(x))])
@@ -172,6 +184,35 @@ def _fetches(form: Form, commands: Commands) -> list[Fetch]:
     return [msgspec.structs.replace(one, pinned=absent(one.at, built)) for one in found]
 
 
+def _variables(found: Iterable[tuple[str, Environment]]) -> Iterator[Variable]:
+    """Yield the variables that checks ask about, each value once."""
+    seen: set[tuple[str, Reading[str]]] = set()
+    for program, environment in found:
+        for one in environment.opens:
+            why = f"{one.why} decides"
+            decided: Reading[str] = Reading(outcome=Outcome.TEMPLATED, reason=why, at=one.at)
+            if ("", decided) not in seen:
+                seen.add(("", decided))
+                yield Variable(at=one.at, program=program, name=decided, value=decided)
+        for name, values in environment.variables.items():
+            for value in values if is_asked(name) else ():
+                made = variable(program, name, value)
+                if (name, made.value) not in seen:
+                    seen.add((name, made.value))
+                    yield made
+
+
+def variable(program: str, name: str, value: Arg) -> Variable:
+    """The record of a variable."""
+    at = value.place(0)
+    read: Reading[str] = ok(value.text, at)
+    if value.opens:
+        read = templated(value.opens, at)
+    elif is_secret(name, value.text):
+        read = Reading(outcome=Outcome.DENIED, reason="a secret is not kept", at=at)
+    return Variable(at=at, program=program, name=ok(name, at), value=read)
+
+
 def _entry(one: Open) -> Entry:
     end = End.NOT_OURS if one.is_foreign else End.NOT_UNDERSTOOD
     bears_on = () if one.is_foreign else one.bears_on or _EVIDENCE
@@ -179,6 +220,6 @@ def _entry(one: Open) -> Entry:
     return Entry(unit="word", at=one.at, end=end, why=one.why, help=help_, bears_on=bears_on)
 
 
-def _whole(found: Sequence[T]) -> Section[tuple[T, ...]]:
+def _whole(found: Iterable[T]) -> Section[tuple[T, ...]]:
     """Each record once: a loop, or another value of a variable, may say it again."""
     return Section(outcome=Outcome.OK, value=tuple(dict.fromkeys(found)))

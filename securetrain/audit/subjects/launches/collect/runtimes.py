@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from securetrain.audit.documents.facts import Location
+from securetrain.audit.shell.environment import FILE
 from securetrain.audit.shell.values import Arg
 from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
 from securetrain.audit.subjects.kubernetes.collect.parser.templates import Template
@@ -301,7 +302,7 @@ def pod_of(started: Started, template: Template) -> Node:
             "args": tree.items(tree.text(one) for one in started.words),
             "env": tree.items(_env(started, tree)),
             "envFrom": tree.items(
-                tree.text(one, tree.marker(one.text, f"the file {one.text}"))
+                tree.text(one, tree.marker(one.text, f"{FILE}{one.text}"))
                 for one in started.values("env-file")
             ),
             "ports": tree.items(_ports(started, tree)),

@@ -25,42 +25,25 @@ from securetrain.audit.subjects.launches.collect.runtimes import Setting, Starte
 
 MAX_EXTENDS: Final = 16
 _SERVICE: Final = frozenset({"image", "build", "extends", "command", "entrypoint", "privileged"})
+_NAMES: Final = (
+    ("env", ("environment",)),
+    ("network", ("network_mode",)),
+    ("pid", ("pid_mode",)),
+    ("ipc", ("ipc_mode",)),
+    ("publish", ("ports", "published_ports")),
+    ("volume", ("volumes",)),
+    ("device", ("devices",)),
+    ("mount", ("mounts",)),
+    ("cap-add", ("cap_add", "capabilities")),
+    ("security-opt", ("security_opt", "security_opts")),
+)
+_SAME: Final = ("privileged", "pid", "ipc", "user", "env", "image", "gpus", "runtime")
+_DASHED: Final = ("cap_drop", "env_file", "volumes_from")
 _OPTIONS: Final = {
-    "privileged": "privileged",
-    "pid": "pid",
-    "ipc": "ipc",
-    "network_mode": "network",
-    "user": "user",
-    "cap_add": "cap-add",
-    "cap_drop": "cap-drop",
-    "devices": "device",
-    "security_opt": "security-opt",
-    "volumes": "volume",
-    "environment": "env",
-    "env_file": "env-file",
-    "image": "image",
-    "ports": "publish",
-    "gpus": "gpus",
-    "runtime": "runtime",
-    "volumes_from": "volumes-from",
+    **{name: name.replace("_", "-") for name in (*_SAME, *_DASHED)},
+    **{name: option for option, names in _NAMES for name in names},
 }
-_MODULE: Final = {
-    "privileged": "privileged",
-    "pid_mode": "pid",
-    "ipc_mode": "ipc",
-    "network_mode": "network",
-    "user": "user",
-    "capabilities": "cap-add",
-    "cap_drop": "cap-drop",
-    "devices": "device",
-    "security_opts": "security-opt",
-    "volumes": "volume",
-    "env": "env",
-    "env_file": "env-file",
-    "image": "image",
-    "published_ports": "publish",
-    "mounts": "mount",
-}
+"""Keys of compose and of Ansible's modules to options of docker."""
 _SKYPILOT: Final = frozenset(
     {"resources", "num_nodes", "envs", "workdir", "file_mounts", "secrets", "service"}
 )
@@ -297,7 +280,7 @@ def _task(name: str, task: Node, reader: _Reader) -> Iterator[Object]:
 def _module(node: Node, source: Source) -> Started:
     settings: list[Setting] = []
     for key, value in (node.entries or {}).items():
-        if key in _MODULE:
-            settings.extend(_settings(_MODULE[key], value, source))
+        if key in _OPTIONS:
+            settings.extend(_settings(_OPTIONS[key], value, source))
     words = tuple(_of(one, source) for one in split(node.get("command")))
     return Started("ansible", "docker", source.at(node), tuple(settings), words)

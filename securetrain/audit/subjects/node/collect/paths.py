@@ -25,7 +25,7 @@ from securetrain.audit.subjects.node.collect.host import (
     reading,
 )
 from securetrain.audit.subjects.node.collect.system import octal
-from securetrain.audit.subjects.node.facts.node import Link, PathFact, PathRole
+from securetrain.audit.subjects.node.facts.node import SEARCHED, Link, PathFact, PathRole
 
 MAX_PATHS: Final = 256
 MAX_LINKS: Final = 40
@@ -45,13 +45,6 @@ _HF_FOLDERS: Final = (
     "HF_DATASETS_CACHE",
     "HF_MODULES_CACHE",
     "HF_ASSETS_CACHE",
-)
-_LIST_VARIABLES: Final = (
-    ("PATH", PathRole.EXECUTABLES),
-    ("LD_LIBRARY_PATH", PathRole.LIBRARIES),
-    ("LD_PRELOAD", PathRole.PRELOAD),
-    ("LD_AUDIT", PathRole.PRELOAD),
-    ("PYTHONPATH", PathRole.PYTHON_MODULES),
 )
 
 
@@ -129,7 +122,7 @@ def _of_artifacts(host: Host) -> Iterator[tuple[PathRole, str, str]]:
 
 def _searched(host: Host) -> Iterator[tuple[PathRole, str, str]]:
     """Places that the loader and Python search, and its list for every process (ld.so(8))."""
-    for name, role in _LIST_VARIABLES:
+    for name, role in SEARCHED.items():
         value = host.environ.get(name)
         if value is None and role is PathRole.EXECUTABLES:
             value, name = os.defpath, "default"  # noqa: PLW2901 - as execvp(3) does without PATH

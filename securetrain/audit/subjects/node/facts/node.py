@@ -226,6 +226,14 @@ class PathRole(StrEnum):
     FILE_STORE = "file-store"
 
 
+SEARCHED: Final = {
+    "PATH": PathRole.EXECUTABLES,
+    "LD_LIBRARY_PATH": PathRole.LIBRARIES,
+    "LD_PRELOAD": PathRole.PRELOAD,
+    "LD_AUDIT": PathRole.PRELOAD,
+    "PYTHONPATH": PathRole.PYTHON_MODULES,
+}
+"""Variables that list what the loader and Python search."""
 ALWAYS_THERE: Final = frozenset(
     {
         PathRole.INDUCTOR_CACHE,

@@ -12,7 +12,14 @@ from securetrain.audit.engine.function import Args, Judgement, NoArgs, function,
 from securetrain.audit.engine.kleene import FALSE, TRUE, Truth, all_of, truth, unknown
 from securetrain.audit.subjects.node.facts.node import EnvKind, PathFact, PathRole
 from securetrain.audit.subjects.node.functions.paths import PATHS, path_is_safe
-from securetrain.audit.subjects.node.functions.settings import SETTINGS, UNSET, setting
+from securetrain.audit.subjects.node.functions.settings import (
+    SETTINGS,
+    UNSET,
+    Setting,
+    setting,
+    settings,
+)
+from securetrain.network.variables import FABRIC
 from securetrain.policy.schema import FabricTrust
 
 
@@ -29,23 +36,33 @@ class InterfaceArgs(Args, frozen=True, kw_only=True):
 @function("fabric.interface_pinned", reads=(*SETTINGS, ("node", "interfaces", "*", "name")))
 def interface_pinned(view: View, args: InterfaceArgs) -> list[Judgement]:
     """The variable names interfaces of this node, exactly."""
-    own = setting(view, args.variable)
-    other = setting(view, args.same_as) if args.same_as else UNSET
+    is_node = view.document.kind == "node"
+    other = setting(view, args.same_as) if args.same_as and is_node else UNSET
+    present = {one.name for one in records(view, "interfaces")} if is_node else None
+    return [
+        _judge_interface(own, other, args, present)
+        for own in settings(view, args.variable)
+        if is_node or own is not UNSET
+    ]
+
+
+def _judge_interface(
+    own: Setting, other: Setting, args: InterfaceArgs, present: set[str] | None
+) -> Judgement:
     evidence: dict[str, Any] = {args.variable: own.value, "from": own.place}
     if not own.known or not other.known:
         good, why = unknown(own.why or other.why), ""
     elif not own.value:
         good, why = FALSE, f"{args.variable} is not set"
     else:
-        present = {interface.name for interface in records(view, "interfaces")}
         why = _interface_problem(own.value, present, args, other.value)
         good = truth(not why)
     where = own.location
-    return [Judgement(label=args.variable, good=good, why=why, location=where, evidence=evidence)]
+    return Judgement(label=args.variable, good=good, why=why, location=where, evidence=evidence)
 
 
 def _interface_problem(
-    value: str, present: set[str], args: InterfaceArgs, other: str | None
+    value: str, present: set[str] | None, args: InterfaceArgs, other: str | None
 ) -> str:
     """Explain why a value does not name exactly these interfaces; empty when it does."""
     names = value.lstrip("=").split(",")
@@ -53,7 +70,7 @@ def _interface_problem(
         return "it excludes interfaces, so that any other is used"
     if args.exact and not value.startswith("="):
         return "without '=' it is a prefix: any interface whose name starts so is used"
-    if absent := [name for name in names if name not in present]:
+    if absent := [name for name in names if present is not None and name not in present]:
         return f"there is no interface {', '.join(absent)}"
     if other and sorted(other.lstrip("=").split(",")) != sorted(names):
         return f"{args.same_as} names {other}"
@@ -69,10 +86,16 @@ class UnsetArgs(Args, frozen=True, kw_only=True):
 @function("fabric.variable_unset", reads=SETTINGS)
 def variable_unset(view: View, args: UnsetArgs) -> list[Judgement]:
     """NCCL sees no such variable."""
-    found = setting(view, args.variable)
-    good = truth(found.value is None) if found.known else unknown(found.why)
-    evidence = {args.variable: found.value, "from": found.place}
-    return [Judgement(label="", good=good, location=found.location, evidence=evidence)]
+    label = "" if view.document.kind == "node" else args.variable
+    return [
+        Judgement(
+            label=label,
+            good=truth(found.value is None) if found.known else unknown(found.why),
+            location=found.location,
+            evidence={args.variable: found.value, "from": found.place},
+        )
+        for found in settings(view, args.variable)
+    ]
 
 
 class PluginArgs(Args, frozen=True, kw_only=True):
@@ -86,24 +109,26 @@ class PluginArgs(Args, frozen=True, kw_only=True):
 @function("fabric.plugins_fixed", reads=(*SETTINGS, *PATHS))
 def plugins_fixed(view: View, args: PluginArgs) -> list[Judgement]:
     """A plugin is named by absolute path, and nobody but root and the job can change that file."""
-    files = {f.path: f for f in records(view, "paths") if f.role is PathRole.NCCL_PLUGIN}
+    is_node = view.document.kind == "node"
+    paths = records(view, "paths") if is_node else ()
+    files = {one.path: one for one in paths if one.role is PathRole.NCCL_PLUGIN}
+    uid = view.document.root("job").uid if is_node else 0
     found = []
     for name in args.variables:
-        there = setting(view, name)
-        if there.known and not there.value:
-            continue
-        good, why = unknown(there.why), ""
-        if there.value:
-            plugins = there.value.split(",")  # NCCL takes the first of the list that it can load
-            judged = [
-                _judge_plugin(one, files, args, view.document.root("job").uid) for one in plugins
-            ]
-            good = all_of(truth for truth, _ in judged)
-            why = next((said for truth, said in judged if not truth.value and said), "")
-        evidence = {name: there.value, "from": there.place}
-        found.append(
-            Judgement(label=name, good=good, why=why, location=there.location, evidence=evidence)
-        )
+        for there in settings(view, name):
+            if there.known and not there.value:
+                continue
+            good, why = unknown(there.why), ""
+            if there.value:
+                plugins = there.value.split(",")  # NCCL takes the first that it can load
+                judged = [_judge_plugin(one, files, args, uid) for one in plugins]
+                good = all_of(truth for truth, _ in judged)
+                why = next((said for truth, said in judged if not truth.value and said), "")
+            evidence = {name: there.value, "from": there.place}
+            where = there.location
+            found.append(
+                Judgement(label=name, good=good, why=why, location=where, evidence=evidence)
+            )
     return found
 
 
@@ -115,7 +140,7 @@ def _judge_plugin(
     if not value.startswith("/"):
         return FALSE, "a bare name: the loader searches LD_LIBRARY_PATH for it"
     if value not in files:
-        return unknown(f"{value}: not collected"), ""
+        return unknown(f"{value}: who can write it is not known"), ""
     if files[value].outcome is Outcome.ABSENT:
         return FALSE, "there is no such file"
     return path_is_safe(files[value], uid)
@@ -130,10 +155,18 @@ class AllowedArgs(Args, frozen=True, kw_only=True):
 @function("fabric.variables_allowed", reads=(*SETTINGS, ("node", "env", "*", "kind")))
 def variables_allowed(view: View, args: AllowedArgs) -> list[Judgement]:
     """The policy allows every variable of the fabric, in the environment or in NCCL's files."""
-    fabric = (v.name for v in records(view, "env") if v.kind is EnvKind.FABRIC)
-    places: dict[str, Location | None] = dict.fromkeys(fabric)
+    places: dict[str, Location | None] = {}
     found = []
-    for file in records(view, "nccl_conf"):
+    is_node = view.document.kind == "node"
+    for variable in records(view, "env") if is_node else records(view, "environment", "launch"):
+        if is_node and variable.kind is EnvKind.FABRIC:
+            places[variable.name] = None
+        elif not is_node and not variable.name.value:
+            good = unknown(f"any variable: {variable.name.reason}")
+            found.append(Judgement(label=variable.label, good=good, location=variable.at))
+        elif not is_node and any(fnmatchcase(variable.name.value, one) for one in FABRIC):
+            places.setdefault(variable.name.value, variable.at)
+    for file in records(view, "nccl_conf") if is_node else ():
         if file.options is None and file.outcome is not Outcome.ABSENT:
             why = f"{file.path}: {file.outcome.value}: {file.reason}"
             found.append(Judgement(label=file.path, good=unknown(why), location=file.location))

@@ -2,13 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions about the paths that a job executes or loads from."""
 
+import re
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from securetrain.audit.documents.facts import Outcome
 from securetrain.audit.engine.fields import View
 from securetrain.audit.engine.function import Args, Judgement, fields, function, records
 from securetrain.audit.engine.kleene import FALSE, TRUE, Truth, all_of, truth, unknown
-from securetrain.audit.subjects.node.facts.node import ALWAYS_THERE, Link, PathFact, PathRole
+from securetrain.audit.subjects.node.facts.node import (
+    ALWAYS_THERE,
+    SEARCHED,
+    Link,
+    PathFact,
+    PathRole,
+)
+from securetrain.audit.subjects.node.functions.settings import LAUNCHED, settings
 
 PATHS: Final = (
     *fields("node", "paths", "*", of=("role", "path", "origin", "chain")),
@@ -23,9 +32,13 @@ class PathArgs(Args, frozen=True, kw_only=True):
     roles: tuple[PathRole, ...]
 
 
-@function("paths.safe_from_others", reads=PATHS)
+@function("paths.safe_from_others", reads=(*PATHS, *LAUNCHED))
 def paths_safe(view: View, args: PathArgs) -> list[Judgement]:
     """Nobody but root and the job's user can change, replace or pre-create the path."""
+    if view.document.kind == "launch":
+        return [
+            one for name in _PRELOADS if SEARCHED[name] in args.roles for one in _named(view, name)
+        ]
     facts: tuple[PathFact, ...] = records(view, "paths")
     chosen = {fact.path: fact for fact in facts if fact.role in args.roles}
     there = {fact.role for fact in chosen.values()}
@@ -34,6 +47,28 @@ def paths_safe(view: View, args: PathArgs) -> list[Judgement]:
         *(_judge_path(fact, view.document.root("job").uid) for fact in chosen.values()),
         *(Judgement(label=role, good=unknown(f"no path of {role} was seen")) for role in lacking),
     ]
+
+
+_PRELOADS: Final = ("LD_PRELOAD", "LD_AUDIT")
+_FOR_ALL: Final = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - this is what is looked for
+_OF_ROOT: Final = ("/usr/", "/lib/", "/lib64/")
+
+
+def _named(view: View, name: str) -> Iterator[Judgement]:
+    """Judge the libraries that a launch names, without having seen them."""
+    for one in settings(view, name):
+        for entry in re.split(r"[:\s]+", one.value) if one.value else [""]:
+            good, why = TRUE, ""
+            if not one.known:
+                good = unknown(one.why)
+            elif "/" in entry and not entry.startswith("/"):
+                good, why = FALSE, "a relative path: it is looked for where the job starts"
+            elif entry.startswith(_FOR_ALL):
+                good, why = FALSE, "everybody can make files there"
+            elif "/" in entry and not entry.startswith(_OF_ROOT):
+                good = unknown(f"{entry}: who can write it is not known")
+            seen = {name: one.value}
+            yield Judgement(label=name, good=good, why=why, location=one.location, evidence=seen)
 
 
 def _judge_path(fact: PathFact, uid: int) -> Judgement:

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The one resolver of what NCCL and Gloo will see, with the place that decides.
+"""The one resolver of what NCCL, Gloo and torch will see, with the place that decides.
 
-Rules (NCCL's ``src/misc/param.cc``, whose ``setenv`` replaces nothing):
+Of a launch it is what `shell/environment.py` found. Rules for a node (NCCL's
+``src/misc/param.cc``, whose ``setenv`` replaces nothing):
 
 1. the environment goes before the files, the first file before the second, the first line of a name
    before later ones;
@@ -11,6 +12,7 @@ Rules (NCCL's ``src/misc/param.cc``, whose ``setenv`` replaces nothing):
 4. Gloo reads the environment only.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,12 +21,14 @@ from securetrain.audit.engine.fields import View
 from securetrain.audit.engine.function import fields, records
 
 ENVIRONMENT: Final = fields("node", "env", "*", of=("name", "value"))
+LAUNCHED: Final = fields("launch", "environment", "*", of=("name", "value"))
 SETTINGS: Final = (
     *ENVIRONMENT,
     *fields("node", "nccl_conf", "*", of=("path", "options")),
     *fields("node", "nccl_conf", "*", "options", "*", of=("name", "value", "line")),
+    *LAUNCHED,
 )
-"""The fields that `setting` reads."""
+"""The fields that `settings` reads, of a node and of a launch."""
 ENV_PLUGIN: Final = "NCCL_ENV_PLUGIN"
 
 
@@ -43,6 +47,29 @@ class Setting:
 
 
 UNSET: Final = Setting()
+
+
+def settings(view: View, name: str) -> Iterator[Setting]:
+    """Yield what a variable is for the job of a node, or for each process of a launch."""
+    if view.document.kind == "node":
+        yield setting(view, name)
+        return
+    found = False
+    for one in records(view, "environment", "launch"):
+        if one.name.value not in (name, None):
+            continue
+        found = True
+        value = one.value if one.name.value else one.name
+        known = value.outcome is Outcome.OK and one.name.value is not None
+        yield Setting(
+            value=value.value if known else None,
+            place=name,
+            location=one.value.at or one.at,
+            known=known,
+            why="" if known else f"{name}: {value.reason}",
+        )
+    if not found:
+        yield UNSET
 
 
 def setting(view: View, name: str) -> Setting:

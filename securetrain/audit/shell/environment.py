@@ -1,0 +1,304 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The one model of what a process will see: its variables, and the place that decides each.
+
+Rules:
+
+1. a value is known, open or unset, and what applies later decides: the image, the pod or task, the
+   script's exports, the assignments before a command, then what the programs around it hand on;
+2. what may set any variable (a file that is not there, ``--export=$X``, a ConfigMap that is not
+   among the files) leaves open everything that nothing later sets;
+3. what a login shell, an image elsewhere or a machine brings is judged where it stands, and is
+   nothing here;
+4. variables that no check asks about are left out, and a secret has no value.
+
+How programs hand on variables: env(1), sudo(8), mpirun(1) of Open MPI 5, Hydra's ``-genv``, srun(1)
+and sbatch(1), ``docker run``, ``apptainer exec``, pyxis and ssh(1).
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Final, TypeAlias
+
+from securetrain.audit.documents.facts import Location
+from securetrain.audit.shell.evaluator import Call, Commands
+from securetrain.audit.shell.programs import WRAPPERS, inner
+from securetrain.audit.shell.values import HOLE, Arg, Segment, always, arg_of, hole
+from securetrain.network import variables
+
+_ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)=", re.ASCII)
+ASKED: Final = (
+    *variables.FABRIC,
+    *variables.CODE_LOADERS,
+    *variables.SEARCH_PATHS,
+    *("TORCH_*", "TORCHELASTIC_*", "TORCHINDUCTOR_*", "TRITON_*", "KINETO_*", "MASTER_*"),
+)
+"""Names of variables that checks ask about."""
+
+
+def is_asked(name: str) -> bool:
+    """Return whether a check asks about a variable."""
+    return any(fnmatchcase(name, pattern) for pattern in ASKED)
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Something that may set or take away any variable."""
+
+    why: str
+    at: Location
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The variables of one process."""
+
+    variables: Mapping[str, tuple[Arg, ...]] = field(default_factory=dict)
+    """The values that each may have; none where it is not set, for certain."""
+    opens: tuple[Hole, ...] = ()
+
+    def having(self, name: str, *values: Arg) -> "Environment":
+        """The same with a variable set, or taken away."""
+        return replace(self, variables={**self.variables, name: values})
+
+    def open_by(self, arg: Arg, why: str = "") -> "Environment":
+        """The same, where a word may set anything that is not set later."""
+        opening = Hole(why or next(one.shown for one in arg.segments if one.name), arg.at)
+        left = {name: (_open(opening),) for name in self.variables}
+        return Environment(left, (*self.opens, opening))
+
+
+NOTHING: Final = Environment()
+FILE: Final = "the file "
+"""In front of a file of variables that leaves an environment open."""
+
+
+def _open(opening: Hole) -> Arg:
+    return arg_of([hole(opening.why, always(opening.at), splits=False)], opening.at)
+
+
+_HandsOn: TypeAlias = Callable[[Environment, Sequence[Arg]], Environment]
+
+
+def handed_on(call: Call, seen: Environment) -> Environment:
+    """The environment of what a program runs, by its own and its words."""
+    hands_on = _PROGRAMS.get(call.program)
+    if hands_on is None:
+        return seen
+    end = len(call.args) if call.program == "sbatch" else inner(call.program, call.args)
+    return hands_on(seen, call.args[:end])
+
+
+def seen_by(call: Call, base: Environment = NOTHING) -> Environment:
+    """The variables of a call: of its surroundings and the shells around it, as handed on."""
+    seen = base
+    inherited: Mapping[str, tuple[Arg, ...]] = {}
+    for one in (*call.within, call):
+        for name in inherited.keys() | one.environment.keys():
+            values = one.environment.get(name, ())
+            if _segments(values) != _segments(inherited.get(name, ())):
+                seen = seen.having(name, *values)
+        inherited = one.environment
+        if one is not call:
+            seen = handed_on(one, seen)
+            wrapper = WRAPPERS.get(one.program)
+            inherited = {} if wrapper is not None and wrapper.far else inherited
+    return seen
+
+
+def _segments(values: Iterable[Arg]) -> list[tuple[Segment, ...]]:
+    return [one.segments for one in values]
+
+
+_SILENT: Final = frozenset(
+    {
+        *("echo", "printf", "cd", "test", "[", "[[", "source", ".", "set", "shift", "read"),
+        *("trap", "unset", "export", "exit", "return", "wait"),
+    }
+)
+"""Built into the shell, which has read its variables."""
+
+
+def processes(commands: Commands, base: Environment) -> Iterator[tuple[str, Environment]]:
+    """Yield the programs that are started, each with what it sees.
+
+    Variables that no program was started with are the last one's: of whoever sources the script.
+    """
+    handed = []
+    for call in commands.calls:
+        if call.program not in _SILENT:
+            handed.append(call.environment)
+            if not call.opened:
+                yield call.program, seen_by(call, base)
+    left = NOTHING if handed else base
+    for name, values in commands.exported.items():
+        if not any(name in one for one in handed):
+            left = left.having(name, *values)
+    yield "", left
+
+
+def assigned(seen: Environment, word: Arg) -> Environment:
+    """The environment with a word ``NAME=VALUE``."""
+    found = _ASSIGNED.match(word.text)
+    return seen.having(found[1], word.part(found.end())) if found else seen
+
+
+def _named(seen: Environment, word: Arg, before: Environment) -> Environment:
+    """``NAME=VALUE``, ``NAME`` for what is seen before, or an open word for anything."""
+    if _ASSIGNED.match(word.text):
+        return assigned(seen, word)
+    if HOLE in word.text:
+        return seen.open_by(word)
+    if word.text in before.variables:
+        return seen.having(word.text, *before.variables[word.text])
+    return replace(seen, opens=seen.opens or before.opens)
+
+
+def _values(args: Sequence[Arg], *names: str) -> Iterator[Arg]:
+    """Yield the values of options, in their own word or the next."""
+    for number, arg in enumerate(args):
+        name = arg.text.partition("=")[0]
+        if name in names and arg.text[len(name) + 1 :]:
+            yield arg.part(len(name) + 1)
+        elif name in names and number + 1 < len(args):
+            yield args[number + 1]
+
+
+def _listed(arg: Arg) -> Iterator[Arg]:
+    """Yield the parts between commas."""
+    start = 0
+    for part in arg.text.split(","):
+        yield arg.part(start, start + len(part))
+        start += len(part) + 1
+
+
+def _env(seen: Environment, args: Sequence[Arg]) -> Environment:
+    for arg in args:
+        if arg.text in {"-", "--ignore-environment"} or re.match(r"-[a-zA-Z]*i", arg.text):
+            seen = NOTHING
+        elif arg.rest:
+            seen = seen.open_by(arg)
+        else:
+            seen = assigned(seen, arg)
+    for name in _values(args, "-u", "--unset"):
+        if name.text in seen.variables or seen.opens:
+            seen = seen.having(name.text)
+    return seen
+
+
+def _sudo(seen: Environment, args: Sequence[Arg]) -> Environment:
+    before = seen
+    if not any(re.fullmatch(r"-[a-zA-Z]*E|--preserve-env", arg.text) for arg in args):
+        seen = NOTHING
+    for arg in args:
+        if arg.text.startswith("--preserve-env="):
+            for part in _listed(arg.part(15)):
+                seen = _named(seen, part, before)
+        seen = assigned(seen, arg)
+    return seen
+
+
+def _mpi(seen: Environment, args: Sequence[Arg]) -> Environment:
+    before = seen
+    if any(arg.text in {"-genvnone", "-envnone"} for arg in args):
+        seen = NOTHING
+    for arg in _values(args, "-x"):
+        seen = _named(seen, arg, before)
+    for arg in _values(args, "-genvlist", "-envlist"):
+        for part in _listed(arg):
+            seen = _named(seen, part, before)
+    for number, arg in enumerate(args[:-2]):
+        if arg.text in {"-genv", "-env"}:
+            seen = seen.having(args[number + 1].text, args[number + 2])
+    return seen
+
+
+def _slurm(seen: Environment, args: Sequence[Arg]) -> Environment:
+    said = list(_values(args, "--export"))
+    own = seen.variables.get("SLURM_EXPORT_ENV", ())
+    value = next(reversed([*own, *said]), None)
+    for file in _values(args, "--export-file"):
+        seen = seen.open_by(file, f"{FILE}{file.text}")
+    return seen if value is None else exported(seen, value)
+
+
+def exported(seen: Environment, value: Arg) -> Environment:
+    """The environment by the value of ``--export`` of srun and sbatch."""
+    parts = list(_listed(value))
+    words = {part.text.upper() for part in parts}
+    after = seen if "ALL" in words else NOTHING
+    for part in parts:
+        if HOLE in part.text.partition("=")[0]:
+            return seen.open_by(part)
+        if part.text.upper() not in {"ALL", "NONE", "NIL"}:
+            after = _named(after, part, seen)
+    return after
+
+
+def _docker(seen: Environment, args: Sequence[Arg]) -> Environment:
+    inherits = any(arg.text == "--env-host" for arg in args)
+    after = seen if inherits else NOTHING
+    for arg in args:
+        if arg.rest:
+            after = after.open_by(arg)
+    for file in _values(args, "--env-file"):
+        after = after.open_by(file, f"{FILE}{file.text}")
+    for arg in _values(args, "-e", "--env"):
+        after = _named(after, arg, seen)
+    for arg in args:
+        if arg.text.startswith("-e") and _ASSIGNED.match(arg.text[2:]):
+            after = assigned(after, arg.part(2))
+    return after
+
+
+def _apptainer(seen: Environment, args: Sequence[Arg]) -> Environment:
+    after = seen
+    clean = {"-e", "--cleanenv", "-C", "--containall"}
+    if any(arg.text in clean for arg in args):
+        after = NOTHING
+    for file in _values(args, "--env-file"):
+        after = after.open_by(file, f"{FILE}{file.text}")
+    for name, value in seen.variables.items():
+        for prefix in ("APPTAINERENV_", "SINGULARITYENV_"):
+            if name.startswith(prefix):
+                after = after.having(name.removeprefix(prefix), *value)
+    for arg in _values(args, "--env"):
+        for part in _listed(arg):
+            after = _named(after, part, seen)
+    return after
+
+
+def _elsewhere(seen: Environment, args: Sequence[Arg]) -> Environment:
+    """Another machine, or a login: nothing of these variables is there."""
+    after = NOTHING
+    for arg in args:
+        if found := re.match(r"(?:-o)?SetEnv[= ]", arg.text):
+            after = assigned(after, arg.part(found.end()))
+    for arg in _values(args, "--env"):
+        after = _named(after, arg, seen)
+    return after
+
+
+def _su(seen: Environment, args: Sequence[Arg]) -> Environment:
+    return NOTHING if any(arg.text in {"-", "-l", "--login"} for arg in args) else seen
+
+
+def _files(seen: Environment, args: Sequence[Arg]) -> Environment:
+    for file in _values(args, "--env-file"):
+        seen = seen.open_by(file, f"{FILE}{file.text}")
+    return seen
+
+
+_PROGRAMS: Final[Mapping[str, _HandsOn]] = {
+    "env": _env,
+    "sudo": _sudo,
+    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prun", "prterun"), _mpi),
+    **dict.fromkeys(("srun", "sbatch", "salloc"), _slurm),
+    **dict.fromkeys(("docker", "podman", "nerdctl", "enroot"), _docker),
+    **dict.fromkeys(("apptainer", "singularity"), _apptainer),
+    **dict.fromkeys(("ssh", "pdsh", "clush", "kubectl"), _elsewhere),
+    **dict.fromkeys(("su", "runuser"), _su),
+    "uv": _files,
+}

@@ -1,0 +1,170 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""One model of what a process will see: one verdict, whatever carries a variable, and its place."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
+from securetrain.core.vocabulary import State
+from securetrain.policy.load import load_policy
+from tests.audit.conftest import NOW
+
+CHECKS = load_checks()
+BASELINE = load_policy("baseline").policy
+GOOD = {State.PASS, State.NOT_APPLICABLE}
+
+SETTINGS = {
+    "ST-FAB-001": ("NCCL_SOCKET_IFNAME", "eth0", "=eth0"),
+    "ST-FAB-004": ("NCCL_COMM_ID", "10.0.0.1:9999", None),
+    "ST-FAB-006": ("NCCL_NET_PLUGIN", "libx.so", "none"),
+    "ST-CKP-005": ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1", "0"),
+    "ST-SUP-012": ("LD_PRELOAD", "/tmp/x.so", ""),
+    "ST-SUP-017": ("TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE", "1", "0"),
+}
+"""A check to a variable, a value that it fails on, and one that it passes; None: unset."""
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: p}}
+spec:
+  containers:
+  - name: c
+    image: i
+    command: [torchrun, t.py]
+"""
+CARRIERS = {
+    "env of a pod": ("p.yaml", POD + "    env:\n    - name: {n}\n      value: '{v}'  #@\n"),
+    "envFrom a ConfigMap": (
+        "p.yaml",
+        POD + "    envFrom:\n    - configMapRef: {{name: m}}\n"
+        "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m}}\ndata:\n  {n}: '{v}'  #@\n",
+    ),
+    "compose": (
+        "c.yaml",
+        "services:\n  t:\n    image: i\n    environment:\n      {n}: '{v}'  #@\n",
+    ),
+    "compose, a list": (
+        "c.yaml",
+        "services:\n  t:\n    image: i\n    environment:\n    - '{n}={v}'  #@\n",
+    ),
+    "SkyPilot": (
+        "s.yaml",
+        "resources: {{cpus: 2}}\nenvs:\n  {n}: '{v}'  #@\nrun: torchrun t.py\n",
+    ),
+    "Ansible": (
+        "a.yaml",
+        "- tasks:\n  - shell: torchrun t.py\n    environment:\n      {n}: '{v}'  #@\n",
+    ),
+    "ENV of an image": ("Dockerfile", 'FROM x\nENV {n}=\'{v}\'  #@\nCMD ["torchrun", "t.py"]\n'),
+    "%environment": ("i.def", "Bootstrap: docker\nFrom: x\n%environment\nexport {n}='{v}'  #@\n"),
+    "export": ("r.sh", "set -e\nexport {n}='{v}'  #@\ntorchrun t.py\n"),
+    "export of a name": ("r.sh", "{n}='{v}'  #@\nexport {n}\ntorchrun t.py\n"),
+    "before the command": ("r.sh", "set -e\n{n}='{v}' torchrun t.py  #@\n"),
+    "env": ("r.sh", "env A=b {n}='{v}' torchrun t.py  #@\n"),
+    "mpirun": ("r.sh", "mpirun -np 2 -x {n}='{v}' python t.py  #@\n"),
+    "srun": ("r.sh", "srun --export=ALL,{n}='{v}' python t.py  #@\n"),
+    "sbatch": ("r.sh", "sbatch --export={n}='{v}' --wrap 'python t.py'  #@\n"),
+    "#SBATCH": ("r.sbatch", "#!/bin/bash\n#SBATCH --export=ALL,{n}={v}  #@\npython t.py\n"),
+    "docker": ("r.sh", "docker run --rm -e {n}='{v}' i python t.py  #@\n"),
+    "apptainer": ("r.sh", "apptainer exec --env {n}='{v}' i.sif python t.py  #@\n"),
+    "user data": ("m.tf", "user_data = <<-EOT\n#!/bin/bash\nexport {n}='{v}'  #@\nt\nEOT\n"),
+}
+OPAQUE = {
+    "envFrom": POD + "    envFrom:\n    - configMapRef: {{name: elsewhere}}\n",
+    "env_file": "services:\n  t:\n    image: i\n    env_file: gone.env\n",
+    "srun": "srun --export=$X python t.py\n",
+    "mpirun": "mpirun -x $X python t.py\n",
+    "docker": "docker run --env-file gone.env i python t.py\n",
+    "env": "env $X python t.py\n",
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "docker run --env-file job.env i python t.py\n",
+        "services:\n  t:\n    image: i\n    env_file:\n    - path: job.env\n",
+    ],
+)
+def test_a_file_of_variables_in_the_folder_is_read(tmp_path, text):
+    folder = tmp_path / "x"
+    folder.mkdir()
+    (folder / "job.env").write_text("A=1\n# none\nexport NCCL_COMM_ID='10.0.0.1:9'\n")
+    found = judged(folder, "x.sh" if text.startswith("docker") else "x.yaml", text)
+    assert found["ST-FAB-004"] == {(State.FAIL, 3)}
+    assert {state for state, _ in found["ST-CKP-005"]} <= GOOD
+
+
+def judged(folder, file, text):
+    """Check to the states and lines of its findings about launches."""
+    folder.mkdir(exist_ok=True)
+    for one in folder.iterdir():
+        if one.suffix != ".env":
+            one.unlink()
+    (folder / file).write_text(text.replace("  #@", ""))
+    result = audit(facts_of(collect_manifests([folder], now=NOW)), CHECKS, BASELINE, NOW)
+    found = {}
+    for one in result.findings:
+        if one.asset.startswith("launch:"):
+            line = one.location.line if one.location else 0
+            found.setdefault(one.check, set()).add((one.state, line))
+    return found
+
+
+def marked(text):
+    return next(n for n, line in enumerate(text.splitlines(), 1) if line.endswith("#@"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(CARRIERS)), st.sampled_from(sorted(SETTINGS)), st.booleans())
+def test_one_verdict_for_a_variable_whatever_carries_it(tmp_path_factory, carrier, check, is_bad):
+    name, bad, good = SETTINGS[check]
+    value = bad if is_bad else good
+    file, text = CARRIERS[carrier]
+    text = text.format(n="UNRELATED" if value is None else name, v=value)
+    found = judged(tmp_path_factory.getbasetemp() / "environment", file, text)[check]
+    if is_bad:
+        assert (State.FAIL, marked(text)) in found, text
+    else:
+        assert {state for state, _ in found} <= GOOD, text
+
+
+@pytest.mark.parametrize("carrier", sorted(OPAQUE))
+def test_what_a_carrier_hides_is_unknown(tmp_path, carrier):
+    file = "x.sh" if OPAQUE[carrier].endswith("t.py\n") else "x.yaml"
+    found = judged(tmp_path / "x", file, OPAQUE[carrier].replace("{{", "{").replace("}}", "}"))
+    for check in SETTINGS:
+        assert State.UNKNOWN in {state for state, _ in found[check]}, check
+
+
+@pytest.mark.parametrize(
+    ("text", "fails"),
+    [
+        ("export {V}=1\n{V}=0 torchrun t.py\n", False),
+        ("export {V}=0\n{V}=1 torchrun t.py\n", True),
+        ("export {V}=1\nunset {V}\ntorchrun t.py\n", False),
+        ("export {V}=1\nenv -i torchrun t.py\n", False),
+        ("export {V}=1\nenv -u {V} torchrun t.py\n", False),
+        ("export {V}=1\nsrun --export=NONE python t.py\n", False),
+        ("export {V}=1\nsrun --export=A=2 python t.py\n", False),
+        ("export {V}=1\nsrun --export={V} python t.py\n", True),
+        ("export {V}=1\nssh host python t.py\n", False),
+        ("export {V}=1\ndocker run i python t.py\n", False),
+        ("export {V}=1\ndocker run -e {V} i python t.py\n", True),
+        ("{V}=1\ntorchrun t.py\n", False),
+        ("{V}=1\nexport {V}\ntorchrun t.py\n", True),
+        ("export SINGULARITYENV_{V}=1\nsingularity exec i.sif python t.py\n", True),
+        ("export {V}=1\nsingularity exec --cleanenv i.sif python t.py\n", False),
+        ("X=1\nexport {V}=$X\ntorchrun t.py\n", True),
+    ],
+)
+def test_what_applies_later_decides(tmp_path, text, fails):
+    text = text.replace("{V}", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+    found = judged(tmp_path / "x", "r.sh", text)["ST-CKP-005"]
+    assert {state for state, _ in found} <= ({State.FAIL} if fails else GOOD)
