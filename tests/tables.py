@@ -12,7 +12,7 @@
 
 Two of them over one test are the product of their tables. Every fixture of such a test is shared
 by its rows: a row that needs fresh ones (``monkeypatch``, ``tmp_path``) is an item of its own, by
-``pytest.mark.parametrize``.
+``pytest.mark.parametrize``. Rows that the test itself makes are parts of it, by ``subtests``.
 """
 
 import functools

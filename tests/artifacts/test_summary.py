@@ -28,6 +28,7 @@ from securetrain.core.hashtree import HashAlgorithm
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
+from tests.tables import each
 from tests.vocabulary import refused
 
 NOW = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
@@ -82,24 +83,24 @@ def test_a_refused_artifact_fails_and_has_no_level() -> None:
     assert predicate["verifiedLevels"] == []
 
 
-def test_the_level_is_computed(subtests):
-    for result, policy, level in (
-        (GOOD, None, 1),
-        (GOOD, POLICY, 3),
-        (replace(GOOD, shown=Shown()), POLICY, 2),
-        (replace(GOOD, shown=Shown(tiers={"n1": NodeTier.SELF_ASSERTED})), POLICY, 2),
-        (replace(GOOD, shown=Shown(tiers={"other": NodeTier.TPM})), POLICY, 2),
-        (struct_replace(nodes=[]), POLICY, 2),
-        (struct_replace(nodes=[NodeRef(node="n", tier=NodeTier.SELF_ASSERTED)]), POLICY, 2),
-        (struct_replace(nodes=[NodeRef(node="n", tier=NodeTier.TEST_ONLY)]), POLICY, 2),
-        (struct_replace(run_id=""), POLICY, 1),
-        (struct_replace(dataset=DatasetRef()), POLICY, 1),
-        (struct_replace(policy=PolicyRef()), POLICY, 1),
-        (BAD, POLICY, 0),
-        (replace(GOOD, num_files=0), POLICY, 0),
-    ):
-        with subtests.test(result=result, policy=policy):
-            assert len(levels(result, policy)) == level
+@each(
+    "result, policy, level",
+    (GOOD, None, 1),
+    (GOOD, POLICY, 3),
+    (replace(GOOD, shown=Shown()), POLICY, 2),
+    (replace(GOOD, shown=Shown(tiers={"n1": NodeTier.SELF_ASSERTED})), POLICY, 2),
+    (replace(GOOD, shown=Shown(tiers={"other": NodeTier.TPM})), POLICY, 2),
+    (struct_replace(nodes=[]), POLICY, 2),
+    (struct_replace(nodes=[NodeRef(node="n", tier=NodeTier.SELF_ASSERTED)]), POLICY, 2),
+    (struct_replace(nodes=[NodeRef(node="n", tier=NodeTier.TEST_ONLY)]), POLICY, 2),
+    (struct_replace(run_id=""), POLICY, 1),
+    (struct_replace(dataset=DatasetRef()), POLICY, 1),
+    (struct_replace(policy=PolicyRef()), POLICY, 1),
+    (BAD, POLICY, 0),
+    (replace(GOOD, num_files=0), POLICY, 0),
+)
+def test_the_level_is_computed(result, policy, level):
+    assert len(levels(result, policy)) == level
 
 
 @pytest.mark.parametrize("policy", [None, POLICY])

@@ -26,6 +26,7 @@ from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 from tests.audit.conftest import FIXTURES
 from tests.audit.declared import declared, missing, missing_evidence
+from tests.tables import each
 
 CHECKS = load_checks()
 IDS = [check.id for check in CHECKS]
@@ -62,7 +63,6 @@ ALSO = {
     "nccl-interface-absent": {"ST-FAB-001", "ST-FAB-002"},
     "nccl-interface-excluded": {"ST-FAB-002"},
 } | {name: set(seen) for one in declared(FIXTURES) for name, seen in one.also.items()}
-
 
 # A title names a setting: one that states the fault would say it of a check that passes, too.
 SENTENCE = re.compile(
@@ -101,12 +101,11 @@ def test_at_least_twenty_node_checks_with_every_word_that_a_person_needs():
         assert not SENTENCE.search(spec.title), check.id
 
 
-def test_each_check_says_what_its_fixtures_are_for(fixtures, subtests):
-    for check in CHECKS:
-        with subtests.test(check.id):
-            for wanted, names in check.spec.tests.by_state.items():
-                for name in names:
-                    assert state_of(check, fixtures.case_of(check, name)) is wanted, name
+@each("check", {check.id: check for check in CHECKS})
+def test_each_check_says_what_its_fixtures_are_for(fixtures, check):
+    for wanted, names in check.spec.tests.by_state.items():
+        for name in names:
+            assert state_of(check, fixtures.case_of(check, name)) is wanted, name
 
 
 def test_a_forgotten_fixture_is_a_sentence_that_names_its_file(fixtures):
@@ -160,13 +159,12 @@ def failed_in(fixtures):
     return look
 
 
-def test_a_single_fault_flips_the_intended_check_only(failed_in, subtests):
-    for check in CHECKS:
-        with subtests.test(check.id):
-            for name in check.spec.tests.fail:
-                failed = failed_in(check, name)
-                assert check.id in failed
-                assert failed - {check.id} <= ALSO.get(name, set()), name
+@each("check", {check.id: check for check in CHECKS})
+def test_a_single_fault_flips_the_intended_check_only(failed_in, check):
+    for name in check.spec.tests.fail:
+        failed = failed_in(check, name)
+        assert check.id in failed
+        assert failed - {check.id} <= ALSO.get(name, set()), name
 
 
 @pytest.mark.parametrize("outcome", ["denied", "absent", "error", "timeout"])
@@ -214,11 +212,10 @@ def test_a_default_is_called_one(fixtures):
     assert judge(check, view)[0].reason == "account.token_mounted is not set"
 
 
-def test_forgetting_a_value_never_turns_a_failure_into_a_pass(fixtures, subtests):
+@each("check", {check.id: check for check in CHECKS})
+def test_forgetting_a_value_never_turns_a_failure_into_a_pass(fixtures, check):
     """Sweep: in a failing fixture, make every nullable field unknown, one at a time."""
-    for check in CHECKS:
-        with subtests.test(check.id):
-            forget_each(check, fixtures, check.spec.tests.fail[:1])
+    forget_each(check, fixtures, check.spec.tests.fail[:1])
 
 
 @pytest.mark.many

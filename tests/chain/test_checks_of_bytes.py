@@ -41,6 +41,7 @@ from tests.chain.worlds import (
     tree_of,
 )
 from tests.chain.worlds import ORDER as SHORT
+from tests.tables import each
 
 
 @pytest.fixture(scope="module")
@@ -336,18 +337,18 @@ def test_a_job_that_declared_nothing_has_no_settings(tmp_path: Path) -> None:
     assert settings_of(store, "ab" * 32) is None
 
 
-def test_the_format_is_the_jobs_or_the_datasets(subtests):
-    for metadata, data, found in (
-        ({}, {"tokenizer": "bytes"}, "bytes"),
-        ({}, {}, "text"),
-        ({}, {"token_bytes": 2}, "tokens"),
-        ({"token_bytes": "2"}, {}, "tokens"),
-        ({}, {"format": "jsonl"}, "jsonl"),
-        ({}, {"format": "of nobody"}, None),
-    ):
-        with subtests.test(metadata=metadata, data=data):
-            said = replace(dataset(), metadata=metadata)
-            assert format_of(said, {"data": data}) == found
+@each(
+    "metadata, data, found",
+    ({}, {"tokenizer": "bytes"}, "bytes"),
+    ({}, {}, "text"),
+    ({}, {"token_bytes": 2}, "tokens"),
+    ({"token_bytes": "2"}, {}, "tokens"),
+    ({}, {"format": "jsonl"}, "jsonl"),
+    ({}, {"format": "of nobody"}, None),
+)
+def test_the_format_is_the_jobs_or_the_datasets(metadata, data, found):
+    said = replace(dataset(), metadata=metadata)
+    assert format_of(said, {"data": data}) == found
 
 
 def test_no_row_ends_behind_the_data() -> None:

@@ -17,6 +17,7 @@ from securetrain.core.codes import CODES
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import KeyKind, PrivateKey
 from tests.chain.worlds import MINUTE, NOW, Job, Roles, opened, rebound, subject
+from tests.tables import each
 
 NODES, MEMBERSHIP = ChainLink.NODES, ChainLink.MEMBERSHIP
 
@@ -291,14 +292,13 @@ CODES_OF_LINKS = {
 }
 
 
-def test_every_link_has_one_code(subtests):
-    for link in list(ChainLink):
-        with subtests.test(link=link):
-            problem = broken(link, "altered").problem()
-            assert problem is not None
-            assert problem.code == code_of(link) == CODES_OF_LINKS[link]
-            assert problem.code in CODES
-            assert len(set(CODES_OF_LINKS.values())) == len(ChainLink)
+@each("link", *list(ChainLink))
+def test_every_link_has_one_code(link):
+    problem = broken(link, "altered").problem()
+    assert problem is not None
+    assert problem.code == code_of(link) == CODES_OF_LINKS[link]
+    assert problem.code in CODES
+    assert len(set(CODES_OF_LINKS.values())) == len(ChainLink)
 
 
 def test_results_are_found_where_the_membership_does_not_name_them(job):

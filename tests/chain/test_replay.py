@@ -58,6 +58,7 @@ from securetrain.identity.log.checkpoint import sign as sign_checkpoint
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from tests import vocabulary
 from tests.chain.worlds import MINUTE, NOW, Job, Segment, opened
+from tests.tables import each
 from tests.vocabulary import trust_document
 
 LINK = ChainLink.REPLAY
@@ -66,10 +67,9 @@ LINK = ChainLink.REPLAY
 # --- the cost, and the draw
 
 
-def test_the_cost_of_a_sample(subtests):
-    for forged, drawn in ((0.1, 43), (0.01, 368), (0.001, 990)):
-        with subtests.test(forged=forged, drawn=drawn):
-            assert needed(1000, forged, 0.99) == drawn
+@each("forged, drawn", (0.1, 43), (0.01, 368), (0.001, 990))
+def test_the_cost_of_a_sample(forged, drawn):
+    assert needed(1000, forged, 0.99) == drawn
 
 
 def test_the_cost_is_the_least_that_is_enough():
@@ -296,18 +296,17 @@ def test_a_segment_that_no_rank_answered_for_is_not_shown():
     assert compared(again=False, made=[]).ok
 
 
-def test_a_tensor_that_ranks_left_out_was_not_shown(subtests):
-    for again in (True, False):
-        with subtests.test(again=again):
-            two = SIZES | {"model.b": 10}
-            assert not compared(sizes=two, again=again).ok
-            assert "model.b: no rank" in compared(sizes=two, again=again).problems[0]
-            assert compared(tensors=(tensor(), tensor("model.b")), sizes=two, again=again).ok
-            half = {"model.a": 800}
-            assert "400 of 800" in compared(sizes=half, again=again).problems[0]
-            both = [SegmentFound(records=tuple(RECORDS), tensors=(tensor(),))] * 2
-            assert compared(ranks=both, sizes=half, again=again).ok
-            assert not compared(sizes={}, again=again).ok
+@each("again", True, False)
+def test_a_tensor_that_ranks_left_out_was_not_shown(again):
+    two = SIZES | {"model.b": 10}
+    assert not compared(sizes=two, again=again).ok
+    assert "model.b: no rank" in compared(sizes=two, again=again).problems[0]
+    assert compared(tensors=(tensor(), tensor("model.b")), sizes=two, again=again).ok
+    half = {"model.a": 800}
+    assert "400 of 800" in compared(sizes=half, again=again).problems[0]
+    both = [SegmentFound(records=tuple(RECORDS), tensors=(tensor(),))] * 2
+    assert compared(ranks=both, sizes=half, again=again).ok
+    assert not compared(sizes={}, again=again).ok
 
 
 def test_a_part_of_one_rank_is_enough_to_break_it():

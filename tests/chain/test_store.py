@@ -20,6 +20,7 @@ from securetrain.chain.store import (
     documents_at_hand,
 )
 from securetrain.core.errors import IntegrityError
+from tests.tables import each
 from tests.vocabulary import refused
 
 CODE = documents.Code(python="3.11")
@@ -108,28 +109,27 @@ def test_a_document_is_of_its_own_kind_alone(tmp_path):
 GOOD = documents.encode(CODE)
 
 
-def test_malformed_documents_are_refused(subtests):
-    for name, data in (
-        ("empty", b""),
-        ("nothing said", b"{}"),
-        ("trailing byte", GOOD + b"\n"),
-        ("unknown field", GOOD.replace(b'"python"', b'"Python"')),
-        ("field left out", GOOD.replace(b'"dirty":null,', b"")),
-        ("later version", GOOD.replace(b"code.v1", b"code.v2")),
-        ("not canonical", GOOD.replace(b'{"commit"', b'{ "commit"')),
-        ("twin", GOOD.replace(b'"commit":""', b'"commit":"","commit":""')),
-        ("no commit", GOOD.replace(b'"commit":""', b'"commit":"HEAD"')),
-        ("deep", b"[" * 100_000),
-    ):
-        with subtests.test(name):
-            refused(IntegrityError, "ST-CHAN-001", documents.decode, data, documents.Code)
+@each(
+    "name, data",
+    ("empty", b""),
+    ("nothing said", b"{}"),
+    ("trailing byte", GOOD + b"\n"),
+    ("unknown field", GOOD.replace(b'"python"', b'"Python"')),
+    ("field left out", GOOD.replace(b'"dirty":null,', b"")),
+    ("later version", GOOD.replace(b"code.v1", b"code.v2")),
+    ("not canonical", GOOD.replace(b'{"commit"', b'{ "commit"')),
+    ("twin", GOOD.replace(b'"commit":""', b'"commit":"","commit":""')),
+    ("no commit", GOOD.replace(b'"commit":""', b'"commit":"HEAD"')),
+    ("deep", b"[" * 100_000),
+)
+def test_malformed_documents_are_refused(name, data):
+    refused(IntegrityError, "ST-CHAN-001", documents.decode, data, documents.Code)
 
 
-def test_no_path_of_a_machine_is_in_a_manifest(subtests):
-    for path in ("/etc/passwd", "../up.py", "a/../b.py", "a/..", "a\\b", "", "."):
-        with subtests.test(path=path):
-            entry = documents.CodeFile(module="m", path=path, sha256="0" * 64, size=1)
-            refused(IntegrityError, "ST-CHAN-001", documents.encode, documents.Code(files=(entry,)))
+@each("path", "/etc/passwd", "../up.py", "a/../b.py", "a/..", "a\\b", "", ".")
+def test_no_path_of_a_machine_is_in_a_manifest(path):
+    entry = documents.CodeFile(module="m", path=path, sha256="0" * 64, size=1)
+    refused(IntegrityError, "ST-CHAN-001", documents.encode, documents.Code(files=(entry,)))
 
 
 def test_a_piece_in_memory_is_of_its_digest():

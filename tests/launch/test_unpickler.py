@@ -22,6 +22,7 @@ from securetrain.launch import allowlist
 from securetrain.launch.unpickler import Rules, SafePickle, is_allowed, make_unpickler
 from securetrain.policy.schema import UnpickleMode
 from tests.launch.worlds import bomb
+from tests.tables import each
 from tests.vocabulary import refused
 
 
@@ -53,10 +54,9 @@ PLAIN: list[Any] = [
 ]  # fmt: skip
 
 
-def test_plain_data_passes(subtests):
-    for value, protocol in itertools.product(PLAIN, range(pickle.HIGHEST_PROTOCOL + 1)):
-        with subtests.test(value=value, protocol=protocol):
-            assert reader().loads(pickle.dumps(value, protocol)) == value
+@each("value, protocol", *itertools.product(PLAIN, range(pickle.HIGHEST_PROTOCOL + 1)))
+def test_plain_data_passes(value, protocol):
+    assert reader().loads(pickle.dumps(value, protocol)) == value
 
 
 def test_the_attack_works_on_the_plain_unpickler(tmp_path):

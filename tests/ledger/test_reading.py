@@ -13,6 +13,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.ledger import Event, Ledger, WriterRole, Writers, events, read_ledger
 from securetrain.testing.runs import make_run
+from tests.tables import each
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 ROOT, AGENT, WORKER, THIRD = (PrivateKey.generate() for _ in range(4))
@@ -64,17 +65,16 @@ def test_a_workers_key_cannot_admit_a_node(read):
     )
 
 
-def test_every_role_writes_what_is_its_own_and_nothing_else(subtests):
-    for kind, key in itertools.product(events.KINDS.values(), (AGENT, WORKER, THIRD)):
-        with subtests.test(kind=kind.__name__, key=key.key_id):
-            writers = Writers.of(root(ROLES))
-            held = {
-                AGENT: {WriterRole.COORDINATOR, WriterRole.LAUNCHER},
-                WORKER: {WriterRole.WORKER},
-                THIRD: set(),
-            }[key]
-            assert writers.may(key.key_id, kind) is bool(held & kind.WRITERS)
-            assert Writers.of(root(OLD)).may(key.key_id, kind)
+@each("kind, key", *itertools.product(events.KINDS.values(), (AGENT, WORKER, THIRD)))
+def test_every_role_writes_what_is_its_own_and_nothing_else(kind, key):
+    writers = Writers.of(root(ROLES))
+    held = {
+        AGENT: {WriterRole.COORDINATOR, WriterRole.LAUNCHER},
+        WORKER: {WriterRole.WORKER},
+        THIRD: set(),
+    }[key]
+    assert writers.may(key.key_id, kind) is bool(held & kind.WRITERS)
+    assert Writers.of(root(OLD)).may(key.key_id, kind)
 
 
 def test_a_key_without_a_role_writes_nothing(read):

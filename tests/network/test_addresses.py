@@ -5,6 +5,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from securetrain.core.errors import NetworkError
 from securetrain.network.addresses import MAX_MEMBERS, SHARED_SPACE, Names, address, subnet
+from tests.tables import each
 from tests.vocabulary import refused
 
 
@@ -26,29 +27,28 @@ def test_addresses_by_slot():
     assert MAX_MEMBERS == 4094
 
 
-def test_a_slot_outside_the_subnet_is_refused(subtests):
-    for slot in (-1, MAX_MEMBERS, 1 << 40):
-        with subtests.test(slot=slot):
-            error = refused(NetworkError, "ST-NETW-018", address, "job-1", slot)
-            assert str(slot) in error.what
+@each("slot", -1, MAX_MEMBERS, 1 << 40)
+def test_a_slot_outside_the_subnet_is_refused(slot):
+    error = refused(NetworkError, "ST-NETW-018", address, "job-1", slot)
+    assert str(slot) in error.what
 
 
-def test_names_are_safe_and_speak_of_the_job(subtests):
-    for job, starts in (
-        ("job-1", "st-job-1-"),
-        ("Train LLaMA 7B / try 2", "st-train-llama-"),
-        ("../../etc", "st-etc-"),
-        ("...", "st-job-"),
-        ("\u00fc\u00df", "st-job-"),
-        ("x" * 64, "st-xxxxxxxxxxxx-"),
-    ):
-        with subtests.test(job=job, starts=starts):
-            names = Names.of(job, "node-0")
-            assert names.namespace.startswith(starts)
-            assert re.fullmatch(r"st-[a-z0-9-]+-[0-9a-f]{8}", names.namespace)
-            assert re.fullmatch(r"st[0-9a-f]{12}", names.device)
-            assert len(names.device) <= 15  # IFNAMSIZ less its zero
-            assert re.fullmatch(r"securetrain_[0-9a-f]{12}", names.table)
+@each(
+    "job, starts",
+    ("job-1", "st-job-1-"),
+    ("Train LLaMA 7B / try 2", "st-train-llama-"),
+    ("../../etc", "st-etc-"),
+    ("...", "st-job-"),
+    ("\u00fc\u00df", "st-job-"),
+    ("x" * 64, "st-xxxxxxxxxxxx-"),
+)
+def test_names_are_safe_and_speak_of_the_job(job, starts):
+    names = Names.of(job, "node-0")
+    assert names.namespace.startswith(starts)
+    assert re.fullmatch(r"st-[a-z0-9-]+-[0-9a-f]{8}", names.namespace)
+    assert re.fullmatch(r"st[0-9a-f]{12}", names.device)
+    assert len(names.device) <= 15  # IFNAMSIZ less its zero
+    assert re.fullmatch(r"securetrain_[0-9a-f]{12}", names.table)
 
 
 def test_names_differ_by_job_and_node_and_where_one_ends():

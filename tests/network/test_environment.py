@@ -12,6 +12,7 @@ from securetrain.network.environment import Reason, pins, transport, worker_envi
 from securetrain.network.profile import TUNNELLED
 from securetrain.network.profile import VERBS as PROFILES_WITH_VERBS
 from securetrain.policy import load_policy
+from tests.tables import each
 from tests.vocabulary import refused
 
 RUN = Path("/runs/one")
@@ -46,19 +47,18 @@ def test_pins_of_loopback():
     assert env["SECURETRAIN_PROFILE"] == "loopback"
 
 
-def test_pins_of_an_overlay(subtests):
-    for profile in sorted(TUNNELLED - PROFILES_WITH_VERBS):
-        with subtests.test(profile=profile):
-            pinned = pins(DEV, profile, RUN)
-            assert pinned["GLOO_SOCKET_IFNAME"] == pinned["TP_SOCKET_IFNAME"] == "st0"
-            assert pinned["NCCL_SOCKET_IFNAME"] == "=st0"
-            assert pinned["NCCL_SOCKET_FAMILY"] == "AF_INET"
-            assert pinned["NCCL_NET"] == "Socket"
-            assert pinned["SECURETRAIN_PROFILE"] == profile
-            # Nothing else differs, and torch's agent gives the address of the store.
-            names = pins(DEV, NetworkProfile.LOOPBACK, RUN).keys()
-            assert pinned.keys() == names
-            assert "MASTER_ADDR" not in names
+@each("profile", *sorted(TUNNELLED - PROFILES_WITH_VERBS))
+def test_pins_of_an_overlay(profile):
+    pinned = pins(DEV, profile, RUN)
+    assert pinned["GLOO_SOCKET_IFNAME"] == pinned["TP_SOCKET_IFNAME"] == "st0"
+    assert pinned["NCCL_SOCKET_IFNAME"] == "=st0"
+    assert pinned["NCCL_SOCKET_FAMILY"] == "AF_INET"
+    assert pinned["NCCL_NET"] == "Socket"
+    assert pinned["SECURETRAIN_PROFILE"] == profile
+    # Nothing else differs, and torch's agent gives the address of the store.
+    names = pins(DEV, NetworkProfile.LOOPBACK, RUN).keys()
+    assert pinned.keys() == names
+    assert "MASTER_ADDR" not in names
 
 
 VERBS = {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": "=mlx5_0:1"}
@@ -68,15 +68,14 @@ def test_no_pins_for_a_profile_that_cannot_be_given():
     refused(NetworkError, "ST-NETW-001", pins, DEV, NetworkProfile.STORE_TLS, RUN)
 
 
-def test_rdma_is_for_profiles_that_name_it(subtests):
-    for profile in (NetworkProfile.IPSEC_OFFLOAD, NetworkProfile.RDMA_TRUSTED):
-        with subtests.test(profile=profile):
-            pinned = pins(DEV, profile, RUN, VERBS)
-            assert {name: pinned[name] for name in VERBS} == VERBS
-            assert pinned["NCCL_SOCKET_IFNAME"] == "=st0"
-            assert pinned["NCCL_NET_PLUGIN"] == "none"
-            for wrong in ((profile, None), (NetworkProfile.OVERLAY, VERBS)):
-                refused(NetworkError, "ST-NETW-032", transport, *wrong)
+@each("profile", NetworkProfile.IPSEC_OFFLOAD, NetworkProfile.RDMA_TRUSTED)
+def test_rdma_is_for_profiles_that_name_it(profile):
+    pinned = pins(DEV, profile, RUN, VERBS)
+    assert {name: pinned[name] for name in VERBS} == VERBS
+    assert pinned["NCCL_SOCKET_IFNAME"] == "=st0"
+    assert pinned["NCCL_NET_PLUGIN"] == "none"
+    for wrong in ((profile, None), (NetworkProfile.OVERLAY, VERBS)):
+        refused(NetworkError, "ST-NETW-032", transport, *wrong)
 
 
 def test_the_pin_wins_and_says_so():
@@ -91,52 +90,51 @@ def test_a_pin_cannot_be_passed():
     refused(NetworkError, "ST-NETW-003", compute, {name: "eth"}, pass_env=[name])
 
 
-def test_a_policy_may_allow_fabric_variables_but_never_the_interface(subtests):
-    for fabric in ({"allow_environment": ("NCCL_*",)}, {"pin_environment": False}):
-        with subtests.test(fabric=fabric):
-            wanted = {"NCCL_ALGO": "Ring", "NCCL_NET": "IB", "NCCL_IB_DISABLE": "0"}
-            wanted |= {"NCCL_SOCKET_IFNAME": "eth", "NCCL_NET_PLUGIN": "ofi"}
-            env = compute(wanted, policy=with_policy(fabric=fabric)).env
-            assert env["NCCL_ALGO"] == "Ring"
-            assert env["NCCL_SOCKET_IFNAME"] == "=lo"
-            assert (env["NCCL_NET"], env["NCCL_IB_DISABLE"]) == ("Socket", "1")
-            assert env["NCCL_NET_PLUGIN"] == "none"
+@each("fabric", {"allow_environment": ("NCCL_*",)}, {"pin_environment": False})
+def test_a_policy_may_allow_fabric_variables_but_never_the_interface(fabric):
+    wanted = {"NCCL_ALGO": "Ring", "NCCL_NET": "IB", "NCCL_IB_DISABLE": "0"}
+    wanted |= {"NCCL_SOCKET_IFNAME": "eth", "NCCL_NET_PLUGIN": "ofi"}
+    env = compute(wanted, policy=with_policy(fabric=fabric)).env
+    assert env["NCCL_ALGO"] == "Ring"
+    assert env["NCCL_SOCKET_IFNAME"] == "=lo"
+    assert (env["NCCL_NET"], env["NCCL_IB_DISABLE"]) == ("Socket", "1")
+    assert env["NCCL_NET_PLUGIN"] == "none"
 
 
-def test_removed_unless_passed(subtests):
-    for name, reason in (
-        ("NCCL_COMM_ID", Reason.FABRIC),
-        ("NCCL_TUNER_PLUGIN", Reason.FABRIC),
-        ("UCX_TLS", Reason.FABRIC),
-        ("RANK", Reason.LAUNCHER),
-        ("MASTER_ADDR", Reason.LAUNCHER),
-        ("PET_RDZV_BACKEND", Reason.LAUNCHER),
-        ("TORCHELASTIC_USE_AGENT_STORE", Reason.LAUNCHER),
-        ("PMIX_RANK", Reason.SCHEDULER),
-        ("TORCH_WORKER_SERVER_SOCKET", Reason.DEBUG),
-        ("TORCH_FR_DUMP_TEMP_FILE", Reason.DEBUG),
-        ("LD_PRELOAD", Reason.LOADER),
-        ("PYTHONSTARTUP", Reason.LOADER),
-        ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", Reason.LOADER),
-        ("TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE", Reason.LOADER),
-        ("HF_TOKEN", Reason.SECRET),
-        ("AWS_SECRET_ACCESS_KEY", Reason.SECRET),
-        ("AWS_ACCESS_KEY_ID", Reason.SECRET),
-        ("WANDB_API_KEY", Reason.SECRET),
-        ("GOOGLE_APPLICATION_CREDENTIALS", Reason.SECRET),
-        ("SSH_AUTH_SOCK", Reason.SECRET),
-        ("PGPASSWORD", Reason.SECRET),
-        ("OTEL_EXPORTER_OTLP_HEADERS", Reason.SECRET),
-        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", Reason.SECRET),
-        ("MLFLOW_TRACKING_TOKEN", Reason.SECRET),
-    ):
-        with subtests.test(name=name, reason=reason):
-            result = compute({name: "value"})
-            assert name not in result.env
-            assert reasons(result) == {name: reason}
-            passed = compute({name: "value"}, pass_env=[name])
-            assert passed.env[name] == "value"
-            assert not passed.removed
+@each(
+    "name, reason",
+    ("NCCL_COMM_ID", Reason.FABRIC),
+    ("NCCL_TUNER_PLUGIN", Reason.FABRIC),
+    ("UCX_TLS", Reason.FABRIC),
+    ("RANK", Reason.LAUNCHER),
+    ("MASTER_ADDR", Reason.LAUNCHER),
+    ("PET_RDZV_BACKEND", Reason.LAUNCHER),
+    ("TORCHELASTIC_USE_AGENT_STORE", Reason.LAUNCHER),
+    ("PMIX_RANK", Reason.SCHEDULER),
+    ("TORCH_WORKER_SERVER_SOCKET", Reason.DEBUG),
+    ("TORCH_FR_DUMP_TEMP_FILE", Reason.DEBUG),
+    ("LD_PRELOAD", Reason.LOADER),
+    ("PYTHONSTARTUP", Reason.LOADER),
+    ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", Reason.LOADER),
+    ("TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE", Reason.LOADER),
+    ("HF_TOKEN", Reason.SECRET),
+    ("AWS_SECRET_ACCESS_KEY", Reason.SECRET),
+    ("AWS_ACCESS_KEY_ID", Reason.SECRET),
+    ("WANDB_API_KEY", Reason.SECRET),
+    ("GOOGLE_APPLICATION_CREDENTIALS", Reason.SECRET),
+    ("SSH_AUTH_SOCK", Reason.SECRET),
+    ("PGPASSWORD", Reason.SECRET),
+    ("OTEL_EXPORTER_OTLP_HEADERS", Reason.SECRET),
+    ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", Reason.SECRET),
+    ("MLFLOW_TRACKING_TOKEN", Reason.SECRET),
+)
+def test_removed_unless_passed(name, reason):
+    result = compute({name: "value"})
+    assert name not in result.env
+    assert reasons(result) == {name: reason}
+    passed = compute({name: "value"}, pass_env=[name])
+    assert passed.env[name] == "value"
+    assert not passed.removed
 
 
 @pytest.mark.parametrize(

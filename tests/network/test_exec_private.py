@@ -21,6 +21,7 @@ from securetrain.network.exec_private import (
     main,
     mounts,
 )
+from tests.tables import each
 from tests.vocabulary import refused
 
 
@@ -61,25 +62,25 @@ def test_it_becomes_the_program():
     assert done.returncode == 7
 
 
-def test_what_cannot_be_done_starts_nothing(subtests):
-    for arguments in (
-        [],
-        ["--"],
-        ["/bin/true"],
-        ["--else", "--", "/bin/true"],
-        ["--bind", "/no/such", "/etc/hosts", "--", "/bin/echo", "started"],
-        ["--empty", "/no/such", "--", "/bin/echo", "started"],
-        ["--", "/no/such/program"],
-        ["--", "true"],  # never along PATH
-        ["--hand", "/no/such", "KEY", "--", "/bin/echo", "started"],
-        ["--hand", "/dev/null", "KEY", "--", "/bin/echo", "started"],
-        ["--hand", "/dev/zero", "KEY", "--", "/bin/echo", "started"],
-    ):
-        with subtests.test(arguments=arguments):
-            done = start(*arguments)
-            assert done.returncode == FAILED
-            assert "started" not in done.stdout
-            assert done.stderr
+@each(
+    "arguments",
+    [],
+    ["--"],
+    ["/bin/true"],
+    ["--else", "--", "/bin/true"],
+    ["--bind", "/no/such", "/etc/hosts", "--", "/bin/echo", "started"],
+    ["--empty", "/no/such", "--", "/bin/echo", "started"],
+    ["--", "/no/such/program"],
+    ["--", "true"],  # never along PATH
+    ["--hand", "/no/such", "KEY", "--", "/bin/echo", "started"],
+    ["--hand", "/dev/null", "KEY", "--", "/bin/echo", "started"],
+    ["--hand", "/dev/zero", "KEY", "--", "/bin/echo", "started"],
+)
+def test_what_cannot_be_done_starts_nothing(arguments):
+    done = start(*arguments)
+    assert done.returncode == FAILED
+    assert "started" not in done.stdout
+    assert done.stderr
 
 
 SHOW = """

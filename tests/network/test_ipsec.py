@@ -20,6 +20,7 @@ from tests.network.fake_rdma import (
     state,
     template,
 )
+from tests.tables import each
 
 INTO, OUT = offload(inbound=True), offload(inbound=False)
 THIRD = ip_address("192.0.2.3")
@@ -48,12 +49,11 @@ def test_what_else_is_blocked_does_no_harm():
     assert judge(states, [policy(f"{OWN}", f"{PEER}", 1, action=1), *policies]) == ""
 
 
-def test_what_passes_between_others_does_no_harm(subtests):
-    for source, destination in ((THIRD, PEER), (OWN, THIRD)):
-        with subtests.test(source=source, destination=destination):
-            states, policies = protected()
-            clear = policy(f"{source}", f"{destination}", 1, templates=[])
-            assert judge(states, [clear, *policies]) == ""
+@each("source, destination", (THIRD, PEER), (OWN, THIRD))
+def test_what_passes_between_others_does_no_harm(source, destination):
+    states, policies = protected()
+    clear = policy(f"{source}", f"{destination}", 1, templates=[])
+    assert judge(states, [clear, *policies]) == ""
 
 
 def test_without_members_nothing_is_missing():
@@ -68,58 +68,57 @@ def test_every_member_counts():
     assert f"{PEER}" not in said
 
 
-def test_both_directions_need_a_state_and_a_policy(subtests):
-    for number in (0, 1):
-        with subtests.test(number=number):
-            states, policies = protected()
-            assert "no fully offloaded security association" in judge(
-                [s for n, s in enumerate(states) if n != number], policies
-            )
-            said = judge(states, [p for n, p in enumerate(policies) if n != number])
-            assert "no fully offloaded policy" in said
-            assert "security association" not in said, "what is there is not missed"
+@each("number", 0, 1)
+def test_both_directions_need_a_state_and_a_policy(number):
+    states, policies = protected()
+    assert "no fully offloaded security association" in judge(
+        [s for n, s in enumerate(states) if n != number], policies
+    )
+    said = judge(states, [p for n, p in enumerate(policies) if n != number])
+    assert "no fully offloaded policy" in said
+    assert "security association" not in said, "what is there is not missed"
 
 
-def test_a_state_that_does_not_encrypt_on_the_card(subtests):
-    for name, wrong in (
-        ("in software", state(OWN, PEER)),
-        ("crypto offload only", state(OWN, PEER, offload(inbound=False, full=False))),
-        ("another interface", state(OWN, PEER, offload(8, inbound=False))),
-        ("the other direction", state(OWN, PEER, INTO)),
-        ("not an AEAD", state(OWN, PEER, OUT, cipher="")),
-        ("GMAC: in the clear", state(OWN, PEER, OUT, cipher="rfc4543(gcm(aes))")),
-        ("with a mark", state(OWN, PEER, OUT, attribute(21, bytes(8)))),
-        ("of an interface", state(OWN, PEER, OUT, attribute(31, bytes(4)))),
-        ("AH", state(OWN, PEER, OUT, protocol=51)),
-        ("swapped", state(PEER, OWN, OUT)),
-    ):
-        with subtests.test(name):
-            (_, into), policies = protected()
-            assert "no fully offloaded security association" in judge([wrong, into], policies)
+@each(
+    "name, wrong",
+    ("in software", state(OWN, PEER)),
+    ("crypto offload only", state(OWN, PEER, offload(inbound=False, full=False))),
+    ("another interface", state(OWN, PEER, offload(8, inbound=False))),
+    ("the other direction", state(OWN, PEER, INTO)),
+    ("not an AEAD", state(OWN, PEER, OUT, cipher="")),
+    ("GMAC: in the clear", state(OWN, PEER, OUT, cipher="rfc4543(gcm(aes))")),
+    ("with a mark", state(OWN, PEER, OUT, attribute(21, bytes(8)))),
+    ("of an interface", state(OWN, PEER, OUT, attribute(31, bytes(4)))),
+    ("AH", state(OWN, PEER, OUT, protocol=51)),
+    ("swapped", state(PEER, OWN, OUT)),
+)
+def test_a_state_that_does_not_encrypt_on_the_card(name, wrong):
+    (_, into), policies = protected()
+    assert "no fully offloaded security association" in judge([wrong, into], policies)
 
 
-def test_a_policy_that_could_come_first(subtests):
-    for name, wrong in (
-        ("in software", policy(f"{OWN}", f"{PEER}", 1)),
-        ("not full", policy(f"{OWN}", f"{PEER}", 1, offload(inbound=False, full=False))),
-        ("elsewhere", policy(f"{OWN}", f"{PEER}", 1, offload(8, inbound=False))),
-        ("lets it pass", policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[])),
-        ("use", policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(optional=True)])),
-        ("AH", policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(51)])),
-        (
-            "to another end",
-            policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(destination=THIRD)]),
-        ),
-        (
-            "from another end",
-            policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(source=THIRD)]),
-        ),
-        ("UDP in the clear", policy(f"{OWN}", f"{PEER}", 1, templates=[], protocol=17)),
-        ("all in the clear", policy("0.0.0.0/0", "0.0.0.0/0", 1, templates=[])),
-    ):
-        with subtests.test(name):
-            states, policies = protected()
-            assert "lets it pass, or leaves it to software" in judge(states, [wrong, *policies])
+@each(
+    "name, wrong",
+    ("in software", policy(f"{OWN}", f"{PEER}", 1)),
+    ("not full", policy(f"{OWN}", f"{PEER}", 1, offload(inbound=False, full=False))),
+    ("elsewhere", policy(f"{OWN}", f"{PEER}", 1, offload(8, inbound=False))),
+    ("lets it pass", policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[])),
+    ("use", policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(optional=True)])),
+    ("AH", policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(51)])),
+    (
+        "to another end",
+        policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(destination=THIRD)]),
+    ),
+    (
+        "from another end",
+        policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(source=THIRD)]),
+    ),
+    ("UDP in the clear", policy(f"{OWN}", f"{PEER}", 1, templates=[], protocol=17)),
+    ("all in the clear", policy("0.0.0.0/0", "0.0.0.0/0", 1, templates=[])),
+)
+def test_a_policy_that_could_come_first(name, wrong):
+    states, policies = protected()
+    assert "lets it pass, or leaves it to software" in judge(states, [wrong, *policies])
 
 
 @pytest.mark.parametrize("narrow", [21, 31], ids=["a mark", "an interface"])

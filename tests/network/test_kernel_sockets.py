@@ -14,18 +14,18 @@ from securetrain.network.kernel_sockets import (
     read_sockets,
     require_only,
 )
+from tests.tables import each
 from tests.vocabulary import free_port, refused
 
 
-def test_every_kind_of_address_is_found(subtests):
-    for address in ("127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "::"):
-        with subtests.test(address=address):
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            with socket.create_server((address, 0), family=family) as server:
-                port = server.getsockname()[1]
-                assert Listener(address, port) in own_listeners()
-                require_only(address, port)
-            assert Listener(address, port) not in own_listeners()
+@each("address", "127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "::")
+def test_every_kind_of_address_is_found(address):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as server:
+        port = server.getsockname()[1]
+        assert Listener(address, port) in own_listeners()
+        require_only(address, port)
+    assert Listener(address, port) not in own_listeners()
 
 
 def test_a_connection_is_no_listener():
@@ -54,15 +54,14 @@ def test_another_process_on_the_same_port_is_not_ours():
         other.communicate(b"")
 
 
-def test_listening_elsewhere_is_refused(subtests):
-    for address in ("0.0.0.0", "::", "127.0.0.2"):
-        with subtests.test(address=address):
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            with (
-                socket.create_server((address, 0), family=family) as server,
-                pytest.raises(NetworkError, match="ST-NETW-002"),
-            ):
-                require_only("127.0.0.1", server.getsockname()[1])
+@each("address", "0.0.0.0", "::", "127.0.0.2")
+def test_listening_elsewhere_is_refused(address):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with (
+        socket.create_server((address, 0), family=family) as server,
+        pytest.raises(NetworkError, match="ST-NETW-002"),
+    ):
+        require_only("127.0.0.1", server.getsockname()[1])
 
 
 def test_listening_on_a_second_address_as_well_is_refused():

@@ -23,6 +23,7 @@ from securetrain.network.nccl import (
 )
 from securetrain.network.wireguard import decode_key
 from tests.network.fake_nccl import OLD, REFUSES, TLS, WITHOUT, compile_nccl
+from tests.tables import each
 from tests.vocabulary import refused
 
 SECRET = bytes(range(1, 33))
@@ -176,13 +177,12 @@ def test_the_key_is_read_once():
         os.fstat(descriptor)
 
 
-def test_what_is_no_key_is_refused(subtests):
-    for data in (b"", b"x" * 44, KEY.encode() + b"=", b"\xff" * 44, b"A" * 43 + b"="):
-        with subtests.test(data=data):
-            with pytest.raises(NetworkError) as caught:
-                read_inherited_key({KEY_VARIABLE: str(inherited(data))})
-            assert caught.value.code == "ST-NETW-031"
-            assert KEY not in str(caught.value)
+@each("data", b"", b"x" * 44, KEY.encode() + b"=", b"\xff" * 44, b"A" * 43 + b"=")
+def test_what_is_no_key_is_refused(data):
+    with pytest.raises(NetworkError) as caught:
+        read_inherited_key({KEY_VARIABLE: str(inherited(data))})
+    assert caught.value.code == "ST-NETW-031"
+    assert KEY not in str(caught.value)
 
 
 def test_a_worker_that_was_handed_nothing_is_refused():

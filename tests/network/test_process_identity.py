@@ -9,6 +9,7 @@ from pathlib import Path
 
 from securetrain.network import process_identity
 from securetrain.network.process_identity import Machine, Owner, kill, running, start_time
+from tests.tables import each
 
 SLEEP = "import time; print('here', flush=True); time.sleep(300)"
 
@@ -39,19 +40,19 @@ def test_this_process_is_alive():
 OWNER = Owner(pid=7, started=100, boot="boot-1", pid_namespace="pid:[1]")
 
 
-def test_who_is_dead(subtests):
-    for boot, namespace, started, judged, alive in (
-        ("boot-1", "pid:[1]", 100, True, True),
-        ("boot-1", "pid:[1]", None, True, False),
-        ("boot-1", "pid:[1]", 101, True, False),  # the number belongs to another process
-        ("boot-2", "pid:[1]", 100, True, False),  # and so after a reboot
-        ("boot-2", "pid:[2]", None, True, False),
-        ("boot-1", "pid:[2]", None, False, False),  # somebody's container
-    ):
-        with subtests.test(boot=boot, namespace=namespace):
-            machine = Machine(boot=boot, pid_namespace=namespace, start_time={7: started}.get)
-            assert machine.can_judge(OWNER) is judged
-            assert machine.is_alive(OWNER) is alive
+@each(
+    "boot, namespace, started, judged, alive",
+    ("boot-1", "pid:[1]", 100, True, True),
+    ("boot-1", "pid:[1]", None, True, False),
+    ("boot-1", "pid:[1]", 101, True, False),  # the number belongs to another process
+    ("boot-2", "pid:[1]", 100, True, False),  # and so after a reboot
+    ("boot-2", "pid:[2]", None, True, False),
+    ("boot-1", "pid:[2]", None, False, False),  # somebody's container
+)
+def test_who_is_dead(boot, namespace, started, judged, alive):
+    machine = Machine(boot=boot, pid_namespace=namespace, start_time={7: started}.get)
+    assert machine.can_judge(OWNER) is judged
+    assert machine.is_alive(OWNER) is alive
 
 
 def test_an_owner_that_ends():

@@ -7,6 +7,7 @@ from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network.profile import VERBS, achieve, label, obstacle
 from securetrain.policy import load_policy
 from securetrain.policy.schema import Network
+from tests.tables import each
 from tests.vocabulary import refused
 
 P = NetworkProfile
@@ -18,29 +19,28 @@ def test_one_node_gets_loopback():
     assert achieve(Network(require=(P.OVERLAY, P.LOOPBACK)), 1) is P.LOOPBACK
 
 
-def test_refused_with_the_reason(subtests):
-    for network, nodes, require, says in (
-        (Network(require=(P.LOOPBACK,)), 2, (), "ends at one machine"),
-        (Network(require=(P.OVERLAY,)), 1, (), "WireGuard"),
-        (Network(require=(P.LOOPBACK, P.OVERLAY)), 2, (), "WireGuard"),
-        (Network(require=(P.LOOPBACK, P.OVERLAY)), 1, (P.OVERLAY,), "WireGuard"),
-        (Network(require=(P.LOOPBACK,)), 1, (P.OVERLAY,), "accepts only loopback"),
-    ):
-        with subtests.test(network=network, nodes=nodes):
-            error = refused(NetworkError, "ST-NETW-001", achieve, network, nodes, require=require)
-            assert says in error.what
-            assert error.fix
+@each(
+    "network, nodes, require, says",
+    (Network(require=(P.LOOPBACK,)), 2, (), "ends at one machine"),
+    (Network(require=(P.OVERLAY,)), 1, (), "WireGuard"),
+    (Network(require=(P.LOOPBACK, P.OVERLAY)), 2, (), "WireGuard"),
+    (Network(require=(P.LOOPBACK, P.OVERLAY)), 1, (P.OVERLAY,), "WireGuard"),
+    (Network(require=(P.LOOPBACK,)), 1, (P.OVERLAY,), "accepts only loopback"),
+)
+def test_refused_with_the_reason(network, nodes, require, says):
+    error = refused(NetworkError, "ST-NETW-001", achieve, network, nodes, require=require)
+    assert says in error.what
+    assert error.fix
 
 
 def test_hardened_never_falls_back_to_loopback():
     refused(NetworkError, "ST-NETW-001", achieve, load_policy("hardened").policy.network, 1)
 
 
-def test_every_profile_is_judged_and_labelled(subtests):
-    for profile in list(P):
-        with subtests.test(profile=profile):
-            assert (obstacle(profile, 1) == "") is (profile is P.LOOPBACK)
-            assert ("DEGRADED" in label(profile)) is profile.degraded
+@each("profile", *list(P))
+def test_every_profile_is_judged_and_labelled(profile):
+    assert (obstacle(profile, 1) == "") is (profile is P.LOOPBACK)
+    assert ("DEGRADED" in label(profile)) is profile.degraded
 
 
 @pytest.mark.parametrize("profile", [P.OVERLAY, P.OVERLAY_ROOTLESS])
@@ -75,16 +75,16 @@ def test_what_nccl_lacks_is_not_mended_by_loopback(profile):
     assert achieve(Network(require=(profile,)), 2, probe=lambda _: "") is profile
 
 
-def test_what_would_help_depends_on_what_was_wanted(subtests):
-    for profile, nodes, fix in (
-        (P.OVERLAY, 2, "install what is missing"),
-        (P.LOOPBACK, 2, "run on one node (--nnodes 1) under a policy"),
-        (P.OVERLAY, 1, "use a policy that accepts loopback"),
-    ):
-        with subtests.test(profile=profile, nodes=nodes):
-            with pytest.raises(NetworkError) as caught:
-                achieve(Network(require=(profile,)), nodes)
-            assert caught.value.fix.startswith(fix)
+@each(
+    "profile, nodes, fix",
+    (P.OVERLAY, 2, "install what is missing"),
+    (P.LOOPBACK, 2, "run on one node (--nnodes 1) under a policy"),
+    (P.OVERLAY, 1, "use a policy that accepts loopback"),
+)
+def test_what_would_help_depends_on_what_was_wanted(profile, nodes, fix):
+    with pytest.raises(NetworkError) as caught:
+        achieve(Network(require=(profile,)), nodes)
+    assert caught.value.fix.startswith(fix)
 
 
 def test_a_store_over_tls_is_for_several_nodes_and_whoever_carries_it():

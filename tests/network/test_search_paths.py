@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 from securetrain.network.search_paths import cache_problem, path_problem
+from tests.tables import each
 
 
 def test_a_private_directory_is_safe(tmp_path):
@@ -10,10 +11,9 @@ def test_a_private_directory_is_safe(tmp_path):
     assert path_problem(str(tmp_path / "missing")) == ""
 
 
-def test_relative_entries_are_unsafe(subtests):
-    for entry in ("", ".", "lib"):
-        with subtests.test(entry=entry):
-            assert path_problem(entry)
+@each("entry", "", ".", "lib")
+def test_relative_entries_are_unsafe(entry):
+    assert path_problem(entry)
 
 
 def test_writable_by_everybody(tmp_path):

@@ -14,6 +14,7 @@ from securetrain.core.errors import NetworkError
 from securetrain.network import uapi
 from securetrain.network.wireguard import DeviceState, Endpoint, Peer, PeerState, WireGuardKey
 from tests import vocabulary
+from tests.tables import each
 
 # Fixed, since ids of tests hold it.
 KEY = WireGuardKey(X25519PrivateKey.from_private_bytes(bytes(range(32))))
@@ -99,44 +100,44 @@ def test_a_new_device_says_almost_nothing():
     assert uapi.parse_state(b"listen_port=1\nerrno=0\n\n").port == 1
 
 
-def test_a_malformed_state_is_refused(subtests):
-    for old, new, says in (
-        ("errno=0\n", "", "no errno"),
-        ("errno=0\n\n", "errno=0\n", "without an end"),
-        ("errno=0", "errno", "no errno"),
-        ("listen_port=51820", "listen_port", "no value"),
-        ("listen_port=51820", "listen_port=65536", "below 65536"),
-        ("listen_port=51820", "listen_port=-1", "not a number"),
-        ("listen_port=51820", "listen_port=\u0661", "not ASCII"),
-        ("listen_port=51820", "listen_port=", "not a number"),
-        ("listen_port=51820", "listen_port=1_0", "not a number"),
-        ("listen_port=51820", "listen_port=" + "0" * 21, "not a number"),
-        ("listen_port=51820", "listen_port=1\nlisten_port=1", "stands twice"),
-        ("fwmark=1", "fwmark=0x1", "not a number"),
-        ("fwmark=1", f"fwmark={1 << 32}", "fwmark is"),
-        ("fwmark=1", "new_line=1", "unknown"),
-        ("fwmark=1", "allowed_ip=100.64.0.9/32", "unknown or out of place"),
-        ("fwmark=1", "endpoint=192.0.2.2:1", "out of place"),
-        ("protocol_version=1", "private_key=" + HEX["key"], "out of place"),
-        ("protocol_version=1", "protocol_version=x", "not a number"),
-        ("tx_bytes=92", "tx_bytes=92\ntx_bytes=93", "stands twice"),
-        ("tx_bytes=92", f"tx_bytes={1 << 64}", "tx_bytes is"),
-        ("rx_bytes=228", "rx_bytes=", "not a number"),
-        ("last_handshake_time_sec=1700000000", "last_handshake_time_sec=x", "not a number"),
-        ("endpoint=192.0.2.2:51820", "endpoint=node-1:51820", "endpoint"),
-        ("allowed_ip=100.64.0.2/32", "allowed_ip=100.64.0.2/20", "allowed_ip"),
-        ("allowed_ip=100.64.0.2/32", "allowed_ip=all", "allowed_ip"),
-        (f"public_key={HEX['b']}", f"public_key={HEX['a']}", "a peer stands twice"),
-        (f"public_key={HEX['a']}", f"public_key={HEX['a'][:-2]}", "not 32 bytes"),
-        (f"public_key={HEX['a']}", f"public_key={HEX['a']}00", "not 32 bytes"),
-        (f"public_key={HEX['a']}", "public_key=" + "zz" * 32, "not 32 bytes"),
-        (f"public_key={HEX['a']}", "public_key=" + "01 " * 21 + "0", "not 32 bytes"),
-        (f"private_key={HEX['key']}", f"private_key={HEX['key'].upper()}A", "not 32 bytes"),
-    ):
-        with subtests.test(old=old, new=new):
-            assert old in ANSWER
-            error = refused("ST-NETW-015", answer(ANSWER.replace(old, new, 1)))
-            assert says in error.what
+@each(
+    "old, new, says",
+    ("errno=0\n", "", "no errno"),
+    ("errno=0\n\n", "errno=0\n", "without an end"),
+    ("errno=0", "errno", "no errno"),
+    ("listen_port=51820", "listen_port", "no value"),
+    ("listen_port=51820", "listen_port=65536", "below 65536"),
+    ("listen_port=51820", "listen_port=-1", "not a number"),
+    ("listen_port=51820", "listen_port=\u0661", "not ASCII"),
+    ("listen_port=51820", "listen_port=", "not a number"),
+    ("listen_port=51820", "listen_port=1_0", "not a number"),
+    ("listen_port=51820", "listen_port=" + "0" * 21, "not a number"),
+    ("listen_port=51820", "listen_port=1\nlisten_port=1", "stands twice"),
+    ("fwmark=1", "fwmark=0x1", "not a number"),
+    ("fwmark=1", f"fwmark={1 << 32}", "fwmark is"),
+    ("fwmark=1", "new_line=1", "unknown"),
+    ("fwmark=1", "allowed_ip=100.64.0.9/32", "unknown or out of place"),
+    ("fwmark=1", "endpoint=192.0.2.2:1", "out of place"),
+    ("protocol_version=1", "private_key=" + HEX["key"], "out of place"),
+    ("protocol_version=1", "protocol_version=x", "not a number"),
+    ("tx_bytes=92", "tx_bytes=92\ntx_bytes=93", "stands twice"),
+    ("tx_bytes=92", f"tx_bytes={1 << 64}", "tx_bytes is"),
+    ("rx_bytes=228", "rx_bytes=", "not a number"),
+    ("last_handshake_time_sec=1700000000", "last_handshake_time_sec=x", "not a number"),
+    ("endpoint=192.0.2.2:51820", "endpoint=node-1:51820", "endpoint"),
+    ("allowed_ip=100.64.0.2/32", "allowed_ip=100.64.0.2/20", "allowed_ip"),
+    ("allowed_ip=100.64.0.2/32", "allowed_ip=all", "allowed_ip"),
+    (f"public_key={HEX['b']}", f"public_key={HEX['a']}", "a peer stands twice"),
+    (f"public_key={HEX['a']}", f"public_key={HEX['a'][:-2]}", "not 32 bytes"),
+    (f"public_key={HEX['a']}", f"public_key={HEX['a']}00", "not 32 bytes"),
+    (f"public_key={HEX['a']}", "public_key=" + "zz" * 32, "not 32 bytes"),
+    (f"public_key={HEX['a']}", "public_key=" + "01 " * 21 + "0", "not 32 bytes"),
+    (f"private_key={HEX['key']}", f"private_key={HEX['key'].upper()}A", "not 32 bytes"),
+)
+def test_a_malformed_state_is_refused(old, new, says):
+    assert old in ANSWER
+    error = refused("ST-NETW-015", answer(ANSWER.replace(old, new, 1)))
+    assert says in error.what
 
 
 def test_what_is_no_answer_is_refused():

@@ -21,6 +21,7 @@ from securetrain.network.wireguard import (
     require_state,
 )
 from tests import vocabulary
+from tests.tables import each
 
 KEY = WireGuardKey.generate()
 A, B, SECRET = bytes([1] * 32), bytes([2] * 32), bytes([3] * 32)
@@ -102,11 +103,10 @@ def test_what_is_no_key(text):
     assert error.where == "public key of node-1"
 
 
-def test_required_keys(subtests):
-    for key in (b"", bytes(32), A[:31], A + b"x"):
-        with subtests.test(key=key):
-            refused("ST-NETW-017", require_key, key)
-            assert require_key(A) == A
+@each("key", b"", bytes(32), A[:31], A + b"x")
+def test_required_keys(key):
+    refused("ST-NETW-017", require_key, key)
+    assert require_key(A) == A
 
 
 def test_both_ends_derive_one_key():
@@ -128,22 +128,21 @@ def test_every_pair_and_epoch_has_its_own():
     assert all(len(key) == 32 for key in keys)
 
 
-def test_no_pre_shared_key_from_what_is_none(subtests):
-    for arguments, where in (
-        ((b"short", A, B), "epoch secret"),
-        ((bytes(32), A, B), "epoch secret"),
-        ((SECRET, A[:31], B), "public key"),
-        ((SECRET, A, bytes(32)), "public key"),
-        ((SECRET, A, A), "public key"),
-    ):
-        with subtests.test(arguments=arguments, where=where):
-            assert refused("ST-NETW-017", pairwise_psk, *arguments).where == where
+@each(
+    "arguments, where",
+    ((b"short", A, B), "epoch secret"),
+    ((bytes(32), A, B), "epoch secret"),
+    ((SECRET, A[:31], B), "public key"),
+    ((SECRET, A, bytes(32)), "public key"),
+    ((SECRET, A, A), "public key"),
+)
+def test_no_pre_shared_key_from_what_is_none(arguments, where):
+    assert refused("ST-NETW-017", pairwise_psk, *arguments).where == where
 
 
-def test_endpoints(subtests):
-    for text in ("192.0.2.1:51820", "[2001:db8::1]:1", "10.0.0.1:65535"):
-        with subtests.test(text=text):
-            assert str(Endpoint.parse(text)) == text
+@each("text", "192.0.2.1:51820", "[2001:db8::1]:1", "10.0.0.1:65535")
+def test_endpoints(text):
+    assert str(Endpoint.parse(text)) == text
 
 
 def test_what_is_no_endpoint():
@@ -203,27 +202,25 @@ def test_a_device_that_holds_what_it_was_told():
     require_state(replace(STATE, peers=()), KEY, [])
 
 
-def test_a_device_that_holds_something_else(subtests):
-    for state, says in (
-        (replace(STATE, private_key=WireGuardKey.generate().secret()), "another private key"),
-        (DeviceState(peers=(HELD,)), "another private key"),
-        (replace(STATE, peers=()), "0 peers"),
-        (replace(STATE, peers=(HELD, replace(HELD, public_key=B))), "2 peers"),
-        (replace(STATE, peers=(HELD, HELD)), "2 peers"),
-        (replace(STATE, peers=(replace(HELD, public_key=B),)), "1 peers"),
-        (replace(STATE, peers=(replace(HELD, preshared_key=B),)), "pre-shared"),
-        (replace(STATE, peers=(replace(HELD, preshared_key=bytes(32)),)), "pre-shared"),
-        (replace(STATE, peers=(replace(HELD, allowed=()),)), "no address"),
-        (
-            replace(STATE, peers=(replace(HELD, allowed=(IPv4Network("100.64.0.0/20"),)),)),
-            "may use 100.64.0.0/20, not only 100.64.0.2",
-        ),
-        (
-            replace(
-                STATE, peers=(replace(HELD, allowed=(*HELD.allowed, IPv4Network("0.0.0.0/0"))),)
-            ),
-            "0.0.0.0/0",
-        ),
-    ):
-        with subtests.test(state=state, says=says):
-            assert says in refused("ST-NETW-016", require_state, state, KEY, [PEER]).what
+@each(
+    "state, says",
+    (replace(STATE, private_key=WireGuardKey.generate().secret()), "another private key"),
+    (DeviceState(peers=(HELD,)), "another private key"),
+    (replace(STATE, peers=()), "0 peers"),
+    (replace(STATE, peers=(HELD, replace(HELD, public_key=B))), "2 peers"),
+    (replace(STATE, peers=(HELD, HELD)), "2 peers"),
+    (replace(STATE, peers=(replace(HELD, public_key=B),)), "1 peers"),
+    (replace(STATE, peers=(replace(HELD, preshared_key=B),)), "pre-shared"),
+    (replace(STATE, peers=(replace(HELD, preshared_key=bytes(32)),)), "pre-shared"),
+    (replace(STATE, peers=(replace(HELD, allowed=()),)), "no address"),
+    (
+        replace(STATE, peers=(replace(HELD, allowed=(IPv4Network("100.64.0.0/20"),)),)),
+        "may use 100.64.0.0/20, not only 100.64.0.2",
+    ),
+    (
+        replace(STATE, peers=(replace(HELD, allowed=(*HELD.allowed, IPv4Network("0.0.0.0/0"))),)),
+        "0.0.0.0/0",
+    ),
+)
+def test_a_device_that_holds_something_else(state, says):
+    assert says in refused("ST-NETW-016", require_state, state, KEY, [PEER]).what

@@ -10,6 +10,7 @@ import pytest
 from securetrain.core.vocabulary import Boundary
 from securetrain.policy.explanation import documented_fields
 from securetrain.policy.schema import SECTIONS
+from tests.tables import each
 
 ENFORCERS = {"run", "audit", "verify"}
 FIELDS = documented_fields()
@@ -19,12 +20,11 @@ def test_there_is_a_section_for_each_boundary_and_one_for_the_audit_itself():
     assert sorted(name.replace("_", "-") for name in SECTIONS) == sorted([*Boundary, "audit"])
 
 
-def test_every_field_says_what_it_means_and_who_enforces_it(subtests):
-    for field in FIELDS:
-        with subtests.test(".".join(field.path)):
-            assert len(field.description) >= 10
-            assert field.enforced_by
-            assert set(field.enforced_by) <= ENFORCERS
+@each("field", {".".join(field.path): field for field in FIELDS})
+def test_every_field_says_what_it_means_and_who_enforces_it(field):
+    assert len(field.description) >= 10
+    assert field.enforced_by
+    assert set(field.enforced_by) <= ENFORCERS
 
 
 def test_nested_fields_are_documented_too():

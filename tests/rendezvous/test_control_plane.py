@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import securetrain
+from tests.tables import each
 
 _PACKAGE = Path(securetrain.__file__).parent
 _ROOMS = (
@@ -46,16 +47,14 @@ def offences(source: str) -> list[str]:
     return found
 
 
-def test_no_pickle_no_eval_no_shell(subtests):
-    for path in _SOURCES:
-        with subtests.test(path=path):
-            assert offences(path.read_text()) == []
+@each("path", *_SOURCES)
+def test_no_pickle_no_eval_no_shell(path):
+    assert offences(path.read_text()) == []
 
 
-def test_the_check_itself_notices(subtests):
-    for bad in ("import pickle", "from pickle import loads", "eval('1')", "run('x', shell=True)"):
-        with subtests.test(bad=bad):
-            assert offences(bad)
+@each("bad", "import pickle", "from pickle import loads", "eval('1')", "run('x', shell=True)")
+def test_the_check_itself_notices(bad):
+    assert offences(bad)
 
 
 def imported_by(statement: str) -> set[str]:

@@ -15,6 +15,7 @@ from securetrain.policy.schema import GuardMode
 from securetrain.train.composition import check_guard, check_world
 from securetrain.train.config import JobConfig, parse_job
 from tests.parallel.matrix import MANY, MATRIX
+from tests.tables import each
 
 BASE: dict[str, Any] = {
     "apiVersion": "securetrain.dev/job/v1",
@@ -248,13 +249,12 @@ def test_the_choice_that_is_offered_works(changes, world, field, reason, fix):
     check_world(job(changed), world, "job.yaml")
 
 
-def test_every_row_of_the_parity_matrix_is_allowed(subtests):
-    for case in [*MATRIX, *MANY]:
-        with subtests.test(case.name):
-            model, parallel = yaml.safe_load(case.model), yaml.safe_load(case.parallel)
-            changes = {"model": model, "parallel": parallel}
-            degrees = check_world(job(changes), case.ranks, "job.yaml")
-            assert degrees.world == case.ranks
+@each("case", {case.name: case for case in (*MATRIX, *MANY)})
+def test_every_row_of_the_parity_matrix_is_allowed(case):
+    model, parallel = yaml.safe_load(case.model), yaml.safe_load(case.parallel)
+    changes = {"model": model, "parallel": parallel}
+    degrees = check_world(job(changes), case.ranks, "job.yaml")
+    assert degrees.world == case.ranks
 
 
 def test_the_matrix_has_every_schedule_and_twenty_compositions():

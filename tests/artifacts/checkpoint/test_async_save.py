@@ -15,6 +15,7 @@ from securetrain.artifacts.checkpoint.writing import RankWriter
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from tests.artifacts.checkpoint.worlds import SMALL, context_of
+from tests.tables import each
 from tests.vocabulary import refused
 
 MODES = list(SaveMode)
@@ -126,17 +127,16 @@ def test_a_helper_writes_to_local_directories_only(keys, now):
         )
 
 
-def test_the_helper_answers_nonsense_with_an_error(subtests):
-    for data in (b"", b"{}", b"x" * (LIMIT + 1), b'{"fd":-1}'):
-        with subtests.test(data=data):
-            done = subprocess.run(
-                [sys.executable, "-P", "-m", "securetrain.artifacts.checkpoint.helper"],
-                input=data,
-                stdout=subprocess.PIPE,
-                check=True,
-                timeout=60,
-            )
-            assert canonical.decode(done.stdout, Answer).error
+@each("data", b"", b"{}", b"x" * (LIMIT + 1), b'{"fd":-1}')
+def test_the_helper_answers_nonsense_with_an_error(data):
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "securetrain.artifacts.checkpoint.helper"],
+        input=data,
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=60,
+    )
+    assert canonical.decode(done.stdout, Answer).error
 
 
 def test_the_helper_does_not_import_torch():

@@ -41,6 +41,7 @@ from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import load_policy
 from tests import vocabulary
 from tests.artifacts.checkpoint.worlds import SMALL, assert_same
+from tests.tables import each
 
 
 @pytest.fixture
@@ -178,17 +179,14 @@ def test_what_would_be_converted_is_verified_first(saved, load_it, byte):
     assert not target["a"].any()
 
 
-def test_leaves_are_a_hundredth_of_a_tensors_part(subtests):
-    for elements, leaf in ((1000, 64), (4_000_000, 128), (12_000_000, 256), (60_000_000, 1024)):
-        with subtests.test(elements=elements, leaf=leaf):
-            part = ChunkStorageMetadata(torch.Size([0]), torch.Size([elements]))
-            kept = TensorWriteData(
-                part, TensorProperties(dtype=torch.float32), torch.Size([elements])
-            )
-            item = WriteItem(MetadataIndex("w"), WriteItemType.TENSOR, tensor_data=kept)
-            value = WriteItem(MetadataIndex("v"), WriteItemType.BYTE_IO)
-            assert leaf_size([SavePlan([item, value]), SavePlan([item])]) == leaf << 10
-            assert leaf_size([SavePlan([value])]) == 64 << 10
+@each("elements, leaf", (1000, 64), (4_000_000, 128), (12_000_000, 256), (60_000_000, 1024))
+def test_leaves_are_a_hundredth_of_a_tensors_part(elements, leaf):
+    part = ChunkStorageMetadata(torch.Size([0]), torch.Size([elements]))
+    kept = TensorWriteData(part, TensorProperties(dtype=torch.float32), torch.Size([elements]))
+    item = WriteItem(MetadataIndex("w"), WriteItemType.TENSOR, tensor_data=kept)
+    value = WriteItem(MetadataIndex("v"), WriteItemType.BYTE_IO)
+    assert leaf_size([SavePlan([item, value]), SavePlan([item])]) == leaf << 10
+    assert leaf_size([SavePlan([value])]) == 64 << 10
 
 
 def test_the_trees_leaves_are_signed(saved, trust):

@@ -9,24 +9,25 @@ from securetrain.artifacts.lineage.folder import REMOVING, SET_ASIDE, checkpoint
 from securetrain.artifacts.lineage.machine import State
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.core.errors import SecureTrainError, UsageError
+from tests.tables import each
 from tests.vocabulary import refused
 
 
-def test_a_name_tells_the_state(subtests):
-    for name, state, step in (
-        ("step-00000012", State.SAVED, 12),
-        ("step-123456789", State.SAVED, 123456789),
-        ("step-12", State.SAVED, None),
-        ("mine", State.SAVED, None),
-        ("xstep-00000012", State.SAVED, None),
-        ("step-00000012.tmp-ab12", State.STAGED, None),
-        (f"step-00000012{SET_ASIDE}abab", State.SET_ASIDE, None),
-        (f"step-00000012{REMOVING}", State.REMOVING, None),
-        (f"step-00000012{SET_ASIDE}abab{REMOVING}", State.REMOVING, None),
-    ):
-        with subtests.test(name=name, state=state):
-            assert disk.state_in_name(name) is state
-            assert disk.step_in_name(name) == step
+@each(
+    "name, state, step",
+    ("step-00000012", State.SAVED, 12),
+    ("step-123456789", State.SAVED, 123456789),
+    ("step-12", State.SAVED, None),
+    ("mine", State.SAVED, None),
+    ("xstep-00000012", State.SAVED, None),
+    ("step-00000012.tmp-ab12", State.STAGED, None),
+    (f"step-00000012{SET_ASIDE}abab", State.SET_ASIDE, None),
+    (f"step-00000012{REMOVING}", State.REMOVING, None),
+    (f"step-00000012{SET_ASIDE}abab{REMOVING}", State.REMOVING, None),
+)
+def test_a_name_tells_the_state(name, state, step):
+    assert disk.state_in_name(name) is state
+    assert disk.step_in_name(name) == step
 
 
 def test_the_highest_step_is_that_of_a_finished_directory(tmp_path):

@@ -43,6 +43,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.policy.load import load_policy
 from securetrain.rendezvous.wire.protocol import FLOOR_LIMIT
+from tests.tables import each
 from tests.vocabulary import refused
 
 
@@ -408,10 +409,9 @@ def test_a_head_beside_it_is_asked_unless_the_caller_goes_by_its_own_ledger(code
     assert codes("c1", Freshness(head=False), policy=policy) == ["ST-CKPT-151"]
 
 
-def test_an_operator_is_not_shown_what_is_no_waiver(subtests):
-    for data in (b"", b"please", b"{}"):
-        with subtests.test(data=data):
-            assert "malformed" in str(refused(IntegrityError, "ST-CKPT-123", read_unverified, data))
+@each("data", b"", b"please", b"{}")
+def test_an_operator_is_not_shown_what_is_no_waiver(data):
+    assert "malformed" in str(refused(IntegrityError, "ST-CKPT-123", read_unverified, data))
 
 
 def test_waivers_in_a_folder(tmp_path):

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from securetrain.artifacts.lineage.history import read_history
 from securetrain.artifacts.lineage.machine import NO_EPOCH, History, Rollback
 from securetrain.ledger import Body, Entry, Event, Recorded, events
+from tests.tables import each
 from tests.vocabulary import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -106,22 +107,20 @@ def test_evictions_that_were_dealt_with():
     assert found.distrusted == {("node-b", "then")}
 
 
-def test_lines_that_say_less_than_they_should_are_no_events(subtests):
-    for kind in (
-        events.CheckpointSigned,
-        events.CheckpointSeen,
-        events.CheckpointRecovered,
-        events.CheckpointQuarantined,
-        events.EpochStarted,
-        events.RestartPoint,
-        events.NodeDistrusted,
-    ):
-        with subtests.test(kind=kind):
-            code = "ST-CKPT-160" if issubclass(kind, events.Refused) else ""
-            empty = Event(
-                boundary=kind.BOUNDARY, decision=kind.DECISION, event=kind.NAME, code=code
-            )
-            refused(ValueError, "missing required field", events.decode_event, empty)
+@each(
+    "kind",
+    events.CheckpointSigned,
+    events.CheckpointSeen,
+    events.CheckpointRecovered,
+    events.CheckpointQuarantined,
+    events.EpochStarted,
+    events.RestartPoint,
+    events.NodeDistrusted,
+)
+def test_lines_that_say_less_than_they_should_are_no_events(kind):
+    code = "ST-CKPT-160" if issubclass(kind, events.Refused) else ""
+    empty = Event(boundary=kind.BOUNDARY, decision=kind.DECISION, event=kind.NAME, code=code)
+    refused(ValueError, "missing required field", events.decode_event, empty)
 
 
 def test_what_the_run_went_back_to_last():

@@ -42,6 +42,7 @@ from securetrain.artifacts.tree.layout import INDEX, Kind
 from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core.hashtree import TreeParams
+from tests.tables import each
 
 START = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 RUN = "run-1"
@@ -124,10 +125,9 @@ EVERY = {
 }
 
 
-def test_every_event_of_every_state(subtests):
-    for state in State:
-        with subtests.test(state=state):
-            assert [step(state, event) for event in Event] == EVERY[state]
+@each("state", *State)
+def test_every_event_of_every_state(state):
+    assert [step(state, event) for event in Event] == EVERY[state]
 
 
 def test_the_table_has_a_row_for_every_state():
@@ -141,84 +141,84 @@ def test_what_was_set_aside_or_goes_is_used_only_when_it_is_made_again():
             assert step(state, event) not in USABLE
 
 
-def test_the_state_of_a_checkpoint_by_what_is_known(subtests):
-    for known, state in (
-        (Known(), State.SAVED),
-        (Known(head=head(1)), State.SAVED),
-        (Known(head=head(2)), State.HEADED),
-        (Known(head=head(3)), State.SUPERSEDED),
-        (Known(floor=floor(3)), State.SUPERSEDED),
-        (Known(heard={"rank 1's node": floor(3)}), State.SUPERSEDED),
-        (Known(history=history(1)), State.SAVED),
-        (Known(history=history(1, 2)), State.ENTERED),
-        (Known(head=head(2), history=history(1, 2)), State.ENTERED),
-        (Known(history=history(2, 3)), State.SUPERSEDED),
-        (Known(history=history(1, set_aside=TWO)), State.SET_ASIDE),
-        (Known(head=head(2), set_aside=TWO), State.SET_ASIDE),
-        (Known(head=head(3), set_aside=TWO), State.SET_ASIDE),
-        (Known(set_aside=TWO, excused=TWO), State.SAVED),
-    ):
-        with subtests.test(known=known, state=state):
-            assert state_of(claim(2), replace(known, now=at(20))) is state
+@each(
+    "known, state",
+    (Known(), State.SAVED),
+    (Known(head=head(1)), State.SAVED),
+    (Known(head=head(2)), State.HEADED),
+    (Known(head=head(3)), State.SUPERSEDED),
+    (Known(floor=floor(3)), State.SUPERSEDED),
+    (Known(heard={"rank 1's node": floor(3)}), State.SUPERSEDED),
+    (Known(history=history(1)), State.SAVED),
+    (Known(history=history(1, 2)), State.ENTERED),
+    (Known(head=head(2), history=history(1, 2)), State.ENTERED),
+    (Known(history=history(2, 3)), State.SUPERSEDED),
+    (Known(history=history(1, set_aside=TWO)), State.SET_ASIDE),
+    (Known(head=head(2), set_aside=TWO), State.SET_ASIDE),
+    (Known(head=head(3), set_aside=TWO), State.SET_ASIDE),
+    (Known(set_aside=TWO, excused=TWO), State.SAVED),
+)
+def test_the_state_of_a_checkpoint_by_what_is_known(known, state):
+    assert state_of(claim(2), replace(known, now=at(20))) is state
 
 
 # The belief.
 
 
-def test_each_rule(subtests):
-    for one, known, found in (
-        (claim(2), Known(), []),
-        (claim(2), Known(head_required=True), ["ST-CKPT-152"]),
-        (claim(2), Known(head=head(2), head_required=True), []),
-        (claim(2), Known(head=head(2), now=at(999)), []),
-        (claim(2), Known(head=head(2), now=at(1000)), ["ST-CKPT-152"]),
-        (claim(2), Known(head=head(2, created=at(620)), now=at(20)), []),
-        (claim(2), Known(head=head(2, created=at(621)), now=at(20)), ["ST-CKPT-152"]),
-        (claim(2), Known(head=head(2, run_id="run-2")), ["ST-CKPT-170"]),
-        (claim(2), Known(head=head(3)), ["ST-CKPT-151"]),
-        (claim(2), Known(head=head(2, digest=digest(9))), ["ST-CKPT-171"]),
-        (claim(3), Known(head=head(2)), []),
-        (claim(3, previous=()), Known(head=head(2)), ["ST-CKPT-170"]),
-        (claim(3, previous=(digest(2), digest(1))), Known(head=head(2)), ["ST-CKPT-170"]),
-        (claim(2), Known(floor=floor(2)), []),
-        (claim(2), Known(floor=floor(1)), []),
-        (claim(2), Known(floor=floor(3)), ["ST-CKPT-151"]),
-        (claim(2), Known(floor=floor(2, digest=digest(9))), ["ST-CKPT-171"]),
-        (claim(2, digest=digest(3)), Known(floor=floor(3)), []),
-        (claim(2), Known(floor=floor(3), head=head(2)), ["ST-CKPT-151", "ST-CKPT-151"]),
-        (claim(2), Known(heard={"rank 1's node": floor(3)}), ["ST-CKPT-151"]),
-        (claim(2), Known(set_aside=TWO), ["ST-CKPT-160"]),
-        (claim(2), Known(set_aside=ONE), []),
-        (claim(2), Known(history=History()), ["ST-CKPT-170"]),
-        (claim(2, previous=()), Known(history=History()), []),
-        (claim(2), Known(history=history(1)), []),
-        (claim(2), Known(history=history(1, 2)), []),
-        (claim(2), Known(history=history(1, 3)), ["ST-CKPT-150"]),
-        (claim(3), Known(history=history(2, 1)), ["ST-CKPT-170"]),
-        (claim(2, digest=digest(9)), Known(history=history(2)), ["ST-CKPT-170"]),
-        (claim(2), Known(history=history(1, set_aside=TWO)), ["ST-CKPT-160"]),
-        (claim(2), Known(history=history(3, set_aside=TWO)), ["ST-CKPT-160", "ST-CKPT-150"]),
-    ):
-        with subtests.test(one=one, known=known):
-            assert codes(one, known) == found
+@each(
+    "one, known, found",
+    (claim(2), Known(), []),
+    (claim(2), Known(head_required=True), ["ST-CKPT-152"]),
+    (claim(2), Known(head=head(2), head_required=True), []),
+    (claim(2), Known(head=head(2), now=at(999)), []),
+    (claim(2), Known(head=head(2), now=at(1000)), ["ST-CKPT-152"]),
+    (claim(2), Known(head=head(2, created=at(620)), now=at(20)), []),
+    (claim(2), Known(head=head(2, created=at(621)), now=at(20)), ["ST-CKPT-152"]),
+    (claim(2), Known(head=head(2, run_id="run-2")), ["ST-CKPT-170"]),
+    (claim(2), Known(head=head(3)), ["ST-CKPT-151"]),
+    (claim(2), Known(head=head(2, digest=digest(9))), ["ST-CKPT-171"]),
+    (claim(3), Known(head=head(2)), []),
+    (claim(3, previous=()), Known(head=head(2)), ["ST-CKPT-170"]),
+    (claim(3, previous=(digest(2), digest(1))), Known(head=head(2)), ["ST-CKPT-170"]),
+    (claim(2), Known(floor=floor(2)), []),
+    (claim(2), Known(floor=floor(1)), []),
+    (claim(2), Known(floor=floor(3)), ["ST-CKPT-151"]),
+    (claim(2), Known(floor=floor(2, digest=digest(9))), ["ST-CKPT-171"]),
+    (claim(2, digest=digest(3)), Known(floor=floor(3)), []),
+    (claim(2), Known(floor=floor(3), head=head(2)), ["ST-CKPT-151", "ST-CKPT-151"]),
+    (claim(2), Known(heard={"rank 1's node": floor(3)}), ["ST-CKPT-151"]),
+    (claim(2), Known(set_aside=TWO), ["ST-CKPT-160"]),
+    (claim(2), Known(set_aside=ONE), []),
+    (claim(2), Known(history=History()), ["ST-CKPT-170"]),
+    (claim(2, previous=()), Known(history=History()), []),
+    (claim(2), Known(history=history(1)), []),
+    (claim(2), Known(history=history(1, 2)), []),
+    (claim(2), Known(history=history(1, 3)), ["ST-CKPT-150"]),
+    (claim(3), Known(history=history(2, 1)), ["ST-CKPT-170"]),
+    (claim(2, digest=digest(9)), Known(history=history(2)), ["ST-CKPT-170"]),
+    (claim(2), Known(history=history(1, set_aside=TWO)), ["ST-CKPT-160"]),
+    (claim(2), Known(history=history(3, set_aside=TWO)), ["ST-CKPT-160", "ST-CKPT-150"]),
+)
+def test_each_rule(one, known, found):
+    assert codes(one, known) == found
 
 
-def test_an_excuse_is_for_one_checkpoint_and_for_three_codes(subtests):
-    for known, left in (
-        (Known(head=head(3)), []),
-        (Known(floor=floor(3)), []),
-        (Known(floor=floor(2, digest=digest(9))), []),
-        (Known(set_aside=TWO), []),
-        (Known(records={digest(2): Problem(code="ST-CKPT-160", what="aside")}), []),
-        (Known(head=head(2), now=at(1000)), ["ST-CKPT-152"]),
-        (Known(head=head(1, digest=digest(9))), ["ST-CKPT-170"]),
-        (Known(history=history(3)), ["ST-CKPT-150"]),
-        (Known(history=history(3, set_aside=TWO)), ["ST-CKPT-150"]),
-    ):
-        with subtests.test(known=known, left=left):
-            assert codes(claim(2), replace(known, excused=TWO)) == left
-            for others in (frozenset(), ONE):
-                assert codes(claim(2), replace(known, excused=others))
+@each(
+    "known, left",
+    (Known(head=head(3)), []),
+    (Known(floor=floor(3)), []),
+    (Known(floor=floor(2, digest=digest(9))), []),
+    (Known(set_aside=TWO), []),
+    (Known(records={digest(2): Problem(code="ST-CKPT-160", what="aside")}), []),
+    (Known(head=head(2), now=at(1000)), ["ST-CKPT-152"]),
+    (Known(head=head(1, digest=digest(9))), ["ST-CKPT-170"]),
+    (Known(history=history(3)), ["ST-CKPT-150"]),
+    (Known(history=history(3, set_aside=TWO)), ["ST-CKPT-150"]),
+)
+def test_an_excuse_is_for_one_checkpoint_and_for_three_codes(known, left):
+    assert codes(claim(2), replace(known, excused=TWO)) == left
+    for others in (frozenset(), ONE):
+        assert codes(claim(2), replace(known, excused=others))
 
 
 def test_only_the_one_before_it_counts_as_such():
@@ -330,13 +330,12 @@ def gone(**changes):
     return Eviction(**{"epoch": 3, "led": False, "until": at(50), **changes})
 
 
-def test_before_is_before(subtests):
+@each("time, doubted", (at(49.999), False), (at(50), True), (at(50.001), True))
+def test_before_is_before(time, doubted):
     """What was made at the very moment of the last good evidence was not made before it."""
-    for time, doubted in ((at(49.999), False), (at(50), True), (at(50.001), True)):
-        with subtests.test(time=time, doubted=doubted):
-            assert in_doubt(gone(), claim(), made(time=time), 4) is doubted
-            assert in_doubt(gone(), None, made(time=time), 4) is doubted
-            assert in_doubt(gone(), claim(created=time), None, 4) is doubted
+    assert in_doubt(gone(), claim(), made(time=time), 4) is doubted
+    assert in_doubt(gone(), None, made(time=time), 4) is doubted
+    assert in_doubt(gone(), claim(created=time), None, 4) is doubted
 
 
 def test_what_was_made_without_the_node_is_not_in_doubt():
@@ -372,18 +371,18 @@ def old(*steps):
     return [claim(seq, step=at_step, digest=f"d{at_step}") for seq, at_step in enumerate(steps)]
 
 
-def test_the_newest_stay_and_every_so_many(subtests):
-    for keep, every, protected, going in (
-        (0, 0, [], []),
-        (1, 0, [], [10, 20, 30, 40]),
-        (2, 0, [], [10, 20, 30]),
-        (9, 0, [], []),
-        (2, 20, [], [10, 30]),
-        (2, 0, ["d20"], [10, 30]),
-    ):
-        with subtests.test(keep=keep, every=every):
-            found = removable(old(10, 20, 30, 40, 50), keep=keep, every=every, protected=protected)
-            assert [one.checkpoint.step for one in found] == going
+@each(
+    "keep, every, protected, going",
+    (0, 0, [], []),
+    (1, 0, [], [10, 20, 30, 40]),
+    (2, 0, [], [10, 20, 30]),
+    (9, 0, [], []),
+    (2, 20, [], [10, 30]),
+    (2, 0, ["d20"], [10, 30]),
+)
+def test_the_newest_stay_and_every_so_many(keep, every, protected, going):
+    found = removable(old(10, 20, 30, 40, 50), keep=keep, every=every, protected=protected)
+    assert [one.checkpoint.step for one in found] == going
 
 
 def test_newest_is_by_number_not_by_step():
@@ -392,14 +391,14 @@ def test_newest_is_by_number_not_by_step():
     assert [one.checkpoint.step for one in found] == [10]
 
 
-def test_no_number_is_used_twice(subtests):
-    for present, seen, number in (
-        (None, None, 5),
-        (head(4), None, 5),
-        (head(5), None, 6),
-        (head(9, run_id="run-2"), None, 5),
-        (head(6), floor(8), 9),
-        (head(8), floor(6), 9),
-    ):
-        with subtests.test(present=present, seen=seen):
-            assert next_seq(5, RUN, present, seen) == number
+@each(
+    "present, seen, number",
+    (None, None, 5),
+    (head(4), None, 5),
+    (head(5), None, 6),
+    (head(9, run_id="run-2"), None, 5),
+    (head(6), floor(8), 9),
+    (head(8), floor(6), 9),
+)
+def test_no_number_is_used_twice(present, seen, number):
+    assert next_seq(5, RUN, present, seen) == number

@@ -29,6 +29,7 @@ from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity import dsse, statement
+from tests.tables import each
 from tests.vocabulary import refused
 
 ROOT = "ab" * 32
@@ -195,10 +196,9 @@ def test_unknown_fields_are_refused(keys, trust, forge, tmp_path):
     refused(IntegrityError, "ST-CKPT-101", open_statement, data, Kind.CHECKPOINT, trust)
 
 
-def test_what_is_not_an_envelope_claims_nothing(subtests):
-    for data in (b"", b"{}", b"\x80\x04N.", b'{"payload":"@"}', b"[1]"):
-        with subtests.test(data=data):
-            assert claimed_kind(data) is None
+@each("data", b"", b"{}", b"\x80\x04N.", b'{"payload":"@"}', b"[1]")
+def test_what_is_not_an_envelope_claims_nothing(data):
+    assert claimed_kind(data) is None
 
 
 def test_names_that_data_files_may_not_have():

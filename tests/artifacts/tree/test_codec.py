@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from securetrain.artifacts.tree import codec
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
+from tests.tables import each
 from tests.vocabulary import refused
 
 DAY = timedelta(hours=24, microseconds=-1)
@@ -109,12 +110,11 @@ def test_what_is_written_comes_back_with_its_exact_types_or_is_refused_at_writin
     assert same(codec.decode(msgspec.json.decode(raw), "x"), value)
 
 
-def test_awkward_numbers(subtests):
-    for value in (math.nan, math.inf, -math.inf, -0.0, 5e-324, 2**200, -(2**53)):
-        with subtests.test(value=value):
-            back = codec.decode(codec.encode(value, "x"), "x")
-            assert type(back) is type(value)
-            assert str(back) == str(value)
+@each("value", math.nan, math.inf, -math.inf, -0.0, 5e-324, 2**200, -(2**53))
+def test_awkward_numbers(value):
+    back = codec.decode(codec.encode(value, "x"), "x")
+    assert type(back) is type(value)
+    assert str(back) == str(value)
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 59, 60, 3661, 86399])
@@ -136,32 +136,32 @@ class _Callable:
         raise AssertionError("nothing is ever pickled")
 
 
-def test_other_types_are_refused_by_name(subtests):
-    for value in (
-        _Sub(1.0),
-        object(),
-        _Callable(),
-        lambda: 1,
-        range(3),
-        bytearray(b"x"),
-        "\ud800",
-        Path("\ud800"),
-        PureWindowsPath("x"),
-        defaultdict(lambda: 1),
-        datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")),
-        datetime(2026, 1, 1, tzinfo=timezone(timedelta(0), "named")),
-        {_Sub(1.0)},
-        {math.nan, -math.nan},
-        {(1, math.nan): 1, (1, -math.nan): 2},
-        (_Callable,),
-        torch.float32,
-        torch.zeros(1),
-        np.float64(1.0),
-        np.zeros(1),
-    ):
-        with subtests.test(value=value):
-            error = refused(UsageError, "ST-USAG-013", codec.encode, {"a": [value]}, "opt.state")
-            assert error.where == "opt.state"
+@each(
+    "value",
+    _Sub(1.0),
+    object(),
+    _Callable(),
+    lambda: 1,
+    range(3),
+    bytearray(b"x"),
+    "\ud800",
+    Path("\ud800"),
+    PureWindowsPath("x"),
+    defaultdict(lambda: 1),
+    datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")),
+    datetime(2026, 1, 1, tzinfo=timezone(timedelta(0), "named")),
+    {_Sub(1.0)},
+    {math.nan, -math.nan},
+    {(1, math.nan): 1, (1, -math.nan): 2},
+    (_Callable,),
+    torch.float32,
+    torch.zeros(1),
+    np.float64(1.0),
+    np.zeros(1),
+)
+def test_other_types_are_refused_by_name(value):
+    error = refused(UsageError, "ST-USAG-013", codec.encode, {"a": [value]}, "opt.state")
+    assert error.where == "opt.state"
 
 
 class _Colour(Enum):
@@ -172,19 +172,19 @@ class _Number(IntEnum):
     ONE = 1
 
 
-def test_the_refusal_says_what_to_save_instead(subtests):
-    for value, advice in (
-        (_Colour.RED, "save its value, 'red'"),
-        (_Number.ONE, "save its value, 1"),
-        (np.random.default_rng(1), "bit_generator.state"),
-        (np.random.RandomState(1), "get_state()"),
-        (random.Random(1), "getstate()"),
-        (torch.Generator(), "get_state()"),
-        (torch.device("cpu"), "str(device)"),
-    ):
-        with subtests.test(value=value, advice=advice):
-            error = refused(UsageError, "ST-USAG-013", codec.encode, [value], "x")
-            assert advice in error.fix
+@each(
+    "value, advice",
+    (_Colour.RED, "save its value, 'red'"),
+    (_Number.ONE, "save its value, 1"),
+    (np.random.default_rng(1), "bit_generator.state"),
+    (np.random.RandomState(1), "get_state()"),
+    (random.Random(1), "getstate()"),
+    (torch.Generator(), "get_state()"),
+    (torch.device("cpu"), "str(device)"),
+)
+def test_the_refusal_says_what_to_save_instead(value, advice):
+    error = refused(UsageError, "ST-USAG-013", codec.encode, [value], "x")
+    assert advice in error.fix
 
 
 def test_a_set_has_one_form():

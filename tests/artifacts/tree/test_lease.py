@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from securetrain.artifacts.tree import lease
 from securetrain.artifacts.tree.lease import GRACE, OLD, Maker, abandoned, this_process
 from securetrain.artifacts.tree.storage import LocalStorage
+from tests.tables import each
 
 ID = "0123456789abcdef" * 2
 OTHER = "f" * 32
@@ -65,26 +66,25 @@ def left(tmp_path):
 HERE = Maker(pid=10, start=5, pids="pid:[1]", boot="a", host="here")
 
 
-def test_makers_elsewhere_count_as_alive_for_as_long_as_they_may_be(subtests):
-    for changed, locked, age, gone in (
-        ({"boot": "b"}, False, OLD, True),
-        ({"boot": "b"}, False, OLD - 1, False),
-        ({"boot": "b"}, True, 10 * OLD, False),
-        ({"boot": ""}, False, OLD - 1, False),
-        ({"pids": "pid:[2]"}, False, GRACE, True),
-        ({"pids": "pid:[2]"}, False, GRACE - 1, False),
-        ({"pids": "pid:[2]"}, True, 10 * OLD, False),
-        ({"pids": ""}, True, 10 * OLD, False),
-    ):
-        with subtests.test(changed=changed, locked=locked):
-            maker = replace(HERE, **changed)
-            assert abandoned(maker, HERE, locked=locked, age=age) is gone
+@each(
+    "changed, locked, age, gone",
+    ({"boot": "b"}, False, OLD, True),
+    ({"boot": "b"}, False, OLD - 1, False),
+    ({"boot": "b"}, True, 10 * OLD, False),
+    ({"boot": ""}, False, OLD - 1, False),
+    ({"pids": "pid:[2]"}, False, GRACE, True),
+    ({"pids": "pid:[2]"}, False, GRACE - 1, False),
+    ({"pids": "pid:[2]"}, True, 10 * OLD, False),
+    ({"pids": ""}, True, 10 * OLD, False),
+)
+def test_makers_elsewhere_count_as_alive_for_as_long_as_they_may_be(changed, locked, age, gone):
+    maker = replace(HERE, **changed)
+    assert abandoned(maker, HERE, locked=locked, age=age) is gone
 
 
-def test_nobody_s_directory_goes_by_age(subtests):
-    for age, gone in ((OLD, True), (OLD - 1, False)):
-        with subtests.test(age=age, gone=gone):
-            assert abandoned(None, HERE, locked=False, age=age) is gone
+@each("age, gone", (OLD, True), (OLD - 1, False))
+def test_nobody_s_directory_goes_by_age(age, gone):
+    assert abandoned(None, HERE, locked=False, age=age) is gone
 
 
 def test_a_maker_here_is_looked_for_by_its_number_and_start(dead):

@@ -14,6 +14,7 @@ from securetrain.artifacts.tree import safetensors_header as headers
 from securetrain.artifacts.tree.index import VERSION, Index, by_file
 from securetrain.core.errors import IntegrityError
 from tests import vocabulary
+from tests.tables import each
 
 
 def of(said, *, size=None) -> bytes:
@@ -52,44 +53,43 @@ def test_a_plain_header_of_another_writer_is_read():
     assert headers.parse(header, len(header) + 8, "m")["w"].shape == (2,)
 
 
-def test_lies_are_refused(subtests):
-    for said, room in (
-        ({"w": entry()}, 7),
-        ({"w": entry()}, 9),
-        ({}, 1),
-        ({"w": entry(0, 7)}, 7),
-        ({"w": entry(1, 9)}, 9),
-        ({"w": entry(8, 0)}, 8),
-        ({"w": entry(), "v": entry()}, 8),
-        ({"w": entry(), "v": entry(4, 12)}, 12),
-        ({"w": entry(), "v": entry(12, 20)}, 20),
-        ({"w": entry(dtype="PICKLE")}, 8),
-        ({"w": entry(shape=(-2,))}, 8),
-        ({"w": entry(shape=(2**63, 2**63))}, 8),
-        ({"w": entry(shape=[1] * 65)}, 8),
-        ({"w": entry(shape=(2.0,))}, 8),
-        ({"w": {**entry(), "extra": 1}}, 8),
-        ({"w": [1]}, 8),
-        ({"__metadata__": {"x": 1}, "w": entry()}, 8),
-        ({"__metadata__": []}, 0),
-        ({"w" * 2000: entry()}, 8),
-        (b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"w":1}', 8),
-        (b" {}", 0),
-        (b"[]", 0),
-        (b"{}trailing", 0),
-        (b"\xff\xff", 0),
-        (b'{"w":NaN}', 0),
-    ):
-        with subtests.test(said=said, room=room):
-            assert refused(of(said), room)
+@each(
+    "said, room",
+    ({"w": entry()}, 7),
+    ({"w": entry()}, 9),
+    ({}, 1),
+    ({"w": entry(0, 7)}, 7),
+    ({"w": entry(1, 9)}, 9),
+    ({"w": entry(8, 0)}, 8),
+    ({"w": entry(), "v": entry()}, 8),
+    ({"w": entry(), "v": entry(4, 12)}, 12),
+    ({"w": entry(), "v": entry(12, 20)}, 20),
+    ({"w": entry(dtype="PICKLE")}, 8),
+    ({"w": entry(shape=(-2,))}, 8),
+    ({"w": entry(shape=(2**63, 2**63))}, 8),
+    ({"w": entry(shape=[1] * 65)}, 8),
+    ({"w": entry(shape=(2.0,))}, 8),
+    ({"w": {**entry(), "extra": 1}}, 8),
+    ({"w": [1]}, 8),
+    ({"__metadata__": {"x": 1}, "w": entry()}, 8),
+    ({"__metadata__": []}, 0),
+    ({"w" * 2000: entry()}, 8),
+    (b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"w":1}', 8),
+    (b" {}", 0),
+    (b"[]", 0),
+    (b"{}trailing", 0),
+    (b"\xff\xff", 0),
+    (b'{"w":NaN}', 0),
+)
+def test_lies_are_refused(said, room):
+    assert refused(of(said), room)
 
 
-def test_the_length_is_bounded_before_anything_is_read(subtests):
-    for size in (0, 1, 3, 2**32, 2**63, 2**64 - 1, headers.LIMIT + 1):
-        with subtests.test(size=size):
-            assert refused(of(b"{}", size=size), 0)
-            with pytest.raises(IntegrityError):
-                headers.header_size(size.to_bytes(8, "little"), 10, "m")
+@each("size", 0, 1, 3, 2**32, 2**63, 2**64 - 1, headers.LIMIT + 1)
+def test_the_length_is_bounded_before_anything_is_read(size):
+    assert refused(of(b"{}", size=size), 0)
+    with pytest.raises(IntegrityError):
+        headers.header_size(size.to_bytes(8, "little"), 10, "m")
 
 
 def test_two_files_with_one_tensor():

@@ -9,26 +9,27 @@ import pytest
 
 from securetrain.core.vocabulary import CloseQuorum
 from securetrain.rendezvous.coordinator.closing import Suspicions, is_over
+from tests.tables import each
 
 FIRST, MAJORITY, ALL = CloseQuorum
 
 
-def test_the_quorum_of_the_policy(subtests):
-    for rule, votes, over in (
-        (FIRST, "", False),
-        (FIRST, "a", True),
-        (FIRST, "b", False),
-        (FIRST, "bc", False),
-        (FIRST, "bcd", True),
-        (MAJORITY, "a", False),
-        (MAJORITY, "ab", False),
-        (MAJORITY, "abc", True),
-        (MAJORITY, "bcd", True),
-        (ALL, "abc", False),
-        (ALL, "abcd", True),
-    ):
-        with subtests.test(rule=rule, votes=votes):
-            assert is_over(rule, "abcd", set(votes), "abcdx") is over
+@each(
+    "rule, votes, over",
+    (FIRST, "", False),
+    (FIRST, "a", True),
+    (FIRST, "b", False),
+    (FIRST, "bc", False),
+    (FIRST, "bcd", True),
+    (MAJORITY, "a", False),
+    (MAJORITY, "ab", False),
+    (MAJORITY, "abc", True),
+    (MAJORITY, "bcd", True),
+    (ALL, "abc", False),
+    (ALL, "abcd", True),
+)
+def test_the_quorum_of_the_policy(rule, votes, over):
+    assert is_over(rule, "abcd", set(votes), "abcdx") is over
 
 
 @pytest.mark.parametrize("rule", CloseQuorum)
@@ -38,11 +39,10 @@ def test_a_job_is_over_when_everybody_who_is_there_is_done(rule):
     assert not is_over(rule, "abcd", {"d"}, set()), "nobody is there: those that are lost may come"
 
 
-def test_who_is_no_member_has_no_vote(subtests):
-    for rule in CloseQuorum:
-        with subtests.test(rule=rule):
-            assert not is_over(rule, "ab", {"x", "y", "z"}, {"a", "b", "x", "y", "z"})
-            assert not is_over(rule, "ab", {"x"}, {"x"})
+@each("rule", *CloseQuorum)
+def test_who_is_no_member_has_no_vote(rule):
+    assert not is_over(rule, "ab", {"x", "y", "z"}, {"a", "b", "x", "y", "z"})
+    assert not is_over(rule, "ab", {"x"}, {"x"})
 
 
 def epoch(number, *members) -> Any:

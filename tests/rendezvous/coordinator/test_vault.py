@@ -17,6 +17,7 @@ from securetrain.policy.schema import Secret
 from securetrain.rendezvous.coordinator.vault import Asker, Source, Vault, parse_source, read_secret
 from securetrain.rendezvous.wire.protocol import AskSecrets
 from securetrain.rendezvous.wire.sealing import check_sealing, sealing_text
+from tests.tables import each
 from tests.vocabulary import refused
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -113,11 +114,10 @@ def test_a_file_of_another_user_is_no_secret(tmp_path, monkeypatch):
     refused(UsageError, "ST-USAG-001", read_secret, path)
 
 
-def test_a_line_that_says_no_place(subtests):
-    for text in ("=file:/x", "key", "key=", "key=file", "key=file:", "key=env:"):
-        with subtests.test(text=text):
-            error = refused(UsageError, "ST-USAG-001", parse_source, text, {"": "x"})
-            assert "where a secret lies" in error.what
+@each("text", "=file:/x", "key", "key=", "key=file", "key=file:", "key=env:")
+def test_a_line_that_says_no_place(text):
+    error = refused(UsageError, "ST-USAG-001", parse_source, text, {"": "x"})
+    assert "where a secret lies" in error.what
 
 
 def test_a_program_that_fails_after_it_wrote_gives_no_secret():

@@ -7,17 +7,18 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from securetrain.core.errors import UsageError
 from securetrain.rendezvous.member.entry import create_handler, get_creator, parse_endpoint
+from tests.tables import each
 
 
-def test_endpoints(subtests):
-    for text, host, port in (
-        ("host:1", "host", 1),
-        ("192.0.2.1:65535", "192.0.2.1", 65535),
-        ("[2001:db8::1]:29400", "2001:db8::1", 29400),
-        ("host:00080", "host", 80),
-    ):
-        with subtests.test(text=text, host=host):
-            assert parse_endpoint(text) == (host, port)
+@each(
+    "text, host, port",
+    ("host:1", "host", 1),
+    ("192.0.2.1:65535", "192.0.2.1", 65535),
+    ("[2001:db8::1]:29400", "2001:db8::1", 29400),
+    ("host:00080", "host", 80),
+)
+def test_endpoints(text, host, port):
+    assert parse_endpoint(text) == (host, port)
 
 
 @pytest.mark.parametrize(

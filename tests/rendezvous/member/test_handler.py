@@ -30,6 +30,7 @@ from securetrain.rendezvous.member.handler import as_rendezvous_error
 from securetrain.rendezvous.member.identity_dir import load_identity, store_identity
 from securetrain.rendezvous.member.round import SpareNodeError
 from securetrain.rendezvous.member.store import connect_store, host_store
+from tests.tables import each
 from tests.vocabulary import refused
 
 _SOON = timedelta(seconds=10)
@@ -279,20 +280,20 @@ def test_a_bad_identity_is_refused_before_anything_is_connected(job, tmp_path):
         get_rendezvous_handler(parameters)
 
 
-def test_torchelastic_gets_the_errors_it_knows(subtests):
-    for error, kind in (
-        (AdmissionError("ST-ADMN-008", "closed"), RendezvousClosedError),
-        (SpareNodeError("ST-ADMN-008", "closed"), RendezvousGracefulExitError),
-        (AdmissionError("ST-ADMN-005", "late"), RendezvousTimeoutError),
-        (AdmissionError("ST-ADMN-006", "forged"), RendezvousStateError),
-        (AdmissionError("ST-ADMN-009", "forged"), RendezvousStateError),
-        (AdmissionError("ST-ADMN-002", "stranger"), RendezvousConnectionError),
-        (NetworkError("ST-NETW-002", "everywhere"), RendezvousConnectionError),
-    ):
-        with subtests.test(error=error, kind=kind):
-            mapped = as_rendezvous_error(error)
-            assert type(mapped) is kind
-            assert error.code in str(mapped)
+@each(
+    "error, kind",
+    (AdmissionError("ST-ADMN-008", "closed"), RendezvousClosedError),
+    (SpareNodeError("ST-ADMN-008", "closed"), RendezvousGracefulExitError),
+    (AdmissionError("ST-ADMN-005", "late"), RendezvousTimeoutError),
+    (AdmissionError("ST-ADMN-006", "forged"), RendezvousStateError),
+    (AdmissionError("ST-ADMN-009", "forged"), RendezvousStateError),
+    (AdmissionError("ST-ADMN-002", "stranger"), RendezvousConnectionError),
+    (NetworkError("ST-NETW-002", "everywhere"), RendezvousConnectionError),
+)
+def test_torchelastic_gets_the_errors_it_knows(error, kind):
+    mapped = as_rendezvous_error(error)
+    assert type(mapped) is kind
+    assert error.code in str(mapped)
 
 
 def test_a_stranger_is_told_apart_from_a_store(job):
@@ -354,14 +355,13 @@ def handler_of(member=None, **nodes):
     return made
 
 
-def test_a_job_is_closed_when_this_node_or_another_has_closed_it(subtests):
-    for closed in (False, True):
-        with subtests.test(closed=closed):
-            assert not handler_of().is_closed()
-            assert handler_of(FakeMember(closed=closed)).is_closed() is closed
-            handler = handler_of(FakeMember())
-            handler.set_closed()
-            assert handler.is_closed()
+@each("closed", False, True)
+def test_a_job_is_closed_when_this_node_or_another_has_closed_it(closed):
+    assert not handler_of().is_closed()
+    assert handler_of(FakeMember(closed=closed)).is_closed() is closed
+    handler = handler_of(FakeMember())
+    handler.set_closed()
+    assert handler.is_closed()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from securetrain.core.errors import AdmissionError
 from securetrain.network.wireguard import WireGuardKey
 from securetrain.rendezvous.wire.meaning import LOW_ORDER, check_address, check_key
+from tests.tables import each
 from tests.vocabulary import refused
 
 PRIME = 2**255 - 19
@@ -30,12 +31,11 @@ def test_all_encodings_of_low_order_points_are_known():
     assert len(ALL) == 14
 
 
-def test_a_point_of_low_order_is_no_key(subtests):
-    for key in ALL:
-        with subtests.test(key=key):
-            with pytest.raises(ValueError, match="computing"):
-                X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(key))
-            assert "low order" in str(refused(AdmissionError, "ST-ADMN-032", check_key, key))
+@each("key", *ALL)
+def test_a_point_of_low_order_is_no_key(key):
+    with pytest.raises(ValueError, match="computing"):
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(key))
+    assert "low order" in str(refused(AdmissionError, "ST-ADMN-032", check_key, key))
 
 
 def test_a_key_has_one_spelling():
@@ -63,10 +63,9 @@ def test_an_address_that_is_nobodys(address, alone):
     refused(AdmissionError, "ST-ADMN-032", check_address, address, AWAY, alone=alone)
 
 
-def test_an_address_of_a_machine(subtests):
-    for address in ("192.0.2.7", "10.0.0.1", "2001:db8::1", "169.254.1.1", "fd00::1"):
-        with subtests.test(address=address):
-            check_address(address, AWAY, alone=False)
+@each("address", "192.0.2.7", "10.0.0.1", "2001:db8::1", "169.254.1.1", "fd00::1")
+def test_an_address_of_a_machine(address):
+    check_address(address, AWAY, alone=False)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1"])

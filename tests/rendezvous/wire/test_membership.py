@@ -25,6 +25,7 @@ from securetrain.rendezvous.wire.membership import (
 from securetrain.rendezvous.wire.protocol import FLOOR_LIMIT, MAX_SHOWN
 from tests import vocabulary
 from tests.rendezvous.worlds import entry, membership_of
+from tests.tables import each
 
 KEY = PrivateKey.generate(KeyKind.P256)
 COORDINATOR = "spiffe://securetrain.local/job/job-1/coordinator"
@@ -100,44 +101,44 @@ def test_the_epoch_never_goes_back():
         refused(sign_membership(MEMBERSHIP, KEY), "ST-ADMN-006", replace(EXPECTED, epoch=epoch))
 
 
-def test_a_signed_membership_that_makes_no_sense(subtests):
-    for name, membership in (
-        ("other job", changed(job="job-2")),
-        ("other policy", changed(policy="b" * 64)),
-        ("coordinator", changed(coordinator=COORDINATOR.replace("job-1", "job-2"))),
-        ("order", changed(members=(member(1), member(0)))),
-        ("rank twice", changed(members=(member(0), member(0), member(1)))),
-        ("rank missing", changed(members=(member(1),))),
-        ("name twice", with_member(0, node="node-1")),
-        ("key twice", with_member(0, certificate=f"{2:064x}")),
-        ("WireGuard key twice", with_member(0, wireguard="1" * 43 + "=")),
-        ("no address", with_member(0, address="192..2.1")),
-        ("a member without a WireGuard key", with_member(0, wireguard="")),
-        ("evicted from this epoch", changed(evicted=(evicted(epoch=5),))),
-        (
-            "believed until after it was evicted",
-            changed(evicted=(evicted(last_good=MEMBERSHIP.issued + timedelta(seconds=1)),)),
-        ),
-        ("evicted with no code", changed(evicted=(evicted(code="a whim"),))),
-        ("too many evictions", changed(evicted=(evicted(),) * 257)),
-    ):
-        with subtests.test(name):
-            refused(sign_membership(membership, KEY), "ST-ADMN-006")
+@each(
+    "name, membership",
+    ("other job", changed(job="job-2")),
+    ("other policy", changed(policy="b" * 64)),
+    ("coordinator", changed(coordinator=COORDINATOR.replace("job-1", "job-2"))),
+    ("order", changed(members=(member(1), member(0)))),
+    ("rank twice", changed(members=(member(0), member(0), member(1)))),
+    ("rank missing", changed(members=(member(1),))),
+    ("name twice", with_member(0, node="node-1")),
+    ("key twice", with_member(0, certificate=f"{2:064x}")),
+    ("WireGuard key twice", with_member(0, wireguard="1" * 43 + "=")),
+    ("no address", with_member(0, address="192..2.1")),
+    ("a member without a WireGuard key", with_member(0, wireguard="")),
+    ("evicted from this epoch", changed(evicted=(evicted(epoch=5),))),
+    (
+        "believed until after it was evicted",
+        changed(evicted=(evicted(last_good=MEMBERSHIP.issued + timedelta(seconds=1)),)),
+    ),
+    ("evicted with no code", changed(evicted=(evicted(code="a whim"),))),
+    ("too many evictions", changed(evicted=(evicted(),) * 257)),
+)
+def test_a_signed_membership_that_makes_no_sense(name, membership):
+    refused(sign_membership(membership, KEY), "ST-ADMN-006")
 
 
-def test_an_own_entry_that_is_not_what_was_sent(subtests):
-    for name, membership in (
-        ("not in it", changed(members=(member(0),))),
-        ("certificate", with_member(1, certificate="c" * 64)),
-        ("result", with_member(1, result="c" * 64)),
-        ("tier", with_member(1, tier=NodeTier.TPM)),
-        ("address", with_member(1, address="192.0.2.1")),
-        ("local world", with_member(1, local_world=9)),
-        ("WireGuard key", with_member(1, wireguard="2" * 43 + "=")),
-        ("WireGuard port", with_member(1, wireguard_port=51821)),
-    ):
-        with subtests.test(name):
-            refused(sign_membership(membership, KEY), "ST-ADMN-009")
+@each(
+    "name, membership",
+    ("not in it", changed(members=(member(0),))),
+    ("certificate", with_member(1, certificate="c" * 64)),
+    ("result", with_member(1, result="c" * 64)),
+    ("tier", with_member(1, tier=NodeTier.TPM)),
+    ("address", with_member(1, address="192.0.2.1")),
+    ("local world", with_member(1, local_world=9)),
+    ("WireGuard key", with_member(1, wireguard="2" * 43 + "=")),
+    ("WireGuard port", with_member(1, wireguard_port=51821)),
+)
+def test_an_own_entry_that_is_not_what_was_sent(name, membership):
+    refused(sign_membership(membership, KEY), "ST-ADMN-009")
 
 
 def test_a_result_of_the_lease_before_is_still_ones_own():

@@ -18,6 +18,7 @@ from torch.distributed.elastic.agent.server.api import (
 from securetrain.rendezvous.wire.membership import Membership
 from securetrain.rendezvous.wire.ranks import node_of, node_ranks, ranks_of
 from tests.rendezvous.worlds import entry, membership_of
+from tests.tables import each
 from tests.vocabulary import refused
 
 
@@ -82,12 +83,11 @@ def test_every_rank_has_one_node_and_back(numbers):
     assert sum(len(ranks_of(epoch, member.node)) for member in epoch.members) == sum(numbers)
 
 
-def test_a_rank_that_nobody_has(subtests):
-    for rank in (-1, 5, 1 << 40):
-        with subtests.test(rank=rank):
-            with pytest.raises(LookupError, match=str(rank)):
-                node_of(membership((2, "default"), (3, "default")), rank)
-            refused(LookupError, "node-9", ranks_of, membership((2, "default")), "node-9")
+@each("rank", -1, 5, 1 << 40)
+def test_a_rank_that_nobody_has(rank):
+    with pytest.raises(LookupError, match=str(rank)):
+        node_of(membership((2, "default"), (3, "default")), rank)
+    refused(LookupError, "node-9", ranks_of, membership((2, "default")), "node-9")
 
 
 def test_until_a_node_has_said_what_it_runs_the_membership_is_not_staffed():

@@ -20,6 +20,7 @@ from securetrain.rendezvous.wire.tls import (
     make_context,
     reason_of,
 )
+from tests.tables import each
 from tests.vocabulary import refused
 
 NOW = datetime.now(UTC)
@@ -95,28 +96,28 @@ def test_the_exporter_is_of_one_connection():
     assert exporter(one[0], b"s" * 16) != exporter(two[0], b"s" * 16)
 
 
-def test_certificates_that_the_server_refuses(subtests):
-    for name, client, code in (
-        ("coordinator as node", identity(Role.COORDINATOR), "ST-ADMN-003"),
-        (
-            "other CA",
-            identity(Role.NODE, JobCA.create("securetrain.local", "job-1", NOW)),
-            "ST-ADMN-002",
-        ),
-        (
-            "other job",
-            identity(Role.NODE, JobCA(CA.key, CA.certificate, "securetrain.local", "job-2")),
-            "ST-ADMN-004",
-        ),
-        (
-            "other trust domain",
-            identity(Role.NODE, JobCA(CA.key, CA.certificate, "other.local", "job-1")),
-            "ST-ADMN-004",
-        ),
-        ("expired", identity(Role.NODE, now=NOW - timedelta(days=2)), "ST-ADMN-002"),
-    ):
-        with subtests.test(name):
-            refused_by_server(code, *sides(client=client))
+@each(
+    "name, client, code",
+    ("coordinator as node", identity(Role.COORDINATOR), "ST-ADMN-003"),
+    (
+        "other CA",
+        identity(Role.NODE, JobCA.create("securetrain.local", "job-1", NOW)),
+        "ST-ADMN-002",
+    ),
+    (
+        "other job",
+        identity(Role.NODE, JobCA(CA.key, CA.certificate, "securetrain.local", "job-2")),
+        "ST-ADMN-004",
+    ),
+    (
+        "other trust domain",
+        identity(Role.NODE, JobCA(CA.key, CA.certificate, "other.local", "job-1")),
+        "ST-ADMN-004",
+    ),
+    ("expired", identity(Role.NODE, now=NOW - timedelta(days=2)), "ST-ADMN-002"),
+)
+def test_certificates_that_the_server_refuses(name, client, code):
+    refused_by_server(code, *sides(client=client))
 
 
 def test_the_server_does_not_ask_what_openssl_thinks_of_the_time_only():
@@ -225,18 +226,18 @@ def test_a_key_that_is_not_the_certificates():
     refused(IdentityError, "ST-IDEN-005", make_context, mixed, server=True)
 
 
-def test_every_tls_error_has_a_text(subtests):
-    for error, text in (
-        (SSL.Error(), "Error"),
-        (SSL.Error("plain"), "plain"),
-        (
-            SSL.Error([("SSL", "f", "wrong version"), ("SSL", "g", "wrong version")]),
-            "wrong version",
-        ),
-        (SSL.SysCallError(-1, "Unexpected EOF"), "(-1, 'Unexpected EOF')"),
-    ):
-        with subtests.test(error=error, text=text):
-            assert reason_of(error) == text
+@each(
+    "error, text",
+    (SSL.Error(), "Error"),
+    (SSL.Error("plain"), "plain"),
+    (
+        SSL.Error([("SSL", "f", "wrong version"), ("SSL", "g", "wrong version")]),
+        "wrong version",
+    ),
+    (SSL.SysCallError(-1, "Unexpected EOF"), "(-1, 'Unexpected EOF')"),
+)
+def test_every_tls_error_has_a_text(error, text):
+    assert reason_of(error) == text
 
 
 def test_a_certificate_that_cannot_be_read_is_refused_and_raises_nothing():

@@ -31,6 +31,7 @@ from securetrain.rendezvous.wire.tunnel import (
     store_host,
 )
 from tests.rendezvous.worlds import entry, membership_of
+from tests.tables import each
 from tests.vocabulary import refused
 
 KEYS = [encode_key(WireGuardKey.generate().public) for _ in range(3)]
@@ -89,20 +90,20 @@ class Recorded:
         yield
 
 
-def test_what_is_no_tunnel_is_refused(subtests):
-    for name, changes in (
-        ("a port without a key", {"wireguard": ""}),
-        ("a key without a port", {"wireguard_port": 0}),
-        ("the key of nobody", {"wireguard": "A" * 43 + "="}),
-        ("no key", {"wireguard": "x"}),
-        ("for no profile", {"network": None}),
-        ("for a profile without one", {"network": NetworkProfile.LOOPBACK}),
-        ("a profile without its tunnel", {**NONE}),
-        ("everybody's address", {"address": "0.0.0.0"}),
-        ("a group's address", {"address": "224.0.0.1"}),
-    ):
-        with subtests.test(name):
-            refused(SecureTrainError, "ST-ADMN-001", check_hello, hello(**changes))
+@each(
+    "name, changes",
+    ("a port without a key", {"wireguard": ""}),
+    ("a key without a port", {"wireguard_port": 0}),
+    ("the key of nobody", {"wireguard": "A" * 43 + "="}),
+    ("no key", {"wireguard": "x"}),
+    ("for no profile", {"network": None}),
+    ("for a profile without one", {"network": NetworkProfile.LOOPBACK}),
+    ("a profile without its tunnel", {**NONE}),
+    ("everybody's address", {"address": "0.0.0.0"}),
+    ("a group's address", {"address": "224.0.0.1"}),
+)
+def test_what_is_no_tunnel_is_refused(name, changes):
+    refused(SecureTrainError, "ST-ADMN-001", check_hello, hello(**changes))
 
 
 def test_a_tunnel_and_none_are_accepted():
@@ -112,29 +113,29 @@ def test_a_tunnel_and_none_are_accepted():
     require_alike(hello(), [hello(1), hello(2)], HARDENED)
 
 
-def test_all_or_none(subtests):
-    for name, said, others, network, code in (
-        ("overlay only", hello(**BARE), [], HARDENED, "ST-NETW-001"),
-        ("the others have", hello(**BARE), [hello(1)], BASELINE, "ST-NETW-001"),
-        ("the others have none", hello(), [hello(1, **BARE)], BASELINE, "ST-NETW-001"),
-        ("another's endpoint", hello(), [hello(1, wireguard_port=5000)], BASELINE, "ST-ADMN-001"),
-        (
-            "a profile that the policy does not name",
-            hello(network=NetworkProfile.RDMA_TRUSTED),
-            [],
-            HARDENED,
-            "ST-NETW-001",
-        ),
-        (
-            "another profile than the others'",
-            hello(network=NetworkProfile.NCCL_TLS),
-            [hello(1)],
-            Network(require=(NetworkProfile.NCCL_TLS, NetworkProfile.OVERLAY)),
-            "ST-NETW-001",
-        ),
-    ):
-        with subtests.test(name):
-            refused(SecureTrainError, code, require_alike, said, others, network)
+@each(
+    "name, said, others, network, code",
+    ("overlay only", hello(**BARE), [], HARDENED, "ST-NETW-001"),
+    ("the others have", hello(**BARE), [hello(1)], BASELINE, "ST-NETW-001"),
+    ("the others have none", hello(), [hello(1, **BARE)], BASELINE, "ST-NETW-001"),
+    ("another's endpoint", hello(), [hello(1, wireguard_port=5000)], BASELINE, "ST-ADMN-001"),
+    (
+        "a profile that the policy does not name",
+        hello(network=NetworkProfile.RDMA_TRUSTED),
+        [],
+        HARDENED,
+        "ST-NETW-001",
+    ),
+    (
+        "another profile than the others'",
+        hello(network=NetworkProfile.NCCL_TLS),
+        [hello(1)],
+        Network(require=(NetworkProfile.NCCL_TLS, NetworkProfile.OVERLAY)),
+        "ST-NETW-001",
+    ),
+)
+def test_all_or_none(name, said, others, network, code):
+    refused(SecureTrainError, code, require_alike, said, others, network)
 
 
 def test_each_member_gets_its_own_pairs_and_no_others():

@@ -24,6 +24,7 @@ from securetrain.artifacts.model.oms.model import (
 )
 from securetrain.artifacts.model.oms.signers import KeySigner, TrustedKey
 from securetrain.core.errors import IntegrityError, UsageError
+from tests.tables import each
 from tests.vocabulary import refused
 
 from .conftest import NOW
@@ -323,17 +324,17 @@ def shards(*names: str, size: object = 100, **how: object) -> bytes:
     return json.dumps(statement).encode()
 
 
-def test_shards_that_are_read(subtests):
-    for payload in (
-        shards("a:0:100", "a:100:200", "a:200:201", "b:0:1"),
-        shards("a:0:100", "a:100:200", size=100.0),  # as the reference implementation spells it
-        shards("a:0:9", "a:9:18", "a:18:20", size=9),  # and sorts them
-        shards("a:0:9", "a:18:20", "a:9:18", size=9),  # and the specification
-    ):
-        with subtests.test(payload=payload):
-            parts = manifest.parts_of(manifest.read(payload, ""))["a"]
-            assert [part.start for part in parts] == sorted(part.start for part in parts)
-            assert parts[0].start == 0
+@each(
+    "payload",
+    shards("a:0:100", "a:100:200", "a:200:201", "b:0:1"),
+    shards("a:0:100", "a:100:200", size=100.0),  # as the reference implementation spells it
+    shards("a:0:9", "a:9:18", "a:18:20", size=9),  # and sorts them
+    shards("a:0:9", "a:18:20", "a:9:18", size=9),  # and the specification
+)
+def test_shards_that_are_read(payload):
+    parts = manifest.parts_of(manifest.read(payload, ""))["a"]
+    assert [part.start for part in parts] == sorted(part.start for part in parts)
+    assert parts[0].start == 0
 
 
 def test_shards_that_are_refused():
