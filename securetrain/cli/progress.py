@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""A bar on standard error while bytes are read, when somebody is looking."""
+"""A bar on standard error while something long is done, when somebody is looking."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,15 +8,31 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(doing: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback for the bytes done and the bytes in all; None when nobody is looking."""
-    if not sys.stderr.isatty():
+def progress_bar(
+    doing: str, *, counts: bool = False, quiet: bool = False
+) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a callback for how much is done and how much there is; None when nobody is looking.
+
+    Args:
+        doing: What is done.
+        counts: Whether that is things, and no bytes.
+        quiet: Whether nothing is to be shown.
+    """
+    if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TimeElapsedColumn,
+        TransferSpeedColumn,
+    )
 
-    columns = (doing, BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bytes_, things = (DownloadColumn(), TransferSpeedColumn()), (MofNCompleteColumn(),)
+    columns = (doing, BarColumn(), *(things if counts else bytes_), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(doing, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

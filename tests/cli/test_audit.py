@@ -577,3 +577,30 @@ def test_advisories_of_ones_own(facts, tmp_path, capsys):
     capsys.readouterr()
     assert main([*given, "--advisories", str(path)]) == 1
     assert "SITE-1" in capsys.readouterr().out
+
+
+def on_a_terminal(*options: str) -> str:
+    """What a command writes to a terminal's standard error."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "securetrain", "audit", *options]
+    done = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    told = b""
+    try:
+        while data := os.read(ours, 1 << 16):
+            told += data
+    except OSError:  # nobody has the other end any more
+        pass
+    done.wait()
+    os.close(ours)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", told.decode())
+
+
+def test_a_terminal_is_told_what_is_done_of_how_much(tmp_path, facts):
+    for number in range(3):
+        text = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: a{number}}}\n"
+        (tmp_path / f"{number}.yaml").write_text(text)
+    told = on_a_terminal("-f", str(tmp_path), "--facts", facts())
+    assert re.search(r"reading files .* 4/4 0:00:", told)
+    assert re.search(r"judging .* [0-9]+/[0-9]+ 0:00:", told)
+    assert on_a_terminal("-q", "-f", str(tmp_path)) == ""

@@ -206,6 +206,11 @@ class Facts:
         return iter(self._documents)
 
     @property
+    def count(self) -> int:
+        """The number of documents, and of what is none."""
+        return len(self._documents)
+
+    @property
     def documents(self) -> tuple[Document, ...]:
         """All documents, in the order of their assets."""
         found = (one for one in self if isinstance(one, Document))

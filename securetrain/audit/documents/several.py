@@ -6,7 +6,7 @@ Each collector is loaded when there is something for it.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +28,11 @@ class JoinedFacts(Facts):
         self._parts = tuple(parts)
         self.expected = frozenset().union(*(part.expected for part in parts))
         self.notes = tuple(note for part in parts for note in part.notes)
+
+    @property
+    def count(self) -> int:
+        """Those of all parts."""
+        return sum(part.count for part in self._parts)
 
     def __iter__(self) -> Iterator[Document | Refused]:
         """Read one part after the other."""
@@ -90,7 +95,9 @@ def gather(
     policy: "LoadedPolicy",
     now: datetime,
     environ: Mapping[str, str],
+    *,
     checks: "Sequence[Check]" = (),
+    progress: "Callable[[int, int], None] | None" = None,
 ) -> Facts:
     """Collect or read everything.
 
@@ -100,8 +107,10 @@ def gather(
         now: The time, with its zone.
         environ: The environment.
         checks: The catalogue: what a site's own ask of the objects of the files.
+        progress: Is told how many files of how many were read.
     """
-    return joined(list(_parts(sources, policy, now, environ, checks)))
+    parts = _parts(sources, policy, now, environ, checks=checks, progress=progress)
+    return joined(list(parts))
 
 
 def _parts(
@@ -109,10 +118,12 @@ def _parts(
     policy: "LoadedPolicy",
     now: datetime,
     environ: Mapping[str, str],
+    *,
     checks: "Sequence[Check]",
+    progress: "Callable[[int, int], None] | None",
 ) -> Iterator[Facts]:
     if sources.files:
-        yield _of_files(sources, now, environ.get("PATH", ""), checks)
+        yield _of_files(sources, now, environ.get("PATH", ""), checks, progress)
     if sources.slurm:
         from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm  # noqa: PLC0415
 
@@ -140,7 +151,13 @@ def _parts(
         )
 
 
-def _of_files(sources: Sources, now: datetime, path: str, checks: "Sequence[Check]") -> Facts:
+def _of_files(
+    sources: Sources,
+    now: datetime,
+    path: str,
+    checks: "Sequence[Check]",
+    progress: "Callable[[int, int], None] | None",
+) -> Facts:
     from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests  # noqa: PLC0415
     from securetrain.audit.subjects.kubernetes.collect.rendering.render import Renderer  # noqa: PLC0415
     from securetrain.audit.subjects.slurm.collect.cluster import (  # noqa: PLC0415
@@ -162,7 +179,12 @@ def _of_files(sources: Sources, now: datetime, path: str, checks: "Sequence[Chec
     elsewhere.update(str(f) for f in files if f.parent in folders and is_configuration(f.name))
     asked = [check.expression for check in checks if check.expression is not None]
     bodies = collect_manifests(
-        sources.files, now=now, renderer=renderer, expressions=asked, elsewhere=elsewhere
+        sources.files,
+        now=now,
+        renderer=renderer,
+        expressions=asked,
+        elsewhere=elsewhere,
+        progress=progress,
     )
     return facts_of([*bodies, *stored, *clusters])
 

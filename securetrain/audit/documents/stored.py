@@ -66,6 +66,11 @@ class StoredFacts(Facts):
         if self.inventory is not None:
             yield from self.inventory.notes()
 
+    @property
+    def count(self) -> int:
+        """The number of files."""
+        return len(self.files)
+
     def __iter__(self) -> Iterator[Document | Refused]:
         """Read one file after the other."""
         seen: set[str] = set()

@@ -22,7 +22,7 @@ Rules, in order:
    nothing that was judged; 0 otherwise. (2, a bad policy or waiver file, is raised before.)
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -57,6 +57,7 @@ def audit(
     waivers: Waivers | None = None,
     advisories: Advisories | None = None,
     unpinned: Sequence[tuple[str, str]] = (),
+    progress: Callable[[int, int], None] | None = None,
 ) -> AuditResult:
     """Judge every document, each by the checks of its kind.
 
@@ -68,6 +69,7 @@ def audit(
         waivers: Failures that are accepted.
         advisories: Known faults of packages; those of this release by default.
         unpinned: What is used and differs from what was signed, and why (`pins.mismatches`).
+        progress: Is told how many documents of how many were judged.
     """
     skip = set(policy.host.skip_checks)
     wanted = tuned([check for check in checks if check.id not in skip], policy)
@@ -79,7 +81,9 @@ def audit(
     together = [Comparison(check) for check in wanted if check.across is not None]
     scope = Scope(policy, now)
     seen = Seen(wanted, policy, scope)
-    for document in facts:
+    for number, document in enumerate(facts, 1):
+        if progress is not None:
+            progress(number, facts.count)
         if isinstance(document, Refused):
             apart.append(selfchecks.refused(document))
             problems.append(f"{document.source} was not judged: {document.reason}")

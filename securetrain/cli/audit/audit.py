@@ -13,9 +13,10 @@ import click
 
 from securetrain.cli.audit.options import SPREAD, Accepted, Display, Own, SourceOptions, explained
 from securetrain.cli.clock import now
-from securetrain.cli.command import Argument, Option, verb
+from securetrain.cli.command import Argument, Option, Output, verb
 from securetrain.cli.kinds import SpreadingCommand
 from securetrain.cli.options import POLICY
+from securetrain.cli.progress import progress_bar
 from securetrain.report import Document
 
 
@@ -43,6 +44,7 @@ def command(
     shown: Display,
     own: Own,
     catalogue: Catalogue,
+    output: Output,
 ) -> Document:
     r"""Check hosts, manifests, scripts, Slurm and storage against a policy before a job runs.
 
@@ -117,16 +119,19 @@ def command(
     waivers = read_waivers(judging.waivers) if judging.waivers else None
     baseline = read_baseline(judging.baseline) if judging.baseline else None
     at = now()
-    facts = sources.facts(loaded, checks, at)
-    result = audit(
-        facts,
-        checks,
-        loaded.policy,
-        at,
-        waivers=waivers,
-        advisories=advisories,
-        unpinned=own.unpinned(*used),
-    )
+    with progress_bar("reading files", counts=True, quiet=output.quiet) as progress:
+        facts = sources.facts(loaded, checks, at, progress)
+    with progress_bar("judging", counts=True, quiet=output.quiet) as progress:
+        result = audit(
+            facts,
+            checks,
+            loaded.policy,
+            at,
+            waivers=waivers,
+            advisories=advisories,
+            unpinned=own.unpinned(*used),
+            progress=progress,
+        )
     if baseline is not None:
         result = compare(result, baseline, loaded.policy, new_only=judging.new_only)
     return shown.write(result, checks, loaded.policy)

@@ -19,7 +19,7 @@ from securetrain.cli.passphrase import asker
 from securetrain.report import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from securetrain.audit import Advisories, AuditResult, Check, Facts, Sources
     from securetrain.policy import LoadedPolicy, Policy
@@ -154,12 +154,18 @@ class SourceOptions:
         if not self.node:
             self.named.check(runs=bool(self.runs))
 
-    def facts(self, policy: "LoadedPolicy", checks: "Sequence[Check]", at: datetime) -> "Facts":
+    def facts(
+        self,
+        policy: "LoadedPolicy",
+        checks: "Sequence[Check]",
+        at: datetime,
+        progress: "Callable[[int, int], None] | None",
+    ) -> "Facts":
         """Collect or read what the options name, and save what was collected."""
         from securetrain.audit import gather
 
         self._refuse_contradictions()
-        found = gather(self._sources(), policy, at, os.environ, checks)
+        found = gather(self._sources(), policy, at, os.environ, checks=checks, progress=progress)
         self.saved.save(found, self.stored.nonce or "", at)
         return found
 

@@ -9,7 +9,7 @@ kept in short.
 
 import socket
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -106,6 +106,7 @@ def collect_manifests(
     renderer: Renderer | None = None,
     expressions: Sequence[Expression] = (),
     elsewhere: Container[str] = (),
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Body]:
     """Collect the facts of manifests, scripts and folders of them.
 
@@ -116,6 +117,7 @@ def collect_manifests(
         renderer: What puts charts and kustomizations together; None reads every file as it stands.
         expressions: What a site asks of the objects themselves.
         elsewhere: Files that another reader answers for.
+        progress: Is told how many files of how many were read.
 
     Returns:
         The workloads, then the launches, in the order of the files, then the cluster.
@@ -131,7 +133,7 @@ def collect_manifests(
         for path in paths:
             collection.ledger.add(read_at("folder", Location(path=str(path)), "cluster"))
         collection.take_rendered(rendering)
-        for file in texts(paths):
+        for file in texts(paths, progress):
             name = file.at.path if isinstance(file, Entry) else file.path
             is_other = isinstance(file, Entry) and name in elsewhere
             if name not in rendering.covered and not is_other:

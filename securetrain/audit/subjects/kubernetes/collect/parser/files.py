@@ -16,7 +16,7 @@ Rules:
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -138,24 +138,27 @@ def other_kind(path: str) -> Entry:
     return not_ours(path, f"no check asks for {ending} files" if ending else "no check asks for it")
 
 
-def texts(paths: Iterable[Path]) -> Iterator[Text | Large | Entry]:
+def texts(
+    paths: Iterable[Path], progress: Callable[[int, int], None] | None = None
+) -> Iterator[Text | Large | Entry]:
     """Yield the texts of files and folders, one at a time, in a stable order."""
-    seen: set[str] = set()
-    opened = 0
+    named: dict[str, tuple[Path, Path | Entry]] = {}
     for path in paths:
         for found in _files(path):
             name = found.at.path if isinstance(found, Entry) else str(found)
-            if name in seen:
-                continue
-            seen.add(name)
-            if isinstance(found, Entry):
-                yield found
-                continue
-            opened += 1
-            if opened > MAX_FILES:
-                yield unread(str(path), f"more than {MAX_FILES} files")
-                return
-            yield read(found)
+            named.setdefault(name, (path, found))
+    opened = 0
+    for number, (path, found) in enumerate(named.values(), 1):
+        if progress is not None:
+            progress(number, len(named))
+        if isinstance(found, Entry):
+            yield found
+            continue
+        opened += 1
+        if opened > MAX_FILES:
+            yield unread(str(path), f"more than {MAX_FILES} files")
+            return
+        yield read(found)
 
 
 def _files(path: Path) -> Iterator[Path | Entry]:
