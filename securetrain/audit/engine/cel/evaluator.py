@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, Self
 
-CPU_SECONDS: Final = 0.5
+CPU_SECONDS: Final = 1.0
 """Of one answer."""
 WALL_SECONDS: Final = 60.0
 MEMORY: Final = 256 << 20
