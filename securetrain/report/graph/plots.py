@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from securetrain.core import install_hint
-from securetrain.core.errors import UsageError
+from securetrain.report.graph.templating import not_installed
 from securetrain.report.run.model import GuardView, StepPoint
 
 if TYPE_CHECKING:
@@ -35,9 +34,12 @@ _WIDE_RANGE: Final = 50
 # Colours that no drawing uses by accident; each is replaced by a variable of the page's style.
 _INK, _MUTED, _LINE = "#010203", "#040506", "#070809"
 _SERIES: Final = ("#a00001", "#a00002", "#a00003", "#a00004", "#a00005", "#a00006")
-_VARIABLES: Final = dict(zip((_INK, _MUTED, _LINE, *_SERIES), (
-    "var(--ink)", "var(--muted)", "var(--line)", *(f"var(--series-{n})" for n in range(1, 7))
-), strict=True))  # fmt: skip
+_VARIABLES: Final = {
+    _INK: "var(--ink)",
+    _MUTED: "var(--muted)",
+    _LINE: "var(--line)",
+    **{colour: f"var(--series-{n})" for n, colour in enumerate(_SERIES, start=1)},
+}
 _DASHED: Final = (0, (4, 3))
 _DOTTED: Final = (0, (1, 2))
 _STYLES: Final = ("-", "--", ":")
@@ -102,12 +104,7 @@ class Plot:
             import matplotlib as mpl  # noqa: PLC0415 - an optional extra
             from matplotlib.figure import Figure  # noqa: PLC0415
         except ImportError as error:
-            raise UsageError(
-                "ST-USAG-004",
-                "the plots of the HTML report need matplotlib",
-                "securetrain[report]",
-                install_hint("report"),
-            ) from error
+            raise not_installed("the plots of the HTML report need matplotlib") from error
         settings: Any = _SETTINGS | {"svg.hashsalt": self.name}
         with mpl.rc_context(settings):
             figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), layout="constrained")
@@ -125,8 +122,14 @@ class Plot:
         steps = [step for series in self.curves.values() for step, _ in series]
         for words, value in self.limits:
             axes.axhline(value, color=_MUTED, linewidth=1, linestyle=_DASHED)
-            axes.annotate(f"{words} {value:.3g}", (min(steps), value), xytext=(0, 3),
-                          textcoords="offset points", color=_MUTED, fontsize=8)  # fmt: skip
+            axes.annotate(
+                f"{words} {value:.3g}",
+                (min(steps), value),
+                xytext=(0, 3),
+                textcoords="offset points",
+                color=_MUTED,
+                fontsize=8,
+            )
         for step in self.marks[:MAX_MARKS]:
             axes.axvline(step, color=_MUTED, linewidth=0.8, linestyle=_DOTTED)
         axes.set_xlabel("step")
@@ -175,19 +178,28 @@ def _training(metrics: Sequence[StepPoint]) -> Iterator[Plot]:
     if norms := _series(metrics, "grad_norm"):
         caption = f"Median {_median(norms):.3g}, largest {_largest(norms):.3g}."
         yield Plot(
-            name="norm", title="Gradient norm", caption=caption, unit="gradient norm",
-            curves={"": norms}, first=2, scale="wide",
-        )  # fmt: skip
+            name="norm",
+            title="Gradient norm",
+            caption=caption,
+            unit="gradient norm",
+            curves={"": norms},
+            first=2,
+            scale="wide",
+        )
     if seconds := _series(metrics, "seconds"):
         caption = f"Median step {_median(seconds):.3g} s."
         if speeds := _series(metrics, "tokens_per_second"):
             caption += f" Median {_median(speeds):,.0f} tokens a second."
-        if memory := _series(metrics, "memory_bytes"):
-            caption += f" Rank 0 used at most {_largest(memory) / (1 << 30):.2f} GiB."
+        if memory := [size for _, size in _series(metrics, "memory_bytes") if size]:
+            caption += f" Rank 0 used at most {max(memory) / (1 << 30):.2f} GiB."
         yield Plot(
-            name="time", title="Time of a step", caption=caption, unit="seconds", first=3,
+            name="time",
+            title="Time of a step",
+            caption=caption,
+            unit="seconds",
+            first=3,
             curves=_recorded(step=seconds, data=_series(metrics, "data_seconds")),
-        )  # fmt: skip
+        )
 
 
 def _guard(guard: GuardView) -> Iterator[Plot]:

@@ -29,16 +29,16 @@ def rendered(name: str, **values: Any) -> str:
     return _environment().get_template(name).render(**values)
 
 
+def not_installed(what: str) -> UsageError:
+    """A package of the report extra is not there."""
+    return UsageError("ST-USAG-004", what, "securetrain[report]", install_hint("report"))
+
+
 def _environment() -> "jinja2.Environment":
     try:
         import jinja2  # noqa: PLC0415 - an optional extra
     except ImportError as error:
-        raise UsageError(
-            "ST-USAG-004",
-            "the HTML report needs jinja2",
-            "securetrain[report]",
-            install_hint("report"),
-        ) from error
+        raise not_installed("the HTML report needs jinja2") from error
     templates = files("securetrain.report") / "templates"
 
     def load(name: str) -> str:

@@ -66,7 +66,6 @@ from securetrain.report.pages.groups import (
 from securetrain.report.pages.groups import Section as Found
 from securetrain.report.run.model import BoundaryState, BoundaryView
 
-VERB: Final = "audit"
 KNOWN: Final = "known by the baseline"
 MAX_FIRST: Final = 5
 MAX_REASONS: Final = 5
@@ -104,7 +103,7 @@ def findings(result: AuditResult, checks: Sequence[Check], unknown_skips: set[st
     views = tuple(_boundary(name, found) for name in Boundary)
     word, meaning = verdict(result)
     return Document(
-        verb=VERB,
+        verb="audit",
         word=word,
         about=about(result),
         sentence=f"Exit code {result.exit_code}: {meaning}",

@@ -233,22 +233,18 @@ def status_page(status: FleetStatus, written: Path | None = None) -> Document:
     )
 
 
-def _nodes(status: FleetStatus) -> list[tuple[str, ...]]:
+def _nodes(status: FleetStatus) -> Iterator[tuple[str, ...]]:
     """The columns of each node; those that are barred or hold no lease come first."""
-    found: list[tuple[str, ...]] = []
     for node in sorted(status.nodes, key=lambda one: (not one.barred, one.lease is not None)):
         lease = left(node.lease, status.at) if node.lease is not None else "none"
-        found.append(
-            (
-                node.name,
-                node.group or "-",
-                tier_label(node.tier) if node.tier is not None else "not seen",
-                "BARRED" if node.barred else lease,
-                moment(node.evidence) if node.evidence is not None else "never",
-                node.job or ("-" if node.enrolled else "not enrolled"),
-            )
+        yield (
+            node.name,
+            node.group or "-",
+            tier_label(node.tier) if node.tier is not None else "not seen",
+            "BARRED" if node.barred else lease,
+            moment(node.evidence) if node.evidence is not None else "never",
+            node.job or ("-" if node.enrolled else "not enrolled"),
         )
-    return found
 
 
 def _tiles(status: FleetStatus) -> tuple[Tile, ...]:

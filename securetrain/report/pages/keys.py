@@ -94,13 +94,8 @@ def listed(cluster: ClusterCA, now: datetime) -> Document:
         for entry in cluster.register.issued()
     ]
     gone = [picked(e, "kind name reason", since=moment(e.since)) for e in revocations.entries]
-    rows = [
-        Row(
-            state=one["state"],
-            text=f"{one['spiffe']} until {one['ends']} {one['how']} {one['serial']}",
-        )
-        for one in issued
-    ]
+    words = "{spiffe} until {ends} {how} {serial}"
+    rows = [Row(state=one["state"], text=words.format(**one)) for one in issued]
     for one in gone:
         text = f"{one['kind']} {one['name']} since {one['since']}: "
         rows.append(Row(state="revoked", text=text + (one["reason"] or "no reason given")))
