@@ -398,3 +398,53 @@ def test_commands_that_a_variable_takes_from_a_here_document():
 def test_a_bucket_is_read_with_tls(command, verified):
     fetches = launch_of(command).fetches.value or ()
     assert all(one.verified.value for one in fetches) is verified
+
+
+@pytest.mark.parametrize(
+    ("text", "pinned"),
+    [
+        (f"git clone u; git checkout {'a1' * 20}; git submodule update", [True, True]),
+        (f"git clone u x; git -C x checkout {'a1' * 20}", [True]),
+        ("git clone u; git checkout main; git submodule update", [False, False]),
+        ("git clone u; git checkout $COMMIT", [None]),
+        (f"git clone u; git clone v; git checkout {'a1' * 20}", [False, True]),
+        (f"pip install git+https://h/x@{'a1' * 20}#egg=x", [True]),
+        (f"pip install y git+https://h/x@{'a1' * 20}", [False]),
+    ],
+)
+def test_a_commit_is_what_it_must_be(text, pinned):
+    found = launch_of(f"#SBATCH -N2\n{text}\n").fetches.value
+    assert [one.pinned.value for one in found] == pinned
+
+
+@pytest.mark.parametrize(
+    ("text", "states"),
+    [
+        ("curl http://169.254.169.254/latest/meta-data/", []),
+        ("curl -H Metadata:true 'http://169.254.169.254/metadata/instance?x'", []),
+        ("curl http://metadata.google.internal/computeMetadata/v1/", []),
+        ("curl -X POST http://host/run", []),
+        ("curl -d @body http://host/run", []),
+        ("curl http://$HOST/x", [None]),
+        ("curl http://host/$X", [False]),
+        ("wget http://169.254.169.254.example.com/x", [False]),
+        ("curl https://host/x", [True]),
+    ],
+)
+def test_what_is_no_download_or_has_no_known_host(text, states):
+    found = launch_of(f"#SBATCH -N2\n{text}\n").fetches.value
+    assert [one.verified.value for one in found] == states
+
+
+@pytest.mark.parametrize(
+    ("text", "pinned"),
+    [
+        ("pip install torch", [None]),
+        ("pip install torch\npython -m venv x\npython setup.py install", [None]),
+        ("pip install torch\ntorchrun train.py", [False]),
+        ("pip install torch\npython train.py", [False]),
+        ("#SBATCH -N2\npip install torch", [False]),
+    ],
+)
+def test_code_is_fetched_at_the_start_of_a_job_and_not_by_what_installs(text, pinned):
+    assert [one.pinned.value for one in launch_of(f"#!/bin/bash\n{text}\n").fetches.value] == pinned

@@ -208,7 +208,7 @@ class _Looking:
             text = self.text(source)
             script = script_text(text.text, text.place)
             yield from script_launches(
-                f"{self.one.name}/{way}/source", "source", script, self.collected
+                f"{self.one.name}/{way}/source", "source", script, self.collected, self.form
             )
         if words or variables or base != NOTHING:
             yield from container_launches(
@@ -217,7 +217,7 @@ class _Looking:
                 words=words,
                 variables=variables,
                 base=base,
-                form=Form.SCRIPT if self.one.runtime is Runtime.HOST else Form.CONTAINER,
+                form=self.form,
                 at=self.at(node),
                 collected=self.collected,
             )
@@ -283,7 +283,12 @@ class _Looking:
                 said = self.lines(node, commands_of_runtime(said.text))
             name = f"{self.one.name}/{key[:120]}"
             script = script_text(said.text, said.place)
-            yield from script_launches(name, key, script, self.collected)
+            yield from script_launches(name, key, script, self.collected, self.form)
+
+    @property
+    def form(self) -> Form:
+        """A task on a machine is a script; what stands in another object starts in its pods."""
+        return Form.SCRIPT if self.one.runtime is Runtime.HOST else Form.CONTAINER
 
     def lines(self, node: Node, text: str) -> Text:
         """A text that has the lines of a scalar, with their places."""

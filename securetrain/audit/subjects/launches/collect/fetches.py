@@ -3,13 +3,15 @@
 """Packages, repositories, scripts and data that the commands of a launch take from the network."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
+
+import msgspec
 
 from securetrain.audit.documents.facts import Reading
 from securetrain.audit.shell.evaluator import Call
 from securetrain.audit.shell.programs import SHELLS
-from securetrain.audit.shell.values import Arg
+from securetrain.audit.shell.values import HOLE, Arg
 from securetrain.audit.subjects.launches.collect.options import (
     Option,
     absent,
@@ -44,6 +46,18 @@ _SYSTEM: Final = {
     "cargo": {"install"},
     "go": {"install", "get"},
 }
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_SENDS: Final = (
+    *("data", "d", "data-raw", "data-binary", "data-urlencode", "form", "F", "upload-file", "T"),
+    *("post-data", "post-file", "json"),
+)
+_METHOD: Final = re.compile(r"(?:-X|--request=)?(?:POST|PUT|PATCH|DELETE)")
+_METADATA: Final = re.compile(
+    r"https?://(?:169\.254\.(?:169\.25[34]|170\.2)|metadata(?:\.google\.internal)?|168\.63\.129\.16"
+    r"|100\.100\.100\.200|\[fd00:ec2::254\])(?=[:/?]|\Z)",
+    re.IGNORECASE,
+)
+"""Metadata services of clouds, which have no TLS."""
 _LOCAL: Final = re.compile(r"(?:\.{0,2}/|\.\Z|\.\[|[^:]*\.whl\Z|file:)")
 
 
@@ -55,8 +69,10 @@ def fetches_of(calls: Sequence[Call]) -> list[Fetch]:
         options = options_of(call)
         if call.program in _DOWNLOADERS:
             found.extend(_downloads(call, options, runs=call.pipeline in fed))
-        elif one := _package(call, options) or _repository(call):
+        elif one := _package(call, options):
             found.append(one)
+        elif call.program == "git":
+            _repository(call, found)
         if not call.opened and call.program not in {"echo", "printf", *_DOWNLOADERS}:
             found.extend(_data(call, options))
     return found
@@ -74,10 +90,14 @@ def _downloads(call: Call, options: list[Option], *, runs: bool) -> list[Fetch]:
         None,
     )
     short = next((a for a in call.args if re.fullmatch(r"-[A-Za-z]*k[A-Za-z]*", a.text)), None)
-    found = []
+    found: list[Fetch] = []
+    if value_of(options, *_SENDS) is not None or any(map(_METHOD.fullmatch, _texts(call))):
+        return found
     for arg in call.args:
         if not (_URL.match(arg.text) or (arg.opens and "://" in arg.text)):
             continue
+        if _METADATA.match(arg.text):
+            continue  # that is the network's business
         verified: Reading[bool]
         if unverified is not None or (call.program == "curl" and short is not None):
             verified = ok(False, unverified.at if unverified else short.at if short else arg.at)
@@ -96,8 +116,14 @@ def _downloads(call: Call, options: list[Option], *, runs: bool) -> list[Fetch]:
     return found
 
 
+def _texts(call: Call) -> Iterator[str]:
+    return (arg.text for arg in call.args)
+
+
 def _by_tls(arg: Arg) -> Reading[bool]:
-    if arg.text.lower().startswith(("http://", "ftp://")):
+    if found := re.match(r"(?:http|ftp)://([^/]*)", arg.text, re.IGNORECASE):
+        if HOLE in found[1]:
+            return templated(arg.opens, arg.at)
         return ok(_loopback(arg.text), arg.at)
     if arg.opens and not _URL.match(arg.text):
         return templated(arg.opens, arg.at)
@@ -141,16 +167,31 @@ def _pip(call: Call, options: list[Option]) -> Fetch | None:
         and all(_LOCAL.match(word) for word in behind)
     ):
         return None  # nothing but what is there
-    return _fetch(call, Kind.PACKAGE, pinned=False)
+    commits = not requirements and all(re.search(r"@[0-9a-f]{40}(?:#|\Z)", word) for word in behind)
+    return _fetch(call, Kind.PACKAGE, pinned=bool(behind) and commits)
 
 
-def _repository(call: Call) -> Fetch | None:
-    if call.program != "git" or not call.args:
-        return None
+def _repository(call: Call, found: list[Fetch]) -> None:
+    """Note a clone, or the commit that the one before is brought to; submodules follow that."""
     words = [arg.text for arg in call.args if not arg.text.startswith("-")]
-    if words[:1] in (["clone"], ["pull"], ["fetch"]) or words[:2] == ["submodule", "update"]:
-        return _fetch(call, Kind.REPOSITORY, pinned=False)
-    return None
+    if len(words) > 1 and call.args[0].text == "-C":
+        del words[0]
+    clones = [n for n, one in enumerate(found) if one.what is Kind.REPOSITORY]
+    number = clones[-1] if clones else -1
+    if words[:1] in (["checkout"], ["reset"], ["switch"]) and number >= 0:
+        commit = next((arg for arg in call.args if _COMMIT.fullmatch(arg.text)), None)
+        opened = next((arg for arg in call.args if arg.opens), None)
+        if commit is not None:
+            found[number] = msgspec.structs.replace(found[number], pinned=ok(True, commit.at))
+        elif opened is not None:
+            why: Reading[bool] = templated(opened.opens, opened.at)
+            found[number] = msgspec.structs.replace(found[number], pinned=why)
+    elif words[:2] == ["submodule", "update"]:
+        one = _fetch(call, Kind.REPOSITORY, pinned=False)
+        pinned = found[number].pinned if number >= 0 else one.pinned
+        found.append(msgspec.structs.replace(one, pinned=pinned))
+    elif words[:1] in (["clone"], ["pull"], ["fetch"]):
+        found.append(_fetch(call, Kind.REPOSITORY, pinned=False))
 
 
 def _fetch(call: Call, what: Kind, *, pinned: bool) -> Fetch:

@@ -161,7 +161,7 @@ def _facts(  # noqa: PLR0917 - the parts of a launch
         rendezvous=_whole(seen.rendezvous),
         addresses=_whole(seen.addresses),
         services=_whole(seen.services),
-        fetches=_whole(_fetches(form, commands)),
+        fetches=_whole(_fetches(form, commands, trains=bool(seen.rendezvous))),
         revisions=_whole(seen.revisions),
         remote_code=_whole(seen.remote_code),
         mpi_as_root=_whole(seen.mpi_as_root),
@@ -175,13 +175,19 @@ def _facts(  # noqa: PLR0917 - the parts of a launch
     return LaunchFacts(collected=collected, file=file, launch=launch, ledger=ledger)
 
 
-def _fetches(form: Form, commands: Commands) -> list[Fetch]:
-    """The fetches of a launch; those of an image are built in, and none when a job starts."""
+def _fetches(form: Form, commands: Commands, *, trains: bool) -> list[Fetch]:
+    """The fetches of a launch; what builds an image or installs a machine starts no job."""
     found = fetches_of(commands.calls)
-    if form is not Form.BUILD:
+    scripted = form is Form.SCRIPT and not trains and not any(map(_is_program, commands.calls))
+    if form is not Form.BUILD and not scripted:
         return found
-    built = "an image is built, and no job starts"
-    return [msgspec.structs.replace(one, pinned=absent(one.at, built)) for one in found]
+    return [msgspec.structs.replace(one, pinned=absent(one.at, "no job starts")) for one in found]
+
+
+def _is_program(call: Call) -> bool:
+    """Tell a program of a job's own from what installs something."""
+    first = call.args[0].text if call.args else ""
+    return call.program == "python" and first.endswith(".py") and not first.endswith("setup.py")
 
 
 def _variables(found: Iterable[tuple[str, Environment]]) -> Iterator[Variable]:

@@ -29,6 +29,10 @@ _HOLDERS: Final = frozenset(
         *("trainingruntime", "clustertrainingruntime", "podtemplate"),
     }
 )
+_BUILT_IN: Final = frozenset(
+    {"deployment", "statefulset", "daemonset", "replicaset", "job", "cronjob", "podtemplate"}
+)
+"""A webhook for none of these is its operator's, about the operator's own kinds."""
 _PODS: Final = frozenset({"pod", "*"})
 
 
@@ -153,7 +157,9 @@ def admissions(policies: Sequence[AdmissionPolicy], kinds: Sequence[str]) -> Ite
             pods, missed = opened(policy.open, policy.at), opened(policy.open, policy.at)
         else:
             pods = ok(False, policy.at)
-            missed = ok(tuple(kind for kind in kinds if kind.lower() not in named), policy.at)
+            own = policy.engine == "webhook" and not named & _BUILT_IN
+            overlooked = (kind for kind in kinds if kind.lower() not in named and not own)
+            missed = ok(tuple(overlooked), policy.at)
         yield Admission(
             at=policy.at,
             name=policy.name,

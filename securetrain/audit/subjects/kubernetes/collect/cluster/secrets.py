@@ -29,7 +29,7 @@ _ASSIGNMENT: Final = re.compile(
 )
 _NOT_SECRET: Final = re.compile(
     r"_(?:FILE|PATH|DIR|SOCK|URL|URI|ENDPOINT|NAME|MODE|MIN|MAX|LEN|LENGTH|POLICY|TTL|TIMEOUT|"
-    r"EXPIRY|EXPIRES|ENABLED|TYPE|COUNT|SIZE|LIMIT|ID|INDEX|INTERVAL|PERIOD|DURATION|REFRESH|"
+    r"EXPIRY|EXPIRES?|ENABLED|TYPE|COUNT|SIZE|LIMIT|ID|INDEX|INTERVAL|PERIOD|DURATION|REFRESH|"
     r"HEADER|FIELD|PREFIX|SUFFIX|PROVIDER|SOURCE|ISSUER|STORE|BACKEND|ALGORITHM|VERSION|FORMAT)$|"
     r"(?:^|_)(?:NO|SKIP|WITHOUT|REQUIRE|ENABLE|DISABLE|ALLOW|USE)_|(?:^|_)(?:LABEL|ANNOTATION|SORT|"
     r"PARTITION|PRIMARY|PUBLIC|PUB|CACHE|OBJECT|ROUTING|TOPOLOGY|GROUP|NODE|TAINT)_KEY|"
@@ -51,7 +51,7 @@ _SWITCHES: Final = frozenset(
 _PLACEHOLDER: Final = re.compile(
     r"<.*>|\[.*\]|\$.*|x{3,}|\*+|\.+|/.*|~/.*|file:.*|your[-_ ].*|.*example\Z|"
     r".*(?:replace|placeholder|change[-_]?me|todo).*|"
-    r"\{\{.*\}\}|%.*%|[0-9.]+ ?(?:ms|s|m|h|d|w|%|[kmgt]i?b?)",
+    r"\{\{.*\}\}|%.*%|(?:[0-9.]+ ?(?:ms|s|m|h|d|w|%|[kmgt]i?b?))+",
     re.IGNORECASE | re.DOTALL,
 )
 _PUBLIC_FORM: Final = re.compile(r"\s*(?:-----BEGIN (?:CERTIFICATE|PUBLIC KEY)|ssh-\w+ AAAA)")
@@ -62,6 +62,15 @@ _CHOSEN: Final = re.compile(
 _WORD: Final = r"(?:[A-Z]?[a-z]{1,14}|[A-Z]{1,14}|[A-Za-z]{1,5}[0-9]{1,2})"
 _WORDS: Final = re.compile(rf"{_WORD}(?:[-_./: ]{_WORD})*")
 """Names of headers, labels, modes, programs; a generated token is none."""
+_SHAPES: Final = (
+    (_PRIVATE_KEY, SecretKind.PRIVATE_KEY),
+    (_TOKENS, SecretKind.PATTERN),
+    (variables.SECRET_VALUE, SecretKind.URL),
+)
+_UNSET: Final = re.compile(
+    r"<|\{|\[|your[-_ ]|x{6,}|\*{3,}|changeme|example|\.\.\.|:pass(?:word)?@", re.IGNORECASE
+)
+"""In a URL, in place of a password."""
 _MAX_SCAN: Final = 1 << 20
 _MAX_FOUND: Final = 50
 
@@ -85,16 +94,19 @@ def is_secret_name(name: str) -> bool:
     return variables.SECRET_NAME.search(plain) is not None
 
 
+def shaped(text: str) -> Iterator[tuple[re.Match[str], SecretKind]]:
+    """Yield what is a secret by its form: a key, a provider's token, a URL with a password."""
+    for pattern, kind in _SHAPES:
+        for found in pattern.finditer(text):
+            if "$" not in found[0] and not (kind is SecretKind.URL and _UNSET.search(found[0])):
+                yield found, kind
+
+
 def secret_kind(name: str, value: str) -> SecretKind | None:
     """Return why a literal is taken for a secret."""
-    text = value.strip()
-    if _PRIVATE_KEY.search(value):
-        return SecretKind.PRIVATE_KEY
-    if _TOKENS.search(value):
-        return SecretKind.PATTERN
-    if (url := variables.SECRET_VALUE.search(value)) and "$" not in url[0]:
-        return SecretKind.URL
-    return SecretKind.NAME if is_secret_name(name) and _may_be_one(name, text) else None
+    for _, kind in shaped(value):
+        return kind
+    return SecretKind.NAME if is_secret_name(name) and _may_be_one(name, value.strip()) else None
 
 
 def is_public(key: str) -> bool:
@@ -113,19 +125,14 @@ def secrets_in(text: str, template: Template) -> Iterator[Literal]:
     text = text[:_MAX_SCAN]
     taken: set[int] = set()
     count = 0
-    for pattern, kind in (
-        (_PRIVATE_KEY, SecretKind.PRIVATE_KEY),
-        (_TOKENS, SecretKind.PATTERN),
-        (variables.SECRET_VALUE, SecretKind.URL),
-    ):
-        for match in pattern.finditer(text):
-            if "$" in match[0] or template.holes_of(match[0]):
-                continue
-            count += 1
-            taken.update((match.start(), text.rfind("\n", 0, match.start())))
-            yield Literal(kind.value, kind, len(match[0]), match.start())
-            if count >= _MAX_FOUND:
-                return
+    for match, kind in shaped(text):
+        if template.holes_of(match[0]):
+            continue
+        count += 1
+        taken.update((match.start(), text.rfind("\n", 0, match.start())))
+        yield Literal(kind.value, kind, len(match[0]), match.start())
+        if count >= _MAX_FOUND:
+            return
     for match in _ASSIGNMENT.finditer(text):
         name, value = match[1] or match[2], match[3].strip("\"'")
         is_option = match[1] is not None
