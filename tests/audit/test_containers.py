@@ -161,6 +161,30 @@ def test_what_hooks_and_probes_run_is_read(tmp_path, hook):
     assert [one.location.line for one in found if one.check == "ST-RDZ-003"] == [8]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "check", "found"),
+    [
+        ("Dockerfile", "FROM x\nRUN pip install y\nRUN curl http://e/z | sh\n", "ST-DAT-002", {3}),
+        (
+            "Dockerfile",
+            "FROM x\nRUN pip install y\nRUN curl http://e/z | sh\n",
+            "ST-K8S-027",
+            set(),
+        ),
+        ("Dockerfile", "FROM x\nRUN a \\\n  # b\n  && curl http://e/z\n", "ST-DAT-002", {4}),
+        ("Dockerfile", "FROM x\nRUN <<E\ncurl http://e/z\nE\n", "ST-DAT-002", {3}),
+        ("Dockerfile", 'FROM x\nENTRYPOINT ["torchrun"]\nCMD ["--nnodes=2"]\n', "ST-RDZ-009", {3}),
+        ("i.def", "From: x\n%post\ncurl http://e/z\n%runscript\ntrue\n", "ST-DAT-002", {3}),
+        ("m.tf", "user_data = <<E\n#cloud-config\nruncmd: [x]\nE\n", "ST-RDZ-003", {2}),
+        ("m.tf", "policy = <<E\n{}\nE\n", "ST-RDZ-003", set()),
+    ],
+)
+def test_what_image_files_and_terraform_run(tmp_path, name, text, check, found):
+    bad = [one for one in findings(tmp_path / "x", name, text) if one.check == check]
+    told = {one.location.line for one in bad if one.state in {State.FAIL, State.UNKNOWN}}
+    assert told == found
+
+
 def test_services_that_extend_each_other_in_a_circle_end_and_leave_the_rest_open(tmp_path):
     text = "services:\n  a: {extends: b}\n  b: {extends: a, image: i}\n"
     found = findings(tmp_path / "x", "c.yaml", text)

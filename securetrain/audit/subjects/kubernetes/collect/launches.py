@@ -85,7 +85,13 @@ class Launches:
         elif holds_scripts(file.path):
             for one in scripts(file.path, file.text):
                 name, text = f"{file.path}#{one.name}", script_text(one.text, one.place)
-                self._add(script_launches(name, one.name, text, self.collected, one.form))
+                folder = self._folder(Path(file.path))
+                made = script_launches(
+                    *(name, one.name, text, self.collected, one.form),
+                    folder=folder,
+                    unread=one.unread,
+                )
+                self._add(made)
 
     def _folder(self, script: Path) -> Folder:
         """The files that a script can name: those of the folder that is audited."""

@@ -19,7 +19,7 @@ import bisect
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +47,7 @@ _STARTS: Final = frozenset({"environment", "runscript", "startscript"})
 _BEGINS: Final = re.compile(r"([\w-]{0,80})[\"]?[ \t]*[=(][^\n]{0,200}?<<-?[ \t]*(\w+)[ \t]*\r?\n")
 """A here-document of HCL, with the attribute before it."""
 _SHEBANG: Final = re.compile(r"\s*#!\s*\S*sh\b|\s*#!\s*/usr/bin/env\s+\S*sh\b")
+_CLOUD: Final = re.compile(r"\s*#cloud-config\b|\s*#cloud-boothook|Content-Type: multipart")
 _URL: Final = re.compile(r"https?://\S+")
 
 
@@ -58,6 +59,8 @@ class Script:
     form: Form
     text: str
     place: "Place"
+    unread: str = ""
+    """Why its commands are not known."""
 
 
 def holds_scripts(name: str) -> bool:
@@ -283,5 +286,9 @@ def _terraform(path: str, text: str) -> Iterator[Script]:
         stop = end.start() if end else len(text)
         script = _Text(path, text)
         script.add(found.end(), stop)
-        if _SHEBANG.match(text, found.end()):
-            yield from script.script(found[1] or "here-document", Form.SCRIPT)
+        for one in script.script(found[1] or "here-document", Form.SCRIPT):
+            if _SHEBANG.match(one.text):
+                yield one
+            elif _CLOUD.match(one.text):
+                why = "a configuration of cloud-init, which may hold commands"
+                yield replace(one, text="", unread=why)

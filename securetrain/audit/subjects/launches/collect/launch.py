@@ -52,6 +52,8 @@ _COMMANDS: Final = re.compile(
 _EVIDENCE: Final = tuple(
     f"launch.{name}" for name in Launch.__struct_fields__ if name not in {"at", "name", "form"}
 )
+_OF_BUILD: Final = ("launch.fetches", "launch.revisions", "launch.secrets")
+"""The evidence that building an image bears on: no job starts there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ def script_launches(
     form: Form | None = None,
     *,
     folder: Folder | None = None,
+    unread: str = "",
 ) -> Iterator[LaunchFacts | Started]:
     """The launch of a script, and those of the scripts that it writes; what it starts follows."""
     directives = tuple(
@@ -99,6 +102,7 @@ def script_launches(
     batch = bool(directives) or PurePosixPath(name).suffix in _BATCH
     within = (Call("sbatch", directives, text.place(0)),) if batch else ()
     commands = evaluate(text, folder, within)
+    commands.open.extend([Open(text.place(0), unread)] if unread else [])
     form = form or (Form.BATCH if batch else Form.SCRIPT)
     yield _facts(file, name, form, text.place(0), commands, observe(commands), collected)
     yield from _started(commands)
@@ -171,7 +175,7 @@ def _facts(  # noqa: PLR0917 - the parts of a launch
     )
     read = Entry(unit="section", at=at, end=End.READ)
     opens = dict.fromkeys([*commands.open, *(one for x in commands.calls for one in open_words(x))])
-    ledger = (read, *(_entry(one) for one in opens))
+    ledger = (read, *(_entry(one, _OF_BUILD if form is Form.BUILD else _EVIDENCE) for one in opens))
     return LaunchFacts(collected=collected, file=file, launch=launch, ledger=ledger)
 
 
@@ -219,10 +223,11 @@ def variable(program: str, name: str, value: Arg) -> Variable:
     return Variable(at=at, program=program, name=ok(name, at), value=read)
 
 
-def _entry(one: Open) -> Entry:
-    end = End.NOT_OURS if one.is_foreign else End.NOT_UNDERSTOOD
-    bears_on = () if one.is_foreign else one.bears_on or _EVIDENCE
-    help_ = "" if one.is_foreign else "write it out, or audit what sets it as well"
+def _entry(one: Open, evidence: tuple[str, ...]) -> Entry:
+    bears_on = tuple(name for name in one.bears_on or evidence if name in evidence)
+    if one.is_foreign or not bears_on:
+        return Entry(unit="word", at=one.at, end=End.NOT_OURS, why=one.why)
+    end, help_ = End.NOT_UNDERSTOOD, "write it out, or audit what sets it as well"
     return Entry(unit="word", at=one.at, end=end, why=one.why, help=help_, bears_on=bears_on)
 
 

@@ -280,9 +280,8 @@ def container_of(name: str, started: Started) -> Object:
 def pod_of(started: Started, template: Template) -> Node:
     """The spec of the pod that a container would be."""
     tree = _Tree(template, started.at)
-    mounts = [one for one in _mounts(started) if one is not None]
     volumes, mounted = [], []
-    for number, mount in enumerate(mounts):
+    for number, mount in enumerate(_mounts(started)):
         name = f"v{number}"
         volumes.append(_volume(tree, mount, name))
         where = tree.text(mount.target) if mount.target.text else tree.text(mount.source)

@@ -174,8 +174,7 @@ def variables_allowed(view: View, args: AllowedArgs) -> list[Judgement]:
             places.setdefault(option.name, Location(path=file.path, line=option.line))
     allowed = view.policy.fabric.allow_environment
     for name, place in places.items():
-        good = name in args.pinned or any(fnmatchcase(name, pattern) for pattern in allowed)
-        if not good:
+        if name not in args.pinned and not any(fnmatchcase(name, one) for one in allowed):
             seen = {"from": f"{place.path}:{place.line}" if place else name}
             found.append(Judgement(label=name, good=FALSE, location=place, evidence=seen))
     return found
