@@ -126,11 +126,18 @@ def _at_line(label: Label, spans: Spans, checks: set[str]) -> bool:
     )
 
 
-def checkov() -> Figure | None:
-    """The same for Checkov; None, and a line that says why, where it is not there."""
+def found_checkov() -> str | None:
+    """Checkov's program; None, and a line that says so, where there is none."""
     program = os.environ.get("CHECKOV") or shutil.which("checkov")
     if not program:
         print("  SKIPPED: there is no checkov; see benchmarks/corpus.py for how to name one")
+    return program
+
+
+def checkov() -> Figure | None:
+    """The same for Checkov; None, and a line that says why, where it is not there."""
+    program = found_checkov()
+    if program is None:
         return None
     with tempfile.TemporaryDirectory(prefix="securetrain-corpus-") as name:
         folder = Path(name)
