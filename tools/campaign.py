@@ -37,7 +37,16 @@ from tools.campaigns import Campaign, Missed
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "benchmarks" / "results" / "campaigns"
-NAMES: Final = ("bars", "damage", "kills", "mutation", "objectstore", "properties", "replay")
+NAMES: Final = (
+    "audit_opaque",
+    "bars",
+    "damage",
+    "kills",
+    "mutation",
+    "objectstore",
+    "properties",
+    "replay",
+)
 KEPT_MISSES: Final = 50
 
 
@@ -108,6 +117,8 @@ def run_case(campaign: Campaign, seed: int, number: int) -> str:
     """
     rng = random.Random(f"{seed}:{number}")  # noqa: S311 - the cases of a test are no secret
     with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
+        if campaign.walk is not None:
+            return campaign.walk(number, Path(folder))
         return campaign.case(rng, Path(folder))
 
 
@@ -134,10 +145,14 @@ def _write(record: dict[str, Any], out: Path) -> None:
     write_atomic(out, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
 
 
+def _named(word: str) -> str:
+    return word.replace("-", "_")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a campaign, or one case of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("name", help=", ".join(NAMES))
+    parser.add_argument("name", type=_named, help=", ".join(NAMES))
     parser.add_argument("--count", type=int, help="cases in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="run this one again, and keep nothing")

@@ -47,7 +47,6 @@ OPEN = {
     "binary.yaml": "apiVersion: v1\0",
     "main.tf.json": "{}",
     "app.jsonnet": "{}",
-    "slurm.conf": "AuthType=auth/none\n",
     "chart.tgz": "",
     "note.ipynb": "{}",
 }

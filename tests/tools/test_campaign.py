@@ -86,6 +86,7 @@ def test_every_campaign_is_named_and_has_cases() -> None:
 @pytest.mark.parametrize(
     ("name", "count"),
     [
+        ("audit-opaque", 1),
         ("bars", 3),
         ("damage", 12),
         pytest.param("kills", 2, marks=pytest.mark.dist),

@@ -17,6 +17,8 @@ class Campaign:
     """Cases where nobody says how many."""
     case: Callable[[random.Random, Path], str]
     """Runs one in an empty folder and says in a word what happened; raises `Missed`."""
+    walk: Callable[[int, Path], str] | None = None
+    """Runs the one of a number, for a campaign that goes through all there is."""
 
 
 class Missed(Exception):  # noqa: N818 - what happened, not what went wrong in the tool

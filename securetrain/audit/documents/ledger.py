@@ -13,7 +13,7 @@ Rules:
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -21,6 +21,9 @@ from securetrain.audit.documents.facts import End, Entry, Location, Observed, Ou
 
 MAX_OPEN: Final = 1_000
 MAX_ROWS: Final = 1_000
+
+
+_Key: TypeAlias = tuple[object, ...]
 
 
 def read_at(unit: str, at: Location, *bears_on: str) -> Entry:
@@ -42,7 +45,7 @@ class Ledger:
     """Entries of one reader."""
 
     _open: list[Entry] = field(default_factory=list)
-    _counted: dict[tuple[object, ...], Entry] = field(default_factory=dict)
+    _counted: dict[_Key, Entry] = field(default_factory=dict)
     _paths: set[str] = field(default_factory=set)
 
     def add(self, entry: Entry) -> None:
@@ -53,7 +56,7 @@ class Ledger:
                 self._open.append(entry)
                 return
         folder = str(PurePath(entry.at.path).parent)
-        key = (entry.unit, entry.end, folder, entry.why, entry.help, entry.bears_on)
+        key: _Key = (entry.unit, entry.end, folder, entry.why, entry.help, entry.bears_on)
         before = self._counted.get(key)
         if before is not None:
             entry = replace(before, at=Location(path=folder), count=before.count + entry.count)
@@ -61,7 +64,7 @@ class Ledger:
             key, entry = self._rest(entry)
         self._counted[key] = entry
 
-    def _rest(self, entry: Entry) -> tuple[tuple[object, ...], Entry]:
+    def _rest(self, entry: Entry) -> tuple[_Key, Entry]:
         """The one entry of all that has no row of its own."""
         key = (entry.end,)
         before = self._counted.get(key)

@@ -7,6 +7,7 @@ bounded by the limits of `errors.py`: objects are read one at a time, and what o
 kept in short.
 """
 
+import itertools
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -96,6 +97,8 @@ from securetrain.audit.subjects.kubernetes.facts.workload import (
 from securetrain.audit.subjects.launches.collect.tasks import started_in
 
 MAX_STORED = 5_000
+MAX_BLOCKS = 20
+"""Of one workload: one is enough for all of its checks."""
 
 
 def collect_manifests(
@@ -154,6 +157,7 @@ class _Found:
 
     name: str
     workload: Workload
+    ledger: tuple[Entry, ...]
 
     @property
     def is_in_cluster(self) -> bool:
@@ -250,7 +254,12 @@ class _Collection:
         if len(self.found) >= MAX_WORKLOADS:
             self._left_out("workload", one)
             return
-        self.found.append(_Found(one.name, record))
+        parts = (one.node.entries or {}).items()
+        inner = (value for key, value in parts if key not in {"metadata", "status"})
+        opened = (entry for value in inner for entry in one.blocks(value, "workload"))
+        read = read_at("document", record.at, "workload")
+        ledger = (read, *itertools.islice(opened, MAX_BLOCKS))
+        self.found.append(_Found(one.name, record, ledger))
 
     def _take_for_others(self, one: Object) -> None:
         """Note what an object says about others."""
@@ -314,9 +323,10 @@ class _Collection:
                 pods.append(joined)
                 targets.append(target)
             record = msgspec.structs.replace(one.workload, pods=tuple(pods) or one.workload.pods)
-            read = read_at("document", record.at, "workload")
             bodies.append(
-                WorkloadFacts(collected=collected, file=one.name, workload=record, ledger=(read,))
+                WorkloadFacts(
+                    collected=collected, file=one.name, workload=record, ledger=one.ledger
+                )
             )
         kinds = tuple(sorted({one.kind for one in self._in_cluster() if one.kind}))
         facts = Cluster(

@@ -7,6 +7,7 @@ document, not of a launch.
 """
 
 import base64
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ _LINE: Final = re.compile(
     r"[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=([\"']?)([^\n]*?)\2[ \t]*(?=\n|\Z)"
 )
 """A line of a file of variables."""
+MAX_BLOCKS: Final = 20
 _RUNTIME: Final = "runtimeEnvYAML"
 _ENTRY_POINTS: Final = frozenset({"entrypoint", "entryPoint"})
 
@@ -203,6 +205,14 @@ class _Looking:
                     yield from self.container(pod, node, number)
 
     def container(self, pod: PodSpec, node: Node, number: int) -> Iterator[LaunchFacts | Started]:
+        opened = tuple(itertools.islice(self.one.blocks(node, "launch"), MAX_BLOCKS))
+        for one in self._container(pod, node, number):
+            if opened and isinstance(one, LaunchFacts):
+                yield msgspec.structs.replace(one, ledger=(*one.ledger, *opened))
+            else:
+                yield one
+
+    def _container(self, pod: PodSpec, node: Node, number: int) -> Iterator[LaunchFacts | Started]:
         words = [*self.words(node, "command"), *self.words(node, "args")]
         variables = dict(self.variables(node))
         source = node.get("source")

@@ -93,6 +93,9 @@ def observe(commands: Commands) -> Seen:
     return seen
 
 
+_VARIABLE: Final = re.compile(r"\w+(?:\[.*\])?|[@*#?$!-]")
+
+
 def open_words(call: Call) -> Iterator[Open]:
     """Yield the word that may be any options of a call, with what these could say."""
     rest = next(rest_of(call), None)
@@ -106,7 +109,10 @@ def open_words(call: Call) -> Iterator[Open]:
         bears_on = ("launch.host_keys",)
     else:
         return
-    yield Open(rest.at, f"${rest.opens[0]} may be any options of {call.program}", bears_on=bears_on)
+    name = rest.opens[0]
+    if not _VARIABLE.fullmatch(name):  # a template writes it, where a variable is no text
+        bears_on = (*bears_on, "launch.secrets")
+    yield Open(rest.at, f"${name} may be any options of {call.program}", bears_on=bears_on)
 
 
 def _once(found: list[HostKeys]) -> list[HostKeys]:

@@ -84,6 +84,16 @@ class Object:
         text = node.text if node is not None and node.text is not None else ""
         return "" if self.source.template.holes_of(text) else text
 
+    def blocks(self, node: Node, *bears_on: str) -> Iterator[Entry]:
+        """Yield an entry for each block that a template inserts among the keys below a node."""
+        for inner in node.walk():
+            if inner.holes:
+                why = "a template inserts something here"
+                yield Entry(
+                    unit="block", at=self.source.at(inner), end=End.NOT_UNDERSTOOD, why=why,
+                    help="render it first", bears_on=bears_on,
+                )  # fmt: skip
+
     @property
     def title(self) -> str:
         """Kind and name."""
