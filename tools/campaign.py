@@ -38,7 +38,8 @@ from tools.campaigns import Campaign, Missed
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "benchmarks" / "results" / "campaigns"
 NAMES: Final = (
-    "audit_opaque",
+    "audit-opaque",
+    "audit-shell",
     "bars",
     "damage",
     "kills",
@@ -58,7 +59,7 @@ def find(name: str) -> Campaign:
     """
     if name not in NAMES:
         raise ValueError(f"no campaign {name!r}: {', '.join(NAMES)}")
-    found = importlib.import_module(f"tools.campaigns.{name}").CAMPAIGN
+    found = importlib.import_module(f"tools.campaigns.{name.replace('-', '_')}").CAMPAIGN
     assert isinstance(found, Campaign)
     return found
 

@@ -179,6 +179,33 @@ def test_an_open_word_hides_no_word_beside_it(text):
     assert [one.backend.value for one in launch_of(text).rendezvous.value] == ["c10d"]
 
 
+LAUNCH = "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 t.py --trust_remote_code"
+WRAPPINGS = (
+    *("%", "srun %", "srun -N 2 --label %", "salloc -N 2 srun %", "mpirun -np 2 -x A=b %"),
+    *("ssh -p 22 host '%'", "ssh host cd x '&&' %", "bash -c '%'", 'bash -lc "cd /x && %"'),
+    *("eval '%'", "env A=b %", "timeout -k 1 9 %", "nohup % &", "echo x | xargs -n 1 %"),
+    *('A=(%)\n"${A[@]}"', "f() { a\n%\n}\nf", "bash <<'E'\n%\nE", "L='%'\nsrun $L"),
+    *("sudo -u a nice -n 1 %", "if a\nthen %\nfi", "for a in 1 2; do %; done", "{ %; } | tee x"),
+    *("x=$(%)", "case $1 in\na) % ;;\nesac", "docker run -v a:b image %", "uv run %"),
+    *("apptainer exec --nv a.sif %", "nsys profile -o x %", "pdsh -w a,b '%'", "b && %"),
+    *("read -r -d '' L <<'E'\na\n%\nE\nbash -c \"$L\"", "trap '%' EXIT", "su - a -c '%'"),
+    *("numactl -N 0 %", "accelerate_x; (cd y; %)", 'set -- %\n"$@"', "sbatch --wrap '%'"),
+)
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+def test_one_launch_in_many_wrappings_has_the_same_findings_at_its_line(wrapping):
+    text = f"#!/bin/bash\n{wrapping.replace('%', LAUNCH)}\n"
+    uses = ('"${A[@]}"', "srun $L", '"$@"')
+    line = next(n for n, one in enumerate(text.split("\n"), 1) if LAUNCH in one)
+    line += any(one in text for one in uses)
+    launch = launch_of(text)
+    found = [(one.backend.value, one.at.line) for one in launch.rendezvous.value]
+    assert found == [("c10d", line)]
+    assert [(one.enabled.value, one.at.line) for one in launch.remote_code.value] == [(True, line)]
+    assert [(one.scope.value, one.at.line) for one in launch.addresses.value] == [("name", line)]
+
+
 RENDEZVOUS = "launch.rendezvous"
 
 
@@ -197,6 +224,7 @@ RENDEZVOUS = "launch.rendezvous"
         ("mpirun $ARGS -np 2 ./a", 1, "$ARGS may be any options of mpirun", "launch.mpi_as_root"),
         ("a\nb 'c", 2, "a quote that nothing closes", RENDEZVOUS),
         ("{{ include . }}", 1, "include . decides what is run", RENDEZVOUS),
+        ("echo x | bash", 1, "bash runs what it reads from a pipe", RENDEZVOUS),
         ("f() { f; }; f", 1, "the function f calls itself, or more than 12 others", RENDEZVOUS),
     ],
 )

@@ -77,7 +77,7 @@ def test_results_of_different_code_are_not_mixed(
 
 
 def test_every_campaign_is_named_and_has_cases() -> None:
-    modules = {path.stem for path in (ROOT / "tools/campaigns").glob("[a-z]*.py")}
+    modules = {path.stem.replace("_", "-") for path in (ROOT / "tools/campaigns").glob("[a-z]*.py")}
     assert set(campaign.NAMES) == modules
     assert all(campaign.find(name).count > 0 for name in campaign.NAMES)
     refused(ValueError, "no campaign", campaign.find, "nothing")

@@ -405,8 +405,13 @@ class _Evaluator:
             return
         self.pipelines += not self.pipeline
         call = Call(
-            *(program_of(first), tuple(words[1:]), first.at),
-            *(self.pipeline or self.pipelines, self.fed_by, self.within, targets),
+            program_of(first),
+            tuple(words[1:]),
+            first.at,
+            self.pipeline or self.pipelines,
+            self.fed_by,
+            self.within,
+            targets,
             environment=self.exported(first.at),
         )
         self.found.calls.append(call)
@@ -448,19 +453,26 @@ class _Evaluator:
             i += 2 if call.args[i].text in {"-o", "+o", "-O", "--rcfile", "--init-file"} else 1
         if i < len(call.args) and call.args[i].text != "-":
             self._file(call, call.args[i], call.args[i + 1 :])
+        elif self.pipeline and not bodies:
+            self.open(call.at, f"{call.program} runs what it reads from a pipe")
         self._inner(call, bodies, self._child())
 
     def _wrapper(self, call: Call, bodies: list[Arg]) -> None:
         wrapper = WRAPPERS[call.program]
         first = inner(call.program, call.args)
         rest = list(call.args[first:])
+        if call.program in {"xargs", "parallel"}:
+            rest.append(arg_of([hole(f"the input of {call.program}", always(call.at))], call.at))
         state = self._child(far=wrapper.far, arguments=None)
-        if wrapper.runs == "option":
-            pairs = zip(call.args, call.args[1:], strict=False)
-            rest = [text for option, text in pairs if option.text == "-c"]
-        if wrapper.runs != "words" and rest:
-            self._inner(call, [joined(rest[:1] if wrapper.runs == "first" else rest)], state)
-        elif rest:
+        option = {"option": "-c", "words": "--wrap"}.get(wrapper.runs)
+        pairs = zip(call.args, call.args[1:], strict=False)
+        texts = [text for before, text in pairs if before.text == option]
+        texts += [one.part(7) for one in call.args if one.text.startswith("--wrap=")]
+        if wrapper.runs in {"text", "first"} and rest:
+            texts = [joined(rest[:1] if wrapper.runs == "first" else rest)]
+        if texts:
+            self._inner(call, texts, state)
+        elif rest and wrapper.runs == "words":
             call.opened = True
             with self.placed(within=(*self.within, call), state=state, pipeline=call.pipeline):
                 self._set_by(call.args[:first])

@@ -45,7 +45,7 @@ _SLURM: Final = (
     " --ntasks-per-gpu --ntasks-per-node --ntasks-per-socket --open-mode --output --partition"
     " --power --priority --profile --prolog --qos --relative --reservation --signal"
     " --sockets-per-node --task-epilog --task-prolog --threads --threads-per-core --time"
-    " --time-min --tmp --wckey"
+    " --time-min --tmp --wckey --wrap"
 )
 _MPI: Final = (
     "-np -n -c -N -x -H -f -host --host -hosts -hostfile --hostfile -machinefile --machinefile"
@@ -54,15 +54,21 @@ _MPI: Final = (
     " -output-filename --output-filename -timeout --timeout -launcher -iface -app --app -path"
 )
 _DOCKER: Final = (
-    "-a -c -e -h -l -m -p -u -v -w --add-host --annotation --cap-add --cap-drop --cgroup-parent"
-    " --cgroupns --cidfile --cpus --cpuset-cpus --device --dns --entrypoint --env --env-file"
-    " --expose --gpus --group-add --hostname --ipc --label --link --log-driver --log-opt --memory"
-    " --memory-swap --mount --name --net --network --pid --platform --publish --pull --restart"
-    " --runtime --security-opt --shm-size --stop-timeout --sysctl --tmpfs --ulimit --user --userns"
-    " --uts --volume --volumes-from --workdir"
+    "-a -c -e -h -l -m -p -u -v -w --add-host --annotation --attach --authfile --blkio-weight"
+    " --cap-add --cap-drop --cgroup-parent --cgroupns --cidfile --cpu-period --cpu-quota"
+    " --cpu-shares --cpus --cpuset-cpus --cpuset-mems --device --device-cgroup-rule --dns"
+    " --dns-search --domainname --entrypoint --env --env-file --expose --gpus --group-add"
+    " --health-cmd --hostname --ip --ipc --isolation --label --label-file --link --log-driver"
+    " --log-opt --mac-address --memory --memory-swap --mount --name --net --network"
+    " --network-alias --oom-score-adj --pid --pids-limit --platform --pod --publish --pull"
+    " --restart --runtime --secret --security-opt --shm-size --stop-signal --stop-timeout"
+    " --storage-opt --sysctl --tmpfs --ulimit --user --userns --uts --volume --volumes-from"
+    " --workdir"
 )
 _APPTAINER: Final = (
-    "-B -H -S -W --bind --home --pwd --env --env-file --overlay --workdir --mount --app"
+    "-B -H -S -W -o -s --add-caps --app --apply-cgroups --bind --cwd --dns --drop-caps --env"
+    " --env-file --fusemount --home --hostname --mount --network --network-args --overlay --pwd"
+    " --scratch --security --shell --workdir"
 )
 _NSYS: Final = (
     "-t -o -s -w -c -y -d -f --trace --output --sample --capture-range --duration --delay --stats"

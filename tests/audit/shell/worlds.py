@@ -195,6 +195,7 @@ class Writer:
         before, self.in_loop = self.in_loop, True
         body = self.block(depth)
         self.in_loop = before
+        self.number += 1
         i = f"i{self.number}"  # a loop around it has another one
         words = " ".join(self.word() for _ in range(self.rng.randint(1, 3)))
         shapes = (
@@ -245,10 +246,18 @@ def run_by_bash(scripts: Sequence[str], folder: Path) -> list[list[tuple[str, ..
         (programs / name).chmod(0o755)
     empty = folder / "empty"
     empty.mkdir()
-    lines = ["ulimit -t 60", "unset OLDPWD SHLVL _ PWD", f"cd {empty}", "export PATH", AS_FUNCTION]
+    lines = [
+        "ulimit -v 500000",
+        "unset OLDPWD SHLVL _ PWD",
+        f"cd {empty}",
+        "export PATH",
+        AS_FUNCTION,
+    ]
     for number, script in enumerate(scripts):
         (folder / f"{number}.sh").write_text(script)
-        lines.append(f"( set --; . {folder}/{number}.sh ) 9>{folder}/{number}.out </dev/null")
+        lines.append(
+            f"( ulimit -t 5; set --; . {folder}/{number}.sh ) 9>{folder}/{number}.out </dev/null"
+        )
     subprocess.run(
         ["/bin/bash", "-c", "\n".join(lines)],
         env={"PATH": f"{programs}:{os.defpath}"},

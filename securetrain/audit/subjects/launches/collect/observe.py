@@ -44,6 +44,7 @@ _ADDRESS_VARIABLES: Final = frozenset(
     {"MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "MAIN_PROCESS_IP", "RDZV_ENDPOINT"}
 )
 _METHODS: Final = frozenset({"dist-url", "init-method", "dist-init-method", "ddp-init-method"})
+_LAUNCHER: Final = re.compile(r"torch\.distributed\.(?:run|launch|elastic)\Z")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}\Z")
 _REMOTE_CODE: Final = frozenset({"trust-remote-code"})
 _REMOTE_CODE_VARIABLES: Final = frozenset({"HF_DATASETS_TRUST_REMOTE_CODE", "TRUST_REMOTE_CODE"})
@@ -53,7 +54,7 @@ _UNCHECKED: Final = re.compile(
     re.IGNORECASE,
 )
 _CHECKED: Final = re.compile(r"StrictHostKeyChecking[=\s\"']+(?:yes|accept-new)\b", re.IGNORECASE)
-_QUOTES: Final = frozenset({"echo", "printf", "grep", "sed", "awk", *SHELLS})
+_QUOTES: Final = frozenset({"echo", "printf", "set", "grep", "sed", "awk", *SHELLS})
 """Programs whose words are no options of theirs."""
 _OWN: Final = ("launch.rendezvous", "launch.addresses", "launch.services")
 _OF_SCRIPT: Final = ("launch.revisions", "launch.remote_code")
@@ -73,6 +74,17 @@ class Seen:
     remote_code: list[Switch] = field(default_factory=list)
     mpi_as_root: list[Switch] = field(default_factory=list)
     host_keys: list[HostKeys] = field(default_factory=list)
+
+    def meets(
+        self,
+        program: str,
+        at: Location,
+        backend: Reading[str],
+        protocol: Reading[str] | None = None,
+    ) -> None:
+        """Note where ranks meet."""
+        how = protocol or absent(at)
+        self.rendezvous.append(Rendezvous(at=at, program=program, backend=backend, protocol=how))
 
 
 def observe(commands: Commands) -> Seen:
@@ -154,10 +166,7 @@ def _setting(seen: Seen, name: str, value: Arg) -> None:
         seen.mpi_as_root.append(_switch(name, value))
     elif name == "PET_RDZV_BACKEND":
         backend = templated(value.opens, value.at) if value.opens else ok(value.text, value.at)
-        protocol = absent(value.at)
-        seen.rendezvous.append(
-            Rendezvous(at=value.at, program=name, backend=backend, protocol=protocol)
-        )
+        seen.meets(name, value.at, backend)
     seen.host_keys.extend(_keys(value, name))
 
 
@@ -209,10 +218,7 @@ def _any_program(seen: Seen, call: Call, options: list[Option]) -> None:
         seen.revisions.extend(unpinned_models(call, options))
     for option in options:
         if option.name in _REMOTE_CODE:
-            on = _separate_switch(option)
-            seen.remote_code.append(
-                Switch(at=option.at, program=call.program, name=option.name, enabled=on)
-            )
+            seen.remote_code.append(_turned(call, option, _separate_switch(option)))
         elif option.name in REVISIONS and option.value is not None:
             _revision(seen, call, option)
         elif option.name in _ADDRESS_OPTIONS and _is_address(option):
@@ -222,6 +228,10 @@ def _any_program(seen: Seen, call: Call, options: list[Option]) -> None:
             )
         if option.name in _METHODS:
             _method(seen, call, option)
+
+
+def _turned(call: Call, option: Option, on: Reading[bool]) -> Switch:
+    return Switch(at=option.at, program=call.program, name=option.name, enabled=on)
 
 
 def _is_address(option: Option) -> bool:
@@ -256,10 +266,7 @@ def _method(seen: Seen, call: Call, option: Option) -> None:
         backend = ok(scheme, option.place)
     else:
         return
-    protocol = absent(option.place)
-    seen.rendezvous.append(
-        Rendezvous(at=option.at, program=call.program, backend=backend, protocol=protocol)
-    )
+    seen.meets(call.program, option.at, backend)
 
 
 def _host_keys(seen: Seen, call: Call) -> None:
@@ -284,9 +291,7 @@ def _host_keys(seen: Seen, call: Call) -> None:
 def _torchrun(seen: Seen, call: Call, options: list[Option]) -> None:
     if call.program.startswith("python"):
         module = value_of(options[:6], "m")
-        if module is None or module.text not in {
-            *("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"),
-        }:
+        if module is None or not _LAUNCHER.match(module.text):
             return
     backend = value_of(options, "rdzv-backend")
     protocol: Reading[str] = absent(call.at)
@@ -302,9 +307,7 @@ def _torchrun(seen: Seen, call: Call, options: list[Option]) -> None:
     else:
         found = _static(call, options)
     at = backend.at if backend else found.at or call.at
-    seen.rendezvous.append(
-        Rendezvous(at=at, program=call.program, backend=found, protocol=protocol)
-    )
+    seen.meets(call.program, at, found, protocol)
 
 
 def _static(call: Call, options: list[Option]) -> Reading[str]:
@@ -347,10 +350,7 @@ def _env_method(seen: Seen, call: Call, options: list[Option]) -> None:
         return
     backend = _several(call)
     if backend.value != "local":
-        protocol = absent(call.at)
-        seen.rendezvous.append(
-            Rendezvous(at=call.at, program=call.program, backend=backend, protocol=protocol)
-        )
+        seen.meets(call.program, call.at, backend)
 
 
 def _several(call: Call) -> Reading[str]:
@@ -392,18 +392,12 @@ def _etcd(seen: Seen, call: Call, options: list[Option]) -> None:
         certificates = value_of(options, "client-cert-auth")
         safe = not outside and (certificates is not None or "https://" not in urls.text)
         protocol = ok("https" if safe else "http", urls.place)
-    backend = ok("etcd", urls.place)
-    seen.rendezvous.append(
-        Rendezvous(at=urls.place, program=call.program, backend=backend, protocol=protocol)
-    )
+    seen.meets(call.program, urls.place, ok("etcd", urls.place), protocol)
 
 
 def _mpi(seen: Seen, call: Call, options: list[Option]) -> None:
     if option := value_of(options, "allow-run-as-root"):
-        on = ok(True, option.at)
-        seen.mpi_as_root.append(
-            Switch(at=option.at, program=call.program, name=option.name, enabled=on)
-        )
+        seen.mpi_as_root.append(_turned(call, option, ok(True, option.at)))
 
 
 # --- services ------------------------------------------------------------------------------------
@@ -452,14 +446,8 @@ _JUPYTER_SECRETS: Final = re.compile(
 
 
 def _jupyter(seen: Seen, call: Call, options: list[Option]) -> None:
-    if (
-        call.program == "jupyter"
-        and call.args
-        and call.args[0].text
-        not in {
-            *("lab", "notebook", "server", "nbclassic"),
-        }
-    ):
+    verbs = {"lab", "notebook", "server", "nbclassic"}
+    if call.program == "jupyter" and call.args and call.args[0].text not in verbs:
         return
     secret: Reading[bool] = ok(True, call.at)
     for option in options:

@@ -27,6 +27,7 @@ from typing import Final, TypeAlias
 
 from securetrain.audit.documents.facts import Location
 from securetrain.audit.shell.environment import FILE
+from securetrain.audit.shell.programs import WRAPPERS
 from securetrain.audit.shell.values import Arg
 from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
 from securetrain.audit.subjects.kubernetes.collect.parser.templates import Template
@@ -92,27 +93,6 @@ class Started:
 # --- commands ------------------------------------------------------------------------------------
 
 _OF_USER: Final = frozenset({"apptainer", "enroot", "pyxis"})
-_FLAGS: Final[Mapping[str, frozenset[str]]] = {
-    "docker": frozenset(
-        {
-            *("privileged", "rm", "detach", "interactive", "tty", "init", "read-only", "P", "d"),
-            *("oom-kill-disable", "no-healthcheck", "publish-all", "quiet", "help", "replace"),
-            *("tls-verify", "rmi", "rootfs", "no-hosts", "env-host", "http-proxy", "i", "t", "q"),
-            *("read-only-tmpfs", "use-api-socket", "disable-content-trust", "sig-proxy"),
-            "systemd",
-        }
-    ),
-    "apptainer": frozenset(),
-    "enroot": frozenset({"root", "rw", "r", "w"}),
-}
-_VALUED: Final = frozenset(
-    {
-        *("bind", "B", "mount", "env", "env-file", "add-caps", "drop-caps", "home", "H", "pwd"),
-        *("cwd", "workdir", "W", "scratch", "S", "overlay", "o", "shell", "s", "network"),
-        *("network-args", "security", "dns", "hostname", "apply-cgroups", "fusemount", "nvccli"),
-    }
-)
-"""Options of apptainer with a value; all others have none."""
 _SHORT: Final[Mapping[str, Mapping[str, str]]] = {
     "docker": {"v": "volume", "u": "user", "e": "env", "p": "publish", "net": "network"},
     "apptainer": {"B": "volume", "bind": "volume", "add-caps": "cap-add", "H": "home"},
@@ -187,10 +167,11 @@ def _options(
 
 def _option(runtime: str, word: Word, following: Word | None, settings: list[Setting]) -> int:
     """Take one option; return the number of words behind it that it takes."""
+    takes = WRAPPERS[runtime].takes
     dashes = word.text[: 2 if word.text.startswith("--") else 1]
     name, equals, value = word.text[len(dashes) :].partition("=")
     if dashes == "-" and runtime != "apptainer" and len(name) > 1 and name != "net":
-        while len(name) > 1 and name[0] in _FLAGS[runtime]:  # -it, -itv /a:/b
+        while len(name) > 1 and f"-{name[0]}" not in takes:  # -it, -itv /a:/b
             name = name[1:]
         if len(name) > 1:
             name, equals, value = name[0], "=", name[1:] + equals + value
@@ -198,8 +179,7 @@ def _option(runtime: str, word: Word, following: Word | None, settings: list[Set
     if equals:
         settings.append((known, word.part(value)))
         return 0
-    is_flag = name not in _VALUED if runtime == "apptainer" else name in _FLAGS[runtime]
-    if is_flag or following is None:
+    if f"{dashes}{name}" not in takes or following is None:
         settings.append((known, Word("true", word.at)))
         return 0
     settings.append((known, following))
