@@ -72,6 +72,7 @@ CARRIERS = {
     "sbatch": ("r.sh", "sbatch --export={n}='{v}' --wrap 'python t.py'  #@\n"),
     "#SBATCH": ("r.sbatch", "#!/bin/bash\n#SBATCH --export=ALL,{n}={v}  #@\npython t.py\n"),
     "docker": ("r.sh", "docker run --rm -e {n}='{v}' i python t.py  #@\n"),
+    "docker, without a command": ("r.sh", "docker run --rm -e {n}='{v}' i  #@\n"),
     "apptainer": ("r.sh", "apptainer exec --env {n}='{v}' i.sif python t.py  #@\n"),
     "user data": ("m.tf", "user_data = <<-EOT\n#!/bin/bash\nexport {n}='{v}'  #@\nt\nEOT\n"),
 }

@@ -122,7 +122,7 @@ _SILENT: Final = frozenset(
 
 
 def processes(commands: Commands, base: Environment) -> Iterator[tuple[str, Environment]]:
-    """Yield the programs that are started, each with what it sees.
+    """Yield the programs that are started, each with what it sees or its container will.
 
     Variables that no program was started with are the last one's: of whoever sources the script.
     """
@@ -131,7 +131,7 @@ def processes(commands: Commands, base: Environment) -> Iterator[tuple[str, Envi
         if call.program not in _SILENT:
             handed.append(call.environment)
             if not call.opened:
-                yield call.program, seen_by(call, base)
+                yield call.program, handed_on(call, seen_by(call, base))
     left = NOTHING if handed else base
     for name, values in commands.exported.items():
         if not any(name in one for one in handed):
@@ -139,21 +139,22 @@ def processes(commands: Commands, base: Environment) -> Iterator[tuple[str, Envi
     yield "", left
 
 
-def assigned(seen: Environment, word: Arg) -> Environment:
-    """The environment with a word ``NAME=VALUE``."""
-    found = _ASSIGNED.match(word.text)
-    return seen.having(found[1], word.part(found.end())) if found else seen
-
-
-def _named(seen: Environment, word: Arg, before: Environment) -> Environment:
+def _named(seen: Environment, words: Iterable[Arg], before: Environment) -> Environment:
     """``NAME=VALUE``, ``NAME`` for what is seen before, or an open word for anything."""
-    if _ASSIGNED.match(word.text):
-        return assigned(seen, word)
-    if HOLE in word.text:
-        return seen.open_by(word)
-    if word.text in before.variables:
-        return seen.having(word.text, *before.variables[word.text])
-    return replace(seen, opens=seen.opens or before.opens)
+    for word in words:
+        if found := _ASSIGNED.match(word.text):
+            seen = seen.having(found[1], word.part(found.end()))
+        elif HOLE in word.text:
+            seen = seen.open_by(word)
+        elif word.text in before.variables:
+            seen = seen.having(word.text, *before.variables[word.text])
+        else:
+            seen = replace(seen, opens=seen.opens or before.opens)
+    return seen
+
+
+def _assignments(args: Iterable[Arg]) -> Iterator[Arg]:
+    return (arg for arg in args if _ASSIGNED.match(arg.text))
 
 
 def _values(args: Sequence[Arg], *names: str) -> Iterator[Arg]:
@@ -174,121 +175,79 @@ def _listed(arg: Arg) -> Iterator[Arg]:
         start += len(part) + 1
 
 
+def _files(seen: Environment, args: Sequence[Arg]) -> Environment:
+    for file in _values(args, "--env-file", "--export-file"):
+        seen = seen.open_by(file, f"{FILE}{file.text}")
+    return seen
+
+
 def _env(seen: Environment, args: Sequence[Arg]) -> Environment:
     for arg in args:
         if arg.text in {"-", "--ignore-environment"} or re.match(r"-[a-zA-Z]*i", arg.text):
             seen = NOTHING
-        elif arg.rest:
-            seen = seen.open_by(arg)
-        else:
-            seen = assigned(seen, arg)
+        elif arg.rest or _ASSIGNED.match(arg.text):
+            seen = _named(seen, [arg], seen)
     for name in _values(args, "-u", "--unset"):
-        if name.text in seen.variables or seen.opens:
-            seen = seen.having(name.text)
+        seen = seen.having(name.text)
     return seen
 
 
 def _sudo(seen: Environment, args: Sequence[Arg]) -> Environment:
-    before = seen
-    if not any(re.fullmatch(r"-[a-zA-Z]*E|--preserve-env", arg.text) for arg in args):
-        seen = NOTHING
-    for arg in args:
-        if arg.text.startswith("--preserve-env="):
-            for part in _listed(arg.part(15)):
-                seen = _named(seen, part, before)
-        seen = assigned(seen, arg)
-    return seen
+    keeps = any(re.fullmatch(r"-[a-zA-Z]*E|--preserve-env", arg.text) for arg in args)
+    lists = (arg.part(15) for arg in args if arg.text.startswith("--preserve-env="))
+    kept = [part for one in lists for part in _listed(one)]
+    return _named(seen if keeps else NOTHING, [*kept, *_assignments(args)], seen)
 
 
 def _mpi(seen: Environment, args: Sequence[Arg]) -> Environment:
-    before = seen
-    if any(arg.text in {"-genvnone", "-envnone"} for arg in args):
-        seen = NOTHING
-    for arg in _values(args, "-x"):
-        seen = _named(seen, arg, before)
-    for arg in _values(args, "-genvlist", "-envlist"):
-        for part in _listed(arg):
-            seen = _named(seen, part, before)
-    for number, arg in enumerate(args[:-2]):
-        if arg.text in {"-genv", "-env"}:
-            seen = seen.having(args[number + 1].text, args[number + 2])
-    return seen
+    cleared = any(arg.text in {"-genvnone", "-envnone"} for arg in args)
+    listed = [part for one in _values(args, "-genvlist", "-envlist") for part in _listed(one)]
+    after = _named(NOTHING if cleared else seen, [*_values(args, "-x"), *listed], seen)
+    for option, name, value in zip(args, args[1:], args[2:], strict=False):
+        if option.text in {"-genv", "-env"}:
+            after = after.having(name.text, value)
+    return after
 
 
 def _slurm(seen: Environment, args: Sequence[Arg]) -> Environment:
-    said = list(_values(args, "--export"))
-    own = seen.variables.get("SLURM_EXPORT_ENV", ())
-    value = next(reversed([*own, *said]), None)
-    for file in _values(args, "--export-file"):
-        seen = seen.open_by(file, f"{FILE}{file.text}")
-    return seen if value is None else exported(seen, value)
-
-
-def exported(seen: Environment, value: Arg) -> Environment:
-    """The environment by the value of ``--export`` of srun and sbatch."""
-    parts = list(_listed(value))
+    seen = _files(seen, args)
+    said = [*seen.variables.get("SLURM_EXPORT_ENV", ()), *_values(args, "--export")]
+    if not said:
+        return seen
+    parts = list(_listed(said[-1]))
+    if unknown := [one for one in parts if HOLE in one.text.partition("=")[0]]:
+        return seen.open_by(unknown[0])
     words = {part.text.upper() for part in parts}
-    after = seen if "ALL" in words else NOTHING
-    for part in parts:
-        if HOLE in part.text.partition("=")[0]:
-            return seen.open_by(part)
-        if part.text.upper() not in {"ALL", "NONE", "NIL"}:
-            after = _named(after, part, seen)
-    return after
+    named = (part for part in parts if part.text.upper() not in {"ALL", "NONE", "NIL"})
+    return _named(seen if "ALL" in words else NOTHING, named, seen)
 
 
 def _docker(seen: Environment, args: Sequence[Arg]) -> Environment:
-    inherits = any(arg.text == "--env-host" for arg in args)
-    after = seen if inherits else NOTHING
-    for arg in args:
-        if arg.rest:
-            after = after.open_by(arg)
-    for file in _values(args, "--env-file"):
-        after = after.open_by(file, f"{FILE}{file.text}")
-    for arg in _values(args, "-e", "--env"):
-        after = _named(after, arg, seen)
-    for arg in args:
-        if arg.text.startswith("-e") and _ASSIGNED.match(arg.text[2:]):
-            after = assigned(after, arg.part(2))
-    return after
+    after = seen if any(arg.text == "--env-host" for arg in args) else NOTHING
+    after = _files(_named(after, (arg for arg in args if arg.rest), seen), args)
+    joined = (arg.part(2) for arg in args if arg.text.startswith("-e"))
+    return _named(after, [*_values(args, "-e", "--env"), *_assignments(joined)], seen)
 
 
 def _apptainer(seen: Environment, args: Sequence[Arg]) -> Environment:
-    after = seen
     clean = {"-e", "--cleanenv", "-C", "--containall"}
-    if any(arg.text in clean for arg in args):
-        after = NOTHING
-    for file in _values(args, "--env-file"):
-        after = after.open_by(file, f"{FILE}{file.text}")
+    after = _files(NOTHING if any(arg.text in clean for arg in args) else seen, args)
     for name, value in seen.variables.items():
-        for prefix in ("APPTAINERENV_", "SINGULARITYENV_"):
-            if name.startswith(prefix):
-                after = after.having(name.removeprefix(prefix), *value)
-    for arg in _values(args, "--env"):
-        for part in _listed(arg):
-            after = _named(after, part, seen)
-    return after
+        if found := re.match(r"(?:APPTAINER|SINGULARITY)ENV_", name):
+            after = after.having(name[found.end() :], *value)
+    listed = (part for one in _values(args, "--env") for part in _listed(one))
+    return _named(after, listed, seen)
 
 
 def _elsewhere(seen: Environment, args: Sequence[Arg]) -> Environment:
     """Another machine, or a login: nothing of these variables is there."""
-    after = NOTHING
-    for arg in args:
-        if found := re.match(r"(?:-o)?SetEnv[= ]", arg.text):
-            after = assigned(after, arg.part(found.end()))
-    for arg in _values(args, "--env"):
-        after = _named(after, arg, seen)
-    return after
+    found = ((arg, re.match(r"(?:-o)?SetEnv[= ]", arg.text)) for arg in args)
+    sent = [arg.part(match.end()) for arg, match in found if match]
+    return _named(NOTHING, [*sent, *_values(args, "--env")], seen)
 
 
 def _su(seen: Environment, args: Sequence[Arg]) -> Environment:
     return NOTHING if any(arg.text in {"-", "-l", "--login"} for arg in args) else seen
-
-
-def _files(seen: Environment, args: Sequence[Arg]) -> Environment:
-    for file in _values(args, "--env-file"):
-        seen = seen.open_by(file, f"{FILE}{file.text}")
-    return seen
 
 
 _PROGRAMS: Final[Mapping[str, _HandsOn]] = {

@@ -460,11 +460,9 @@ def _ports(started: Started, tree: _Tree) -> Iterator[Node]:
 
 
 def _resources(started: Started, tree: _Tree) -> Node | None:
-    words = [*started.values("gpus")]
-    words += [one for one in started.values("device") if "=" in one.text]
+    words = [*started.values("gpus", "device")]  # a device that is named was assigned
     words += [one for one in started.values("runtime") if one.text == "nvidia"]
-    if started.is_users:
-        words += [*started.values("nv", "rocm")]
+    words += [*started.values("nv", "rocm")] if started.is_users else []
     if not words:
         return None
     limits = tree.entries({"nvidia.com/gpu": tree.text(words[0], "1")})
