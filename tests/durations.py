@@ -21,6 +21,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Generator, Mapping
 from functools import cached_property
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -121,8 +122,16 @@ class Durations:
         return frozenset(read(KEPT)["tests"])
 
     def pytest_sessionstart(self) -> None:
-        if self.keep or self.fast:
-            sys.addaudithook(self._audit)
+        if not (self.keep or self.fast):
+            return
+        sys.addaudithook(self._audit)
+        start = BaseProcess.start  # the fork server's and spawned ones make no event
+
+        def counted(process: BaseProcess) -> None:
+            self.starts += 1
+            start(process)
+
+        BaseProcess.start = counted  # type: ignore[method-assign]
 
     def _audit(self, event: str, _: object) -> None:
         self.starts += event in _STARTS
@@ -159,6 +168,7 @@ class Durations:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.users.update(id(one) for item in session.items for one in shared_by(item))
+        self.last = cpu()  # to collect is no test's cost
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(

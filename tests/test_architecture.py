@@ -6,9 +6,10 @@ What the text of the tree shows is held by import-linter and by ``tools/gates`` 
 """
 
 import json
-import subprocess
 import sys
 from datetime import UTC, datetime
+
+from tests.vocabulary import ran
 
 
 def _modules_after(arguments, tmp_path, before=""):
@@ -25,10 +26,7 @@ def _modules_after(arguments, tmp_path, before=""):
         "open(sys.argv[1], 'w').write(json.dumps([code, names]))\n"
     )
     command = [sys.executable, "-W", "ignore", "-c", code, str(out), *map(str, arguments)]
-    result = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert result.returncode == 0, result.stderr
+    result = ran(command, cwd=tmp_path)
     exit_code, names = json.loads(out.read_text())
     return exit_code, set(names), result.stdout
 

@@ -3,22 +3,19 @@
 """The examples do what they say."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.vocabulary import ran
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 OWN_MODEL = EXAMPLES / "own_model.py"
 
 
 def steps(command: list[str], tmp_path: Path) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", *command, "--steps", "10"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ran([sys.executable, "-m", *command, "--steps", "10"], cwd=tmp_path)
     return re.findall(r"step \d+: loss .*", done.stdout)
 
 
@@ -50,11 +47,7 @@ def test_a_tiny_model_is_made_signed_fine_tuned_and_taken_elsewhere(tmp_path):
     recipe = EXAMPLES / "fine-tune.yaml"
 
     def run(*command: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = ran([sys.executable, *command], cwd=tmp_path)
         return done.stdout
 
     text = recipe.read_text(encoding="utf-8").replace("\\\n#", "")

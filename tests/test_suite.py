@@ -16,7 +16,7 @@ import pytest
 from securetrain.testing.cluster import missing
 from tests import durations, flaky
 from tests.own_place import PASSED
-from tests.vocabulary import free_port, needs
+from tests.vocabulary import free_port, needs, ran
 from tools import campaign
 from tools.gates import violations
 from tools.gates.rules.budgets import Budgets
@@ -54,8 +54,9 @@ def test_what_grew_is_named_whatever_the_machines_speed():
 
 
 PLANTED = """
-import subprocess, time
+import multiprocessing, subprocess, time
 def test_fast(): pass
+def test_child(): multiprocessing.get_context("spawn").Process(target=print).start()
 def test_busy():
     end = time.process_time() + 0.2
     while time.process_time() < end: pass
@@ -83,22 +84,18 @@ def test_what_is_not_fast_is_named_once_and_left_out_when_it_is_kept(tmp_path):
 
     def run(*options: str) -> str:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-        done = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = ran(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
         return done.stdout
 
-    slow = ["test_asleep", "test_busy", "test_process"]
+    slow = ["test_asleep", "test_busy", "test_child", "test_process"]
     said = run("--fast")
-    assert "4 passed" in said
+    assert "5 passed" in said
     assert [name for name in slow if f"test_planted.py::{name}: " in said] == slow
     assert "test_planted.py::test_fast: " not in said
     run("--keep-durations", "-n", "1")
     kept = durations.read(record)["tests"]
     assert sorted(kept) == [f"tests/test_planted.py::{name}" for name in slow]
-    assert "1 passed, 3 deselected" in run("--fast")
+    assert "1 passed, 4 deselected" in run("--fast")
     planted.write_text(PLANTED.replace("def test_fast(): pass", "raise SystemExit(7)"))
     (tmp_path / "tests" / "test_other.py").write_text("def test_other(): pass")
     assert "1 passed" in run("--fast"), "a file of slow tests only is not imported"
@@ -136,12 +133,8 @@ def test_a_run_has_its_own_home_caches_and_state(tmp_path):
         "    Path.home().joinpath('x').write_text('y')\n"
     )
     tests = [str(tmp_path / "test_alien.py"), "tests/quickstart/test_story.py"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-         "--rootdir", str(ROOT), "-m", "not slow", *tests],
-        cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    options = ["-q", "-p", "no:cacheprovider", "--rootdir", ROOT, "-m", "not slow"]
+    ran([sys.executable, "-m", "pytest", *options, *tests], cwd=ROOT, env=env)
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
 
 

@@ -5,6 +5,7 @@
 import random
 import re
 import socket
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -52,6 +53,16 @@ def refused(
         assert names is None or getattr(error, "where", None) == names, error  # noqa: PT017
         return error
     pytest.fail(f"not refused: {args} {named}")
+
+
+def ran(command: Sequence[object], **how: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a program to its end, which must be a good one; what it said."""
+    how = {"capture_output": True, "text": True, "timeout": 300, **how}
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        [*map(str, command)], check=False, **how
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done
 
 
 def free_port() -> int:

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package's lazy names load in any order."""
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.vocabulary import ran
 
 
 @pytest.mark.parametrize("name", ["SaveContext", "VerifiedDataset", "verify_path"])
@@ -17,7 +18,4 @@ def test_a_name_loads_after_every_submodule(name):
         "    importlib.import_module(f'securetrain.artifacts.{module.name}')\n"
         f"print(package.{name})\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    ran([sys.executable, "-c", program])

@@ -4,7 +4,6 @@
 
 import json
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ import pytest
 from securetrain.audit.subjects.node.collect import owners
 from securetrain.audit.subjects.node.collect.host import Host
 from tests.network.ordinary_user import AS_USER, ENVIRONMENT, USER, interpreter
-from tests.vocabulary import needs
+from tests.vocabulary import needs, ran
 
 OVERFLOW = owners.overflow_uid()
 
@@ -131,16 +130,11 @@ def test_in_a_real_user_namespace_roots_files_are_roots_and_a_strangers_are_not(
     paths = ["/usr", str(mine), str(strangers)]
 
     def run(code, *before, **env):
-        done = subprocess.run(
+        done = ran(
             [*AS_USER, *before, str(interpreter()), "-c", code, *paths],
             env={**ENVIRONMENT, **env},
             cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
         )
-        assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     inside = ("unshare", "--user", "--map-root-user", "--")

@@ -17,7 +17,6 @@ import hashlib
 import json
 import math
 import os
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -53,7 +52,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import RoleKeys, TrustRole, key_table, sign_document
 from tests.chain.test_other_keys import POLICY, data_trust, signed_dataset
 from tests.chain.worlds import LATER, NOW, Job, Run, Segment
-from tests.vocabulary import refused
+from tests.vocabulary import ran, refused
 
 PYTHON = os.environ.get("SECURETRAIN_OUTSIDE", "")
 MODEL = os.environ.get("SECURETRAIN_SPDX_MODEL", "")
@@ -393,13 +392,6 @@ def test_standards_read_them(tmp_path: Path) -> None:
         for good in (True, False)
     ]
     judge = Path(__file__).with_name("judge_exports.py")
-    done = subprocess.run(
-        [PYTHON, str(judge), MODEL],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = ran([PYTHON, str(judge), MODEL], input=json.dumps(asked))
     for (kind, _, good), said in zip(asked, json.loads(done.stdout), strict=True):
         assert (said == "") is good, f"{kind}, good {good}: {said}"

@@ -8,7 +8,6 @@ import json
 import shlex
 import socket
 import struct
-import subprocess
 import sys
 import threading
 from datetime import timedelta
@@ -21,6 +20,7 @@ from securetrain.integrations import DEFAULTS, open_tracker
 from tests.integrations.pages import snippet
 from tests.integrations.runs import BEGIN, NODE, PLACE, TOKEN, MadeRun
 from tests.integrations.test_following import follow
+from tests.vocabulary import ran
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")
 """What the libraries import warns about this and that."""
@@ -265,10 +265,7 @@ def test_the_page_tells_a_run_as_it_stands(run, mlflow, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = shlex.split(snippet("docs/how-to/follow-a-run.md", "after"))
     assert words[0] == "securetrain"
-    done = subprocess.run(
-        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=250, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = ran([sys.executable, "-m", *words])
     assert "mlflow: " in done.stdout
     place = mlflow.get_experiment_by_name("securetrain").experiment_id
     assert len(mlflow.search_runs([place])) == 1

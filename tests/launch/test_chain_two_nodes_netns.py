@@ -32,7 +32,7 @@ from securetrain.testing.cluster import missing
 from tests.launch import two_nodes
 from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, up
 from tests.launch.worlds import run_with_documents
-from tests.vocabulary import needs
+from tests.vocabulary import needs, ran
 
 pytestmark = [
     pytest.mark.netns,
@@ -189,8 +189,7 @@ def test_two_nodes_are_proven_by_one_file(trained, tmp_path, capsys, monkeypatch
     assert len(said["held"]) == 3
     # Where there is no network at all.
     alone = [sys.executable, "-m", "securetrain", *ask.words(path)]
-    done = subprocess.run(["unshare", "-n", *alone], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran(["unshare", "-n", *alone])
     ten_years_on(ask, path, run, monkeypatch)
     for kind in ExportFormat:
         out = tmp_path / f"{kind}.json"

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from securetrain.network import STATE
 from securetrain.network.addresses import Names
 from securetrain.testing.cluster import DEVICE, missing
 from tests.launch.two_nodes import THREE, TwoNodes, three_nodes
-from tests.vocabulary import needs
+from tests.vocabulary import needs, ran
 from tests.waiting import in_time
 
 pytestmark = [pytest.mark.netns, pytest.mark.dist, pytest.mark.slow, needs(missing)]
@@ -173,10 +172,7 @@ class Trio(TwoNodes):
     def collect(self) -> dict[str, Any]:
         """What an operator types on the machine of a launcher that was killed."""
         command = [sys.executable, "-m", "securetrain", "network", "gc", "--json"]
-        done = subprocess.run(
-            command, env=self._env, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = ran(command, env=self._env)
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 

@@ -20,6 +20,7 @@ from securetrain.launch.telemetry import followed
 from tests.integrations.pages import snippet
 from tests.integrations.runs import TOKEN
 from tests.integrations.test_trackers import collector  # noqa: F401 - a fixture
+from tests.vocabulary import ran
 from tests.waiting import in_time
 
 LINE = json.dumps({"trackers": [{"delivered": 7, "undelivered": 0, "problem": ""}]})
@@ -187,14 +188,6 @@ def test_the_page_starts_a_run_as_it_stands(tmp_path, collector):  # noqa: F811
     (tmp_path / "train.py").write_text(SCRIPT)
     words = shlex.split(line)
     assert words[:2] == ["securetrain", "run"]
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = ran([sys.executable, "-m", *words], cwd=tmp_path)
     assert "telemetry: otlp: " in done.stderr
     assert collector.bodies

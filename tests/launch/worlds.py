@@ -4,7 +4,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from datetime import UTC, datetime
 
@@ -21,6 +20,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.launch.run_setup import prepare_run
 from securetrain.policy import load_policy
 from tests.train.jobs import documents
+from tests.vocabulary import ran
 
 TREE = TreeInfo.of(TreeParams())
 SAVE = "ab" * 16
@@ -34,10 +34,7 @@ def bomb(path):
 def run_plain(env, *words):
     """The control: torchrun as it is runs a script of one machine to its end."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *map(str, words)]
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    ran(command, env=env)
 
 
 def write_policy(path, **sections):

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from securetrain.drills.tcpstore_client import attack_store
+from tests.vocabulary import ran
 
 pytestmark = pytest.mark.dist
 
@@ -44,7 +45,7 @@ def test_an_unmodified_script_runs_and_restarts(job, tmp_path):
     job.identity()
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    done = subprocess.run(
+    ran(
         [
             *(*TORCHRUN, "--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1"),
             *("--monitor-interval", "0.1"),
@@ -53,13 +54,8 @@ def test_an_unmodified_script_runs_and_restarts(job, tmp_path):
             *("--rdzv-conf", f"identity={job.folder()},local_world=2"),
             *(str(script), str(tmp_path)),
         ],
-        capture_output=True,
-        text=True,
-        timeout=120,
         env=environment(),
-        check=False,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
     for rank in range(2):
         assert (tmp_path / f"out-{rank}-1").read_text() == "3.0 127.0.0.1 True"
     events = [e.event for e in job.events()]

@@ -16,7 +16,6 @@ import base64
 import copy
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,6 +37,7 @@ from securetrain.report.pages.findings import findings
 from securetrain.report.render import ci
 from tests.report.audits import mixed, result
 from tests.report.test_machine_formats import DAMAGED, WHOLE, outcome
+from tests.vocabulary import ran
 
 pytestmark = [pytest.mark.many]
 
@@ -90,14 +90,9 @@ def judged(*documents: tuple[str, Any]) -> list[str]:
         pytest.skip("NOTHING WAS JUDGED BY OTHERS: no Python of theirs (set SECURETRAIN_OUTSIDE)")
     if not SCHEMA and any(kind == "sarif" for kind, _ in documents):
         pytest.skip("NO SARIF WAS JUDGED BY ITS SCHEMA (set SECURETRAIN_SARIF_SCHEMA)")
-    done = subprocess.run(
-        [PYTHON, "-I", "-c", JUDGE],
-        input=json.dumps({"schema": SCHEMA, "documents": documents}),
-        capture_output=True,
-        text=True,
-        check=False,
+    done = ran(
+        [PYTHON, "-I", "-c", JUDGE], input=json.dumps({"schema": SCHEMA, "documents": documents})
     )
-    assert done.returncode == 0, done.stderr
     said: list[str] = json.loads(done.stdout)
     return said
 

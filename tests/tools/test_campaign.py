@@ -5,14 +5,13 @@
 import json
 import random
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.vocabulary import refused
+from tests.vocabulary import ran, refused
 from tools import campaign
 from tools.campaigns import Campaign, Missed
 
@@ -96,18 +95,13 @@ def test_every_campaign_is_named_and_has_cases() -> None:
 def test_a_sample_of_every_campaign(name: str, count: int, tmp_path: Path) -> None:
     """With a seed whose first two cases are a full disk and a kill."""
     out = tmp_path / "kept.json"
-    done = subprocess.run(
+    ran(
         [
             *(sys.executable, "tools/campaign.py", name, "--seed", "41"),
             *("--count", str(count), "--out", str(out)),
         ],
-        check=False,
-        capture_output=True,
-        text=True,
         cwd=ROOT,
-        timeout=300,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(out.read_text())["done"] == count
 
 

@@ -25,6 +25,7 @@ import msgspec
 from securetrain.audit.subjects.node.collect.network import nftables, rtnetlink
 from securetrain.audit.subjects.node.facts.network import Ruleset, interface
 from securetrain.audit.subjects.node.functions.packets import INCOMING, Box, follow
+from tests.vocabulary import ran
 
 NEW_NETWORK = 0x40000000
 DEVICES = ("eth0", "eth1")
@@ -103,10 +104,7 @@ def ask(cases: list[tuple[str, list[Packet]]]) -> list[tuple[Ruleset, set[tuple[
     """The facts of each ruleset, and the packets that it let in."""
     lines = [json.dumps([text, [asdict(one) for one in packets]]) for text, packets in cases]
     command = [sys.executable, "-m", "tests.audit.firewall.worlds"]
-    done = subprocess.run(
-        command, input="\n".join(lines), capture_output=True, text=True, check=False, timeout=900
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = ran(command, input="\n".join(lines), timeout=900)
     found = []
     for line in done.stdout.splitlines():
         said = json.loads(line)
@@ -188,10 +186,7 @@ def load(text: str) -> str:
 
 
 def run(*command: str, text: str = "") -> str:
-    done = subprocess.run(
-        command, input=text, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, f"{command}: {done.stderr}\n{text}"
+    done = ran(command, input=text)
     return done.stdout
 
 

@@ -12,7 +12,6 @@ tpm2-pytss lives in an environment of its own (`oracle_environment`).
 
 import json
 import random
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +41,7 @@ from securetrain.evidence.tpm.structures import (
 )
 from tests.evidence.tpm.encoders import encode_attest, encode_signature
 from tests.evidence.tpm.oracle_environment import oracle_python
+from tests.vocabulary import ran
 
 HERE = Path(__file__).resolve()
 STRUCTURES = 40_000
@@ -51,15 +51,9 @@ LOST = "NO STRUCTURE WAS COMPARED"
 def ask(structures: list[tuple[str, bytes]]) -> list[dict[str, Any]]:
     """The oracle's answers."""
     lines = [json.dumps({"kind": kind, "data": data.hex()}) for kind, data in structures]
-    done = subprocess.run(
-        [str(oracle_python(LOST)), "-I", str(HERE.with_name("oracle.py"))],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+    done = ran(
+        [str(oracle_python(LOST)), "-I", str(HERE.with_name("oracle.py"))], input="\n".join(lines)
     )
-    assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import resource
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from securetrain.launch.sandbox.devices import (
 )
 from securetrain.launch.sandbox.user import JobUser
 from tests.launch.sandbox.machine import lacking
-from tests.vocabulary import needs
+from tests.vocabulary import needs, ran
 
 ALWAYS = {"full", "null", "random", "tty", "urandom", "zero"}
 GPU = {
@@ -251,14 +250,7 @@ def test_a_worker_opens_what_gpu_libraries_need_and_nothing_else(tmp_path, fabri
     (tmp_path / "probe.py").write_text(PROBE)
     devices = [f"/dev/{name}" for name in (*ALWAYS, *GPU, *MIG, *RDMA, *OTHERS)]
     command = ["unshare", "--mount", sys.executable, "-c", MACHINE, str(tmp_path), fabric]
-    done = subprocess.run(
-        [*command, *devices, *READ, *HIDDEN],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = ran([*command, *devices, *READ, *HIDDEN])
     told = json.loads(done.stdout)
     assert told["code"] == 0, told["err"]
     assert told["missing"] == []

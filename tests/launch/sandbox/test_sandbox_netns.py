@@ -25,7 +25,7 @@ from securetrain.launch.sandbox.devices import shared_memory_size
 from securetrain.launch.sandbox.sandbox import Sandbox
 from securetrain.launch.sandbox.user import JobUser, reserve
 from tests.launch.sandbox.machine import lacking
-from tests.vocabulary import is_running, needs, outside
+from tests.vocabulary import is_running, needs, outside, ran
 from tests.waiting import in_time
 
 pytestmark = [pytest.mark.netns, needs(lacking)]
@@ -255,11 +255,10 @@ def test_a_machine_without_shared_memory_has_a_sandbox_with_it(sandbox, monkeypa
     monkeypatch.setattr(orders_module, "shared_memory_size", lambda: "")
     started = sandbox()
     assert started.features.namespaces
-    done = subprocess.run(
+    ran(
         started.command([sys.executable, "-c", "open('/dev/shm/x', 'w').write('x' * 9)"]),
-        cwd=tmp_path / "work", capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+        cwd=tmp_path / "work",
+    )
 
 
 @pytest.mark.parametrize("part", ["user", "landlock", "seccomp"])
