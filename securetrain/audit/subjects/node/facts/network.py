@@ -84,7 +84,7 @@ class Verdict(StrEnum):
     """Another program decides, or one that is not understood."""
 
 
-class Match(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Match(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """A condition: the fields that it reads together, and the values for which it holds."""
 
     fields: Annotated[tuple[str, ...], MAY_BE_EMPTY] = ()
@@ -95,7 +95,7 @@ class Match(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The reason why it is not understood; empty when it is."""
 
 
-class PacketRule(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PacketRule(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """A rule: what a packet must be, and what becomes of it."""
 
     handle: int

@@ -327,24 +327,21 @@ def _closed(
     if box is None:
         return _NOTHING
     beside = _beside(view)
-    opaque = frozenset({"mark", "ct-state", "ct-status"} if beside else ())
+    opaque = frozenset({"mark", "ct-status"} if beside else ())
+    every = merged(one for ranges in _TRANSPORTS.values() for one in ranges)
+    asked = {**box, "l4proto": both(values(box, "l4proto"), every), "tcp-flags": _SYN}
+    asked |= {"ct-state": ((8, 8), (64, 64))} if beside else {}
+    found = _follow(ruleset, tuple(asked.items()), hooks, version, opaque)
+    sure, possible = accepted(found)
     doubt: _Closed = _NOTHING
-    for name, protocol in _TRANSPORTS.items():
-        asked = {**box, "l4proto": both(values(box, "l4proto"), protocol)}
-        if not asked["l4proto"]:
-            continue
-        if name == "TCP":
-            asked["tcp-flags"] = _SYN
-        axis = "l4proto" if name == "other protocols" else "dport"
-        found = _follow(ruleset, tuple(asked.items()), hooks, version, opaque)
-        sure, possible = accepted(found)
-        if _is_many(sure, version, measure, axis):
-            rule = max(sure, key=lambda one: size(values(one.box, "saddr" + _SIX[version]))).by
+    for name in _TRANSPORTS:
+        if many := _many(sure, version, measure, name):
+            rule = max(many, key=lambda one: size(values(one.box, "saddr" + _SIX[version]))).by
             if not beside:
                 way = "in" if hooks is INCOMING else "out"
                 return FALSE, f"{rule or 'no filter'} lets {name} {way}", rule
             doubt = unknown(beside), "", rule
-        elif _is_many(possible, version, measure, axis):
+        elif _many(possible, version, measure, name):
             why = next((one.why for one in found if one.why), "")
             doubt = unknown(why or "a rule of a filter is not understood"), "", ""
     return doubt
@@ -362,17 +359,21 @@ def _follow(
     return follow(ruleset, dict(box), hooks, _FAMILIES[version], opaque)
 
 
-def _is_many(found: Iterable[Packets], version: Version, measure: _Measure, axis: str) -> bool:
-    """Return whether packets have many ports, or protocols, at many addresses (rules 1 and 2)."""
+def _many(
+    found: Iterable[Packets], version: Version, measure: _Measure, name: str
+) -> list[Packets]:
+    """The packets of a transport where they have many ports, or protocols, at many addresses."""
     field, share, many = measure
-    boxes = [(values(p.box, axis), values(p.box, field + _SIX[version])) for p in found]
+    axis = "l4proto" if name == "other protocols" else "dport"
+    mine = [one for one in found if both(values(one.box, "l4proto"), _TRANSPORTS[name])]
+    boxes = [(values(one.box, axis), values(one.box, field + _SIX[version])) for one in mine]
     edges = sorted({edge for own, _ in boxes for low, high in own for edge in (low, high + 1)})
     count = 0
     for low, behind in pairwise(edges):
         there = (one for own, at in boxes if both(own, ((low, low),)) for one in at)
         if size(merged(there)) > (1 << _BITS[version]) * share:
             count += behind - low
-    return count > many * MANY[axis]
+    return mine if count > many * MANY[axis] else []
 
 
 def _port_closed(view: View, listener: Listener) -> _Closed:

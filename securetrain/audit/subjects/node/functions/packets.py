@@ -69,6 +69,10 @@ class _TooManyError(Exception):
 
 def both(one: Ranges, other: Ranges) -> Ranges:
     """The values in both."""
+    if len(one) == len(other) == 1:
+        (low, high), (first, last) = one[0], other[0]
+        low, high = max(low, first), min(high, last)
+        return ((low, high),) if low <= high else ()
     found, i, j = [], 0, 0
     while i < len(one) and j < len(other):
         low, high = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
@@ -117,11 +121,42 @@ def follow(
         families: Families of tables that see them.
         opaque: Fields of which nothing is known, besides those that rules write.
     """
-    walk = _Walk(ruleset, opaque | frozenset(ruleset.written))
     try:
-        return tuple(walk.go(box, hooks, families))
+        return tuple(_walk(ruleset, opaque).go(box, hooks, families))
     except _TooManyError as error:
         return tuple(_either([Packets(box)], str(error)))
+
+
+_Row: TypeAlias = tuple[tuple[str, Ranges], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """A condition that is understood: it holds for the packets of one of its rows."""
+
+    fields: tuple[str, ...]
+    rows: tuple[_Row, ...]
+    inverted: bool
+
+    @classmethod
+    def of(cls, match: Match) -> "_Condition":
+        """The condition of a match; one row for one field."""
+        if len(match.fields) == 1:
+            column = merged(one for (text,) in match.rows for one in parse(text))
+            return cls(match.fields, (((match.fields[0], column),),), match.inverted)
+        rows = (zip(match.fields, map(parse, row), strict=True) for row in match.rows)
+        return cls(match.fields, tuple(map(tuple, rows)), match.inverted)
+
+    def never_holds(self, box: Box) -> bool:
+        """Return whether it is about none of these packets, whatever else a rule asks."""
+        if len(self.rows) != 1 or self.inverted:
+            return False
+        return any(not both(values(box, name), ranges) for name, ranges in self.rows[0])
+
+
+@lru_cache(maxsize=64)
+def _walk(ruleset: Ruleset, opaque: frozenset[str]) -> "_Walk":
+    return _Walk(ruleset, opaque | frozenset(ruleset.written))
 
 
 class _Walk:
@@ -133,9 +168,18 @@ class _Walk:
         self._opaque = opaque
         self._translates = ruleset.translates
         self._left = LIMIT
+        self._conditions = {
+            id(rule): [None if self._is_opaque(m) else _Condition.of(m) for m in rule.matches]
+            for chain in ruleset.chains
+            for rule in chain.rules
+        }
+
+    def _is_opaque(self, match: Match) -> bool:
+        return bool(match.why) or not self._opaque.isdisjoint(match.fields)
 
     def go(self, box: Box, hooks: tuple[str, ...], families: frozenset[str]) -> list[Packets]:
         """Follow packets through the base chains (rules 1, 4 and 5)."""
+        self._left = LIMIT
         base = [c for c in self._base if c.hook in hooks and c.family in families]
         flows, ended = [Packets(box)], []
         for chain in sorted(base, key=lambda c: (hooks.index(str(c.hook)), c.priority)):
@@ -159,7 +203,7 @@ class _Walk:
         if chain.devices:
             name = "oifname" if chain.hook == "egress" else "iifname"
             own = merged((interface(one)[0]) for one in chain.devices)
-            flows, others = _cut(flow, Match(fields=(name,)), (((name, own),),))
+            flows, others = _within(flow, ((name, own),))
             yield from others
         if is_early and values(flow.box, "ct-state") != _UNTRACKED:
             flows = [_without_connection(one, _INVALID) for one in flows]
@@ -209,21 +253,22 @@ class _Walk:
         self, flow: Packets, rule: PacketRule, by: str
     ) -> tuple[list[Packets], list[Packets]]:
         """The packets that a rule is about, and the rest (rule 2)."""
-        hits, rest, certain = [flow], [], True
-        for match in rule.matches:
-            self._left -= len(hits)
-            if match.why or self._opaque.intersection(match.fields):
-                certain = False
-                continue
+        conditions = self._conditions[id(rule)]
+        self._left -= 1
+        if any(one is not None and one.never_holds(flow.box) for one in conditions):
+            return [], [flow]
+        hits, rest = [flow], []
+        for condition in conditions:
             inside: list[Packets] = []
-            for one in hits:
-                within, beyond = _cut(one, match, _rows(match))
+            for one in hits if condition is not None else ():
+                self._left -= len(condition.rows)
+                within, beyond = _cut(one, condition)
                 inside += within
                 rest += beyond
-            hits = inside
+            hits = inside if condition is not None else hits
         if self._left < 0:
             raise _TooManyError("there are more rules than are followed")
-        if not certain:
+        if None in conditions:
             hits = [replace(one, certain=False, why=one.why or f"{by} may hold") for one in hits]
             rest += hits
         if rule.untracks and values(flow.box, "ct-state") == _INVALID:
@@ -231,38 +276,20 @@ class _Walk:
         return hits, rest
 
 
-def _rows(match: Match) -> tuple[tuple[tuple[str, Ranges], ...], ...]:
-    """The rows of a condition with the fields that they are about; one row for one field."""
-    if len(match.fields) == 1:
-        name = match.fields[0]
-        return (((name, _column(match.rows)),),)
-    return tuple(
-        tuple((name, parse(text)) for name, text in zip(match.fields, row, strict=True))
-        for row in match.rows
-    )
-
-
-@lru_cache(maxsize=4096)
-def _column(rows: tuple[tuple[str, ...], ...]) -> Ranges:
-    return merged(one for (text,) in rows for one in parse(text))
-
-
-def _cut(
-    flow: Packets, match: Match, rows: tuple[tuple[tuple[str, Ranges], ...], ...]
-) -> tuple[list[Packets], list[Packets]]:
+def _cut(flow: Packets, condition: _Condition) -> tuple[list[Packets], list[Packets]]:
     """The packets for which a condition holds, and those for which it does not."""
     inside: list[Packets] = []
     beyond = [flow]
-    if () in (flow.box.get(name) for name in match.fields):
+    if () in [flow.box.get(name) for name in condition.fields]:
         return [], beyond
-    for row in rows:
+    for row in condition.rows:
         rest: list[Packets] = []
         for one in beyond:
             within, others = _within(one, row)
             inside += within
             rest += others
         beyond = rest
-    return (beyond, inside) if match.inverted else (inside, beyond)
+    return (beyond, inside) if condition.inverted else (inside, beyond)
 
 
 def _within(
@@ -282,7 +309,7 @@ def _within(
 
 
 def _changed(flow: Packets, name: str, ranges: Ranges) -> Packets:
-    return replace(flow, box={**flow.box, name: ranges})
+    return Packets({**flow.box, name: ranges}, flow.accepted, flow.certain, flow.by, flow.why)
 
 
 def _without_connection(flow: Packets, state: Ranges) -> Packets:
