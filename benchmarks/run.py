@@ -51,6 +51,7 @@ FIGURES: Final = (
     "plan",
     "audit_fleet",
     "corpus",
+    "recall",
 )
 
 

@@ -1,0 +1,132 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The share of the settings of public training repositories that the audit finds.
+
+`recall.csv` was written by reading the files, before the audit read any of them, and is never
+corrected: repository, commit, file and line of each setting that a reviewer would point at, and the
+check that is for it. ``line`` is a setting that stands there (``line+2``: there or up to two lines
+below), ``lacks`` one that is absent, for which its document counts. The files themselves are not
+kept here; RECALL names a folder of clones, each named OWNER+NAME::
+
+    git clone https://github.com/kubeflow/mpi-operator /tmp/clones/kubeflow+mpi-operator
+    RECALL=/tmp/clones make bench
+"""
+
+import csv
+import os
+import subprocess
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from benchmarks.ab import Figure
+from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
+from securetrain.core.vocabulary import Severity, State
+from securetrain.policy.load import load_policy
+
+LABELS: Final = Path(__file__).with_name("recall.csv")
+GOAL: Final = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the labels."""
+
+    repository: str
+    commit: str
+    file: str
+    line: int
+    check: str
+    place: str
+
+    @property
+    def path(self) -> str:
+        """Its file below a folder of all repositories."""
+        return f"{self.repository.replace('/', '+')}/{self.file}"
+
+
+def settings() -> list[Setting]:
+    """All labels."""
+    with LABELS.open(newline="") as file:
+        return [Setting(**{**row, "line": int(row["line"])}) for row in csv.DictReader(file)]
+
+
+def measured(clones: Path) -> Mapping[Setting, State | None]:
+    """What the audit says at each setting: a failure, not known, or nothing."""
+    labels = settings()
+    found: dict[tuple[str, str], set[tuple[int, State]]] = defaultdict(set)
+    starts: dict[str, list[int]] = {}
+    with tempfile.TemporaryDirectory(prefix="recall-") as name:
+        folder = Path(name)
+        for one in labels:
+            target = folder / one.path
+            if target.exists():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            clone = clones / one.repository.replace("/", "+")
+            clone = clone / "repo" if (clone / "repo").is_dir() else clone
+            command = ["git", "-C", str(clone), "show", f"{one.commit}:{one.file}"]
+            data = subprocess.run(command, check=True, capture_output=True).stdout
+            target.write_bytes(data)
+            lines = data.decode().splitlines()
+            starts[one.path] = [0, *(n for n, line in enumerate(lines, 1) if line == "---")]
+        policy = load_policy("baseline").policy
+        for part in sorted(folder.iterdir()):  # each repository by itself, as a user would
+            now = datetime.now(UTC)
+            facts = facts_of(collect_manifests([part], now=now))
+            for finding in audit(facts, load_checks(), policy, now).findings:
+                if finding.state in {State.FAIL, State.UNKNOWN} and finding.location:
+                    file = str(Path(finding.location.path).relative_to(folder))
+                    found[file, finding.check].add((finding.location.line, finding.state))
+    return {one: _said(one, found[one.path, one.check], starts[one.path]) for one in labels}
+
+
+def _said(one: Setting, found: set[tuple[int, State]], starts: list[int]) -> State | None:
+    first, last = one.line, one.line + int(one.place.partition("+")[2] or 0)
+    if one.place == "lacks":
+        first = max(start for start in starts if start <= one.line)
+        last = min((start for start in starts if start > one.line), default=1 << 30)
+    states = {state for line, state in found if first <= line <= last}
+    return State.FAIL if State.FAIL in states else State.UNKNOWN if states else None
+
+
+def recall() -> Figure | None:
+    """The share that fails at its place, of all and of critical and high ones; of the rest, those
+    that are unknown there.
+    """
+    clones = os.environ.get("RECALL")
+    if not clones:
+        print("  SKIPPED: RECALL names no folder of clones; see benchmarks/recall.py")
+        return None
+    said = measured(Path(clones))
+    weights = {check.id: check.severity for check in load_checks()}
+    serious = [one for one in said if weights[one.check] >= Severity.HIGH]
+    values = {
+        "settings": len(said),
+        "found %": _share(said, list(said)),
+        "critical and high %": _share(said, serious),
+        "at their line %": _share(said, [one for one in said if one.place != "lacks"]),
+        "unknown instead": Counter(said.values())[State.UNKNOWN],
+        "silent": Counter(said.values())[None],
+    }
+    return Figure(
+        name="audit-recall",
+        title="settings of public repositories that the audit finds",
+        values=values,
+        goal=f">= {GOAL:.0f} % of all, and of critical and high ones",
+        goal_met=min(values["found %"], values["critical and high %"]) >= GOAL,
+    )
+
+
+def _share(said: Mapping[Setting, State | None], of: list[Setting]) -> float:
+    return 100 * sum(said[one] is State.FAIL for one in of) / len(of)
+
+
+FIGURES: Final[dict[str, Callable[[], Figure | None]]] = {"audit-recall": recall}
