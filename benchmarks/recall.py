@@ -58,8 +58,13 @@ def settings() -> list[Setting]:
         return [Setting(**{**row, "line": int(row["line"])}) for row in csv.DictReader(file)]
 
 
-def measured(clones: Path) -> Mapping[Setting, State | None]:
-    """What the audit says at each setting: a failure, not known, or nothing."""
+def measured(clones: Path, *, exact: bool = True) -> Mapping[Setting, State | None]:
+    """What the audit says at each setting: a failure, not known, or nothing.
+
+    Args:
+        clones: The repositories.
+        exact: Whether a setting counts at its line only, and not in its document.
+    """
     labels = settings()
     found: dict[tuple[str, str], set[tuple[int, State]]] = defaultdict(set)
     starts: dict[str, list[int]] = {}
@@ -85,12 +90,16 @@ def measured(clones: Path) -> Mapping[Setting, State | None]:
                 if finding.state in {State.FAIL, State.UNKNOWN} and finding.location:
                     file = str(Path(finding.location.path).relative_to(folder))
                     found[file, finding.check].add((finding.location.line, finding.state))
-    return {one: _said(one, found[one.path, one.check], starts[one.path]) for one in labels}
+    return {
+        one: _said(one, found[one.path, one.check], starts[one.path], exact=exact) for one in labels
+    }
 
 
-def _said(one: Setting, found: set[tuple[int, State]], starts: list[int]) -> State | None:
+def _said(
+    one: Setting, found: set[tuple[int, State]], starts: list[int], *, exact: bool
+) -> State | None:
     first, last = one.line, one.line + int(one.place.partition("+")[2] or 0)
-    if one.place == "lacks":
+    if one.place == "lacks" or not exact:
         first = max(start for start in starts if start <= one.line)
         last = min((start for start in starts if start > one.line), default=1 << 30)
     states = {state for line, state in found if first <= line <= last}
@@ -98,14 +107,16 @@ def _said(one: Setting, found: set[tuple[int, State]], starts: list[int]) -> Sta
 
 
 def recall() -> Figure | None:
-    """The share that fails at its place, of all and of critical and high ones; of the rest, those
-    that are unknown there.
+    """The share that fails at its place, of all and of critical and high ones; what is unknown
+    there, and what fails elsewhere in its document: a launch stands at its command, and what
+    decides it may stand in a variable above.
     """
     clones = os.environ.get("RECALL")
     if not clones:
         print("  SKIPPED: RECALL names no folder of clones; see benchmarks/recall.py")
         return None
     said = measured(Path(clones))
+    anywhere = measured(Path(clones), exact=False)
     weights = {check.id: check.severity for check in load_checks()}
     serious = [one for one in said if weights[one.check] >= Severity.HIGH]
     values = {
@@ -113,6 +124,8 @@ def recall() -> Figure | None:
         "found %": _share(said, list(said)),
         "critical and high %": _share(said, serious),
         "at their line %": _share(said, [one for one in said if one.place != "lacks"]),
+        "in their document %": _share(anywhere, list(anywhere)),
+        "critical and high in their document %": _share(anywhere, serious),
         "unknown instead": Counter(said.values())[State.UNKNOWN],
         "silent": Counter(said.values())[None],
     }
