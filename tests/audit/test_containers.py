@@ -5,11 +5,14 @@
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.engine.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
+from securetrain.audit.subjects.launches.collect.images import scripts
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy
 from tests.audit.conftest import NOW
@@ -164,10 +167,10 @@ def test_what_hooks_and_probes_run_is_read(tmp_path, hook):
 @pytest.mark.parametrize(
     ("name", "text", "check", "found"),
     [
-        ("Dockerfile", "FROM x\nRUN pip install y\nRUN curl http://e/z | sh\n", "ST-DAT-002", {3}),
+        ("Dockerfile", "FROM x\nRUN pip install y\nRUN git clone http://e/z\n", "ST-DAT-002", {3}),
         (
             "Dockerfile",
-            "FROM x\nRUN pip install y\nRUN curl http://e/z | sh\n",
+            "FROM x\nRUN pip install y\nRUN git clone http://e/z\n",
             "ST-K8S-027",
             set(),
         ),
@@ -183,6 +186,27 @@ def test_what_image_files_and_terraform_run(tmp_path, name, text, check, found):
     bad = [one for one in findings(tmp_path / "x", name, text) if one.check == check]
     told = {one.location.line for one in bad if one.state in {State.FAIL, State.UNKNOWN}}
     assert told == found
+
+
+PIECES = [
+    *("FROM x\n", "RUN ", "ENV ", "ENV A b\n", "CMD [", '["a", "b"]', "<<E\n", "E\n", "\\\n"),
+    *("# c\n", "ONBUILD ", "ARG V=1\n", "ADD http://e ", "a=b ", "\n", "$V ", "'", '"', "["),
+    *("%post\n", "= <<E\n"),
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+def test_no_image_file_breaks_its_reader_or_leads_out_of_the_file(text):
+    for name in ("Dockerfile", "i.def", "m.tf"):
+        for one in scripts(name, text):
+            lines = [one.place(i).line for i in range(len(one.text) + 1)]
+            assert all(1 <= line <= text.count("\n") + 1 for line in lines)
+
+
+def test_an_image_file_that_is_too_long_is_not_read(tmp_path):
+    found = findings(tmp_path / "x", "Dockerfile", "FROM x\n" + "RUN a\n" * 50_000)
+    assert {one.state for one in found if one.check == "ST-RDZ-003"} == {State.UNKNOWN}
 
 
 def test_services_that_extend_each_other_in_a_circle_end_and_leave_the_rest_open(tmp_path):

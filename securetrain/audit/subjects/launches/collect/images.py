@@ -24,6 +24,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from securetrain.audit.documents.facts import Location
+from securetrain.audit.shell.syntax import MAX_TEXT
 from securetrain.audit.subjects.kubernetes.collect.parser.names import bare
 from securetrain.audit.subjects.launches.facts import Form
 
@@ -72,7 +73,10 @@ def holds_scripts(name: str) -> bool:
 def scripts(path: str, text: str) -> Iterator[Script]:
     """Yield the scripts of a file of such a name."""
     name = PurePosixPath(bare(PurePosixPath(path).name))
-    if name.suffix in {".tf", ".hcl"}:
+    if len(text) > MAX_TEXT:
+        place = _places(path, text, [0])
+        yield Script("text", Form.SCRIPT, "", place, f"longer than {MAX_TEXT} characters")
+    elif name.suffix in {".tf", ".hcl"}:
         yield from _terraform(path, text)
     elif name.suffix == ".def":
         yield from _definition(path, text)
@@ -269,7 +273,7 @@ def _definition(path: str, text: str) -> Iterator[Script]:
     building, starting = _Text(path, text), _Text(path, text)
     marks = [*_SECTION.finditer(text)]
     stops = [*(one.start() for one in marks[1:]), len(text)]
-    sections = sorted(zip(marks, stops, strict=True), key=lambda one: one[0][1] != "environment")
+    sections = sorted(zip(marks, stops, strict=False), key=lambda one: one[0][1] != "environment")
     for mark, stop in sections:
         for names, script in ((_BUILDS, building), (_STARTS, starting)):
             if mark[1] in names:

@@ -141,11 +141,12 @@ def container_launches(
 
 
 def _started(commands: Commands) -> Iterator[Started]:
-    """Yield the containers that commands start."""
-    for call in commands.calls:
-        words = [word_of(arg) for arg in call.args]
-        if (started := started_by(call.program, words, call.at)) is not None:
-            yield started
+    """Yield the containers that commands start, each once: a loop may start it again."""
+    found = (
+        started_by(call.program, [word_of(arg) for arg in call.args], call.at)
+        for call in commands.calls
+    )
+    yield from dict.fromkeys(one for one in found if one is not None)
 
 
 def _facts(  # noqa: PLR0917 - the parts of a launch
