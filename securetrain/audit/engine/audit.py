@@ -43,6 +43,8 @@ from securetrain.policy.load import digest_of
 from securetrain.policy.schema import Policy
 
 _UNJUDGED: Final = frozenset({State.NOT_APPLICABLE, State.UNKNOWN})
+_OF_FILES: Final = ("manifest:", "launch:")
+"""Assets whose places are files that others share."""
 _WORST: Final = (State.FAIL, State.UNKNOWN, State.WAIVED, State.PASS, State.NOT_APPLICABLE)
 _RANK: Final = {state: rank for rank, state in enumerate(_WORST)}
 _PLACE: Final = {boundary: place for place, boundary in enumerate(Boundary)}
@@ -119,7 +121,7 @@ def audit(
         policy=PolicyRef(
             id=policy.metadata.id, version=policy.metadata.version, digest=digest_of(policy)
         ),
-        findings=tuple(findings),
+        findings=_folded(findings),
         counts=_counts(findings),
         skipped=tuple(sorted({check.id for check in checks} & skip)),
         waivers=tuple(uses),
@@ -128,6 +130,26 @@ def audit(
         problems=tuple(problems),
         notes=(*facts.notes, *scope.ended, *_unknown_params(checks, policy)),
         exit_code=int(exit_code_of(findings, rows, policy, problems)),
+    )
+
+
+def _folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """One finding for what stands at one place of a file, whatever it is about besides."""
+    first: dict[tuple[object, ...], Finding] = {}
+    others: dict[str, list[str]] = {}
+    for one in findings:
+        shared = one.asset.startswith(_OF_FILES) and one.location and one.location.line
+        key: tuple[object, ...] = (one.fingerprint,)
+        if shared and one.state is not State.UNKNOWN:
+            key = (one.check, one.state, one.waiver, one.location, one.reason, repr(one.evidence))
+        before = first.setdefault(key, one)
+        if before is not one:
+            others.setdefault(before.fingerprint, []).append(f"{one.asset}: {one.subject}")
+    return tuple(
+        msgspec.structs.replace(one, evidence=one.evidence | {"also": others[one.fingerprint]})
+        if one.fingerprint in others
+        else one
+        for one in first.values()
     )
 
 

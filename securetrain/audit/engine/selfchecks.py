@@ -24,9 +24,9 @@ WITHOUT_FACTS: Final = "ST-AUD-005"
 NOT_RELIABLE: Final = "ST-AUD-006"
 
 BAD_WAIVERS: Final = {
-    WaiverStatus.MALFORMED: (WAIVER_FAILED, "A waiver is malformed and covers nothing"),
-    WaiverStatus.EXPIRED: (WAIVER_FAILED, "A waiver has expired and covers nothing"),
-    WaiverStatus.REJECTED: (WAIVER_REJECTED, "A waiver does not count"),
+    WaiverStatus.MALFORMED: (WAIVER_FAILED, "Form and validity of waivers"),
+    WaiverStatus.EXPIRED: (WAIVER_FAILED, "Form and validity of waivers"),
+    WaiverStatus.REJECTED: (WAIVER_REJECTED, "Approval of waivers"),
 }
 
 
@@ -52,7 +52,7 @@ def refused(what: Refused) -> Finding:
 
 def _unreliable(asset: str, subject: str, why: str) -> Finding:
     return _finding(
-        (NOT_RELIABLE, "Facts cannot be relied on"),
+        (NOT_RELIABLE, "Reliability of facts"),
         Severity.CRITICAL,
         asset,
         subject,
@@ -66,7 +66,7 @@ def _unreliable(asset: str, subject: str, why: str) -> Finding:
 def not_pinned(name: str, why: str) -> Finding:
     """Something that the audit uses and that nobody signed for."""
     return _finding(
-        (NOT_PINNED, "The audit uses another policy, checks or advisories than were signed"),
+        (NOT_PINNED, "Policy, checks and advisories against what was signed"),
         Severity.CRITICAL,
         "",
         f"pins[{name}]",
@@ -80,7 +80,7 @@ def not_pinned(name: str, why: str) -> Finding:
 def without_facts(asset: str) -> Finding:
     """An asset of the inventory that the audit knows nothing of."""
     return _finding(
-        (WITHOUT_FACTS, "An asset of the inventory has no facts"),
+        (WITHOUT_FACTS, "Facts of the assets of the inventory"),
         Severity.HIGH,
         asset,
         "facts",
@@ -99,7 +99,7 @@ def coverage(states: Mapping[str, Mapping[str, State]], policy: Policy) -> Itera
     percent = 100 * (len(asked) - unanswered) / len(asked) if asked else 0.0
     if percent < least:
         yield _finding(
-            (COVERAGE, "Fewer checks were answered than the policy asks for"),
+            (COVERAGE, "Share of checks that were answered"),
             Severity.HIGH,
             "",
             "coverage",

@@ -194,7 +194,7 @@ kind: CheckSet
 metadata: {{id: {name}, version: 1.0.0}}
 checks:
 - id: {id}
-  title: Say here in a line what is wrong
+  title: Name the setting here, as in Filesystem of shared memory
   severity: medium
   boundary: host
   threats: [T-HST-001]

@@ -259,16 +259,17 @@ def path_of(place: Any) -> str:
 
 
 def why(finding: Finding) -> str:
-    """The reason of a finding, or the fields that decided."""
-    if finding.reason:
-        return finding.reason
-    here = finding.location.path if finding.location is not None else ""
+    """The reason of a finding, or the fields that decided, and how many more it is about."""
+    also, at = finding.evidence.get("also", ()), finding.location
     said = {
         name: value
         for name, value in finding.evidence.items()
-        if not (_is_place(value) or value == here or f"[{value}]" in finding.subject)
+        if not (
+            _is_place(value) or value in (also, at and at.path) or f"[{value}]" in finding.subject
+        )
     }
-    return ", ".join(_flat(said))
+    more = f" (and {len(also)} more here)" if also else ""
+    return f"{finding.reason or ', '.join(_flat(said))}{more}"
 
 
 def _is_place(value: Any) -> bool:

@@ -4,7 +4,12 @@
 
 import pytest
 
+from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.catalogue import load_checks
+from securetrain.core.vocabulary import State
+from tests.audit.conftest import NOW
 
 JOB = """\
 apiVersion: batch.volcano.sh/v1alpha1
@@ -180,6 +185,18 @@ def test_bindings_and_policies_join_within_one_repository(collect, tmp_path):
         rights[kind] = workload.pods[0].account.rights
     assert rights["apart"].outcome is Outcome.ERROR
     assert rights["together"].value[0].dangerous == ("everything",)
+
+
+def test_one_rule_that_many_pods_get_is_one_finding(collect, tmp_path, fixtures):
+    several = JOB + "---\n" + JOB.replace("name: w", "name: v")
+    (tmp_path / "a.yaml").write_text(several + RBAC % ("ClusterRole", "cluster-admin", RUNNER))
+    facts = facts_of(collect(tmp_path).bodies)
+    result = audit(facts, load_checks(), fixtures.policy, NOW)
+    (found,) = [one for one in result.of(State.FAIL) if one.check == "ST-K8S-015"]
+    (other,) = found.evidence["also"]
+    assert other.startswith("manifest:")
+    tokens = [one for one in result.of(State.FAIL) if one.check == "ST-K8S-014"]
+    assert ["also" in one.evidence for one in tokens] == [False, False]
 
 
 def test_the_account_may_keep_its_token_to_itself(read):

@@ -71,13 +71,9 @@ class Admission(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Kind and name."""
     engine: str
     """``kyverno``, ``gatekeeper``, ``validatingadmissionpolicy`` or ``webhook``."""
-    judges_pods: Reading[bool]
-    """Whether it matches ``Pod`` itself, and so what every controller makes."""
     missed: Reading[Annotated[tuple[str, ...], MAY_BE_EMPTY]]
     """Kinds of workloads of the files that it does not match, while it matches some kind that holds
     pods and not Pod itself: ``PyTorchJob``. Empty when it misses none."""
-    enforces: Reading[bool]
-    """Whether it denies (Enforce, deny, Deny) and does not merely audit."""
     failure_policy: Reading[str]
     """Of a webhook: ``Fail`` (the default) or ``Ignore``; ``absent`` for a policy of an engine."""
 

@@ -54,11 +54,6 @@ class Setting(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A capability is in capitals and without ``CAP_``; a profile is ``User`` for a process that is
     held as any of its user's."""
 
-    @property
-    def label(self) -> str:
-        """Its field."""
-        return self.field
-
 
 class Source(StrEnum):
     """The source of an environment variable's value."""

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading
+from securetrain.audit.documents.facts import Location, Reading
 from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
 from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
 from securetrain.audit.subjects.kubernetes.collect.parser.values import (
     Scope,
     absent,
-    is_known,
     ok,
     opened,
 )
@@ -47,7 +46,6 @@ class AdmissionPolicy:
     open: str
     at: Location
     """Where the kinds stand."""
-    enforces: Reading[bool]
     failure_policy: Reading[str]
 
 
@@ -56,27 +54,21 @@ def admission_policy(one: Object) -> Iterator[AdmissionPolicy]:
     scope = Scope(one.source, one.node.at)
     spec = scope.child(one.node, "spec")
     at = one.source.at(one.node)
-    enforces: Reading[bool]
     failure: Reading[str] = absent(at, "no webhook")
     if one.group in _KYVERNO and one.kind in {"ClusterPolicy", "Policy", "ValidatingPolicy"}:
         engine = "kyverno"
         lists = list(_lists(spec, "kinds", below="match")) or list(_lists(spec, "resources"))
-        enforces = _kyverno_enforces(scope, spec, at)
     elif one.group == _GATEKEEPER:
         engine = "gatekeeper"
         lists = list(_lists(spec, "kinds", below="match"))
-        said = scope.string(spec, "enforcementAction", "deny")
-        enforces = _is(said, {"deny", "scoped"})
     elif one.group == _OWN and one.kind == "ValidatingAdmissionPolicy":
         engine = "validatingadmissionpolicy"
         lists = list(_lists(scope.child(spec, "matchConstraints"), "resources"))
-        enforces = ok(True, at)
         failure = scope.string(spec, "failurePolicy", "Fail")
     elif one.group == _OWN and one.kind.endswith("WebhookConfiguration"):
         engine = "webhook"
         hooks = scope.child(one.node, "webhooks")
         lists = list(_lists(hooks, "resources"))
-        enforces = ok(True, at)
         failure = _weakest(scope, hooks, at)
     else:
         return
@@ -89,7 +81,7 @@ def admission_policy(one: Object) -> Iterator[AdmissionPolicy]:
             if item.text is not None:
                 kinds.append(_singular(item.text))
     place = one.source.at(lists[0]) if lists else at
-    yield AdmissionPolicy(one.title, engine, tuple(kinds), reason, place, enforces, failure)
+    yield AdmissionPolicy(one.title, engine, tuple(kinds), reason, place, failure)
 
 
 def _lists(node: Node | None, key: str, *, below: str = "") -> Iterator[Node]:
@@ -116,23 +108,6 @@ def _singular(word: str) -> str:
     return bare
 
 
-def _kyverno_enforces(scope: Scope, spec: Node | None, at: Location) -> Reading[bool]:
-    said = scope.string(spec, "validationFailureAction")
-    if said.outcome is Outcome.ABSENT and spec is not None:
-        for node in spec.walk():
-            found = node.get("failureAction") if node.entries is not None else None
-            if found is not None:
-                return _is(scope.value(found, lambda one: one.text or ""), {"enforce"})
-        return ok(False, at, "not set")
-    return _is(said, {"enforce"})
-
-
-def _is(reading: Reading[str], wanted: set[str]) -> Reading[bool]:
-    if is_known(reading):
-        return ok((reading.value or "").lower() in wanted, reading.at)
-    return Reading(outcome=reading.outcome, reason=reading.reason, at=reading.at)
-
-
 def _weakest(scope: Scope, hooks: Node | None, at: Location) -> Reading[str]:
     found: Reading[str] = ok("Fail", at, "not set")
     for item in (hooks.items or ()) if hooks is not None else ():
@@ -149,14 +124,12 @@ def admissions(policies: Sequence[AdmissionPolicy], kinds: Sequence[str]) -> Ite
         named = set(policy.kinds)
         if not policy.open and not named & (_HOLDERS | _PODS):
             continue
-        pods: Reading[bool]
         missed: Reading[tuple[str, ...]]
         if named & _PODS:
-            pods, missed = ok(True, policy.at), ok((), policy.at)
+            missed = ok((), policy.at)
         elif policy.open:
-            pods, missed = opened(policy.open, policy.at), opened(policy.open, policy.at)
+            missed = opened(policy.open, policy.at)
         else:
-            pods = ok(False, policy.at)
             own = policy.engine == "webhook" and not named & _BUILT_IN
             overlooked = (kind for kind in kinds if kind.lower() not in named and not own)
             missed = ok(tuple(overlooked), policy.at)
@@ -164,8 +137,6 @@ def admissions(policies: Sequence[AdmissionPolicy], kinds: Sequence[str]) -> Ite
             at=policy.at,
             name=policy.name,
             engine=policy.engine,
-            judges_pods=pods,
             missed=missed,
-            enforces=policy.enforces,
             failure_policy=policy.failure_policy,
         )

@@ -249,8 +249,3 @@ def as_text(node: Node) -> str:
     if node.text is None:
         raise NotOfTypeError("a word")
     return node.text
-
-
-def as_fixed_text(node: Node) -> str:
-    """Any scalar without control characters, cut at 4,096 characters."""
-    return as_text(node)[:4096]
