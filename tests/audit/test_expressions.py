@@ -12,7 +12,7 @@ import pytest
 from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.engine.catalogue import load_checks
-from securetrain.audit.engine.cel.evaluator import MAX_ENDS, Evaluator
+from securetrain.audit.engine.cel.evaluator import Evaluator
 from securetrain.audit.engine.cel.expression import MAX_CEL, REST, Expression, Hole
 from securetrain.audit.engine.check import compile_check
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
@@ -213,7 +213,8 @@ def loops(depth=4):
     return body
 
 
-def test_what_costs_too_much_is_unknown_and_given_up(subtests):
+def test_what_costs_too_much_is_unknown_and_given_up(subtests, monkeypatch):
+    monkeypatch.setattr("securetrain.audit.engine.cel.evaluator.MAX_ENDS", 2)
     many, long = json.dumps({"l": list(range(300))}), json.dumps({"s": "a" * 900_000})
     with Evaluator() as evaluator:
         for says, cel, shown in (
@@ -227,8 +228,7 @@ def test_what_costs_too_much_is_unknown_and_given_up(subtests):
                 answer = evaluator.ask(cel, shown.encode())
                 assert answer.value is None
                 assert says in answer.why
-        for _ in range(MAX_ENDS - 1):
-            assert "processor time" in evaluator.ask(loops(), many.encode()).why
+        assert "processor time" in evaluator.ask(loops(), many.encode()).why
         assert "given up" in evaluator.ask(loops(), many.encode()).why
         assert evaluator.ask("object.l.size() == 300", many.encode()).value
 
@@ -330,10 +330,9 @@ def without(value, key):
     return one
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_what_is_not_read_decides_nothing(seed):
+def test_what_is_not_read_decides_nothing():
     """Of expressions that read no open field, the answer is one; of others it is not."""
-    draws, decided, different = Draws(seed), 0, 0
+    draws, decided, different = Draws(0), 0, 0
     with Evaluator() as evaluator:
         for _ in range(600):
             value, cel = {key: draws.value() for key in "abc"}, draws.expression()

@@ -92,7 +92,7 @@ class Expression:
 
     def __post_init__(self) -> None:
         """Find what it reads."""
-        assert self.reads is not None
+        _ = self.reads
 
     @cached_property
     def reads(self) -> tuple[Read, ...]:
