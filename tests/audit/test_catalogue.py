@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.audit.documents.documents import EVIDENCE, Document
+from securetrain.audit.documents.documents import EVIDENCE, Document, facts_of
+from securetrain.audit.documents.facts import End, Entry, Location
 from securetrain.audit.engine.audit import audit, worst_states
 from securetrain.audit.engine.catalogue import load_check_file, load_checks
 from securetrain.audit.engine.check import FUNCTIONS, tuned
@@ -473,3 +474,33 @@ def test_a_function_is_registered_once():
         function("paths.safe_from_others", reads=())(paths_safe)
     assert FUNCTIONS["paths.safe_from_others"].args is PathArgs
     assert list(FUNCTIONS) == sorted(FUNCTIONS)
+
+
+def test_no_check_passes_beside_an_open_entry_and_none_changes_beside_a_read_one(
+    fixtures, subtests
+):
+    """The same fixtures with one more entry of the ledger, for each evidence of each check."""
+    at = Location(path="x", line=7)
+    for check in CHECKS:
+        if check.across is not None:
+            continue
+        with subtests.test(check.id):
+            names = (*check.spec.tests.passes[:1], *check.spec.tests.fail[:1])
+            for name in (*names, *check.spec.tests.not_applicable):
+                case = fixtures.case_of(check, name)
+                before = state_of(check, case)
+                closed = before in {State.PASS, State.NOT_APPLICABLE}
+                for evidence in check.spec.evidence:
+                    hole = Entry(
+                        unit="word", at=at, end=End.NOT_UNDERSTOOD, why="$X", bears_on=(evidence,)
+                    )
+                    wanted = State.UNKNOWN if closed else before
+                    assert state_of(check, beside(case, hole)) is wanted, (name, evidence)
+                twin = Entry(unit="word", at=at, end=End.READ, bears_on=check.spec.evidence)
+                assert state_of(check, beside(case, twin)) is before, name
+
+
+def beside(case, entry):
+    bodies = (one.body for one in case.facts.documents)
+    more = [msgspec.structs.replace(one, ledger=(*one.ledger, entry)) for one in bodies]
+    return dataclasses.replace(case, facts=facts_of(more))

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from securetrain.audit.documents.facts import Outcome
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.core.vocabulary import PreflightMode, Severity
+from securetrain.core.vocabulary import EnforcementMode, PreflightMode, Severity
 from securetrain.launch.preflight import run_preflight
 from securetrain.launch.run_setup import agent_ledger, prepare_run
 from tests.vocabulary import refused
@@ -81,6 +82,52 @@ def test_enforce_refuses_too_little_evidence(setup, monkeypatch):
     with pytest.raises(RuntimeRefusal) as caught:
         run(setup, preflight=PreflightMode.ENFORCE)
     assert "7 checks are unknown" in caught.value.what
+
+
+DENIED = {"outcome": Outcome.DENIED, "reason": "only root", "value": None}
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "outcome", "starts"),
+    [
+        (EnforcementMode.REPORT, Outcome.DENIED, True),
+        (EnforcementMode.REPORT, Outcome.ERROR, False),
+        (EnforcementMode.REQUIRE, Outcome.DENIED, False),
+    ],
+)
+def test_what_only_root_may_read_is_named_and_an_ordinary_user_starts(
+    setup, monkeypatch, enforcement, outcome, starts
+):
+    """On a machine where nothing else is wrong: the sections of the check are out of reach."""
+    from securetrain.launch import preflight as module
+
+    (check,) = [one for one in vars(module)["load_checks"]() if one.id == "ST-NET-002"]
+    others = [one for one in vars(module)["load_checks"]() if one.id == "ST-SEC-012"]
+    seen = vars(module)["collect_node"](FAILING, now=NOW)
+    away = msgspec.structs.replace(seen.node.interfaces, **(DENIED | {"outcome": outcome}))
+    node = msgspec.structs.replace(seen.node, interfaces=away)
+    monkeypatch.setattr(
+        module, "collect_node", lambda *_, **__: msgspec.structs.replace(seen, node=node)
+    )
+    monkeypatch.setattr(module, "load_checks", lambda: [check, *others])
+    policy = msgspec.structs.replace(
+        policy_of(setup, preflight=PreflightMode.ENFORCE, max_unknown=5), enforcement=enforcement
+    )
+    ledger = agent_ledger(setup, lambda: NOW)
+
+    def go():
+        return run_preflight(setup.run, policy, FAILING, ledger, NOW)
+
+    if starts:
+        done = go()
+        assert done.unread == "ST-NET-002"
+        assert done.warnings(Severity.HIGH)[-1].endswith("evidence: ST-NET-002")
+        (event,) = events(setup)
+        assert event["event"] == "preflight-warned"
+        assert event["details"]["only-root"] == "ST-NET-002"
+    else:
+        error = refused(RuntimeRefusal, "ST-RUNT-003", go)
+        assert "ST-NET-002" in error.what
 
 
 def test_the_device_of_an_overlay_counts_before_it_is_made(setup, monkeypatch):

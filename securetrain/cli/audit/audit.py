@@ -77,9 +77,10 @@ def command(
     States: pass, fail, unknown (evidence missing: never a pass), not-applicable, waived.
 
     Exit codes: 0 clean; 1 a finding at or above host.fail_on of the policy; 2 bad policy, waiver
-    file or command line; 3 more checks of one node unknown than host.max_unknown; 4 facts not to
-    rely on (malformed, unsigned, by another host's key, from the future, older than a day). The
-    first that holds of 4, 2, 1, 3 counts.
+    file or command line; 3 a check unknown, or a file not understood, that weighs host.fail_on;
+    more checks of one asset unknown than host.max_unknown; nothing judged; 4 facts not to rely on
+    (malformed, unsigned, by another host's key, from the future, older than a day). The first that
+    holds of 4, 2, 1, 3 counts.
     """
     from securetrain.audit import (
         NonceStore,
