@@ -206,6 +206,22 @@ def test_one_launch_in_many_wrappings_has_the_same_findings_at_its_line(wrapping
     assert [(one.scope.value, one.at.line) for one in launch.addresses.value] == [("name", line)]
 
 
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        *("torchrun --nnodes 2", "python -m torch.distributed.run --nnodes 2"),
+        *("accelerate launch --num_machines 2", "deepspeed --num_nodes 2"),
+        "python -u -m accelerate.commands.launch --num_machines 2",
+        "python3 -m deepspeed.launcher.runner --num_nodes 2",
+    ],
+)
+def test_a_launcher_is_one_as_a_module_too(launcher):
+    (found,) = launch_of(
+        f"srun {launcher} --main_process_ip $H --master_addr $H t.py"
+    ).rendezvous.value
+    assert found.backend.value == "static"
+
+
 RENDEZVOUS = "launch.rendezvous"
 
 

@@ -44,7 +44,10 @@ _ADDRESS_VARIABLES: Final = frozenset(
     {"MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "MAIN_PROCESS_IP", "RDZV_ENDPOINT"}
 )
 _METHODS: Final = frozenset({"dist-url", "init-method", "dist-init-method", "ddp-init-method"})
-_LAUNCHER: Final = re.compile(r"torch\.distributed\.(?:run|launch|elastic)\Z")
+_LAUNCHER: Final = re.compile(
+    r"(?:torch\.distributed\.(?:run|launch|elastic)|accelerate\.commands\.launch"
+    r"|deepspeed\.launcher\.runner)\Z"
+)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}\Z")
 _REMOTE_CODE: Final = frozenset({"trust-remote-code"})
 _REMOTE_CODE_VARIABLES: Final = frozenset({"HF_DATASETS_TRUST_REMOTE_CODE", "TRUST_REMOTE_CODE"})
