@@ -3,6 +3,7 @@
 """The table of codes decides everything, is raised and tested, and is the only one."""
 
 import ast
+import gc
 import itertools
 from dataclasses import fields, replace
 from functools import cache
@@ -56,11 +57,7 @@ STORED_ORDER = (
 
 
 def trees(folder):
-    """Syntax trees of the files that may name a code, one after the other.
-
-    None is kept: a collector that looks through all of them again and again takes longer than
-    anything else here.
-    """
+    """Syntax trees of the files that may name a code, one after the other; none is kept."""
     for path in sorted((ROOT / folder).rglob("*.py")):
         name, text = str(path.relative_to(ROOT)), path.read_bytes()
         if name.startswith(TABLE) or path == Path(__file__):
@@ -69,14 +66,23 @@ def trees(folder):
             yield name, ast.parse(text)
 
 
+def uncollected(make):
+    """What it makes, without a collector that looks through all trees again and again."""
+    gc.disable()
+    try:
+        return make()
+    finally:
+        gc.enable()
+
+
 @cache
 def source():
-    return rules.read(dict(trees("securetrain")))
+    return uncollected(lambda: rules.read(dict(trees("securetrain"))))
 
 
 @cache
 def names():
-    return rules.named(tree for _, tree in trees("tests"))
+    return uncollected(lambda: rules.named(tree for _, tree in trees("tests")))
 
 
 @cache
@@ -325,7 +331,7 @@ def test_what_bars_a_node_is_what_the_row_says():
 
 @pytest.mark.parametrize(
     ("code", "level"),
-    [("ST-CKPT-130", "error"), ("ST-SCAN-030", "error"), ("ST-USAG-001", "warning")],
+    [("ST-CKPT-130", "error"), ("ST-SCAN-030", "warning"), ("ST-USAG-001", "note")],
 )
 def test_the_level_in_sarif_is_the_severity(code, level):
     problem = Located(code=code, what="x", fix="y")
@@ -336,7 +342,7 @@ def test_the_level_in_sarif_is_the_severity(code, level):
     assert rule["help"]["text"] == CODES[code].fix
 
 
-def test_everything_that_verify_or_scan_finds_is_an_error_in_sarif():
+def test_everything_that_verify_or_scan_finds_is_at_least_a_warning_in_sarif():
     for code in CODES.values():
         if code.family in rules.COLLECTED and code.exit is not ExitCode.USAGE:
             assert code.severity >= Severity.MEDIUM, code.id

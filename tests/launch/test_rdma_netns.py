@@ -97,7 +97,7 @@ def test_a_run_in_clear_says_so_everywhere(nodes):
 
 def test_a_port_that_goes_away_ends_the_run(nodes):
     for node in NODES:
-        nodes.start(node, conf=",join_timeout=5", steps=9999)
+        nodes.start(node, conf=",join_timeout=20", steps=9999)
     nodes.wait_until_both_train()
     (nodes.folder / "port").unlink()
     assert [nodes.wait(node) for node in NODES] == [1, 1]

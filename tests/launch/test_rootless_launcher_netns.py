@@ -101,7 +101,7 @@ def test_an_ordinary_user_trains_on_two_machines(nodes):
 
 def test_signals_reach_the_launcher_inside_and_a_kill_leaves_nothing(nodes):
     for node in NODES:
-        nodes.start(node, conf=",join_timeout=5", steps=9999)
+        nodes.start(node, conf=",join_timeout=20", steps=9999)
     nodes.wait_until_both_train()
     processes = {node: inside(nodes, node) for node in NODES}
     assert all(any(b"wireguard-go" in line for line in p.values()) for p in processes.values())
