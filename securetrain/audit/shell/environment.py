@@ -10,7 +10,7 @@ Rules:
    among the files) leaves open everything that nothing later sets;
 3. what a login shell, an image elsewhere or a machine brings is judged where it stands, and is
    nothing here;
-4. variables that no check asks about are left out, and a secret has no value.
+4. what is recorded of it is for the reader of launches to choose: no secret, and what is asked.
 
 How programs hand on variables: env(1), sudo(8), mpirun(1) of Open MPI 5, Hydra's ``-genv``, srun(1)
 and sbatch(1), ``docker run``, ``apptainer exec``, pyxis and ssh(1).
@@ -19,28 +19,14 @@ and sbatch(1), ``docker run``, ``apptainer exec``, pyxis and ssh(1).
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Final, TypeAlias
 
 from securetrain.audit.documents.facts import Location
 from securetrain.audit.shell.evaluator import Call, Commands
 from securetrain.audit.shell.programs import WRAPPERS, inner
 from securetrain.audit.shell.values import HOLE, Arg, Segment, always, arg_of, hole
-from securetrain.network import variables
 
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)=", re.ASCII)
-ASKED: Final = (
-    *variables.FABRIC,
-    *variables.CODE_LOADERS,
-    *variables.SEARCH_PATHS,
-    *("TORCH_*", "TORCHELASTIC_*", "TORCHINDUCTOR_*", "TRITON_*", "KINETO_*", "MASTER_*"),
-)
-"""Names of variables that checks ask about."""
-
-
-def is_asked(name: str) -> bool:
-    """Return whether a check asks about a variable."""
-    return any(fnmatchcase(name, pattern) for pattern in ASKED)
 
 
 @dataclass(frozen=True, slots=True)

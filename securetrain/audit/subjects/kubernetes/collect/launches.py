@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from securetrain.audit.documents.facts import Collected, Entry, Location
-from securetrain.audit.shell.environment import FILE, NOTHING, Environment, is_asked
+from securetrain.audit.shell.environment import FILE, NOTHING, Environment
 from securetrain.audit.shell.evaluator import Folder
 from securetrain.audit.shell.values import Arg, always, arg_of, hole, script_text
 from securetrain.audit.subjects.kubernetes.collect.parser import files
@@ -39,6 +39,7 @@ from securetrain.audit.subjects.launches.collect.places import Places
 from securetrain.audit.subjects.launches.collect.ray import commands_of_runtime
 from securetrain.audit.subjects.launches.collect.runtimes import Started, container_of
 from securetrain.audit.subjects.launches.facts import Form, LaunchFacts, Variable
+from securetrain.audit.subjects.node.collect.access.accounts import kind_of
 
 _COMMANDS: Final = re.compile(
     r"^[ \t]*(?:exec\s+|srun\s[^\n]*)?(?:torchrun|mpirun|mpiexec|deepspeed|accelerate|ray\s+start"
@@ -138,7 +139,7 @@ class Launches:
         if isinstance(text, str):
             return None
         lines = (_LINE.match(text.text, start) for start in _starts(text.text))
-        found = {line[1]: text.part(*line.span(3)) for line in lines if line and is_asked(line[1])}
+        found = {line[1]: text.part(*line.span(3)) for line in lines if line and kind_of(line[1])}
         return [variable(path, name, value) for name, value in found.items()]
 
     def _store(self, looking: "_Looking", one: Object) -> None:
@@ -146,7 +147,7 @@ class Launches:
         found: list[Variable] = []
         for key in ("data", "stringData"):
             for name, node in ((one.node.get(key) or one.node).entries or {}).items():
-                if node.text is not None and is_asked(name) and one.node.get(key) is not None:
+                if node.text is not None and kind_of(name) and one.node.get(key) is not None:
                     value = looking.text(node)
                     if one.kind == "Secret" and key == "data":
                         value = Text(_decoded(value.text), always(looking.at(node)))

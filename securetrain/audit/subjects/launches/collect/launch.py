@@ -20,7 +20,7 @@ from securetrain.audit.documents.facts import (
     Reading,
     Section,
 )
-from securetrain.audit.shell.environment import NOTHING, Environment, is_asked, processes
+from securetrain.audit.shell.environment import NOTHING, Environment, processes
 from securetrain.audit.shell.evaluator import Call, Commands, Folder, Open, evaluate, evaluate_words
 from securetrain.audit.shell.values import Arg, Place, container_word
 from securetrain.audit.subjects.launches.collect.fetches import fetches_of
@@ -34,7 +34,8 @@ from securetrain.audit.subjects.launches.collect.options import absent, ok, temp
 from securetrain.audit.subjects.launches.collect.runtimes import Started, started_by, word_of
 from securetrain.audit.subjects.launches.collect.written import secrets_of
 from securetrain.audit.subjects.launches.facts import Fetch, Form, Launch, LaunchFacts, Variable
-from securetrain.audit.subjects.node.collect.access.accounts import is_secret
+from securetrain.audit.subjects.node.collect.access.accounts import kind_of
+from securetrain.audit.subjects.node.facts.node import EnvKind
 
 T = TypeVar("T")
 
@@ -206,7 +207,7 @@ def _variables(found: Iterable[tuple[str, Environment]]) -> Iterator[Variable]:
                 seen.add(("", decided))
                 yield Variable(at=one.at, program=program, name=decided, value=decided)
         for name, values in environment.variables.items():
-            for value in values if is_asked(name) else ():
+            for value in values if kind_of(name) else ():
                 made = variable(program, name, value)
                 if (name, made.value) not in seen:
                     seen.add((name, made.value))
@@ -219,7 +220,7 @@ def variable(program: str, name: str, value: Arg) -> Variable:
     read: Reading[str] = ok(value.text, at)
     if value.opens:
         read = templated(value.opens, at)
-    elif is_secret(name, value.text):
+    elif kind_of(name, value.text) is EnvKind.SECRET:
         read = Reading(outcome=Outcome.DENIED, reason="a secret is not kept", at=at)
     return Variable(at=at, program=program, name=ok(name, at), value=read)
 

@@ -53,7 +53,7 @@ def env(host: Host) -> tuple[EnvVariable, ...]:
     found = []
     for name in sorted(host.environ):
         value = host.environ[name]
-        kind = _kind(name, value)
+        kind = kind_of(name, value)
         if kind is None:
             continue
         if len(value) > MAX_VALUE:
@@ -65,7 +65,8 @@ def env(host: Host) -> tuple[EnvVariable, ...]:
     return tuple(found)
 
 
-def _kind(name: str, value: str) -> EnvKind | None:
+def kind_of(name: str, value: str = "") -> EnvKind | None:
+    """The reason for recording a variable; None for one that no check asks about."""
     if is_secret(name, value):
         return EnvKind.SECRET
     if name in _LOADER:
