@@ -34,7 +34,8 @@ MAX_SAID: Final = 500
 _MAX_ELEMENTS: Final = 64
 _MAX_REACHED: Final = 4096
 _FLOAT: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_VALUES: Final = frozenset({("data",), ("stringData",)})
+_APPLIED: Final = ("metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration")
 _MARKS: Final = re.compile("[\ue000-\ue002]")
 _SECRET: Final = "no value of a Secret is shown"  # noqa: S105 - a sentence about them
 
@@ -154,25 +155,18 @@ class _Value:
 
     def __post_init__(self) -> None:
         """Take both out."""
-        hidden: set[Way] = set()
-        if self.of.kind == "Secret":
-            for part in ("data", "stringData"):
-                block = self.of.node.get(part)
-                keys = block.entries if block is not None else None
-                hidden |= {(part, key) for key in keys} if keys is not None else {(part,)}
-            hidden.add(("metadata", "annotations", _APPLIED))
-        scope = Scope(self.of.source, self.of.node.at)
-        self.plain = self._taken(scope, self.of.node, (), hidden)
+        self.plain = self._taken(Scope(self.of.source, self.of.node.at), self.of.node, ())
 
-    def _taken(self, scope: Scope, node: Node, way: Way, hidden: set[Way]) -> Any:
-        if way in hidden:
+    def _taken(self, scope: Scope, node: Node, way: Way) -> Any:
+        is_value = way[:1] in _VALUES and node.entries is None
+        if self.of.kind == "Secret" and (is_value or way == _APPLIED):
             self.holes.append(Hole(way, _SECRET, hidden=not node.is_null))
             return None
         if why := scope.opened(node):
             self.holes.append(Hole(way, f"{why} decides"))
             return None
         if node.items is not None:
-            return [self._taken(scope, one, (*way, i), hidden) for i, one in enumerate(node.items)]
+            return [self._taken(scope, one, (*way, i)) for i, one in enumerate(node.items)]
         if node.entries is None:
             return _scalar(node)
         keys = {key for key in node.entries if not _MARKS.search(key)}
@@ -181,7 +175,7 @@ class _Value:
         twice = keys & (node.twice or set())
         self.holes += [Hole((*way, key), f"{key[:40]} stands twice") for key in sorted(twice)]
         return {
-            key: self._taken(scope, one, (*way, key), hidden)
+            key: self._taken(scope, one, (*way, key))
             for key, one in node.entries.items()
             if key in keys and key not in twice
         }
