@@ -77,7 +77,7 @@ def annotations(scope: Scope, metadata: Node | None) -> Iterator[Setting]:
     """Yield the restricted annotations of a pod."""
     node = scope.child(metadata, "annotations")
     if node is not None:
-        named = {
+        named: Branch = {
             key: row
             for pattern, row in rows("annotation").items()
             for key in node.entries or {}
