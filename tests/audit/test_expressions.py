@@ -18,6 +18,7 @@ from securetrain.audit.engine.check import compile_check
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.core.errors import AuditError, UsageError
 from securetrain.core.vocabulary import State
+from securetrain.report import checks, written
 from tests.vocabulary import refused
 
 CHECK = """\
@@ -93,6 +94,7 @@ def test_a_check_of_an_expression_loads_with_its_fixtures(site):
     (own,) = [one for one in load_checks(beside=site()) if one.expression is not None]
     assert own.kind == "cluster"
     assert own.spec.evidence == ("cluster.objects",)
+    assert IMAGES in " ".join(written(checks.explanation(own), "text").split())
 
 
 def test_what_is_not_one_is_refused(site, subtests):

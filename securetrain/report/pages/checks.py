@@ -210,6 +210,10 @@ def _explained(check: Check) -> Iterator[Section]:
 
 def _passes(check: Check) -> Iterator[Row]:
     call = check.spec.call
+    if check.expression is not None:
+        kinds = ", ".join(check.expression.kinds)
+        yield Row(text=f"of every object of {kinds} in CEL: {check.expression.cel}", depth=1)
+        return
     if call is None:
         yield from _said(check.spec.asserts or {})
         return
