@@ -27,7 +27,6 @@ from securetrain.audit.subjects.launches.collect.fetches import fetches_of
 from securetrain.audit.subjects.launches.collect.observe import (
     Seen,
     observe,
-    observe_variables,
     open_words,
 )
 from securetrain.audit.subjects.launches.collect.options import absent, ok, templated
@@ -132,9 +131,7 @@ def container_launches(
     commands = evaluate_words([container_word(one.text, one.place, known) for one in words], given)
     if form is not Form.CONTAINER:  # where the variables are written is no manifest of a pod
         commands.settings[:0] = given.items()
-    seen = observe(commands)
-    if form is Form.CONTAINER:
-        observe_variables(seen, given)
+    seen = observe(commands, given)
     for key, value in given.items():
         base = base.having(key, value)
     yield _facts(file, name, form, at, commands, seen, collected, base)

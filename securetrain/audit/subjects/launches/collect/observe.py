@@ -90,10 +90,10 @@ class Seen:
         self.rendezvous.append(Rendezvous(at=at, program=program, backend=backend, protocol=how))
 
 
-def observe(commands: Commands) -> Seen:
-    """The records of these commands."""
+def observe(commands: Commands, variables: Mapping[str, Arg] | None = None) -> Seen:
+    """The records of these commands, and of the variables that their surroundings set."""
     seen = Seen()
-    for name, value in commands.settings:
+    for name, value in (*(variables or {}).items(), *commands.settings):
         _setting(seen, name, value)
     for call in commands.calls:
         options = options_of(call)
@@ -149,12 +149,6 @@ def _keys(arg: Arg, program: str) -> list[HostKeys]:
         return []
     at = arg.place(said.start())
     return [HostKeys(at=at, program=program, checked=ok(good is not None, at))]
-
-
-def observe_variables(seen: Seen, variables: Mapping[str, Arg]) -> None:
-    """Add what a container's environment says."""
-    for name, value in variables.items():
-        _setting(seen, name, value)
 
 
 # --- variables -----------------------------------------------------------------------------------
