@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -191,7 +192,7 @@ def test_a_kill_while_a_record_is_written_leaves_the_one_before(tmp_path, monkey
     """Killed when all is written and nothing is on the disk: the worst moment."""
     kept = tmp_path / "kept.json"
     reporter = SimpleNamespace(write_line=print)
-    config = SimpleNamespace(getoption=lambda _: True)
+    config: Any = SimpleNamespace(getoption=lambda _: True)
     monkeypatch.setattr(durations, "KEPT", kept)
     run_again = flaky.Flaky(kept)
     run_again.found = [("test", "error")]

@@ -43,7 +43,7 @@ Families have four letters; audit checks have three-letter groups. One table in 
 """
 COLUMNS_INTRO: Final = """\
 - **fix**: the standing advice; the place that refuses may know better.
-- **severity**: its level in SARIF is `error` for `critical` and `high`, `warning` for `medium`, `note` below.
+- **severity**: its level in SARIF is `error` from `high` on, `warning` for `medium`, else `note`.
 - **rank**: the place among several problems of one checkpoint, dataset, model or scan. The exit
   code of a command is that of the lowest rank. A code without a rank ends what it is raised in.
 - **threat**: what it answers in the [threat models](../how-to/threat-models.md).
