@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.ab import Figure
 from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm
 from securetrain.audit.subjects.storage.collect.files import collect_storage
@@ -38,7 +38,7 @@ from securetrain.policy.load import load_policy
 from tests.audit.corpus.labels import Label, unpack
 
 if TYPE_CHECKING:
-    from securetrain.audit.documents.facts import Body
+    from securetrain.audit.facts import Body
 
 SAME: Final = {
     "ST-K8S-001": {"CKV_K8S_16", "CKV_K8S_2"},

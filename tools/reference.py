@@ -18,8 +18,8 @@ import click
 import msgspec
 from msgspec import inspect
 
-from securetrain.audit.engine.catalogue import load_checks
-from securetrain.audit.engine.not_judged import NOT_JUDGED
+from securetrain.audit.engine.checks.not_judged import NOT_JUDGED
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.cli.main import VERBS, LazyGroup
 from securetrain.core import field_notes
 from securetrain.core.codes import ALONE, CODES, RETIRED, Code, ExitCode, Node, Retry

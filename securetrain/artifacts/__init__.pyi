@@ -63,9 +63,9 @@ from .tree.encryption import Recipient as Recipient
 from .tree.layout import STATEMENT as STATEMENT
 from .tree.layout import Kind as Kind
 from .tree.problems import Problem as Problem
-from .tree.safetensors_header import INDEX_JSON as INDEX_JSON
 from .tree.safetensors_header import encode_header as encode_header
 from .tree.storage import LocalStorage as LocalStorage
 from .tree.storage import local_path as local_path
 from .verify import VerifyResult as VerifyResult
+from .verify import add_name as add_name
 from .verify import verify_path as verify_path

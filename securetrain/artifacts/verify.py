@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from securetrain.artifacts.content import MAX_PROBLEMS, Progress, Report, check_content
 from securetrain.artifacts.lineage import logged
@@ -48,10 +48,13 @@ from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import Policy
 
+if TYPE_CHECKING:
+    from securetrain.artifacts.catalogue.editor import Editor
+
 Shows: TypeAlias = Callable[[Opened], Shown]
 """Judges the tiers of a checkpoint's nodes by the evidence of its run."""
 
-__all__ = ["MAX_PROBLEMS", "Progress", "Shows", "VerifyResult", "verify_path"]
+__all__ = ["MAX_PROBLEMS", "Progress", "Shows", "VerifyResult", "add_name", "verify_path"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,3 +231,31 @@ def _logged(report: _Report, data: bytes, asked: Asked, given: LogProof | None) 
         report.catch(error, STATEMENT)
         return None
     return None if report.logged is None else report.logged.index
+
+
+def add_name(editor: "Editor", name: str, path: Path, trust: TrustRoot, now: datetime) -> None:
+    """Draft that a name means the checkpoint or dataset at a path, which is verified.
+
+    Raises:
+        UsageError: ST-USAG-001, also when it does not lie below the catalogue's folder.
+        IntegrityError: The first problem of it.
+    """
+    from securetrain.artifacts.catalogue.entry import Entry, read_signed  # noqa: PLC0415
+
+    place, base = path.resolve(), editor.store.resolve()
+    if not place.is_relative_to(base) or place == base:
+        what = f"it does not lie below {editor.store}"
+        raise UsageError("ST-USAG-001", what, str(path), "move or copy it there")
+    opened = read_signed(place, trust)
+    meant = Expectation(digest=opened.digest, statement=opened.statement)
+    found = verify_path(place, trust=trust, policy=None, now=now, expect=meant)
+    for problem in found.problems:
+        raise problem.error(str(path))
+    location = place.relative_to(base).as_posix()
+    entry = Entry(
+        digest=opened.digest,
+        statement=opened.statement,
+        location=location,
+        kind=str(found.kind),
+    )
+    editor.put(name, entry, opened.statement_size)

@@ -18,7 +18,13 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from securetrain import artifacts
-from securetrain.artifacts import Expectation, VerifiedDataset, examine_model, verify_path
+from securetrain.artifacts import (
+    Expectation,
+    VerifiedDataset,
+    add_name,
+    examine_model,
+    verify_path,
+)
 from securetrain.artifacts.catalogue import Catalogue, Editor, Term, create
 from securetrain.artifacts.dataset import sign_documents
 from securetrain.artifacts.model import ModelRoots, open_model, read_signer, sign_model
@@ -240,7 +246,7 @@ class _Store:
     def publish(self, **names: Path) -> None:
         editor = Editor(self.path, self.client("editor"))
         for name, path in names.items():
-            editor.add(name, path, self.shop.trust, self.shop.now)
+            add_name(editor, name, path, self.shop.trust, self.shop.now)
         editor.sign([self.signer], Term(now=self.shop.now))
 
     def check(self, name: str, state: str = "reader") -> None:

@@ -23,7 +23,6 @@ import msgspec
 import torch
 
 from securetrain.artifacts import (
-    INDEX_JSON,
     Expectation,
     SaveContext,
     encode_header,
@@ -42,6 +41,8 @@ from securetrain.train.models import hf
 from securetrain.train.models.shape import ModelShape
 from securetrain.train.weights import open_weights, trust_of_inputs
 
+INDEX_JSON: Final = "model.safetensors.index.json"
+"""Hugging Face's name for the table of files with tensors."""
 MODEL: Final = "model."
 FILE_BYTES: Final = 4 << 30
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -21,10 +21,10 @@ from securetrain.audit.documents.documents import (
     document_of,
     facts_of,
 )
-from securetrain.audit.documents.facts import Collected, body_of, decode_body
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_check_file, load_checks
-from securetrain.audit.engine.check import Check
+from securetrain.audit.engine.checks.check import Check
+from securetrain.audit.facts import Collected, body_of, decode_body
+from securetrain.audit.sources.catalogue import load_check_file, load_checks
 from securetrain.audit.subjects.storage.collect.files import collect_storage
 from securetrain.policy.load import load_policy, parse_yaml
 from securetrain.policy.schema import Policy
@@ -266,7 +266,9 @@ def sample_kind(monkeypatch):
     monkeypatch.setitem(documents.ROOTS, "sample", roots)
     names = {f"shelf.{name}" for name in Shelf.__struct_fields__}
     monkeypatch.setattr("securetrain.audit.engine.fields.EVIDENCE", documents.EVIDENCE | names)
-    monkeypatch.setattr("securetrain.audit.engine.check.EVIDENCE", documents.EVIDENCE | names)
+    monkeypatch.setattr(
+        "securetrain.audit.engine.checks.check.EVIDENCE", documents.EVIDENCE | names
+    )
 
 
 @pytest.fixture

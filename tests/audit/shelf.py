@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from securetrain.audit.documents.facts import (
+from securetrain.audit.facts import (
     MAY_BE_EMPTY,
     Body,
     End,

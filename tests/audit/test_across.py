@@ -4,7 +4,7 @@
 
 import pytest
 
-from securetrain.audit.documents.facts import Location
+from securetrain.audit.facts import Location
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 from tests.audit.shelf import Box, Rack, not_ok, ok

@@ -9,7 +9,7 @@ import pytest
 
 from securetrain.audit.engine.advisories import read_advisories, shipped_advisories
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 

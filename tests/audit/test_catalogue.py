@@ -14,15 +14,15 @@ import msgspec
 import pytest
 
 from securetrain.audit.documents.documents import EVIDENCE, Document, facts_of
-from securetrain.audit.documents.facts import End, Entry, Location
 from securetrain.audit.engine.audit import audit, worst_states
-from securetrain.audit.engine.catalogue import load_check_file, load_checks
-from securetrain.audit.engine.check import FUNCTIONS, tuned
+from securetrain.audit.engine.checks.check import FUNCTIONS, tuned
 from securetrain.audit.engine.fields import View, _open
 from securetrain.audit.engine.function import function
+from securetrain.audit.engine.functions.paths import PathArgs, paths_safe
 from securetrain.audit.engine.judging import Comparison, judge
+from securetrain.audit.facts import End, Entry, Location
+from securetrain.audit.sources.catalogue import load_check_file, load_checks
 from securetrain.audit.subjects.node.facts.node import Node
-from securetrain.audit.subjects.node.functions.paths import PathArgs, paths_safe
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 from tests.audit.conftest import FIXTURES

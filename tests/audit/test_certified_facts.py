@@ -11,9 +11,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from securetrain.audit.documents.inventory import read_inventory, sign_facts
-from securetrain.audit.documents.stored import read_facts
 from securetrain.audit.engine.audit import audit
+from securetrain.audit.sources.inventory import read_inventory, sign_facts
+from securetrain.audit.sources.stored import read_facts
 from securetrain.audit.subjects.node.facts.node import decode_facts
 from securetrain.core.errors import AuditError
 from securetrain.identity import ClusterCA, JobCA, Role, certificate_pem

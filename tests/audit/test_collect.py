@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from securetrain.audit.documents.documents import facts_of
-from securetrain.audit.documents.facts import Outcome
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_checks
-from securetrain.audit.subjects.node.collect import paths, software, system
+from securetrain.audit.engine.functions.paths import path_is_safe
+from securetrain.audit.facts import Outcome
+from securetrain.audit.sources.catalogue import load_checks
+from securetrain.audit.subjects.node.collect import paths, system
 from securetrain.audit.subjects.node.collect.access import accounts
 from securetrain.audit.subjects.node.collect.host import (
     Host,
@@ -27,8 +28,8 @@ from securetrain.audit.subjects.node.collect.host import (
 )
 from securetrain.audit.subjects.node.collect.network import network
 from securetrain.audit.subjects.node.collect.node import collect_node
+from securetrain.audit.subjects.node.collect.software import software
 from securetrain.audit.subjects.node.facts.node import EnvKind, PathRole, Scope, decode_facts
-from securetrain.audit.subjects.node.functions.paths import path_is_safe
 from securetrain.core.vocabulary import State
 
 

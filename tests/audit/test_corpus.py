@@ -11,7 +11,7 @@ import pytest
 
 from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm
 from securetrain.audit.subjects.storage.collect.files import collect_storage
@@ -31,7 +31,7 @@ from tests.audit.corpus.labels import (
 from tests.audit.corpus.wrappings import POD, WRAPPINGS
 
 if TYPE_CHECKING:
-    from securetrain.audit.documents.facts import Body
+    from securetrain.audit.facts import Body
 
 CHECKS = load_checks()
 BASELINE = load_policy("baseline").policy

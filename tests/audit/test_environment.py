@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy

@@ -9,12 +9,12 @@ import random
 import msgspec
 import pytest
 
+from securetrain.audit.cel.evaluator import Evaluator
+from securetrain.audit.cel.expression import MAX_CEL, REST, Expression, Hole
 from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_checks
-from securetrain.audit.engine.cel.evaluator import Evaluator
-from securetrain.audit.engine.cel.expression import MAX_CEL, REST, Expression, Hole
-from securetrain.audit.engine.check import compile_check
+from securetrain.audit.engine.checks.check import compile_check
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.core.errors import AuditError, UsageError
 from securetrain.core.vocabulary import State
@@ -127,7 +127,7 @@ def test_what_is_not_one_is_refused(site, subtests):
 
 
 def test_without_the_library_it_is_said(site, monkeypatch):
-    monkeypatch.setattr("securetrain.audit.engine.site_checks.is_installed", lambda: False)
+    monkeypatch.setattr("securetrain.audit.sources.site_checks.is_installed", lambda: False)
     refused(UsageError, "ST-USAG-004", load_checks, beside=site())
 
 
@@ -216,7 +216,7 @@ def loops(depth=4):
 
 
 def test_what_costs_too_much_is_unknown_and_given_up(subtests, monkeypatch):
-    monkeypatch.setattr("securetrain.audit.engine.cel.evaluator.MAX_ENDS", 2)
+    monkeypatch.setattr("securetrain.audit.cel.evaluator.MAX_ENDS", 2)
     many, long = json.dumps({"l": list(range(300))}), json.dumps({"s": "a" * 900_000})
     with Evaluator() as evaluator:
         for says, cel, shown in (

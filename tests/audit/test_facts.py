@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from securetrain.audit.documents.facts import FACTS_LIMIT
-from securetrain.audit.documents.stored import read_facts
+from securetrain.audit.facts import FACTS_LIMIT
+from securetrain.audit.sources.stored import read_facts
 from securetrain.audit.subjects.node.facts.node import decode_facts
 from securetrain.core.errors import AuditError
 

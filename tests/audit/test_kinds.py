@@ -5,10 +5,10 @@
 import msgspec
 import pytest
 
-from securetrain.audit.documents.facts import Location
-from securetrain.audit.documents.stored import read_facts
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_check_file
+from securetrain.audit.facts import Location
+from securetrain.audit.sources.catalogue import load_check_file
+from securetrain.audit.sources.stored import read_facts
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 from tests.audit.shelf import CHECK, Box, Rack, not_ok, ok

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from securetrain.audit.documents.facts import Collected, End, Location, Outcome
+from securetrain.audit.facts import Collected, End, Location, Outcome
 from securetrain.audit.shell.evaluator import evaluate, evaluate_words
 from securetrain.audit.shell.syntax import MAX_COMMANDS
 from securetrain.audit.shell.values import HOLE, container_word, script_text

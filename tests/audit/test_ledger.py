@@ -10,12 +10,12 @@ from datetime import date, timedelta
 import pytest
 from msgspec.structs import replace
 
-from securetrain.audit.documents.facts import End, Entry, Location, decode_body
-from securetrain.audit.documents.ledger import MAX_OPEN, MAX_ROWS, Ledger
-from securetrain.audit.documents.several import Sources, gather
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_checks
-from securetrain.audit.subjects.kubernetes.collect.parser import files
+from securetrain.audit.facts import End, Entry, Location, decode_body
+from securetrain.audit.ledger import MAX_OPEN, MAX_ROWS, Ledger
+from securetrain.audit.parser import files
+from securetrain.audit.sources.catalogue import load_checks
+from securetrain.audit.sources.several import Sources, gather
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import Severity, State
 from securetrain.policy.load import load_policy

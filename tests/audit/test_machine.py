@@ -7,7 +7,7 @@ import pytest
 
 from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.node.collect.node import collect_from
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit, worst_states
-from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.node.collect.named import NOTHING, named
 from securetrain.audit.subjects.node.collect.node import collect_from
 from securetrain.cli.audit.audit import command

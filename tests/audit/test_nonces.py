@@ -12,9 +12,9 @@ from datetime import timedelta
 
 import pytest
 
-from securetrain.audit.documents.nonces import LIFETIME, NonceStore
-from securetrain.audit.documents.stored import read_facts
 from securetrain.audit.engine.audit import audit
+from securetrain.audit.sources.nonces import LIFETIME, NonceStore
+from securetrain.audit.sources.stored import read_facts
 from securetrain.core.errors import AuditError, UsageError
 from tests.audit.killed import kills
 from tests.audit.test_signed_facts import World, refusals

@@ -4,10 +4,10 @@
 
 import pytest
 
-from securetrain.audit.documents.facts import Outcome
-from securetrain.audit.subjects.node.collect import packages
+from securetrain.audit.facts import Outcome
 from securetrain.audit.subjects.node.collect.host import HiddenError
 from securetrain.audit.subjects.node.collect.named import Named, NamedPath
+from securetrain.audit.subjects.node.collect.software import packages
 from tests.audit.hardened.machine import TOOLKIT, distribution, hardened
 from tests.vocabulary import refused
 

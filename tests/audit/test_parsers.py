@@ -11,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from securetrain.audit.documents.facts import Outcome
-from securetrain.audit.subjects.node.collect import nccl
+from securetrain.audit.facts import Outcome
+from securetrain.audit.subjects.node.collect import nccl, rtnetlink
 from securetrain.audit.subjects.node.collect.access import ssh
 from securetrain.audit.subjects.node.collect.host import Host
-from securetrain.audit.subjects.node.collect.network import rtnetlink
 from securetrain.core import netlink
 from tests.audit.hardened.machine import DONE, ETH0, LO, hardened, link
 

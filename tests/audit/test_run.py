@@ -12,9 +12,9 @@ import pytest
 
 from securetrain.attest.session import write_reference_values
 from securetrain.audit.documents.documents import facts_of
-from securetrain.audit.documents.facts import decode_body
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.facts import decode_body
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.run.collect import collect_run
 from securetrain.audit.subjects.run.facts import RunFacts
 from securetrain.core import canonical

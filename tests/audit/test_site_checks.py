@@ -6,8 +6,8 @@ import pytest
 
 from securetrain.audit.documents.documents import BODIES, ROOTS
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_checks
-from securetrain.audit.engine.site_checks import _document, scaffold
+from securetrain.audit.sources.catalogue import load_checks
+from securetrain.audit.sources.site_checks import _document, scaffold
 from securetrain.core.errors import AuditError, UsageError
 from securetrain.core.vocabulary import State
 

@@ -7,11 +7,10 @@ import time
 
 import pytest
 
-from securetrain.audit.documents.facts import Outcome
-from securetrain.audit.subjects.node.collect.node import collect_exports
+from securetrain.audit.facts import Outcome
 from securetrain.audit.subjects.storage.collect.ansible import parse_ansible
 from securetrain.audit.subjects.storage.collect.exports import parse_exports
-from securetrain.audit.subjects.storage.collect.files import collect_storage
+from securetrain.audit.subjects.storage.collect.files import collect_exports, collect_storage
 from securetrain.audit.subjects.storage.collect.saved import (
     parse_exportfs,
     parse_gpfs,

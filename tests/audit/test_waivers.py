@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.results.waivers import parse_waivers, read_waivers
+from securetrain.audit.engine.waivers import parse_waivers, read_waivers
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the audit build and look at alike."""
 
-from securetrain.audit.documents.facts import Body, End, Entry
+from securetrain.audit.facts import Body, End, Entry
 
 
 def open_entries(body: Body) -> dict[str, Entry]:

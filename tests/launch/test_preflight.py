@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from securetrain.audit import audit, collect_node, load_checks
-from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.facts import Outcome
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.vocabulary import EnforcementMode, PreflightMode, Severity
 from securetrain.launch import preflight

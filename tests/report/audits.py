@@ -6,16 +6,16 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from securetrain.audit import AuditResult, Finding
-from securetrain.audit.documents.facts import End, Entry, Location
-from securetrain.audit.engine.check import FixedBy, Refs
-from securetrain.audit.results.findings import (
+from securetrain.audit.engine.checks.check import FixedBy, Refs
+from securetrain.audit.engine.findings import (
     AssetRef,
     Coverage,
     LedgerRow,
     PolicyRef,
     fingerprint,
 )
-from securetrain.audit.results.waivers import WaiverStatus, WaiverUse
+from securetrain.audit.engine.waivers import WaiverStatus, WaiverUse
+from securetrain.audit.facts import End, Entry, Location
 from securetrain.core.vocabulary import Boundary, Severity, State
 
 NOW = datetime(2026, 11, 23, 5, 0, tzinfo=UTC)

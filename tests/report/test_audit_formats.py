@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from securetrain.audit import AuditResult, Check, load_checks
-from securetrain.audit.results.findings import BaselineUse
+from securetrain.audit.engine.findings import BaselineUse
 from securetrain.core import canonical
 from securetrain.core.vocabulary import Severity, State
 from securetrain.report import written
@@ -58,7 +58,7 @@ SARIF_KEYS: dict[str, tuple[set[str], set[str]]] = {
 
 
 def test_pieces_of_json_are_the_canonical_whole(monkeypatch):
-    monkeypatch.setattr("securetrain.audit.results.findings._PIECE", 2)
+    monkeypatch.setattr("securetrain.audit.engine.findings._PIECE", 2)
     names = ["a", "\x1f\u20ac", '"findings":[', "]"]
     for several in (mixed(), result(), result(*(finding(reason=one) for one in names))):
         assert several.to_json() == canonical.encode(several)

@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from securetrain.audit import AuditResult, Finding, audit, load_checks
-from securetrain.audit.documents.stored import read_facts
-from securetrain.audit.results.findings import fingerprint
-from securetrain.audit.results.waivers import Waivers, parse_waivers
+from securetrain.audit.engine.findings import fingerprint
+from securetrain.audit.engine.waivers import Waivers, parse_waivers
+from securetrain.audit.sources.stored import read_facts
 from securetrain.core.vocabulary import State
 from securetrain.policy import load_policy
 from securetrain.report.pages.findings import findings

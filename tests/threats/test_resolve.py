@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import securetrain
-from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.codes import CODES
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import Boundary

@@ -39,16 +39,12 @@ from securetrain.artifacts.catalogue.entry import (
     Entry,
     check_location,
     check_name,
-    read_signed,
 )
 from securetrain.artifacts.catalogue.oci import LIMIT, write_layout
 from securetrain.artifacts.catalogue.tuf_keys import KeySigner, tuf_key
-from securetrain.artifacts.statement.expectation import Expectation
-from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.files import make_missing_dir, read_file, write_atomic
 from securetrain.identity.keys import PublicKey, Signer
-from securetrain.identity.trust import TrustRoot
 
 T = TypeVar("T", Root, Timestamp, Snapshot, Targets)
 DRAFT: Final = "draft.json"
@@ -169,30 +165,6 @@ class Editor:
         custom = {"digest": entry.digest, "location": entry.location, "kind": entry.kind}
         target = TargetFile(length, {"sha256": entry.statement}, name, {"custom": custom})
         self._change({name: target}, ())
-
-    def add(self, name: str, path: Path, trust: TrustRoot, now: datetime) -> None:
-        """Draft that a name means the checkpoint or dataset at a path, which is verified.
-
-        Raises:
-            UsageError: ST-USAG-001, also when it does not lie below the catalogue's folder.
-            IntegrityError: The first problem of it.
-        """
-        place, base = path.resolve(), self.store.resolve()
-        if not place.is_relative_to(base) or place == base:
-            what = f"it does not lie below {self.store}"
-            raise UsageError("ST-USAG-001", what, str(path), "move or copy it there")
-        opened = read_signed(place, trust)
-        meant = Expectation(digest=opened.digest, statement=opened.statement)
-        found = verify_path(place, trust=trust, policy=None, now=now, expect=meant)
-        for problem in found.problems:
-            raise problem.error(str(path))
-        entry = Entry(
-            digest=opened.digest,
-            statement=opened.statement,
-            location=place.relative_to(base).as_posix(),
-            kind=str(found.kind),
-        )
-        self.put(name, entry, opened.statement_size)
 
     def drop(self, name: str) -> None:
         """Draft that a name means nothing any more.

@@ -21,7 +21,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
-from securetrain.audit.documents.facts import (
+from securetrain.audit.facts import (
     Body,
     Collected,
     End,

@@ -27,9 +27,9 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.audit.documents.facts import Location
 from securetrain.audit.engine.fields import Missing, Path, View, elements, locate, steps_of
 from securetrain.audit.engine.kleene import FALSE, TRUE, Truth, unknown
+from securetrain.audit.facts import Location
 from securetrain.core import canonical
 
 RULES: Final = ("equal_across", "majority_across", "unique_across")

@@ -31,12 +31,12 @@ import msgspec
 from securetrain.audit.documents.documents import Document, Facts, Refused
 from securetrain.audit.engine import selfchecks
 from securetrain.audit.engine.advisories import Advisories
-from securetrain.audit.engine.check import Check, tuned
+from securetrain.audit.engine.checks.check import Check, tuned
+from securetrain.audit.engine.coverage import Scope, Seen
 from securetrain.audit.engine.fields import View
+from securetrain.audit.engine.findings import AssetRef, AuditResult, Finding, LedgerRow, PolicyRef
 from securetrain.audit.engine.judging import Comparison, judge
-from securetrain.audit.results.coverage import Scope, Seen
-from securetrain.audit.results.findings import AssetRef, AuditResult, Finding, LedgerRow, PolicyRef
-from securetrain.audit.results.waivers import Waivers, WaiverStatus, WaiverUse, covers, refusal
+from securetrain.audit.engine.waivers import Waivers, WaiverStatus, WaiverUse, covers, refusal
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import Boundary, State
 from securetrain.policy.load import digest_of

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeV
 import msgspec
 
 from securetrain.audit.documents.documents import EVERYWHERE, EVIDENCE, ROOTS, Document
-from securetrain.audit.documents.facts import (
+from securetrain.audit.facts import (
     Fact,
     Location,
     Observed,

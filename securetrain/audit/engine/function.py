@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from securetrain.audit.documents.facts import Location
 from securetrain.audit.engine.fields import Path, View, resolve
 from securetrain.audit.engine.kleene import Truth
+from securetrain.audit.facts import Location
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from securetrain.audit.documents.facts import Location
 from securetrain.audit.engine.across import Compared, Seen, compare, see
-from securetrain.audit.engine.check import Check
+from securetrain.audit.engine.checks.check import Check
 from securetrain.audit.engine.fields import Missing, Path, View, elements, locate
+from securetrain.audit.engine.findings import Finding, fingerprint
 from securetrain.audit.engine.function import Judgement
 from securetrain.audit.engine.kleene import TRUE
-from securetrain.audit.results.findings import Finding, fingerprint
+from securetrain.audit.facts import Location
 from securetrain.core.vocabulary import Severity, State
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from securetrain.audit.documents.facts import Location
+    from securetrain.audit.facts import Location
 
 MAX_REASONS: Final = 3
 

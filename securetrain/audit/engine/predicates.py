@@ -30,7 +30,6 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from securetrain.audit.documents.facts import Outcome, Reading
 from securetrain.audit.engine.fields import (
     EACH,
     Missing,
@@ -49,6 +48,7 @@ from securetrain.audit.engine.fields import (
     steps_of,
 )
 from securetrain.audit.engine.kleene import Truth, all_of, any_of, unknown
+from securetrain.audit.facts import Outcome, Reading
 from securetrain.core.errors import AuditError
 
 Predicate: TypeAlias = Callable[[View], Truth]

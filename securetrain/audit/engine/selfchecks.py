@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from securetrain.audit.documents.documents import Document, Refused
-from securetrain.audit.engine.check import FixedBy, Refs
-from securetrain.audit.results.findings import Finding, fingerprint
-from securetrain.audit.results.waivers import WaiverStatus, WaiverUse
+from securetrain.audit.engine.checks.check import FixedBy, Refs
+from securetrain.audit.engine.findings import Finding, fingerprint
+from securetrain.audit.engine.waivers import WaiverStatus, WaiverUse
 from securetrain.core.vocabulary import Boundary, Severity, State
 from securetrain.policy.schema import Policy
 

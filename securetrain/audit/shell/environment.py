@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from securetrain.audit.documents.facts import Location
+from securetrain.audit.facts import Location
 from securetrain.audit.shell.evaluator import Call, Commands
 from securetrain.audit.shell.programs import WRAPPERS, inner
 from securetrain.audit.shell.values import HOLE, Arg, Segment, always, arg_of, hole

@@ -22,7 +22,7 @@ from itertools import product
 from math import prod
 from typing import Final, TypeAlias
 
-from securetrain.audit.documents.facts import Location
+from securetrain.audit.facts import Location
 from securetrain.audit.shell.programs import SHELLS, WRAPPERS, inner, program_of
 from securetrain.audit.shell.syntax import SETTERS, Assignment, Node, Part, Word, parse
 from securetrain.audit.shell.values import HOLE, Arg, Segment, always, arg_of, hole, joined

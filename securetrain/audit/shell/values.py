@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from securetrain.audit.documents.facts import Location
+from securetrain.audit.facts import Location
 
 Place: TypeAlias = Callable[[int], Location]
 """The place of a character of a text, by its number."""

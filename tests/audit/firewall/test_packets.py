@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from securetrain.audit.documents.documents import document_of
 from securetrain.audit.engine.fields import View
 from securetrain.audit.engine.function import NoArgs
+from securetrain.audit.engine.functions.firewall import inbound_denied
 from securetrain.audit.engine.kleene import all_of
-from securetrain.audit.subjects.node.collect.network import nftables
+from securetrain.audit.subjects.node.collect import nftables
 from securetrain.audit.subjects.node.facts.network import Match, PacketRule, Ruleset, Verdict
-from securetrain.audit.subjects.node.functions.firewall import inbound_denied
 from securetrain.core import netlink
 from securetrain.testing.cluster import missing
 from tests.audit.conftest import FIXTURES

@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
-from securetrain.audit.subjects.node.collect.network import nftables, rtnetlink
+from securetrain.audit.engine.functions.packets import INCOMING, Box, follow
+from securetrain.audit.subjects.node.collect import nftables, rtnetlink
 from securetrain.audit.subjects.node.facts.network import Ruleset, interface
-from securetrain.audit.subjects.node.functions.packets import INCOMING, Box, follow
 from tests.vocabulary import ran
 
 NEW_NETWORK = 0x40000000

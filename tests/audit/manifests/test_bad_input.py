@@ -10,9 +10,9 @@ import sys
 import pytest
 import yaml
 
-from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.facts import Outcome
+from securetrain.audit.parser import files, objects, tree
 from securetrain.audit.subjects.kubernetes.collect import collect as collecting
-from securetrain.audit.subjects.kubernetes.collect.parser import files, objects, tree
 from tests.audit.manifests.worlds import said
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c}]\n"

@@ -5,9 +5,9 @@
 import pytest
 
 from securetrain.audit.documents.documents import facts_of
-from securetrain.audit.documents.facts import Outcome
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.facts import Outcome
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.vocabulary import State
 from tests.audit.conftest import NOW
 

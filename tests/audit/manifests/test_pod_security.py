@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit, worst_states
-from securetrain.audit.engine.catalogue import load_checks
-from securetrain.audit.engine.check import compile_check
+from securetrain.audit.engine.checks.check import compile_check
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.audit.subjects.kubernetes.standards import controls, rows
 from securetrain.core.vocabulary import State

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.facts import Outcome
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.audit.subjects.kubernetes.collect.rendering import confined, tools
 from securetrain.audit.subjects.kubernetes.collect.rendering.render import Renderer

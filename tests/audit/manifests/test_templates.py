@@ -4,7 +4,7 @@
 
 import pytest
 
-from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.facts import Outcome
 from tests.audit.manifests.worlds import said
 
 CHART = """\

@@ -4,8 +4,7 @@
 
 import pytest
 
-from securetrain.audit.documents.facts import Outcome
-from securetrain.audit.subjects.kubernetes.facts.workload import SecretKind
+from securetrain.audit.facts import Outcome, SecretKind
 from tests.audit.manifests.worlds import said
 
 HEAD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n"

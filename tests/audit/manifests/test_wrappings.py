@@ -5,7 +5,7 @@
 import msgspec
 import pytest
 
-from securetrain.audit.subjects.kubernetes.collect.parser.values import is_known
+from securetrain.audit.parser.values import is_known
 from tests.audit.manifests.worlds import said
 from tests.audit.manifests.wrappings import JOB, WRAPPINGS
 
@@ -96,7 +96,7 @@ def test_assets_name_file_document_and_way(read, tmp_path):
 
 def test_documents_survive_a_round_trip(read):
     from securetrain.audit.documents.documents import BODIES, facts_of
-    from securetrain.audit.documents.facts import decode_body
+    from securetrain.audit.facts import decode_body
 
     bodies = read(WRAPPINGS["PyTorchJob"]).bodies
     assert {one.kind for one in facts_of(bodies).documents} >= {"workload", "cluster"}

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The restricted fields of a pod or container, by the words of its facts."""
 
-from securetrain.audit.documents.facts import Outcome, Reading
+from securetrain.audit.engine.functions.standards import _bearing
+from securetrain.audit.facts import Outcome, Reading
 from securetrain.audit.subjects.kubernetes.facts.workload import Container, Pod
-from securetrain.audit.subjects.kubernetes.standards import _bearing, rows
+from securetrain.audit.subjects.kubernetes.standards import rows
 
 
 def said(record: Pod | Container, field: str) -> Reading[str]:

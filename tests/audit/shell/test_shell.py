@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securetrain.audit.documents.facts import Location
+from securetrain.audit.facts import Location
 from securetrain.audit.shell.evaluator import evaluate
 from securetrain.audit.shell.values import script_text
 from tests.audit.shell.worlds import Compared, compare, generated, run_by_bash

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from securetrain.audit.documents.facts import Location
+from securetrain.audit.facts import Location
 from securetrain.audit.shell.evaluator import evaluate
 from securetrain.audit.shell.values import HOLE, Arg, Segment, script_text
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from securetrain.audit.documents.documents import BODIES, facts_of
-from securetrain.audit.documents.facts import decode_body
 from securetrain.audit.engine.audit import audit, worst_states
-from securetrain.audit.engine.catalogue import load_checks
-from securetrain.audit.results.findings import Finding
+from securetrain.audit.engine.findings import Finding
+from securetrain.audit.facts import decode_body
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.audit.subjects.slurm.collect.cluster import collect_clusters
 from securetrain.core.errors import AuditError

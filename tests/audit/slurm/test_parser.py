@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from securetrain.audit.documents.documents import facts_of
-from securetrain.audit.documents.facts import Location, Outcome
 from securetrain.audit.engine.audit import audit, worst_states
-from securetrain.audit.engine.catalogue import load_checks
+from securetrain.audit.facts import Location, Outcome
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm
 from securetrain.audit.subjects.slurm.collect.defaults import NEWEST, OLDEST, SLURM_CONF
 from securetrain.audit.subjects.slurm.collect.parser import joined, pairs_of, variable_of

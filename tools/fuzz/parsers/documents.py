@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from securetrain.audit.engine.catalogue import load_check_file
-from securetrain.audit.results.waivers import parse_waivers
+from securetrain.audit.engine.waivers import parse_waivers
+from securetrain.audit.sources.catalogue import load_check_file
 from securetrain.audit.subjects.node.collect.node import collect_node
 from securetrain.audit.subjects.node.facts.node import decode_facts
 from securetrain.core import canonical

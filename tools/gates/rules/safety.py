@@ -35,7 +35,7 @@ MAY_CALL: Final[Mapping[str, frozenset[str]]] = {
         }
     ),
     # events of the safe parser, of which nothing is constructed
-    "securetrain/audit/subjects/kubernetes/collect/parser/tree.py": frozenset({"yaml.parse"}),
+    "securetrain/audit/parser/tree.py": frozenset({"yaml.parse"}),
     "securetrain/artifacts/scan/documents.py": frozenset({"yaml.parse"}),
     # runs the user's own training script
     "securetrain/launch/worker.py": frozenset({"compile", "exec"}),

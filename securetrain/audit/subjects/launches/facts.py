@@ -14,15 +14,15 @@ Rules:
 from enum import StrEnum
 from typing import Annotated
 
-from securetrain.audit.documents.facts import (
+from securetrain.audit.facts import (
     MAY_BE_EMPTY,
     ONLY_FAULTS,
     Body,
     Place,
     Reading,
+    SecretKind,
     Section,
 )
-from securetrain.audit.subjects.kubernetes.facts.workload import SecretKind
 
 
 class Part(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from securetrain import __version__
-from securetrain.audit.documents.facts import Collected, Outcome, Section
-from securetrain.audit.documents.ledger import entry_of
+from securetrain.audit.facts import Collected, Outcome, Section
+from securetrain.audit.ledger import entry_of
 from securetrain.audit.subjects.run.facts import RankRange, Run, RunFacts, RunNode
 from securetrain.core import RunDir
 from securetrain.core.errors import SecureTrainError, UsageError

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from securetrain.audit.documents.facts import (
+from securetrain.audit.facts import (
     MAY_BE_EMPTY,
     Body,
     Fact,

@@ -9,7 +9,7 @@ A document is about one file: an exports file, the saved answer of ``showmount -
 from enum import StrEnum
 from typing import Annotated
 
-from securetrain.audit.documents.facts import (
+from securetrain.audit.facts import (
     MAY_BE_EMPTY,
     Body,
     Fact,

@@ -24,11 +24,12 @@ def add(
     """Draft that NAME means the checkpoint or dataset at PATH, which is verified and lies below
     FOLDER.
     """
+    from securetrain.artifacts import add_name
     from securetrain.identity import load_trust
     from securetrain.report import signatures
 
     editor, at = open_editor(folder, root), now()
-    editor.add(name, path, load_trust(trust, at), at)
+    add_name(editor, name, path, load_trust(trust, at), at)
     return signatures.drafted(editor, folder)
 
 

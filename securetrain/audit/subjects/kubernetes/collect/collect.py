@@ -19,10 +19,36 @@ from pathlib import Path
 import msgspec
 
 from securetrain import __version__
-from securetrain.audit.documents.facts import Body, Collected, End, Entry, Location, Reading
-from securetrain.audit.documents.ledger import Ledger, read_at
-from securetrain.audit.engine.cel.evaluator import Evaluator
-from securetrain.audit.engine.cel.expression import Expression
+from securetrain.audit.cel.evaluator import Evaluator
+from securetrain.audit.cel.expression import Expression
+from securetrain.audit.facts import Body, Collected, End, Entry, Location, Reading, Runtime
+from securetrain.audit.ledger import Ledger, read_at
+from securetrain.audit.parser.errors import (
+    MAX_POLICIES,
+    MAX_WORKLOADS,
+    ManifestError,
+)
+from securetrain.audit.parser.files import (
+    ALL,
+    Large,
+    Text,
+    not_ours,
+    texts,
+    unread,
+)
+from securetrain.audit.parser.objects import (
+    WATCHED,
+    Object,
+    Part,
+    Reader,
+)
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import (
+    Scope,
+    Source,
+    failed,
+    is_known,
+)
 from securetrain.audit.subjects.kubernetes.collect.cluster.admission import (
     AdmissionPolicy,
     admission_policy,
@@ -52,34 +78,8 @@ from securetrain.audit.subjects.kubernetes.collect.cluster.stored import (
     stored_secrets,
 )
 from securetrain.audit.subjects.kubernetes.collect.expressions import Answers
+from securetrain.audit.subjects.kubernetes.collect.labels import labels_of
 from securetrain.audit.subjects.kubernetes.collect.launches import Launches
-from securetrain.audit.subjects.kubernetes.collect.parser.errors import (
-    MAX_POLICIES,
-    MAX_WORKLOADS,
-    ManifestError,
-)
-from securetrain.audit.subjects.kubernetes.collect.parser.files import (
-    ALL,
-    Large,
-    Text,
-    not_ours,
-    texts,
-    unread,
-)
-from securetrain.audit.subjects.kubernetes.collect.parser.labels import labels_of
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import (
-    WATCHED,
-    Object,
-    Part,
-    Reader,
-)
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import (
-    Scope,
-    Source,
-    failed,
-    is_known,
-)
 from securetrain.audit.subjects.kubernetes.collect.pods.workloads import with_own_names, workload
 from securetrain.audit.subjects.kubernetes.collect.rendering.render import Renderer, Rendering
 from securetrain.audit.subjects.kubernetes.facts.cluster import (
@@ -88,12 +88,7 @@ from securetrain.audit.subjects.kubernetes.facts.cluster import (
     Namespace,
     StoredSecret,
 )
-from securetrain.audit.subjects.kubernetes.facts.workload import (
-    Pod,
-    Runtime,
-    Workload,
-    WorkloadFacts,
-)
+from securetrain.audit.subjects.kubernetes.facts.workload import Pod, Workload, WorkloadFacts
 from securetrain.audit.subjects.launches.collect.tasks import started_in
 
 MAX_STORED = 5_000

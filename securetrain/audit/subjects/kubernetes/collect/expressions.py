@@ -21,12 +21,12 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.audit.documents.facts import Outcome, Reading
-from securetrain.audit.engine.cel.evaluator import Evaluator
-from securetrain.audit.engine.cel.expression import REST, Expression, Hole, Way
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import Scope, as_bool, as_int
+from securetrain.audit.cel.evaluator import Evaluator
+from securetrain.audit.cel.expression import REST, Expression, Hole, Way
+from securetrain.audit.facts import Outcome, Reading
+from securetrain.audit.parser.objects import Object
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import Scope, as_bool, as_int
 from securetrain.audit.subjects.kubernetes.facts.cluster import Asked, Said
 
 MAX_SAID: Final = 500

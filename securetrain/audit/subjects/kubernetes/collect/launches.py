@@ -16,17 +16,17 @@ from typing import Final
 
 import msgspec
 
-from securetrain.audit.documents.facts import Collected, Entry, Location
+from securetrain.audit.facts import Collected, Entry, Location, Runtime
+from securetrain.audit.parser import files
+from securetrain.audit.parser.files import holds_scripts
+from securetrain.audit.parser.names import OwnNames
+from securetrain.audit.parser.objects import Object, strings
+from securetrain.audit.parser.tree import Node
 from securetrain.audit.shell.environment import FILE, NOTHING, Environment
 from securetrain.audit.shell.evaluator import Folder
 from securetrain.audit.shell.values import Arg, always, arg_of, hole, script_text
-from securetrain.audit.subjects.kubernetes.collect.parser import files
-from securetrain.audit.subjects.kubernetes.collect.parser.names import OwnNames
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object, strings
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
 from securetrain.audit.subjects.kubernetes.collect.pods.pods import LISTS, PodSpec, pod_specs
-from securetrain.audit.subjects.kubernetes.facts.workload import Runtime
-from securetrain.audit.subjects.launches.collect.images import holds_scripts, scripts
+from securetrain.audit.subjects.launches.collect.images import scripts
 from securetrain.audit.subjects.launches.collect.launch import (
     Text,
     container_launches,

@@ -7,7 +7,7 @@ The rules are those of `workload.py`.
 
 from typing import Annotated
 
-from securetrain.audit.documents.facts import MAY_BE_EMPTY, ONLY_FAULTS, Body, Fact, Place, Reading
+from securetrain.audit.facts import MAY_BE_EMPTY, ONLY_FAULTS, Body, Fact, Place, Reading
 
 
 class Namespace(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):

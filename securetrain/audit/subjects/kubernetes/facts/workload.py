@@ -19,12 +19,14 @@ Rules:
 from enum import StrEnum
 from typing import Annotated
 
-from securetrain.audit.documents.facts import (
+from securetrain.audit.facts import (
     MAY_BE_EMPTY,
     ONLY_FAULTS,
     Body,
     Place,
     Reading,
+    Runtime,
+    SecretKind,
 )
 
 
@@ -83,18 +85,6 @@ class Variable(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def label(self) -> str:
         """Its name."""
         return self.name.value or ""
-
-
-class SecretKind(StrEnum):
-    """A reason to take a literal for a secret."""
-
-    NAME = "name"
-    """Its variable's or option's name, as in ``DB_PASSWORD`` or ``--api-key``."""
-    PATTERN = "pattern"
-    """Its form, as of a provider's tokens."""
-    URL = "url"
-    """A password inside a URL."""
-    PRIVATE_KEY = "private-key"
 
 
 class SecretLiteral(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -303,18 +293,6 @@ class Ray(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``token`` or ``disabled``, of ``authOptions.mode``, else of RAY_AUTH_MODE (or
     RAY_AUTH_TOKEN with a value) of the head; ``disabled`` when neither is there, ``absent`` for a
     RayJob or RayService that selects a cluster by ``clusterSelector``."""
-
-
-class Runtime(StrEnum):
-    """The program that starts the containers of a workload."""
-
-    KUBERNETES = "kubernetes"
-    DOCKER = "docker"
-    """docker, podman, nerdctl or compose."""
-    APPTAINER = "apptainer"
-    """apptainer, singularity, enroot or srun: a process of its user, with that user's rights."""
-    HOST = "host"
-    """No container: a task on a machine."""
 
 
 class Workload(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from securetrain.audit.documents.facts import Reading
+from securetrain.audit.facts import Reading
 from securetrain.audit.shell.evaluator import Call
 from securetrain.audit.shell.programs import SHELLS
 from securetrain.audit.shell.values import HOLE, Arg

@@ -23,15 +23,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from securetrain.audit.documents.facts import Location
+from securetrain.audit.facts import Location
+from securetrain.audit.parser.names import bare
 from securetrain.audit.shell.syntax import MAX_TEXT
-from securetrain.audit.subjects.kubernetes.collect.parser.names import bare
 from securetrain.audit.subjects.launches.facts import Form
 
 if TYPE_CHECKING:
     from securetrain.audit.shell.values import Place
 
-_DOCKERFILE: Final = re.compile(r"(?:^|\.)(?:dockerfile|containerfile)(?:\.|-|\Z)", re.IGNORECASE)
 _INSTRUCTION: Final = re.compile(
     r"[ \t]*(?:ONBUILD[ \t]+)?(FROM|ENV|ARG|RUN|CMD|ENTRYPOINT|ADD|HEALTHCHECK)\b[ \t]*",
     re.IGNORECASE,
@@ -62,12 +61,6 @@ class Script:
     place: "Place"
     unread: str = ""
     """Why its commands are not known."""
-
-
-def holds_scripts(name: str) -> bool:
-    """Return whether a file of this name holds scripts that `scripts` finds."""
-    path = PurePosixPath(bare(PurePosixPath(name).name))
-    return bool(_DOCKERFILE.search(path.name)) or path.suffix in {".def", ".tf", ".hcl"}
 
 
 def scripts(path: str, text: str) -> Iterator[Script]:

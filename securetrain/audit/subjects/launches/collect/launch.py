@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from securetrain.audit.documents.facts import (
+from securetrain.audit.facts import (
     Collected,
     End,
     Entry,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from securetrain.audit.documents.facts import Location, Reading
+from securetrain.audit.facts import Location, Reading
 from securetrain.audit.shell.evaluator import Call, Commands, Open
 from securetrain.audit.shell.programs import PYTHONS, SHELLS
 from securetrain.audit.shell.values import Arg

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading
+from securetrain.audit.facts import Location, Outcome, Reading
 from securetrain.audit.shell.evaluator import Call
 from securetrain.audit.shell.syntax import SETTERS
 from securetrain.audit.shell.values import Arg

@@ -11,7 +11,7 @@ import bisect
 import re
 from typing import TYPE_CHECKING, Final
 
-from securetrain.audit.documents.facts import Location
+from securetrain.audit.facts import Location
 
 if TYPE_CHECKING:
     from securetrain.audit.shell.values import Place

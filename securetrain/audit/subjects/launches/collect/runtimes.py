@@ -25,15 +25,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from securetrain.audit.documents.facts import Location
+from securetrain.audit.facts import Location, Runtime
+from securetrain.audit.parser.objects import Object
+from securetrain.audit.parser.templates import Template
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import Source
 from securetrain.audit.shell.environment import FILE
 from securetrain.audit.shell.programs import WRAPPERS
 from securetrain.audit.shell.values import Arg
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
-from securetrain.audit.subjects.kubernetes.collect.parser.templates import Template
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import Source
-from securetrain.audit.subjects.kubernetes.facts.workload import Runtime
 
 
 @dataclass(frozen=True, slots=True)

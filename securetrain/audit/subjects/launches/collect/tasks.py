@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from securetrain.audit.facts import Runtime
+from securetrain.audit.parser.objects import Object
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import Source
 from securetrain.audit.shell.syntax import parse
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import Source
-from securetrain.audit.subjects.kubernetes.facts.workload import Runtime
 from securetrain.audit.subjects.launches.collect.runtimes import Setting, Started, Word, pod_of
 
 MAX_EXTENDS: Final = 16

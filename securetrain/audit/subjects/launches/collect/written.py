@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from securetrain.audit.facts import SecretKind
 from securetrain.audit.shell.evaluator import Call, Commands
 from securetrain.audit.shell.programs import SHELLS
 from securetrain.audit.shell.values import HOLE, Arg
-from securetrain.audit.subjects.kubernetes.collect.cluster.secrets import secret_kind, shaped
-from securetrain.audit.subjects.kubernetes.facts.workload import SecretKind
 from securetrain.audit.subjects.launches.collect.options import options_of
+from securetrain.audit.subjects.launches.collect.secrets import secret_kind, shaped
 from securetrain.audit.subjects.launches.facts import WrittenSecret
 
 if TYPE_CHECKING:
-    from securetrain.audit.documents.facts import Location
+    from securetrain.audit.facts import Location
 
 _SHORT: Final = {"docker": "p", "podman": "p", "sshpass": "p", "mysql": "p"}
 _HEX: Final = re.compile(r"[0-9a-f]{32,}\Z")

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from securetrain.audit.documents.facts import Outcome, Reading
+from securetrain.audit.facts import Outcome, Reading
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, outcome_of
 from securetrain.audit.subjects.node.collect.named import NamedPath
 from securetrain.audit.subjects.node.facts.artifacts import (

@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
-from securetrain.audit.documents.facts import Outcome, Reading, Section
-from securetrain.audit.subjects.node.collect import owners
+from securetrain.audit.facts import Outcome, Reading, Section
+from securetrain.audit.subjects.node.collect import nftables, owners, rtnetlink
 from securetrain.audit.subjects.node.collect.named import NOTHING, Named
-from securetrain.audit.subjects.node.collect.network import nftables, rtnetlink
 
 FILE_LIMIT: Final = 1 << 20
 MAX_ENTRIES: Final = 4096

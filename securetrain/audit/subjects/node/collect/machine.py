@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, reading
-from securetrain.audit.subjects.node.collect.network.rtnetlink import parse_links
+from securetrain.audit.subjects.node.collect.rtnetlink import parse_links
 from securetrain.audit.subjects.node.facts.machine import (
     HardwareAddress,
     HostKey,

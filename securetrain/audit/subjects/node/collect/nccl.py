@@ -14,7 +14,7 @@ Rules:
 from collections.abc import Iterator
 from typing import Final
 
-from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.facts import Outcome
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, outcome_of
 from securetrain.audit.subjects.node.facts.node import ConfFile, ConfVariable
 

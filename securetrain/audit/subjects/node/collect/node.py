@@ -11,19 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from securetrain import __version__
-from securetrain.audit.documents.facts import Collected, Entry, Section
-from securetrain.audit.documents.ledger import entry_of
+from securetrain.audit.facts import Collected, Entry, Section
+from securetrain.audit.ledger import entry_of
 from securetrain.audit.subjects.node.collect import (
     artifacts,
     machine,
     nccl,
     owners,
-    packages,
     paths,
-    software,
     surroundings,
     system,
 )
@@ -31,11 +28,9 @@ from securetrain.audit.subjects.node.collect.access import accounts, identities,
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, section
 from securetrain.audit.subjects.node.collect.named import NOTHING, Named
 from securetrain.audit.subjects.node.collect.network import firewall, gloo, network, rdma, routes
+from securetrain.audit.subjects.node.collect.software import packages, software
 from securetrain.audit.subjects.node.facts.artifacts import Artifacts
 from securetrain.audit.subjects.node.facts.node import Job, Node, NodeFacts
-
-if TYPE_CHECKING:
-    from securetrain.audit.subjects.storage.facts import StorageFacts
 
 
 def collect_node(
@@ -57,7 +52,7 @@ def collect_node(
         seconds: The time limit of each collector.
         job: What the job names, and who may have signed it.
     """
-    host = replace(_host(environ, search_path, root), named=job)
+    host = replace(host_of(environ, search_path, root), named=job)
     return collect_from(host, now=now, seconds=seconds)
 
 
@@ -119,23 +114,13 @@ def _ledger(named: Section[Artifacts]) -> Iterator[Entry]:
             yield entry_of("artifact", one.path, one, f"node.artifacts.{kind}")
 
 
-def collect_exports(*, now: datetime, root: Path = Path("/")) -> "list[StorageFacts]":
-    """Collect what this host itself hands out over the network; nothing on most nodes."""
-    if not any(os.path.lexists(root / place) for place in ("etc/exports", "etc/exports.d")):
-        return []
-    from securetrain.audit.subjects.storage.collect.files import (  # noqa: PLC0415 - few nodes serve files
-        collect_storage_of,
-    )
-
-    return collect_storage_of(_host({}, (), root), now=now)
-
-
 def root_files_variable(environ: Mapping[str, str]) -> dict[str, str]:
     """The variable by which a launcher that goes into a user namespace says what root owns."""
-    return owners.encode_root_files(paths.seen(_host(environ, None, Path("/"))))
+    return owners.encode_root_files(paths.seen(host_of(environ, None, Path("/"))))
 
 
-def _host(environ: Mapping[str, str], search_path: Sequence[str] | None, root: Path) -> Host:
+def host_of(environ: Mapping[str, str], search_path: Sequence[str] | None, root: Path) -> Host:
+    """This machine, with the variables and search path of a process."""
     return Host(
         environ=environ,
         search_path=tuple(sys.path if search_path is None else search_path),

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.facts import Outcome
 from securetrain.audit.subjects.node.collect import nccl, places
 from securetrain.audit.subjects.node.collect.host import (
     HiddenError,

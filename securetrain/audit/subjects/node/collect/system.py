@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, get_args
 
-from securetrain.audit.documents.facts import Outcome, Reading
+from securetrain.audit.facts import Outcome, Reading
 from securetrain.audit.subjects.node.collect.host import (
     HiddenError,
     Host,
@@ -21,7 +21,7 @@ from securetrain.audit.subjects.node.collect.host import (
     TooMuchError,
     reading,
 )
-from securetrain.audit.subjects.node.collect.packages import container_toolkit
+from securetrain.audit.subjects.node.collect.software.packages import container_toolkit
 from securetrain.audit.subjects.node.collect.surroundings import NOT_IN_A_CONTAINER, container
 from securetrain.audit.subjects.node.facts.artifacts import NetworkMount
 from securetrain.audit.subjects.node.facts.node import (

@@ -7,7 +7,7 @@ Only what the job names is looked at: by an option, in its job file or in the en
 
 from typing import Annotated
 
-from securetrain.audit.documents.facts import (
+from securetrain.audit.facts import (
     MAY_BE_EMPTY,
     Fact,
     Reading,

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The type of facts about the Gloo of the job's torch."""
 
-from securetrain.audit.documents.facts import Fact, Reading
+from securetrain.audit.facts import Fact, Reading
 
 
 class Gloo(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -4,7 +4,7 @@
 
 from typing import Annotated
 
-from securetrain.audit.documents.facts import MAY_BE_EMPTY, Fact, Reading
+from securetrain.audit.facts import MAY_BE_EMPTY, Fact, Reading
 
 
 class HostKey(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):

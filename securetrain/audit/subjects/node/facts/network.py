@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Final, Literal, TypeAlias
 
-from securetrain.audit.documents.facts import MAY_BE_EMPTY, Fact, Reading
+from securetrain.audit.facts import MAY_BE_EMPTY, Fact, Reading
 
 Family: TypeAlias = Literal["inet", "ip", "ip6", "netdev", "bridge"]
 Hook: TypeAlias = Literal["ingress", "prerouting", "input", "output", "postrouting", "egress"]

@@ -9,7 +9,7 @@ evidence.
 from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias
 
-from securetrain.audit.documents.facts import (
+from securetrain.audit.facts import (
     MAY_BE_EMPTY,
     ONLY_FAULTS,
     Body,

@@ -4,7 +4,7 @@
 
 from typing import Annotated, Final
 
-from securetrain.audit.documents.facts import (
+from securetrain.audit.facts import (
     MAY_BE_EMPTY,
     ONLY_FAULTS,
     Fact,

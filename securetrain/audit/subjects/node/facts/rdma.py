@@ -4,7 +4,7 @@
 
 from typing import Annotated, Literal
 
-from securetrain.audit.documents.facts import MAY_BE_EMPTY, Fact, Mode, Reading
+from securetrain.audit.facts import MAY_BE_EMPTY, Fact, Mode, Reading
 
 
 class VerbsDevice(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -20,8 +20,8 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from securetrain import __version__
-from securetrain.audit.documents.facts import Collected, Location, Outcome, Reading, Section
-from securetrain.audit.documents.ledger import entry_of
+from securetrain.audit.facts import Collected, Location, Outcome, Reading, Section
+from securetrain.audit.ledger import entry_of
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError
 from securetrain.audit.subjects.slurm.collect import defaults, files, parser, plugins, settings
 from securetrain.audit.subjects.slurm.collect.place import NotHereError, Place

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading, Section
+from securetrain.audit.facts import Location, Outcome, Reading, Section
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, outcome_of
 from securetrain.audit.subjects.node.collect.system import octal
 from securetrain.audit.subjects.slurm.collect import defaults

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from securetrain.audit.documents.facts import Location, Outcome
+from securetrain.audit.facts import Location, Outcome
 from securetrain.audit.subjects.node.collect.host import HiddenError, TooMuchError, outcome_of
 from securetrain.audit.subjects.slurm.collect.place import NotHereError, Place
 from securetrain.audit.subjects.slurm.facts import SlurmFile

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.facts import Outcome
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError
 from securetrain.audit.subjects.node.collect.paths import chains
 from securetrain.audit.subjects.node.facts.node import Link

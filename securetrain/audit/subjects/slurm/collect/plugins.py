@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading, Section
+from securetrain.audit.facts import Location, Outcome, Reading, Section
 from securetrain.audit.subjects.node.collect.host import HiddenError, TooMuchError, outcome_of
 from securetrain.audit.subjects.slurm.collect import defaults, parser
 from securetrain.audit.subjects.slurm.collect.parser import MAX_DEPTH, Conf, Failure

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading
+from securetrain.audit.facts import Location, Outcome, Reading
 from securetrain.audit.subjects.slurm.collect.defaults import Default, Version, unknown_to
 from securetrain.audit.subjects.slurm.collect.parser import Conf, variable_of
 from securetrain.audit.subjects.slurm.facts import PasswordClass

@@ -18,7 +18,7 @@ from typing import Final
 
 import yaml
 
-from securetrain.audit.documents.facts import Location
+from securetrain.audit.facts import Location
 from securetrain.audit.subjects.storage.collect.exports import (
     EVERYBODY,
     MAX_EXPORTS,

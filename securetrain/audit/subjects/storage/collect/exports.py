@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading
+from securetrain.audit.facts import Location, Outcome, Reading
 from securetrain.audit.subjects.storage.facts import Export, Filesystem
 
 EVERYBODY: Final = "*"

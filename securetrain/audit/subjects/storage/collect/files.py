@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from securetrain import __version__
-from securetrain.audit.documents.facts import Collected, Outcome, Section
-from securetrain.audit.documents.ledger import entry_of
-from securetrain.audit.subjects.node.collect.host import FILE_LIMIT, Host, outcome_of, reading
+from securetrain.audit.facts import Collected, Outcome, Section
+from securetrain.audit.ledger import entry_of
+from securetrain.audit.subjects.node.collect.host import FILE_LIMIT, outcome_of, reading
+from securetrain.audit.subjects.node.collect.node import host_of
 from securetrain.audit.subjects.storage.collect.exports import parse_exports
 from securetrain.audit.subjects.storage.collect.saved import (
     parse_exportfs,
@@ -79,8 +80,9 @@ def collect_storage(paths: Iterable[Path], *, now: datetime) -> list[StorageFact
     return [found[asset] for asset in sorted(found)]
 
 
-def collect_storage_of(host: Host, *, now: datetime) -> list[StorageFacts]:
-    """The documents of what a host itself exports; none when it exports nothing."""
+def collect_exports(*, now: datetime, root: Path = Path("/")) -> list[StorageFacts]:
+    """Collect what this host itself hands out over the network; nothing on most nodes."""
+    host = host_of({}, (), root)
     listed = reading(lambda: host.names(_HOSTS_FOLDER))
     found = []
     for path in ("/etc/exports", *(f"{_HOSTS_FOLDER}/{name}" for name in listed.value or ())):

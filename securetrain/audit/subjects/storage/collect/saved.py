@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading
+from securetrain.audit.facts import Location, Outcome, Reading
 from securetrain.audit.subjects.storage.collect.exports import EVERYBODY, export_of
 from securetrain.audit.subjects.storage.facts import Export, Filesystem
 

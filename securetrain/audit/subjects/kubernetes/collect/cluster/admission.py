@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.audit.documents.facts import Location, Reading
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import (
+from securetrain.audit.facts import Location, Reading
+from securetrain.audit.parser.objects import Object
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import (
     Scope,
     absent,
     ok,

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading
-from securetrain.audit.subjects.kubernetes.collect.parser.labels import (
+from securetrain.audit.facts import Location, Outcome, Reading
+from securetrain.audit.parser.objects import Object
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import Scope, is_known, ok, opened
+from securetrain.audit.subjects.kubernetes.collect.labels import (
     PodLabels,
     Selector,
     selector_of,
 )
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import Scope, is_known, ok, opened
 from securetrain.audit.subjects.kubernetes.facts.cluster import Entrance
 from securetrain.audit.subjects.kubernetes.facts.workload import Container, Pod, Workload
 

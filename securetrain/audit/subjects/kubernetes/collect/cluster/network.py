@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from securetrain.audit.documents.facts import Location, Reading
-from securetrain.audit.subjects.kubernetes.collect.parser.errors import MAX_POLICIES
-from securetrain.audit.subjects.kubernetes.collect.parser.labels import (
+from securetrain.audit.facts import Location, Reading
+from securetrain.audit.parser.errors import MAX_POLICIES
+from securetrain.audit.parser.objects import Object
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import Scope, failed, is_known, ok
+from securetrain.audit.subjects.kubernetes.collect.labels import (
     Answer,
     PodLabels,
     Selector,
     selector_of,
 )
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import Scope, failed, is_known, ok
 from securetrain.audit.subjects.kubernetes.facts.workload import Isolation
 
 _OWN: Final = ("networking.k8s.io", "extensions")

@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading
-from securetrain.audit.subjects.kubernetes.collect.parser.errors import MAX_POLICIES
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import Scope, failed, is_known, ok
+from securetrain.audit.facts import Location, Outcome, Reading
+from securetrain.audit.parser.errors import MAX_POLICIES
+from securetrain.audit.parser.objects import Object
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import Scope, failed, is_known, ok
 from securetrain.audit.subjects.kubernetes.facts.workload import Account, Right
 
 KINDS: Final = frozenset(

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import Scope, failed, is_known, ok
+from securetrain.audit.facts import Location, Outcome, Reading
+from securetrain.audit.parser.objects import Object
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import Scope, failed, is_known, ok
 
 INCLUDED: Final = "policy.sigstore.dev/include"
 """The label of a Namespace that Sigstore's controller looks at."""

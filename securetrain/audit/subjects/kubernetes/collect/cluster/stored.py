@@ -11,16 +11,16 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from securetrain.audit.documents.facts import Location, Reading
-from securetrain.audit.subjects.kubernetes.collect.cluster.secrets import (
+from securetrain.audit.facts import Location, Reading
+from securetrain.audit.parser.objects import Object, strings
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import Scope, Source, ok, opened
+from securetrain.audit.subjects.kubernetes.facts.cluster import StoredSecret
+from securetrain.audit.subjects.launches.collect.secrets import (
     is_public,
     secret_kind,
     secrets_in,
 )
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object, strings
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import Scope, Source, ok, opened
-from securetrain.audit.subjects.kubernetes.facts.cluster import StoredSecret
 
 _MAX: Final = 200
 _MAX_SCAN: Final = 256 << 10

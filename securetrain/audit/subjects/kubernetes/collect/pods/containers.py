@@ -9,15 +9,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading
-from securetrain.audit.subjects.kubernetes.collect.cluster.secrets import (
-    is_secret_name,
-    secret_kind,
-    secrets_in,
-)
-from securetrain.audit.subjects.kubernetes.collect.parser.templates import MARKER
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import (
+from securetrain.audit.facts import Location, Outcome, Reading, SecretKind
+from securetrain.audit.parser.templates import MARKER
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import (
     NOT_SET,
     Scope,
     absent,
@@ -32,11 +27,15 @@ from securetrain.audit.subjects.kubernetes.facts.workload import (
     Container,
     Port,
     Role,
-    SecretKind,
     SecretLiteral,
     Setting,
     Source,
     Variable,
+)
+from securetrain.audit.subjects.launches.collect.secrets import (
+    is_secret_name,
+    secret_kind,
+    secrets_in,
 )
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ What keeps other pods off these nodes (taints) belongs to the nodes, and is in n
 
 from collections.abc import Iterator
 
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import (
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import (
     Scope,
     as_text,
     failed,

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from securetrain.audit.subjects.kubernetes.collect.parser.names import OwnNames
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import DEFINITIONS, Object
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
+from securetrain.audit.parser.names import OwnNames
+from securetrain.audit.parser.objects import DEFINITIONS, Object
+from securetrain.audit.parser.tree import Node
 
 LISTS: Final = ("containers", "initContainers", "ephemeralContainers")
 _NO_PODS: Final = frozenset(

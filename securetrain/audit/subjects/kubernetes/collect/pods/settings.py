@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Final, TypeAlias
 
-from securetrain.audit.documents.facts import Outcome
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import (
+from securetrain.audit.facts import Outcome
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import (
     Scope,
     absent,
     as_bool,

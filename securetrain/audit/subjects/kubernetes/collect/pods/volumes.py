@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.audit.documents.facts import Location, Outcome, Reading
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import (
+from securetrain.audit.facts import Location, Outcome, Reading
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import (
     NotOfTypeError,
     Scope,
     absent,

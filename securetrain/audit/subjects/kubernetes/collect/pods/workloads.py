@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from securetrain.audit.documents.facts import Outcome, Reading
-from securetrain.audit.subjects.kubernetes.collect.parser.names import OwnNames
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import Object
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Node
-from securetrain.audit.subjects.kubernetes.collect.parser.values import (
+from securetrain.audit.facts import Outcome, Reading, Runtime
+from securetrain.audit.parser.names import OwnNames
+from securetrain.audit.parser.objects import Object
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import (
     NOT_SET,
     Scope,
     absent,
@@ -51,7 +51,6 @@ from securetrain.audit.subjects.kubernetes.facts.workload import (
     Pod,
     Ray,
     Role,
-    Runtime,
     Variable,
     Workload,
 )

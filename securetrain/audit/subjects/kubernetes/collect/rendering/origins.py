@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from securetrain.audit.subjects.kubernetes.collect.parser.errors import ManifestError
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import split
-from securetrain.audit.subjects.kubernetes.collect.parser.templates import (
+from securetrain.audit.parser.errors import ManifestError
+from securetrain.audit.parser.objects import split
+from securetrain.audit.parser.templates import (
     MARKER,
     Template,
     has_template,
     take_out,
 )
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Builder, Node
+from securetrain.audit.parser.tree import Builder, Node
 from securetrain.audit.subjects.kubernetes.collect.rendering.sources import Kustomization, tree_of
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from securetrain.audit.subjects.kubernetes.collect.parser.objects import split
+from securetrain.audit.parser.objects import split
 from securetrain.audit.subjects.kubernetes.collect.rendering.origins import (
     Origins,
     origins_of,

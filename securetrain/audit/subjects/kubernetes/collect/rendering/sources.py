@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from securetrain.audit.subjects.kubernetes.collect.parser.errors import MAX_ENTRIES, ManifestError
-from securetrain.audit.subjects.kubernetes.collect.parser.templates import Template
-from securetrain.audit.subjects.kubernetes.collect.parser.tree import Builder, Node
+from securetrain.audit.parser.errors import MAX_ENTRIES, ManifestError
+from securetrain.audit.parser.templates import Template
+from securetrain.audit.parser.tree import Builder, Node
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Final
 
-from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.facts import Outcome
 from securetrain.audit.subjects.node.collect.access.ssh import identity_files
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, outcome_of
 from securetrain.audit.subjects.node.collect.system import NETWORK_FILESYSTEMS, filesystem_of, octal

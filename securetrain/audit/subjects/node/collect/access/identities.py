@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from securetrain.audit.documents.facts import Reading
+from securetrain.audit.facts import Reading
 from securetrain.audit.subjects.node.collect.host import Host, TooMuchError, reading
 from securetrain.audit.subjects.node.collect.system import octal
 from securetrain.audit.subjects.node.facts.access import Certificate, Identity, KeyFile

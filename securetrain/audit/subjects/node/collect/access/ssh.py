@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from securetrain.audit.documents.facts import Outcome
+from securetrain.audit.facts import Outcome
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, outcome_of
 from securetrain.audit.subjects.node.facts.node import (
     ConfFile,

@@ -14,9 +14,9 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from securetrain.audit.subjects.node.collect import nftables
 from securetrain.audit.subjects.node.collect.host import Host, TooMuchError, reading
-from securetrain.audit.subjects.node.collect.network import nftables
-from securetrain.audit.subjects.node.collect.network.rtnetlink import parse_numbers
+from securetrain.audit.subjects.node.collect.rtnetlink import parse_numbers
 from securetrain.audit.subjects.node.facts.network import Firewall, Ruleset
 
 _LEGACY: Final = ("ip_tables_names", "ip6_tables_names")

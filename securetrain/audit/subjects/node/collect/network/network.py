@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from securetrain.audit.subjects.node.collect import programs
 from securetrain.audit.subjects.node.collect.host import Host, TooMuchError
-from securetrain.audit.subjects.node.collect.network.rtnetlink import Link, parse_links
+from securetrain.audit.subjects.node.collect.rtnetlink import Link, parse_links
 from securetrain.audit.subjects.node.collect.surroundings import (
     first_pid_namespace,
     is_any_process_hidden,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from securetrain.audit.subjects.node.collect.host import Host, TooMuchError
-from securetrain.audit.subjects.node.collect.network.rtnetlink import parse_links
+from securetrain.audit.subjects.node.collect.rtnetlink import parse_links
 from securetrain.audit.subjects.node.facts.network import Route
 
 _TABLE_LIMIT: Final = 4 << 20

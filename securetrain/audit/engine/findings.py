@@ -1,0 +1,173 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The results of an audit, as data: the same facts, policy and time give the same bytes."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from securetrain.audit.engine.checks.check import FixedBy, Refs
+from securetrain.audit.engine.waivers import WaiverUse
+from securetrain.audit.facts import Entry, Location
+from securetrain.core import canonical
+from securetrain.core.vocabulary import Boundary, Severity, State
+
+_PIECE: Final = 1000
+"""Findings that are written together."""
+RESULT_SCHEMA: Final = "securetrain.audit/v3"
+
+
+class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Strict keys."""
+
+
+class Finding(_Base, frozen=True, kw_only=True):
+    """The result of one check for one subject."""
+
+    check: str
+    title: str
+    severity: Severity
+    """The check's own."""
+    severity_in_context: Severity
+    """What it weighs on this machine, which is what the policy's ``host.fail_on`` looks at."""
+    context: str = ""
+    """Why that is another weight."""
+    boundary: Boundary
+    state: State
+    asset: str = ""
+    """What it is about: ``node:gpu-17``; empty for a waiver."""
+    subject: str
+    """``node``, or the element of a collection: ``node.listeners[0.0.0.0:29500]``."""
+    reason: str = ""
+    """The fault, or the reason why it is not known."""
+    location: Location | None = None
+    """The file and line that it was read from, on that asset."""
+    evidence: dict[str, Any] = {}
+    """The fields that decided, as they were collected; under ``also`` what else has the same fault
+    at the same place of a file."""
+    remediation: str
+    fixed_by: FixedBy
+    refs: Refs
+    waiver: str = ""
+    fingerprint: str
+    """SHA-256 of check, asset and subject: the same finding in another audit."""
+    known: bool = False
+    """An earlier audit, given as the baseline, had it."""
+
+
+class PolicyRef(_Base, frozen=True, kw_only=True):
+    """The policy that was audited against."""
+
+    id: str
+    version: str
+    digest: str
+
+
+class AssetRef(_Base, frozen=True, kw_only=True):
+    """One asset of an audit, and the facts about it."""
+
+    asset: str
+    kind: str
+    collected_at: datetime
+    digest: str
+    """SHA-256 of its facts."""
+    title: str = ""
+    """What people call it, where that is not its name: ``PyTorchJob/pretrain``."""
+
+
+class BaselineUse(_Base, frozen=True, kw_only=True):
+    """The earlier audit that this one was compared with."""
+
+    at: datetime
+    policy: PolicyRef
+    new_only: bool
+    """What it knew does not count for the exit code."""
+    known: int
+    """Findings that it had and that are still there."""
+    gone: int
+    """Findings that it had and that are not there any more."""
+
+
+class LedgerRow(_Base, frozen=True, kw_only=True):
+    """An entry of the ledger that an audit met, and what it weighs."""
+
+    asset: str
+    entry: Entry
+    severity: Severity | None = None
+    """Of the worst check that it could have answered; None where there is none."""
+    scope: str = ""
+    """Why the policy leaves it out (``audit.out_of_scope``)."""
+    counts: bool = False
+    """Whether the audit is incomplete for it."""
+
+
+class Coverage(_Base, frozen=True, kw_only=True):
+    """The sums of the ledger for one kind of thing."""
+
+    what: str
+    seen: int
+    of: int
+    """All but what is not ours."""
+    not_ours: int = 0
+
+
+class AuditResult(_Base, frozen=True, kw_only=True):
+    """The outcome of one audit."""
+
+    schema: Literal["securetrain.audit/v3"] = RESULT_SCHEMA
+    at: datetime
+    assets: tuple[AssetRef, ...]
+    policy: PolicyRef
+    findings: tuple[Finding, ...]
+    counts: dict[str, int]
+    """Checks by state; a check with several findings counts once, by its worst."""
+    skipped: tuple[str, ...] = ()
+    """Checks that the policy does not ask for."""
+    waivers: tuple[WaiverUse, ...] = ()
+    baseline: BaselineUse | None = None
+    coverage: tuple[Coverage, ...] = ()
+    ledger: tuple[LedgerRow, ...] = ()
+    """What became of everything that was given, what was not understood first."""
+    problems: tuple[str, ...] = ()
+    """Why the facts themselves cannot be relied on."""
+    notes: tuple[str, ...] = ()
+    """How far they can be, where nothing is wrong with them."""
+    exit_code: int
+
+    def to_json(self) -> bytes:
+        """Canonical JSON."""
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the pieces of its canonical JSON: of many findings, some at a time."""
+        none = b'"findings":['
+        head, _, tail = canonical.encode(msgspec.structs.replace(self, findings=())).partition(none)
+        yield head + none
+        for first in range(0, len(self.findings), _PIECE):
+            some = canonical.encode_each(self.findings[first : first + _PIECE])
+            yield (b"," if first else b"") + b",".join(some)
+        yield tail
+
+    @property
+    def about(self) -> str:
+        """The name of the one asset, or how many there are."""
+        if len(self.assets) == 1:
+            return self.assets[0].asset.partition(":")[2]
+        return f"{len(self.assets)} assets"
+
+    def of(self, *states: State) -> tuple[Finding, ...]:
+        """The findings in these states."""
+        return tuple(finding for finding in self.findings if finding.state in states)
+
+
+def fingerprint(check: str, asset: str, subject: str) -> str:
+    """Digest what stays the same between audits: never a line number, never a name alone."""
+    # Of three strings this is canonical JSON, and ten times as fast.
+    return hashlib.sha256(_encode([check, asset, subject]).encode()).hexdigest()
+
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

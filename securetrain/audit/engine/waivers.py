@@ -1,0 +1,198 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Waivers: findings that somebody accepts for a while, in a file of their own.
+
+Rules:
+
+1. a waiver names a check, globs of assets and subjects, why, who owns it, who else approved it, a
+   ticket, and its first and last day; the last day is inclusive and ``now`` is a parameter. It may
+   leave the asset out where an audit is about one only;
+2. it lives at most 180 days, for a critical check at most 30;
+3. the checks that it names as compensating must pass in the same audit;
+4. one that is malformed, expired or rejected covers nothing: the finding comes back, and the result
+   says which waiver failed and why. One that covers nothing any more is said too;
+5. only a failure can be waived: missing evidence is dealt with by collecting it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.audit.engine.checks.check import CheckId
+from securetrain.core.errors import AuditError, PolicyError
+from securetrain.core.files import read_file
+from securetrain.core.vocabulary import Severity, State
+from securetrain.policy.load import parse_yaml
+
+FILE_LIMIT: Final = 512 << 10
+MAX_ITEMS: Final = 1000
+MAX_DAYS: Final = 180
+MAX_DAYS_CRITICAL: Final = 30
+
+_Name = Annotated[str, Meta(min_length=2, max_length=200)]
+
+
+class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Strict keys."""
+
+
+class Waiver(_Base, frozen=True, kw_only=True):
+    """One accepted finding."""
+
+    id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
+    check: CheckId
+    asset: Annotated[str, Meta(min_length=1, max_length=400)] = ""
+    """A glob over assets, as in 'node:gpu-*'; needed where an audit is about more than one."""
+    subject: Annotated[str, Meta(min_length=1, max_length=400)]
+    """A glob over the finding's subject; '[' of a subject is written '[[]'."""
+    justification: Annotated[str, Meta(min_length=10, max_length=2000)]
+    owner: _Name
+    approved_by: _Name
+    ticket: _Name
+    created: date
+    expires: date
+    compensating: tuple[CheckId, ...] = ()
+
+
+class _File(_Base, frozen=True, kw_only=True):
+    apiVersion: Literal["securetrain.dev/policy/v1"]  # noqa: N815 - the field's name in the file
+    kind: Literal["Waivers"]
+    items: Annotated[tuple[dict[str, Any], ...], Meta(max_length=MAX_ITEMS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """An item that could not be read as a waiver."""
+
+    id: str
+    check: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waivers:
+    """The waivers of one file, with those that are not."""
+
+    items: tuple[Waiver, ...] = ()
+    malformed: tuple[Malformed, ...] = ()
+
+
+class WaiverStatus(StrEnum):
+    """The fate of a waiver."""
+
+    APPLIED = "applied"
+    UNUSED = "unused"
+    MALFORMED = "malformed"
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+
+
+class WaiverUse(_Base, frozen=True, kw_only=True):
+    """The fate of one waiver in one audit."""
+
+    id: str
+    check: str
+    status: WaiverStatus
+    reason: str = ""
+    expires: date | None = None
+
+
+def read_waivers(path: Path) -> Waivers:
+    """Read a waiver file; single items may turn out malformed.
+
+    Raises:
+        AuditError: ST-AUDT-003 when the file as a whole is not a list of waivers.
+    """
+    return parse_waivers(read_file(path, FILE_LIMIT), str(path))
+
+
+def parse_waivers(data: bytes, where: str) -> Waivers:
+    """Parse a waiver file's bytes; see `read_waivers`."""
+    fix = "kind: Waivers with a list of items; see the page on waivers"
+    try:
+        file = msgspec.convert(parse_yaml(data.decode("utf-8"), where), _File, strict=True)
+    except PolicyError as error:
+        raise AuditError("ST-AUDT-003", error.what, error.where, error.fix) from error
+    except (msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise AuditError("ST-AUDT-003", str(error), where, fix) from error
+    items: list[Waiver] = []
+    malformed: list[Malformed] = []
+    for position, raw in enumerate(file.items):
+        name = str(raw.get("id", f"item {position + 1}"))[:64]
+        try:
+            waiver = msgspec.convert(raw, Waiver, strict=True)
+        except msgspec.ValidationError as error:
+            malformed.append(Malformed(name, str(raw.get("check", ""))[:64], str(error)))
+            continue
+        if any(other.id == waiver.id for other in items):
+            malformed.append(Malformed(name, waiver.check, "a second waiver with this id"))
+        else:
+            items.append(waiver)
+    return Waivers(tuple(items), tuple(malformed))
+
+
+def refusal(
+    waiver: Waiver,
+    severity: Severity | None,
+    states: Mapping[str, Mapping[str, State]],
+    now: datetime,
+) -> tuple[WaiverStatus, str] | None:
+    """Explain why a waiver does not count today; None when it does.
+
+    Args:
+        waiver: The waiver.
+        severity: That of its check; None when there is no such check.
+        states: For each asset, check id to its state in this audit, before waivers.
+        now: The time of the audit.
+    """
+    today = now.date()
+    rejected = WaiverStatus.REJECTED
+    if severity is None:
+        return rejected, f"there is no check {waiver.check}"
+    if waiver.owner.strip().casefold() == waiver.approved_by.strip().casefold():
+        return rejected, "approved by its owner: a second person has to"
+    limit = MAX_DAYS_CRITICAL if severity is Severity.CRITICAL else MAX_DAYS
+    if waiver.expires < waiver.created:
+        return rejected, "it expires before it was created"
+    if (waiver.expires - waiver.created).days > limit:
+        return rejected, f"it lives longer than {limit} days"
+    if waiver.created > today:
+        return rejected, f"it begins on {waiver.created}"
+    if waiver.expires < today:
+        return WaiverStatus.EXPIRED, f"its last day was {waiver.expires}"
+    if not waiver.asset and len(states) > 1:
+        return rejected, f"it names no asset, and this audit is about {len(states)}"
+    return _uncompensated(waiver, states)
+
+
+def _uncompensated(
+    waiver: Waiver, states: Mapping[str, Mapping[str, State]]
+) -> tuple[WaiverStatus, str] | None:
+    """Rule 3, on every asset that the waiver is about."""
+    for asset in (asset for asset in states if is_about(waiver, asset)):
+        for check in waiver.compensating:
+            state = states[asset].get(check)
+            if state is not State.PASS:
+                on = f" on {asset}" if len(states) > 1 else ""
+                why = f"its compensating check {check} is {state or 'not there'}{on}, not pass"
+                return WaiverStatus.REJECTED, why
+    return None
+
+
+def is_about(waiver: Waiver, asset: str) -> bool:
+    """Return whether a waiver is about this asset."""
+    return not waiver.asset or fnmatchcase(asset, waiver.asset)
+
+
+def covers(waiver: Waiver, check: str, asset: str, subject: str) -> bool:
+    """Return whether a waiver is about this finding."""
+    return (
+        waiver.check == check and is_about(waiver, asset) and fnmatchcase(subject, waiver.subject)
+    )

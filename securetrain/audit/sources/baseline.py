@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Compare an audit with an earlier one: what is new, what is known, what is gone.
+
+Rules:
+
+1. the baseline is the JSON of an earlier audit; findings are the same by fingerprint;
+2. a finding is known when the baseline has it as open as it is now: a failure that was unknown
+   then, or weighed less, is new;
+3. what the baseline waived or passed is not known by it;
+4. nothing is dropped: a known finding stays in the result, marked. Only ``new_only`` takes it out
+   of the exit code; a file that was not understood counts there all the same.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from securetrain.audit.engine.audit import exit_code_of
+from securetrain.audit.engine.findings import (
+    RESULT_SCHEMA,
+    AuditResult,
+    BaselineUse,
+    Finding,
+    PolicyRef,
+)
+from securetrain.core.errors import AuditError
+from securetrain.core.files import read_file
+from securetrain.core.vocabulary import Severity, State
+from securetrain.policy.schema import Policy
+
+FILE_LIMIT: Final = 256 << 20
+_OPEN: Final = (State.FAIL, State.UNKNOWN)
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """The part of a finding that is read; later versions may say more."""
+
+    fingerprint: str
+    check: str
+    state: State
+    severity_in_context: Severity
+
+
+class _File(msgspec.Struct, frozen=True):
+    schema: Literal["securetrain.audit/v2", "securetrain.audit/v3"]
+    at: datetime
+    policy: PolicyRef
+    findings: tuple[_Known, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """The open findings of an earlier audit."""
+
+    at: datetime
+    policy: PolicyRef
+    open: Mapping[str, tuple[State, Severity]]
+    """By fingerprint; the worst where there are several."""
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read the JSON of an earlier audit.
+
+    Raises:
+        AuditError: ST-AUDT-004 when it is none.
+        UsageError: ST-USAG-002 when it cannot be read.
+    """
+    return parse_baseline(read_file(path, FILE_LIMIT), str(path))
+
+
+def parse_baseline(data: bytes, where: str) -> Baseline:
+    """Parse the bytes of an earlier audit; see `read_baseline`."""
+    try:
+        file = msgspec.json.decode(data, type=_File, strict=True)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise AuditError("ST-AUDT-004", f"not {RESULT_SCHEMA}: {error}", where) from error
+    known: dict[str, tuple[State, Severity]] = {}
+    for one in file.findings:
+        if one.state in _OPEN:
+            found = (one.state, one.severity_in_context)
+            known[one.fingerprint] = max(known.get(one.fingerprint, found), found, key=_weight)
+    return Baseline(at=file.at, policy=file.policy, open=known)
+
+
+def compare(
+    result: AuditResult, baseline: Baseline, policy: Policy, *, new_only: bool
+) -> AuditResult:
+    """Mark the findings that an earlier audit had.
+
+    Args:
+        result: This audit.
+        baseline: The earlier one.
+        policy: The policy of this one, for its exit code.
+        new_only: Known findings do not count for the exit code.
+    """
+    findings = tuple(
+        replace(finding, known=True) if _is_known(finding, baseline) else finding
+        for finding in result.findings
+    )
+    known = {finding.fingerprint for finding in findings if finding.known}
+    still = {finding.fingerprint for finding in findings if finding.state in (*_OPEN, State.WAIVED)}
+    counted = [
+        replace(finding, state=State.WAIVED) if new_only and finding.known else finding
+        for finding in findings
+    ]
+    return replace(
+        result,
+        findings=findings,
+        baseline=BaselineUse(
+            at=baseline.at,
+            policy=baseline.policy,
+            new_only=new_only,
+            known=len(known),
+            gone=len(baseline.open.keys() - still),
+        ),
+        exit_code=int(exit_code_of(counted, result.ledger, policy, result.problems)),
+    )
+
+
+def _is_known(finding: Finding, baseline: Baseline) -> bool:
+    before = baseline.open.get(finding.fingerprint)
+    if before is None or finding.state not in _OPEN:
+        return False
+    return _weight((finding.state, finding.severity_in_context)) <= _weight(before)
+
+
+def _weight(found: tuple[State, Severity]) -> tuple[bool, int]:
+    """A failure weighs more than what is not known; then severity counts."""
+    state, severity = found
+    return state is State.FAIL, severity.rank
