@@ -209,16 +209,15 @@ def _explained(check: Check) -> Iterator[Section]:
 
 
 def _passes(check: Check) -> Iterator[Row]:
-    call = check.spec.call
-    if check.expression is not None:
-        kinds = ", ".join(check.expression.kinds)
-        yield Row(text=f"of every object of {kinds} in CEL: {check.expression.cel}", depth=1)
-        return
-    if call is None:
+    call, asked = check.spec.call, check.expression
+    if asked is not None:
+        text = f"of every object of {', '.join(asked.kinds)} in CEL: {asked.cel}"
+    elif call is not None:
+        args = ", ".join(f"{name}: {value}" for name, value in call.args.items())
+        text = f"the function {call.fn} finds nothing" + (f" ({args})" if args else "")
+    else:
         yield from _said(check.spec.asserts or {})
         return
-    args = ", ".join(f"{name}: {value}" for name, value in call.args.items())
-    text = f"the function {call.fn} finds nothing" + (f" ({args})" if args else "")
     yield Row(text=text, depth=1)
 
 

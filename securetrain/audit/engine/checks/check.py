@@ -348,16 +348,8 @@ def compile_check(spec: CheckSpec, source: str, given: Mapping[str, Any] | None 
 def _expression_of(spec: CheckSpec, where: str) -> Expression | None:
     if spec.cel is None and not spec.kinds:
         return None
-    others = (
-        spec.subject,
-        spec.applies,
-        spec.evidence,
-        spec.params,
-        spec.asserts,
-        spec.call,
-        spec.also,
-    )
-    if spec.cel is None or not spec.kinds or any(others):
+    others = ("subject", "applies", "evidence", "params", "asserts", "call", "also")
+    if spec.cel is None or not spec.kinds or any(getattr(spec, one) for one in others):
         what = "kinds and cel go together, without subject, applies, evidence, params and assert"
         raise AuditError("ST-AUDT-001", what, f"{where}: cel")
     try:

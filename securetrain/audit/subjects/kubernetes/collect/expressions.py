@@ -58,9 +58,8 @@ class Answers:
             if about is False or len(said) > MAX_SAID:
                 continue
             self.counts[expression.digest] += 1
-            answer: Said | None
             if about is None:
-                answer = _unknown(one, (), "a template decides the kind")
+                answer: Said | None = _unknown(one, (), "a template decides the kind")
             elif len(said) == MAX_SAID:
                 answer = _unknown(one, (), f"more than {MAX_SAID} objects are not as wanted")
             else:
