@@ -16,7 +16,7 @@ Rules:
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from math import prod
@@ -544,7 +544,7 @@ class _Evaluator:
                     keeps = many or not part.quoted
                     current = [
                         *(current or []),
-                        *(one if keeps else replace(one, splits=False) for one in element),
+                        *(one if keeps else one.splitting(False) for one in element),
                     ]
                     continue
                 for one in element:
@@ -552,7 +552,7 @@ class _Evaluator:
                         if token[0].isspace():
                             end()
                         elif one.name:
-                            current = [*(current or []), replace(one, splits=True)]
+                            current = [*(current or []), one.splitting(True)]
                         else:
                             current = [*(current or []), one.part(token.start(), token.end())]
         end()

@@ -4,7 +4,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from securetrain.audit.facts import Location
@@ -55,7 +55,12 @@ class Segment:
 
     def part(self, start: int, stop: int) -> "Segment":
         """Some of its text."""
-        return replace(self, text=self.text[start:stop], start=self.start + start)
+        text = self.text[start:stop]
+        return Segment(text, self.place, self.start + start, self.name, self.splits)
+
+    def splitting(self, splits: bool) -> "Segment":  # noqa: FBT001 - what it says
+        """The same, quoted or not."""
+        return Segment(self.text, self.place, self.start, self.name, splits)
 
 
 @dataclass(frozen=True, slots=True)

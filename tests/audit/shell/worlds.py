@@ -305,7 +305,7 @@ def _matches(args: Sequence[Arg], call: tuple[str, ...]) -> bool:
     pattern = ""
     for arg, following in zip(args, [*args[1:], None], strict=True):
         if arg.rest:
-            pattern += r"(?:[^\x00]*\x00)*"
+            pattern += ".*" if len(arg.segments) > 1 else r"(?:[^\x00]*\x00)*"
             continue
         pattern += "".join(_of_segments(arg)) + r"\x00"
         joins = following is not None and not following.rest and _splits(following.segments[:1])
