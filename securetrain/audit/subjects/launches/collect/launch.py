@@ -157,18 +157,13 @@ def _facts(  # noqa: PLR0917 - the parts of a launch
     collected: Collected,
     base: Environment = NOTHING,
 ) -> LaunchFacts:
+    found = {record: _whole(getattr(seen, record)) for record in Seen.__slots__}
     launch = Launch(
         at=at,
         name=name,
         form=form,
-        rendezvous=_whole(seen.rendezvous),
-        addresses=_whole(seen.addresses),
-        services=_whole(seen.services),
+        **found,
         fetches=_whole(_fetches(form, commands, trains=bool(seen.rendezvous))),
-        revisions=_whole(seen.revisions),
-        remote_code=_whole(seen.remote_code),
-        mpi_as_root=_whole(seen.mpi_as_root),
-        host_keys=_whole(seen.host_keys),
         secrets=_whole(secrets_of(commands)),
         environment=_whole(_variables(processes(commands, base))),
     )

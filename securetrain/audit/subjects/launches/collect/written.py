@@ -4,7 +4,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from securetrain.audit.facts import SecretKind
 from securetrain.audit.shell.evaluator import Call, Commands
@@ -14,21 +14,21 @@ from securetrain.audit.subjects.launches.collect.options import options_of
 from securetrain.audit.subjects.launches.collect.secrets import secret_kind, shaped
 from securetrain.audit.subjects.launches.facts import WrittenSecret
 
+<<<<<<< HEAD
 if TYPE_CHECKING:
     from securetrain.audit.facts import Location
 
+=======
+>>>>>>> 5c389f9d (audit: name the records of a launch once)
 _SHORT: Final = {"docker": "p", "podman": "p", "sshpass": "p", "mysql": "p"}
 _HEX: Final = re.compile(r"[0-9a-f]{32,}\Z")
 _MIN: Final = 6
 
 
 def secrets_of(commands: Commands) -> list[WrittenSecret]:
-    """The secrets in these commands, each once for its place."""
-    found: dict[tuple[Location, str], WrittenSecret] = {}
-    for one in (*_in_settings(commands), *_in_calls(commands)):
-        found.setdefault((one.at, one.name), one)
+    """The secrets in these commands, one of each line."""
     lines: dict[tuple[str, int], WrittenSecret] = {}
-    for one in found.values():
+    for one in (*_in_settings(commands), *_in_calls(commands)):
         lines.setdefault((one.at.path, one.at.line), one)
     return list(lines.values())
 
