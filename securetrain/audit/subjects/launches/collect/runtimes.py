@@ -13,8 +13,8 @@ Rules:
 2. defaults are the runtime's: docker filters system calls and mounts no token; apptainer, enroot
    and srun start a process of their user, who gains nothing by it, nor by being root inside;
 3. a volume below the working folder is the project's, and known to be;
-4. an option that is not in the table and has its value in a word of its own is taken to have one,
-   unless it is one of `_FLAGS`.
+4. a long option of docker that nobody knows takes the next word, unless that is an option, so that
+   none behind it is missed.
 
 Options: ``docker run``, ``podman run``, ``apptainer exec``, ``enroot start``, pyxis and the Compose
 Specification, as of 2026-11.
@@ -22,7 +22,7 @@ Specification, as of 2026-11.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from securetrain.audit.facts import Location, Runtime
@@ -107,12 +107,16 @@ _VERBS: Final = {
     "apptainer": frozenset({"exec", "run", "shell", "test", "start"}),
     "enroot": frozenset({"start"}),
 }
+_FLAGS: Final = frozenset(
+    {
+        *("privileged", "rm", "detach", "interactive", "tty", "init", "read-only", "publish-all"),
+        *("no-healthcheck", "oom-kill-disable", "quiet", "replace", "rmi", "env-host"),
+    }
+)
+"""Options of docker and podman without a value; any other may have one."""
 _GROUPS: Final = frozenset({"container", "instance"})
 _SLURM: Final = frozenset({"srun", "sbatch", "salloc"})
-_PYXIS: Final = {
-    "container-image": "image",
-    "container-mounts": "volume",
-}
+_PYXIS: Final = {"container-image": "image", "container-mounts": "volume"}
 
 
 def started_by(program: str, args: Sequence[Word], at: Location) -> Started | None:
@@ -134,15 +138,14 @@ def started_by(program: str, args: Sequence[Word], at: Location) -> Started | No
 
 
 def _behind_verb(args: Sequence[Word], verbs: frozenset[str]) -> int | None:
+    before = ""
     for number, word in enumerate(args):
         if word.text in verbs:
             return number + 1
-        if not word.text.startswith("-") and word.text not in _GROUPS and number:
-            before = args[number - 1].text
-            if not before.startswith("-") or "=" in before:
-                return None
-        elif not word.text.startswith("-") and word.text not in _GROUPS:
+        is_value = before.startswith("-") and "=" not in before
+        if not word.text.startswith("-") and word.text not in _GROUPS and not is_value:
             return None
+        before = word.text
     return None
 
 
@@ -178,7 +181,11 @@ def _option(runtime: str, word: Word, following: Word | None, settings: list[Set
     if equals:
         settings.append((known, word.part(value)))
         return 0
-    if f"{dashes}{name}" not in takes or following is None:
+    may_take = runtime == "docker" and dashes == "--" and name not in _FLAGS
+    takes_next = f"{dashes}{name}" in takes or (
+        may_take and following and following.text[:1] != "-"
+    )
+    if following is None or not takes_next:
         settings.append((known, Word("true", word.at)))
         return 0
     settings.append((known, following))
@@ -214,20 +221,16 @@ class _Tree:
 
     template: Template
     at: Location
-    default: Word = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.default = Word("", self.at)
 
     def text(self, word: Word, text: str | None = None) -> Node:
         said = word.text if text is None else text
         if word.opens and (text is None or any(name in said for name in word.opens)):
-            said = self.marker(said, word.opens[0])
+            said = self.template.marker(said, word.opens[0])
         place = word.at
         return Node(place.line, place.column, place.line, text=said, plain=True)
 
     def fixed(self, text: str) -> Node:
-        return self.text(self.default, text)
+        return self.text(Word(text, self.at))
 
     def entries(self, entries: Mapping[str, Node | None], at: Location | None = None) -> Node:
         place = at or self.at
@@ -239,9 +242,6 @@ class _Tree:
         if not found:
             return None
         return Node(found[0].line, found[0].column, found[0].at, items=found)
-
-    def marker(self, text: str, name: str) -> str:
-        return self.template.marker(text, name)
 
 
 def container_of(name: str, started: Started) -> Object:
@@ -276,11 +276,13 @@ def pod_of(started: Started, template: Template) -> Node:
         {
             "name": tree.fixed(started.runtime),
             "image": _image(image, tree) if image else None,
-            "command": tree.items(tree.text(one) for one in _entry_point(started)),
+            "command": tree.items(
+                tree.text(one) for one in started.values("entrypoint") if one.text
+            ),
             "args": tree.items(tree.text(one) for one in started.words),
             "env": tree.items(_env(started, tree)),
             "envFrom": tree.items(
-                tree.text(one, tree.marker(one.text, f"{FILE}{one.text}"))
+                tree.text(one, tree.template.marker(one.text, f"{FILE}{one.text}"))
                 for one in started.values("env-file")
             ),
             "ports": tree.items(_ports(started, tree)),
@@ -303,7 +305,7 @@ def pod_of(started: Started, template: Template) -> Node:
         }
     )
     if started.left_open:
-        marker = tree.marker(started.left_open[0], started.left_open[0])
+        marker = tree.template.marker(started.left_open[0], started.left_open[0])
         for node in (pod, container, security):
             node.holes = [marker]
     return pod
@@ -314,12 +316,6 @@ _NAMESPACES: Final = {"pid": "hostPID", "ipc": "hostIPC", "network": "hostNetwor
 
 def _image(word: Word, tree: _Tree) -> Node:
     return tree.text(word, None if word.opens else _SCHEME.sub("", word.text).replace("#", "/", 1))
-
-
-def _entry_point(started: Started) -> Iterator[Word]:
-    word = started.last("entrypoint")
-    if word is not None and word.text:
-        yield word
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,10 +335,8 @@ def _mounts(started: Started) -> Iterator[_Mount]:
             source, target = parts[0], parts[1] if len(parts) > 1 else ""
             if not started.is_users and len(parts) == 1:
                 continue  # a folder of its own in the container
-            options = ",".join(parts[2:])
-            yield _Mount(
-                word, word.part(source), word.part(target or source), "ro" in options.split(",")
-            )
+            is_fixed = "ro" in ",".join(parts[2:]).split(",")
+            yield _Mount(word, word.part(source), word.part(target or source), is_fixed)
     for word in started.values("mount"):
         pairs = (part.partition("=") for part in word.text.split(","))
         said = {key.strip(): value for key, _, value in pairs}
@@ -402,24 +396,14 @@ def _security(started: Started, tree: _Tree) -> dict[str, Node | None]:
     said["seccompProfile"] = tree.entries({"type": tree.fixed(default)})
     for word in started.values("security-opt", "security"):
         key, _, value = re.sub(r"[:=]", "=", word.text, count=1).partition("=")
-        match key, value:
-            case "seccomp", "unconfined":
-                kind = tree.text(word, "Unconfined")
-                said["seccompProfile"] = tree.entries({"type": kind}, word.at)
-            case "seccomp", _:
-                kind = tree.text(word, None if word.opens else "Localhost")
-                said["seccompProfile"] = tree.entries({"type": kind}, word.at)
-            case "no-new-privileges", ("" | "true"):
-                said["allowPrivilegeEscalation"] = tree.text(word, "false")
-            case "apparmor", "unconfined":
-                kind = tree.text(word, "Unconfined")
-                said["appArmorProfile"] = tree.entries({"type": kind}, word.at)
-            case "systempaths", "unconfined":
-                said["procMount"] = tree.text(word, "Unmasked")
-            case _ if word.opens:
-                said["seccompProfile"] = tree.entries({"type": tree.text(word)}, word.at)
-            case _:
-                pass
+        if key == "no-new-privileges" and value in {"", "true"}:
+            said["allowPrivilegeEscalation"] = tree.text(word, "false")
+        elif key == "systempaths" and value == "unconfined":
+            said["procMount"] = tree.text(word, "Unmasked")
+        elif key in {"seccomp", "apparmor"} or word.opens:
+            profile = "appArmorProfile" if key == "apparmor" else "seccompProfile"
+            kind = None if word.opens else "Unconfined" if value == "unconfined" else "Localhost"
+            said[profile] = tree.entries({"type": tree.text(word, kind)}, word.at)
     return said | _user(started, tree)
 
 
@@ -443,9 +427,9 @@ def _env(started: Started, tree: _Tree) -> Iterator[Node]:
         name, equals, value = word.text.partition("=")
         text = tree.text(word, value)
         if not equals:  # what its surroundings have under that name
-            text = tree.text(word, tree.marker(f"${name}", name))
+            text = tree.text(word, tree.template.marker(f"${name}", name))
         elif any(one in value for one in word.opens):
-            text = tree.text(word, tree.marker(value, word.opens[0]))
+            text = tree.text(word, tree.template.marker(value, word.opens[0]))
         text.plain = False
         yield tree.entries({"name": tree.text(word, name), "value": text}, word.at)
 
