@@ -14,12 +14,6 @@ from securetrain.audit.subjects.launches.collect.options import options_of
 from securetrain.audit.subjects.launches.collect.secrets import secret_kind, shaped
 from securetrain.audit.subjects.launches.facts import WrittenSecret
 
-<<<<<<< HEAD
-if TYPE_CHECKING:
-    from securetrain.audit.facts import Location
-
-=======
->>>>>>> 5c389f9d (audit: name the records of a launch once)
 _SHORT: Final = {"docker": "p", "podman": "p", "sshpass": "p", "mysql": "p"}
 _HEX: Final = re.compile(r"[0-9a-f]{32,}\Z")
 _MIN: Final = 6
