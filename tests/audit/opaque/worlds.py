@@ -30,6 +30,7 @@ from securetrain.policy.load import load_policy
 from tests.audit.corpus.labels import FILES, SECOND, THIRD, plain
 
 Verdicts: TypeAlias = dict[tuple[str, str], State]
+_CLOSED: Final = frozenset({State.PASS, State.NOT_APPLICABLE})
 NOW: Final = datetime(2026, 11, 20, tzinfo=UTC)
 
 
@@ -84,7 +85,16 @@ SCRIPT: Final = Form(
     twins=("# a remark", "true"),
     is_valid=_is_shell,
 )
-FORMS: Final = (MANIFEST, SCRIPT)
+HOOK: Final = Form(
+    endings=MANIFEST.endings,
+    opaque=('lifecycle: {postStart: {exec: {command: [bash, -c, "$HOOK"]}}}',),
+    faults=(
+        'lifecycle: {postStart: {exec: {command: [sh, -c, "torchrun --rdzv_backend c10d t"]}}}',
+    ),
+    twins=("# a remark",),
+    is_valid=_is_yaml,
+)
+FORMS: Final = (MANIFEST, SCRIPT, HOOK)
 
 
 @functools.cache
@@ -93,9 +103,8 @@ def sources() -> tuple[tuple[Path, Form], ...]:
     found = []
     for folder in (FILES, SECOND, THIRD):
         for path in sorted(folder.rglob("*")):
-            form = next((one for one in FORMS if path.suffix in one.endings), None)
-            if path.is_file() and form is not None and form.is_valid(plain(path.read_text())):
-                found.append((path, form))
+            forms = [one for one in FORMS if path.is_file() and path.suffix in one.endings]
+            found += [(path, form) for form in forms if form.is_valid(plain(path.read_text()))]
     return tuple(found)
 
 
@@ -155,8 +164,8 @@ class Place:
                 after = verdicts(audited(changed, self.name, folder))
                 yield from (
                     f"{self}: {twin!r} turns {key} from {base.get(key)} to {after.get(key)}"
-                    for key in base.keys() | after.keys()
-                    if base.get(key) is not after.get(key)
+                    for key in base  # a hook may be a launch of its own
+                    if base[key] is not after.get(key)
                 )
         depends = set()
         for fault in self.form.faults:
@@ -165,8 +174,8 @@ class Place:
                 after = verdicts(audited(changed, self.name, folder))
                 depends |= {
                     key
-                    for key, state in base.items()
-                    if state in {State.PASS, State.NOT_APPLICABLE} and after.get(key) is State.FAIL
+                    for key, state in after.items()
+                    if state is State.FAIL and base.get(key, State.PASS) in _CLOSED
                 }
         if not depends:
             return
@@ -176,7 +185,7 @@ class Place:
             yield from (
                 f"{self}: {words!r} leaves {key} at {after[key]}"
                 for key in sorted(depends)
-                if after.get(key) in {State.PASS, State.NOT_APPLICABLE}
+                if after.get(key) in _CLOSED
             )
             if result.exit_code == 0:
                 yield f"{self}: {words!r} ends with exit code 0"
