@@ -487,6 +487,8 @@ def test_what_is_no_download_or_has_no_known_host(text, states):
         ("pip install torch\npython -m venv x\npython setup.py install", [None]),
         ("pip install torch\ntorchrun train.py", [False]),
         ("pip install torch\npython train.py", [False]),
+        ("git clone u\npython prepare_data.py", [None]),
+        ("go install u\netcd --listen-client-urls http://0.0.0.0:2379", [None]),
         ("#SBATCH -N2\npip install torch", [False]),
     ],
 )

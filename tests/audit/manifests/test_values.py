@@ -127,6 +127,8 @@ def test_a_mount_says_what_of_the_host_is_seen(container):
         ("{name: API_KEY, value: EMPTY}", None),
         ("{name: SIGNING_KEY, value: '-----BEGIN CERTIFICATE-----'}", None),
         ("{name: AUTH_TOKEN, value: prompt}", None),
+        ("{name: DB_PASSWORD, value: enterYourSecret==}", None),
+        ("{name: COOKIE_EXPIRE, value: 24h0m0s}", None),
         ("{name: GF_SECURITY_ADMIN_PASSWORD, value: admin}", SecretKind.NAME),
         ("{name: AWS_SECRET_ACCESS_KEY, value: minio123}", SecretKind.NAME),
         ("{name: API_TOKEN, value: Zx81kkQpW2}", SecretKind.NAME),

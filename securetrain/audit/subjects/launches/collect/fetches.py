@@ -174,8 +174,7 @@ def _pip(call: Call, options: list[Option]) -> Fetch | None:
 def _repository(call: Call, found: list[Fetch]) -> None:
     """Note a clone, or the commit that the one before is brought to; submodules follow that."""
     words = [arg.text for arg in call.args if not arg.text.startswith("-")]
-    if len(words) > 1 and call.args[0].text == "-C":
-        del words[0]
+    words = words[1:] if call.args and call.args[0].text == "-C" else words
     clones = [n for n, one in enumerate(found) if one.what is Kind.REPOSITORY]
     number = clones[-1] if clones else -1
     if words[:1] in (["checkout"], ["reset"], ["switch"]) and number >= 0:

@@ -32,7 +32,14 @@ from securetrain.audit.subjects.launches.collect.observe import (
 from securetrain.audit.subjects.launches.collect.options import absent, ok, templated
 from securetrain.audit.subjects.launches.collect.runtimes import Started, started_by, word_of
 from securetrain.audit.subjects.launches.collect.written import secrets_of
-from securetrain.audit.subjects.launches.facts import Fetch, Form, Launch, LaunchFacts, Variable
+from securetrain.audit.subjects.launches.facts import (
+    Fetch,
+    Form,
+    Launch,
+    LaunchFacts,
+    Rendezvous,
+    Variable,
+)
 from securetrain.audit.subjects.node.collect.access.accounts import kind_of
 from securetrain.audit.subjects.node.facts.node import EnvKind
 
@@ -41,6 +48,7 @@ T = TypeVar("T")
 SCRIPT_NAMES: Final = frozenset({".sh", ".bash", ".sbatch", ".slurm", ".batch", ".job", ".sub"})
 _TEMPLATES: Final = frozenset({".j2", ".jinja", ".jinja2", ".erb", ".tmpl", ".tpl", ".template"})
 _SHEBANG: Final = re.compile(r"#!\s*\S*?(?:/|/env\s+(?:-S\s*)?)(?:ba|da|k|z|a)?sh\b")
+_TRAINS: Final = re.compile(r"(?:train|finetune|fine_tune|sft|pretrain|main)\w*\.py\Z|\.train\Z")
 _DIRECTIVE: Final = re.compile(r"^#(?:SBATCH|PBS|BSUB|\$)\s([^\n]*)", re.MULTILINE)
 _DIRECTED: Final = re.compile(r"[^\s#]\S*")
 _BATCH: Final = frozenset({".sbatch", ".slurm"})
@@ -163,7 +171,7 @@ def _facts(  # noqa: PLR0917 - the parts of a launch
         name=name,
         form=form,
         **found,
-        fetches=_whole(_fetches(form, commands, trains=bool(seen.rendezvous))),
+        fetches=_whole(_fetches(form, commands, seen.rendezvous)),
         secrets=_whole(secrets_of(commands)),
         environment=_whole(_variables(processes(commands, base))),
     )
@@ -173,9 +181,10 @@ def _facts(  # noqa: PLR0917 - the parts of a launch
     return LaunchFacts(collected=collected, file=file, launch=launch, ledger=ledger)
 
 
-def _fetches(form: Form, commands: Commands, *, trains: bool) -> list[Fetch]:
+def _fetches(form: Form, commands: Commands, met: Sequence[Rendezvous]) -> list[Fetch]:
     """The fetches of a launch; what builds an image or installs a machine starts no job."""
     found = fetches_of(commands.calls)
+    trains = any(one.program != "etcd" for one in met)
     scripted = form is Form.SCRIPT and not trains and not any(map(_is_program, commands.calls))
     if form is not Form.BUILD and not scripted:
         return found
@@ -183,9 +192,8 @@ def _fetches(form: Form, commands: Commands, *, trains: bool) -> list[Fetch]:
 
 
 def _is_program(call: Call) -> bool:
-    """Tell a program of a job's own from what installs something."""
-    first = call.args[0].text if call.args else ""
-    return call.program == "python" and first.endswith(".py") and not first.endswith("setup.py")
+    """Tell a program that trains from what installs something or prepares data."""
+    return call.program == "python" and any(_TRAINS.search(arg.text) for arg in call.args[:3])
 
 
 def _variables(found: Iterable[tuple[str, Environment]]) -> Iterator[Variable]:

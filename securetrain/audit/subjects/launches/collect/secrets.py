@@ -49,8 +49,8 @@ _SWITCHES: Final = frozenset(
     }
 )
 _PLACEHOLDER: Final = re.compile(
-    r"<.*>|\[.*\]|\$.*|x{3,}|\*+|\.+|/.*|~/.*|file:.*|your[-_ ].*|.*example\Z|"
-    r".*(?:replace|placeholder|change[-_]?me|todo).*|"
+    r"<.*>|\[.*\]|\$.*|x{3,}|\*+|\.+|/.*|~/.*|file:.*|.*example\Z|"
+    r"(?:enter|insert|add|put)?[-_ ]?your.*|.*(?:replace|placeholder|change[-_]?me|todo).*|"
     r"\{\{.*\}\}|%.*%|(?:[0-9.]+ ?(?:ms|s|m|h|d|w|%|[kmgt]i?b?))+",
     re.IGNORECASE | re.DOTALL,
 )

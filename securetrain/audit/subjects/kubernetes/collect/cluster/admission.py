@@ -28,10 +28,8 @@ _HOLDERS: Final = frozenset(
         *("trainingruntime", "clustertrainingruntime", "podtemplate"),
     }
 )
-_BUILT_IN: Final = frozenset(
-    {"deployment", "statefulset", "daemonset", "replicaset", "job", "cronjob", "podtemplate"}
-)
-"""A webhook for none of these is its operator's, about the operator's own kinds."""
+_BUILT_IN: Final = frozenset({"", "apps", "batch", "*"})
+"""Groups of kinds that hold pods: a policy for none of them is an operator's, about its own."""
 _PODS: Final = frozenset({"pod", "*"})
 
 
@@ -43,6 +41,8 @@ class AdmissionPolicy:
     engine: str
     kinds: tuple[str, ...]
     """In small letters, without groups, in the singular."""
+    groups: tuple[str, ...]
+    """Where the policy names any."""
     open: str
     at: Location
     """Where the kinds stand."""
@@ -81,7 +81,9 @@ def admission_policy(one: Object) -> Iterator[AdmissionPolicy]:
             if item.text is not None:
                 kinds.append(_singular(item.text))
     place = one.source.at(lists[0]) if lists else at
-    yield AdmissionPolicy(one.title, engine, tuple(kinds), reason, place, failure)
+    words = (node for node in _lists(one.node, "apiGroups") if one.group == _OWN)
+    groups = tuple(item.text or "" for node in words for item in node.items or ())
+    yield AdmissionPolicy(one.title, engine, tuple(kinds), groups, reason, place, failure)
 
 
 def _lists(node: Node | None, key: str, *, below: str = "") -> Iterator[Node]:
@@ -130,7 +132,7 @@ def admissions(policies: Sequence[AdmissionPolicy], kinds: Sequence[str]) -> Ite
         elif policy.open:
             missed = opened(policy.open, policy.at)
         else:
-            own = policy.engine == "webhook" and not named & _BUILT_IN
+            own = bool(policy.groups) and not _BUILT_IN & set(policy.groups)
             overlooked = (kind for kind in kinds if kind.lower() not in named and not own)
             missed = ok(tuple(overlooked), policy.at)
         yield Admission(

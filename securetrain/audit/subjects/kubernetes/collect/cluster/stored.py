@@ -67,7 +67,8 @@ def _of_secret(
             text = base64.b64decode("".join(text.split()), validate=True).decode("utf-8", "replace")
         except (binascii.Error, ValueError):
             text = node.text or ""
-    kind = secret_kind("" if is_public(key) else "PASSWORD", text)
+    name = "" if is_public(key) else "PASSWORD"
+    kind = secret_kind(name, text) and secret_kind(name, node.text or "")
     return (ok(str(secret_kind(key, text) or "secret"), at), len(text), at) if kind else None
 
 

@@ -148,13 +148,9 @@ def _is_absent(one: Setting) -> bool:
     return one.text.outcome is Outcome.ABSENT
 
 
-def _as_capability(node: Node) -> str:
-    return as_text(node).upper().removeprefix("CAP_")[:60]
-
-
 _CONVERT: Final[Mapping[str, Callable[[Node], str]]] = {
     "boolean": lambda node: "true" if as_bool(node) else "false",
     "integer": lambda node: str(as_int(node)),
-    "capability": _as_capability,
+    "capability": lambda node: as_text(node).upper().removeprefix("CAP_")[:60],
     "text": lambda node: as_text(node)[:200],
 }
