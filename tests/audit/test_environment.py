@@ -144,6 +144,15 @@ def test_what_a_carrier_hides_is_unknown(tmp_path, carrier):
         assert State.UNKNOWN in {state for state, _ in found[check]}, check
 
 
+def test_a_file_of_nccl_may_set_what_the_launch_does_not(tmp_path):
+    text = "export NCCL_CONF_FILE=/x/nccl.conf NCCL_COMM_ID=\n{}torchrun t.py\n"
+    states = [
+        {state for state, _ in judged(tmp_path / "x", "r.sh", text.format(own))["ST-FAB-006"]}
+        for own in ("", "export NCCL_NET_PLUGIN=none\n", "NCCL_CONF_FILE=/dev/null ")
+    ]
+    assert states == [{State.UNKNOWN}, {State.UNKNOWN}, {State.PASS}]
+
+
 @pytest.mark.parametrize(
     ("text", "fails"),
     [

@@ -29,6 +29,7 @@ SETTINGS: Final = (
     *LAUNCHED,
 )
 """The fields that `settings` reads, of a node and of a launch."""
+CONF_FILE: Final = "NCCL_CONF_FILE"
 ENV_PLUGIN: Final = "NCCL_ENV_PLUGIN"
 
 
@@ -55,7 +56,10 @@ def settings(view: View, name: str) -> Iterator[Setting]:
         yield setting(view, name)
         return
     found = False
+    file = ""
     for one in records(view, "environment", "launch"):
+        if one.name.value == CONF_FILE and name.startswith("NCCL_"):
+            file = one.value.value or one.value.reason
         if one.name.value not in (name, None):
             continue
         found = True
@@ -69,7 +73,8 @@ def settings(view: View, name: str) -> Iterator[Setting]:
             why="" if known else f"{name}: {value.reason}",
         )
     if not found:
-        yield UNSET
+        is_open = file not in {"", "/dev/null"} and name != CONF_FILE
+        yield Setting(known=False, why=f"{file} may set {name}") if is_open else UNSET
 
 
 def setting(view: View, name: str) -> Setting:
