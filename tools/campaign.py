@@ -147,7 +147,7 @@ def _write(record: dict[str, Any], out: Path) -> None:
 
 
 def _named(word: str) -> str:
-    return word.replace("-", "_")
+    return word.replace("_", "-")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -153,6 +153,8 @@ RUN = "torchrun --nnodes 2 --rdzv-backend"
         f"for B in c10d static; do {RUN} $B x.py; done",
         f"case $1 in a) B=c10d ;; *) B=static ;; esac; {RUN} $B x.py",
         f"B=static; [ -z $1 ] && B=c10d; {RUN} $B x.py",
+        f"{{% if a %}}\nB=c10d\n{{% else %}}\nB=static\n{{% endif %}}\n{RUN} $B x.py",
+        f"{{{{- if .a }}}}\nB=c10d\n{{{{- else }}}}\nB=static\n{{{{ end }}}}\n{RUN} $B x.py",
     ],
 )
 def test_a_variable_may_have_one_of_several_values(text):

@@ -388,7 +388,10 @@ class _Evaluator:
             value = _unknown(one.name)
         if len(value) > MAX_ELEMENTS or _length(value) > MAX_VALUE:
             value = _unknown(one.name)
-        self.state.variables[one.name] = (value,)
+        before = self.state.variables.get(one.name, ()) if self.source.branches else ()
+        values = tuple(dict.fromkeys((*before, value)))
+        known = values if len(values) <= MAX_VALUES else (_unknown(one.name),)
+        self.state.variables[one.name] = known
         if exports or "allexport" in self.state.exported:
             self.state.exported.add(one.name)
 

@@ -4,7 +4,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from securetrain.audit.facts import Location
@@ -71,6 +71,8 @@ class Arg:
     at: Location
     text: str
     """Each hole is one `HOLE`."""
+    branches: bool = False
+    """Whether a template leaves out some of its lines."""
 
     @property
     def opens(self) -> tuple[str, ...]:
@@ -128,15 +130,17 @@ def joined(args: Iterable[Arg], separator: str = " ") -> Arg:
 def script_text(text: str, place: Place) -> Arg:
     """The text of a script; what a template fills in is a hole."""
     segments = []
-    last = 0
+    last, branches = 0, False
     for found in _TEMPLATE.finditer(text) if "{" in text or "<%" in text else ():
         segments.append(Segment(text[last : found.start()], place, last))
-        if not _CONTROL.match(found[0]):
+        if _CONTROL.match(found[0]):
+            branches = True
+        else:
             name = found[0].strip("{}<>%=- ")[:60] or "a template"
             segments.append(hole(name, place, found.start()))
         last = found.end()
     segments.append(Segment(text[last:], place, last))
-    return arg_of(segments, place(0))
+    return replace(arg_of(segments, place(0)), branches=branches)
 
 
 def container_word(text: str, place: Place, variables: Mapping[str, str]) -> Arg:
@@ -158,7 +162,8 @@ def container_word(text: str, place: Place, variables: Mapping[str, str]) -> Arg
         name = found[1] or found[2].strip("${}")[:60]
         segments.append(hole(name, here, splits=False) if known is None else Segment(known, here))
         last = found.end()
-    return arg_of([*segments, *whole.part(last).segments], whole.at)
+    made = arg_of([*segments, *whole.part(last).segments], whole.at)
+    return replace(made, branches=whole.branches)
 
 
 def always(at: Location) -> Place:
