@@ -279,6 +279,25 @@ LABELLED = SIGNED["space"] % ", labels: {policy.sigstore.dev/include: 'true'}"
 
 
 @pytest.mark.parametrize(
+    ("group", "kind", "missed"),
+    [("batch.volcano.sh", "pytorchjobs", ()), ("kubeflow.org", "trainjobs", ()),
+     ("batch", "cronjobs", ("Job",)), ("apps", "deployments", ("Job",)),
+     ("'*'", "cronjobs", ("Job",)), ("'{{ .Values.group }}'", "cronjobs", None)],
+)  # fmt: skip
+def test_a_webhook_about_its_operators_own_kinds_overlooks_no_other(read, group, kind, missed):
+    hook = (
+        SIGNED["ratify"]
+        .replace("ratify-hook}", "own}")
+        .replace(
+            "\n---",
+            (f"\nwebhooks: [{{rules: [{{apiGroups: [{group}], resources: [{kind}]}}]}}]\n---"),
+        )
+    )
+    (found,) = read(JOB + hook).cluster.admissions
+    assert found.missed.value == missed
+
+
+@pytest.mark.parametrize(
     ("text", "wanted"),
     [
         ("", None),

@@ -82,7 +82,9 @@ def admission_policy(one: Object) -> Iterator[AdmissionPolicy]:
                 kinds.append(_singular(item.text))
     place = one.source.at(lists[0]) if lists else at
     words = (node for node in _lists(one.node, "apiGroups") if one.group == _OWN)
-    groups = tuple(item.text or "" for node in words for item in node.items or ())
+    items = [item for node in words for item in (node, *(node.items or ()))]
+    reason = reason or next(filter(None, map(scope.opened, items)), "")
+    groups = tuple(item.text for item in items if item.text is not None)
     yield AdmissionPolicy(one.title, engine, tuple(kinds), groups, reason, place, failure)
 
 
