@@ -54,7 +54,7 @@ MAX_LAUNCHES: Final = 20_000
 _MAX_NAME: Final = 120
 _HOOKS: Final = ("postStart", "preStop", "livenessProbe", "readinessProbe", "startupProbe")
 _LINE: Final = re.compile(
-    r"[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=([\"']?)([^\n]*?)\2[ \t]*(?=\n|\Z)"
+    r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=([\"']?)([^\n]*?)\2[ \t]*$", re.MULTILINE
 )
 """A line of a file of variables."""
 MAX_BLOCKS: Final = 20
@@ -138,19 +138,22 @@ class Launches:
         text = self._folder(Path(one.launch.at.path))(path)
         if isinstance(text, str):
             return None
-        lines = (_LINE.match(text.text, start) for start in _starts(text.text))
-        found = {line[1]: text.part(*line.span(3)) for line in lines if line and kind_of(line[1])}
+        lines = _LINE.finditer(text.text)
+        found = {line[1]: text.part(*line.span(3)) for line in lines if kind_of(line[1])}
         return [variable(path, name, value) for name, value in found.items()]
 
     def _store(self, looking: "_Looking", one: Object) -> None:
         """Note the variables of a ConfigMap or Secret."""
         found: list[Variable] = []
-        for key in ("data", "stringData"):
-            for name, node in ((one.node.get(key) or one.node).entries or {}).items():
-                if node.text is not None and kind_of(name) and one.node.get(key) is not None:
-                    value = looking.text(node)
-                    if one.kind == "Secret" and key == "data":
-                        value = Text(_decoded(value.text), always(looking.at(node)))
+        mappings = [(key, one.node.get(key)) for key in ("data", "stringData")]
+        if any(node is not None and (node.holes or node.entries is None) for _, node in mappings):
+            return  # a template may add to it
+        for key, mapping in mappings:
+            for name, node in ((mapping.entries if mapping else None) or {}).items():
+                value = looking.text(node)
+                if one.kind == "Secret" and key == "data":
+                    value = Text(_decoded(value.text), always(looking.at(node)))
+                if kind_of(name):
                     found.append(variable(one.kind, name, script_text(value.text, value.place)))
         key = _stored(one.kind[:1].lower() + one.kind[1:], one, one.said("name"))
         self._variables[key] = tuple(found)
@@ -277,9 +280,8 @@ class _Looking:
             seen = seen.open_by(arg_of((), self.at(one)), why)
         found = node.get("env")
         for one in (found.items if found is not None else None) or ():
-            name, place = one.get("name"), one.get("valueFrom")
-            if name is not None and name.text and place is not None:
-                at = always(self.at(one))
+            name, at = one.get("name"), always(self.at(one))
+            if name is not None and name.text and one.get("valueFrom") is not None:
                 seen = seen.having(name.text, arg_of([hole("another object", at)], at(0)))
         return seen
 
@@ -353,12 +355,6 @@ def _decoded(text: str) -> str:
         return base64.b64decode(text, validate=True).decode()
     except ValueError:
         return ""
-
-
-def _starts(text: str) -> Iterator[int]:
-    """Yield where each line begins."""
-    yield 0
-    yield from (found.end() for found in re.finditer("\n", text))
 
 
 def _joined(

@@ -194,15 +194,10 @@ def _option(runtime: str, word: Word, following: Word | None, settings: list[Set
 
 def _of_slurm(program: str, args: Sequence[Word], at: Location) -> Started | None:
     settings: list[Setting] = []
-    for number, word in enumerate(args):
+    for word, following in zip(args, (*args[1:], Word("", at)), strict=False):
         name, equals, value = word.text.removeprefix("--").partition("=")
-        if not word.text.startswith("--container-") or name not in _PYXIS:
-            continue
-        following = args[number + 1] if number + 1 < len(args) else None
-        if equals:
-            settings.append((_PYXIS[name], word.part(value)))
-        elif following is not None:
-            settings.append((_PYXIS[name], following))
+        if word.text.startswith("--container-") and name in _PYXIS:
+            settings.append((_PYXIS[name], word.part(value) if equals else following))
     return Started(program, "pyxis", at, tuple(settings)) if settings else None
 
 
@@ -263,19 +258,17 @@ def pod_of(started: Started, template: Template) -> Node:
     for number, mount in enumerate(_mounts(started)):
         name = f"v{number}"
         volumes.append(_volume(tree, mount, name))
-        where = tree.text(mount.target) if mount.target.text else tree.text(mount.source)
-        entry: dict[str, Node | None] = {"name": tree.fixed(name), "mountPath": where}
-        if mount.read_only:
-            entry["readOnly"] = tree.text(mount.word, "true")
+        where = tree.text(mount.target if mount.target.text else mount.source)
+        fixed = tree.text(mount.word, "true") if mount.read_only else None
+        entry = {"name": tree.fixed(name), "mountPath": where, "readOnly": fixed}
         mounted.append(tree.entries(entry, mount.word.at))
     security = tree.entries(_security(started, tree))
     image = started.last("image")
-    if image is not None and _NO_IMAGE.match(image.text):
-        image = None
+    is_file = image is None or _NO_IMAGE.match(image.text)
     container = tree.entries(
         {
             "name": tree.fixed(started.runtime),
-            "image": _image(image, tree) if image else None,
+            "image": None if image is None or is_file else _image(image, tree),
             "command": tree.items(
                 tree.text(one) for one in started.values("entrypoint") if one.text
             ),
