@@ -264,7 +264,7 @@ def pod_of(started: Started, template: Template) -> Node:
         mounted.append(tree.entries(entry, mount.word.at))
     security = tree.entries(_security(started, tree))
     image = started.last("image")
-    is_file = image is None or _NO_IMAGE.match(image.text)
+    is_file = image is None or bool(_NO_IMAGE.match(image.text))
     container = tree.entries(
         {
             "name": tree.fixed(started.runtime),
