@@ -70,7 +70,8 @@ def settings(
         at = scope.source.at(node)
         found = [one for one in found if one.text.outcome is not Outcome.ABSENT]
         found.append(Setting(at=at, field="", text=failed(left_to, at)))
-    return tuple(one for one in found if not (_is_absent(one) and one.field in given))[:_MAX]
+    own = (one for one in found if one.text.outcome is not Outcome.ABSENT or one.field not in given)
+    return tuple(own)[:_MAX]
 
 
 def annotations(scope: Scope, metadata: Node | None) -> Iterator[Setting]:
@@ -142,10 +143,6 @@ def _needed(below: "Branch | Row", path: str) -> Iterator[str]:
     elif "[*]" not in path:
         for step, row in below.items():
             yield from _needed(row, f"{path}.{step}")
-
-
-def _is_absent(one: Setting) -> bool:
-    return one.text.outcome is Outcome.ABSENT
 
 
 _CONVERT: Final[Mapping[str, Callable[[Node], str]]] = {
