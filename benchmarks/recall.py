@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.ab import Figure
 from securetrain.audit.documents.documents import facts_of
@@ -55,7 +55,8 @@ class Setting:
 def settings() -> list[Setting]:
     """All labels."""
     with LABELS.open(newline="") as file:
-        return [Setting(**{**row, "line": int(row["line"])}) for row in csv.DictReader(file)]
+        rows: list[dict[str, Any]] = [dict(row) for row in csv.DictReader(file)]
+    return [Setting(**{**row, "line": int(row["line"])}) for row in rows]
 
 
 def measured(clones: Path, *, exact: bool = True) -> Mapping[Setting, State | None]:

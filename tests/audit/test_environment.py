@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One model of what a process will see: one verdict, whatever carries a variable, and its place."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,7 +112,7 @@ def judged(folder, file, text):
             one.unlink()
     (folder / file).write_text(text.replace("  #@", ""))
     result = audit(facts_of(collect_manifests([folder], now=NOW)), CHECKS, BASELINE, NOW)
-    found = {}
+    found: dict[Any, Any] = {}
     for one in result.findings:
         if one.asset.startswith("launch:"):
             line = one.location.line if one.location else 0

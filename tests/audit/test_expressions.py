@@ -5,6 +5,7 @@
 import copy
 import json
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -71,11 +72,11 @@ def judged(tmp_path, fixtures, now):
     def go(text, cel=IMAGES, kinds=("Pod",), name="m.yaml"):
         (own,) = [one for one in load_checks() if one.id == "ST-K8S-030"]
         expression = Expression(tuple(kinds), cel)
-        own = msgspec.structs.replace(own.spec, asserts=None, subject="", evidence=(), cel=cel)
-        own = msgspec.structs.replace(own, kinds=tuple(kinds), in_context=())
+        spec = msgspec.structs.replace(own.spec, asserts=None, subject="", evidence=(), cel=cel)
+        spec = msgspec.structs.replace(spec, kinds=tuple(kinds), in_context=())
         path = tmp_path / name
         path.write_text(text)
-        check = compile_check(own, "a.yaml")
+        check = compile_check(spec, "a.yaml")
         assert check.expression == expression
         bodies = collect_manifests([path], now=now, expressions=[expression])
         found = audit(facts_of(bodies), [check], fixtures.policy, now).findings
@@ -101,7 +102,7 @@ def test_what_is_not_one_is_refused(site, subtests):
     swapped = {**FIXTURES, "good": FIXTURES["bad"]}
     other = {**FIXTURES, "bad": {"object": {"apiVersion": "v1", "kind": "Service"}}}
     more = {**FIXTURES, "bad": {"node.sysctls": None}}
-    for says, changes in {
+    wrong: dict[str, dict[str, Any]] = {
         "not understood": {"cel": "object.spec.containers.all(c, 1 + )"},
         "compile": {"cel": "true ? false ? true : false : true"},
         "more than": {"cel": "true || " * MAX_CEL + "true"},
@@ -118,7 +119,8 @@ def test_what_is_not_one_is_refused(site, subtests):
         "regex": {"kinds": "[pod]"},
         "unknown field": {"text": CHECK.replace("  cel:", "  cell: a\n  cel:")},
         "also defined": {"text": CHECK.replace("ST-ABC-002", "ST-NET-011")},
-    }.items():
+    }
+    for says, changes in wrong.items():
         with subtests.test(says):
             refused(AuditError, says, load_checks, beside=site(**changes))
     folder = site()

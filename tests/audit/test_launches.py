@@ -16,6 +16,7 @@ from securetrain.audit.subjects.launches.collect.launch import (
     places_in,
     script_launches,
 )
+from securetrain.audit.subjects.launches.facts import LaunchFacts
 from tests.audit.conftest import NOW
 
 COLLECTED = Collected(at=NOW, hostname="h", collector="test")
@@ -70,6 +71,11 @@ def programs_in(text):
         ("c a\nfi\nd 'b\ne f", [["c", "a"], ["e", "f"]]),
     ],
 )
+def launched(found):
+    """The launches among what was made of a text."""
+    return [one.launch for one in found if isinstance(one, LaunchFacts)]
+
+
 def test_words(text, words):
     assert words_of(text) == words
 
@@ -336,7 +342,7 @@ def test_the_words_of_a_container_are_no_shells():
         at=Location(path="x"),
         collected=COLLECTED,
     )
-    assert [one.backend.value for one in next(made).launch.rendezvous.value or ()] == ["c10d"]
+    assert [one.backend.value for one in launched(made)[0].rendezvous.value or ()] == ["c10d"]
 
 
 SECRETS = (
@@ -427,7 +433,7 @@ def test_a_model_of_a_hub_without_a_revision(command, unpinned):
 def test_commands_that_a_variable_takes_from_a_here_document():
     text = "read -r -d '' CMD <<'EOF'\npip install x && \\\ngit clone https://e/x\nEOF\n"
     text += "read NOTE <<A\nno\nA\n"
-    launches = [one.launch for one in script_launches("x", "x", text_of(text, "x"), COLLECTED)]
+    launches = launched(script_launches("x", "x", text_of(text, "x"), COLLECTED))
     fetched = [(one.program, one.at.line) for x in launches for one in x.fetches.value or ()]
     assert fetched == [("pip", 2), ("git", 3)]
     assert len(launches) == 2

@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import replace as replace_fields
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -68,7 +69,7 @@ def audited(folder, now, policy="baseline", checks=CHECKS, **section):
 
 
 def ends(result):
-    found = {end: [] for end in End}
+    found: dict[End, list[Any]] = {end: [] for end in End}
     for row in result.ledger:
         found[row.entry.end].append(row)
     return found

@@ -22,11 +22,13 @@ import yaml
 
 from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.checks.check import Check
 from securetrain.audit.engine.findings import AuditResult
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy
+from securetrain.policy.schema import Policy
 from tests.audit.corpus.labels import FILES, SECOND, THIRD, plain
 
 Verdicts: TypeAlias = dict[tuple[str, str], State]
@@ -116,12 +118,12 @@ def audited(text: str, name: str, folder: Path) -> AuditResult:
 
 
 @functools.cache
-def _checks() -> tuple[object, ...]:
+def _checks() -> tuple[Check, ...]:
     return load_checks()
 
 
 @functools.cache
-def _policy() -> object:
+def _policy() -> Policy:
     return load_policy("baseline").policy
 
 

@@ -11,7 +11,7 @@ import random
 import re
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -121,6 +121,7 @@ class Writer:
         return self.rng.choice(("", "", "export ")) + name + self.rng.choice(signs) + self.word()
 
     def statement(self, depth: int) -> str:
+        simple: list[Callable[[], str]]
         simple = [self.call, self.call, self.call, self.assignment, self.assignment, self.array]
         simple += [self.prefixed, self.wrapped, self.nested, self.here_document]
         if self.in_function:
@@ -133,8 +134,9 @@ class Writer:
         if self.in_loop and self.rng.random() < 0.1:
             return self.rng.choice(("break", "continue"))
         compound = [self.conditional, self.loop, self.case, self.function, self.grouped]
-        more = [partial(one, depth) for one in compound] if depth else []
-        return str(self.rng.choice([*simple, *more])())
+        if depth:
+            simple += [partial(one, depth) for one in compound]
+        return self.rng.choice(simple)()
 
     def array(self) -> str:
         name = self.rng.choice(self.arrays)
@@ -289,14 +291,14 @@ def compare(script: str, calls: Sequence[tuple[str, ...]]) -> Compared:
     for call in found.calls:
         if call.program == "p" and call.args:
             ours[call.args[0].text].append(call.args)
-    for call in calls:
-        fits = [args for args in ours[call[0]] if _matches(args, call)]
-        result.words += len(call)
+    for said_by_bash in calls:
+        fits = [args for args in ours[said_by_bash[0]] if _matches(args, said_by_bash)]
+        result.words += len(said_by_bash)
         if fits:
             result.holes += min(sum(HOLE in arg.text for arg in args) for args in fits)
         else:
-            said = [[arg.text for arg in args] for args in ours[call[0]]]
-            result.wrong.append(f"bash {list(call)}, we {said[:4]}")
+            said = [[arg.text for arg in args] for args in ours[said_by_bash[0]]]
+            result.wrong.append(f"bash {list(said_by_bash)}, we {said[:4]}")
     return result
 
 

@@ -16,6 +16,7 @@ from securetrain.audit.engine.findings import Finding
 from securetrain.audit.facts import decode_body
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
+from securetrain.audit.subjects.kubernetes.facts.cluster import ClusterFacts
 from securetrain.audit.subjects.slurm.collect.cluster import collect_clusters
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
@@ -224,6 +225,7 @@ users: [{name: a, password: topsecret1}]
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     *_, cluster = collect_manifests([tmp_path], now=NOW)
+    assert isinstance(cluster, ClusterFacts)
     found = {(one.key, one.at.line) for one in cluster.cluster.secrets}
     assert found == {
         *(("munge_key", 2), ("storage_pass", 4)),

@@ -260,12 +260,14 @@ class _Walk:
         hits, rest = [flow], []
         for condition in conditions:
             inside: list[Packets] = []
-            for one in hits if condition is not None else ():
+            if condition is None:
+                continue
+            for one in hits:
                 self._left -= len(condition.rows)
                 within, beyond = _cut(one, condition)
                 inside += within
                 rest += beyond
-            hits = inside if condition is not None else hits
+            hits = inside
         if self._left < 0:
             raise _TooManyError("there are more rules than are followed")
         if None in conditions:
