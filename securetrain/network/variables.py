@@ -141,5 +141,5 @@ execution there can read the environment, and `/proc` shows it to the user's oth
 
 SECRET_NAME_KEEP: Final = frozenset({"PWD", "OLDPWD"})
 
-SECRET_VALUE: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
+SECRET_VALUE: Final = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
 """A URL with a password in it."""
