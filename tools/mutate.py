@@ -252,7 +252,8 @@ def make_copy(into: Path) -> Path:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            ignore = shutil.ignore_patterns("__pycache__", "results")
+            names = ("__pycache__", "results") if name == "benchmarks" else ("__pycache__",)
+            ignore = shutil.ignore_patterns(*names)
             shutil.copytree(source, into / name, ignore=ignore)
         elif source.exists():
             shutil.copy2(source, into / name)

@@ -33,6 +33,8 @@ _WHAT: Final[Mapping[tuple[str, str], str]] = {
     ("cluster", "file"): "files",
     ("cluster", "document"): "documents",
     ("node", "artifact"): "checkpoints and data",
+    ("node", "listener"): "listeners",
+    ("node", "rule"): "packet rules",
     ("slurm", "file"): "Slurm's files",
     ("storage", "file"): "exports",
     ("run", "run"): "runs",

@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packet filters: what nft(8) loads into a kernel, what it then lets in, and bad answers."""
 
+import ctypes
+import os
 import re
+import struct
 from random import Random
 
 import msgspec
@@ -13,10 +16,12 @@ from hypothesis import strategies as st
 from securetrain.audit.documents.documents import document_of
 from securetrain.audit.engine.fields import View
 from securetrain.audit.engine.function import NoArgs
+from securetrain.audit.engine.functions import packets
 from securetrain.audit.engine.functions.firewall import inbound_denied
 from securetrain.audit.engine.kleene import all_of
 from securetrain.audit.subjects.node.collect import nftables
-from securetrain.audit.subjects.node.facts.network import Match, PacketRule, Ruleset, Verdict
+from securetrain.audit.subjects.node.collect.network import firewall
+from securetrain.audit.subjects.node.facts.network import Chain, Match, PacketRule, Ruleset, Verdict
 from securetrain.core import netlink
 from securetrain.testing.cluster import missing
 from tests.audit.conftest import FIXTURES
@@ -196,6 +201,29 @@ def test_what_has_no_end_is_bounded(kept_out):
     assert kept_out(read(asked, elements=b"")) is PASS
     pairs = rule(verdict(3))
     assert kept_out(read(pairs)) is UNKNOWN  # to a queue of some program
+
+
+def test_more_work_than_is_done_is_no_answer(kept_out, monkeypatch):
+    chain = Chain(family="inet", table="t", name="c", hook="input", policy="drop")
+    port = Match(fields=("dport",), rows=(("16",),))
+    rules = [PacketRule(handle=n, verdict=Verdict.ACCEPT, matches=(port,)) for n in range(9)]
+    closed = Ruleset(chains=(msgspec.structs.replace(chain, rules=tuple(rules)),))
+    assert kept_out(closed) is PASS
+    monkeypatch.setattr(packets, "LIMIT", 3)
+    assert kept_out(msgspec.structs.replace(closed, written=("mark",))) is UNKNOWN
+
+
+@needs(missing)
+def test_a_program_of_ebpf_is_seen():
+    """The smallest program for tc, loaded and never attached."""
+    words = ctypes.create_string_buffer(bytes.fromhex("b7000000000000009500000000000000"))
+    licence = ctypes.create_string_buffer(b"GPL")
+    ask = struct.pack("=IIQQ", 3, 2, ctypes.addressof(words), ctypes.addressof(licence))
+    program, _ = firewall._bpf(5, ask.ljust(128, b"\0"))
+    try:
+        assert "tc" in list(firewall.loaded_programs())
+    finally:
+        os.close(program)
 
 
 def test_answers_of_two_generations_are_refused():

@@ -21,7 +21,7 @@ from typing import Final, Literal, TypeAlias
 
 from securetrain.audit.engine.fields import Missing, View, resolve
 from securetrain.audit.engine.function import Args, Judgement, NoArgs, fields, function, records
-from securetrain.audit.engine.functions.listeners import LISTENING, is_out_of_sight
+from securetrain.audit.engine.functions.listeners import LISTENING
 from securetrain.audit.engine.functions.packets import (
     INCOMING,
     OUTGOING,
@@ -149,7 +149,7 @@ def listeners_filtered(view: View, _: NoArgs) -> list[Judgement]:
         if listener.protocol != "tcp" or listener.scope is Scope.LOOPBACK:
             continue
         loads = process.loads_torch if process else None
-        if loads is False or (process is None and not is_out_of_sight(listener)):
+        if loads is False or (process is None and not listener.is_out_of_sight):
             continue
         good, why, rule = _port_closed(view, listener)
         if loads is None and good.value is False:
@@ -366,6 +366,8 @@ def _many(
     field, share, many = measure
     axis = "l4proto" if name == "other protocols" else "dport"
     mine = [one for one in found if both(values(one.box, "l4proto"), _TRANSPORTS[name])]
+    if axis == "l4proto":  # of one port is something by name here, too
+        mine = [one for one in mine if size(values(one.box, "dport")) > many * MANY["dport"]]
     boxes = [(values(one.box, axis), values(one.box, field + _SIX[version])) for one in mine]
     edges = sorted({edge for own, _ in boxes for low, high in own for edge in (low, high + 1)})
     count = 0

@@ -54,7 +54,7 @@ def _judge(listener: Listener, args: ProgramArgs) -> Judgement | None:
         return None
     wrong_anyway = args.on_loopback or listener.scope is not Scope.LOOPBACK
     if process is None:
-        if not is_out_of_sight(listener) or not (wrong_anyway or args.guard_needed):
+        if not listener.is_out_of_sight or not (wrong_anyway or args.guard_needed):
             return None
         return _said(listener, unknown("its process is out of sight"))
     if process.program is None:
@@ -62,11 +62,6 @@ def _judge(listener: Listener, args: ProgramArgs) -> Judgement | None:
     if process.program not in args.programs:
         return None
     return _said(listener, *_answer(process, args, reachable=wrong_anyway))
-
-
-def is_out_of_sight(listener: Listener) -> bool:
-    """Return whether a process has it that does not show: it may be any program, of any user."""
-    return listener.process is None and listener.kernel is not True
 
 
 def _answer(process: Process, args: ProgramArgs, *, reachable: bool) -> tuple[Truth, str]:
@@ -109,7 +104,7 @@ def tensorpipe_kept_in(view: View, _: NoArgs) -> list[Judgement]:
         if listener.protocol != "tcp" or listener.scope is Scope.LOOPBACK:
             continue
         if process is None:
-            if not is_out_of_sight(listener):
+            if not listener.is_out_of_sight:
                 continue
             good = unknown(f"{listener.label}: its process is out of sight")
         elif process.tensorpipe is False or process.loads_torch is False:

@@ -41,7 +41,7 @@ LIMIT: Final = 100_000
 """Cuts of a box by a rule."""
 INCOMING: Final = ("ingress", "prerouting", "input")
 OUTGOING: Final = ("output", "postrouting", "egress")
-_INVALID, _NEW, _UNTRACKED = ((1, 1),), ((8, 8),), ((64, 64),)
+_INVALID, _UNTRACKED = ((1, 1),), ((64, 64),)
 _CONNECTION: Final = ("ct-state", "ct-direction", "ct-status")
 _TRACKING: Final = -200
 """The priority at which connections are tracked, at the first hook of each direction."""
@@ -211,7 +211,7 @@ class _Walk:
         policy = chain.policy == "accept"
         ended += [replace(one, accepted=policy, by=f"the policy of {chain.label}") for one in left]
         for one in ended:
-            if is_early and values(one.box, "ct-state") == _INVALID:
+            if values(one.box, "ct-state") == _INVALID:
                 tracked = {name: values(flow.box, name) for name in _CONNECTION}
                 one = replace(one, box={**one.box, **tracked})  # noqa: PLW2901 - as it goes on
             yield one
@@ -254,7 +254,9 @@ class _Walk:
     ) -> tuple[list[Packets], list[Packets]]:
         """The packets that a rule is about, and the rest (rule 2)."""
         conditions = self._conditions[id(rule)]
-        self._left -= 1
+        self._left -= 1 + sum(len(one.rows) for one in conditions if one is not None)
+        if self._left < 0:
+            raise _TooManyError("there are more rules than are followed")
         if any(one is not None and one.never_holds(flow.box) for one in conditions):
             return [], [flow]
         hits, rest = [flow], []
@@ -263,15 +265,13 @@ class _Walk:
             if condition is None:
                 continue
             for one in hits:
-                self._left -= len(condition.rows)
                 within, beyond = _cut(one, condition)
                 inside += within
                 rest += beyond
             hits = inside
-        if self._left < 0:
-            raise _TooManyError("there are more rules than are followed")
         if None in conditions:
-            hits = [replace(one, certain=False, why=one.why or f"{by} may hold") for one in hits]
+            why = ": ".join(filter(None, (f"{by} may hold", rule.opaque)))
+            hits = [replace(one, certain=False, why=why) for one in hits]
             rest += hits
         if rule.untracks and values(flow.box, "ct-state") == _INVALID:
             hits = [_without_connection(one, _UNTRACKED) for one in hits]
@@ -345,7 +345,7 @@ def accepted(found: Iterable[Packets]) -> tuple[list[Packets], list[Packets]]:
     doubtful = [
         [(name, ranges) for name, ranges in one.box.items() if name not in _CONNECTION]
         for one in found
-        if not one.accepted and not one.certain
+        if not one.accepted
     ]
     possible = [one for one in found if one.accepted]
     sure: list[Packets] = []

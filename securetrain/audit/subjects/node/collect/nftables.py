@@ -61,7 +61,6 @@ _HOOKS: Final[Mapping[int, Hook]] = {
 _DEVICE_HOOKS: Final[Mapping[int, Hook]] = {0: "ingress", 1: "egress"}
 _INT: Final = struct.Struct(">i")
 _DORMANT: Final = 1
-_TRANSLATED: Final = frozenset({"daddr", "daddr6", "dport"})
 _VERDICTS: Final = {
     0: Verdict.DROP,
     1: Verdict.ACCEPT,
@@ -94,6 +93,8 @@ _CT: Final = {0: ("ct-state", 4), 1: ("ct-direction", 1), 2: ("ct-status", 4)}
 _FIB: Final = {0x103: ("fib-saddr", 4), 0x203: ("fib-daddr", 4), 0x2101: ("fib-route", 4)}
 """By the kind of result, and above it what is asked: an address, and whether a route is there."""
 _KEYS: Final[Mapping[str, Mapping[int, tuple[str, int]]]] = {"meta": _META, "ct": _CT, "fib": _FIB}
+_ANY_PART: Final = frozenset({"saddr", "daddr", "saddr6", "daddr6", "sport", "dport"})
+"""The fields that a part of the packet may be whose place is not understood."""
 _SOURCES: Final = {"payload": 5, "meta": 3, "ct": 4, "fib": 0}
 """The attribute of a register that is written into the packet."""
 _IN_HOST_ORDER: Final = frozenset(
@@ -417,7 +418,9 @@ class _Compiler:
             is_index = word.endswith("name") and size == _INT.size
             pieces = (_Field(word, size, is_swapped=is_index or word in _IN_HOST_ORDER),)
         if _SOURCES[name] in data:
+            lacks = name == "payload" and not all(piece.name for piece in pieces)
             self._reader.written.update(piece.name for piece in pieces if piece.name)
+            self._reader.written |= _ANY_PART if lacks else frozenset()
         elif 1 in data:
             self._load(data[1], pieces)
 

@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 
 from securetrain import __version__
-from securetrain.audit.facts import Collected, Entry, Section
-from securetrain.audit.ledger import entry_of
+from securetrain.audit.facts import Collected, End, Entry, Location, Section
+from securetrain.audit.ledger import Ledger, entry_of
 from securetrain.audit.subjects.node.collect import (
     artifacts,
     machine,
@@ -30,7 +30,8 @@ from securetrain.audit.subjects.node.collect.named import NOTHING, Named
 from securetrain.audit.subjects.node.collect.network import firewall, gloo, network, rdma, routes
 from securetrain.audit.subjects.node.collect.software import packages, software
 from securetrain.audit.subjects.node.facts.artifacts import Artifacts
-from securetrain.audit.subjects.node.facts.node import Job, Node, NodeFacts
+from securetrain.audit.subjects.node.facts.network import Firewall
+from securetrain.audit.subjects.node.facts.node import Job, Listener, Node, NodeFacts
 
 
 def collect_node(
@@ -59,6 +60,8 @@ def collect_node(
 def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFacts:
     """Collect the facts that a `Host` shows."""
     named = section(artifacts.artifacts, host, seconds)
+    filters = section(firewall.firewall, host, seconds)
+    listening = section(network.listeners, host, seconds)
     return NodeFacts(
         collected=Collected(
             at=now,
@@ -66,15 +69,15 @@ def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFact
             collector=f"securetrain {__version__}",
             boot_id=_boot_id(host),
         ),
-        ledger=tuple(_ledger(named)),
+        ledger=(*_ledger(named), *_of_kernel(filters, listening)),
         job=Job(uid=host.uid, gid=host.gid, user=host.user, home=str(host.home)),
         node=Node(
             sysctls=section(system.sysctls, host, seconds),
             interfaces=section(network.interfaces, host, seconds),
             mounts=section(system.mounts, host, seconds),
-            firewall=section(firewall.firewall, host, seconds),
+            firewall=filters,
             routes=section(routes.routes, host, seconds),
-            listeners=section(network.listeners, host, seconds),
+            listeners=listening,
             env=section(accounts.env, host, seconds),
             nccl_conf=section(nccl.nccl_conf, host, seconds),
             gloo=section(gloo.gloo, host, seconds),
@@ -112,6 +115,29 @@ def _ledger(named: Section[Artifacts]) -> Iterator[Entry]:
     for kind in ("checkpoints", "datasets"):
         for one in getattr(named.value, kind):
             yield entry_of("artifact", one.path, one, f"node.artifacts.{kind}")
+
+
+def _of_kernel(
+    filters: Section[Firewall], listening: Section[tuple[Listener, ...]]
+) -> tuple[Entry, ...]:
+    """The entries of rules and listeners: checks ask each of them what it could answer."""
+    ledger = Ledger()
+    ruleset = filters.value.ruleset.value if filters.value is not None else None
+    for chain in ruleset.chains if ruleset is not None else ():
+        for rule in chain.rules:
+            why = rule.opaque
+            end = End.NOT_UNDERSTOOD if why else End.READ
+            at = Location(path=f"nftables/{chain.label}, rule {rule.handle}")
+            bears_on = ("node.firewall.ruleset",)
+            ledger.add(Entry(unit="rule", at=at, end=end, why=why, bears_on=bears_on))
+    for listener in listening.value or ():
+        why = "its process is out of sight" * listener.is_out_of_sight
+        end = End.NOT_UNDERSTOOD if why else End.READ
+        at = Location(path=f"listeners/{listener.label.replace('/', ' ')}")
+        help_ = "audit as root" * bool(why)
+        bears_on = ("node.listeners.process",)
+        ledger.add(Entry(unit="listener", at=at, end=end, why=why, help=help_, bears_on=bears_on))
+    return ledger.entries()
 
 
 def root_files_variable(environ: Mapping[str, str]) -> dict[str, str]:

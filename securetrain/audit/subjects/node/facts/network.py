@@ -106,6 +106,12 @@ class PacketRule(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     untracks: bool = False
     """Whether connections of these packets are not tracked."""
 
+    @property
+    def opaque(self) -> str:
+        """The reason why something of it is not understood; empty when all is."""
+        why = next((match.why for match in self.matches if match.why), "")
+        return why or "another program decides" * (self.verdict is Verdict.UNKNOWN)
+
 
 class Chain(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A chain of nftables that packets of the machine itself pass."""

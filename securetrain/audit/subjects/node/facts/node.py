@@ -137,6 +137,11 @@ class Listener(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Whether no process shows it, as with a tunnel of the kernel; None when not all were seen."""
 
     @property
+    def is_out_of_sight(self) -> bool:
+        """Return whether a process has it that does not show: any program, of any user."""
+        return self.process is None and self.kernel is not True
+
+    @property
     def label(self) -> str:
         """Address and port, and the protocol when it is not TCP."""
         host = f"[{self.address}]" if ":" in self.address else self.address

@@ -7,11 +7,12 @@ open (`functions.firewall`).
 """
 
 import ctypes
-import errno
 import os
 import platform
 import struct
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from securetrain.audit.subjects.node.collect import nftables
@@ -57,51 +58,38 @@ def loaded_programs() -> Iterator[str]:
 
     Raises:
         OSError: when only root may ask.
+        LookupError: where bpf(2) is not known.
         TooMuchError: when there are more than are asked for.
     """
-    number, count = 0, 0
-    while (number := _next(number)) != 0:
-        count += 1
-        if count > _MAX_PROGRAMS:
-            raise TooMuchError(f"more than {_MAX_PROGRAMS} programs of eBPF")
-        if kind := _KINDS.get(_kind(number)):
-            yield kind
-
-
-def _next(number: int) -> int:
-    """The number of the next program; 0 behind the last."""
-    ask = ctypes.create_string_buffer(struct.pack("=III", number, 0, 0))
-    try:
-        _bpf(_NEXT, ask, 12)
-    except FileNotFoundError:
-        return 0
-    following: int = struct.unpack_from("=I", ask, 4)[0]
-    return following
+    number = 0
+    for _ in range(_MAX_PROGRAMS):
+        try:
+            _, said = _bpf(_NEXT, struct.pack("=III", number, 0, 0))
+        except FileNotFoundError:
+            return  # behind the last
+        (number,) = struct.unpack_from("=I", said, 4)
+        with suppress(FileNotFoundError):  # it has gone
+            if kind := _KINDS.get(_kind(number)):
+                yield kind
+    raise TooMuchError(f"more than {_MAX_PROGRAMS} programs of eBPF")
 
 
 def _kind(number: int) -> int:
+    program, _ = _bpf(_OPEN, struct.pack("=III", number, 0, 0))
+    said = ctypes.create_string_buffer(4)
     try:
-        program = _bpf(_OPEN, ctypes.create_string_buffer(struct.pack("=III", number, 0, 0)), 12)
-    except FileNotFoundError:
-        return 0  # it has gone
-    try:
-        said = ctypes.create_string_buffer(8)
-        ask = struct.pack("=IIQ", program, len(said) - 1, ctypes.addressof(said))
-        _bpf(_DESCRIBE, ctypes.create_string_buffer(ask), 16)
+        _bpf(_DESCRIBE, struct.pack("=IIQ", program, len(said), ctypes.addressof(said)))
     finally:
         os.close(program)
-    kind: int = struct.unpack_from("=I", said)[0]
-    return kind
+    return int.from_bytes(said.raw, sys.byteorder)
 
 
-def _bpf(command: int, ask: "ctypes.Array[ctypes.c_char]", size: int) -> int:
-    number = _CALL.get(platform.machine())
-    if number is None:
-        raise OSError(errno.ENOSYS, "bpf(2) is not known on this machine")
+def _bpf(command: int, ask: bytes) -> tuple[int, bytes]:
+    """The result of bpf(2), and what it was asked as it left it."""
+    words = ctypes.create_string_buffer(ask, len(ask))
+    number = ctypes.c_long(_CALL[platform.machine()])
     libc = ctypes.CDLL(None, use_errno=True)
-    done = int(
-        libc.syscall(ctypes.c_long(number), ctypes.c_long(command), ask, ctypes.c_ulong(size))
-    )
+    done = int(libc.syscall(number, ctypes.c_long(command), words, ctypes.c_ulong(len(ask))))
     if done < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return done
+    return done, words.raw
