@@ -5,7 +5,8 @@
 Whoever can write to a policy or a folder of checks can make every audit pass. Rules:
 
 1. pins are digests of what counts when it is loaded: the resolved policy, every check with its
-   definition, every advisory. Another file with the same content is the same;
+   definition, the table of a standard that checks ask, every advisory. Another file with the same
+   content is the same;
 2. the pins are an envelope (DSSE), and nothing of them is read before its signature has verified;
 3. what differs is a finding (ST-AUD-004) and an integrity problem: the audit goes on, and ends with
    exit code 4.
@@ -20,6 +21,7 @@ from msgspec import Meta
 
 from securetrain.audit.engine.advisories import Advisories, shipped_advisories
 from securetrain.audit.engine.checks.check import Check
+from securetrain.audit.subjects.kubernetes.standards import controls
 from securetrain.core import canonical
 from securetrain.core.errors import SecureTrainError
 from securetrain.identity import dsse
@@ -44,6 +46,7 @@ class Pins(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 def pins_of(policy: Policy, checks: Sequence[Check], advisories: Advisories | None) -> Pins:
     """The pins of what was loaded."""
     specs = [msgspec.to_builtins(check.spec) for check in sorted(checks, key=lambda c: c.id)]
+    specs += [msgspec.to_builtins(one) for one in controls().values()]
     listed = (advisories or shipped_advisories()).listed()
     return Pins(policy=digest_of(policy), checks=_sha256(specs), advisories=_sha256(listed))
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit, worst_states
 from securetrain.audit.engine.checks.check import compile_check
+from securetrain.audit.sources import pins
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.audit.subjects.kubernetes.standards import controls, rows
@@ -258,3 +259,10 @@ def test_a_bad_value_is_never_passed_whatever_else_is_open(data, tmp_path_factor
         put(document["spec"], other.partition("[")[0].partition(".")[0], OPEN)
     folder = tmp_path_factory.mktemp("drawn")
     assert State.FAIL in state(folder, document, asked(control))
+
+
+def test_a_table_that_was_changed_is_not_what_was_signed(monkeypatch):
+    signed = pins.pins_of(HARDENED, CHECKS, None)
+    lax = {name: one for name, one in controls().items() if name != "privileged"}
+    monkeypatch.setattr(pins, "controls", lambda: lax)
+    assert pins.pins_of(HARDENED, CHECKS, None).checks != signed.checks
