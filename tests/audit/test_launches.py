@@ -39,6 +39,11 @@ def words_of(text):
     return [[one.program, *(arg.text.replace(HOLE, "?") for arg in one.args)] for one in calls]
 
 
+def launched(found):
+    """The launches among what was made of a text."""
+    return [one.launch for one in found if isinstance(one, LaunchFacts)]
+
+
 def programs_in(text):
     return [words[0] for words in words_of(text)]
 
@@ -71,11 +76,6 @@ def programs_in(text):
         ("c a\nfi\nd 'b\ne f", [["c", "a"], ["e", "f"]]),
     ],
 )
-def launched(found):
-    """The launches among what was made of a text."""
-    return [one.launch for one in found if isinstance(one, LaunchFacts)]
-
-
 def test_words(text, words):
     assert words_of(text) == words
 
@@ -190,7 +190,15 @@ def test_an_open_word_hides_no_word_beside_it(text):
 LAUNCH = "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 t.py --trust_remote_code"
 WRAPPINGS = (
     *("%", "srun %", "srun -N 2 --label %", "salloc -N 2 srun %", "mpirun -np 2 -x A=b %"),
-    *("ssh -p 22 host '%'", "ssh host cd x '&&' %", "bash -c '%'", 'bash -lc "cd /x && %"'),
+    *(
+        "ssh $HOST '%'",
+        "timeout $T %",
+        "docker run $IMAGE %",
+        "ssh -p 22 host '%'",
+        "ssh host cd x '&&' %",
+        "bash -c '%'",
+        'bash -lc "cd /x && %"',
+    ),
     *("eval '%'", "env A=b %", "timeout -k 1 9 %", "nohup % &", "echo x | xargs -n 1 %"),
     *('A=(%)\n"${A[@]}"', "f() { a\n%\n}\nf", "bash <<'E'\n%\nE", "L='%'\nsrun $L"),
     *("sudo -u a nice -n 1 %", "if a\nthen %\nfi", "for a in 1 2; do %; done", "{ %; } | tee x"),

@@ -503,7 +503,7 @@ class _Evaluator:
 
     def text_of(self, name: Arg) -> Arg | None:
         """A file's text; what is not there is open, unless it is known to be none of ours."""
-        why = f"{_shown(name)} decides which file is run" if name.opens else "no folder is read"
+        why = f"{_shown(name)} {'decides which file is run' if name.opens else 'is not read'}"
         if name.text in self.reading:
             why = f"{name.text[:60]} runs itself"
         elif not name.opens and self.folder is not None:

@@ -152,7 +152,10 @@ def inner(name: str, args: tuple[Arg, ...]) -> int:  # noqa: C901 - the rules of
             last = f"-{text[-1]}" if re.fullmatch(r"-[A-Za-z]{2,3}", text) else ""
             i += 1 + bool({text, last} & wrapper.takes) + 2 * (f"{text}*" in wrapper.takes)
             continue
-        if args[i].rest or (re.match(r"\w+=", text) and wrapper.runs == "words"):
+        if args[i].rest:  # options, or the host or image in front of what is run
+            following = program_of(args[i + 1]) if i + 1 < len(args) else ""
+            operands -= bool(operands and (wrapper.runs == "text" or following in RUNS))
+        elif re.match(r"\w+=", text) and wrapper.runs == "words":
             pass
         elif verbs:
             if text not in {*verbs, "container"}:
