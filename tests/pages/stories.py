@@ -114,7 +114,7 @@ END
 """
 SITE: Final = "cp -r $ROOT/tests/pages/cluster/* .\n"
 SIGNED_BY: Final = "MCowBQYDK2VwAyEA..."
-ID: Final = "securetrain key show {} | sed -n '1s/.*key //p'"
+ID: Final = "securetrain key show {} | grep -oE -m1 '[0-9a-f]{{64}}'"
 """Prints a key's id."""
 RUN: Final = (
     DATA
@@ -280,7 +280,11 @@ cp site.yaml fleet.yaml
         },
     ),
     "docs/how-to/audit-in-ci.md": Story(before=SITE, ends={"securetrain audit": JUDGED}),
-    "docs/how-to/audit-manifests.md": Story(before=SITE, ends={"securetrain audit": JUDGED}),
+    "docs/how-to/audit-manifests.md": Story(
+        before=SITE + "mkdir -p checks/fixtures; block 2 > checks/st-abc-002.yaml;"
+        " block 3 > checks/fixtures/st-abc-002.yaml",
+        ends={"securetrain audit": JUDGED},
+    ),
     "docs/how-to/audit-slurm.md": Story(
         before=SITE, instead={"/etc/slurm": "slurm"}, ends={"securetrain audit": JUDGED}
     ),
