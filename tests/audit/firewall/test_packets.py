@@ -189,6 +189,7 @@ def test_chains_that_call_each_other_end(kept_out):
     back = in_chain("d", rule(verdict(-3, "c")))
     assert kept_out(read(rule(verdict(-3, "d")), policy=ACCEPT, more=back)) is UNKNOWN
     assert kept_out(read(rule(verdict(-3, "d")), rule(verdict(DROP)), more=back)) is UNKNOWN
+    assert kept_out(read(rule(verdict(-3, "gone")), policy=ACCEPT)) is UNKNOWN
 
 
 def test_what_has_no_end_is_bounded(kept_out):

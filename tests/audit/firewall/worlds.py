@@ -197,7 +197,7 @@ NETWORKS = ("10.0.0.0/8", "10.1.0.0/16", "10.1.2.3", "172.16.0.0/12", "0.0.0.0/1
             "8.8.8.8-9.0.0.0", "198.51.100.0/29", "10.1.2.0/23")  # fmt: skip
 NETWORKS6 = ("2001:db8::/32", "fd00::/8", "2a00::1", "2000::/3", "2001:db8::7-2001:db8:1::")
 STATES = ("new", "established,related", "invalid", "untracked", "new,untracked", "established")
-OPAQUE = ("quota over 1 mbytes", "meta cpu 7", "ct mark 1", "tcp option maxseg size 1-500")
+OPAQUE = ("ct mark 1", "quota over 1 mbytes", "meta cpu 7", "tcp option maxseg size 1-500")
 NAMED = """
   set four { type ipv4_addr; flags interval; elements = { %s } }
   set ports { type inet_service; elements = { 22, 80, 29500 } }
@@ -262,7 +262,8 @@ class Grammar:
         choices = self.conditions(family, transport, six=six)
         words = random.sample(choices, random.choice((0, 1, 1, 1, 2, 2, 3)))
         if random.random() < self.opaque:
-            words.append(random.choice(OPAQUE[: 3 + (transport == "tcp")]))
+            fitting = OPAQUE[family == "netdev" : 3 + (transport == "tcp")]
+            words.append(random.choice(fitting))
         if raw and random.random() < 0.3:
             words.append("notrack")
         if random.random() < 0.1:

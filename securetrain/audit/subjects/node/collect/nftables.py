@@ -318,6 +318,7 @@ class _Compiler:
         self._verdict = Verdict.CONTINUE
         self._target = ""
         self._untracks = False
+        self._tracked = sys.maxsize  # so many conditions stand before a connection is not tracked
         self._map: list[tuple[Match | None, Verdict, str]] = []
 
     def rules(self, rule: _Attributes) -> list[PacketRule]:
@@ -334,6 +335,9 @@ class _Compiler:
             if verdict is Verdict.DROP and True in self._limits:
                 continue
             matches = [*self._matches, *([mapped] if mapped else ())]
+            for at, match in enumerate(matches):
+                if at >= self._tracked and any(name.startswith("ct-") for name in match.fields):
+                    matches[at] = Match(why="a connection that its own rule does not track")
             if self._limits and (verdict is not Verdict.ACCEPT or True in self._limits):
                 matches.append(Match(why="a limit"))
             found.append(
@@ -359,7 +363,7 @@ class _Compiler:
             case "reject":
                 self._verdict = Verdict.DROP
             case "notrack":
-                self._untracks = True
+                self._untracks, self._tracked = True, len(self._matches)
             case "limit":
                 self._limits.append(bool(_number(data.get(5, bytes(4))) & 1))
             case "nat" | "redir" | "masq":
