@@ -59,17 +59,6 @@ from tools.mutants import EQUIVALENT, MODULES
 ROOT: Final = Path(__file__).resolve().parent.parent
 NEAR: Final = "not dist and not slow and not many and not netns and not gpu"
 FAST: Final = f"{NEAR} and not tpm"
-COPIED: Final = (
-    "securetrain",
-    "tests",
-    "policies",
-    "threat_models",
-    "pyproject.toml",
-    ".gitignore",
-    "tools",
-    "benchmarks",
-    "docs",
-)
 _NO_TESTS: Final = 5
 """Pytest's exit code when there is nothing to run."""
 _UNCHANGED_TIMEOUT: Final = 600.0
@@ -195,12 +184,13 @@ def tests_of(module: str, root: Path) -> list[tuple[Path, ...]]:
     """
     path = Path(module)
     own = _own_tests(path, root)
-    room = Path("tests") / (path.parent if path.parent.name else f"test_{path.stem}.py")
+    rooms = [Path("tests") / room for room in path.parents if room.name]
+    room = next((one for one in rooms if (root / one).is_dir()), Path(f"tests/test_{path.stem}.py"))
     # A module at the top of the package has one test file and no room.
     users = [
         file.relative_to(root)
-        for file in sorted((root / room).glob("test_*.py"))
-        if file.name != own.name and _imports(file, path)
+        for file in sorted((root / room).rglob("test_*.py"))
+        if file.relative_to(root) != own and _imports(file, path)
     ]
     steps = ((own,), tuple(users), (room,))
     return [s for s in dict.fromkeys(steps) if s and all((root / p).exists() for p in s)]
@@ -248,13 +238,13 @@ def run_tests(copy: Path, tests: Sequence[Path], timeout: float, which: str = FA
 
 
 def make_copy(into: Path) -> Path:
-    """A copy of what the tests need."""
-    for name in COPIED:
+    """A copy of all that git knows of, and of what was built in it: a test may ask for any file."""
+    listing = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    listed = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
+    for name in {path.partition("/")[0] for path in listed.split("\0")} - {""}:
         source = ROOT / name
         if source.is_dir():
-            names = ("__pycache__", "results") if name == "benchmarks" else ("__pycache__",)
-            ignore = shutil.ignore_patterns(*names)
-            shutil.copytree(source, into / name, ignore=ignore)
+            shutil.copytree(source, into / name, ignore=shutil.ignore_patterns("__pycache__"))
         elif source.exists():
             shutil.copy2(source, into / name)
     return into

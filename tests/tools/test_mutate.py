@@ -151,10 +151,22 @@ def test_own_tests_come_before_those_that_import_it_and_the_rooms(copy):
     assert mutate.tests_of("ledger.py", copy) == [(Path("tests/test_ledger.py"),)]
     assert mutate.tests_of("identity/job_ca.py", copy) == []
     (tests / "deep").mkdir()
+    (tests / "deep/test_far.py").write_text("from securetrain.core.more.gate import admit\n")
     assert mutate.tests_of("core/deep/gate.py", copy) == [
         (Path("tests/core/test_gate.py"),),
         (Path("tests/core/deep"),),
     ], "tests of a module may stand in the room above"
+    assert mutate.tests_of("core/more/gate.py", copy) == [
+        (Path("tests/core/test_gate.py"),),
+        (Path("tests/core/deep/test_far.py"),),
+        room,
+    ], "and in any folder of that one, where it has no room of its own"
+
+
+def test_a_copy_has_all_that_a_test_may_ask_for(tmp_path):
+    mutate.make_copy(tmp_path)
+    for name in ("README.md", "examples/kubernetes", "securetrain/core/files.py", ".github"):
+        assert (tmp_path / name).exists(), name
 
 
 def test_a_file_without_tests_to_run_kills_nothing(copy):
