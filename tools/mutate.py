@@ -240,6 +240,7 @@ def run_tests(copy: Path, tests: Sequence[Path], timeout: float, which: str = FA
 def make_copy(into: Path) -> Path:
     """A copy of all that git knows of, and of what was built in it: a test may ask for any file."""
     listing = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    into.mkdir(exist_ok=True)
     listed = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
     for name in {path.partition("/")[0] for path in listed.split("\0")} - {""}:
         source = ROOT / name

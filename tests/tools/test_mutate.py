@@ -164,9 +164,9 @@ def test_own_tests_come_before_those_that_import_it_and_the_rooms(copy):
 
 
 def test_a_copy_has_all_that_a_test_may_ask_for(tmp_path):
-    mutate.make_copy(tmp_path)
+    copy = mutate.make_copy(tmp_path / "0")
     for name in ("README.md", "examples/kubernetes", "securetrain/core/files.py", ".github"):
-        assert (tmp_path / name).exists(), name
+        assert (copy / name).exists(), name
 
 
 def test_a_file_without_tests_to_run_kills_nothing(copy):
