@@ -195,7 +195,7 @@ def sweep(name: str, kept: Kept, *, one: bool = False) -> None:
     Of one, it is another for each name.
     """
     bad = BAD[name]
-    (check,) = (check for check in CHECKS if check.id == bad.check)
+    (check,) = (one for one in CHECKS if (one.id, one.kind) == (bad.check, "node"))
     ways = list(faults(bad))
     for fault in [ways[zlib.crc32(name.encode()) % len(ways)]] if one else ways:
         machine = kept.again()

@@ -97,7 +97,8 @@ class Seen:
     def see(self, document: Document) -> None:
         """Count one document."""
         self._nodes += document.kind == "node"
-        if document.kind == "node" and not document.body.ledger:
+        units = {entry.unit for entry in document.body.ledger}
+        if document.kind == "node" and not units & {"artifact", "section"}:
             self._sums.setdefault("checkpoints and data", Counter())
         for entry in document.body.ledger:
             self._see(document, entry)

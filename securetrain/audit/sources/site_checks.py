@@ -44,6 +44,7 @@ from securetrain.audit.parser.files import Text
 from securetrain.audit.parser.objects import Reader
 from securetrain.audit.subjects.kubernetes.collect.expressions import Answers
 from securetrain.audit.subjects.launches.collect.tasks import started_in
+from securetrain.core import install_hint
 from securetrain.core.errors import AuditError, UsageError
 from securetrain.core.files import make_missing_dir, write_atomic
 from securetrain.policy.load import load_policy
@@ -80,8 +81,8 @@ def verify_fixtures(checks: tuple[Check, ...], folder: Path) -> None:
 
 def _compile(check: Check, expression: Expression, evaluator: Evaluator) -> None:
     if not is_installed():
-        fix = "pip install 'securetrain[cel]'"
-        raise UsageError("ST-USAG-004", f"{check.id} needs the extra cel", check.source, fix)
+        what = f"{check.id} needs the extra cel"
+        raise UsageError("ST-USAG-004", what, check.source, install_hint("cel"))
     answer = evaluator.ask(expression.cel, b"{}")
     if not answer.compiles:
         raise AuditError("ST-AUDT-001", answer.why, f"{check.source}: {check.id}: cel")

@@ -366,7 +366,7 @@ READERS = {
         "attest/session/reference_file.py",
         "cli/attest/reference.py",
     },
-    "load_reference_values": {"attest/session/appraisers.py", "audit/collect/run.py"},
+    "load_reference_values": {"attest/session/appraisers.py", "audit/subjects/run/collect.py"},
     "read_index": {"attest/session/cache.py", "attest/fleet/cache_files.py"},
     "CollateralCache.open": {"attest/session/appraisers.py", "attest/fleet/enrollment.py"},
     "require_newest_values": {"attest/session/reference_file.py"},
@@ -376,7 +376,7 @@ READERS = {
         "attest/session/appraisers.py",
     },
     "MemoryState": {
-        "audit/collect/run.py",
+        "audit/subjects/run/collect.py",
         "attest/session/verifier.py",
         "cli/attest/verdicts.py",
         "rendezvous/coordinator/settings.py",
