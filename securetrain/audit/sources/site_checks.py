@@ -81,8 +81,7 @@ def verify_fixtures(checks: tuple[Check, ...], folder: Path) -> None:
 
 def _compile(check: Check, expression: Expression, evaluator: Evaluator) -> None:
     if not is_installed():
-        what = f"{check.id} needs the extra cel"
-        raise UsageError("ST-USAG-004", what, check.source, install_hint("cel"))
+        raise UsageError("ST-USAG-004", f"{check.id} asks CEL", check.source, install_hint("cel"))
     answer = evaluator.ask(expression.cel, b"{}")
     if not answer.compiles:
         raise AuditError("ST-AUDT-001", answer.why, f"{check.source}: {check.id}: cel")
