@@ -102,6 +102,13 @@ def test_values_of_elements_and_several_paths(run_check, shelf):
     ]
 
 
+def test_what_was_not_read_is_compared_as_unknown(run_check, shelf):
+    made = shelf("a"), shelf("b", ledger=())
+    predicate = "{equal_across: [shelf, auth]}"
+    found = run_check(*made, subject="shelf", evidence="shelf.auth", predicate=predicate)
+    assert [one.state for one in found] == [UNKNOWN, UNKNOWN]
+
+
 @pytest.mark.parametrize(
     ("subject", "predicate", "message"),
     [

@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from securetrain.audit.documents.documents import Facts
-from securetrain.audit.engine.audit import audit
+from securetrain.audit.documents.documents import Facts, Refused
+from securetrain.audit.engine.audit import audit, out_of_reach
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 from tests.audit.conftest import named
@@ -166,14 +167,14 @@ def nodes(fixtures, *names, fixture="service-on-any-address"):
 
 
 def test_two_nodes_with_the_same_faults_share_no_fingerprint(fixtures, catalogue, now):
-    result = audit(nodes(fixtures, "b", "a"), catalogue, fixtures.policy, now)
+    result = audit(nodes(fixtures, "b", "a", fixture="sshd-match"), catalogue, fixtures.policy, now)
     assert [asset.asset for asset in result.assets] == ["node:a", "node:b"]
     prints = {name: {f.fingerprint for f in result.findings if f.asset == name}
               for name in ("node:a", "node:b")}  # fmt: skip
     judged = sum(check.kind == "node" for check in catalogue)
     assert len(prints["node:a"]) == len(prints["node:b"]) == judged
     assert prints["node:a"].isdisjoint(prints["node:b"])
-    again = audit(nodes(fixtures, "a"), catalogue, fixtures.policy, now)
+    again = audit(nodes(fixtures, "a", fixture="sshd-match"), catalogue, fixtures.policy, now)
     assert {finding.fingerprint for finding in again.findings} == prints["node:a"]
 
 
@@ -218,6 +219,18 @@ def test_a_fingerprint_stays_when_lines_move(run, fixtures, catalogue, now):
     (before,) = run("sshd-match").of(State.FAIL)
     assert moved.location != before.location
     assert moved.fingerprint == before.fingerprint
+
+
+def test_what_only_root_may_read_of_a_node_is_out_of_reach(fixtures, now):
+    fields = {"node": "env", "launch": "environment"}
+    made = [fixtures.case(f"no-{field}", kind).document for kind, field in fields.items()]
+    checks, facts = load_checks(), Facts(made)
+    result = audit(facts, checks, fixtures.policy, now)
+    found = out_of_reach(result, (*facts, Refused(source="x", reason="y")), checks)
+    assert {one.asset for one in result.of(State.UNKNOWN)} == {one.asset for one in made}
+    assert {one.asset for one in found} == {made[0].asset}
+    broken = fixtures.facts_without("env", "node", "error")
+    assert out_of_reach(audit(broken, checks, fixtures.policy, now), broken, checks) == []
 
 
 @pytest.mark.many

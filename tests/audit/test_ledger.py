@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.facts import End, Entry, Location, decode_body
-from securetrain.audit.ledger import MAX_OPEN, MAX_ROWS, Ledger
+from securetrain.audit.ledger import MAX_OPEN, MAX_ROWS, Ledger, entry_of
 from securetrain.audit.parser import files
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.sources.several import Sources, gather
@@ -21,7 +21,7 @@ from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import Severity, State
 from securetrain.policy.load import load_policy
 from securetrain.policy.schema import OutOfScope
-from tests.audit.shelf import ok, read
+from tests.audit.shelf import not_ok, ok, read
 
 CHECKS = load_checks()
 GOOD = (
@@ -148,8 +148,20 @@ def test_a_known_failure_stays_one(run_check, shelf):
     assert found == {"none": State.FAIL, "munge": State.UNKNOWN}
 
 
+def test_what_is_unknown_says_why_and_where(run_check, shelf):
+    (found,) = run_check(
+        shelf(limits={"x": not_ok("templated", "$X", 9)}),
+        subject="shelf", evidence="shelf.limits",
+        predicate="{field: [shelf, limits, x], op: ge, value: 1}",
+    )  # fmt: skip
+    assert "$X" in found.reason
+    assert found.location == Location(path="a.yaml", line=9)
+
+
 def test_an_entry_says_why_and_what_it_bears_on():
     at = Location(path="a")
+    said = [entry_of("file", "a", not_ok("denied", why), "b").why for why in ("x", "")]
+    assert said == ["x", "denied"]
     with pytest.raises(ValueError, match="bears on nothing"):
         Entry(unit="file", at=at, end=End.NOT_UNDERSTOOD, why="x")
     with pytest.raises(ValueError, match="without a reason"):
@@ -225,6 +237,7 @@ def test_a_light_file_counts_where_every_file_does(policy, code, tmp_path, now, 
     )
     monkeypatch.setattr(files, "KINDS", (light,))
     assert audited(tmp_path, now, policy, LIGHT).exit_code == code
+    assert audited(tmp_path, now, policy, LIGHT, every_file=True).exit_code == 3
 
 
 def test_what_is_unknown_weighs_what_its_failure_would(fixtures, catalogue, now):
@@ -248,11 +261,27 @@ def test_an_unknown_check_above_the_limit_is_incomplete(now, fixtures):
 def test_what_is_out_of_scope_is_shown(tmp_path, now):
     rule = OutOfScope(glob="*.cue", reason="another team's", owner="ops", end=date(2030, 1, 1))
     old = replace(rule, glob="x", end=date(2020, 1, 1))
-    world(tmp_path, {"pod.yaml": GOOD, "a.cue": ""})
-    result = audited(tmp_path, now, out_of_scope=(rule, old))
-    (row,) = (one for one in result.ledger if one.scope)
-    assert row.scope == "out of scope until 2030-01-01 (ops): another team's"
+    world(tmp_path, {"pod.yaml": GOOD, "a.cue": "", "ex/b.yaml": GOOD})
+    result = audited(tmp_path, now, out_of_scope=(rule, replace(rule, glob="ex/*"), old))
+    said = {one.entry.at.path[-6:]: one.scope for one in result.ledger if one.scope}
+    why = "out of scope until 2030-01-01 (ops): another team's"
+    assert said == {"/a.cue": why, "b.yaml": why}
     assert any("x ended on 2020-01-01 (ops)" in note for note in result.notes)
+
+
+def test_what_is_left_out_is_no_file_of_a_node(fixtures, catalogue, now):
+    case = fixtures.case("sshd-match")
+    rule = OutOfScope(glob="*", reason="x", owner="ops", end=date(2030, 1, 1))
+    policy = replace(case.policy, audit=replace(case.policy.audit, out_of_scope=(rule,)))
+    (found,) = audit(case.facts, catalogue, policy, now).of(State.FAIL)
+    assert found.location is not None
+
+
+def test_what_is_open_and_in_scope_comes_first(tmp_path, now):
+    rule = OutOfScope(glob="a.cue", reason="x", owner="ops", end=date(2030, 1, 1))
+    world(tmp_path, {"a.cue": "", "pod.yaml": GOOD, "z.cue": ""})
+    first, *_ = audited(tmp_path, now, checks=[], out_of_scope=(rule,)).ledger
+    assert first.entry.at.path.endswith("z.cue")
 
 
 def test_the_sums_of_several_kinds(tmp_path, now):

@@ -270,7 +270,7 @@ def _is_heavy(finding: Finding, policy: Policy) -> bool:
 
 def out_of_reach(result: AuditResult, facts: Facts, checks: Iterable[Check]) -> list[Finding]:
     """The findings that are unknown for no other reason than that only root may read a host."""
-    evidence = {check.id: check.spec.evidence for check in checks}
+    evidence = {check.id: check.spec.evidence for check in checks if check.kind == "node"}
     bodies = {one.asset: one for one in facts if isinstance(one, Document) and one.kind == "node"}
     return [
         one

@@ -34,6 +34,7 @@ _WHAT: Final[Mapping[tuple[str, str], str]] = {
     ("cluster", "document"): "documents",
     ("node", "artifact"): "checkpoints and data",
     ("node", "listener"): "listeners",
+    ("node", "section"): "checkpoints and data",
     ("node", "rule"): "packet rules",
     ("slurm", "file"): "Slurm's files",
     ("storage", "file"): "exports",
@@ -97,8 +98,7 @@ class Seen:
     def see(self, document: Document) -> None:
         """Count one document."""
         self._nodes += document.kind == "node"
-        units = {entry.unit for entry in document.body.ledger}
-        if document.kind == "node" and not units & {"artifact", "section"}:
+        if document.kind == "node":
             self._sums.setdefault("checkpoints and data", Counter())
         for entry in document.body.ledger:
             self._see(document, entry)
@@ -109,8 +109,7 @@ class Seen:
             self._rows.append(LedgerRow(asset=document.asset, entry=entry, scope=why))
 
     def _see(self, document: Document, entry: Entry) -> None:
-        of_files = document.kind in OF_FILES
-        why = self._scope.why(entry.at.path) if of_files and entry.end is not End.READ else ""
+        why = self._scope.why(entry.at.path) if document.kind in OF_FILES else ""
         end = End.NOT_OURS if why else entry.end
         what = _WHAT.get((document.kind, entry.unit), "")
         if what:
