@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.facts import End, Entry, Location, decode_body
 from securetrain.audit.ledger import MAX_OPEN, MAX_ROWS, Ledger, entry_of
@@ -267,6 +268,15 @@ def test_what_is_out_of_scope_is_shown(tmp_path, now):
     why = "out of scope until 2030-01-01 (ops): another team's"
     assert said == {"/a.cue": why, "b.yaml": why}
     assert any("x ended on 2020-01-01 (ops)" in note for note in result.notes)
+
+
+def test_a_part_counts_by_its_checks_and_a_file_by_itself(fixtures, catalogue, now):
+    case = fixtures.case("reference")
+    at, bears_on = Location(path="a"), ("node.firewall",)
+    rule = Entry(unit="rule", at=at, end=End.NOT_UNDERSTOOD, why="x", bears_on=bears_on)
+    body = replace(case.document.body, ledger=(rule, replace(rule, unit="file")))
+    rows = audit(facts_of([body]), catalogue, case.policy, now).ledger
+    assert {row.entry.unit: row.counts for row in rows} == {"rule": False, "file": True}
 
 
 def test_what_is_left_out_is_no_file_of_a_node(fixtures, catalogue, now):
