@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from itertools import product
 from math import prod
 from typing import Final, TypeAlias
@@ -107,9 +107,7 @@ class _State:
     """None where the caller decides them."""
 
     def copy(self) -> "_State":
-        return _State(
-            dict(self.variables), set(self.exported), dict(self.functions), self.arguments
-        )
+        return _State({**self.variables}, {*self.exported}, {**self.functions}, self.arguments)
 
     def values(self, name: str) -> tuple[Value, ...]:
         return self.variables.get(name) or (_unknown(name),)
@@ -152,8 +150,7 @@ def evaluate_words(words: Sequence[Arg], variables: Mapping[str, Arg]) -> Comman
     """The commands of a container: `words` are its command and args, which no shell reads."""
     if not words:
         return Commands()
-    evaluator = _Evaluator(variables, None, ())
-    return evaluator.bounded(words[0], lambda one: one.run(list(words)))
+    return _Evaluator(variables, None, ()).bounded(words[0], lambda one: one.run(list(words)))
 
 
 class _Evaluator:
@@ -235,13 +232,13 @@ class _Evaluator:
 
     def one_of(self, works: Sequence[Callable[[], None]]) -> None:
         """Do what is one of several."""
-        before, after = self.state, None
+        before, after = self.state, []
         self.branching += len(works) > 1
         for work in works:
             self.state = before.copy()
             work()
-            after = self.state if after is None else after.join(self.state)
-        self.state = after or before
+            after.append(self.state)
+        self.state = reduce(_State.join, after)
         self.branching -= len(works) > 1
 
     def node(self, node: Node) -> None:  # noqa: C901 - an arm for each kind
@@ -340,17 +337,19 @@ class _Evaluator:
         program = words[0].text if words else ""
         before = {one.name: self.state.variables.get(one.name) for one in node.assignments}
         exported = set(self.state.exported)
+        exports = program not in {*SETTERS, ""} - {"export"}
+        exports = exports or any(re.match(r"-\w*x", one.text) for one in words)
         for one in node.assignments:
             if program == "local":
                 self._localize(one.name)
-            self.assign(one, exports=program not in {*SETTERS, ""} - {"export"})
+            self.assign(one, exports=exports)
         outputs = [word for sign, word in node.redirections if ">" in sign and "&" not in sign]
         bodies = [word for sign, word in node.redirections if sign in {"<<", "<<<"}]
         names = tuple(one.text for one in self.args(outputs, split=False))
         feeds = self.args(bodies, split=False)
         self.args([w for _, w in node.redirections if w not in outputs + bodies], split=False)
         if program in SETTERS:
-            self._declare(program, [one.text for one in words[1:]])
+            self._declare(program, [one.text for one in words[1:]], exports=exports)
         elif words:
             self.run(words, names, feeds)
             self.fed_by = 0
@@ -358,8 +357,7 @@ class _Evaluator:
             if before:
                 self.state.exported &= exported
 
-    def _declare(self, program: str, texts: list[str]) -> None:
-        exports = program == "export" or any(re.match(r"-\w*x", text) for text in texts)
+    def _declare(self, program: str, texts: list[str], *, exports: bool) -> None:
         for name in filter(_NAME.match, texts):
             if exports:
                 self.state.exported.add(name)
@@ -448,13 +446,14 @@ class _Evaluator:
 
     def _shell(self, call: Call, bodies: list[Arg]) -> None:
         i = 0
-        while i < len(call.args) and re.match(r"[-+]\w|--\w", call.args[i].text):
+        while call.args[i:] and re.match(r"[-+]\w|--\w", call.args[i].text):
             if re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", call.args[i].text) and call.args[i + 1 :]:
                 arguments = tuple(one.segments for one in call.args[i + 3 :])
                 self._inner(call, [call.args[i + 1]], self._child(arguments=arguments))
                 return
             i += 2 if call.args[i].text in {"-o", "+o", "-O", "--rcfile", "--init-file"} else 1
-        if i < len(call.args) and call.args[i].text != "-":
+        i += any(one.text in {"-", "--"} for one in call.args[i : i + 1])
+        if call.args[i:]:
             self._file(call, call.args[i], call.args[i + 1 :])
         elif self.pipeline and not bodies:
             self.open(call.at, f"{call.program} runs what it reads from a pipe")
@@ -520,12 +519,10 @@ class _Evaluator:
         """The words as a program gets them."""
         return [arg for word in words for arg in self.fields(word.parts, word.start, split=split)]
 
-    def fields(  # noqa: C901 - the rules of splitting, in one place
-        self, parts: Iterable[Part], start: int, *, split: bool, inside: bool = False
-    ) -> list[Arg]:
-        """Parts as the fields that bash makes of them; `inside` of ``${NAME:-PARTS}``."""
+    def fields(self, parts: Iterable[Part], start: int, *, split: bool) -> list[Arg]:  # noqa: C901
+        """Parts as the fields that bash makes of them."""
         found: list[Arg] = []
-        current: list[Segment] | None = None if split or inside else []
+        current: list[Segment] | None = None if split else []
         void = False
 
         def end() -> None:
@@ -536,88 +533,87 @@ class _Evaluator:
             current = None
 
         for part in parts:
-            value, many = self.part(part)
-            void = void or (many and not value and split)
+            splits = split and not part.quoted
+            value, are = self.part(part, splits=splits)
+            void = void or (are == "words" and not value and split)
             for number, element in enumerate(value):
-                if number and many and split:
+                if number and are and split:
                     end()
                 elif number and not _uncertain((element[:1], value[number - 1][-1:])):
                     current = [*(current or []), Segment(" ", always(self.source.place(start)))]
-                if part.quoted or not split or (part.kind == "text" and not inside):
-                    keeps = many or not part.quoted
-                    current = [
-                        *(current or []),
-                        *(one if keeps else one.splitting(False) for one in element),
-                    ]
+                if are == "fields" or not splits:
+                    kept = element if are else [one.splitting(False) for one in element]
+                    current = [*(current or []), *kept]
                     continue
                 for one in element:
                     for token in re.finditer(r"\s+|\S+", one.text):
                         if token[0].isspace():
                             end()
-                        elif one.name:
-                            current = [*(current or []), one.splitting(True)]
                         else:
-                            current = [*(current or []), one.part(token.start(), token.end())]
+                            piece = one.part(*token.span()).splitting(bool(one.name))
+                            current = [*(current or []), piece]
         end()
         return found
 
-    def part(self, part: Part) -> tuple[Value, bool]:
-        """The value of a part, and whether its elements are words of their own."""
+    def part(self, part: Part, *, splits: bool) -> tuple[Value, str]:
+        """The value of a part; its elements are ``words`` of their own, or ``fields``, split."""
         here = always(self.source.place(part.start))
         match part.kind:
             case "text" if self.source.text.startswith(part.text, part.start):
-                return (self.source.part(part.start, part.start + len(part.text)).segments,), False
+                return (self.source.part(part.start, part.start + len(part.text)).segments,), ""
             case "text":
-                return ((Segment(part.text, here),),), False
+                return ((Segment(part.text, here),),), ""
             case "parameter":
-                value, many = self.parameter(part)
+                value, are = self.parameter(part, splits=splits)
                 if part.quoted and any("\n" in one.text for element in value for one in element):
-                    return value, many  # a script in a variable stands where it is written
-                return tuple(tuple(one.moved(here, part.name) for one in e) for e in value), many
+                    return value, are  # a script in a variable stands where it is written
+                return tuple(tuple(one.moved(here, part.name) for one in e) for e in value), are
             case "commands" | "file":
-                return (self.output(part),), False
+                return (self.output(part),), ""
             case _:
-                return ((hole(part.text[:60], here),),), False
+                return ((hole(part.text[:60], here),),), ""
 
-    def parameter(self, part: Part) -> tuple[Value, bool]:
+    def parameter(self, part: Part, *, splits: bool) -> tuple[Value, str]:
         """The value of a variable or argument."""
         every = {part.name, part.index} & {"@", "*"}
-        many = "@" in every or bool(every and not part.quoted)
+        are = "words" if "@" in every or (every and not part.quoted) else ""
         known = self.state.variables.get(part.name, ())
         index = part.index
-        if part.name in {"@", "*"} or (part.name.isdigit() and part.name != "0"):
+        if part.name in {"@", "*"} or part.name.isdigit():
             known = () if self.state.arguments is None else (self.state.arguments,)
-            index = str(int(part.name) - 1) if part.name.isdigit() else ""
+            index = "" if every else str((_number(part.name) or 0) - 1)
         value = known[0] if len(known) == 1 else _unknown(part.name)
         if not every:
-            number = int(index or 0) if index.isdigit() or not index else MAX_ELEMENTS
-            if index and (number == MAX_ELEMENTS or _uncertain(value[: number + 1])):
+            number = _number(index or "0")
+            if number is None or (index and _uncertain(value[: number + 1])):
                 value = _unknown(part.name)
             else:
                 value = value[number : number + 1]
         self.characters += _length(value)
         if self.characters > MAX_CHARACTERS:
             raise _TooMuch(f"variables fill in more than {MAX_CHARACTERS} characters")
-        return self._operated(part, value), many
+        return self._operated(part, value, are, splits=splits)
 
-    def _operated(self, part: Part, value: Value) -> Value:
+    def _operated(self, part: Part, value: Value, are: str, *, splits: bool) -> tuple[Value, str]:
         """The value behind an operator such as ``:-``."""
         sign = part.operator[-1:]
         if part.operator == "other":
-            return _unknown(part.text[2:-1][:60])
-        known = any(one.text and not one.name for element in value for one in element)
+            return _unknown(part.text[2:-1][:60]), are
+        known = any(not one.name for element in value for one in element)
         if sign not in {"-", "=", "+"}:
-            return value
-        word = self.fields(part.word, part.start, split=not part.quoted, inside=True)
+            return value, are
+        word = self.fields(part.word, part.start, split=splits)
         if not known and any(one.name for element in value for one in element):
-            return _unknown(part.name)
+            return _unknown(part.name), are
         is_set = known or (bool(value) and ":" not in part.operator)
         if (sign == "+") != is_set:
-            return ((),) if sign == "+" else value
+            return ((),) if sign == "+" else value, are
+        if sign != "=" and splits:
+            return tuple(one.segments for one in word), "fields"
         value = (joined(word).segments,) if word else ((),)
         if sign == "=":
             self.state.variables[part.name] = (value,)
-        return value
+        return value, are
 
     def output(self, part: Part) -> tuple[Segment, ...]:
         """The output of commands, where a here-document says it; else a hole."""
@@ -657,18 +653,23 @@ def _source(shell: _Evaluator, call: Call, _: list[Arg]) -> None:
 
 def _set(shell: _Evaluator, call: Call, _: list[Arg]) -> None:
     texts = [one.text for one in call.args]
-    first = texts.index("--") + 1 if "--" in texts else 0
-    if first or (texts and texts[0][:1] not in "-+"):
-        shell.state.arguments = tuple(one.segments for one in call.args[first:])
-    if "allexport" in texts or any(re.match(r"-\w*a", text) for text in texts):
-        shell.state.exported.add("allexport")
+    first = 0
+    while texts[first:] and (found := re.match(r"([-+])(\w+)", texts[first])):
+        first += 1 + ("o" in found[2])
+        if "a" in found[2] or texts[first - 1 : first] == ["allexport"]:
+            exported = shell.state.exported
+            (exported.add if found[1] == "-" else exported.discard)("allexport")
+    if texts[first:] not in ([], ["-"]):
+        operands = call.args[first + (texts[first] in {"-", "--"}) :]
+        shell.state.arguments = tuple(one.segments for one in operands)
 
 
 def _shift(shell: _Evaluator, call: Call, _: list[Arg]) -> None:
-    given = shell.state.arguments
-    count = call.args[0].text if call.args else "1"
-    known = given is not None and count.isdigit() and not _uncertain(given)
-    shell.state.arguments = given[int(count) :] if known and given is not None else None
+    given, count = shell.state.arguments, _number(call.args[0].text if call.args else "1")
+    if given is None or count is None or _uncertain(given):
+        shell.state.arguments = None
+    elif count <= len(given):
+        shell.state.arguments = given[count:]
 
 
 def _unset(shell: _Evaluator, call: Call, _: list[Arg]) -> None:
@@ -708,6 +709,11 @@ def _unknown(name: str) -> Value:
     return ((hole(name, always(Location(path=""))),),)
 
 
+def _number(text: str) -> int | None:
+    """A number as bash reads it, if it is one that can matter."""
+    return int(text) if re.fullmatch(r"0|[1-9][0-9]{0,3}", text) else None
+
+
 def _uncertain(value: Value) -> bool:
     """Return whether the number of elements is not known."""
     return any(one.splits for element in value for one in element)
@@ -725,8 +731,7 @@ def _is_sure(node: Node) -> bool:
     """Return whether a command hardly fails, so that what follows ``&&`` runs."""
     if node.kind == "and":
         return _is_sure(node.blocks[1][-1])
-    parts = node.words[0].parts if node.words else ()
-    return node.kind == "simple" and (not parts or parts[0].text in _SURE)
+    return node.kind == "simple" and (not node.words or node.words[0].parts[0].text in _SURE)
 
 
 def _words_of(node: Node) -> Iterator[Word]:
@@ -747,7 +752,7 @@ def _assigned(nodes: Iterable[Node]) -> Iterator[str]:
     for node in nodes:
         yield from (one.name for one in node.assignments)
         yield node.name if node.kind == "for" else ""
-        if node.words and node.words[0].parts and node.words[0].parts[0].text == "read":
+        if node.words and node.words[0].parts[0].text == "read":
             yield from ("".join(part.text for part in word.parts) for word in node.words[1:])
         for block in node.blocks:
             yield from _assigned(block)

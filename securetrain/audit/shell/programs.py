@@ -139,10 +139,8 @@ def program_of(arg: Arg) -> str:
 def inner(name: str, args: tuple[Arg, ...]) -> int:  # noqa: C901 - the rules of one walk
     """The number of the first word that a wrapper runs; as many as there are words if none is."""
     wrapper = WRAPPERS[name]
-    operands = wrapper.operands
-    verbs = wrapper.verbs
-    first = len(args)
-    i = 0
+    operands, verbs = wrapper.operands, wrapper.verbs
+    first, i = len(args), 0
     while i < len(args):
         text = args[i].text
         if text == "--" and not verbs:
