@@ -178,6 +178,13 @@ def test_two_nodes_with_the_same_faults_share_no_fingerprint(fixtures, catalogue
     assert {finding.fingerprint for finding in again.findings} == prints["node:a"]
 
 
+def test_what_is_unknown_is_told_of_each_that_shares_a_place(fixtures, now):
+    plain = json.loads(fixtures.case("rendezvous-templated", "launch").document.body.to_json())
+    facts = fixtures.facts_of(*(plain | {"file": name} for name in "ab"))
+    found = audit(facts, load_checks(), fixtures.policy, now).of(State.UNKNOWN)
+    assert {one.asset for one in found if one.location} == {"launch:a", "launch:b"}
+
+
 def test_one_machine_twice_is_refused(fixtures):
     with pytest.raises(AuditError, match="about one asset"):
         nodes(fixtures, "a", "a")
