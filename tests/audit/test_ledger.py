@@ -22,7 +22,7 @@ from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import Severity, State
 from securetrain.policy.load import load_policy
 from securetrain.policy.schema import OutOfScope
-from tests.audit.shelf import not_ok, ok, read
+from tests.audit.shelf import Rack, not_ok, ok, read
 
 CHECKS = load_checks()
 GOOD = (
@@ -151,9 +151,9 @@ def test_a_known_failure_stays_one(run_check, shelf):
 
 def test_what_is_unknown_says_why_and_where(run_check, shelf):
     (found,) = run_check(
-        shelf(limits={"x": not_ok("templated", "$X", 9)}),
-        subject="shelf", evidence="shelf.limits",
-        predicate="{field: [shelf, limits, x], op: ge, value: 1}",
+        shelf(racks=(Rack(name="r", boxes=not_ok("templated", "$X", 9)),)),
+        subject="shelf.racks[*].boxes[*]", evidence="shelf.racks",
+        predicate='{none: [shelf, racks, "*", boxes], where: {field: [name], op: eq, value: x}}',
     )  # fmt: skip
     assert "$X" in found.reason
     assert found.location == Location(path="a.yaml", line=9)

@@ -405,7 +405,6 @@ def _whole(view: View, good: Truth, paths: list[Path]) -> list[Judgement]:
             label="",
             good=good,
             why="; ".join(filter(None, why)),
-            location=good.at,
             evidence=shown_values(view, paths),
         )
     ]
@@ -418,8 +417,7 @@ def _each(steps: tuple[Path, ...], where: Predicate, shown: list[Path], *, bad: 
 
     def one(view: View, labels: tuple[str, ...], item: Any) -> Judgement | None:
         if isinstance(item, Missing):
-            good = unknown(item.reason, item.at)
-            return Judgement(label=labels, good=good, location=item.at)
+            return Judgement(label=labels, good=unknown(item.reason, item.at))
         there = view.on(item)
         holds = where(there)
         if holds.value is (not bad):
@@ -430,7 +428,7 @@ def _each(steps: tuple[Path, ...], where: Predicate, shown: list[Path], *, bad: 
             said = [missing_reasons(there, paths, definite=True), *defaults_said(item, paths)]
             why = "; ".join(filter(None, said))
         seen = shown_values(there, paths) if has_readings(item.__class__) else _shown(item)
-        return Judgement(label=labels, good=good, why=why, location=good.at, evidence=seen)
+        return Judgement(label=labels, good=good, why=why, evidence=seen)
 
     return judge
 
@@ -583,7 +581,5 @@ def said_of(expression: Expression, view: View) -> list[Judgement]:
         good = truth(value=False, at=one.at) if known else unknown(one.holds.reason, one.at)
         why = f"not so: {expression.cel}"[:200] if known else one.holds.reason
         seen = {"field": one.field, "cel": expression.cel}
-        judged.append(
-            Judgement(label=one.object, good=good, why=why, location=one.at, evidence=seen)
-        )
+        judged.append(Judgement(label=one.object, good=good, why=why, evidence=seen))
     return judged
