@@ -10,6 +10,10 @@ from hypothesis import strategies as st
 
 from securetrain.audit.documents.documents import facts_of
 from securetrain.audit.engine.audit import audit
+from securetrain.audit.facts import Location
+from securetrain.audit.shell.environment import NOTHING, processes
+from securetrain.audit.shell.evaluator import evaluate
+from securetrain.audit.shell.values import script_text
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.core.vocabulary import State
@@ -102,6 +106,28 @@ def test_a_file_of_variables_in_the_folder_is_read(tmp_path, text):
     found = judged(folder, "x.sh" if text.startswith("docker") else "x.yaml", text)
     assert found["ST-FAB-004"] == {(State.FAIL, 3)}
     assert {state for state, _ in found["ST-CKP-005"]} <= GOOD
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "opens"),
+    [
+        ("env $X A=1 t", {"A": ["1"]}, ["$X"]),
+        ("export A=1; env -u A bash -c t", {"A": []}, []),
+        ("env $X sudo --preserve-env=B t", {}, ["$X"]),
+        ("sudo --preserve-env=$X,B t", {}, ["$X"]),
+        ("export A=1; env - B=2 t", {"B": ["2"]}, []),
+        ("export A=1; env -i B=2 t", {"B": ["2"]}, []),
+        ("docker run --label=A=1 -e B=2 --env C=3 i t", {"B": ["2"], "C": ["3"]}, []),
+        ("docker run -e", {}, []),
+        ("watch A=1 t", {"A": ["1"]}, []),
+        ("declare -x A=1; t", {"A": ["1"]}, []),
+    ],
+)
+def test_what_a_program_sees_by_name(text, variables, opens):
+    commands = evaluate(script_text(text, lambda _: Location(path="x")))
+    seen = list(processes(commands, NOTHING))[-2][1]
+    found = {name: [one.text for one in values] for name, values in seen.variables.items()}
+    assert (found, [one.why for one in seen.opens]) == (variables, opens)
 
 
 def judged(folder, file, text):

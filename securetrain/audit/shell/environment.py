@@ -171,8 +171,8 @@ def _env(seen: Environment, args: Sequence[Arg]) -> Environment:
     for arg in args:
         if arg.text in {"-", "--ignore-environment"} or re.match(r"-[a-zA-Z]*i", arg.text):
             seen = NOTHING
-        elif arg.rest or _ASSIGNED.match(arg.text):
-            seen = _named(seen, [arg], seen)
+        elif arg.rest:
+            seen = seen.open_by(arg)
     for name in _values(args, "-u", "--unset"):
         seen = seen.having(name.text)
     return seen

@@ -146,7 +146,7 @@ def inner(name: str, args: tuple[Arg, ...]) -> int:  # noqa: C901 - the rules of
         if text == "--" and not verbs:
             first = i + 1 + operands * (not wrapper.far)
             break
-        if text.startswith("-") and len(text) > 1:
+        if text.startswith("-") and (len(text) > 1 or name == "env"):
             last = f"-{text[-1]}" if re.fullmatch(r"-[A-Za-z]{2,3}", text) else ""
             i += 1 + bool({text, last} & wrapper.takes) + 2 * (f"{text}*" in wrapper.takes)
             continue

@@ -82,7 +82,7 @@ class Arg:
     @property
     def rest(self) -> bool:
         """Return whether it may be any number of words."""
-        return bool(self.segments) and all(one.name and one.splits for one in self.segments)
+        return bool(self.segments) and all(one.splits for one in self.segments)
 
     def place(self, i: int) -> Location:
         """The place of a character of its text."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from securetrain.audit.facts import Location
 from securetrain.audit.shell.evaluator import evaluate
-from securetrain.audit.shell.values import HOLE, script_text
+from securetrain.audit.shell.values import HOLE, container_word, script_text
 from tests.audit.shell.worlds import Compared, compare, generated, run_by_bash
 
 SCRIPTS = 150
@@ -35,7 +35,8 @@ set -- a "b c"; p 1 "$*"; p 2 "$@"; p 3 x"$@"y; A="$@"; p 4 "$A"; p 5 $*
 
 set -- '' a; p 1 "$@"; set b c; p 2 $1; set -e; p 3 "$@"; set; set -; p 4 "$@"
 
-set --; p 1 "$@"; p 2 a"$@" "$@" ''; p 3 "$1"; p 4 ''$1; p 5 "$@"; A=$(cat <<<"$@"); p 6 "$A"
+set --; p 1 "$@"; p 2 a"$@" "$@" ''; p 3 "$1"; p 4 ''$1; p 5 "$@"
+A=$(cat <<<"$@"); p 6 "$A"; p 7 "$@$A"
 
 set -e -o pipefail x y; p 1 "$@"; set - z; p 2 "$@"; set -- -a; B=1; bash -c 'p 3 "${B-w}"'
 
@@ -109,6 +110,7 @@ PASTE = "A=$(cat <<E\nx\nE\nb); p $A; A=$(tr <<E\nx\nE\n); p $A; A=$(cat x <<E\n
         ("A=a; cd x && A=b; p $A; A=c && A=d; p $A", ["b", "d"]),
         ('read A <<E\nx\ny\nE\np "$A"', ["?"]),
         (PASTE + "p <(cat <<E\nx\nE\n)", ["?"] * 4),
+        ("A=x; set -- ${A:+$B} b; p $2", ["?"]),
         (TURNS, ["?", "?"]),
         (LONG, ["1?", "2?"]),
     ],
@@ -127,6 +129,8 @@ def test_what_the_text_does_not_decide_is_a_hole(script, words):
         ("a | bash; a | bash <<<b", ["bash runs what it reads from a pipe"]),
         ("a | bash -; a | bash -s", ["bash runs what it reads from a pipe"] * 2),
         ("source $F; bash $F", ["$F decides which file is run"] * 2),
+        ('set -- "$(pick)"; bash "$1"', ["$(pick) decides which file is run"]),
+        (") a", ["')' closes nothing"]),
     ],
 )
 def test_a_file_that_is_not_there_and_a_pipe_are_open(script, opened):
@@ -139,12 +143,34 @@ def test_a_file_that_is_not_there_and_a_pipe_are_open(script, opened):
     ]
 
 
+@pytest.mark.parametrize(
+    ("script", "programs"),
+    [
+        ("time a; ! b; !c; / d; srun; a <%= x %>", ["a", "b", "!c", "/", "srun", "a"]),
+        ("timeout '' a; timeout \"$T\" b; timeout - c; timeout $T d e", [*"abce"]),
+        ("docker -- run i a; ssh host b torchrun; srun c --with python x", [*"abc"]),
+        ("srun --new x torchrun", ["torchrun"]),
+        ("if a; then time b; fi; for x in; do c; done; [[ $(d) ]] && e", [*"abde"]),
+    ],
+)
+def test_the_programs_that_run(script, programs):
+    calls = evaluate(script_text(script, lambda _: Location(path="x"))).calls
+    wrappers = {"timeout", "docker", "ssh"} | ({"srun"} if "srun;" not in script else set())
+    assert [one.program for one in calls if one.program not in wrappers] == programs
+
+
+def test_a_word_of_a_container_names_variables_of_its_own():
+    known = container_word("a $(B) $C", lambda _: Location(path="x"), {"B": "x"})
+    assert (known.text, known.opens) == ("a x $C", ())
+    assert container_word("$C", lambda _: Location(path="x"), {"C": "x"}).opens == ("C",)
+
+
 def test_the_files_and_pipes_of_a_call():
-    text = "a | b; c > out 2>&1 < in >> b; d <(e) $(f)"
+    text = "a | { b $(g); h; }; c > out 2>&1 < in >> b; d <(e) $(f)"
     calls = evaluate(script_text(text, lambda _: Location(path="x"))).calls
     by_name = {one.program: one for one in calls}
     assert by_name["c"].targets == ("out", "b")
-    assert by_name["a"].pipeline == by_name["b"].pipeline != by_name["c"].pipeline != 0
+    assert by_name["a"].pipeline == by_name["h"].pipeline != by_name["c"].pipeline != 0
     assert by_name["d"].fed_by == by_name["e"].pipeline
 
 
