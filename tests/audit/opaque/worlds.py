@@ -201,7 +201,7 @@ class Place:
         return not goes_on and not _is_shell(self.with_("fi"))
 
     def _means_the_same(self, changed: str) -> bool:
-        if self.form is not MANIFEST:
+        if self.form is SCRIPT:
             return True
         return list(yaml.safe_load_all("\n".join(self.lines))) == list(yaml.safe_load_all(changed))
 
