@@ -4,6 +4,7 @@ import json
 import random
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -233,7 +234,8 @@ def test_what_only_root_may_read_of_a_node_is_out_of_reach(fixtures, now):
     made = [fixtures.case(f"no-{field}", kind).document for kind, field in fields.items()]
     checks, facts = load_checks(), Facts(made)
     result = audit(facts, checks, fixtures.policy, now)
-    found = out_of_reach(result, (*facts, Refused(source="x", reason="y")), checks)
+    both: Any = (*facts, Refused(source="x", reason="y"))
+    found = out_of_reach(result, both, checks)
     assert {one.asset for one in result.of(State.UNKNOWN)} == {one.asset for one in made}
     assert {one.asset for one in found} == {made[0].asset}
     broken = fixtures.facts_without("env", "node", "error")
