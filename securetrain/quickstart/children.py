@@ -182,6 +182,16 @@ def marked(mark: str) -> list[int]:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             # a process of somebody else, or one that is gone
             with suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                if wanted in _environ(entry).split(b"\0"):
                     found.append(int(entry.name))
+    return found
+
+
+def _environ(process: Path) -> bytes:
+    """The environment of a process; there is none for a moment of execve: then ask again."""
+    for _ in range(20):
+        if found := (process / "environ").read_bytes():
+            break
+        (process / "exe").readlink()  # neither a thread of the kernel nor one that has ended
+        time.sleep(0.001)
     return found
