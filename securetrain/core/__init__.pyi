@@ -21,6 +21,7 @@ from .nodestate import NodeState as NodeState
 from .ownership import claim_dir as claim_dir
 from .ownership import judge_place as judge_place
 from .process_stat import all_stats as all_stats
+from .process_stat import environment_of as environment_of
 from .process_stat import read_stat as read_stat
 from .rehearsing import is_rehearsal as is_rehearsal
 from .rehearsing import rehearsal as rehearsal

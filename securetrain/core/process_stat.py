@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Processes as ``/proc/PID/stat`` has them (proc_pid_stat(5)).
+"""Processes as ``/proc/PID/stat`` and ``environ`` have them (proc_pid_stat(5)).
 
 The name in parentheses is the process's own to choose: it may hold spaces, parentheses and bytes
 that are not UTF-8, and is skipped. Whoever hides behind such a name is read like anybody else.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 PROC: Final = Path("/proc")
+_ASKED_AGAIN: Final = 20
+"""Times, a millisecond apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +66,20 @@ def all_stats(proc: Path = PROC) -> Iterator[tuple[int, ProcessStat]]:
             with suppress(OSError, ValueError):  # not ours to read
                 if found := read_stat(int(entry.name), proc):
                     yield int(entry.name), found
+
+
+def environment_of(pid: int, proc: Path = PROC) -> list[bytes]:
+    """Read the ``NAME=VALUE`` that a process was started with.
+
+    For a moment of execve(2) the kernel shows none: then it is asked again.
+
+    Raises:
+        OSError: It has ended, is a thread of the kernel, or is not ours to read.
+    """
+    entry = proc / str(pid)
+    for _ in range(_ASKED_AGAIN):
+        if found := (entry / "environ").read_bytes():
+            return found.split(b"\0")
+        (entry / "exe").readlink()  # of what has no program there is no environment to come
+        time.sleep(0.001)
+    return []

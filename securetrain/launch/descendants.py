@@ -21,7 +21,7 @@ from threading import current_thread, main_thread
 from types import FrameType
 from typing import Final
 
-from securetrain.core import RUN_DIR_VARIABLE, all_stats
+from securetrain.core import RUN_DIR_VARIABLE, all_stats, environment_of
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -113,13 +113,13 @@ def stragglers(run_dir: Path, proc: Path = Path("/proc")) -> set[int]:
         ancestor = pid
         while ancestor in parents and ancestor != os.getpid():
             ancestor = parents[ancestor]
-        if ancestor == os.getpid() and pid != ancestor and _carries(proc / str(pid), marker):
+        if ancestor == os.getpid() and pid != ancestor and _carries(pid, proc, marker):
             found.add(pid)
     return found
 
 
-def _carries(entry: Path, marker: bytes) -> bool:
+def _carries(pid: int, proc: Path, marker: bytes) -> bool:
     try:
-        return marker in (entry / "environ").read_bytes().split(b"\0")
+        return marker in environment_of(pid, proc)
     except OSError:
         return False

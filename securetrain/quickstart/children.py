@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from securetrain.core import CODES
+from securetrain.core import CODES, all_stats, environment_of
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
 
 MARK_VARIABLE: Final = "ST_QUICKSTART_MARK"
@@ -37,7 +37,6 @@ KILL_SECONDS: Final = 5.0
 DRAIN_SECONDS: Final = 0.5
 TAIL_LINES: Final = 200
 _LINE_BYTES: Final = 8192
-_PROC: Final = Path("/proc")
 _ERROR: Final = re.compile(r"^(?:error |\[rank\d+\]: ?)?(ST-[A-Z]{4}-\d{3}): (.*)")
 _WORKER_FAILED: Final = "ST-RUNT-004"
 _ABOVE: Final = "its output above"
@@ -178,20 +177,8 @@ def marked(mark: str) -> list[int]:
     """Every living process of this user that carries `mark`, but this one."""
     wanted = f"{MARK_VARIABLE}={mark}".encode()
     found = []
-    for entry in _PROC.iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            # a process of somebody else, or one that is gone
-            with suppress(OSError):
-                if wanted in _environ(entry).split(b"\0"):
-                    found.append(int(entry.name))
-    return found
-
-
-def _environ(process: Path) -> bytes:
-    """The environment of a process; there is none for a moment of execve: then ask again."""
-    for _ in range(20):
-        if found := (process / "environ").read_bytes():
-            break
-        (process / "exe").readlink()  # neither a thread of the kernel nor one that has ended
-        time.sleep(0.001)
+    for pid, _ in all_stats():
+        with suppress(OSError):  # a process of somebody else, or one that is gone
+            if pid != os.getpid() and wanted in environment_of(pid):
+                found.append(pid)
     return found

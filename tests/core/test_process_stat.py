@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import ctypes
 import os
+import subprocess
+import threading
 
 import pytest
 
-from securetrain.core.process_stat import all_stats, read_stat
+from securetrain.core.process_stat import all_stats, environment_of, read_stat
 from tests.vocabulary import refused
 
 _PR_SET_NAME = 15
@@ -56,3 +58,24 @@ def test_what_is_not_the_kernels(tmp_path):
     stat.write_text("7 (x) S 3 " + "0 " * 15 + "2 0 99")
     assert [(pid, found.parent) for pid, found in all_stats(tmp_path)] == [(7, 3)]
     assert [(f.num_threads, f.started) for _, f in all_stats(tmp_path)] == [(2, 99)]
+
+
+def test_the_environment_is_asked_for_again_in_the_middle_of_an_execve(tmp_path):
+    entry = tmp_path / "7"
+    entry.mkdir()
+    (entry / "environ").touch()
+    (entry / "exe").symlink_to("program")
+    shown = threading.Timer(0.003, (entry / "environ").write_bytes, [b"A=1\0B=2\0"])
+    shown.start()
+    assert b"B=2" in environment_of(7, tmp_path)
+    shown.join()
+
+
+def test_what_has_no_program_has_no_environment_to_come(tmp_path):
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises((ProcessLookupError, FileNotFoundError)):
+            environment_of(ended.pid)
+    with subprocess.Popen(["sleep", "60"], env={}) as without:
+        assert environment_of(without.pid) == []
+        without.kill()
