@@ -76,6 +76,28 @@ def ends(result):
     return found
 
 
+def test_a_script_is_read_whatever_it_is_called(tmp_path, now, subtests):
+    """By the first line, or an ending that schedulers use; behind a link too."""
+    launch = "torchrun --nnodes 2 --rdzv_backend c10d t.py\n"
+    given = dict.fromkeys(("job.pbs", "run.txt", "start", "a.lsf"), f"#!/bin/bash\n{launch}")
+    folder = world(tmp_path, {**given, "b.sub": launch})
+    (folder / "linked").symlink_to("start")
+    failed = {one.asset for one in audited(folder, now).of(State.FAIL) if one.check == "ST-RDZ-003"}
+    for name in (*given, "b.sub", "linked"):
+        with subtests.test(name):
+            assert f"launch:{folder / name}" in failed
+
+
+def test_what_may_be_a_script_and_does_not_open_is_not_read(tmp_path, now):
+    folder = world(tmp_path, {"pod.yaml": GOOD, "notes.txt": "text"})
+    os.mkfifo(folder / "start")
+    (folder / "away").symlink_to("/bin/sh")
+    found = {row.entry.at.path: row.entry.end for row in audited(folder, now).ledger}
+    assert found[str(folder / "start")] is End.NOT_UNDERSTOOD
+    assert found[str(folder / "away")] is End.NOT_UNDERSTOOD
+    assert found[str(folder / "notes.txt")] is End.NOT_OURS
+
+
 def test_every_file_of_a_folder_has_an_end(tmp_path, now):
     given = ONE_OF_EACH | OPEN
     result = audited(world(tmp_path, given), now)

@@ -5,7 +5,8 @@
 Rules:
 
 1. a folder gives every file below it; what is read is chosen by name (`kind_of`): manifests,
-   templates of them, and scripts. A file that was named itself is read whatever it is called;
+   templates of them, and scripts, which a first line for a shell makes of any file. A file that was
+   named itself is read whatever it is called;
 2. a file of another kind that can hold what a check asks for (`KINDS`) is not understood; one that
    cannot is not ours. Folders of version control are not ours and are not looked into;
 3. a symbolic link inside a folder is followed to a regular file inside the folder, and is not
@@ -33,8 +34,8 @@ from securetrain.core.errors import UsageError
 from securetrain.core.files import open_regular, read_file
 
 MANIFESTS: Final = frozenset({".yaml", ".yml", ".json"})
-SCRIPTS: Final = frozenset({".sh", ".bash", ".sbatch", ".slurm", ".batch", ".job"})
-_SHEBANG: Final = re.compile(rb"#!\s*/[^\n]*\b(?:ba|da|k|z)?sh\b")
+SCRIPTS: Final = frozenset({".sh", ".bash", ".sbatch", ".slurm", ".batch", ".job", ".sub"})
+_SHEBANG: Final = re.compile(r"#!\s*\S*?/[^\n]*\b(?:ba|da|k|z|a)?sh\b")
 _VERSION_CONTROL: Final = frozenset({".git", ".hg", ".svn"})
 
 ALL: Final = ("workload", "cluster", "launch")
@@ -117,15 +118,20 @@ def kind_of(name: str) -> str:
     return "manifest" if Path(name.lower()).suffix in {".tpl", ".gotmpl"} else ""
 
 
-def _is_shell(path: Path) -> bool:
-    """Return whether a file without an ending begins as a program of a shell."""
-    if Path(bare(path.name)).suffix:
-        return False
+def is_script(name: str, head: str) -> bool:
+    """Return whether a file or a string is a shell script, by its name or how it begins."""
+    return Path(bare(name)).suffix in SCRIPTS or bool(_SHEBANG.match(head))
+
+
+def _is_read(name: str, file: Path) -> bool:
+    """Return whether a file is read; one without an ending that does not open says why then."""
+    if kind_of(name):
+        return True
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            return _SHEBANG.match(file.read(80)) is not None
+        with os.fdopen(open_regular(file), "rb") as opened:
+            return is_script(name, opened.read(80).decode("latin-1"))
     except (OSError, UsageError):
-        return False
+        return not Path(bare(name)).suffix
 
 
 def other_kind(path: str) -> Entry:
@@ -199,7 +205,7 @@ def _below(root: Path, real: Path) -> Iterator[Path | Entry]:
                     inner.append(Path(entry.path))
             elif entry.is_symlink():
                 yield from _linked(Path(entry.path), real)
-            elif kind_of(entry.name) or _is_shell(Path(entry.path)):
+            elif _is_read(entry.name, Path(entry.path)):
                 yield Path(entry.path)
             else:
                 yield other_kind(entry.path)
@@ -211,10 +217,10 @@ def _linked(path: Path, real: Path) -> Iterator[Path | Entry]:
         target = path.resolve(strict=True)
         if target.is_dir():
             yield unread(str(path), "a symbolic link to a folder; it is not followed")
-        elif not kind_of(path.name):
-            yield other_kind(str(path))
-        elif not target.is_relative_to(real):
+        elif not target.is_relative_to(real) and (kind_of(path.name) or not path.suffix):
             yield unread(str(path), "a symbolic link that leads out of the folder")
+        elif not target.is_relative_to(real) or not _is_read(path.name, target):
+            yield other_kind(str(path))
         else:
             yield path
     except (OSError, RuntimeError) as error:

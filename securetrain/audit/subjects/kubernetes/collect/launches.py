@@ -18,7 +18,7 @@ import msgspec
 
 from securetrain.audit.facts import Collected, Entry, Location, Runtime
 from securetrain.audit.parser import files
-from securetrain.audit.parser.files import holds_scripts
+from securetrain.audit.parser.files import holds_scripts, is_script
 from securetrain.audit.parser.names import OwnNames
 from securetrain.audit.parser.objects import Object, strings
 from securetrain.audit.parser.tree import Node
@@ -30,7 +30,6 @@ from securetrain.audit.subjects.launches.collect.images import scripts
 from securetrain.audit.subjects.launches.collect.launch import (
     Text,
     container_launches,
-    is_script,
     places_in,
     script_launches,
     variable,

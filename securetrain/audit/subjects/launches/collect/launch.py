@@ -20,6 +20,7 @@ from securetrain.audit.facts import (
     Reading,
     Section,
 )
+from securetrain.audit.parser.files import is_script
 from securetrain.audit.shell.environment import NOTHING, Environment, processes
 from securetrain.audit.shell.evaluator import Call, Commands, Folder, Open, evaluate, evaluate_words
 from securetrain.audit.shell.values import Arg, Place, container_word
@@ -45,9 +46,6 @@ from securetrain.audit.subjects.node.facts.node import EnvKind
 
 T = TypeVar("T")
 
-SCRIPT_NAMES: Final = frozenset({".sh", ".bash", ".sbatch", ".slurm", ".batch", ".job", ".sub"})
-_TEMPLATES: Final = frozenset({".j2", ".jinja", ".jinja2", ".erb", ".tmpl", ".tpl", ".template"})
-_SHEBANG: Final = re.compile(r"#!\s*\S*?(?:/|/env\s+(?:-S\s*)?)(?:ba|da|k|z|a)?sh\b")
 _TRAINS: Final = re.compile(r"(?:train|finetune|fine_tune|sft|pretrain|main)\w*\.py\Z|\.train\Z")
 _DIRECTIVE: Final = re.compile(r"^#(?:SBATCH|PBS|BSUB|\$)\s([^\n]*)", re.MULTILINE)
 _DIRECTED: Final = re.compile(r"[^\s#]\S*")
@@ -70,14 +68,6 @@ class Text:
 
     text: str
     place: Place
-
-
-def is_script(name: str, head: str) -> bool:
-    """Return whether a file or a string is a shell script, by its name or how it begins."""
-    path = PurePosixPath(name)
-    if path.suffix in _TEMPLATES:
-        path = path.with_suffix("")
-    return path.suffix in SCRIPT_NAMES or bool(_SHEBANG.match(head))
 
 
 def places_in(path: str, text: str, first_line: int = 1, column: int = 1) -> Place:
