@@ -49,9 +49,8 @@ class Segment:
 
     def moved(self, place: Place, name: str) -> "Segment":
         """The same where a variable puts it; what commands made is known by the variable."""
-        named = name if self.name and name.isidentifier() else self.name
-        named = self.name if self.name.isidentifier() else named
-        return Segment(self.text, place, 0, named, self.splits)
+        keeps = not self.name or self.name.isidentifier() or not name.isidentifier()
+        return Segment(self.text, place, 0, self.name if keeps else name, self.splits)
 
     def part(self, start: int, stop: int) -> "Segment":
         """Some of its text."""
