@@ -10,7 +10,6 @@ Rules:
 3. nothing is dropped: the counts of a ledger add up to the units that its reader was given.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final, TypeAlias
@@ -80,11 +79,8 @@ class Ledger:
 
     def entries(self) -> tuple[Entry, ...]:
         """All entries: what is open first, each in the order of its places."""
-        return tuple(self._sorted())
-
-    def _sorted(self) -> Iterator[Entry]:
-        every = [*self._open, *self._counted.values()]
-        yield from sorted(every, key=lambda e: (_ORDER[e.end], e.at.path, e.at.line, e.why))
+        every = (*self._open, *self._counted.values())
+        return tuple(sorted(every, key=lambda e: (_ORDER[e.end], e.at.path, e.at.line, e.why)))
 
 
 _ORDER: Final = {End.NOT_UNDERSTOOD: 0, End.READ: 1, End.NOT_OURS: 2}

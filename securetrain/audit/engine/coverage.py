@@ -14,7 +14,7 @@ Rules:
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Final
@@ -97,8 +97,8 @@ class Seen:
 
     def see(self, document: Document) -> None:
         """Count one document."""
-        self._nodes += document.kind == "node"
         if document.kind == "node":
+            self._nodes += 1
             self._sums.setdefault("checkpoints and data", Counter())
         for entry in document.body.ledger:
             self._see(document, entry)
@@ -138,14 +138,13 @@ class Seen:
 
     def sums(self, missing_nodes: int = 0) -> tuple[Coverage, ...]:
         """The sums, with the nodes that should have been there."""
-        return tuple(self._each_sum(missing_nodes))
-
-    def _each_sum(self, missing_nodes: int) -> Iterator[Coverage]:
-        if every := self._nodes + missing_nodes:
-            yield Coverage(what="hosts", seen=self._nodes, of=every)
+        every = self._nodes + missing_nodes
+        found = [Coverage(what="hosts", seen=self._nodes, of=every)] if every else []
         for what, ends in self._sums.items():
             of = ends[End.READ] + ends[End.NOT_UNDERSTOOD]
-            yield Coverage(what=what, seen=ends[End.READ], of=of, not_ours=ends[End.NOT_OURS])
+            ours = Coverage(what=what, seen=ends[End.READ], of=of, not_ours=ends[End.NOT_OURS])
+            found.append(ours)
+        return tuple(found)
 
 
 def _rank(severity: Severity) -> int:

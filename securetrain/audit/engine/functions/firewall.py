@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from itertools import pairwise
-from typing import Final, Literal, TypeAlias
+from operator import itemgetter
+from typing import Any, Final, Literal, TypeAlias
 
 from securetrain.audit.engine.fields import Missing, View, resolve
 from securetrain.audit.engine.function import Args, Judgement, NoArgs, fields, function, records
@@ -180,8 +181,7 @@ def metadata_out_of_reach(view: View, args: NetworkArgs) -> list[Judgement]:
     found = []
     for text in args.networks:
         network = ip_network(text)
-        version: Version = "IPv4" if network.version == 4 else "IPv6"
-        route = _way(_routes(view, version), network)
+        route = _way(view, network)
         if route is None or not route.interface:
             continue
         answers = {"l4proto": ((6, 6),), "dport": ((80, 80),)}
@@ -199,8 +199,7 @@ def management_apart(view: View, args: ManagementArgs) -> list[Judgement]:
     found = []
     for text in (*args.own, *args.networks):
         network = ip_network(text)
-        version: Version = "IPv4" if network.version == 4 else "IPv6"
-        route = _way(_routes(view, version), network, overlapping=True)
+        route = _way(view, network, overlapping=True)
         if route is None or not route.interface:
             continue
         if route.network in args.general:
@@ -398,7 +397,7 @@ def _port_closed(view: View, listener: Listener) -> _Closed:
 
 def _dropped(view: View, network: IPv4Network | IPv6Network, route: Route, more: Box) -> _Closed:
     """Return whether a filter drops what goes to a network."""
-    version: Version = "IPv4" if network.version == 4 else "IPv6"
+    version = _version_of(network)
     there = int(network[0]), int(network[-1])
     box = {**_own(view, version, [route.interface]), "daddr" + _SIX[version]: (there,), **more}
     good, why, rule = _closed(view, OUTGOING, version, box, ("daddr", 0, 0))
@@ -421,23 +420,20 @@ def _routes(view: View, version: Version) -> list[Route]:
     return [one for one in records(view, "routes") if (":" in one.network) == (version == "IPv6")]
 
 
+def _version_of(network: IPv4Network | IPv6Network) -> Version:
+    return "IPv4" if network.version == 4 else "IPv6"
+
+
 def _way(
-    routes: Iterable[Route], network: IPv4Network | IPv6Network, *, overlapping: bool = False
+    view: View, network: IPv4Network | IPv6Network, *, overlapping: bool = False
 ) -> Route | None:
     """The narrowest route to a network, or to a part of it."""
-    fits = _overlaps if overlapping else _covers
-    ways = [one for one in routes if fits(one.network, network)]
-    return max(ways, key=lambda one: ip_network(one.network).prefixlen, default=None)
-
-
-def _covers(text: str, network: IPv4Network | IPv6Network) -> bool:
-    wide = ip_network(text)
-    return wide.version == network.version and network.subnet_of(wide)  # type: ignore[arg-type]
-
-
-def _overlaps(text: str, network: IPv4Network | IPv6Network) -> bool:
-    wide = ip_network(text)
-    return wide.version == network.version and wide.overlaps(network)
+    ways: list[tuple[int, Route]] = []
+    for one in _routes(view, _version_of(network)):
+        wide: Any = ip_network(one.network)
+        if wide.overlaps(network) if overlapping else network.subnet_of(wide):
+            ways.append((wide.prefixlen, one))
+    return max(ways, key=itemgetter(0), default=(0, None))[1]
 
 
 @function(
@@ -480,9 +476,7 @@ def _shared_with(
         ways += [("a file server", one) for one in storage]
     found = []
     for what, text in ways:
-        network = ip_network(text)
-        version: Version = "IPv4" if network.version == 4 else "IPv6"
-        route = _way(_routes(view, version), network)
+        route = _way(view, ip_network(text))
         if route is not None and route.interface in interfaces:
             found.append(f"{what} ({route.interface})")
     return list(dict.fromkeys(found))
