@@ -88,6 +88,22 @@ def test_a_script_is_read_whatever_it_is_called(tmp_path, now, subtests):
             assert f"launch:{folder / name}" in failed
 
 
+@pytest.mark.parametrize("name", ["go", "go.sh", "go.job", "go.pbs"])
+def test_a_script_that_a_script_runs_is_followed_whatever_it_is_called(name, tmp_path, now):
+    """What it runs sees the address that the first one exports."""
+    start = f"export MASTER_ADDR=n1\nsrun --ntasks 4 ./{name}\n"
+    given = {"start.sh": start, name: "#!/bin/bash\npython train.py\n"}
+    folder = world(tmp_path, given)
+    found = {one.check for one in audited(folder, now).of(State.FAIL)}
+    assert "ST-RDZ-009" in found
+
+
+def test_a_script_that_runs_itself_is_open_whatever_it_is_called(tmp_path, now):
+    folder = world(tmp_path, {"go": "#!/bin/sh\n./go\n"})
+    why = [row.entry.why for row in audited(folder, now).ledger if row.entry.unit == "word"]
+    assert "./go runs itself" in why
+
+
 def test_what_may_be_a_script_and_does_not_open_is_not_read(tmp_path, now):
     folder = world(tmp_path, {"pod.yaml": GOOD, "notes.txt": "text"})
     os.mkfifo(folder / "start")

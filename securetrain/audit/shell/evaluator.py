@@ -23,6 +23,7 @@ from math import prod
 from typing import Final, TypeAlias
 
 from securetrain.audit.facts import Location
+from securetrain.audit.parser.files import is_script
 from securetrain.audit.shell.programs import SHELLS, WRAPPERS, inner, program_of
 from securetrain.audit.shell.syntax import SETTERS, Assignment, Node, Part, Word, parse
 from securetrain.audit.shell.values import HOLE, Arg, Segment, always, arg_of, hole, joined
@@ -38,7 +39,6 @@ MAX_CHARACTERS: Final = 16 << 20
 
 _SURE: Final = frozenset({":", "true", "cd", "mkdir", "echo", "set", "source", ".", *SETTERS})
 _NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
-_SCRIPT: Final = re.compile(r"\.(?:sh|bash|sbatch|slurm)\Z")
 _FOREIGN: Final = re.compile(
     r"(?:.*/)?(?:activate|\.?(?:bash)?rc|\.?(?:bash_)?profile|conda\.sh|setvars\.sh|modules?\.sh"
     r"|(?:init/|profile\.d/|lmod).*)\Z|/etc/(?:profile|os-release)\Z"
@@ -495,10 +495,20 @@ class _Evaluator:
                 self.state.exported.add(found[1])
 
     def _file(self, call: Call, name: Arg, args: Iterable[Arg]) -> None:
-        """Follow a script of the folder."""
-        if (call.program in SHELLS or _SCRIPT.search(name.text)) and (text := self.text_of(name)):
+        """Follow a script of the folder; by its first line, whatever it is called."""
+        is_named = call.program in SHELLS or is_script(name.text, "")
+        if text := self.text_of(name) if is_named else self._unnamed(name):
             arguments = tuple(one.segments for one in args)
             self._inner(call, [text], self._child(arguments=arguments), name.text)
+
+    def _unnamed(self, name: Arg) -> Arg | None:
+        """The text of a program of the folder that begins as a script."""
+        if self.folder is None or name.opens or "/" not in name.text:
+            return None
+        text = self.folder(name.text)
+        if not isinstance(text, Arg) or not is_script("", text.text[:80]):
+            return None
+        return self.text_of(name) if name.text in self.reading else text
 
     def text_of(self, name: Arg) -> Arg | None:
         """A file's text; what is not there is open, unless it is known to be none of ours."""
