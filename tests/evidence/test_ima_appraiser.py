@@ -106,7 +106,5 @@ def test_a_list_that_leads_elsewhere_bars_during_a_lease():
     exchange.join()
     exchange.machine.execute("/usr/bin/new-tool", b"x")
     exchange.machine.extend(10, bytes(range(32)))
-    with pytest.raises(AttestationError, match="ST-ATTS-306"):
-        exchange.join()
-    with pytest.raises(AttestationError, match="ST-ATTS-010"):
-        exchange.join()
+    vocabulary.refused(AttestationError, "ST-ATTS-306", exchange.join)
+    vocabulary.refused(AttestationError, "ST-ATTS-010", exchange.join)

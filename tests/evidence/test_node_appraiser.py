@@ -33,6 +33,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.policy import load_policy
 from securetrain.policy.schema import Gpu, SelfAsserted
 from securetrain.testing.machine import REFERENCE_FILE, runtime_policy, write_policy
+from tests import vocabulary
 from tests.attest.worlds import (
     FILES,
     MANIFEST,
@@ -512,8 +513,7 @@ def test_appraisers_of_a_policy_file(world, on_disk):
 
 def test_a_resolved_policy_does_not_know_where_its_files_are(on_disk):
     lost = dataclasses.replace(on_disk, sources={})
-    with pytest.raises(PolicyError, match="ST-PLCY-004"):
-        appraisers_for(lost, NOW, MemoryState())
+    vocabulary.refused(PolicyError, "ST-PLCY-004", appraisers_for, lost, NOW, MemoryState())
 
 
 @pytest.mark.forgery

@@ -31,6 +31,7 @@ from securetrain.evidence.node_evidence import (
     report_data,
     signed_message,
 )
+from tests import vocabulary
 from tests.tables import each, forgeries
 
 TPM = TpmEvidence(
@@ -347,8 +348,6 @@ def test_the_keys_of_hello_are_bounded():
     assert decode(msgspec.json.encode(keys)) == keys
     for name in ("ek_public", "ak_public", "ek_certificate"):
         large = msgspec.structs.replace(keys, **{name: bytes((8 << 10) + 1)})
-        with pytest.raises(msgspec.ValidationError, match=name):
-            decode(msgspec.json.encode(large))
+        vocabulary.refused(msgspec.ValidationError, name, decode, msgspec.json.encode(large))
     chain = msgspec.structs.replace(keys, ek_chain=(b"c",) * 9)
-    with pytest.raises(msgspec.ValidationError, match="ek_chain"):
-        decode(msgspec.json.encode(chain))
+    vocabulary.refused(msgspec.ValidationError, "ek_chain", decode, msgspec.json.encode(chain))

@@ -145,8 +145,7 @@ def test_nothing_in_it_claims_a_judgement():
 def test_claims_and_overlong_fields_are_refused(machine, change):
     body = canonical.loads(canonical.encode(collect(machine)))
     parse_software(canonical.dumps(body))  # the control
-    with pytest.raises(AttestationError, match="ST-ATTS-001"):
-        parse_software(canonical.dumps({**body, **change}))
+    refused(AttestationError, "ST-ATTS-001", parse_software, canonical.dumps({**body, **change}))
 
 
 @pytest.mark.forgery
@@ -170,15 +169,13 @@ def test_there_is_one_spelling(machine, old, new):
     assert parse_software(body) == collect(machine)
     altered = body.replace(old, new, 1)
     assert altered != body
-    with pytest.raises(AttestationError, match="ST-ATTS-001"):
-        parse_software(altered)
+    refused(AttestationError, "ST-ATTS-001", parse_software, altered)
 
 
 def test_other_orders_of_keys_are_refused(machine):
     text = json.loads(canonical.encode(collect(machine)))
     body = json.dumps(dict(reversed(text.items())), separators=(",", ":")).encode()
-    with pytest.raises(AttestationError, match="canonical"):
-        parse_software(body)
+    refused(AttestationError, "canonical", parse_software, body)
 
 
 def test_letters_of_any_kind_are_spelt_as_rfc_8785_says(machine):
@@ -191,14 +188,12 @@ def test_a_body_over_the_limit_is_not_read(monkeypatch, machine):
     monkeypatch.setattr(selfreport, "BODY_LIMIT", len(body))
     parse_software(body)
     monkeypatch.setattr(selfreport, "BODY_LIMIT", len(body) - 1)
-    with pytest.raises(AttestationError, match="the limit is"):
-        parse_software(body)
+    refused(AttestationError, "the limit is", parse_software, body)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_with_a_code(data):
-    with pytest.raises(AttestationError, match="ST-ATTS-001"):
-        parse_software(data)
+    refused(AttestationError, "ST-ATTS-001", parse_software, data)
 
 
 @forgeries(

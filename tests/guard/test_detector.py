@@ -12,6 +12,7 @@ from securetrain.guard.detector_state import DetectorState, Served, packed
 from securetrain.guard.rows import StepRows
 from securetrain.policy.schema import GradientData, Gradients
 from tests.guard.simulated import Simulated
+from tests.vocabulary import refused
 
 BAD = 2
 
@@ -419,8 +420,7 @@ def test_the_policy_says_budget_and_data():
 
 def test_a_table_of_another_group_is_refused():
     rows = StepRows(groups=("a",), gradients=np.zeros((1, 4, 8)), momentum=None)
-    with pytest.raises(ValueError, match="for 1 groups and 3 ranks"):
-        Detector(3).observe(rows)
+    refused(ValueError, "for 1 groups and 3 ranks", Detector(3).observe, rows)
 
 
 def test_a_lying_majority_is_the_stated_limit():
@@ -556,8 +556,7 @@ def of_probation(*records):
 def test_a_state_that_contradicts_itself_is_refused(change, word):
     world = Simulated(4, seed=23)
     world.run(5)
-    with pytest.raises(ValueError, match=word):
-        Detector(4).restart(change(world.detector.state()))
+    refused(ValueError, word, Detector(4).restart, change(world.detector.state()))
 
 
 def test_a_step_can_be_taken_back():

@@ -17,6 +17,7 @@ from securetrain.guard import GradientGuard, StepRecord, Totals
 from securetrain.guard.own_past import EARLY
 from securetrain.guard.response import Findings
 from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
+from tests.vocabulary import refused
 
 SETTINGS = Gradients(warmup_steps=8)
 
@@ -155,16 +156,12 @@ def test_an_accepted_step_ends_the_row():
 
 def test_misuse_is_refused():
     guard = GradientGuard(None, SETTINGS)
-    with pytest.raises(GuardError, match="ST-GRAD-006"):
-        guard.judge(0)
+    refused(GuardError, "ST-GRAD-006", guard.judge, 0)
     net = model()
     guard.attach(net)
-    with pytest.raises(GuardError, match="no parameter has a gradient"):
-        guard.judge(0)
-    with pytest.raises(GuardError, match="attached already"):
-        guard.attach(net)
-    with pytest.raises(ValueError, match="turns the guard off"):
-        GradientGuard(None, Gradients(mode=GuardMode.OFF))
+    refused(GuardError, "no parameter has a gradient", guard.judge, 0)
+    refused(GuardError, "attached already", guard.attach, net)
+    refused(ValueError, "turns the guard off", GradientGuard, None, Gradients(mode=GuardMode.OFF))
 
 
 def test_state_survives_a_restart():
@@ -210,9 +207,7 @@ def test_what_was_learned_of_one_piece_is_not_used_for_another():
 )
 def test_a_foreign_state_is_refused(change):
     guard = GradientGuard(None, SETTINGS)
-    with pytest.raises(UsageError) as error:
-        guard.load_state_dict(guard.state_dict() | change)
-    assert error.value.code == "ST-USAG-008"
+    refused(UsageError, "ST-USAG-008", guard.load_state_dict, guard.state_dict() | change)
     assert guard.totals == Totals()
 
 

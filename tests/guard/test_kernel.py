@@ -161,8 +161,7 @@ def test_bad_arguments_reach_no_memory():
     for path, keys in ((0, 0), (0, 5), (-1, 1), (len(kernel.PATHS), 1)):
         assert add(path, None, 1, None, keys, None) == -1
     runs, out = np.zeros((1, 5), dtype=np.int64), np.zeros((1, 5, 256))
-    with pytest.raises(AssertionError, match="5 keys"):
-        found.add(runs, np.zeros((5, 3), dtype=np.int64), out)
+    refused(AssertionError, "5 keys", found.add, runs, np.zeros((5, 3), dtype=np.int64), out)
 
 
 @pytest.mark.parametrize(

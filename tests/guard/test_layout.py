@@ -14,6 +14,7 @@ from securetrain.guard.beacon import Draw
 from securetrain.guard.collect import Collector, Piece, Segment
 from securetrain.guard.layout import Layout, Layouts, Shape
 from securetrain.guard.sketch import Run, SketchShape, derive, sketch_runs
+from tests.vocabulary import refused
 
 SIZES = (1, 31, 8192, 8193, 20_000, 5)
 SEGMENTS = tuple(
@@ -185,15 +186,13 @@ def shape_of(**changes):
     ],
 )
 def test_a_slice_outside_of_its_part_is_refused(changes):
-    with pytest.raises(ValueError, match="outside of"):
-        Layout(shape_of(**changes))
+    refused(ValueError, "outside of", Layout, shape_of(**changes))
 
 
 def test_what_is_sketched_is_as_long_as_what_was_laid_out():
     layout = Layout(shape_of())
     fresh = derive(SEED, "c", numel=WHOLE, parts=1, shape=SketchShape())
-    with pytest.raises(ValueError, match="changed"):
-        layout.sketch([torch.ones(WHOLE - 1), torch.ones(WHOLE)], fresh)
+    refused(ValueError, "changed", layout.sketch, [torch.ones(WHOLE - 1), torch.ones(WHOLE)], fresh)
     other = derive(SEED, "c", numel=WHOLE + 1, parts=1, shape=SketchShape())
     with pytest.raises(ValueError, match="another piece"):
         layout.sketch([torch.ones(WHOLE), torch.ones(WHOLE)], other)

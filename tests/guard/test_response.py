@@ -13,6 +13,7 @@ from securetrain.guard.integrity import IntegrityResult
 from securetrain.guard.response import Findings
 from securetrain.guard.verdict import Totals
 from securetrain.policy.schema import GuardResponse
+from tests import vocabulary
 
 RANKS = (4, 5, 6, 7)
 """By their numbers in the job; their places in the group count from zero."""
@@ -238,9 +239,8 @@ def test_steps_that_nobody_can_be_excluded_for_end_the_run(response, why):
         verdict, totals = decided(findings, response, totals)
         assert verdict.response is (HALT if count == LIMIT else SKIP)
         assert ("ST-GRAD-005" in verdict.codes) is (count == LIMIT)
-    with pytest.raises(GuardError, match=f"step {STEP} was refused") as refused:
-        verdict.raise_if_halted()
-    assert refused.value.code == "ST-GRAD-005"
+    refused = vocabulary.refused(GuardError, f"step {STEP} was refused", verdict.raise_if_halted)
+    assert refused.code == "ST-GRAD-005"
     _, totals = decided(assessed(gross=(1,)), response, totals)
     assert (totals.hopeless_in_a_row, totals.refused_in_a_row) == (0, LIMIT + 1)
     _, totals = decided(assessed(), response, totals)
@@ -316,5 +316,4 @@ def test_a_policy_that_halts_halts_for_what_was_found_and_one_that_observes_neve
 
 def test_a_response_that_does_not_exist_is_refused():
     unknown: Any = "shrug"
-    with pytest.raises(ValueError, match="shrug"):
-        decided(assessed(gross=(1,)), unknown)
+    vocabulary.refused(ValueError, "shrug", decided, assessed(gross=(1,)), unknown)

@@ -13,6 +13,7 @@ from securetrain.identity.job_ca import JobCA, ca_builder, ca_name, certificate_
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role
+from tests.vocabulary import refused
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -65,8 +66,7 @@ def test_the_cluster_ca_itself_is_no_issuer_of_leaves(cluster):
     over = JobCA(cluster.key(), cluster.certificate, "cluster.example", "job-1")
     key = PrivateKey.generate(KeyKind.P256)
     direct = over.issue(Role.NODE, key.public, NOW, node="node-0", lifetime=HOUR)
-    with pytest.raises(IdentityError, match="ST-IDEN-005"):
-        check_leaf(direct, ca.certificate, Role.NODE, NOW)
+    refused(IdentityError, "ST-IDEN-005", check_leaf, direct, ca.certificate, Role.NODE, NOW)
 
 
 def test_files_and_modes(cluster):
@@ -81,8 +81,7 @@ def test_an_encrypted_key_needs_its_passphrase(tmp_path):
     cluster = ClusterCA.create(tmp_path / "ca", "cluster.example", NOW, b"correct horse")
     assert b"ENCRYPTED" in cluster.key_file.read_bytes()
     for wrong in (None, b"wrong"):
-        with pytest.raises(IdentityError, match="ST-IDEN-001"):
-            cluster.key(wrong)
+        refused(IdentityError, "ST-IDEN-001", cluster.key, wrong)
     ca = cluster.job("job-1", NOW, lambda: cluster.key(b"correct horse"))
     leaf(cluster, ca)  # the job's own key is enough from here on
     cluster.close()
@@ -90,41 +89,35 @@ def test_an_encrypted_key_needs_its_passphrase(tmp_path):
 
 def test_a_ca_is_never_overwritten(cluster):
     before = cluster.key_file.read_bytes()
-    with pytest.raises(UsageError, match="ST-USAG-005"):
-        ClusterCA.create(cluster.folder, "cluster.example", NOW)
+    refused(UsageError, "ST-USAG-005", ClusterCA.create, cluster.folder, "cluster.example", NOW)
     assert cluster.key_file.read_bytes() == before
 
 
 @pytest.mark.parametrize("domain", ["", "Upper.example", "a/b", "a b"])
 def test_a_bad_trust_domain(tmp_path, domain):
-    with pytest.raises(IdentityError, match="ST-IDEN-006"):
-        ClusterCA.create(tmp_path / "ca", domain, NOW)
+    refused(IdentityError, "ST-IDEN-006", ClusterCA.create, tmp_path / "ca", domain, NOW)
     assert not (tmp_path / "ca/ca.pem").exists()
 
 
 @pytest.mark.parametrize("job", ["", ".", "..", ".hidden", "a/b", "../ca", "x" * 65])
 def test_a_bad_job_name_makes_no_folder(cluster, job):
-    with pytest.raises(IdentityError, match="ST-IDEN-006"):
-        job_of(cluster, job)
+    refused(IdentityError, "ST-IDEN-006", job_of, cluster, job)
     assert not (cluster.folder / "jobs").exists()
 
 
 def test_a_folder_without_a_ca(tmp_path):
-    with pytest.raises(IdentityError, match="ST-IDEN-013"):
-        ClusterCA.load(tmp_path, NOW)
+    refused(IdentityError, "ST-IDEN-013", ClusterCA.load, tmp_path, NOW)
 
 
 def test_another_cas_key_in_the_folder(cluster):
     PrivateKey.generate(KeyKind.P256).save(cluster.key_file)
-    with pytest.raises(IdentityError, match="ST-IDEN-013"):
-        cluster.key()
+    refused(IdentityError, "ST-IDEN-013", cluster.key)
 
 
 def test_a_certificate_that_names_no_trust_domain(cluster, tmp_path):
     job = JobCA.create("cluster.example", "job-1", NOW)
     (cluster.folder / "ca.crt").write_bytes(certificate_pem(job.certificate))
-    with pytest.raises(IdentityError, match="names no trust domain"):
-        ClusterCA.load(cluster.folder, NOW)
+    refused(IdentityError, "names no trust domain", ClusterCA.load, cluster.folder, NOW)
 
 
 def test_an_expired_cluster_ca(cluster):
@@ -134,8 +127,7 @@ def test_an_expired_cluster_ca(cluster):
 
 def test_an_expired_job_ca(cluster):
     job_of(cluster)
-    with pytest.raises(IdentityError, match="ST-IDEN-005"):
-        job_of(cluster, now=NOW + JOB_LIFETIME + HOUR)
+    refused(IdentityError, "ST-IDEN-005", job_of, cluster, now=NOW + JOB_LIFETIME + HOUR)
 
 
 def forged(cluster, *, signer=None, path_length=0, domain="cluster.example", critical=True):
@@ -186,28 +178,24 @@ def test_a_job_ca_that_may_not_sign_certificates(cluster):
         value = leaf_usage.value if extension.oid == leaf_usage.oid else extension.value
         builder = builder.add_extension(value, critical=extension.critical)
     bad = builder.sign(cluster.key().native, hashes.SHA256())
-    with pytest.raises(IdentityError, match="not limited"):
-        check_job_ca(bad, cluster.certificate, NOW)
+    refused(IdentityError, "not limited", check_job_ca, bad, cluster.certificate, NOW)
 
 
 def test_a_lock_that_is_a_link(cluster):
     (cluster.folder / ".lock").symlink_to(cluster.folder / "elsewhere")
-    with pytest.raises(UsageError, match="ST-USAG-002"):
-        job_of(cluster)
+    refused(UsageError, "ST-USAG-002", job_of, cluster)
     assert not (cluster.folder / "elsewhere").exists()
 
 
 def test_a_leaf_is_no_job_ca(cluster):
     ca = job_of(cluster)
-    with pytest.raises(IdentityError, match="ST-IDEN-005"):
-        check_job_ca(leaf(cluster, ca), ca.certificate, NOW)
+    refused(IdentityError, "ST-IDEN-005", check_job_ca, leaf(cluster, ca), ca.certificate, NOW)
 
 
 def test_a_job_folder_with_another_key(cluster):
     job_of(cluster)
     PrivateKey.generate(KeyKind.P256).save(cluster.folder / "jobs/job-1/ca.pem")
-    with pytest.raises(IdentityError, match="for another key"):
-        job_of(cluster)
+    refused(IdentityError, "for another key", job_of, cluster)
 
 
 def test_what_is_issued_stands_in_the_register_first(cluster):
@@ -221,8 +209,7 @@ def test_what_is_issued_stands_in_the_register_first(cluster):
 def test_nothing_is_issued_when_the_register_is_gone(cluster):
     ca = job_of(cluster)
     cluster.register.close()
-    with pytest.raises(IdentityError, match="ST-IDEN-013"):
-        leaf(cluster, ca)
+    refused(IdentityError, "ST-IDEN-013", leaf, cluster, ca)
 
 
 # Revocation.
@@ -234,9 +221,8 @@ def test_a_revoked_node_gets_nothing_any_more_in_any_job(cluster):
     found = cluster.revoke(Kind.NODE, "node-0", "stolen", NOW, cluster.key())
     assert found.number == 1
     for job in (ca, job_of(cluster, "job-2")):
-        with pytest.raises(IdentityError, match="stolen") as caught:
-            leaf(cluster, job)
-        assert caught.value.code == "ST-IDEN-011"
+        caught = refused(IdentityError, "stolen", leaf, cluster, job)
+        assert caught.code == "ST-IDEN-011"
     leaf(cluster, ca, "node-1")
 
 
@@ -246,8 +232,7 @@ def test_a_revoked_serial_says_nothing_about_the_node(cluster):
     cluster.revoke(Kind.SERIAL, f"{first.serial_number:x}", "", NOW, cluster.key())
     second = leaf(cluster, ca)
     cluster.revocations().check("node-0", second, "run-7")
-    with pytest.raises(IdentityError, match="ST-IDEN-011"):
-        cluster.revocations().check("node-0", first, "run-7")
+    refused(IdentityError, "ST-IDEN-011", cluster.revocations().check, "node-0", first, "run-7")
 
 
 @pytest.mark.parametrize(
@@ -261,8 +246,7 @@ def test_a_revoked_serial_says_nothing_about_the_node(cluster):
     ],
 )
 def test_a_revocation_of_something_that_has_no_such_name(cluster, kind, name):
-    with pytest.raises(IdentityError, match="ST-IDEN-006"):
-        cluster.revoke(kind, name, "", NOW, cluster.key())
+    refused(IdentityError, "ST-IDEN-006", cluster.revoke, kind, name, "", NOW, cluster.key())
     assert cluster.revocations().number == 0
 
 
@@ -272,22 +256,17 @@ def test_an_older_list_is_refused(cluster):
     old = cluster.revocations_file.read_bytes()
     cluster.revoke(Kind.NODE, "node-0", "", NOW, cluster.key())
     cluster.revocations_file.write_bytes(old)
-    with pytest.raises(IdentityError, match="an old list") as caught:
-        cluster.revocations()
-    assert caught.value.code == "ST-IDEN-012"
-    with pytest.raises(IdentityError, match="ST-IDEN-011"):
-        leaf(cluster, job)
-    with pytest.raises(IdentityError, match="ST-IDEN-012"):
-        job_of(cluster)
+    caught = refused(IdentityError, "an old list", cluster.revocations)
+    assert caught.code == "ST-IDEN-012"
+    refused(IdentityError, "ST-IDEN-011", leaf, cluster, job)
+    refused(IdentityError, "ST-IDEN-012", job_of, cluster)
 
 
 def test_a_revoked_job_gets_no_certificate_and_no_coordinator(cluster):
     job = job_of(cluster)
     cluster.revoke(Kind.JOB, job.job, "its coordinator was broken into", NOW, cluster.key())
-    with pytest.raises(IdentityError, match=r"ST-IDEN-011: job .* broken into"):
-        leaf(cluster, job)
-    with pytest.raises(IdentityError, match="ST-IDEN-011"):
-        job_of(cluster)
+    refused(IdentityError, r"ST-IDEN-011: job .* broken into", leaf, cluster, job)
+    refused(IdentityError, "ST-IDEN-011", job_of, cluster)
     found = cluster.revocations()
     assert found.find("node-0", "1f", job.job) is not None
     assert found.find(job.job, "1f", "another") is None, "a node of that name is not meant"
@@ -295,19 +274,16 @@ def test_a_revoked_job_gets_no_certificate_and_no_coordinator(cluster):
 
 def test_a_missing_list_revokes_nobody_back(cluster):
     cluster.revocations_file.unlink()
-    with pytest.raises(IdentityError, match="ST-IDEN-012"):
-        leaf(cluster, job_of(cluster))
+    refused(IdentityError, "ST-IDEN-012", lambda: leaf(cluster, job_of(cluster)))
 
 
 def test_an_empty_register_signs_no_shorter_list(cluster):
     cluster.revoke(Kind.NODE, "node-0", "", NOW, cluster.key())
     (cluster.folder / "register.sqlite").unlink()
     again = ClusterCA.load(cluster.folder, NOW)
-    with pytest.raises(IdentityError, match="ST-IDEN-013"):
-        again.revoke(Kind.NODE, "node-1", "", NOW, again.key())
+    refused(IdentityError, "ST-IDEN-013", again.revoke, Kind.NODE, "node-1", "", NOW, again.key())
     assert again.revocations().find("node-0", "", "run-7")
-    with pytest.raises(IdentityError, match="ST-IDEN-011"):
-        leaf(again, job_of(again))
+    refused(IdentityError, "ST-IDEN-011", leaf, again, job_of(again))
     again.close()
 
 
@@ -323,13 +299,10 @@ def test_an_export_has_one_job_and_no_key_of_the_cluster(cluster, tmp_path):
     there = ClusterCA.load(tmp_path / "out", NOW)
     ca = there.job("job-1", NOW, lambda: pytest.fail("nothing is to be signed"))
     leaf(there, ca)
-    with pytest.raises(IdentityError, match="ST-IDEN-011"):
-        leaf(there, ca, "node-9")
-    with pytest.raises(IdentityError, match="not in this folder"):
-        there.job("job-2", NOW, there.key)
+    refused(IdentityError, "ST-IDEN-011", leaf, there, ca, "node-9")
+    refused(IdentityError, "not in this folder", there.job, "job-2", NOW, there.key)
     there.close()
-    with pytest.raises(UsageError, match="ST-USAG-005"):
-        cluster.export("job-1", tmp_path / "out", NOW, cluster.key)
+    refused(UsageError, "ST-USAG-005", cluster.export, "job-1", tmp_path / "out", NOW, cluster.key)
 
 
 def test_the_job_ca_of_another_cluster(cluster, tmp_path):
@@ -339,8 +312,7 @@ def test_the_job_ca_of_another_cluster(cluster, tmp_path):
     for name in ("ca.pem", "ca.crt"):
         data = (other.folder / "jobs/job-1" / name).read_bytes()
         (cluster.folder / "jobs/job-1" / name).write_bytes(data)
-    with pytest.raises(IdentityError, match="not issued by the cluster CA"):
-        job_of(cluster)
+    refused(IdentityError, "not issued by the cluster CA", job_of, cluster)
     other.close()
 
 

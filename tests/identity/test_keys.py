@@ -10,6 +10,7 @@ from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity.keys import KEY_FILE_LIMIT, KeyKind, PrivateKey, PublicKey
 from tests.rsa_keys import rsa_key
 from tests.tables import each
+from tests.vocabulary import refused
 
 KINDS = list(KeyKind)
 
@@ -26,8 +27,7 @@ def test_sign_and_verify(kind):
         (b"", b"data"),
         (signature[:-1] + bytes([signature[-1] ^ 1]), b"data"),
     ):
-        with pytest.raises(IdentityError, match="ST-IDEN-002"):
-            key.public.verify(bad, data)
+        refused(IdentityError, "ST-IDEN-002", key.public.verify, bad, data)
     with pytest.raises(IdentityError, match="ST-IDEN-002"):
         PrivateKey.generate(kind).public.verify(signature, b"data")
 
@@ -45,8 +45,7 @@ def test_a_new_key_never_replaces_a_file(tmp_path):
     key = PrivateKey.create(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert PrivateKey.load(path).key_id == key.key_id
-    with pytest.raises(UsageError, match="ST-USAG-005"):
-        PrivateKey.create(path, KeyKind.P256)
+    refused(UsageError, "ST-USAG-005", PrivateKey.create, path, KeyKind.P256)
     assert PrivateKey.load(path).key_id == key.key_id
 
 
@@ -61,8 +60,7 @@ def test_saving_over_a_readable_file_makes_it_private(tmp_path):
 def test_a_key_that_others_may_use_is_refused(mode, tmp_path):
     PrivateKey.generate().save(tmp_path / "k.pem")
     (tmp_path / "k.pem").chmod(mode)
-    with pytest.raises(IdentityError, match="ST-IDEN-010"):
-        PrivateKey.load(tmp_path / "k.pem")
+    refused(IdentityError, "ST-IDEN-010", PrivateKey.load, tmp_path / "k.pem")
 
 
 def test_a_passphrase(tmp_path):
@@ -70,8 +68,7 @@ def test_a_passphrase(tmp_path):
     key.save(tmp_path / "k.pem", b"correct horse")
     assert PrivateKey.load(tmp_path / "k.pem", b"correct horse").key_id == key.key_id
     for wrong in (b"battery staple", None):
-        with pytest.raises(IdentityError, match="ST-IDEN-001"):
-            PrivateKey.load(tmp_path / "k.pem", wrong)
+        refused(IdentityError, "ST-IDEN-001", PrivateKey.load, tmp_path / "k.pem", wrong)
 
 
 def private_file(path, data):
@@ -99,23 +96,19 @@ def test_other_kinds_of_keys_are_refused(native, tmp_path):
     spki = native.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    with pytest.raises(IdentityError, match="ST-IDEN-001"):
-        PublicKey.from_spki(spki)
+    refused(IdentityError, "ST-IDEN-001", PublicKey.from_spki, spki)
 
 
 @pytest.mark.parametrize("data", [b"", b"not a key", b"-----BEGIN PRIVATE KEY-----\n"])
 def test_a_file_that_is_no_key(data, tmp_path):
-    with pytest.raises(IdentityError, match="ST-IDEN-001"):
-        PrivateKey.load(private_file(tmp_path / "k.pem", data))
+    refused(IdentityError, "ST-IDEN-001", PrivateKey.load, private_file(tmp_path / "k.pem", data))
 
 
 def test_a_missing_file_a_link_and_a_giant(tmp_path):
-    with pytest.raises(UsageError, match="ST-USAG-002"):
-        PrivateKey.load(tmp_path / "none.pem")
+    refused(UsageError, "ST-USAG-002", PrivateKey.load, tmp_path / "none.pem")
     PrivateKey.generate().save(tmp_path / "k.pem")
     (tmp_path / "link.pem").symlink_to(tmp_path / "k.pem")
-    with pytest.raises(UsageError, match="ST-USAG-002"):
-        PrivateKey.load(tmp_path / "link.pem")
+    refused(UsageError, "ST-USAG-002", PrivateKey.load, tmp_path / "link.pem")
     with pytest.raises(UsageError, match="limit"):
         PrivateKey.load(private_file(tmp_path / "big.pem", b"x" * (KEY_FILE_LIMIT + 1)))
 
@@ -129,8 +122,7 @@ def test_the_key_id_is_the_digest_of_the_public_key(kind):
 
 @each("der", b"", b"\x30\x00", b"\xff" * 91)
 def test_bytes_that_are_no_public_key(der):
-    with pytest.raises(IdentityError, match="ST-IDEN-001"):
-        PublicKey.from_spki(der)
+    refused(IdentityError, "ST-IDEN-001", PublicKey.from_spki, der)
 
 
 def test_a_private_key_is_not_printed():

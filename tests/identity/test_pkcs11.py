@@ -19,6 +19,7 @@ from securetrain.identity import dsse
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.pkcs11 import Pkcs11Key, parse_uri
 from securetrain.identity.signers import open_signer, read_public
+from tests import vocabulary
 from tests.tables import each
 
 PIN = "1234"
@@ -88,10 +89,9 @@ def _fill(pkcs11, session):
 
 
 def refused(function, *arguments, match="."):
-    with pytest.raises(IdentityError, match=match) as caught:
-        function(*arguments)
-    assert caught.value.code == "ST-IDEN-019"
-    assert PIN not in str(caught.value)
+    caught = vocabulary.refused(IdentityError, match, function, *arguments)
+    assert caught.code == "ST-IDEN-019"
+    assert PIN not in str(caught)
 
 
 @each("key, kind", ("p256", KeyKind.P256), ("ed", KeyKind.ED25519))
@@ -165,8 +165,7 @@ def test_modules_that_are_none(token, tmp_path):
 
 def test_a_key_stays_in_its_process(token):
     signer = Pkcs11Key.open(uri(), PIN.encode())
-    with pytest.raises(TypeError, match="URI"):
-        pickle.dumps(signer)
+    vocabulary.refused(TypeError, "URI", pickle.dumps, signer)
     signer._process = os.getpid() + 1  # as after a fork
     refused(signer.sign, b"x", match="fork")
     signer.close()

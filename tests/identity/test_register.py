@@ -11,6 +11,7 @@ from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Invitation, Kind, Register, Revoked
 from securetrain.identity.spiffe import Role
+from tests.vocabulary import refused
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 KEY = PrivateKey.generate()
@@ -89,14 +90,12 @@ def test_the_endpoint(register):
 def test_a_file_that_is_none(tmp_path):
     path = tmp_path / "register.sqlite"
     path.write_bytes(b"this is no database" * 100)
-    with pytest.raises(IdentityError, match="ST-IDEN-013"):
-        Register(path)
+    refused(IdentityError, "ST-IDEN-013", Register, path)
 
 
 def test_a_link_is_not_followed(tmp_path):
     (tmp_path / "register.sqlite").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(IdentityError, match="ST-IDEN-013"):
-        Register(tmp_path / "register.sqlite")
+    refused(IdentityError, "ST-IDEN-013", Register, tmp_path / "register.sqlite")
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -106,5 +105,4 @@ def test_a_later_version(tmp_path):
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version=2")
     db.close()
-    with pytest.raises(IdentityError, match="version 2"):
-        Register(path)
+    refused(IdentityError, "version 2", Register, path)

@@ -182,8 +182,7 @@ def test_keys_that_are_not_there():
         {"remove": {TrustRole.CHECKPOINT: [strange]}},
         {"revoke": [Revoked(key_id=strange, since=NOW)]},
     ):
-        with pytest.raises(IdentityError, match="ST-IDEN-016"):
-            amended(FIRST, change(**fields))
+        vocabulary.refused(IdentityError, "ST-IDEN-016", amended, FIRST, change(**fields))
 
 
 def test_what_a_draft_still_needs():

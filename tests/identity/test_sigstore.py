@@ -203,8 +203,7 @@ def test_a_bundle_that_is_too_large():
 
 @each("identity, issuer", ("", ISSUER), (SPIFFE, ""), ("a\nb", ISSUER), ("a" * 2049, ISSUER))
 def test_nobody_and_anybody_cannot_be_asked_for(identity, issuer):
-    with pytest.raises(UsageError, match="ST-USAG-001"):
-        KeylessPolicy(identity=identity, issuer=issuer)
+    vocabulary.refused(UsageError, "ST-USAG-001", KeylessPolicy, identity=identity, issuer=issuer)
 
 
 def test_without_the_package(monkeypatch):

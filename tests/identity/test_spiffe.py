@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from securetrain.core.errors import IdentityError
 from securetrain.identity.spiffe import Role, SpiffeId
 from tests.tables import each
+from tests.vocabulary import refused
 
 _NAMES = st.text("abcXYZ019._-", min_size=1, max_size=64)
 
@@ -37,8 +37,7 @@ def test_round_trip(domain, job, node):
     "spiffe://d/job/" + "j" * 65 + "/coordinator",
 )
 def test_refused(text):
-    with pytest.raises(IdentityError, match="ST-IDEN-006"):
-        SpiffeId.parse(text)
+    refused(IdentityError, "ST-IDEN-006", SpiffeId.parse, text)
 
 
 @given(st.text(max_size=80))

@@ -9,6 +9,7 @@ from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.statement import PREDICATE_BASE, Subject, parse, sign
 from tests.tables import each
+from tests.vocabulary import refused
 
 KEY = PrivateKey.generate()
 TYPE = f"{PREDICATE_BASE}/example/v1"
@@ -56,8 +57,7 @@ def test_a_frame_written_by_hand_is_read():
     {"more": 1},
 )
 def test_refused(changes):
-    with pytest.raises(IdentityError, match="ST-IDEN-004"):
-        parse(payload(frame(**changes)), TYPE, Example, "s.json")
+    refused(IdentityError, "ST-IDEN-004", parse, payload(frame(**changes)), TYPE, Example, "s.json")
 
 
 def test_signed_bytes_that_are_no_statement():

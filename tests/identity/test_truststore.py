@@ -36,8 +36,7 @@ def test_nothing_is_trusted_before_a_person_says_so(tmp_path):
 def test_a_pin(store):
     assert store.current(NOW).version == 1
     store.pin(ONE, NOW)
-    with pytest.raises(UsageError, match="ST-USAG-005"):
-        store.pin(TWO, NOW)
+    vocabulary.refused(UsageError, "ST-USAG-005", store.pin, TWO, NOW)
     assert store.current(NOW).version == 1
     assert store.folder.stat().st_mode & 0o777 == 0o700
     assert (store.folder / "trusted.json").stat().st_mode & 0o777 == 0o600
@@ -102,8 +101,7 @@ def test_memory_that_cannot_be_read_is_no_first_time(data, store):
     (store.folder / "trusted.json").write_bytes(data)
     refused("ST-IDEN-018", store.current, NOW)
     refused("ST-IDEN-018", store.update, [TWO], NOW)
-    with pytest.raises(UsageError, match="ST-USAG-005"):
-        store.pin(ONE, NOW)
+    vocabulary.refused(UsageError, "ST-USAG-005", store.pin, ONE, NOW)
 
 
 def test_memory_that_is_a_link_is_no_first_time(store, tmp_path):

@@ -140,9 +140,7 @@ def unchecked(layout, *parts, size):
 )
 def test_what_no_reader_would_take_is_refused_at_saving(written, value):
     """Signed, it was refused when it was loaded, as a lie of a trusted key."""
-    with pytest.raises(UsageError, match="ST-USAG-013") as caught:
-        written({"x": value(), "y": torch.zeros(1)})
-    assert caught.value.where == "x"
+    refused(UsageError, "ST-USAG-013", written, {"x": value(), "y": torch.zeros(1)}, names="x")
 
 
 @pytest.mark.parametrize("how", HOW)

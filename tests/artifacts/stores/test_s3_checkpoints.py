@@ -374,6 +374,5 @@ def test_without_the_extra_the_way_to_install_it_is_said(s3, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "botocore.config", None)
     s3_store_forget()
-    with pytest.raises(UsageError, match=r"pip install '\.\[s3\]'") as refused:
-        storage_of("s3://bucket/x")
-    assert refused.value.code == "ST-USAG-004"
+    refused = vocabulary.refused(UsageError, r"pip install '\.\[s3\]'", storage_of, "s3://bucket/x")
+    assert refused.code == "ST-USAG-004"

@@ -156,9 +156,8 @@ def test_a_private_key_file_is_private(tmp_path: Path) -> None:
     )
     for data, why in ((b"nothing", "not a private key"), (signing, "not an X25519 key")):
         path.write_bytes(data)
-        with pytest.raises(IdentityError, match=why) as error:
-            DecryptionKey.load(path)
-        assert error.value.code == "ST-IDEN-001"
+        error = refused(IdentityError, why, DecryptionKey.load, path)
+        assert error.code == "ST-IDEN-001"
 
 
 def test_sizes() -> None:

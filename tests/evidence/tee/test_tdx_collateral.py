@@ -289,8 +289,6 @@ def test_no_byte_of_a_genuine_list_can_change():
 
     assert paths.spki_sha256(root) == module.ROOT
     check(data)
-    with pytest.raises(AttestationError, match="ST-ATTS-505"):
-        check(data, REAL_NOW + timedelta(days=400))
+    vocabulary.refused(AttestationError, "ST-ATTS-505", check, data, REAL_NOW + timedelta(days=400))
     for offset in range(len(data)):
-        with pytest.raises(AttestationError, match="ST-ATTS-507"):
-            check(flip(data, offset))
+        vocabulary.refused(AttestationError, "ST-ATTS-507", check, flip(data, offset))

@@ -175,8 +175,7 @@ def test_a_table_of_another_kind():
 
 @each("count", 0, 3, 5)
 def test_a_quote_has_four_rtmrs(count):
-    with pytest.raises(ValueError, match="a quote has 4"):
-        appraise(rtmrs=(RTMRS * 2)[:count])
+    vocabulary.refused(ValueError, "a quote has 4", appraise, rtmrs=(RTMRS * 2)[:count])
 
 
 # Secure Boot, which shares its register.

@@ -17,6 +17,7 @@ from securetrain.evidence.tpm.keys import AK_TEMPLATE, EK_TEMPLATES
 from securetrain.evidence.tpm.structures import number
 from tests.evidence.tpm.forge import Tpm, flip, make_key
 from tests.tables import each, forgeries
+from tests.vocabulary import refused
 
 SECRET = bytes(range(32))
 KINDS = ["L-1", "L-2", "H-1", "H-2", "H-3", "H-4", "H-6"]
@@ -98,8 +99,7 @@ def test_a_weaker_copy_of_the_attestation_key_does_not_open_it():
 @pytest.mark.forgery
 def test_another_tpm_with_an_rsa_key_does_not_open_it():
     made = make(Tpm("L-1", key=0))
-    with pytest.raises(ValueError, match=r"[Dd]ecrypt"):
-        Tpm("L-1", key=7).activate(made)
+    refused(ValueError, r"[Dd]ecrypt", Tpm("L-1", key=7).activate, made)
 
 
 @pytest.mark.forgery
@@ -126,8 +126,7 @@ def test_a_template_cannot_be_encrypted_to(name):
 
 def test_a_secret_that_does_not_fit():
     tpm = Tpm("H-2")
-    with pytest.raises(ValueError, match="33 bytes, at most 32"):
-        make(tpm, secret=bytes(33))
+    refused(ValueError, "33 bytes, at most 32", make, tpm, secret=bytes(33))
     assert Tpm("H-4").ek.public.name_alg is Hash.SHA512
     make(Tpm("H-4"), secret=bytes(64))
 

@@ -146,8 +146,7 @@ def test_age():
     ],
 )
 def test_malformed(text):
-    with pytest.raises(IdentityError, match="ST-IDEN-040"):
-        parse_text(text)
+    vocabulary.refused(IdentityError, "ST-IDEN-040", parse_text, text)
     assert parse_text(HEAD.text) == HEAD  # the control
 
 

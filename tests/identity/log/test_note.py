@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from securetrain.core.errors import IdentityError
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.identity.log import note
+from tests import vocabulary
 from tests.tables import forgeries
 
 # The example of https://c2sp.org/signed-note.
@@ -25,10 +26,9 @@ TEXT = "log.example\n0\n47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\n"
 
 
 def refused(function, *arguments, match="."):
-    with pytest.raises(IdentityError, match=match) as caught:
-        function(*arguments)
-    assert caught.value.code == "ST-IDEN-040"
-    assert caught.value.exit_code == 18
+    caught = vocabulary.refused(IdentityError, match, function, *arguments)
+    assert caught.code == "ST-IDEN-040"
+    assert caught.exit_code == 18
 
 
 def test_the_example_of_the_specification():

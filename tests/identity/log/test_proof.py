@@ -119,8 +119,7 @@ def test_an_old_checkpoint_can_be_refused(logged):
 def test_malformed(change, logged):
     bent = change(logged.log.prove(1))
     refused("ST-IDEN-041", logged, bent)
-    with pytest.raises(IdentityError, match="ST-IDEN-041"):
-        parse_proof(bent)
+    vocabulary.refused(IdentityError, "ST-IDEN-041", parse_proof, bent)
 
 
 def test_a_proof_round_trips(logged):

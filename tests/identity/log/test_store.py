@@ -53,8 +53,7 @@ def test_an_empty_log(world):
 
 def test_a_log_is_never_begun_again(world):
     world.append("a")
-    with pytest.raises(UsageError, match="ST-USAG-005"):
-        Log.create(world.log.folder, ORIGIN, world.key)
+    vocabulary.refused(UsageError, "ST-USAG-005", Log.create, world.log.folder, ORIGIN, world.key)
     assert world.log.state()[0].size == 1
 
 
@@ -273,8 +272,7 @@ def test_cosignatures_of_strangers_and_for_another_checkpoint(world):
     assert len(signed.lines) == 3
     assert note.cosigned_by(signed, world.witness_keys[0].public) == int(NOW.timestamp()) + 6
     world.append("b")
-    with pytest.raises(UsageError, match="ST-USAG-001"):
-        world.log.add_cosignatures(text, [line])
+    vocabulary.refused(UsageError, "ST-USAG-001", world.log.add_cosignatures, text, [line])
 
 
 def test_a_folder_that_cannot_be_written(world):
