@@ -12,10 +12,8 @@ from typing import Any
 import jwt
 import msgspec
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +21,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.jws import TOKEN_LIMIT, Algorithm, Jwk, Jwks, Signing, parse
 from tests import vocabulary
 from tests.evidence.issuers import KEYS, OTHERS, jwk, segment, signed, signing, token
+from tests.identity.worlds import certificate
 from tests.rsa_keys import rsa_key
 from tests.tables import each, forgeries
 
@@ -74,19 +73,10 @@ def test_a_key_in_a_certificate():
 
 
 def in_certificate(key: Any, **changes: Any) -> Jwk:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an issuer")])
     day = datetime(2020, 1, 1, tzinfo=UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(day)
-        .not_valid_after(day + timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    text = base64.b64encode(certificate.public_bytes(serialization.Encoding.DER)).decode()
+    valid = (day, day + timedelta(days=1))
+    made = certificate("an issuer", "an issuer", key.public_key(), key, valid)
+    text = base64.b64encode(made.public_bytes(serialization.Encoding.DER)).decode()
     return msgspec.convert({"kty": "RSA", "kid": "key-1", "x5c": [text], **changes}, Jwk)
 
 
@@ -147,77 +137,73 @@ def flipped(text: str, index: int) -> str:
     return text[:index] + other + text[index + 1 :]
 
 
-FORGED: dict[str, tuple[str, str, str]] = {
-    "claims edited": (edited({"x": 2}), "ST-ATTS-804", "signature"),
+FORGED: dict[str, tuple[str, int, str]] = {
+    "claims edited": (edited({"x": 2}), 804, "signature"),
     "header edited": (
         ".".join([segment(b'{"alg":"ES256","kid":"key-1"}'), BODY, SIGNATURE]),
-        "ST-ATTS-804",
+        804,
         "signature",
     ),
-    "signature bit flipped": (f"{HEAD}.{BODY}.{flipped(SIGNATURE, 9)}", "ST-ATTS-804", "signature"),
+    "signature bit flipped": (f"{HEAD}.{BODY}.{flipped(SIGNATURE, 9)}", 804, "signature"),
     "signature of another token": (
         f"{HEAD}.{BODY}.{token({'iss': 'x'}).split('.')[2]}",
-        "ST-ATTS-804",
+        804,
         "signature",
     ),
-    "signature empty": (f"{HEAD}.{BODY}.", "ST-ATTS-804", "signature"),
-    "signature of zeros": (f"{HEAD}.{BODY}.{segment(bytes(64))}", "ST-ATTS-804", "signature"),
-    "signature truncated": (f"{HEAD}.{BODY}.{SIGNATURE[:-2]}", "ST-ATTS-804", "signature"),
-    "signed by another key": (token(CLAIMS, key=OTHERS["ES256"]), "ST-ATTS-804", "signature"),
-    "alg none": (unsigned("none"), "ST-ATTS-803", "'none'"),
-    "alg None": (unsigned("None"), "ST-ATTS-803", "'None'"),
-    "alg empty": (unsigned(""), "ST-ATTS-803", "''"),
-    "alg HS256 with the public key": (with_mac(PEM), "ST-ATTS-803", "'HS256'"),
-    "alg not pinned": (token(CLAIMS, "ES384"), "ST-ATTS-803", "'ES384'"),
-    "alg in lower case": (unsigned("es256"), "ST-ATTS-803", "'es256'"),
-    "no alg": (token(CLAIMS, header={"alg": None}), "ST-ATTS-803", "alg"),
-    "alg a number": (token(CLAIMS, header={"alg": 1}), "ST-ATTS-803", "alg"),
-    "unknown kid": (token(CLAIMS, header={"kid": "key-9"}), "ST-ATTS-802", "'key-9'"),
-    "no kid": (token(CLAIMS, header={"kid": None}), "ST-ATTS-802", "''"),
-    "kid a list": (token(CLAIMS, header={"kid": ["key-1"]}), "ST-ATTS-803", "kid"),
-    "kid too long": (token(CLAIMS, header={"kid": "k" * 513}), "ST-ATTS-803", "kid"),
-    "crit": (token(CLAIMS, header={"crit": ["exp"]}), "ST-ATTS-803", "crit"),
-    "b64 false": (token(CLAIMS, header={"b64": False}), "ST-ATTS-803", "b64"),
-    "x5u": (token(CLAIMS, header={"x5u": "https://evil.example"}), "ST-ATTS-803", "x5u"),
-    "x5c": (token(CLAIMS, header={"x5c": []}), "ST-ATTS-803", "x5c"),
-    "jku": (token(CLAIMS, header={"jku": "https://evil.example/certs"}), "ST-ATTS-803", "jku"),
-    "jku empty": (token(CLAIMS, header={"jku": ""}), "ST-ATTS-803", "jku"),
-    "jwk": (
-        token(CLAIMS, header={"jwk": msgspec.to_builtins(jwk(KEYS["ES256"]))}),
-        "ST-ATTS-803",
-        "jwk",
-    ),
-    "unknown typ": (token(CLAIMS, header={"typ": "at+jwt"}), "ST-ATTS-801", "typ"),
-    "unsigned": (f"{HEAD}.{BODY}", "ST-ATTS-801", "2 segments"),
-    "four segments": (f"{GOOD}.x", "ST-ATTS-801", "4 segments"),
-    "empty": ("", "ST-ATTS-801", "1 segments"),
-    "padding": (f"{HEAD}.{BODY}.{SIGNATURE}==", "ST-ATTS-801", "base64url"),
-    "ordinary base64": (f"{HEAD}.{BODY}.ab+/", "ST-ATTS-801", "base64url"),
-    "white space": (f"{HEAD}.{BODY}.{SIGNATURE}\n", "ST-ATTS-801", "base64url"),
-    "another spelling": (f"{HEAD}.{BODY}.AB", "ST-ATTS-801", "one spelling"),
-    "outside ASCII": (f"{HEAD}.{BODY}.\u00e9", "ST-ATTS-801", "base64url"),
-    "payload a list": (token(b"[]"), "ST-ATTS-801", "objects"),
-    "payload no JSON": (token(b"{"), "ST-ATTS-801", "token"),
-    "payload not text": (token(b'{"a":"\xff"}'), "ST-ATTS-801", "token"),
+    "signature empty": (f"{HEAD}.{BODY}.", 804, "signature"),
+    "signature of zeros": (f"{HEAD}.{BODY}.{segment(bytes(64))}", 804, "signature"),
+    "signature truncated": (f"{HEAD}.{BODY}.{SIGNATURE[:-2]}", 804, "signature"),
+    "signed by another key": (token(CLAIMS, key=OTHERS["ES256"]), 804, "signature"),
+    "alg none": (unsigned("none"), 803, "'none'"),
+    "alg None": (unsigned("None"), 803, "'None'"),
+    "alg empty": (unsigned(""), 803, "''"),
+    "alg HS256 with the public key": (with_mac(PEM), 803, "'HS256'"),
+    "alg not pinned": (token(CLAIMS, "ES384"), 803, "'ES384'"),
+    "alg in lower case": (unsigned("es256"), 803, "'es256'"),
+    "no alg": (token(CLAIMS, header={"alg": None}), 803, "alg"),
+    "alg a number": (token(CLAIMS, header={"alg": 1}), 803, "alg"),
+    "unknown kid": (token(CLAIMS, header={"kid": "key-9"}), 802, "'key-9'"),
+    "no kid": (token(CLAIMS, header={"kid": None}), 802, "''"),
+    "kid a list": (token(CLAIMS, header={"kid": ["key-1"]}), 803, "kid"),
+    "kid too long": (token(CLAIMS, header={"kid": "k" * 513}), 803, "kid"),
+    "crit": (token(CLAIMS, header={"crit": ["exp"]}), 803, "crit"),
+    "b64 false": (token(CLAIMS, header={"b64": False}), 803, "b64"),
+    "x5u": (token(CLAIMS, header={"x5u": "https://evil.example"}), 803, "x5u"),
+    "x5c": (token(CLAIMS, header={"x5c": []}), 803, "x5c"),
+    "jku": (token(CLAIMS, header={"jku": "https://evil.example/certs"}), 803, "jku"),
+    "jku empty": (token(CLAIMS, header={"jku": ""}), 803, "jku"),
+    "jwk": (token(CLAIMS, header={"jwk": msgspec.to_builtins(jwk(KEYS["ES256"]))}), 803, "jwk"),
+    "unknown typ": (token(CLAIMS, header={"typ": "at+jwt"}), 801, "typ"),
+    "unsigned": (f"{HEAD}.{BODY}", 801, "2 segments"),
+    "four segments": (f"{GOOD}.x", 801, "4 segments"),
+    "empty": ("", 801, "1 segments"),
+    "padding": (f"{HEAD}.{BODY}.{SIGNATURE}==", 801, "base64url"),
+    "ordinary base64": (f"{HEAD}.{BODY}.ab+/", 801, "base64url"),
+    "white space": (f"{HEAD}.{BODY}.{SIGNATURE}\n", 801, "base64url"),
+    "another spelling": (f"{HEAD}.{BODY}.AB", 801, "one spelling"),
+    "outside ASCII": (f"{HEAD}.{BODY}.\u00e9", 801, "base64url"),
+    "payload a list": (token(b"[]"), 801, "objects"),
+    "payload no JSON": (token(b"{"), 801, "token"),
+    "payload not text": (token(b'{"a":"\xff"}'), 801, "token"),
     "a claim twice": (
         token(b'{"iss":"https://issuer.example","iss":"https://issuer.example"}'),
-        "ST-ATTS-801",
+        801,
         "duplicate key 'iss'",
     ),
-    "a deep claim twice": (token(b'{"a":{"b":1,"b":1}}'), "ST-ATTS-801", "duplicate key 'b'"),
+    "a deep claim twice": (token(b'{"a":{"b":1,"b":1}}'), 801, "duplicate key 'b'"),
     "a header parameter twice": (
         signed(b'{"alg":"ES256","kid":"key-9","kid":"key-1"}', b"{}"),
-        "ST-ATTS-801",
+        801,
         "duplicate key 'kid'",
     ),
-    "a number that is none": (token(b'{"exp":NaN}'), "ST-ATTS-801", "NaN"),
-    "too deep": (token(b'{"a":' + b"[" * 9000 + b"]" * 9000 + b"}"), "ST-ATTS-801", "token"),
+    "a number that is none": (token(b'{"exp":NaN}'), 801, "NaN"),
+    "too deep": (token(b'{"a":' + b"[" * 9000 + b"]" * 9000 + b"}"), 801, "token"),
 }
 
 
 @forgeries("id, text, code, what", FORGED)
 def test_forged_tokens(text, code, what):
-    assert what in refused(text, code).what
+    assert what in refused(text, f"ST-ATTS-{code}").what
 
 
 @pytest.mark.forgery

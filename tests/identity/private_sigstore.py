@@ -19,14 +19,16 @@ import rfc8785
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.identity.dsse import pae
 from securetrain.identity.log.merkle import leaf_hash
+from tests.identity.worlds import Extension, certificate, custom, limits, usage
 
 BEGINS = datetime(2026, 1, 1, tzinfo=UTC)
 SIGNED = BEGINS + timedelta(days=100)
 ISSUER = "https://attest.example"
+VALID = (BEGINS, BEGINS + timedelta(days=3650))
 SPIFFE = "spiffe://cluster.example/job/run-7/member/node-0"
 KIND = "application/vnd.in-toto+json"
 _OID = "1.3.6.1.4.1.57264.1"
@@ -66,59 +68,26 @@ class Instance:
     stamp_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
 
     def __post_init__(self) -> None:
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "private CA")])
-        key = self.ca_key.public_key()
-        self.ca = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(key)
-            .serial_number(1)
-            .not_valid_before(BEGINS)
-            .not_valid_after(BEGINS + timedelta(days=3650))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(ca=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-            .sign(self.ca_key, hashes.SHA256())
-        )
+        name, key = "private CA", self.ca_key.public_key()
+        self.ca = certificate(name, name, key, self.ca_key, VALID, *_authority(key), serial=1)
         self.stampers = self._stampers()
 
     def _stampers(self) -> list[x509.Certificate]:
         """The timestamp authority's certificate, and the root above it."""
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "private TSA root")])
-        leaf = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "private TSA")])
-        above = self.ca_key.public_key()
-
-        def begun(subject: x509.Name, number: int) -> x509.CertificateBuilder:
-            return (
-                x509.CertificateBuilder()
-                .subject_name(subject)
-                .issuer_name(name)
-                .serial_number(number)
-                .not_valid_before(BEGINS)
-                .not_valid_after(BEGINS + timedelta(days=3650))
-                .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(above), False)
-            )
-
-        key = self.stamp_key.public_key()
+        name, above, key = "private TSA root", self.ca_key.public_key(), self.stamp_key.public_key()
+        issued = (x509.AuthorityKeyIdentifier.from_issuer_public_key(above), False)
         stamping = (
-            begun(leaf, 11)
-            .public_key(key)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(ca=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.TIME_STAMPING]), True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-            .sign(self.ca_key, hashes.SHA256())
+            issued,
+            limits(ca=False),
+            (usage("digital_signature"), True),
+            (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.TIME_STAMPING]), True),
+            (x509.SubjectKeyIdentifier.from_public_key(key), False),
         )
-        root = (
-            begun(name, 10)
-            .public_key(above)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(ca=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(above), critical=False)
-            .sign(self.ca_key, hashes.SHA256())
-        )
-        return [stamping, root]
+        root = (issued, *_authority(above))
+        return [
+            certificate("private TSA", name, key, self.ca_key, VALID, *stamping, serial=11),
+            certificate(name, name, above, self.ca_key, VALID, *root, serial=10),
+        ]
 
     def trusted_root(self) -> bytes:
         def log(key: ec.EllipticCurvePrivateKey) -> dict[str, Any]:
@@ -245,34 +214,22 @@ class Instance:
     ) -> x509.Certificate:
         """A leaf of ten minutes around a time, with the certificate log's promise in it."""
         newer = issuer if newer_issuer is None else newer_issuer
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([]))
-            .issuer_name(self.ca.subject)
-            .public_key(key.public_key())
-            .serial_number(2)
-            .not_valid_before(at - timedelta(minutes=5))
-            .not_valid_after(at + timedelta(minutes=5))
-            .add_extension(_usage(ca=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), False)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.ca_key.public_key()), False
-            )
-            .add_extension(
-                x509.SubjectAlternativeName(names or [x509.UniformResourceIdentifier(SPIFFE)]),
-                critical=True,
-            )
-            .add_extension(_other(f"{_OID}.1", issuer.encode()), False)
-            .add_extension(_other(f"{_OID}.8", b"\x0c%c" % len(newer) + newer.encode()), False)
-        )
-        tbs = builder.sign(self.ca_key, hashes.SHA256()).tbs_certificate_bytes
-        promise = self._promise(tbs, at)
+        around, public = timedelta(minutes=5), key.public_key()
+        above, valid = self.ca_key.public_key(), (at - around, at + around)
+        more = [
+            (usage("digital_signature"), True),
+            (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), False),
+            (x509.SubjectKeyIdentifier.from_public_key(public), False),
+            (x509.AuthorityKeyIdentifier.from_issuer_public_key(above), False),
+            (x509.SubjectAlternativeName(names or [x509.UniformResourceIdentifier(SPIFFE)]), True),
+            (custom(f"{_OID}.1", issuer.encode()), False),
+            (custom(f"{_OID}.8", b"\x0c%c" % len(newer) + newer.encode()), False),
+        ]
+        made = certificate("", self.ca.subject, public, self.ca_key, valid, *more, serial=2)
+        promise = self._promise(made.tbs_certificate_bytes, at)
         length = bytes([len(promise)] if len(promise) < 128 else [0x81, len(promise)])
-        value = b"\x04" + length + promise
-        return builder.add_extension(_other("1.3.6.1.4.1.11129.2.4.2", value), False).sign(
-            self.ca_key, hashes.SHA256()
-        )
+        more += [(custom("1.3.6.1.4.1.11129.2.4.2", b"\x04" + length + promise), False)]
+        return certificate("", self.ca.subject, public, self.ca_key, valid, *more, serial=2)
 
     def _promise(self, tbs: bytes, at: datetime) -> bytes:
         """A list of one signed certificate timestamp (RFC 6962, section 3.2)."""
@@ -349,23 +306,13 @@ class Instance:
         }
 
 
+def _authority(public: ec.EllipticCurvePublicKey) -> tuple[Extension, ...]:
+    return (
+        limits(ca=True, path_length=0),
+        (usage("key_cert_sign", "crl_sign"), True),
+        (x509.SubjectKeyIdentifier.from_public_key(public), False),
+    )
+
+
 def _der(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.DER)
-
-
-def _other(oid: str, value: bytes) -> x509.UnrecognizedExtension:
-    return x509.UnrecognizedExtension(x509.ObjectIdentifier(oid), value)
-
-
-def _usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=ca,
-        crl_sign=ca,
-        encipher_only=False,
-        decipher_only=False,
-    )

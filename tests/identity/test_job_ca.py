@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.core.errors import IdentityError
@@ -22,6 +21,7 @@ from securetrain.identity.job_ca import (
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from tests import vocabulary
+from tests.identity import worlds
 from tests.tables import each
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -52,33 +52,13 @@ def forge(
     names = [*map(x509.UniformResourceIdentifier, uris), *map(x509.DNSName, dns)]
     extensions = {
         "constraints": x509.BasicConstraints(ca=ca, path_length=None),
-        "usage": x509.KeyUsage(
-            digital_signature=sign,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            key_cert_sign=cert_sign,
-            crl_sign=False,
-            encipher_only=False,
-            decipher_only=False,
-        ),
+        "usage": worlds.usage(*["digital_signature"] * sign, *["key_cert_sign"] * cert_sign),
         "eku": x509.ExtendedKeyUsage(list(eku)),
         "san": x509.SubjectAlternativeName(names),
     }
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([]))
-        .issuer_name(issuer)
-        .public_key(KEY.public.native)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(NOW - HOUR)
-        .not_valid_after(NOW + HOUR)
-    )
-    for name, extension in extensions.items():
-        if name not in without:
-            builder = builder.add_extension(extension, critical=True)
-    return builder.sign(signer.native, hashes.SHA256())
+    kept = ((one, True) for name, one in extensions.items() if name not in without)
+    valid = (NOW - HOUR, NOW + HOUR)
+    return worlds.certificate("", issuer, KEY.public.native, signer.native, valid, *kept)
 
 
 def refused(certificate, code="ST-IDEN-005", role=Role.NODE, now=NOW):

@@ -128,9 +128,9 @@ def test_keys_and_times_that_cannot_be_read():
     assert when in der
     for other in (b"99" + b"1" * 10 + b"?", b"+" * 13):
         timeless = loaded(der.replace(when, other))
-        with pytest.raises(paths.BadPathError, match="validity cannot be read") as caught:
+        with pytest.raises(paths.BadPathError, match="validity cannot be read") as lately:
             path_search.weigh(timeless, 1, is_root=False)
-        assert caught.value.flaw is paths.Flaw.MALFORMED
+        assert lately.value.flaw is paths.Flaw.MALFORMED
 
 
 @pytest.mark.forgery

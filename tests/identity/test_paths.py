@@ -17,6 +17,8 @@ from cryptography.x509.verification import VerificationError
 
 from securetrain.identity import paths
 from tests.evidence.tpm.forge import resign
+from tests.identity import worlds
+from tests.identity.worlds import named, usage
 from tests.rsa_keys import rsa_key
 from tests.tables import each, forgeries
 
@@ -31,14 +33,6 @@ _KEYS: dict[str, ec.EllipticCurvePrivateKey] = {}
 
 def key(name: str) -> ec.EllipticCurvePrivateKey:
     return _KEYS.setdefault(name, ec.generate_private_key(ec.SECP384R1()))
-
-
-def usage(*names: str) -> x509.KeyUsage:
-    every = (
-        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
-        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
-    )
-    return x509.KeyUsage(**{name: name in names for name in every})
 
 
 @dataclass(frozen=True)
@@ -62,32 +56,23 @@ class Spec:
 
     def der(self) -> bytes:
         signer = key(self.issuer) if self.signer is None else self.signer
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(_name(self.subject))
-            .issuer_name(_name(self.issuer))
-            .public_key((self.public or key(self.subject)).public_key())
-            .serial_number(self.serial)
-            .not_valid_before(self.begin)
-            .not_valid_after(self.end)
-        )
-        if self.ca is not None:
-            constraints = x509.BasicConstraints(self.ca, self.path_length if self.ca else None)
-            builder = builder.add_extension(constraints, self.critical)
-        if self.uses is not None:
-            builder = builder.add_extension(usage(*self.uses), critical=True)
-        for extension, critical in self.more:
-            builder = builder.add_extension(extension, critical)
-        is_plain = isinstance(signer, ed25519.Ed25519PrivateKey)
-        made = builder.sign(signer, None if is_plain else self.hash).public_bytes(Encoding.DER)
+        length = self.path_length if self.ca else None
+        made = worlds.certificate(
+            self.subject,
+            self.issuer,
+            (self.public or key(self.subject)).public_key(),
+            signer,
+            (self.begin, self.end),
+            None if self.ca is None else (x509.BasicConstraints(self.ca, length), self.critical),
+            None if self.uses is None else (usage(*self.uses), True),
+            *self.more,
+            serial=self.serial,
+            digest=None if isinstance(signer, ed25519.Ed25519PrivateKey) else self.hash,
+        ).public_bytes(Encoding.DER)
         if self.patch is None:
             return made
         assert made.count(self.patch[0]) == 1
         return resign(made.replace(*self.patch), signer, "sha384")
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
 
 
 HONEST = {
@@ -126,7 +111,7 @@ def refused(flaw, line, position=None, text="", **named) -> paths.BadPathError:
 @each("id, rules", ("profile", RULES), ("scheme", ALONE))
 def test_honest_lines(rules):
     held = verify(LINE, rules=rules)
-    assert [link.certificate.subject for link in held] == [_name(role) for role in ROLES]
+    assert [link.certificate.subject for link in held] == [named(role) for role in ROLES]
     assert paths.spki_sha256(held[-1].certificate) == PIN
     assert (held[0].not_before, held[0].not_after) == (BEGIN, END)
     assert (
@@ -416,12 +401,9 @@ def test_a_certificate_by_the_right_algorithm_with_weaker_parameters():
 
     def certificate(name, public, digest, *, ca):
         signs = ("key_cert_sign",) if ca else ("digital_signature",)
-        return (
-            x509.CertificateBuilder(_name("root"), _name(name), public, 7, BEGIN, END)
-            .add_extension(x509.BasicConstraints(ca, None), critical=True)
-            .add_extension(usage(*signs), critical=True)
-            .sign(above, digest, rsa_padding=_pss(digest))
-        )
+        more = (worlds.limits(ca=ca), (usage(*signs), True))
+        how = {"digest": digest, "rsa_padding": _pss(digest)}
+        return worlds.certificate(name, "root", public, above, (BEGIN, END), *more, **how)
 
     root = certificate("root", above.public_key(), hashes.SHA384(), ca=True)
     pins = (paths.spki_sha256(root),)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.core.errors import IdentityError
@@ -21,6 +20,7 @@ from securetrain.identity.spiffe import Role
 from securetrain.identity.svid import Chain, check_chain, parse_certificate, verify_attested
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
 from tests import vocabulary
+from tests.identity import worlds
 from tests.rsa_keys import rsa_key
 from tests.tables import each, forgeries
 
@@ -183,23 +183,22 @@ def built(
 ):
     """A leaf that the job's CA signed, with something missing or more than it should have."""
     name = x509.UniformResourceIdentifier(f"spiffe://{DOMAIN}/job/{JOB}/member/node-0")
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([]))
-        .issuer_name(job.certificate.subject)
-        .public_key(KEY.public.native)
-        .serial_number(7)
-        .not_valid_before(begins)
-        .not_valid_after(begins + lifetime)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(names or [name]), critical=True)
+    good = leaf(job).extensions.get_extension_for_class(x509.KeyUsage).value
+    return certified(
+        job,
+        KEY.public.native,
+        worlds.limits(ca=False),
+        (x509.SubjectAlternativeName(names or [name]), True),
+        (good, True) if usage else None,
+        (x509.ExtendedKeyUsage(extended), True) if extended else None,
+        valid=(begins, begins + lifetime),
     )
-    if usage:
-        good = leaf(job).extensions.get_extension_for_class(x509.KeyUsage).value
-        builder = builder.add_extension(good, critical=True)
-    if extended:
-        builder = builder.add_extension(x509.ExtendedKeyUsage(extended), critical=True)
-    return builder.sign(job.key.native, hashes.SHA256())
+
+
+def certified(job, public, *more, valid=(NOW, NOW + MINUTES)):
+    """What the job's CA signed."""
+    above = job.certificate.subject
+    return worlds.certificate("", above, public, job.key.native, valid, *more, serial=7)
 
 
 BOTH = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)
@@ -264,17 +263,7 @@ def test_the_signature_must_be_the_leafs(cluster, job):
 @pytest.mark.forgery
 def test_other_keys(cluster, job):
     """A certificate for a key of another kind cannot be one of ours."""
-    key = rsa_key(2048)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([]))
-        .issuer_name(job.certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(7)
-        .not_valid_before(NOW)
-        .not_valid_after(NOW + MINUTES)
-        .sign(job.key.native, hashes.SHA256())
-    )
+    certificate = certified(job, rsa_key(2048).public_key())
     refused("ST-IDEN-005", [certificate, job.certificate], trust(cluster.certificate))
 
 
@@ -294,18 +283,8 @@ def test_each_certificate_is_read_by_itself(text):
 
 def test_a_certificate_of_more_than_eight_kilobytes_is_none(job):
     def padded(size):
-        blob = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.3.6.1.4.1.99999.1"), bytes(size))
-        return (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([]))
-            .issuer_name(job.certificate.subject)
-            .public_key(KEY.native.public_key())
-            .serial_number(7)
-            .not_valid_before(NOW)
-            .not_valid_after(NOW + MINUTES)
-            .add_extension(blob, critical=False)
-            .sign(job.key.native, hashes.SHA256())
-        )
+        blob = worlds.custom("1.3.6.1.4.1.99999.1", bytes(size))
+        return certified(job, KEY.native.public_key(), (blob, False))
 
     assert parse_certificate(der(padded(7000))).serial_number == 7
     with pytest.raises(IdentityError, match="too long, or not canonical"):

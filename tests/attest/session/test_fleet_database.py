@@ -21,9 +21,8 @@ from typing import NamedTuple
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -41,6 +40,7 @@ from securetrain.policy import load_policy
 from tests import vocabulary
 from tests.attest import postgres
 from tests.attest.worlds import Machine, World
+from tests.identity import worlds
 
 pytestmark = [
     pytest.mark.skipif(postgres.programs() is None, reason="PostgreSQL's server is not installed")
@@ -571,20 +571,10 @@ class Certified(NamedTuple):
 def certificate_for(host: str, folder: Path) -> Certified:
     """A certificate that is its own CA."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now)
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    more = ((x509.SubjectAlternativeName([x509.DNSName(host)]), False), worlds.limits(ca=True))
+    valid = (now, now + timedelta(days=1))
+    made = worlds.certificate(host, host, key.public_key(), key, valid, *more)
     pem = made.public_bytes(serialization.Encoding.PEM)
     root = folder.with_suffix(".pem")
     root.write_bytes(pem)

@@ -13,7 +13,9 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from tests.identity import worlds
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -64,10 +66,6 @@ def new_key(curve: ec.EllipticCurve | None = None) -> ec.EllipticCurvePrivateKey
     return ec.generate_private_key(curve or ec.SECP384R1())
 
 
-def name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
 def issue(
     subject: str,
     issuer: Holder | None = None,
@@ -87,41 +85,26 @@ def issue(
 ) -> Holder:
     """One certificate; without an issuer it is self-signed."""
     key = key or new_key()
-    above: Any = sign_with or (issuer.key if issuer else key)
-    issuer_name = issuer.certificate.subject if issuer else name(subject)
-    issuer_public: Any = issuer.key.public_key() if issuer else key.public_key()
-    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_public)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(name(subject))
-        .issuer_name(issuer_name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(not_before)
-        .not_valid_after(not_after)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(identifier, critical=False)
+    above: Any = issuer.key if issuer else key
+    may = {
+        "digital_signature": not ca if digital_signature is None else digital_signature,
+        "key_cert_sign": ca if cert_sign is None else cert_sign,
+        "crl_sign": ca,
+    }
+    made = worlds.certificate(
+        subject,
+        issuer.certificate.subject if issuer else subject,
+        key.public_key(),
+        sign_with or above,
+        (not_before, not_after),
+        (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(above.public_key()), False),
+        worlds.limits(ca=ca, path_length=path_length) if constraints else None,
+        (worlds.usage(*(bit for bit, on in may.items() if on)), True) if usage else None,
+        *extra,
+        digest=algorithm or hashes.SHA384(),
     )
-    if constraints:
-        builder = builder.add_extension(x509.BasicConstraints(ca, path_length), critical=True)
-    if usage:
-        builder = builder.add_extension(
-            x509.KeyUsage(
-                digital_signature=not ca if digital_signature is None else digital_signature,
-                key_cert_sign=ca if cert_sign is None else cert_sign,
-                crl_sign=ca,
-                content_commitment=False,
-                key_encipherment=False,
-                data_encipherment=False,
-                key_agreement=False,
-                encipher_only=False,
-                decipher_only=False,
-            ),
-            critical=True,
-        )
-    for extension, critical in extra:
-        builder = builder.add_extension(extension, critical=critical)
-    return Holder(builder.sign(above, algorithm or hashes.SHA384()), key)
+    return Holder(made, key)
 
 
 def make_authority(label: str = "Test", **signer: Any) -> Authority:

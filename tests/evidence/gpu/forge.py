@@ -23,6 +23,7 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from securetrain.evidence.gpu.report import DeviceState, verify_device
 from securetrain.evidence.node_evidence import DeviceEvidence, DeviceKind
+from tests.identity.worlds import certificate, usage
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 START = datetime(2021, 1, 1, tzinfo=UTC)
@@ -124,34 +125,21 @@ class Spec:
         return x509.Name(attributes)
 
     def issued_by(self, issuer: "Spec") -> bytes:
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(self.name())
-            .issuer_name(self.issuer or issuer.name())
-            .public_key(self.public or self.private.public_key())
-            .serial_number(self.serial)
-            .not_valid_before(self.not_before)
-            .not_valid_after(self.not_after)
+        limits = x509.BasicConstraints(bool(self.ca), self.path_length)
+        signed = certificate(
+            self.name(),
+            self.issuer or issuer.name(),
+            self.public or self.private.public_key(),
+            self.signer or issuer.private,
+            (self.not_before, self.not_after),
+            None if self.ca is None else (limits, self.critical),
+            None if self.usage is None else (usage(*self.usage), True),
+            *self.extensions,
+            serial=self.serial,
+            digest=self.hash,
+            ecdsa_deterministic=True,
         )
-        if self.ca is not None:
-            builder = builder.add_extension(
-                x509.BasicConstraints(self.ca, self.path_length), self.critical
-            )
-        if self.usage is not None:
-            builder = builder.add_extension(_usage(self.usage), critical=True)
-        for extension, critical in self.extensions:
-            builder = builder.add_extension(extension, critical)
-        signer = self.signer or issuer.private
-        signed = builder.sign(signer, self.hash, ecdsa_deterministic=True)
         return signed.public_bytes(Encoding.DER)
-
-
-def _usage(names: Sequence[str]) -> x509.KeyUsage:
-    known = (
-        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
-        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
-    )
-    return x509.KeyUsage(**{name: name in names for name in known})
 
 
 def device_info(text: str) -> tuple[x509.ExtensionType, bool]:

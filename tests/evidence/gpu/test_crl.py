@@ -18,6 +18,7 @@ from securetrain.evidence.gpu.crl import LIMIT, verify_crl
 from securetrain.evidence.gpu.ocsp import CLOCK_SKEW
 from tests import vocabulary
 from tests.evidence.gpu.authority import DAY, NOW, YEAR, issue, make_authority, new_key
+from tests.identity.worlds import revocation_list
 from tests.rsa_keys import rsa_key
 from tests.tables import each, forgeries
 
@@ -57,18 +58,9 @@ def make(
     algorithm=None,
     extensions=(),
 ) -> bytes:
-    builder = (
-        x509.CertificateRevocationListBuilder()
-        .issuer_name(by.certificate.subject)
-        .last_update(start)
-        .next_update(end)
-    )
-    for entry in entries:
-        builder = builder.add_revoked_certificate(entry)
-    for extension, critical in extensions:
-        builder = builder.add_extension(extension, critical=critical)
-    key = sign_with or by.key
-    return builder.sign(key, algorithm or hashes.SHA384()).public_bytes(Encoding.DER)
+    how = {"extensions": extensions, "digest": algorithm or hashes.SHA384()}
+    key, name = sign_with or by.key, by.certificate.subject
+    return revocation_list(name, key, (start, end), *entries, **how).public_bytes(Encoding.DER)
 
 
 def verify(data, certificate=SIGNER, issuer=ISSUER, **changes):

@@ -16,6 +16,7 @@ from securetrain.evidence.gpu.certificates import CertificateStatus
 from securetrain.evidence.gpu.signer import check_revocation, verify_chain
 from tests import vocabulary
 from tests.evidence.gpu.authority import NOW, YEAR, Holder, issue, make_authority, new_key
+from tests.identity.worlds import certificate, limits
 from tests.rsa_keys import rsa_key
 from tests.tables import each, forgeries
 
@@ -82,23 +83,20 @@ UNKNOWN = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x0
 NAMES = x509.NameConstraints([x509.DNSName("example.org")], None)
 
 # A root whose key is the pinned one, as anybody can see it, under an attacker's signature.
+OWN = ROOT.key.public_key()
 FAKE_ROOT = Holder(
-    x509.CertificateBuilder()
-    .subject_name(ROOT.certificate.subject)
-    .issuer_name(ROOT.certificate.subject)
-    .public_key(ROOT.key.public_key())
-    .serial_number(7)
-    .not_valid_before(NOW - YEAR)
-    .not_valid_after(NOW + 500 * YEAR)
-    .add_extension(x509.SubjectKeyIdentifier.from_public_key(ROOT.key.public_key()), critical=False)
-    .add_extension(
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(ROOT.key.public_key()), critical=False
-    )
-    .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    .add_extension(
-        ROOT.certificate.extensions.get_extension_for_class(x509.KeyUsage).value, critical=True
-    )
-    .sign(new_key(), hashes.SHA384()),
+    certificate(
+        ROOT.certificate.subject,
+        ROOT.certificate.subject,
+        OWN,
+        new_key(),
+        (NOW - YEAR, NOW + 500 * YEAR),
+        (x509.SubjectKeyIdentifier.from_public_key(OWN), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(OWN), False),
+        limits(ca=True),
+        (ROOT.certificate.extensions.get_extension_for_class(x509.KeyUsage).value, True),
+        digest=hashes.SHA384(),
+    ),
     ROOT.key,
 )
 LONG = [issue(f"ca-{number}", ROOT) for number in range(7)]

@@ -12,8 +12,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 
+from tests.identity import worlds
 from tests.rsa_keys import named_rsa_key
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -53,10 +53,6 @@ def label(value: object) -> str:
     return "-".join(value) if isinstance(value, dict) else str(value)
 
 
-def name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
 def certificate(
     subject,
     issuer,
@@ -79,40 +75,25 @@ def certificate(
     Args:
         extensions: pairs of an extension and whether it is critical.
     """
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(name(subject))
-        .issuer_name(name(issuer))
-        .public_key(key.public_key())
-        .serial_number(serial)
-        .not_valid_before(start)
-        .not_valid_after(end)
+    signs = {"key_cert_sign": may_sign_certificates, "crl_sign": may_sign_lists}
+    may = worlds.usage(*(one for one, does in signs.items() if does))
+    limited = (worlds.limits(ca=True, path_length=path_length), (may, True)) if ca else ()
+    how = _algorithm(signer, hash_algorithm, pss=pss)
+    return worlds.certificate(
+        *(subject, issuer, key.public_key(), signer, (start, end), *limited, *extensions),
+        serial=serial,
+        **how,
     )
-    if ca:
-        builder = builder.add_extension(x509.BasicConstraints(True, path_length), critical=True)
-        usage = _usage(key_cert_sign=may_sign_certificates, crl_sign=may_sign_lists)
-        builder = builder.add_extension(usage, critical=True)
-    for extension, critical in extensions:
-        builder = builder.add_extension(extension, critical)
-    return builder.sign(signer, **_algorithm(signer, hash_algorithm, pss=pss))
 
 
 def revocation_list(
     issuer, signer, serials=(), *, start=NOW - DAY, end=NOW + DAY, extensions=()
 ) -> bytes:
     """A list in DER."""
-    builder = (
-        x509.CertificateRevocationListBuilder()
-        .issuer_name(name(issuer))
-        .last_update(start)
-        .next_update(end)
-    )
-    for serial in serials:
-        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(start)
-        builder = builder.add_revoked_certificate(entry.build())
-    for extension, critical in extensions:
-        builder = builder.add_extension(extension, critical)
-    return builder.sign(signer, **_algorithm(signer, None, pss=True)).public_bytes(Encoding.DER)
+    entries = (x509.RevokedCertificateBuilder(one, start).build() for one in serials)
+    how = {"extensions": extensions, **_algorithm(signer, None, pss=True)}
+    made = worlds.revocation_list(issuer, signer, (start, end), *entries, **how)
+    return made.public_bytes(Encoding.DER)
 
 
 def der(certificate: x509.Certificate) -> bytes:
@@ -121,10 +102,6 @@ def der(certificate: x509.Certificate) -> bytes:
 
 def pem(*certificates: x509.Certificate) -> bytes:
     return b"".join(c.public_bytes(Encoding.PEM) for c in certificates)
-
-
-def custom(oid: str, value: bytes) -> x509.UnrecognizedExtension:
-    return x509.UnrecognizedExtension(x509.ObjectIdentifier(oid), value)
 
 
 def tlv(tag: int, *parts: bytes) -> bytes:
@@ -147,31 +124,16 @@ def flip(data: bytes, offset: int, mask: int = 1) -> bytes:
     return bytes(changed)
 
 
-def _usage(**on) -> x509.KeyUsage:
-    names = (
-        "digital_signature",
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-        "key_cert_sign",
-        "crl_sign",
-        "encipher_only",
-        "decipher_only",
-    )
-    return x509.KeyUsage(**{name: on.get(name, False) for name in names})
-
-
-SIGNING_USAGE = _usage(digital_signature=True)
-CA_USAGE = _usage(key_cert_sign=True, crl_sign=True)
-NO_USAGE = _usage(key_encipherment=True)
+SIGNING_USAGE = worlds.usage("digital_signature")
+CA_USAGE = worlds.usage("key_cert_sign", "crl_sign")
+NO_USAGE = worlds.usage("key_encipherment")
 
 
 def _algorithm(signer, hash_algorithm, *, pss):
     if isinstance(signer, ed25519.Ed25519PrivateKey):
-        return {"algorithm": None}
+        return {"digest": None}
     if not isinstance(signer, rsa.RSAPrivateKey):
-        return {"algorithm": hash_algorithm or hashes.SHA256()}
+        return {"digest": hash_algorithm or hashes.SHA256()}
     digest = hash_algorithm or hashes.SHA384()
     scheme = padding.PSS(padding.MGF1(digest), padding.PSS.DIGEST_LENGTH)
-    return {"algorithm": digest, "rsa_padding": scheme if pss else None}
+    return {"digest": digest, "rsa_padding": scheme if pss else None}

@@ -19,7 +19,8 @@ from securetrain.evidence.tee.snp_rules import SnpReference, Tcb
 from securetrain.identity import paths
 from tests import vocabulary
 from tests.evidence.tee import forge
-from tests.evidence.tee.forge import NOW, certificate, custom, der, der_int, p384_key, rsa_key, tlv
+from tests.evidence.tee.forge import NOW, certificate, der, der_int, p384_key, rsa_key, tlv
+from tests.identity.worlds import custom
 
 OID = "1.3.6.1.4.1.3704.1."
 PROVIDER = "CN=cloud.example"

@@ -26,6 +26,7 @@ from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import short_rsa_key, tlv
 from tests.evidence.tee.forge_amd import MEASUREMENT, AmdWorld, good_leaf
 from tests.evidence.tpm import forge
+from tests.identity.worlds import usage
 
 __all__ = [
     "INSTANCE_INFO",
@@ -96,22 +97,14 @@ def tdx_golden(svn=SVN, measurements=None, more: bytes = b"") -> bytes:
 
 
 def signer(**how: Any) -> x509.Certificate:
-    usage = how.pop("usage", forge_usage(digital_signature=True))
+    signs = how.pop("usage", usage("digital_signature"))
     authority = how.pop("authority", None) or tcb_root()
-    extensions = {"usage": (usage, True), **how.pop("extensions", {})}
+    extensions = {"usage": (signs, True), **how.pop("extensions", {})}
     key = how.pop("key", None) or short_rsa_key("tcb-signer")
     how = {"pss": authority is tcb_root(), **how}
     return authority.issue(
         key.public_key(), subject="GCE-cc-tcb-signer", extensions=extensions, **how
     )
-
-
-def forge_usage(**said: bool) -> x509.KeyUsage:
-    names = (
-        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
-        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
-    )
-    return x509.KeyUsage(**{name: said.get(name, False) for name in names})
 
 
 @cache
@@ -180,7 +173,7 @@ def certify(public: PublicArea, authority=None, info=None, **how: Any) -> bytes:
     info = instance_info() if info is None else info
     named = x509.UnrecognizedExtension(INSTANCE_INFO, info)
     extensions = {
-        "usage": (how.pop("usage", forge_usage(digital_signature=True)), True),
+        "usage": (how.pop("usage", usage("digital_signature")), True),
         "basic": (x509.BasicConstraints(how.pop("ca", False), None), True),
         **({"instance": (named, False)} if info else {}),
         **how.pop("extensions", {}),

@@ -21,7 +21,8 @@ from securetrain.evidence.tee.tdx_collateral import TdxCollateral
 from securetrain.identity import paths
 from tests import vocabulary
 from tests.evidence.tee import forge
-from tests.evidence.tee.forge import NOW, certificate, custom, der_int, p256_key, tlv
+from tests.evidence.tee.forge import NOW, certificate, der_int, p256_key, tlv
+from tests.identity.worlds import custom
 
 REPORT_DATA = bytes(range(64, 128))
 MR_TD = b"\x71" * 48

@@ -24,6 +24,7 @@ from tests.evidence.tee import forge_google as google
 from tests.evidence.tee.forge import NOW, short_rsa_key, tlv
 from tests.evidence.tpm import forge
 from tests.evidence.vectors import ROOT, vector
+from tests.identity.worlds import usage
 from tests.tables import forgeries
 
 der_int = google.der_int
@@ -103,13 +104,9 @@ def named(**changes):
     lambda: google.certify(PUBLIC, authority=STRANGER),
     lambda: google.certify(PUBLIC, authority=google.tcb_root()),
     lambda: google.certify(PUBLIC, ca=True),
-    lambda: google.certify(PUBLIC, usage=google.forge_usage(key_encipherment=True)),
-    lambda: google.certify(
-        PUBLIC, usage=google.forge_usage(digital_signature=True, key_encipherment=True)
-    ),
-    lambda: google.certify(
-        PUBLIC, usage=google.forge_usage(digital_signature=True, key_cert_sign=True)
-    ),
+    lambda: google.certify(PUBLIC, usage=usage("key_encipherment")),
+    lambda: google.certify(PUBLIC, usage=usage("digital_signature", "key_encipherment")),
+    lambda: google.certify(PUBLIC, usage=usage("digital_signature", "key_cert_sign")),
     lambda: google.certify(PUBLIC, extensions={"usage": None}),
     lambda: google.certify(
         PUBLIC,

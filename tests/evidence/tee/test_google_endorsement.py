@@ -24,6 +24,7 @@ from tests.evidence.tee import forge_google as google
 from tests.evidence.tee.forge import NOW, pem, short_rsa_key
 from tests.evidence.tee.forge_amd import MEASUREMENT
 from tests.evidence.tpm import forge
+from tests.identity.worlds import usage
 from tests.tables import each, forgeries
 
 ROOTS = pinned([google.tcb_root().pem], "endorsement_roots")
@@ -105,7 +106,7 @@ def test_the_memory_of_a_guest_with_tdx():
 # Forgeries.
 
 OTHER = google.short_rsa_key("stranger")
-CA_BITS = {"key_cert_sign": True, "digital_signature": True}
+CA_BITS = ("key_cert_sign", "digital_signature")
 
 
 def by(**how):
@@ -141,9 +142,9 @@ def salted(length):
     lambda: by(key=OTHER),
     lambda: by(key=ec.generate_private_key(ec.SECP256R1())),
     lambda: signed_by(rsa.generate_private_key(65537, 1024)),
-    lambda: by(usage=google.forge_usage(key_encipherment=True)),
-    lambda: by(usage=google.forge_usage(digital_signature=True, key_agreement=True)),
-    lambda: by(usage=google.forge_usage(**CA_BITS)),
+    lambda: by(usage=usage("key_encipherment")),
+    lambda: by(usage=usage("digital_signature", "key_agreement")),
+    lambda: by(usage=usage(*CA_BITS)),
     lambda: by(pss=False, digest=hashes.SHA224()),
     lambda: by(
         extensions={"x": (x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"x"), True)}

@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 from OpenSSL import crypto
 
 from securetrain.evidence.reader import Reader
@@ -37,6 +36,8 @@ from securetrain.evidence.tpm.structures import (
     number,
     tpm2b,
 )
+from tests.identity import worlds
+from tests.identity.worlds import limits, usage
 from tests.rsa_keys import rsa_key as kept_rsa_key
 
 PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
@@ -216,15 +217,6 @@ MAKER = {"2.23.133.2.1": "id:494E5443", "2.23.133.2.2": "TPM-X", "2.23.133.2.3":
 SWTPM = {**MAKER, "2.23.133.2.1": "id:00001014", "2.23.133.2.2": "swtpm"}
 
 
-def usage(*names: str) -> x509.KeyUsage:
-    """A key usage with the named bits."""
-    bits = (
-        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
-        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
-    )
-    return x509.KeyUsage(**{bit: bit in names for bit in bits})
-
-
 def alternative_name(
     attributes: Mapping[str, str], *, together: bool = False
 ) -> x509.ExtensionType:
@@ -241,7 +233,7 @@ def end_entity(public: Any, attributes: Mapping[str, str] = MAKER) -> dict[str, 
     """Extensions of an honest endorsement key certificate: name -> (extension, critical)."""
     is_rsa = isinstance(public, rsa.RSAPublicKey)
     return {
-        "constraints": (x509.BasicConstraints(ca=False, path_length=None), True),
+        "constraints": limits(ca=False),
         "usage": (usage("key_encipherment" if is_rsa else "key_agreement"), True),
         "purpose": (x509.ExtendedKeyUsage([x509.ObjectIdentifier(EK_OID)]), False),
         "name": (alternative_name(attributes), True),
@@ -251,7 +243,7 @@ def end_entity(public: Any, attributes: Mapping[str, str] = MAKER) -> dict[str, 
 def authority() -> dict[str, Any]:
     """Extensions of an honest CA."""
     return {
-        "constraints": (x509.BasicConstraints(ca=True, path_length=None), True),
+        "constraints": limits(ca=True),
         "usage": (usage("key_cert_sign", "crl_sign"), True),
     }
 
@@ -303,25 +295,13 @@ class Authority:
         pss: bool = False,
     ) -> x509.Certificate:
         """A certificate; extensions that are None are left out."""
-        names = [x509.NameAttribute(NameOID.COMMON_NAME, subject)] if subject else []
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name(names))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self.name)]))
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(begin)
-            .not_valid_after(end)
-        )
-        for entry in (extensions or {}).values():
-            if entry is not None:
-                builder = builder.add_extension(*entry)
-        digest = digest or hashes.SHA256()
+        entries = (extensions or {}).values()
+        how: dict[str, Any] = {"digest": digest or hashes.SHA256()}
         if pss:
-            salted = padding.PSS(padding.MGF1(digest), digest.digest_size)
-            assert isinstance(self.key, rsa.RSAPrivateKey)
-            return builder.sign(self.key, digest, rsa_padding=salted)
-        return builder.sign(self.key, digest)
+            how["rsa_padding"] = padding.PSS(padding.MGF1(how["digest"]), how["digest"].digest_size)
+        return worlds.certificate(
+            subject, self.name, public, self.key, (begin, end), *entries, **how
+        )
 
     def endorse(
         self,
@@ -344,7 +324,7 @@ class Authority:
 
 def raw(oid: str, value: bytes, *, critical: bool = False) -> tuple[x509.ExtensionType, bool]:
     """An extension of any content."""
-    return x509.UnrecognizedExtension(x509.ObjectIdentifier(oid), value), critical
+    return worlds.custom(oid, value), critical
 
 
 def resign(der: bytes, key: PrivateKey, digest: str = "sha256") -> bytes:

@@ -346,34 +346,30 @@ def test_unprotected_dma():
 
 @forgeries(
     "id, code, entry",
-    ("boot-application", "ST-ATTS-213", image(b"another boot loader")),
-    ("unknown-action", "ST-ATTS-213", event(4, ACTION, b"some action")),
-    ("called-an-action", "ST-ATTS-213", renamed(image(b"other"), ACTION, bootlogs.CALLING)),
-    ("called-something-else", "ST-ATTS-213", event(4, EVENT_TAG, b"x")),
-    ("command", "ST-ATTS-214", command(b"linux /evil")),
-    (
-        "kernel-command-line",
-        "ST-ATTS-214",
-        command(COMMAND_LINE + b" init=/bin/sh", b"kernel_cmdline: "),
-    ),
+    ("boot-application", 213, image(b"another boot loader")),
+    ("unknown-action", 213, event(4, ACTION, b"some action")),
+    ("called-an-action", 213, renamed(image(b"other"), ACTION, bootlogs.CALLING)),
+    ("called-something-else", 213, event(4, EVENT_TAG, b"x")),
+    ("command", 214, command(b"linux /evil")),
+    ("kernel-command-line", 214, command(COMMAND_LINE + b" init=/bin/sh", b"kernel_cmdline: ")),
     (
         "command-that-was-not-measured",
-        "ST-ATTS-215",
+        215,
         dataclasses.replace(command(COMMAND_LINE), content=b"/evil"),
     ),
-    ("unread-command", "ST-ATTS-215", event(8, IPL, b"anything\0", b"x")),
-    ("initrd", "ST-ATTS-215", event(9, IPL, b"/initrd\0", b"other initrd")),
-    ("load-options", "ST-ATTS-215", event(9, EVENT_TAG, b"x")),
-    ("command-in-another-register", "ST-ATTS-215", command(COMMAND_LINE, register=9)),
-    ("boot-variable", "ST-ATTS-217", event(1, VARIABLE_BOOT, b"x")),
-    ("partition-table", "ST-ATTS-217", event(5, GPT, b"EFI PART")),
-    ("action-of-pcr-5", "ST-ATTS-217", event(5, ACTION, b"some action")),
-    ("owner-keys", "ST-ATTS-218", event(14, IPL, b"MokList\0", b"my keys")),
-    ("other-of-pcr-14", "ST-ATTS-218", event(14, EVENT_TAG, b"x")),
+    ("unread-command", 215, event(8, IPL, b"anything\0", b"x")),
+    ("initrd", 215, event(9, IPL, b"/initrd\0", b"other initrd")),
+    ("load-options", 215, event(9, EVENT_TAG, b"x")),
+    ("command-in-another-register", 215, command(COMMAND_LINE, register=9)),
+    ("boot-variable", 217, event(1, VARIABLE_BOOT, b"x")),
+    ("partition-table", 217, event(5, GPT, b"EFI PART")),
+    ("action-of-pcr-5", 217, event(5, ACTION, b"some action")),
+    ("owner-keys", 218, event(14, IPL, b"MokList\0", b"my keys")),
+    ("other-of-pcr-14", 218, event(14, EVENT_TAG, b"x")),
 )
 def test_a_measurement_that_is_no_reference_value(code, entry):
     entries = [*GOOD, entry]
-    refused(code, entries, where=f"PCR {entry.register}, entry {len(entries)} (")
+    refused(f"ST-ATTS-{code}", entries, where=f"PCR {entry.register}, entry {len(entries)} (")
 
 
 @forgeries("pcr", 0, 1, 2, 3, 6)

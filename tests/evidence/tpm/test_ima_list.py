@@ -109,47 +109,43 @@ NAME = field(b"/x\0")
 LEGACY_HEAD = pack("<I20sI", 10, LEGACY.listed, 3) + b"ima"
 
 CUT = {
-    "nothing but a PCR": (pack("<I", 10), "ST-ATTS-301", "inside the entry's header"),
-    "a header without its last byte": (HEADER[:27], "ST-ATTS-301", "inside the entry's header"),
-    "no template": (HEADER[:28], "ST-ATTS-305", "template is b''"),
-    "half a template": (HEADER[:31], "ST-ATTS-301", "inside the entry"),
-    "a template and no more": (HEADER, "ST-ATTS-301", "inside the entry"),
-    "a length without its last byte": (NG.binary()[:37], "ST-ATTS-301", "inside the entry"),
-    "data without its last byte": (NG.binary()[:-1], "ST-ATTS-301", "1 bytes are missing"),
+    "nothing but a PCR": (pack("<I", 10), 301, "inside the entry's header"),
+    "a header without its last byte": (HEADER[:27], 301, "inside the entry's header"),
+    "no template": (HEADER[:28], 305, "template is b''"),
+    "half a template": (HEADER[:31], 301, "inside the entry"),
+    "a template and no more": (HEADER, 301, "inside the entry"),
+    "a length without its last byte": (NG.binary()[:37], 301, "inside the entry"),
+    "data without its last byte": (NG.binary()[:-1], 301, "1 bytes are missing"),
     "a length that leads out": (
         HEADER + pack("<I", 0xFFFFFFFF) + bytes(8),
-        "ST-ATTS-301",
+        301,
         "bytes are missing",
     ),
     "an unknown template": (
         pack("<I20sI", 10, bytes(20), 7) + b"ima-new" + field(b""),
-        "ST-ATTS-305",
+        305,
         "b'ima-new'",
     ),
-    "a template without a name": (
-        pack("<I20sI", 10, bytes(20), 0) + field(b""),
-        "ST-ATTS-305",
-        "b''",
-    ),
+    "a template without a name": (pack("<I20sI", 10, bytes(20), 0) + field(b""), 305, "b''"),
     "a template's name that is too long": (
         pack("<I20sI", 10, bytes(20), 256) + bytes(300),
-        "ST-ATTS-301",
+        301,
         "name has 256 bytes",
     ),
     "a template's length that lies": (
         pack("<I20sI", 10, bytes(20), 0xFFFFFFFF) + bytes(300),
-        "ST-ATTS-301",
+        301,
         "name has 4294967295",
     ),
     "big-endian": (
         pack(">I20sI", 10, NG.listed, 6) + b"ima-ng" + pack(">I", len(NG.data)) + NG.data,
-        "ST-ATTS-301",
+        301,
         "name has",
     ),
-    "a legacy entry without its digest": (LEGACY_HEAD + bytes(19), "ST-ATTS-301", "inside"),
+    "a legacy entry without its digest": (LEGACY_HEAD + bytes(19), 301, "inside"),
     "a legacy name that leads out": (
         LEGACY_HEAD + bytes(20) + pack("<I", 100) + b"/x",
-        "ST-ATTS-301",
+        301,
         "98 bytes are missing",
     ),
 }
@@ -158,7 +154,7 @@ CUT = {
 @forgeries("id, data, code, what", CUT)
 @each("id, before", ("first", b""), ("second", NG.binary()))
 def test_binary_lists_whose_lengths_lie(before, data, code, what):
-    refused(Refusal, code, list, split_binary(before + data), says=what)
+    refused(Refusal, f"ST-ATTS-{code}", list, split_binary(before + data), says=what)
 
 
 MALFORMED = {
@@ -223,57 +219,41 @@ DIGITS = NG.digest[8:].hex().encode()
 HEX = NG.listed.hex().encode()
 
 LINES = {
-    "empty": (b"", "ST-ATTS-301", "the line is not"),
-    "a word": (b"10", "ST-ATTS-301", "the line is not"),
-    "a field too few": (LINE.rpartition(b" ")[0], "ST-ATTS-301", "the line is not"),
-    "a field too many": (LINE + b" 00", "ST-ATTS-301", "fields"),
+    "empty": (b"", 301, "the line is not"),
+    "a word": (b"10", 301, "the line is not"),
+    "a field too few": (LINE.rpartition(b" ")[0], 301, "the line is not"),
+    "a field too many": (LINE + b" 00", 301, "fields"),
     "a field too few for ima-sig": (
         LINE.replace(b"ima-ng", b"ima-sig"),
-        "ST-ATTS-301",
+        301,
         "the template ima-sig",
     ),
-    "an unknown template": (LINE.replace(b"ima-ng", b"ima-new"), "ST-ATTS-305", "b'ima-new'"),
-    "a PCR that is no number": (b"x" + LINE[2:], "ST-ATTS-301", "not a PCR"),
-    "a negative PCR": (b"-1" + LINE[2:], "ST-ATTS-301", "not a PCR"),
-    "a PCR with many digits": (b"010" + LINE[2:], "ST-ATTS-301", "not a PCR"),
-    "a short template digest": (LINE.replace(HEX, HEX[2:]), "ST-ATTS-301", "19 bytes"),
-    "a template digest that is not hex": (
-        LINE.replace(HEX, b"zz" + HEX[2:]),
-        "ST-ATTS-301",
-        "not in hex",
-    ),
-    "half a byte": (LINE.replace(HEX, HEX[1:]), "ST-ATTS-301", "not in hex"),
-    "outside ASCII": (LINE.replace(HEX, b"\xff\xff" + HEX[2:]), "ST-ATTS-301", "not in hex"),
-    "a file digest that is not hex": (
-        LINE.replace(DIGITS, b"zz" + DIGITS[2:]),
-        "ST-ATTS-301",
-        "not in hex",
-    ),
-    "a short file digest": (LINE.replace(DIGITS, DIGITS[2:]), "ST-ATTS-301", "31 bytes"),
-    "a digest without its algorithm": (
-        LINE.replace(b"sha256:", b""),
-        "ST-ATTS-301",
-        "bytes are no b''",
-    ),
-    "an empty name": (LINE.rpartition(b" ")[0] + b" ", "ST-ATTS-301", "one NUL"),
-    "a NUL in the name": (LINE + b"\0y", "ST-ATTS-301", "one NUL"),
-    "a signature that is not hex": (SIGNED.ascii()[:-1] + b"z", "ST-ATTS-301", "not in hex"),
+    "an unknown template": (LINE.replace(b"ima-ng", b"ima-new"), 305, "b'ima-new'"),
+    "a PCR that is no number": (b"x" + LINE[2:], 301, "not a PCR"),
+    "a negative PCR": (b"-1" + LINE[2:], 301, "not a PCR"),
+    "a PCR with many digits": (b"010" + LINE[2:], 301, "not a PCR"),
+    "a short template digest": (LINE.replace(HEX, HEX[2:]), 301, "19 bytes"),
+    "a template digest that is not hex": (LINE.replace(HEX, b"zz" + HEX[2:]), 301, "not in hex"),
+    "half a byte": (LINE.replace(HEX, HEX[1:]), 301, "not in hex"),
+    "outside ASCII": (LINE.replace(HEX, b"\xff\xff" + HEX[2:]), 301, "not in hex"),
+    "a file digest that is not hex": (LINE.replace(DIGITS, b"zz" + DIGITS[2:]), 301, "not in hex"),
+    "a short file digest": (LINE.replace(DIGITS, DIGITS[2:]), 301, "31 bytes"),
+    "a digest without its algorithm": (LINE.replace(b"sha256:", b""), 301, "bytes are no b''"),
+    "an empty name": (LINE.rpartition(b" ")[0] + b" ", 301, "one NUL"),
+    "a NUL in the name": (LINE + b"\0y", 301, "one NUL"),
+    "a signature that is not hex": (SIGNED.ascii()[:-1] + b"z", 301, "not in hex"),
     "a legacy digest with an algorithm": (
         LEGACY.ascii()[:-1].replace(b"ima ", b"ima sha1:"),
-        "ST-ATTS-301",
+        301,
         "not in hex",
     ),
-    "a short legacy digest": (
-        LEGACY.ascii()[:-1].replace(b"ima 11", b"ima "),
-        "ST-ATTS-301",
-        "wrong length",
-    ),
+    "a short legacy digest": (LEGACY.ascii()[:-1].replace(b"ima 11", b"ima "), 301, "wrong length"),
 }
 
 
 @forgeries("id, line, code, what", LINES)
 def test_lines_that_are_malformed(line, code, what):
-    assert what in refused(Refusal, code, parse_ascii, line).what
+    assert what in refused(Refusal, f"ST-ATTS-{code}", parse_ascii, line).what
 
 
 def edited(measurement: Measurement, old: bytes, new: bytes) -> bytes:

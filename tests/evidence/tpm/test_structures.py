@@ -302,49 +302,39 @@ def make_attest(**changes):
 
 @forgeries(
     "id, changes, code, word",
-    ("magic", {"magic": GENERATED + 1}, "ST-ATTS-112", "magic"),
-    ("magic-of-text", {"magic": 0x41414141}, "ST-ATTS-112", "magic"),
-    ("type-time", {"tag": 0x8019}, "ST-ATTS-112", "type 0x8019"),
-    ("type-creation", {"tag": 0x801A}, "ST-ATTS-112", "type 0x801a"),
-    ("type-nv", {"tag": 0x8014}, "ST-ATTS-112", "type"),
-    ("type-nothing", {"tag": 0}, "ST-ATTS-112", "type"),
-    ("signer-too-long", {"signer": bytes(67)}, "ST-ATTS-101", "limit"),
-    ("extra-too-long", {"extra": bytes(65)}, "ST-ATTS-101", "limit"),
-    ("digest-too-long", {"digest": bytes(65)}, "ST-ATTS-101", "limit"),
-    ("safe-2", {"safe": 2}, "ST-ATTS-101", "safe is 2"),
-    ("safe-255", {"safe": 255}, "ST-ATTS-101", "safe is 255"),
-    ("trailing", {"tail": b"\0"}, "ST-ATTS-101", "follow"),
-    ("65535-selections", {"selection": number(65535, 4)}, "ST-ATTS-101", "65535 PCR"),
-    ("17-selections", {"selection": number(17, 4) + b"\0\x0b\0" * 17}, "ST-ATTS-101", "17 PCR"),
-    (
-        "bit-map-of-5-octets",
-        {"selection": number(1, 4) + b"\0\x0b\x05" + bytes(5)},
-        "ST-ATTS-101",
-        "limit",
-    ),
-    (
-        "bank-of-sm3",
-        {"selection": number(1, 4) + b"\0\x12\x03" + bytes(3)},
-        "ST-ATTS-102",
-        "PCR bank",
-    ),
-    ("quote-labelled-certification", {"tag": Tag.ATTEST_CERTIFY}, "ST-ATTS-101", ""),
+    ("magic", {"magic": GENERATED + 1}, 112, "magic"),
+    ("magic-of-text", {"magic": 0x41414141}, 112, "magic"),
+    ("type-time", {"tag": 0x8019}, 112, "type 0x8019"),
+    ("type-creation", {"tag": 0x801A}, 112, "type 0x801a"),
+    ("type-nv", {"tag": 0x8014}, 112, "type"),
+    ("type-nothing", {"tag": 0}, 112, "type"),
+    ("signer-too-long", {"signer": bytes(67)}, 101, "limit"),
+    ("extra-too-long", {"extra": bytes(65)}, 101, "limit"),
+    ("digest-too-long", {"digest": bytes(65)}, 101, "limit"),
+    ("safe-2", {"safe": 2}, 101, "safe is 2"),
+    ("safe-255", {"safe": 255}, 101, "safe is 255"),
+    ("trailing", {"tail": b"\0"}, 101, "follow"),
+    ("65535-selections", {"selection": number(65535, 4)}, 101, "65535 PCR"),
+    ("17-selections", {"selection": number(17, 4) + b"\0\x0b\0" * 17}, 101, "17 PCR"),
+    ("bit-map-of-5-octets", {"selection": number(1, 4) + b"\0\x0b\x05" + bytes(5)}, 101, "limit"),
+    ("bank-of-sm3", {"selection": number(1, 4) + b"\0\x12\x03" + bytes(3)}, 102, "PCR bank"),
+    ("quote-labelled-certification", {"tag": Tag.ATTEST_CERTIFY}, 101, ""),
     (
         "certified-name-too-long",
         {"tag": Tag.ATTEST_CERTIFY, "body": tpm2b(bytes(67)) + tpm2b(b"")},
-        "ST-ATTS-101",
+        101,
         "limit",
     ),
     (
         "qualified-name-too-long",
         {"tag": Tag.ATTEST_CERTIFY, "body": tpm2b(b"") + tpm2b(bytes(67))},
-        "ST-ATTS-101",
+        101,
         "limit",
     ),
 )
 def test_altered_attestations(changes, code, word):
     parse_attest(make_attest())
-    assert word in refused(code, parse_attest, make_attest(**changes)).what
+    assert word in refused(f"ST-ATTS-{code}", parse_attest, make_attest(**changes)).what
 
 
 @forgeries(

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from tests.identity import worlds
 
 REFERENCE = "model-signing==1.1.1"
 # The reference imports pyOpenSSL without declaring it.
@@ -28,10 +30,6 @@ def pem_of(key: ec.EllipticCurvePublicKey) -> bytes:
     )
 
 
-def named(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
-
-
 @dataclass
 class Authority:
     """A root, and what it issues."""
@@ -42,17 +40,9 @@ class Authority:
     @classmethod
     def create(cls, name: str = "root", days: int = 3650) -> "Authority":
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(named(name))
-            .issuer_name(named(name))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(NOW - dt.timedelta(days=days))
-            .not_valid_after(NOW + dt.timedelta(days=days))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        )
-        return cls(key, builder.sign(key, hashes.SHA256()))
+        valid = (NOW - dt.timedelta(days=days), NOW + dt.timedelta(days=days))
+        top = worlds.limits(ca=True, path_length=0)
+        return cls(key, worlds.certificate(name, name, key.public_key(), key, valid, top))
 
     def issue(
         self,
@@ -64,34 +54,17 @@ class Authority:
         purpose: x509.ObjectIdentifier | None = ExtendedKeyUsageOID.CODE_SIGNING,
         is_ca: bool = False,
     ) -> x509.Certificate:
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(named("maker"))
-            .issuer_name(self.certificate.subject)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(NOW + begins)
-            .not_valid_after(NOW + ends)
-            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        may = worlds.usage(*["digital_signature"] * bool(usage), *["key_cert_sign"] * is_ca)
+        return worlds.certificate(
+            "maker",
+            self.certificate.subject,
+            key,
+            self.key,
+            (NOW + begins, NOW + ends),
+            worlds.limits(ca=is_ca),
+            (may, True) if usage is not None else None,
+            (x509.ExtendedKeyUsage([purpose]), False) if purpose else None,
         )
-        if usage is not None:
-            builder = builder.add_extension(
-                x509.KeyUsage(
-                    digital_signature=usage,
-                    content_commitment=False,
-                    key_encipherment=False,
-                    data_encipherment=False,
-                    key_agreement=False,
-                    key_cert_sign=is_ca,
-                    crl_sign=False,
-                    encipher_only=False,
-                    decipher_only=False,
-                ),
-                critical=True,
-            )
-        if purpose is not None:
-            builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        return builder.sign(self.key, hashes.SHA256())
 
 
 @pytest.fixture

@@ -45,9 +45,10 @@ from securetrain.core.errors import IntegrityError, SecureTrainError
 from securetrain.identity import KeylessPolicy
 from securetrain.identity.dsse import IN_TOTO, pae
 from tests import vocabulary
+from tests.identity import worlds
 from tests.identity.private_sigstore import ISSUER, SPIFFE, Instance
 
-from .conftest import NOW, named, pem_of
+from .conftest import NOW, pem_of
 
 pytestmark = pytest.mark.forgery
 
@@ -76,29 +77,15 @@ def certificate(
     ends: int = 30,
 ) -> x509.Certificate:
     """A certificate; a signer's is marked as an authority's too, as openssl does by itself."""
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=can_issue,
-        crl_sign=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    return (
-        x509.CertificateBuilder()
-        .subject_name(named(subject))
-        .issuer_name(named(issuer))
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(NOW - dt.timedelta(days=3000))
-        .not_valid_after(NOW + dt.timedelta(days=ends))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), critical=False)
-        .sign(by, hashes.SHA256())
+    return worlds.certificate(
+        subject,
+        issuer,
+        public,
+        by,
+        (NOW - dt.timedelta(days=3000), NOW + dt.timedelta(days=ends)),
+        worlds.limits(ca=True),
+        (worlds.usage("digital_signature", *["key_cert_sign"] * can_issue), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), False),
     )
 
 
