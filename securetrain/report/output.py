@@ -9,11 +9,13 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from securetrain.core import printable
+from securetrain.core.files import whole_file
 from securetrain.report.document import Document
 
 WIDTH: Final = 80
@@ -39,8 +41,7 @@ def emit(document: Document, output: str, *, quiet: bool = False, verbose: bool 
         verbose: Whether text leaves out nothing.
     """
     if output != "text":
-        pieces = _json(document.data) if output == "json" else [written(document, output)]
-        for piece in pieces:
+        for piece in _pieces(document, output):
             click.echo(piece, nl=False)
         return document.exit_code
     from securetrain.report.render import text
@@ -53,29 +54,43 @@ def emit(document: Document, output: str, *, quiet: bool = False, verbose: bool 
     return document.exit_code
 
 
-def written(document: Document, output: str) -> str:
-    """The text of a file in a format; text is as wide as for anything but a terminal.
+def written(document: Document, output: str, into: Path | None = None) -> str:
+    """The text of a document in a format; text is as wide as for anything but a terminal.
+
+    Args:
+        document: It.
+        output: The format.
+        into: A file that gets it, whole or not at all: then nothing is returned.
 
     Raises:
-        UsageError: ST-USAG-004 when a page needs the report extra.
+        UsageError: ST-USAG-004 when a page needs the report extra; those of `whole_file`.
     """
+    if into is None:
+        return b"".join(_pieces(document, output)).decode()
+    with whole_file(into) as file:
+        file.writelines(_pieces(document, output))
+    return ""
+
+
+def _pieces(document: Document, output: str) -> Iterator[bytes]:
+    """Yield it piece by piece: an audit of many machines is too large to be held."""
     match output:
+        case "json":
+            yield from _json(document.data)
         case "text":
             from securetrain.report.render import text
 
-            return "".join(f"{click.unstyle(line)}\n" for line in text.lines(document, WIDTH))
-        case "json":
-            return b"".join(_json(document.data)).decode()
+            for line in text.lines(document, WIDTH):
+                yield f"{click.unstyle(line)}\n".encode()
         case "sarif" | "junit" | "markdown":
             from securetrain.report.render import ci
 
-            if output == "sarif":
-                return json.dumps(ci.sarif(document), indent=2) + "\n"
-            return ci.junit(document) if output == "junit" else ci.markdown(document)
+            for piece in getattr(ci, output)(document):
+                yield piece.encode()
         case "html":
             from securetrain.report.render import html
 
-            return html.render(document)
+            yield html.render(document).encode()
         case _:
             raise ValueError(f"unknown format {output!r}")
 

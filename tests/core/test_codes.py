@@ -5,6 +5,7 @@
 import ast
 import gc
 import itertools
+import json
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -18,8 +19,8 @@ from securetrain.artifacts.tree.problems import Problem, most_telling
 from securetrain.core.codes import ALONE, CODES, RETIRED, Code, ExitCode, Node, Retry
 from securetrain.core.errors import AttestationError, SecureTrainError, UsageError
 from securetrain.core.vocabulary import Severity
+from securetrain.report import written
 from securetrain.report.document import Document, Findings, Located
-from securetrain.report.render import ci
 from securetrain.threats.threat_model import load_model, models_dir
 from tests.core import code_rules as rules
 
@@ -336,7 +337,7 @@ def test_what_bars_a_node_is_what_the_row_says():
 def test_the_level_in_sarif_is_the_severity(code, level):
     problem = Located(code=code, what="x", fix="y")
     outcome = Document(verb="verify", findings=Findings(root="r", problems=(problem,)), code=1)
-    run = ci.sarif(outcome)["runs"][0]
+    run = json.loads(written(outcome, "sarif"))["runs"][0]
     rule = run["tool"]["driver"]["rules"][0]
     assert run["results"][0]["level"] == rule["defaultConfiguration"]["level"] == level
     assert rule["help"]["text"] == CODES[code].fix

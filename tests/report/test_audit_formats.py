@@ -66,6 +66,22 @@ def test_pieces_of_json_are_the_canonical_whole(monkeypatch):
         assert written(findings(several, (), set()), "json").encode() == several.to_json() + b"\n"
 
 
+def test_what_ci_reads_is_made_piece_by_piece_and_a_file_is_whole(tmp_path):
+    page = findings(mixed(), load_checks(), set())
+    sarif, junit = list(ci.sarif(page)), list(ci.junit(page))
+    assert len(sarif) == 2 + len(run_of(mixed())["results"])
+    assert len(junit) == 2 + len(cases_of(mixed())[0])
+    # the layout of each piece is that of the whole
+    log = written(page, "sarif")
+    assert json.dumps(json.loads(log), indent=2) + "\n" == log
+    for output in ("json", "sarif", "junit", "markdown", "html", "text"):
+        assert written(page, output, tmp_path / output) == ""
+        assert (tmp_path / output).read_bytes() == written(page, output).encode()
+    with pytest.raises(ValueError, match="unknown format"):
+        written(page, "gif", tmp_path / "gif")
+    assert not (tmp_path / "gif").exists()
+
+
 def test_text_makes_nothing_that_only_machines_read(monkeypatch):
     def never(*_: object) -> None:
         raise AssertionError("made, and not read")
@@ -122,7 +138,7 @@ def the_run(log: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_of(audited: AuditResult) -> dict[str, Any]:
-    return the_run(ci.sarif(findings(audited, load_checks(), set())))
+    return the_run(json.loads(written(findings(audited, load_checks(), set()), "sarif")))
 
 
 def test_sarif_has_every_open_finding_at_its_line_and_no_other() -> None:
@@ -213,7 +229,7 @@ def test_an_absolute_path_is_an_address_of_its_own() -> None:
 
 
 def cases_of(audited: AuditResult) -> tuple[ET.Element, dict[str, ET.Element]]:
-    suite = ET.fromstring(ci.junit(findings(audited, load_checks(), set())))
+    suite = ET.fromstring(written(findings(audited, load_checks(), set()), "junit"))
     return suite, {case.attrib["name"].partition(":  ")[0]: case for case in suite}
 
 
@@ -302,7 +318,7 @@ def test_what_was_audited_is_never_markup() -> None:
     assert "<script" not in text
     assert "<img" not in text
     assert "[red]" not in text
-    ET.fromstring(ci.junit(findings(audited, (), set())))
+    ET.fromstring(written(findings(audited, (), set()), "junit"))
     run_of(audited)
 
 

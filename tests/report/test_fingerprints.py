@@ -18,8 +18,8 @@ from securetrain.audit.engine.waivers import Waivers, parse_waivers
 from securetrain.audit.sources.stored import read_facts
 from securetrain.core.vocabulary import State
 from securetrain.policy import load_policy
+from securetrain.report import written
 from securetrain.report.pages.findings import findings
-from securetrain.report.render import ci
 
 REFERENCE = Path(__file__).parents[1] / "audit" / "fixtures" / "reference.json"
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -92,7 +92,7 @@ def test_a_fingerprint_is_the_same_in_sarif_and_when_lines_move(
     nodes: Callable[..., AuditResult],
 ) -> None:
     def of_sarif(result: AuditResult) -> list[str]:
-        (run,) = ci.sarif(findings(result, CHECKS, set()))["runs"]
+        (run,) = json.loads(written(findings(result, CHECKS, set()), "sarif"))["runs"]
         return [one["partialFingerprints"]["securetrain/v1"] for one in run["results"]]
 
     still, later = nodes(), nodes(move=17)

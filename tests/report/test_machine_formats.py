@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """SARIF and JUnit: what stands where, and what is never lost."""
 
+import json
 from xml.etree import ElementTree as ET
 
+from securetrain.report import written
 from securetrain.report.document import Document, Findings, Located, Place
-from securetrain.report.render import ci
 
 DAMAGED = Located(
     code="ST-CKPT-130",
@@ -23,7 +24,7 @@ def outcome(*problems: Located) -> Document:
 
 
 def test_sarif_names_the_bytes_and_the_tensor() -> None:
-    (run,) = ci.sarif(outcome(DAMAGED, WHOLE))["runs"]
+    (run,) = json.loads(written(outcome(DAMAGED, WHOLE), "sarif"))["runs"]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     assert rules == ["ST-CKPT-100", "ST-CKPT-130"]
     first, second = run["results"]
@@ -39,7 +40,7 @@ def test_sarif_names_the_bytes_and_the_tensor() -> None:
 
 
 def test_sarif_of_a_clean_outcome_has_no_results() -> None:
-    (run,) = ci.sarif(outcome())["runs"]
+    (run,) = json.loads(written(outcome(), "sarif"))["runs"]
     assert run["results"] == []
     assert [one["location"]["uri"] for one in run["artifacts"]] == [
         "statement.json",
@@ -48,7 +49,7 @@ def test_sarif_of_a_clean_outcome_has_no_results() -> None:
 
 
 def test_junit_has_a_case_for_every_file_and_one_for_the_whole() -> None:
-    suite = ET.fromstring(ci.junit(outcome(DAMAGED, WHOLE)))
+    suite = ET.fromstring(written(outcome(DAMAGED, WHOLE), "junit"))
     assert suite.attrib["tests"] == "3"
     assert suite.attrib["failures"] == "2"
     cases = {case.attrib["name"]: case for case in suite}
@@ -61,4 +62,4 @@ def test_junit_has_a_case_for_every_file_and_one_for_the_whole() -> None:
 
 def test_junit_holds_any_name() -> None:
     odd = Located(code="ST-CKPT-141", what="extra", fix="", at=Place(file="\ud800\x08\u2028\u00e9"))
-    ET.fromstring(ci.junit(outcome(odd)))
+    ET.fromstring(written(outcome(odd), "junit"))

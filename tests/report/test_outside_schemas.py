@@ -33,8 +33,8 @@ from securetrain.audit import load_checks
 from securetrain.cli.artifacts.scan import command as scan
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.report import written
 from securetrain.report.pages.findings import findings
-from securetrain.report.render import ci
 from tests.report.audits import mixed, result
 from tests.report.test_machine_formats import DAMAGED, WHOLE, outcome
 from tests.vocabulary import ran
@@ -108,10 +108,10 @@ def test_sarif_by_its_schema(tmp_path: Path) -> None:
     arguments = [str(tmp_path), "--format", "sarif"]
     scanned = CliRunner().invoke(scan, arguments, standalone_mode=False)
     logs = [
-        ci.sarif(outcome()),
-        ci.sarif(outcome(DAMAGED, WHOLE)),
-        ci.sarif(findings(mixed(), load_checks(), set())),
-        ci.sarif(findings(result(), load_checks(), set())),
+        json.loads(written(outcome(), "sarif")),
+        json.loads(written(outcome(DAMAGED, WHOLE), "sarif")),
+        json.loads(written(findings(mixed(), load_checks(), set()), "sarif")),
+        json.loads(written(findings(result(), load_checks(), set()), "sarif")),
         json.loads(scanned.stdout),
     ]
     assert judged(*(("sarif", json.loads(json.dumps(one))) for one in logs)) == [""] * len(logs)

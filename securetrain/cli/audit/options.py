@@ -274,13 +274,12 @@ class Display:
 
     def write(self, result: "AuditResult", checks: "Sequence[Check]", policy: "Policy") -> Document:
         """The page, which is also written where it is asked for."""
-        from securetrain.core.files import write_atomic
         from securetrain.report import ENDINGS, findings, written
 
         unknown_skips = set(policy.host.skip_checks) - {check.id for check in checks}
         page = findings.findings(result, checks, unknown_skips)
         for file in self.out:
-            write_atomic(file, written(page, ENDINGS[file.suffix]).encode())
+            written(page, ENDINGS[file.suffix], file)
         return replace(page, whole=self.every)
 
 

@@ -19,8 +19,11 @@ comments take, and counts what it leaves out; what is open leads, the worst firs
 """
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import chain
+from textwrap import indent
 from typing import Any, Final
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
@@ -46,6 +49,9 @@ from securetrain.report.document import (
 # --- SARIF ---------------------------------------------------------------------------------------
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+_RESULT: Final = " " * 8
+_RESULTS: Final = "\n" + " " * 6
+"""How far a result, and the end of all of them, stand from the margin."""
 _BASES: Final[Mapping[str, str]] = {
     ROOT: "what was checked",
     ASSETS: "the machines and services that were audited",
@@ -60,14 +66,14 @@ _SCORES: Final[Mapping[Severity, str]] = {
 """Numbers in the ranges that code-scanning services show as these words."""
 
 
-def sarif(document: Document) -> dict[str, Any]:
-    """The findings of a document as a SARIF log."""
+def sarif(document: Document) -> Iterator[str]:
+    """Yield the pieces of a SARIF log of a document's findings: its results one by one."""
     found = document.findings or Findings()
-    rules = {code: found.rule(code) for code in sorted({p.code for p in found.problems})}
-    order = {code: number for number, code in enumerate(rules)}
-    placed = (*found.problems, *found.unread)
-    bases = sorted({ROOT, *(problem.at.base for problem in placed)}, reverse=True)
-    return {
+    codes = sorted({problem.code for problem in found.problems})
+    rules = {code: (found.rule(code), number) for number, code in enumerate(codes)}
+    used = {ROOT, *(p.at.base for p in found.problems), *(p.at.base for p in found.unread)}
+    bases = sorted(used, reverse=True)
+    log = {
         "$schema": SCHEMA,
         "version": "2.1.0",
         "runs": [
@@ -76,7 +82,7 @@ def sarif(document: Document) -> dict[str, Any]:
                     "driver": {
                         "name": f"securetrain {document.verb}",
                         "semanticVersion": __version__,
-                        "rules": [_rule(rule) for rule in rules.values()],
+                        "rules": [_rule(rule) for rule, _ in rules.values()],
                     }
                 },
                 "originalUriBaseIds": {
@@ -84,29 +90,36 @@ def sarif(document: Document) -> dict[str, Any]:
                 },
                 "invocations": [_invocation(found, document.exit_code)],
                 "artifacts": [{"location": _location(name)} for name in found.files if name],
-                "results": [
-                    _result(problem, rules[problem.code], order[problem.code])
-                    for problem in found.problems
-                ],
+                "results": [],
                 "columnKind": "unicodeCodePoints",
             }
         ],
     }
+    # No string of JSON holds this: a quotation mark inside of one is escaped.
+    head, name, tail = json.dumps(log, indent=2).partition('"results": [')
+    yield head + name
+    end, comma = "", ""
+    for problem in found.problems:
+        result = _result(problem, *rules[problem.code])
+        yield f"{comma}\n{indent(json.dumps(result, indent=2), _RESULT)}"
+        end, comma = _RESULTS, ","
+    yield f"{end}{tail}\n"
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """Leave out what is not there."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _invocation(found: Findings, code: int) -> dict[str, Any]:
     """Section 3.20: an audit of facts that cannot be relied on was no success."""
-    invocation: dict[str, Any] = {
-        "executionSuccessful": not found.notices,
-        "exitCode": code,
-    }
-    notifications: list[dict[str, Any]] = [
-        {"level": "error", "message": {"text": printable(notice)}} for notice in found.notices
-    ]
-    notifications += map(_notification, found.unread)
-    if notifications:
-        invocation["toolExecutionNotifications"] = notifications
-    return invocation
+    said = [{"level": "error", "message": {"text": printable(one)}} for one in found.notices]
+    said += map(_notification, found.unread)
+    return _given(
+        executionSuccessful=not found.notices,
+        exitCode=code,
+        toolExecutionNotifications=said or None,
+    )
 
 
 def _notification(unread: Located) -> dict[str, Any]:
@@ -121,20 +134,15 @@ def _notification(unread: Located) -> dict[str, Any]:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    properties: dict[str, Any] = {
-        "security-severity": _SCORES[rule.severity],
-        "tags": ["security", *rule.tags],
-    }
-    if rule.exit_code is not None:
-        properties["exitCode"] = rule.exit_code
-    return {
-        "id": rule.id,
-        "shortDescription": {"text": rule.title},
-        **({"fullDescription": {"text": rule.why}} if rule.why else {}),
-        "help": {"text": rule.fix},
-        "defaultConfiguration": {"level": _level(rule.severity)},
-        "properties": properties,
-    }
+    score = {"security-severity": _SCORES[rule.severity], "tags": ["security", *rule.tags]}
+    return _given(
+        id=rule.id,
+        shortDescription={"text": rule.title},
+        fullDescription={"text": rule.why} if rule.why else None,
+        help={"text": rule.fix},
+        defaultConfiguration={"level": _level(rule.severity)},
+        properties=score | _given(exitCode=rule.exit_code),
+    )
 
 
 def _level(severity: Severity) -> str:
@@ -145,27 +153,19 @@ def _level(severity: Severity) -> str:
 
 
 def _result(problem: Located, rule: Rule, number: int) -> dict[str, Any]:
-    severity = problem.severity or rule.severity
-    result: dict[str, Any] = {
-        "ruleId": rule.id,
-        "ruleIndex": number,
-        "kind": "open" if problem.undecided else "fail",
-        "level": "none" if problem.undecided else _level(severity),
-        "message": {"text": printable(problem.what)},
-        "locations": list(_places(problem.at)),
-        "partialFingerprints": {"securetrain/v1": problem.fingerprint or _digest(problem)},
-    }
-    if severity is not rule.severity:
-        result["properties"] = {"severity": severity.value}
-    if problem.accepted:
-        result["suppressions"] = [
-            {
-                "kind": "external",
-                "status": "accepted",
-                "justification": printable(problem.accepted),
-            }
-        ]
-    return result
+    severity, accepted = problem.severity or rule.severity, printable(problem.accepted)
+    suppressed = {"kind": "external", "status": "accepted", "justification": accepted}
+    return _given(
+        ruleId=rule.id,
+        ruleIndex=number,
+        kind="open" if problem.undecided else "fail",
+        level="none" if problem.undecided else _level(severity),
+        message={"text": printable(problem.what)},
+        locations=list(_places(problem.at)),
+        partialFingerprints={"securetrain/v1": problem.fingerprint or _digest(problem)},
+        properties={"severity": severity.value} if severity is not rule.severity else None,
+        suppressions=[suppressed] if problem.accepted else None,
+    )
 
 
 def _digest(problem: Located) -> str:
@@ -188,13 +188,12 @@ def _places(at: Place) -> Iterator[dict[str, Any]]:
 
 def _region(at: Place) -> dict[str, int]:
     """Section 3.30: lines and columns of text, bytes of anything else."""
-    given = {
-        "startLine": at.line or None,
-        "startColumn": (at.column or None) if at.line else None,
-        "byteOffset": at.offset,
-        "byteLength": at.length,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    return _given(
+        startLine=at.line or None,
+        startColumn=(at.column or None) if at.line else None,
+        byteOffset=at.offset,
+        byteLength=at.length,
+    )
 
 
 def _location(name: str, base: str = ROOT) -> dict[str, str]:
@@ -215,20 +214,15 @@ _VERDICTS: Final[Mapping[State, str]] = {
 """A pass has no element."""
 
 
-def junit(document: Document) -> str:
-    """The findings of a document as a JUnit document."""
-    return "".join(_suite(document))
-
-
-def _suite(document: Document) -> Iterator[str]:
-    """Every case by itself: an audit of many nodes has hundreds of thousands."""
+def junit(document: Document) -> Iterator[str]:
+    """Yield the pieces of a JUnit document of a document's findings: its cases one by one."""
     found, verb = document.findings or Findings(), document.verb
-    cases = [*found.cases, *(_notice(verb, text) for text in found.notices)]
-    verdicts = Counter(_VERDICTS.get(case.state) for case in cases)
+    notices = [_notice(verb, text) for text in found.notices]
+    verdicts = Counter(_VERDICTS.get(case.state) for case in chain(found.cases, notices))
     suite = ET.Element(
         "testsuite",
         name=f"securetrain {verb} {_text(found.root)}",
-        tests=str(len(cases)),
+        tests=str(verdicts.total()),
         failures=str(verdicts["failure"]),
         errors=str(verdicts["error"]),
         skipped=str(verdicts["skipped"]),
@@ -236,7 +230,7 @@ def _suite(document: Document) -> Iterator[str]:
     suite.text = "\n"
     head, _, tail = ET.tostring(suite, encoding="unicode").rpartition("</")
     yield head
-    for case in cases:
+    for case in chain(found.cases, notices):
         element = _case(verb, case)
         ET.indent(element, level=1)
         yield f"  {ET.tostring(element, encoding='unicode')}\n"
@@ -291,8 +285,8 @@ _REFERRING: Final = frozenset("@#")
 hide them, a space of no width does."""
 
 
-def markdown(document: Document) -> str:
-    """The page."""
+def markdown(document: Document) -> Iterator[str]:
+    """Yield the page."""
     found = open_rows(document.sections)
     head, foot = "\n".join(_head(document)), "\n".join(_foot(document))
     room = MAX_CHARS - len(head) - len(foot) - 200
@@ -305,7 +299,7 @@ def markdown(document: Document) -> str:
             parts.append(f"\n{plural(left, 'more check')}: see the JSON of this {document.verb}.\n")
             break
         parts.append(part)
-    return "\n".join([head, *parts, foot]) + "\n"
+    yield "\n".join([head, *parts, foot]) + "\n"
 
 
 def _head(document: Document) -> Iterator[str]:

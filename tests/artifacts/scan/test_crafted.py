@@ -3,6 +3,7 @@
 """Nothing crafted is clean, and every finding that can be named is."""
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,7 @@ import pytest
 
 from securetrain.artifacts.dataset.write import sign_dataset
 from securetrain.artifacts.scan.scanner import scan_path
-from securetrain.report import verification
-from securetrain.report.render import ci
+from securetrain.report import verification, written
 from tools.scan_corpus import pieces
 from tools.scan_corpus.crafted import UNKNOWN, UNSAFE, Case, cases
 
@@ -103,12 +103,14 @@ def test_arrays_of_joblib_are_stepped_over_and_what_follows_is_not(tmp_path: Pat
 def test_a_finding_in_an_archive_is_at_its_byte_of_the_file(tmp_path: Path) -> None:
     data = pieces.torch_zip(pieces.call("os.system"))
     (tmp_path / "m.pt").write_bytes(data)
-    log = ci.sarif(verification.scan(scan_path(tmp_path), opcodes=False))
+    log = json.loads(written(verification.scan(scan_path(tmp_path), opcodes=False), "sarif"))
     (found,) = log["runs"][0]["results"]
     place = found["locations"][0]
     assert place["physicalLocation"]["artifactLocation"]["uri"] == "m.pt"
     assert place["physicalLocation"]["region"] == {"byteOffset": data.index(b"system\x93") + 6}
     assert place["logicalLocations"] == [{"fullyQualifiedName": "m/data.pkl", "kind": "member"}]
     (tmp_path / "m.pt").write_bytes(gzip.compress(data))
-    (found,) = ci.sarif(verification.scan(scan_path(tmp_path), opcodes=False))["runs"][0]["results"]
+    (found,) = json.loads(written(verification.scan(scan_path(tmp_path), opcodes=False), "sarif"))[
+        "runs"
+    ][0]["results"]
     assert "region" not in found["locations"][0]["physicalLocation"]
