@@ -10,6 +10,7 @@ import pytest
 
 from securetrain.audit.documents.documents import Facts, Refused
 from securetrain.audit.engine.audit import audit, out_of_reach
+from securetrain.audit.sources.baseline import compare, parse_baseline
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
@@ -184,6 +185,35 @@ def test_what_is_unknown_is_told_of_each_that_shares_a_place(fixtures, now):
     facts = fixtures.facts_of(*(plain | {"file": name} for name in "ab"))
     found = audit(facts, load_checks(), fixtures.policy, now).of(State.UNKNOWN)
     assert {one.asset for one in found if one.location} == {"launch:a", "launch:b"}
+
+
+@pytest.fixture
+def shared(fixtures, now):
+    """Workloads with one fault at one place of one file, as an audit tells them."""
+
+    def go(names, base=None):
+        plain = json.loads(fixtures.case("pod-privileged", "workload").document.body.to_json())
+        facts = fixtures.facts_of(*(plain | {"file": f"a.yaml#{name}"} for name in names))
+        result = audit(facts, load_checks(), fixtures.policy, now)
+        if base is None:
+            return result
+        baseline = parse_baseline(base.to_json(), "base")
+        return compare(result, baseline, fixtures.policy, new_only=True)
+
+    return go
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "known", "gone"),
+    [("ab", "ab", True, 0), ("ab", "b", True, 1), ("a", "ab", False, 0), ("b", "ab", False, 0)],
+)
+def test_what_stands_for_several_is_known_when_all_are(before, after, known, gone, shared):
+    result = shared(after, base=shared(before))
+    found = [one for one in result.of(State.FAIL) if one.location]
+    assert found
+    assert {len(one.evidence.get("also", ())) for one in found} == {len(after) - 1}
+    assert {one.known for one in found} == {known}
+    assert (result.baseline.gone, result.exit_code) == (gone * len(found), 0 if known else 1)
 
 
 def test_one_machine_twice_is_refused(fixtures):

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from securetrain.audit.documents.documents import Facts
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.engine.waivers import parse_waivers, read_waivers
+from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 
@@ -171,3 +173,47 @@ def test_a_file_that_is_not_a_list_of_waivers_is_an_error(tmp_path, text):
     with pytest.raises(AuditError) as refused:
         read_waivers(path)
     assert refused.value.code == "ST-AUDT-003"
+
+
+BOTH = GOOD | {"check": "ST-FAB-001", "subject": "*", "asset": "*"}
+"""A waiver of a check that asks nodes and launches."""
+
+
+@pytest.fixture
+def kinds(fixtures, now):
+    """A node and a launch that fail one check, and a waiver."""
+
+    def go(item, node="nccl-interface-unset", launch="environment-interface"):
+        there = (
+            fixtures.case(node).facts.documents + fixtures.case(launch, "launch").facts.documents
+        )
+        facts = Facts(there)
+        return audit(facts, load_checks(), fixtures.policy, now, waivers=waivers(item))
+
+    return go
+
+
+def covered(result):
+    found = [one for one in result.findings if one.check == "ST-FAB-001"]
+    return {one.asset.partition(":")[0] for one in found if one.state is State.WAIVED}
+
+
+def test_a_waiver_of_one_kind_never_covers_another(kinds):
+    every = kinds(BOTH)
+    assert covered(every) == set()
+    assert "its check asks launch and node" in every.waivers[0].reason
+    assert {one.status for one in kinds(BOTH | {"asset": "[nl]*:*"}).waivers} == {"rejected"}
+    assert covered(kinds(BOTH | {"asset": "node:*"})) == {"node"}
+    assert covered(kinds(BOTH | {"subject": "launch.*"})) == {"launch"}
+
+
+def test_what_compensates_on_a_kind_is_not_asked_of_another(kinds):
+    item = BOTH | {"subject": "node.*", "compensating": ["ST-HST-006"]}
+    assert covered(kinds(item)) == {"node"}
+    assert covered(kinds(item | {"subject": "launch.*"})) == set()
+
+
+def test_a_check_of_two_kinds_counts_once_for_each(kinds):
+    counts = kinds(BOTH | {"asset": "node:*"}).counts
+    apart = kinds(BOTH | {"asset": "node:*"}, launch="reference").counts
+    assert (counts["fail"] - apart["fail"], apart["waived"], counts["waived"]) == (1, 1, 1)

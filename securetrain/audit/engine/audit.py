@@ -22,9 +22,10 @@ Rules, in order:
    nothing that was judged; 0 otherwise. (2, a bad policy or waiver file, is raised before.)
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -36,12 +37,22 @@ from securetrain.audit.engine.coverage import Scope, Seen
 from securetrain.audit.engine.fields import View
 from securetrain.audit.engine.findings import AssetRef, AuditResult, Finding, LedgerRow, PolicyRef
 from securetrain.audit.engine.judging import Comparison, judge
-from securetrain.audit.engine.waivers import Waivers, WaiverStatus, WaiverUse, covers, refusal
+from securetrain.audit.engine.waivers import (
+    Waiver,
+    Waivers,
+    WaiverStatus,
+    WaiverUse,
+    covers,
+    refusal,
+)
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import Boundary, State
 from securetrain.policy.load import digest_of
 from securetrain.policy.schema import Policy
 
+K = TypeVar("K")
+
+_ROOT: Final = re.compile(r"[.[]")
 _UNJUDGED: Final = frozenset({State.NOT_APPLICABLE, State.UNKNOWN})
 _OF_FILES: Final = ("manifest:", "launch:")
 """Assets whose places are files that others share."""
@@ -113,7 +124,10 @@ def audit(
     states = {asset: worst_states(found) for asset, found in by_asset.items()}
     apart += selfchecks.coverage(states, policy)
     findings = [finding for found in by_asset.values() for finding in found] + apart
-    findings, uses = _waive(findings, waivers or Waivers(), checks, states, now)
+    kinds = {one.asset: one.kind for one in assets}
+    findings, uses = _waive(
+        findings, waivers or Waivers(), lambda one: refusal(one, checks, states, kinds, now)
+    )
     findings, rows = _ordered(findings), seen.rows()
     return AuditResult(
         at=now,
@@ -136,7 +150,7 @@ def audit(
 def _folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """One finding for what stands at one place of a file, whatever it is about besides."""
     first: dict[tuple[object, ...], Finding] = {}
-    others: dict[str, list[str]] = {}
+    others: dict[str, dict[str, str]] = {}
     for one in findings:
         shared = one.asset.startswith(_OF_FILES) and one.location and one.location.line
         key: tuple[object, ...] = (one.fingerprint,)
@@ -144,7 +158,8 @@ def _folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             key = (one.check, one.state, one.waiver, one.location, one.reason, repr(one.evidence))
         before = first.setdefault(key, one)
         if before is not one:
-            others.setdefault(before.fingerprint, []).append(f"{one.asset}: {one.subject}")
+            also = others.setdefault(before.fingerprint, {})
+            also[one.fingerprint] = f"{one.asset}: {one.subject}"
     return tuple(
         msgspec.structs.replace(one, evidence=one.evidence | {"also": others[one.fingerprint]})
         if one.fingerprint in others
@@ -179,29 +194,30 @@ def _ref(document: Document) -> AssetRef:
 
 def worst_states(findings: Iterable[Finding]) -> dict[str, State]:
     """Check id to the state that counts for it."""
-    states: dict[str, State] = {}
+    return _worst(findings, lambda one: one.check)
+
+
+def _worst(findings: Iterable[Finding], key: Callable[[Finding], K]) -> dict[K, State]:
+    states: dict[K, State] = {}
     for finding in findings:
-        before = states.get(finding.check, finding.state)
-        states[finding.check] = min(before, finding.state, key=_RANK.__getitem__)
+        before = states.setdefault(key(finding), finding.state)
+        states[key(finding)] = min(before, finding.state, key=_RANK.__getitem__)
     return states
 
 
 def _waive(
     findings: list[Finding],
     waivers: Waivers,
-    checks: Sequence[Check],
-    states: Mapping[str, Mapping[str, State]],
-    now: datetime,
+    refused_for: Callable[[Waiver], tuple[WaiverStatus, str] | None],
 ) -> tuple[list[Finding], list[WaiverUse]]:
     """Cover failures, and report every waiver that does not count."""
-    severities = {check.id: check.severity for check in checks}
     uses = [
         WaiverUse(id=bad.id, check=bad.check, status=WaiverStatus.MALFORMED, reason=bad.reason)
         for bad in waivers.malformed
     ]
     result = list(findings)
     for waiver in waivers.items:
-        refused = refusal(waiver, severities.get(waiver.check), states, now)
+        refused = refused_for(waiver)
         status, reason = refused or (WaiverStatus.UNUSED, "no finding of this audit is covered")
         if refused is None:
             for i, finding in enumerate(result):
@@ -231,7 +247,8 @@ def _waived(finding: Finding, waiver: str) -> Finding:
 
 
 def _counts(findings: Iterable[Finding]) -> dict[str, int]:
-    states = list(worst_states(findings).values())
+    # a check that asks several kinds of assets is one of each: its subjects begin differently
+    states = list(_worst(findings, lambda one: (one.check, _ROOT.split(one.subject)[0])).values())
     return {state.value: states.count(state) for state in State}
 
 

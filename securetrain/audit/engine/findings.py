@@ -47,8 +47,8 @@ class Finding(_Base, frozen=True, kw_only=True):
     location: Location | None = None
     """The file and line that it was read from, on that asset."""
     evidence: dict[str, Any] = {}
-    """The fields that decided, as they were collected; under ``also`` what else has the same fault
-    at the same place of a file."""
+    """The fields that decided, as they were collected; under ``also``, by its fingerprint, what
+    else has the same fault at the same place of a file."""
     remediation: str
     fixed_by: FixedBy
     refs: Refs

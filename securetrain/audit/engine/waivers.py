@@ -9,12 +9,15 @@ Rules:
    leave the asset out where an audit is about one only;
 2. it lives at most 180 days, for a critical check at most 30;
 3. the checks that it names as compensating must pass in the same audit;
-4. one that is malformed, expired or rejected covers nothing: the finding comes back, and the result
+4. it is about one kind of asset: where its check asks several (``also``), its subject or its asset
+   begins with the name of one, and what is known of another kind says nothing about it;
+5. one that is malformed, expired or rejected covers nothing: the finding comes back, and the result
    says which waiver failed and why. One that covers nothing any more is said too;
-5. only a failure can be waived: missing evidence is dealt with by collecting it.
+6. only a failure can be waived: missing evidence is dealt with by collecting it.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
@@ -25,7 +28,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from securetrain.audit.engine.checks.check import CheckId
+from securetrain.audit.engine.checks.check import Check, CheckId
 from securetrain.core.errors import AuditError, PolicyError
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import Severity, State
@@ -140,25 +143,28 @@ def parse_waivers(data: bytes, where: str) -> Waivers:
 
 def refusal(
     waiver: Waiver,
-    severity: Severity | None,
+    checks: Iterable[Check],
     states: Mapping[str, Mapping[str, State]],
+    kinds: Mapping[str, str],
     now: datetime,
 ) -> tuple[WaiverStatus, str] | None:
     """Explain why a waiver does not count today; None when it does.
 
     Args:
         waiver: The waiver.
-        severity: That of its check; None when there is no such check.
+        checks: The catalogue.
         states: For each asset, check id to its state in this audit, before waivers.
+        kinds: The kind of each asset.
         now: The time of the audit.
     """
     today = now.date()
     rejected = WaiverStatus.REJECTED
-    if severity is None:
+    named = [check for check in checks if check.id == waiver.check]
+    if not named:
         return rejected, f"there is no check {waiver.check}"
     if waiver.owner.strip().casefold() == waiver.approved_by.strip().casefold():
         return rejected, "approved by its owner: a second person has to"
-    limit = MAX_DAYS_CRITICAL if severity is Severity.CRITICAL else MAX_DAYS
+    limit = MAX_DAYS_CRITICAL if named[0].severity is Severity.CRITICAL else MAX_DAYS
     if waiver.expires < waiver.created:
         return rejected, "it expires before it was created"
     if (waiver.expires - waiver.created).days > limit:
@@ -169,14 +175,26 @@ def refusal(
         return WaiverStatus.EXPIRED, f"its last day was {waiver.expires}"
     if not waiver.asset and len(states) > 1:
         return rejected, f"it names no asset, and this audit is about {len(states)}"
-    return _uncompensated(waiver, states)
+    begins = _literal(waiver.subject)
+    meant = [one for one in named if begins.startswith(one.root)] or named
+    if len(meant) > 1 and ":" not in _literal(waiver.asset):
+        roots = " and ".join(sorted(one.root for one in meant))
+        return rejected, f"its check asks {roots}: begin its subject with one of them"
+    of_kind = {one.kind for one in meant}
+    mine = [asset for asset in states if is_about(waiver, asset) and kinds[asset] in of_kind]
+    return _uncompensated(waiver, mine, states)
+
+
+def _literal(glob: str) -> str:
+    """A glob up to what stands for anything."""
+    return re.split(r"[*?\[]", glob, maxsplit=1)[0]
 
 
 def _uncompensated(
-    waiver: Waiver, states: Mapping[str, Mapping[str, State]]
+    waiver: Waiver, assets: Iterable[str], states: Mapping[str, Mapping[str, State]]
 ) -> tuple[WaiverStatus, str] | None:
     """Rule 3, on every asset that the waiver is about."""
-    for asset in (asset for asset in states if is_about(waiver, asset)):
+    for asset in assets:
         for check in waiver.compensating:
             state = states[asset].get(check)
             if state is not State.PASS:

@@ -6,7 +6,7 @@ Rules:
 
 1. the baseline is the JSON of an earlier audit; findings are the same by fingerprint;
 2. a finding is known when the baseline has it as open as it is now: a failure that was unknown
-   then, or weighed less, is new;
+   then, or weighed less, is new. One that stands for several at one place is known when all are;
 3. what the baseline waived or passed is not known by it;
 4. nothing is dropped: a known finding stays in the result, marked. Only ``new_only`` takes it out
    of the exit code; a file that was not understood counts there all the same.
@@ -38,6 +38,11 @@ FILE_LIMIT: Final = 256 << 20
 _OPEN: Final = (State.FAIL, State.UNKNOWN)
 
 
+class _Evidence(msgspec.Struct, frozen=True):
+    also: dict[str, str] | list[str] = {}
+    """By fingerprint; earlier releases wrote none."""
+
+
 class _Known(msgspec.Struct, frozen=True):
     """The part of a finding that is read; later versions may say more."""
 
@@ -45,6 +50,7 @@ class _Known(msgspec.Struct, frozen=True):
     check: str
     state: State
     severity_in_context: Severity
+    evidence: _Evidence = _Evidence()
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -84,7 +90,9 @@ def parse_baseline(data: bytes, where: str) -> Baseline:
     for one in file.findings:
         if one.state in _OPEN:
             found = (one.state, one.severity_in_context)
-            known[one.fingerprint] = max(known.get(one.fingerprint, found), found, key=_weight)
+            also = one.evidence.also
+            for name in (one.fingerprint, *(also if isinstance(also, dict) else ())):
+                known[name] = max(known.get(name, found), found, key=_weight)
     return Baseline(at=file.at, policy=file.policy, open=known)
 
 
@@ -103,8 +111,9 @@ def compare(
         replace(finding, known=True) if _is_known(finding, baseline) else finding
         for finding in result.findings
     )
-    known = {finding.fingerprint for finding in findings if finding.known}
-    still = {finding.fingerprint for finding in findings if finding.state in (*_OPEN, State.WAIVED)}
+    known = {name for one in findings if one.known for name in _members(one)}
+    there = (*_OPEN, State.WAIVED)
+    still = {name for one in findings if one.state in there for name in _members(one)}
     counted = [
         replace(finding, state=State.WAIVED) if new_only and finding.known else finding
         for finding in findings
@@ -123,11 +132,16 @@ def compare(
     )
 
 
+def _members(finding: Finding) -> tuple[str, ...]:
+    return finding.fingerprint, *finding.evidence.get("also", ())
+
+
 def _is_known(finding: Finding, baseline: Baseline) -> bool:
-    before = baseline.open.get(finding.fingerprint)
-    if before is None or finding.state not in _OPEN:
+    if finding.state not in _OPEN:
         return False
-    return _weight((finding.state, finding.severity_in_context)) <= _weight(before)
+    now = _weight((finding.state, finding.severity_in_context))
+    before = [baseline.open.get(name) for name in _members(finding)]
+    return all(one is not None and now <= _weight(one) for one in before)
 
 
 def _weight(found: tuple[State, Severity]) -> tuple[bool, int]:

@@ -193,7 +193,7 @@ def test_one_rule_that_many_pods_get_is_one_finding(collect, tmp_path, fixtures)
     facts = facts_of(collect(tmp_path).bodies)
     result = audit(facts, load_checks(), fixtures.policy, NOW)
     (found,) = [one for one in result.of(State.FAIL) if one.check == "ST-K8S-015"]
-    (other,) = found.evidence["also"]
+    (other,) = found.evidence["also"].values()
     assert other.startswith("manifest:")
     tokens = [one for one in result.of(State.FAIL) if one.check == "ST-K8S-014"]
     assert ["also" in one.evidence for one in tokens] == [False, False]
