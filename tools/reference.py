@@ -18,7 +18,7 @@ import click
 import msgspec
 from msgspec import inspect
 
-from securetrain.audit.engine.checks.not_judged import NOT_JUDGED
+from securetrain.audit.engine.schema import NOT_JUDGED
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.cli.main import VERBS, LazyGroup
 from securetrain.core import field_notes
@@ -229,7 +229,7 @@ def checks_page() -> str:
     )
     checks = {check.id: check for check in load_checks()}.values()
     for boundary in Boundary:
-        mine = [check for check in checks if check.boundary == boundary]
+        mine = [check for check in checks if check.spec.boundary == boundary]
         if not mine:
             continue
         lines += [
@@ -238,7 +238,7 @@ def checks_page() -> str:
             "| --- | --- | --- | --- |",
         ]
         lines += [
-            f"| `{c.id}` | {c.severity} | {c.title} | {' '.join(c.remediation.split())} |"
+            f"| `{c.id}` | {c.severity} | {c.spec.title} | {' '.join(c.spec.remediation.split())} |"
             for c in mine
         ]
     lines += [

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.audit.documents import documents
-from securetrain.audit.documents.documents import (
+from securetrain.audit import documents
+from securetrain.audit.documents import (
     BODIES,
     GIVEN,
     ROOTS,
@@ -22,7 +22,7 @@ from securetrain.audit.documents.documents import (
     facts_of,
 )
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.checks.check import Check
+from securetrain.audit.engine.check import Check
 from securetrain.audit.facts import Collected, body_of, decode_body
 from securetrain.audit.sources.catalogue import load_check_file, load_checks
 from securetrain.audit.subjects.storage.collect.files import collect_storage
@@ -266,9 +266,7 @@ def sample_kind(monkeypatch):
     monkeypatch.setitem(documents.ROOTS, "sample", roots)
     names = {f"shelf.{name}" for name in Shelf.__struct_fields__}
     monkeypatch.setattr("securetrain.audit.engine.fields.EVIDENCE", documents.EVIDENCE | names)
-    monkeypatch.setattr(
-        "securetrain.audit.engine.checks.check.EVIDENCE", documents.EVIDENCE | names
-    )
+    monkeypatch.setattr("securetrain.audit.engine.check.EVIDENCE", documents.EVIDENCE | names)
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Protocol
 import msgspec
 from msgspec import Meta
 
-from securetrain.audit.engine.checks.check import Check, CheckId
+from securetrain.audit.engine.check import Check
+from securetrain.audit.engine.schema import CheckId
 from securetrain.policy.load import parse_yaml
 
 FOLDER = "checks"

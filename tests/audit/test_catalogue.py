@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.audit.documents.documents import EVIDENCE, Document, facts_of
+from securetrain.audit.documents import EVIDENCE, Document, facts_of
 from securetrain.audit.engine.audit import audit, worst_states
-from securetrain.audit.engine.checks.check import FUNCTIONS, tuned
+from securetrain.audit.engine.check import FUNCTIONS, tuned
 from securetrain.audit.engine.fields import View, _open
 from securetrain.audit.engine.function import function
 from securetrain.audit.engine.functions.paths import PathArgs, paths_safe

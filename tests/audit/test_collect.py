@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.engine.functions.paths import path_is_safe
 from securetrain.audit.facts import Outcome

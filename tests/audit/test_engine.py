@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from securetrain.audit.documents.documents import Facts, Refused
+from securetrain.audit.documents import Facts, Refused
 from securetrain.audit.engine.audit import audit, out_of_reach
 from securetrain.audit.sources.baseline import compare, parse_baseline
 from securetrain.audit.sources.catalogue import load_checks

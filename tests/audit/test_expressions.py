@@ -12,9 +12,9 @@ import pytest
 
 from securetrain.audit.cel.evaluator import Evaluator
 from securetrain.audit.cel.expression import MAX_CEL, REST, Expression, Hole
-from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.checks.check import compile_check
+from securetrain.audit.engine.check import compile_check
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.core.errors import AuditError, UsageError

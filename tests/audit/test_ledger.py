@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.facts import End, Entry, Location, decode_body
 from securetrain.audit.ledger import MAX_OPEN, MAX_ROWS, Ledger, entry_of
@@ -210,7 +210,7 @@ def test_an_entry_says_why_and_what_it_bears_on():
 def test_facts_without_a_ledger_are_refused(fixtures):
     old = fixtures.case("reference", "launch").document.body.to_json()
     old = old.replace(b"securetrain.facts/v3", b"securetrain.facts/v2")
-    from securetrain.audit.documents.documents import BODIES
+    from securetrain.audit.documents import BODIES
 
     with pytest.raises(AuditError, match="collect them again"):
         decode_body(old, BODIES, "a.json")

@@ -5,7 +5,7 @@
 import msgspec
 import pytest
 
-from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.node.collect.node import collect_from

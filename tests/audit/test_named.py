@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine.audit import audit, worst_states
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.node.collect.named import NOTHING, named

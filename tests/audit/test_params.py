@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.params import Bounds, Param, ParamType, check_bounds, set_by_policy
+from securetrain.audit.engine.schema import Bounds, Param, ParamType, check_bounds, set_by_policy
 from securetrain.core.errors import PolicyError
 from securetrain.core.vocabulary import State
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from securetrain.attest.session import write_reference_values
-from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.facts import decode_body
 from securetrain.audit.sources.catalogue import load_checks

@@ -11,13 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from securetrain.audit.documents.documents import BODIES, facts_of
+from securetrain.audit.documents import BODIES, facts_of
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.sources.inventory import read_inventory
-from securetrain.audit.sources.saving import save_facts
 from securetrain.audit.sources.several import joined
-from securetrain.audit.sources.stored import read_facts
+from securetrain.audit.sources.stored import read_facts, save_facts
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.audit.subjects.node.collect.node import collect_from
 from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm
@@ -114,7 +113,7 @@ def test_a_set_is_never_mixed_with_another_one(everything, tmp_path, name):
 
 
 def test_what_could_not_be_read_again_is_not_written(everything, tmp_path, monkeypatch):
-    monkeypatch.setattr("securetrain.audit.sources.saving.FACTS_LIMIT", 2000)
+    monkeypatch.setattr("securetrain.audit.sources.stored.FACTS_LIMIT", 2000)
     with pytest.raises(AuditError, match="the limit is 2000"):
         save_facts(everything, tmp_path / "saved")
     assert not (tmp_path / "saved").exists()

@@ -4,7 +4,7 @@
 
 import pytest
 
-from securetrain.audit.documents.documents import BODIES, ROOTS
+from securetrain.audit.documents import BODIES, ROOTS
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.sources.site_checks import _document, scaffold

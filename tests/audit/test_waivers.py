@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from securetrain.audit.documents.documents import Facts
+from securetrain.audit.documents import Facts
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.engine.waivers import parse_waivers, read_waivers
 from securetrain.audit.sources.catalogue import load_checks

@@ -6,15 +6,16 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from securetrain.audit import AuditResult, Finding
-from securetrain.audit.engine.checks.check import FixedBy, Refs
 from securetrain.audit.engine.findings import (
     AssetRef,
     Coverage,
     LedgerRow,
     PolicyRef,
+    WaiverStatus,
+    WaiverUse,
     fingerprint,
 )
-from securetrain.audit.engine.waivers import WaiverStatus, WaiverUse
+from securetrain.audit.engine.schema import FixedBy, Refs
 from securetrain.audit.facts import End, Entry, Location
 from securetrain.core.vocabulary import Boundary, Severity, State
 

@@ -23,28 +23,27 @@ Rules, in order:
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 import msgspec
 
-from securetrain.audit.documents.documents import Document, Facts, Refused
-from securetrain.audit.engine import selfchecks
+from securetrain.audit.documents import Document, Facts, Refused
 from securetrain.audit.engine.advisories import Advisories
-from securetrain.audit.engine.checks.check import Check, tuned
+from securetrain.audit.engine.check import Check, tuned
 from securetrain.audit.engine.coverage import Scope, Seen
 from securetrain.audit.engine.fields import View
-from securetrain.audit.engine.findings import AssetRef, AuditResult, Finding, LedgerRow, PolicyRef
-from securetrain.audit.engine.judging import Comparison, judge
-from securetrain.audit.engine.waivers import (
-    Waiver,
-    Waivers,
-    WaiverStatus,
-    WaiverUse,
-    covers,
-    refusal,
+from securetrain.audit.engine.findings import (
+    AssetRef,
+    AuditResult,
+    Finding,
+    LedgerRow,
+    PolicyRef,
+    about_audit,
 )
+from securetrain.audit.engine.judging import Comparison, judge
+from securetrain.audit.engine.waivers import Waivers, refusal, waive
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import Boundary, State
 from securetrain.policy.load import digest_of
@@ -52,6 +51,8 @@ from securetrain.policy.schema import Policy
 
 K = TypeVar("K")
 
+MAX_AGE: Final = timedelta(hours=24)
+MAX_SKEW: Final = timedelta(minutes=5)
 _ROOT: Final = re.compile(r"[.[]")
 _UNJUDGED: Final = frozenset({State.NOT_APPLICABLE, State.UNKNOWN})
 _OF_FILES: Final = ("manifest:", "launch:")
@@ -88,7 +89,7 @@ def audit(
     wanted = tuned([check for check in checks if check.id not in skip], policy)
     by_asset: dict[str, list[Finding]] = {}
     assets: list[AssetRef] = []
-    apart = [selfchecks.not_pinned(name, why) for name, why in unpinned]
+    apart = [about_audit("ST-AUD-004", f"pins[{name}]", why) for name, why in unpinned]
     problems = [f"not what was signed: {why}" for _, why in unpinned]
     alone = _by_kind(wanted)
     together = [Comparison(check) for check in wanted if check.across is not None]
@@ -98,7 +99,8 @@ def audit(
         if progress is not None:
             progress(number, facts.count)
         if isinstance(document, Refused):
-            apart.append(selfchecks.refused(document))
+            about = f"facts[{document.source}]"
+            apart.append(about_audit("ST-AUD-006", about, document.reason))
             problems.append(f"{document.source} was not judged: {document.reason}")
             continue
         if why := scope.of(document):
@@ -106,8 +108,8 @@ def audit(
             continue
         assets.append(_ref(document))
         seen.see(document)
-        if problem := selfchecks.staleness(document, now):
-            apart.append(selfchecks.stale(document, problem))
+        if problem := _staleness(document, now):
+            apart.append(about_audit("ST-AUD-006", "facts", problem, document.asset))
             problems.append(problem)
         view = View(document=document, policy=policy, now=now, advisories=advisories)
         mine = alone.get(document.kind, ())
@@ -120,12 +122,13 @@ def audit(
         for finding in comparison.findings():
             by_asset[finding.asset].append(finding)
     absent = sorted(facts.expected - set(by_asset))
-    apart += [selfchecks.without_facts(asset) for asset in absent]
+    none = "no document of this audit that counts is about it"
+    apart += [about_audit("ST-AUD-005", "facts", none, asset) for asset in absent]
     states = {asset: worst_states(found) for asset, found in by_asset.items()}
-    apart += selfchecks.coverage(states, policy)
+    apart += _unanswered(states.values(), policy)
     findings = [finding for found in by_asset.values() for finding in found] + apart
     kinds = {one.asset: one.kind for one in assets}
-    findings, uses = _waive(
+    findings, uses = waive(
         findings, waivers or Waivers(), lambda one: refusal(one, checks, states, kinds, now)
     )
     findings, rows = _ordered(findings), seen.rows()
@@ -145,6 +148,29 @@ def audit(
         notes=(*facts.notes, *scope.ended, *_unknown_params(checks, policy)),
         exit_code=int(exit_code_of(findings, rows, policy, problems)),
     )
+
+
+def _staleness(document: Document, now: datetime) -> str:
+    """Explain why the time of facts does not fit; empty when it does."""
+    if document.at > now + MAX_SKEW:
+        return f"the facts about {document.asset} are from the future: {document.at.isoformat()}"
+    if now - document.at > MAX_AGE:
+        hours = MAX_AGE.total_seconds() / 3600
+        return f"the facts about {document.asset} are older than {hours:g} hours"
+    return ""
+
+
+def _unanswered(states: Iterable[Mapping[str, State]], policy: Policy) -> Iterator[Finding]:
+    """Yield a finding when fewer checks were answered than the policy asks for."""
+    asked = [state for mine in states for state in mine.values()]
+    asked = [state for state in asked if state is not State.NOT_APPLICABLE]
+    answered = len(asked) - asked.count(State.UNKNOWN)
+    least = policy.audit.min_coverage_percent
+    percent = 100 * answered / len(asked) if asked else 0.0
+    if percent < least:
+        said = f"{answered} of {len(asked)} were, {percent:.1f} %; the policy asks for {least} %"
+        evidence = {"answered": answered, "asked": len(asked)}
+        yield about_audit("ST-AUD-001", "coverage", said, evidence=evidence)
 
 
 def _folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -203,47 +229,6 @@ def _worst(findings: Iterable[Finding], key: Callable[[Finding], K]) -> dict[K, 
         before = states.setdefault(key(finding), finding.state)
         states[key(finding)] = min(before, finding.state, key=_RANK.__getitem__)
     return states
-
-
-def _waive(
-    findings: list[Finding],
-    waivers: Waivers,
-    refused_for: Callable[[Waiver], tuple[WaiverStatus, str] | None],
-) -> tuple[list[Finding], list[WaiverUse]]:
-    """Cover failures, and report every waiver that does not count."""
-    uses = [
-        WaiverUse(id=bad.id, check=bad.check, status=WaiverStatus.MALFORMED, reason=bad.reason)
-        for bad in waivers.malformed
-    ]
-    result = list(findings)
-    for waiver in waivers.items:
-        refused = refused_for(waiver)
-        status, reason = refused or (WaiverStatus.UNUSED, "no finding of this audit is covered")
-        if refused is None:
-            for i, finding in enumerate(result):
-                if finding.state is State.FAIL and covers(
-                    waiver, finding.check, finding.asset, finding.subject
-                ):
-                    status, reason = WaiverStatus.APPLIED, ""
-                    result[i] = _waived(finding, waiver.id)
-        uses.append(
-            WaiverUse(
-                id=waiver.id,
-                check=waiver.check,
-                status=status,
-                reason=reason,
-                expires=waiver.expires,
-            )
-        )
-    uses.sort(key=lambda use: (use.check, use.id))
-    result.extend(
-        selfchecks.about_waiver(use) for use in uses if use.status in selfchecks.BAD_WAIVERS
-    )
-    return result, uses
-
-
-def _waived(finding: Finding, waiver: str) -> Finding:
-    return msgspec.structs.replace(finding, state=State.WAIVED, waiver=waiver)
 
 
 def _counts(findings: Iterable[Finding]) -> dict[str, int]:

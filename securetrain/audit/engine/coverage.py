@@ -19,8 +19,8 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Final
 
-from securetrain.audit.documents.documents import Document
-from securetrain.audit.engine.checks.check import Check
+from securetrain.audit.documents import Document
+from securetrain.audit.engine.check import Check
 from securetrain.audit.engine.findings import Coverage, Finding, LedgerRow
 from securetrain.audit.facts import End, Entry
 from securetrain.core.vocabulary import Severity

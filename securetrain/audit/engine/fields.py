@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeV
 
 import msgspec
 
-from securetrain.audit.documents.documents import EVERYWHERE, EVIDENCE, ROOTS, Document
+from securetrain.audit.documents import EVERYWHERE, EVIDENCE, ROOTS, Document
 from securetrain.audit.facts import (
     Fact,
     Location,

@@ -4,14 +4,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime
+from enum import StrEnum
 from typing import Any, Final, Literal
 
 import msgspec
 
-from securetrain.audit.engine.checks.check import FixedBy, Refs
-from securetrain.audit.engine.waivers import WaiverUse
+from securetrain.audit.engine.schema import FixedBy, Refs
 from securetrain.audit.facts import Entry, Location
 from securetrain.core import canonical
 from securetrain.core.vocabulary import Boundary, Severity, State
@@ -115,6 +115,26 @@ class Coverage(_Base, frozen=True, kw_only=True):
     not_ours: int = 0
 
 
+class WaiverStatus(StrEnum):
+    """The fate of a waiver."""
+
+    APPLIED = "applied"
+    UNUSED = "unused"
+    MALFORMED = "malformed"
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+
+
+class WaiverUse(_Base, frozen=True, kw_only=True):
+    """The fate of one waiver in one audit."""
+
+    id: str
+    check: str
+    status: WaiverStatus
+    reason: str = ""
+    expires: date | None = None
+
+
 class AuditResult(_Base, frozen=True, kw_only=True):
     """The outcome of one audit."""
 
@@ -171,3 +191,71 @@ def fingerprint(check: str, asset: str, subject: str) -> str:
 
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+# --- about the audit itself ----------------------------------------------------------------------
+
+_RESTORE: Final = (
+    "Restore what was signed, or look at what changed and sign it again: securetrain audit pins"
+    " --pins FILE --pins-key KEY."
+)
+_COLLECT: Final = (
+    "Collect again on that host, signed with its key and with the nonce of this audit: securetrain"
+    " audit --node --save-facts FILE --sign-key KEY --nonce NONCE."
+)
+_RENEW: Final = (
+    "Fix what the waiver is about and remove it, or have it renewed and approved by somebody other"
+    " than its owner."
+)
+SELF_CHECKS: Final[Mapping[str, tuple[str, Severity, tuple[str, ...], str]]] = {
+    "ST-AUD-001": (
+        "Share of checks that were answered",
+        Severity.HIGH,
+        ("CA-7",),
+        "Collect the evidence that the unknown checks name, as a user who may read it.",
+    ),
+    "ST-AUD-002": ("Form and validity of waivers", Severity.HIGH, ("CA-5", "AC-5"), _RENEW),
+    "ST-AUD-003": ("Approval of waivers", Severity.HIGH, ("CA-5", "AC-5"), _RENEW),
+    "ST-AUD-004": (
+        "Policy, checks and advisories against what was signed",
+        Severity.CRITICAL,
+        ("SI-7",),
+        _RESTORE,
+    ),
+    "ST-AUD-005": (
+        "Facts of the assets of the inventory",
+        Severity.HIGH,
+        ("CM-8",),
+        "Collect its facts, or take it off the inventory.",
+    ),
+    "ST-AUD-006": (
+        "Reliability of facts",
+        Severity.CRITICAL,
+        ("AU-10",),
+        _COLLECT,
+    ),
+}
+"""Title, severity, controls of SP 800-53, and what to do."""
+
+
+def about_audit(
+    check: str, subject: str, reason: str, asset: str = "", evidence: dict[str, Any] | None = None
+) -> Finding:
+    """A failure of the audit itself: of its facts, its coverage, its waivers or its pins."""
+    title, severity, nist, remediation = SELF_CHECKS[check]
+    return Finding(
+        check=check,
+        title=title,
+        severity=severity,
+        severity_in_context=severity,
+        boundary=Boundary.IDENTITY,
+        state=State.FAIL,
+        asset=asset,
+        subject=subject,
+        reason=reason,
+        evidence=evidence or {},
+        remediation=remediation,
+        fixed_by=FixedBy.USER,
+        refs=Refs(nist=nist),
+        fingerprint=fingerprint(check, asset, subject),
+    )

@@ -1,25 +1,49 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The findings of one check, about one asset or about several that it compares.
+"""The findings of one check, about one asset or about several that it compares with each other.
 
 A pass needs a positive reading of all the evidence that the check declares: one open entry of the
 ledger that bears on it makes a pass, and a "does not apply", unknown; a failure that is known stays
 one. A check that has nothing to judge, where everything was read, does not apply.
+
+::
+
+    {equal_across: PATH}     {majority_across: PATH}     {unique_across: PATH}
+
+``PATH`` may be a list of paths, each compared for itself, and hold ``*``: then an asset has all of
+those values. Rules:
+
+1. what is definitely not there is a value like another, except that nobody shares it; what is not
+   known makes its asset unknown;
+2. ``equal_across``: an asset with another value than most fails. Where no value leads, all fail: a
+   difference is there, whoever is right;
+3. ``majority_across``: an asset fails where more than half of all, the unknown ones included, have
+   one other value. Without such a majority nobody is known to be odd;
+4. ``unique_across``: an asset fails that shares a value with another;
+5. an asset passes only where no value of the unknown ones could change that;
+6. one asset alone has nothing to be compared with.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from securetrain.audit.engine.across import Compared, Seen, compare, see
-from securetrain.audit.engine.checks.check import Check
-from securetrain.audit.engine.fields import Missing, Path, View, elements, locate
+import msgspec
+
+from securetrain.audit.engine.check import Check
+from securetrain.audit.engine.fields import Missing, Path, View, elements, locate, steps_of
 from securetrain.audit.engine.findings import Finding, fingerprint
 from securetrain.audit.engine.function import Judgement
-from securetrain.audit.engine.kleene import TRUE
+from securetrain.audit.engine.kleene import FALSE, TRUE, unknown
 from securetrain.audit.facts import Location
+from securetrain.core import canonical
 from securetrain.core.vocabulary import Severity, State
+
+MAX_NAMED: Final = 3
+MAX_SHOWN: Final = 80
+ABSENT: Final = "nothing"
+"""The value of what is definitely not there."""
 
 
 def judge(check: Check, view: View) -> list[Finding]:
@@ -91,9 +115,9 @@ def _subjects(check: Check, judged: Iterable[Judgement]) -> list[str]:
 
 def _weight(check: Check, view: View) -> tuple[Severity, str]:
     """The severity of a failure here, and why it is not the check's own."""
-    for weight in check.weights:
-        if weight.when(view).value:
-            return weight.severity, weight.because
+    for when, there in check.weights:
+        if when(view).value:
+            return there.severity, there.because
     return check.severity, ""
 
 
@@ -128,22 +152,143 @@ def _finding(
     subject = subject or check.root
     return Finding(
         check=check.id,
-        title=check.title,
+        title=check.spec.title,
         severity=check.severity,
         severity_in_context=severity,
         context=because,
-        boundary=check.boundary,
+        boundary=check.spec.boundary,
         state=state,
         asset=asset,
         subject=subject,
         reason=reason,
         location=location,
         evidence=dict(evidence or {}),
-        remediation=check.remediation,
+        remediation=check.spec.remediation,
         fixed_by=check.spec.fixed_by,
         refs=check.spec.refs,
         fingerprint=fingerprint(check.id, asset, subject),
     )
+
+
+# --- what compares assets -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssetValues:
+    """The values of one asset at one path, as text to compare and to show."""
+
+    asset: str
+    values: tuple[str, ...] = ()
+    missing: str = ""
+    """Why they are not known."""
+    at: Location | None = None
+
+
+def see(view: View, path: Path) -> AssetValues:
+    """The values of the view's document at a path."""
+    asset = view.document.asset
+    *collections, last = steps_of(path)
+    found: list[str] = []
+    place: Location | None = None
+    for there in _focused(view, tuple(collections)):
+        value, at = (there, there.at) if isinstance(there, Missing) else locate(there, last)
+        place = place or at
+        if isinstance(value, Missing) and not value.definite:
+            return AssetValues(asset=asset, missing=value.reason, at=place)
+        found.append(ABSENT if isinstance(value, Missing) else _text(value))
+    return AssetValues(asset=asset, values=tuple(sorted(set(found))), at=place)
+
+
+def _focused(view: View, collections: tuple[Path, ...]) -> Iterator[View | Missing]:
+    """Yield the view of each element that the last step of a path starts from."""
+    if not collections:
+        yield view
+        return
+    for _, item in elements(view, collections):
+        yield item if isinstance(item, Missing) else view.on(item)
+
+
+def _text(value: Any) -> str:
+    """A value as text that is the same for equal values only."""
+    return value if type(value) is str else canonical.dumps(msgspec.to_builtins(value)).decode()
+
+
+def compare(rule: str, seen: Sequence[AssetValues]) -> list[Judgement]:
+    """Judge every asset, in their order; `seen` has more than one."""
+    return (_unique if rule == "unique_across" else _most)(rule, seen)
+
+
+def _most(rule: str, seen: Sequence[AssetValues]) -> list[Judgement]:
+    known = Counter(one.values for one in seen if not one.missing)
+    open_ = len(seen) - known.total()
+    ranked = known.most_common(2)
+    best, count = ranked[0] if ranked else ((), 0)
+    second = ranked[1][1] if len(ranked) > 1 else 0
+    counted = f"{known.total()} of {len(seen)} are known"
+    if rule == "majority_across":
+        leads = sure = 2 * count > len(seen)
+    else:
+        leads, sure = count > second, count > second + open_
+    found = []
+    for one in seen:
+        if one.missing:
+            found.append(_unknown(one, f"{counted}{_led_by(best, count)}"))
+        elif not leads and rule == "majority_across":
+            found.append(_unknown(one, f"no value is that of most; {counted}"))
+        elif leads and one.values == best:
+            good = TRUE if sure else unknown(counted)
+            found.append(Judgement(label=one.asset, good=good, why="" if sure else counted))
+        else:
+            others = known.most_common(MAX_NAMED + 1)
+            rest = ", ".join(
+                f"{number} of {len(seen)} have {_shown(values)}"
+                for values, number in others
+                if values != one.values
+            )
+            found.append(
+                Judgement(label=one.asset, good=FALSE, why=f"{_shown(one.values)}; {rest}")
+            )
+    return found
+
+
+def _led_by(best: tuple[str, ...], count: int) -> str:
+    return f", {count} have {_shown(best)}" if count else ""
+
+
+def _unique(_: str, seen: Sequence[AssetValues]) -> list[Judgement]:
+    owners: dict[str, list[str]] = {}
+    for one in seen:
+        for value in one.values:
+            if value != ABSENT:
+                owners.setdefault(value, []).append(one.asset)
+    open_ = sum(1 for one in seen if one.missing)
+    counted = f"{len(seen) - open_} of {len(seen)} are known"
+    found = []
+    for one in seen:
+        others = dict.fromkeys(
+            asset for value in one.values for asset in owners.get(value, ()) if asset != one.asset
+        )
+        if one.missing:
+            found.append(_unknown(one, counted))
+        elif others:
+            named = ", ".join(list(others)[:MAX_NAMED])
+            more = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
+            found.append(Judgement(label=one.asset, good=FALSE, why=f"shared with {named}{more}"))
+        else:
+            has_some = set(one.values) - {ABSENT}
+            good = unknown(counted) if open_ and has_some else TRUE
+            found.append(Judgement(label=one.asset, good=good, why="" if good.value else counted))
+    return found
+
+
+def _unknown(one: AssetValues, why: str) -> Judgement:
+    said = f"{one.missing}; {why}" if one.missing else why
+    return Judgement(label=one.asset, good=unknown(said), why=said)
+
+
+def _shown(values: tuple[str, ...]) -> str:
+    text = " ".join(values) or ABSENT
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 @dataclass(slots=True)
@@ -151,7 +296,7 @@ class Comparison:
     """One check that compares assets, which sees them one after the other."""
 
     check: Check
-    _seen: dict[Path, list[Seen]] = field(default_factory=dict)
+    _seen: dict[Path, list[AssetValues]] = field(default_factory=dict)
     _weights: dict[str, tuple[Severity, str]] = field(default_factory=dict)
     _others: list[Finding] = field(default_factory=list)
 
@@ -159,11 +304,12 @@ class Comparison:
         """Take the values of an asset."""
         check, asset = self.check, view.document.asset
         assert check.across is not None
+        _, paths = check.across
         try:
             before = _before(check, view)
             if before is None and (entry := view.document.unread(check.spec.evidence)):
                 before = _finding(check, asset, State.UNKNOWN, reason=entry.why, location=entry.at)
-            seen = [] if before else [see(view, path) for path in check.across.paths]
+            seen = [] if before else [see(view, path) for path in paths]
             weight = _weight(check, view)
         except Exception as error:  # noqa: BLE001 - a broken check knows nothing, and says so
             before, seen, weight = _broken(check, asset, error), [], (check.severity, "")
@@ -172,15 +318,15 @@ class Comparison:
             self._others.append(before)
             return
         if before is not None:
-            unknown = Seen(asset=asset, missing=before.reason, at=before.location)
-            seen = [unknown] * len(check.across.paths)
-        for path, one in zip(check.across.paths, seen, strict=True):
+            unknown = AssetValues(asset=asset, missing=before.reason, at=before.location)
+            seen = [unknown] * len(paths)
+        for path, one in zip(paths, seen, strict=True):
             self._seen.setdefault(path, []).append(one)
 
     def findings(self) -> list[Finding]:
         """The findings about every asset that was seen: one that passes at every path has one."""
-        across = self.check.across
-        assert across is not None
+        assert self.check.across is not None
+        rule, _ = self.check.across
         found = list(self._others)
         passed: dict[str, None] = {}
         bad: dict[str, None] = {}
@@ -189,25 +335,18 @@ class Comparison:
                 asset, why = seen[0].asset, "one asset alone has nothing to be compared with"
                 found.append(_finding(self.check, asset, State.NOT_APPLICABLE, reason=why))
                 return found
-            for one in compare(across.rule, seen):
-                if one.good.value:
-                    passed[one.seen.asset] = None
+            for one, judged in zip(seen, compare(rule, seen), strict=True):
+                if judged.good.value:
+                    passed[one.asset] = None
                 else:
-                    bad[one.seen.asset] = None
-                    found.append(self._of(path, one))
+                    bad[one.asset] = None
+                    found.append(self._of(path, one, judged))
         well = (asset for asset in passed if asset not in bad)
         found += [_finding(self.check, asset, State.PASS) for asset in well]
         return found
 
-    def _of(self, path: Path, one: Compared) -> Finding:
+    def _of(self, path: Path, one: AssetValues, judged: Judgement) -> Finding:
         name = ".".join(path)
-        return _finding(
-            self.check,
-            one.seen.asset,
-            State.FAIL if one.good.value is False else State.UNKNOWN,
-            subject=name,
-            reason=one.why,
-            location=one.seen.at,
-            evidence={name: None if one.seen.missing else list(one.seen.values)},
-            weight=self._weights[one.seen.asset],
-        )
+        seen = None if one.missing else list(one.values)
+        there = replace(judged, location=one.at, evidence={name: seen})
+        return _from_judgement(self.check, one.asset, there, name, self._weights[one.asset])

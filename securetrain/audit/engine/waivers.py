@@ -17,18 +17,20 @@ Rules:
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
-from securetrain.audit.engine.checks.check import Check, CheckId
+from securetrain.audit.engine.check import Check
+from securetrain.audit.engine.findings import Finding, WaiverStatus, WaiverUse, about_audit
+from securetrain.audit.engine.schema import CheckId
 from securetrain.core.errors import AuditError, PolicyError
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import Severity, State
@@ -39,6 +41,11 @@ MAX_ITEMS: Final = 1000
 MAX_DAYS: Final = 180
 MAX_DAYS_CRITICAL: Final = 30
 
+_FAILED: Final = {
+    WaiverStatus.MALFORMED: "ST-AUD-002",
+    WaiverStatus.EXPIRED: "ST-AUD-002",
+    WaiverStatus.REJECTED: "ST-AUD-003",
+}
 _Name = Annotated[str, Meta(min_length=2, max_length=200)]
 
 
@@ -85,26 +92,6 @@ class Waivers:
 
     items: tuple[Waiver, ...] = ()
     malformed: tuple[Malformed, ...] = ()
-
-
-class WaiverStatus(StrEnum):
-    """The fate of a waiver."""
-
-    APPLIED = "applied"
-    UNUSED = "unused"
-    MALFORMED = "malformed"
-    EXPIRED = "expired"
-    REJECTED = "rejected"
-
-
-class WaiverUse(_Base, frozen=True, kw_only=True):
-    """The fate of one waiver in one audit."""
-
-    id: str
-    check: str
-    status: WaiverStatus
-    reason: str = ""
-    expires: date | None = None
 
 
 def read_waivers(path: Path) -> Waivers:
@@ -214,3 +201,42 @@ def covers(waiver: Waiver, check: str, asset: str, subject: str) -> bool:
     return (
         waiver.check == check and is_about(waiver, asset) and fnmatchcase(subject, waiver.subject)
     )
+
+
+def waive(
+    findings: list[Finding],
+    waivers: Waivers,
+    refused_for: Callable[[Waiver], tuple[WaiverStatus, str] | None],
+) -> tuple[list[Finding], list[WaiverUse]]:
+    """Cover failures, and report every waiver that does not count."""
+    uses = [
+        WaiverUse(id=bad.id, check=bad.check, status=WaiverStatus.MALFORMED, reason=bad.reason)
+        for bad in waivers.malformed
+    ]
+    result = list(findings)
+    for waiver in waivers.items:
+        refused = refused_for(waiver)
+        status, reason = refused or (WaiverStatus.UNUSED, "no finding of this audit is covered")
+        if refused is None:
+            for i, finding in enumerate(result):
+                if finding.state is State.FAIL and covers(
+                    waiver, finding.check, finding.asset, finding.subject
+                ):
+                    status, reason = WaiverStatus.APPLIED, ""
+                    result[i] = replace(finding, state=State.WAIVED, waiver=waiver.id)
+        uses.append(
+            WaiverUse(
+                id=waiver.id,
+                check=waiver.check,
+                status=status,
+                reason=reason,
+                expires=waiver.expires,
+            )
+        )
+    uses.sort(key=lambda use: (use.check, use.id))
+    for use in uses:
+        if use.status in _FAILED:
+            # what it covered is back, and somebody should know
+            about, evidence = f"waiver[{use.id}]", {"check": use.check}
+            result.append(about_audit(_FAILED[use.status], about, use.reason, evidence=evidence))
+    return result, uses

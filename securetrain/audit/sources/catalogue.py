@@ -5,7 +5,8 @@
 from pathlib import Path
 from typing import Final
 
-from securetrain.audit.engine.checks.check import Check, CheckSet, compile_check, each_kind
+from securetrain.audit.engine.check import Check, compile_check
+from securetrain.audit.engine.schema import CheckSet, each_kind
 from securetrain.audit.parser.document import read_document
 from securetrain.core.errors import AuditError
 from securetrain.policy.load import bundled_dir

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.audit.engine.advisories import Advisories, shipped_advisories
-from securetrain.audit.engine.checks.check import Check
+from securetrain.audit.engine.check import Check
 from securetrain.audit.subjects.kubernetes.standards import controls
 from securetrain.core import canonical
 from securetrain.core.errors import SecureTrainError

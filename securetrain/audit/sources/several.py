@@ -12,11 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from securetrain.audit.documents.documents import Document, Facts, Refused, facts_of, twice
+from securetrain.audit.documents import Document, Facts, Refused, facts_of, twice
 from securetrain.audit.subjects.node.collect.named import NOTHING, Named
 
 if TYPE_CHECKING:
-    from securetrain.audit.engine.checks.check import Check
+    from securetrain.audit.engine.check import Check
     from securetrain.policy.load import LoadedPolicy
 
 

@@ -1,12 +1,23 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Facts that were saved: read one after the other, and only those that somebody vouches for."""
+"""Facts as files: written all or none, and read one after the other, as far as somebody vouches.
 
-from collections.abc import Iterator
+Rules:
+
+1. one document is a file; several are a folder that must be new, with a file for each, named in the
+   order in which they were collected;
+2. a folder appears whole: a part of it would be a set of fewer assets, and judge well;
+3. what could not be read again is not written.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from securetrain.audit.documents.documents import (
+from cryptography import x509
+
+from securetrain.audit.documents import (
     BODIES,
     Document,
     Facts,
@@ -14,20 +25,30 @@ from securetrain.audit.documents.documents import (
     document_of,
     twice,
 )
-from securetrain.audit.facts import decode_body
+from securetrain.audit.facts import FACTS_LIMIT, decode_body
 from securetrain.audit.sources.inventory import (
     FILE_LIMIT,
     Inventory,
     is_envelope,
     open_envelope,
     refusal,
+    sign_facts,
     unverified_payload,
 )
 from securetrain.audit.sources.nonces import GivenNonce, NonceStore
 from securetrain.core.errors import AuditError, IdentityError, UsageError
-from securetrain.core.files import read_file
+from securetrain.core.files import (
+    PRIVATE_DIR,
+    PRIVATE_FILE,
+    read_file,
+    staged_dir,
+    write_atomic,
+)
+from securetrain.identity.keys import Signer
 
 MAX_DOCUMENTS: Final = 10_000
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_NAME_LENGTH: Final = 80
 
 
 class StoredFacts(Facts):
@@ -143,3 +164,51 @@ def read_facts(
     """
     nonces = store.open() if store is not None else GivenNonce(nonce)
     return StoredFacts(path, inventory, nonces, unsigned=unsigned)
+
+
+def save_facts(
+    facts: Facts,
+    path: Path,
+    *,
+    keys: Sequence[Signer] = (),
+    certificates: Sequence[x509.Certificate] = (),
+    nonce: str = "",
+) -> None:
+    """Write documents that were collected, signed where there are keys.
+
+    Raises:
+        AuditError: ST-AUDT-002 for a document that is too large to be read again.
+        UsageError: ST-USAG-005 when a folder is to be written and something is there; ST-USAG-002,
+            ST-USAG-006.
+    """
+    documents = [one for one in facts if isinstance(one, Document)]
+    files = [_bytes_of(one, keys, certificates, nonce) for one in documents]
+    if len(files) == 1 and not path.is_dir():
+        write_atomic(path, files[0], mode=PRIVATE_FILE)
+        return
+    if path.suffix == ".json" or len(files) > MAX_DOCUMENTS:
+        what = f"{len(files)} documents are no single file"
+        fix = f"name a new folder, for at most {MAX_DOCUMENTS} documents"
+        raise UsageError("ST-USAG-002", what, str(path), fix)
+    with staged_dir(path, mode=PRIVATE_DIR) as folder:
+        for i, (document, data) in enumerate(zip(documents, files, strict=True)):
+            name = _NOT_IN_NAMES.sub("-", document.asset)[:_NAME_LENGTH]
+            file = folder / f"{i:05d}-{name}.json"
+            file.touch(mode=PRIVATE_FILE)
+            file.write_bytes(data)  # the folder is synced before it gets its name
+
+
+def _bytes_of(
+    document: Document,
+    keys: Sequence[Signer],
+    certificates: Sequence[x509.Certificate],
+    nonce: str,
+) -> bytes:
+    plain = document.body.to_json()
+    if len(plain) + len(nonce) > FACTS_LIMIT:
+        what = f"{len(plain)} bytes of facts, the limit is {FACTS_LIMIT}"
+        fix = "collect fewer files at once"
+        raise AuditError("ST-AUDT-002", what, document.asset, fix)
+    if not keys:
+        return plain
+    return sign_facts(document.body, keys, nonce, certificates)

@@ -180,9 +180,9 @@ def issued(nonce: str, expires: datetime) -> Document:
 
 def _explained(check: Check) -> Iterator[Section]:
     spec = check.spec
-    about = f"{check.severity} severity, boundary {check.boundary}, about each {check.kind}"
+    about = f"{check.severity} severity, boundary {check.spec.boundary}, about each {check.kind}"
     yield Section(
-        title=f"{check.id}  {check.title}", lead=about, rows=[Row(text=_flat(spec.rationale))]
+        title=f"{check.id}  {check.spec.title}", lead=about, rows=[Row(text=_flat(spec.rationale))]
     )
     yield said(
         f"Looks at: {', '.join(spec.evidence) or 'the policy alone'}",

@@ -124,8 +124,9 @@ def findings(result: AuditResult, checks: Sequence[Check], unknown_skips: set[st
 
 def catalogue(checks: tuple[Check, ...]) -> Document:
     """All checks, without an audit."""
-    told, each = "id title severity boundary remediation", {one.id: one for one in reversed(checks)}
-    data = [picked(each[i], told, **picked(each[i].spec, "evidence threats")) for i in sorted(each)]
+    each = {one.id: one.spec for one in reversed(checks)}
+    told = "id title severity boundary remediation evidence threats"
+    data = [picked(each[name], told) for name in sorted(each)]
     rows = [(one["id"], one["severity"], one["boundary"], one["title"]) for one in data]
     named = ("check", "severity", "boundary", "what it finds")
     return Document(sections=[table(named, rows)], data=data)

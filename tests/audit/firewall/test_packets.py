@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securetrain.audit.documents.documents import document_of
+from securetrain.audit.documents import document_of
 from securetrain.audit.engine.fields import View
 from securetrain.audit.engine.function import NoArgs
 from securetrain.audit.engine.functions import packets

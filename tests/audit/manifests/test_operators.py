@@ -4,7 +4,7 @@
 
 import pytest
 
-from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.facts import Outcome
 from securetrain.audit.sources.catalogue import load_checks

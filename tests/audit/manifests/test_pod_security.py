@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine.audit import audit, worst_states
-from securetrain.audit.engine.checks.check import compile_check
+from securetrain.audit.engine.check import compile_check
 from securetrain.audit.sources import pins
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests

@@ -95,7 +95,7 @@ def test_assets_name_file_document_and_way(read, tmp_path):
 
 
 def test_documents_survive_a_round_trip(read):
-    from securetrain.audit.documents.documents import BODIES, facts_of
+    from securetrain.audit.documents import BODIES, facts_of
     from securetrain.audit.facts import decode_body
 
     bodies = read(WRAPPINGS["PyTorchJob"]).bodies

@@ -43,5 +43,5 @@ def test_the_property_sees_a_reader_that_answers_empty(name, tmp_path, monkeypat
     form, file, text, number = BLIND[name]
     place = opaque.Place(file, form, tuple(text.split("\n")), number)
     assert not list(place.faults(tmp_path))
-    monkeypatch.setattr("securetrain.audit.documents.documents.Document.unread", lambda *_: None)
+    monkeypatch.setattr("securetrain.audit.documents.Document.unread", lambda *_: None)
     assert any("leaves" in one for one in place.faults(tmp_path))

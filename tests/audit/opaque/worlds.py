@@ -20,9 +20,9 @@ from typing import Final, TypeAlias
 
 import yaml
 
-from securetrain.audit.documents.documents import facts_of
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.checks.check import Check
+from securetrain.audit.engine.check import Check
 from securetrain.audit.engine.findings import AuditResult
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests

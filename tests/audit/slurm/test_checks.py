@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.audit.documents.documents import BODIES, facts_of
+from securetrain.audit.documents import BODIES, facts_of
 from securetrain.audit.engine.audit import audit, worst_states
 from securetrain.audit.engine.findings import Finding
 from securetrain.audit.facts import decode_body

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""A check: its definition as it stands in policies/checks/*.yaml, and its compiled form.
+"""A check, ready to run: its definition (`schema.py`) against the schema of facts.
 
 Rules:
 
-1. unknown keys, ids of another shape, paths, operators, functions and params that do not exist are
-   ST-AUDT-001 when the check is loaded;
+1. paths, operators, functions and params that do not exist are ST-AUDT-001 when the check is
+   loaded;
 2. ``evidence`` lists exactly what the check reads: an undeclared read and an unused declaration are
    errors, because the engine answers unknown for every declared section that is not there;
 3. a subject that ends in ``[*]`` gives one finding for each element that is not as it should be;
@@ -13,28 +13,24 @@ Rules:
    ``workload.pods[*].containers[*]`` is the collection ``[workload, pods, "*", containers]``;
 4. an ``assert`` may compare the assets of a kind with each other (`across.py`); its subject is then
    the asset as a whole;
-5. a check has a test for each of pass, fail and unknown;
-6. a check of ``kinds`` and ``cel`` asks an expression of every object of some kinds, in whatever
+5. a check of ``kinds`` and ``cel`` asks an expression of every object of some kinds, in whatever
    manifest it stands (`expression.py`), and asks nothing else;
-7. ``also`` asks the same of another kind of asset, and is a `Check` of its own with that id: a
+6. ``also`` asks the same of another kind of asset, and is a `Check` of its own with that id: a
    function then looks at what it reads of that kind;
-8. ``in_context`` lists where a failure weighs less or more, and the sentence that says why. The
+7. ``in_context`` lists where a failure weighs less or more, and the sentence that says why. The
    first whose ``when`` is known to be true counts; what is not known changes nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Meta
 
 from securetrain.audit.cel.expression import OBJECTS, Expression
-from securetrain.audit.documents.documents import EVIDENCE, GIVEN
+from securetrain.audit.documents import EVIDENCE, GIVEN
 from securetrain.audit.engine import functions as _functions  # noqa: F401 - registers
-from securetrain.audit.engine.across import RULES, Across
 from securetrain.audit.engine.fields import (
     EACH,
     Missing,
@@ -52,7 +48,6 @@ from securetrain.audit.engine.fields import (
 )
 from securetrain.audit.engine.function import REGISTERED, Function, Judgement
 from securetrain.audit.engine.kleene import Truth, truth, unknown
-from securetrain.audit.engine.params import Param, check_bounds, set_by_policy, value_of
 from securetrain.audit.engine.predicates import (
     Compiler,
     Predicate,
@@ -61,169 +56,29 @@ from securetrain.audit.engine.predicates import (
     placed,
     shown_values,
 )
+from securetrain.audit.engine.schema import (
+    Call,
+    CheckSpec,
+    InContext,
+    Param,
+    check_bounds,
+    set_by_policy,
+    value_of,
+)
 from securetrain.audit.facts import Outcome
 from securetrain.audit.subjects.kubernetes.facts.cluster import Asked
 from securetrain.core.errors import AuditError, PolicyError
-from securetrain.core.vocabulary import Boundary, Severity, State
+from securetrain.core.vocabulary import Severity
 from securetrain.policy.schema import Policy
 
 FUNCTIONS: Final[Mapping[str, Function]] = dict(sorted(REGISTERED.items()))
 """The closed set of functions that a check may ``call``: each stands with its subject."""
 
-CHECK_ID: Final = r"^ST-[A-Z0-9]{3}-[0-9]{3}$"
+RULES: Final = ("equal_across", "majority_across", "unique_across")
 
-CheckId: TypeAlias = Annotated[str, Meta(pattern=CHECK_ID)]
-ControlId: TypeAlias = Annotated[str, Meta(pattern=r"^C-[A-Z0-9]+(-[A-Z0-9]+)*\Z")]
-AtlasId: TypeAlias = Annotated[str, Meta(pattern=r"^AML\.[TM]\d{4}(\.\d{3})?@\d+\.\d+\.\d+\Z")]
-KindName: TypeAlias = Annotated[str, Meta(pattern=r"^([a-z0-9.*-]+/){0,2}([A-Z]\w{0,62}|\*)\Z")]
-Sentence: TypeAlias = Annotated[str, Meta(min_length=10, max_length=1200)]
-
-
-class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Strict keys."""
-
-
-class Call(_Base, frozen=True, kw_only=True):
-    """A named function and its arguments; an argument ``{param: NAME}`` takes a param's value."""
-
-    fn: str
-    args: dict[str, Any] = {}
-
-
-class Refs(_Base, frozen=True, kw_only=True):
-    """The sources of the check; an ATLAS id is pinned to its release."""
-
-    atlas: tuple[AtlasId, ...] = ()
-    cwe: tuple[int, ...] = ()
-    nist: tuple[Annotated[str, Meta(pattern=r"^[A-Z]{2}-\d{1,2}(\(\d{1,2}\))?\Z")], ...] = ()
-    cve: tuple[Annotated[str, Meta(pattern=r"^CVE-\d{4}-\d{4,}\Z")], ...] = ()
-    other: tuple[str, ...] = ()
-
-
-class Tests(_Base, frozen=True, kw_only=True):
-    """Names of fixtures: what the check must say about each."""
-
-    passes: Annotated[tuple[str, ...], Meta(min_length=1)] = msgspec.field(name="pass")
-    fail: Annotated[tuple[str, ...], Meta(min_length=1)]
-    unknown: Annotated[tuple[str, ...], Meta(min_length=1)]
-    not_applicable: tuple[str, ...] = msgspec.field(name="not-applicable", default=())
-
-    @property
-    def by_state(self) -> dict[State, tuple[str, ...]]:
-        """The fixtures of each state."""
-        return {
-            State.PASS: self.passes,
-            State.FAIL: self.fail,
-            State.UNKNOWN: self.unknown,
-            State.NOT_APPLICABLE: self.not_applicable,
-        }
-
-
-class InContext(_Base, frozen=True, kw_only=True):
-    """The weight of a failure in some surroundings."""
-
-    when: dict[str, Any]
-    severity: Severity
-    because: Sentence
-
-
-class OtherKind(_Base, frozen=True, kw_only=True):
-    """The same question about another kind of asset."""
-
-    subject: str
-    evidence: tuple[str, ...]
-    in_context: tuple[InContext, ...] = ()
-    tests: Tests
-
-
-class FixedBy(StrEnum):
-    """The party that can make the check pass."""
-
-    USER = "user"
-    ADMINISTRATOR = "administrator"
-
-
-class CheckSpec(_Base, frozen=True, kw_only=True):
-    """One check as it is written."""
-
-    id: CheckId
-    title: Sentence
-    severity: Severity
-    boundary: Boundary
-    threats: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^T-[A-Z0-9]{3,5}-\d{3}\Z")], ...], Meta(min_length=1)
-    ]
-    controls: tuple[ControlId, ...] = ()
-    """The controls of a threat model that it belongs to, where the model does not list it."""
-    subject: str = ""
-    applies: dict[str, Any] | None = None
-    evidence: tuple[str, ...] = ()
-    params: dict[str, Param] = {}
-    asserts: dict[str, Any] | None = msgspec.field(name="assert", default=None)
-    call: Call | None = None
-    kinds: tuple[KindName, ...] = ()
-    """With `cel`: the objects of manifests that it is about, as in ``Pod``, ``batch/v1/Job``."""
-    cel: str | None = None
-    """What must hold of each of them, as ``object``: in place of subject, evidence and assert."""
-    in_context: tuple[InContext, ...] = ()
-    also: tuple[OtherKind, ...] = ()
-    """Other kinds of assets that it asks, by the same ``assert`` or ``call``."""
-    rationale: Sentence
-    remediation: Sentence
-    fixed_by: FixedBy
-    refs: Refs
-    tests: Tests
-
-
-def each_kind(spec: CheckSpec) -> Iterator[CheckSpec]:
-    """Yield the check for the kind of its own subject, then for each kind of ``also``.
-
-    What applies is asked of its own kind only, and a quantifier over the collection of its subject
-    is one over that of the other.
-    """
-    yield spec
-    own = spec.subject.removesuffix("[*]").split(".")
-    for one in spec.also:
-        path = one.subject.removesuffix("[*]").split(".")
-        asserts = {k: path if v == own else v for k, v in (spec.asserts or {}).items()}
-        yield msgspec.structs.replace(
-            spec,
-            subject=one.subject,
-            evidence=one.evidence,
-            in_context=one.in_context,
-            applies=None,
-            asserts=asserts or None,
-            tests=one.tests,
-        )
-
-
-class SetMetadata(_Base, frozen=True, kw_only=True):
-    """The identity of a check set."""
-
-    id: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}\Z")]
-    version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+\Z")]
-
-
-class CheckSet(_Base, frozen=True, kw_only=True):
-    """One file of policies/checks."""
-
-    apiVersion: Literal["securetrain.dev/policy/v1"]  # noqa: N815 - the field's name in the file
-    kind: Literal["CheckSet"]
-    metadata: SetMetadata
-    checks: tuple[CheckSpec, ...]
-
-
+Across: TypeAlias = tuple[str, tuple[Path, ...]]
 Judge: TypeAlias = Callable[[View], list[Judgement]]
 """Judges a document; what is as it should be may be left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """One compiled entry of ``in_context``."""
-
-    when: Predicate
-    severity: Severity
-    because: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,8 +91,9 @@ class Check:
     applies: Predicate | None
     judge: Judge
     across: Across | None = None
-    """The comparison with other assets, for a check that makes one: `judge` then has no answer."""
-    weights: tuple[Weight, ...] = ()
+    """For a check that compares assets, which of `RULES`, and what: `judge` then has no answer."""
+    weights: tuple[tuple[Predicate, InContext], ...] = ()
+    """The entries of ``in_context``, each after the predicate of its ``when``."""
     reads: frozenset[Path] = frozenset()
     """Every field of the facts that it looks at."""
     gates: tuple[Path, ...] = ()
@@ -265,24 +121,9 @@ class Check:
         return kind
 
     @property
-    def title(self) -> str:
-        """The message of a failure, in a line."""
-        return self.spec.title
-
-    @property
     def severity(self) -> Severity:
         """The severity of a failure."""
         return self.spec.severity
-
-    @property
-    def boundary(self) -> Boundary:
-        """The boundary that it looks at."""
-        return self.spec.boundary
-
-    @property
-    def remediation(self) -> str:
-        """The steps that make it pass."""
-        return self.spec.remediation
 
 
 def compile_check(spec: CheckSpec, source: str, given: Mapping[str, Any] | None = None) -> Check:
@@ -328,7 +169,7 @@ def compile_check(spec: CheckSpec, source: str, given: Mapping[str, Any] | None 
         raise compiler.refuse(f"params {sorted(unused)} are not used", "params")
     surroundings = Compiler(where=where, params={})
     weights = tuple(
-        Weight(surroundings.compile(one.when, f"in_context[{i}].when"), one.severity, one.because)
+        (surroundings.compile(one.when, f"in_context[{i}].when"), one)
         for i, one in enumerate(spec.in_context)
     )
     return Check(
@@ -386,7 +227,7 @@ def _across_of(spec: CheckSpec, predicate: dict[str, Any], compiler: Compiler) -
     paths = [compiler.across(one, f"assert.{rule}") for one in (raw if several else [raw])]
     if len(set(paths)) != len(paths):
         raise compiler.refuse("a path stands twice", f"assert.{rule}")
-    return Across(rule, tuple(paths))
+    return rule, tuple(paths)
 
 
 def _compares(_: View) -> list[Judgement]:
