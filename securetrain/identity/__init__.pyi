@@ -17,7 +17,6 @@ from .keyless import Identity as Identity
 from .keyless import envelope_unverified as envelope_unverified
 from .register import How as How
 from .register import Invitation as Invitation
-from .register import Issued as Issued
 from .register import Kind as Kind
 from .register import serial_text as serial_text
 from .revocation import RevocationList as RevocationList

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Final, TypeVar
 
 from securetrain.core import CODES, ExitCode
@@ -42,8 +43,9 @@ _TONES: Final = {word: kind for kind, words in _WORDS.items() for word in words.
 """The colour of a state's word, wherever it is shown."""
 
 
-_OPEN: Final = (State.FAIL.value, State.UNKNOWN.value, State.WAIVED.value)
-_PASSED: Final = (State.PASS.value, State.NOT_APPLICABLE.value)
+OPEN: Final = (State.FAIL, State.UNKNOWN, State.WAIVED)
+"""The states of a finding, the worst first."""
+_PASSED: Final = (State.PASS, State.NOT_APPLICABLE)
 
 
 def tone(word: str) -> str:
@@ -83,7 +85,7 @@ class Row:
     @property
     def open(self) -> bool:
         """True for a finding: it failed, or is not decided, or is waived."""
-        return self.state in _OPEN
+        return self.state in OPEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,7 @@ class Section:
     """Too much for a terminal: shown where there is room for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Tile:
     """A number at the top of a page."""
 
@@ -121,7 +123,7 @@ class Tile:
     @classmethod
     def of(cls, name: str, number: int, note: str, some: str, none: str) -> "Tile":
         """A number with its tone where there are some, and where there are none."""
-        return cls(name=name, value=str(number), note=note, tone=some if number else none)
+        return cls(name, str(number), note, some if number else none)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,11 +185,9 @@ class Case:
     @property
     def state(self) -> State:
         """The worst of it: a failure, what is not decided, what is accepted."""
-        states = {State.PASS: True, State.NOT_APPLICABLE: self.not_applicable}
-        for one in self.problems:
-            states[state_of(one)] = True
-        order = (State.FAIL, State.UNKNOWN, State.WAIVED, State.NOT_APPLICABLE, State.PASS)
-        return next(state for state in order if states.get(state))
+        found = {state_of(one) for one in self.problems}
+        bare = State.NOT_APPLICABLE if self.not_applicable else State.PASS
+        return next((state for state in OPEN if state in found), bare)
 
 
 def state_of(problem: Located) -> State:
@@ -231,9 +231,7 @@ class Findings:
         if code in self.rules:
             return self.rules[code]
         row = CODES[code]
-        return Rule(
-            id=code, title=row.title, fix=row.fix, severity=row.severity, exit_code=int(row.exit)
-        )
+        return Rule(id=code, exit_code=int(row.exit), **picked(row, "title fix severity"))
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -283,13 +281,10 @@ class Document:
     @property
     def counts(self) -> dict[str, int]:
         """The number of each state, the worst first."""
-        counted: Mapping[str, int] = self.tally
-        if not counted and self.findings is not None:
-            counted = Counter(case.state.value for case in self.findings.cases)
-        order = [State.FAIL, State.UNKNOWN, State.WAIVED, State.PASS, State.NOT_APPLICABLE]
-        known = [state.value for state in order if counted.get(state.value)]
-        others = [name for name, number in counted.items() if number and name not in set(State)]
-        return {name: counted[name] for name in (*known, *others)}
+        cases = self.findings.cases if self.findings is not None else ()
+        counted = self.tally or Counter(case.state.value for case in cases)
+        names = dict.fromkeys([*(state.value for state in (*OPEN, *_PASSED)), *counted])
+        return {name: counted[name] for name in names if counted.get(name)}
 
     @property
     def exit_code(self) -> int:
@@ -308,7 +303,7 @@ def open_rows(sections: Iterable[Section]) -> list[Row]:
 
     def weight(row: Row) -> tuple[int, int]:
         here = weights.index(row.label) if row.label in weights else len(weights)
-        return _OPEN.index(row.state), here
+        return OPEN.index(State(row.state)), here
 
     found = [row for section in sections for row in section.rows if row.open]
     return sorted(found, key=weight)
@@ -330,9 +325,22 @@ def notes(lines: Iterable[str], state: str = "note", **section: Any) -> Section:
     return Section(rows=tuple(Row(state=state, text=line) for line in lines), **section)
 
 
+def stated(rows: Iterable[tuple[str, str]], **section: Any) -> Section:
+    """Texts, each beside its state."""
+    return Section(rows=tuple(Row(state=state, text=text) for state, text in rows), **section)
+
+
 def verbatim(*lines: str) -> Section:
     """Lines to be copied as they are."""
     return Section(rows=tuple(Row(text=line) for line in lines), verbatim=True)
+
+
+def titled(rows: Iterable[tuple[str, Row]]) -> list[Section]:
+    """Rows below their titles, in the order in which these come first."""
+    found: dict[str, list[Row]] = {}
+    for title, row in rows:
+        found.setdefault(title, []).append(row)
+    return [Section(title=title, rows=those) for title, those in found.items()]
 
 
 def table(
@@ -341,6 +349,14 @@ def table(
     """Rows of cells below their headings."""
     found = tuple(Row(cells=tuple(map(str, row))) for row in rows)
     return Section(title=title, rows=found, columns=tuple(columns), **section)
+
+
+def columns(
+    things: Iterable[T], cells: Mapping[str, Callable[[T], object]], title: str = "", **section: Any
+) -> Section:
+    """A table of things: below each heading, what the function beside it says of a thing."""
+    rows = ([cell(one) for cell in cells.values()] for one in things)
+    return table(tuple(cells), rows, title=title, **section)
 
 
 def told(*lines: str, data: Any = None, code: int | ExitCode | None = None) -> Document:
@@ -361,6 +377,11 @@ def some(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
+def flat(text: str) -> str:
+    """A text in one line."""
+    return " ".join(text.split())
+
+
 def moment(time: datetime) -> str:
     """A time in UTC, to the second."""
     return f"{time:%Y-%m-%dT%H:%M:%SZ}"
@@ -378,12 +399,8 @@ def pairs(values: Iterable[tuple[object, object]]) -> str:
 
 def runs(numbers: Iterable[int], width: int = 0) -> list[str]:
     """Numbers that rise, as runs (``0-19``, ``40-59``), each number as wide as that."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
-        else:
-            found.append([number])
+    alike = groupby(enumerate(numbers), lambda one: one[1] - one[0])
+    found = ([number for _, number in those] for _, those in alike)
     ends = (dict.fromkeys((one[0], one[-1])) for one in found)
     return ["-".join(f"{number:0{width}}" for number in one) for one in ends]
 

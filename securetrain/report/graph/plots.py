@@ -12,7 +12,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -72,16 +72,17 @@ _REFERRING: Final = re.compile(r"\b(id=\"|url\(#|(?:xlink:)?href=\"#)")
 Series: TypeAlias = Sequence[tuple[int, float]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Plot:
     """One drawing: what it shows, and what stands under it."""
 
     name: str
     title: str
-    caption: str
     unit: str
     curves: Mapping[str, Series]
     """Each by its name, in the order of the colours."""
+    caption: str
+    _: KW_ONLY
     first: int = 0
     """The colour of the first."""
     points: str | None = None
@@ -120,16 +121,10 @@ class Plot:
             xs, ys = zip(*thin(series), strict=True)
             axes.plot(xs, ys, style, color=colour, linewidth=1.3, markersize=4, label=label)
         steps = [step for series in self.curves.values() for step, _ in series]
+        beside: Any = {"xytext": (0, 3), "textcoords": "offset points", "fontsize": 8}
         for words, value in self.limits:
             axes.axhline(value, color=_MUTED, linewidth=1, linestyle=_DASHED)
-            axes.annotate(
-                f"{words} {value:.3g}",
-                (min(steps), value),
-                xytext=(0, 3),
-                textcoords="offset points",
-                color=_MUTED,
-                fontsize=8,
-            )
+            axes.annotate(f"{words} {value:.3g}", (min(steps), value), color=_MUTED, **beside)
         for step in self.marks[:MAX_MARKS]:
             axes.axvline(step, color=_MUTED, linewidth=0.8, linestyle=_DOTTED)
         axes.set_xlabel("step")
@@ -167,39 +162,24 @@ def _training(metrics: Sequence[StepPoint]) -> Iterator[Plot]:
                 f" {bigram:.2f} that the byte before alone achieves."
             )
         yield Plot(
-            name="loss",
-            title="Loss in bits per byte",
-            caption=caption,
-            unit="bits per byte",
-            curves=_recorded(training=bits, validation=held_out),
+            *("loss", "Loss in bits per byte", "bits per byte"),
+            _recorded(training=bits, validation=held_out),
+            caption,
             points="validation",
             limits=tuple(baselines.items()),
         )
     if norms := _series(metrics, "grad_norm"):
         caption = f"Median {_median(norms):.3g}, largest {_largest(norms):.3g}."
-        yield Plot(
-            name="norm",
-            title="Gradient norm",
-            caption=caption,
-            unit="gradient norm",
-            curves={"": norms},
-            first=2,
-            scale="wide",
-        )
+        named = ("norm", "Gradient norm", "gradient norm")
+        yield Plot(*named, {"": norms}, caption, first=2, scale="wide")
     if seconds := _series(metrics, "seconds"):
         caption = f"Median step {_median(seconds):.3g} s."
         if speeds := _series(metrics, "tokens_per_second"):
             caption += f" Median {_median(speeds):,.0f} tokens a second."
         if memory := [size for _, size in _series(metrics, "memory_bytes") if size]:
             caption += f" Rank 0 used at most {max(memory) / (1 << 30):.2f} GiB."
-        yield Plot(
-            name="time",
-            title="Time of a step",
-            caption=caption,
-            unit="seconds",
-            first=3,
-            curves=_recorded(step=seconds, data=_series(metrics, "data_seconds")),
-        )
+        curves = _recorded(step=seconds, data=_series(metrics, "data_seconds"))
+        yield Plot("time", "Time of a step", "seconds", curves, caption, first=3)
 
 
 def _guard(guard: GuardView) -> Iterator[Plot]:
@@ -220,13 +200,11 @@ def _guard(guard: GuardView) -> Iterator[Plot]:
             continue
         judged = of == "evidence" and limit is not None
         yield Plot(
-            name=name,
-            title=title,
-            caption=f"{len(ranks)} ranks, {guard.num_steps} steps judged,"
+            *(name, title, unit),
+            ranks,
+            f"{len(ranks)} ranks, {guard.num_steps} steps judged,"
             f" {len(guard.refused_steps)} refused; the largest value is"
             f" {max(map(_largest, ranks.values())):.3g}.",
-            unit=unit,
-            curves=ranks,
             limits=(("excluded from", limit),) if judged and limit is not None else (),
             marks=tuple(marks) if judged else (),
             scale="any",
@@ -235,12 +213,10 @@ def _guard(guard: GuardView) -> Iterator[Plot]:
     integrity = [(step, value) for step, value in guard.integrity if math.isfinite(value)]
     if integrity:
         yield Plot(
-            name="integrity",
-            title="Was the reduction what the ranks sent?",
-            caption="The reduced gradient's sketch against the ranks' own: at most"
+            *("integrity", "Was the reduction what the ranks sent?", "difference / limit"),
+            {"": integrity},
+            "The reduced gradient's sketch against the ranks' own: at most"
             f" {_largest(integrity):.2f} of what rounding explains.",
-            unit="difference / limit",
-            curves={"": integrity},
             first=3,
             limits=(("refused above", 1.0),),
         )
@@ -258,12 +234,10 @@ def _layers(guard: GuardView, marks: Sequence[int]) -> Iterator[Plot]:
     ranks = {point.rank for point in guard.layers if point.group == first}
     who = f"rank {min(ranks)}" if len(ranks) == 1 else f"{len(ranks)} ranks in turn"
     yield Plot(
-        name="layers",
-        title="Evidence by group of parameters",
-        caption=f"Against the rank that each group speaks against loudest; the {len(shown)} loudest"
+        *("layers", "Evidence by group of parameters", "ln E of the group"),
+        {one: [(step, told[one].get(step, 0.0)) for step in guard.steps] for one in shown},
+        f"Against the rank that each group speaks against loudest; the {len(shown)} loudest"
         f" of {len(told)} groups. {first} reached {max(told[first].values()):.3g}, against {who}.",
-        unit="ln E of the group",
-        curves={one: [(step, told[one].get(step, 0.0)) for step in guard.steps] for one in shown},
         limits=() if guard.limit is None else (("of all groups:", guard.limit),),
         marks=tuple(marks),
     )

@@ -20,9 +20,11 @@ from securetrain.report.document import (
     Row,
     Section,
     done,
+    flat,
     moment,
     picked,
     said,
+    titled,
     told,
     verbatim,
 )
@@ -74,15 +76,10 @@ def signed(file: Path, signature: Path, digest: str, by: str) -> Document:
 def remarks(file: str, found: Sequence[Remark]) -> Document:
     """The errors in a policy, and what is worth a second look."""
     errors = sum(remark.level is Level.ERROR for remark in found)
-    rows = [
-        Row(
-            state=str(one.level),
-            name=one.field,
-            text=f"{one.code}: {one.what}" if one.code else one.what,
-            fix=one.fix,
-        )
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        text = f"{one.code}: {one.what}" if one.code else one.what
+        rows.append(Row(state=str(one.level), name=one.field, text=text, fix=one.fix))
     return Document(
         verb="policy lint",
         word="REFUSED" if errors else "VALID",
@@ -99,25 +96,20 @@ def fields(loaded: LoadedPolicy, rows: Sequence[Field]) -> Document:
     meta = loaded.policy.metadata
     told = {"policy": meta.id, "digest": loaded.digest, "fields": [asdict(row) for row in rows]}
     data = picked(meta, "version", **told)
-    sections = [said(f"{meta.id} {meta.version}: {meta.title}", f"digest {loaded.digest}")]
-    for name in dict.fromkeys(row.section for row in rows):
-        those = [row for row in rows if row.section == name]
-        shown_rows = [
-            Row(
-                name=row.field or row.section,
-                label=_source(row.source),
-                text=shown(row.value),
-                source=f"enforced by {', '.join(row.enforced_by)}" if row.enforced_by else "",
-                detail=(row.description,),
-            )
-            for row in those
-        ]
-        sections.append(Section(title=str(those[-1].boundary or name), rows=shown_rows))
-    return Document(sections=sections, data=data)
+    head = said(f"{meta.id} {meta.version}: {meta.title}", f"digest {loaded.digest}")
+    boundaries = {row.section: str(row.boundary or row.section) for row in rows}
+    found = titled((boundaries[row.section], _field(row)) for row in rows)
+    return Document(sections=[head, *found], data=data)
 
 
-def _source(source: str) -> str:
-    return source if source == "default" else Path(source).name
+def _field(row: Field) -> Row:
+    return Row(
+        name=row.field or row.section,
+        label=row.source if row.source == "default" else Path(row.source).name,
+        text=shown(row.value),
+        source=f"enforced by {', '.join(row.enforced_by)}" if row.enforced_by else "",
+        detail=(row.description,),
+    )
 
 
 def shown(value: Any) -> str:
@@ -180,10 +172,8 @@ def issued(nonce: str, expires: datetime) -> Document:
 
 def _explained(check: Check) -> Iterator[Section]:
     spec = check.spec
-    about = f"{check.severity} severity, boundary {check.spec.boundary}, about each {check.kind}"
-    yield Section(
-        title=f"{check.id}  {check.spec.title}", lead=about, rows=[Row(text=_flat(spec.rationale))]
-    )
+    about = f"{check.severity} severity, boundary {spec.boundary}, about each {check.kind}"
+    yield said(flat(spec.rationale), title=f"{check.id}  {spec.title}", lead=about)
     yield said(
         f"Looks at: {', '.join(spec.evidence) or 'the policy alone'}",
         f"Finding for: {', '.join((spec.subject, *(one.subject for one in spec.also)))}",
@@ -196,9 +186,9 @@ def _explained(check: Check) -> Iterator[Section]:
         bounds = "no policy sets it" if param.bounds is None else _bounds(param.bounds)
         yield said(f"Param {name} ({param.type}): {_literal(param.default)}; {bounds}")
     for one in spec.in_context:
-        because = Row(text=f"because: {_flat(one.because)}", depth=1)
+        because = Row(text=f"because: {flat(one.because)}", depth=1)
         yield Section(rows=[Row(text=f"{one.severity} where"), *_said(one.when), because])
-    fix = Row(text=_flat(spec.remediation), depth=1)
+    fix = Row(text=flat(spec.remediation), depth=1)
     yield Section(rows=[Row(text=f"To fix it ({spec.fixed_by}):"), fix])
     refs = msgspec.to_builtins(spec.refs)
     yield said(
@@ -221,10 +211,6 @@ def _passes(check: Check) -> Iterator[Row]:
     yield Row(text=text, depth=1)
 
 
-def _flat(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _bounds(bounds: Any) -> str:
     said = [f"{key} {value}" for key, value in msgspec.to_builtins(bounds).items() if value]
     return f"a policy sets it by audit.params ({', '.join(said)})"
@@ -232,16 +218,12 @@ def _bounds(bounds: Any) -> str:
 
 def _said(node: Mapping[str, Any], depth: int = 1) -> Iterator[Row]:
     """A predicate in words, one condition to a line."""
-    for key, words in (("all", "all of"), ("any", "one of")):
+    for key, words in (("all", "all of"), ("any", "one of"), ("not", "not")):
         if key in node:
             yield Row(text=words, depth=depth)
-            for part in node[key]:
+            for part in node[key] if isinstance(node[key], list) else [node[key]]:
                 yield from _said(part, depth + 1)
             return
-    if "not" in node:
-        yield Row(text="not", depth=depth)
-        yield from _said(node["not"], depth + 1)
-        return
     for key, words in _QUANTIFIERS.items():
         if key in node:
             yield Row(text=words.format(".".join(node[key])), depth=depth)

@@ -60,19 +60,16 @@ def new_key(path: Path, key_id: str, signed_by: str) -> Document:
 
 def collected(found: Collected, path: Path) -> Document:
     """The evidence that was collected, and what is missing."""
-    bundle = found.bundle
+    bundle, label = found.bundle, UNATTESTED if found.unattested else ""
     new = ", made just now" if found.key_is_new else ""
-    head = facts(
-        [
-            ("speaks", found.speakers),
-            ("node key", f"{found.key_file}{new}"),
-            ("asked by", "nobody: it asked itself" if bundle.asked_itself else "a verifier"),
-            ("size", f"{len(bundle.body):,} bytes"),
-            *(("missing", note) for note in found.notes),
-        ],
-        title=f"{path}: evidence of {bundle.node}",
-        label=UNATTESTED if found.unattested else "",
-    )
+    rows = [
+        ("speaks", found.speakers),
+        ("node key", f"{found.key_file}{new}"),
+        ("asked by", "nobody: it asked itself" if bundle.asked_itself else "a verifier"),
+        ("size", f"{len(bundle.body):,} bytes"),
+        *(("missing", note) for note in found.notes),
+    ]
+    head = facts(rows, title=f"{path}: evidence of {bundle.node}", label=label)
     told = {"file": path, "speaks": found.speakers, "key": found.key_file, "missing": found.notes}
     data = picked(bundle, "node media_type asked_itself", unattested=found.unattested, **told)
     words = said(NO_HARDWARE if found.unattested else "")
@@ -170,15 +167,9 @@ def edition(made: Edition, path: Path, signed_by: str) -> Document:
             *(("learned", text) for text in one.learned),
         ]
         sections += [facts(rows, title=one.name), notes(one.notes)]
-    sections += [
-        said("In the policy, which lies beside that file:"),
-        verbatim(
-            "  node:",
-            "    reference_values:",
-            f"      file: {path.name}",
-            f"      signed_by: [{signed_by}]",
-        ),
-    ]
+    named = (f"      file: {path.name}", f"      signed_by: [{signed_by}]")
+    sections.append(said("In the policy, which lies beside that file:"))
+    sections.append(verbatim("  node:", "    reference_values:", *named))
     nodes, expires = [msgspec.to_builtins(one) for one in made.nodes], values.expires.isoformat()
     told = {"file": path, "expires": expires, "signed_by": signed_by, "nodes": nodes}
     data = picked(values, "version", **told)
@@ -204,27 +195,18 @@ def ima_list_page(listing: FileListing, path: Path, data: bytes) -> Document:
         said(*signers),
         notes([*listing.notes[:SHOWN], *([more] if listing.left_out > SHOWN else [])]),
     ]
-    return Document(
-        sections=sections,
-        data={
-            "file": path,
-            "sha256": digest,
-            "left_out": listing.left_out,
-            "files": len(listing.files),
-            "packages": len(listing.packages),
-            "signed_by": dict(listing.signed_by),
-        },
-        code=incomplete(listing.left_out),
-    )
+    numbers = {"files": len(listing.files), "packages": len(listing.packages)}
+    told = {"file": path, "sha256": digest, "signed_by": dict(listing.signed_by), **numbers}
+    code = incomplete(listing.left_out)
+    return Document(sections=sections, data=picked(listing, "left_out", **told), code=code)
 
 
 def ima_values_page(values: ReferenceValues, path: Path, now: datetime) -> Document:
     """The part about measured files of reference values, without the policy's files."""
-    ima, former = values.ima, values.ima.former
+    ima, before, until = values.ima, "", None
     policy = ima.policy_sha256 or ("in this file" if ima.policy is not None else "none")
-    before = ""
-    if former is not None:
-        over = "" if now < former.until else ": it is over"
+    if (former := ima.former) is not None:
+        over, until = "" if now < former.until else ": it is over", former.until.isoformat()
         before = f"until {former.until:%Y-%m-%d %H:%M} UTC{over}"
     keys = [
         (f"key {key_id_of(key.key)}", f"{key.keyring} {' '.join(key.paths)}".strip() or "-")
@@ -232,27 +214,20 @@ def ima_values_page(values: ReferenceValues, path: Path, now: datetime) -> Docum
     ]
     rows = [("policy", policy), ("the one before", before), *keys]
     rows += [(rule.mode, rule.paths) for rule in ima.violations]
-    return Document(
-        sections=[facts(rows, title=headline(path, values).title)],
-        data={
-            "file": path,
-            "version": values.version,
-            "policy": policy,
-            "former_until": former.until.isoformat() if former is not None else None,
-            "keys": [picked(key, "keyring paths", id=key_id_of(key.key)) for key in ima.keys],
-            "violations": [msgspec.to_builtins(rule) for rule in ima.violations],
-        },
-    )
+    told = {
+        "keys": [picked(key, "keyring paths", id=key_id_of(key.key)) for key in ima.keys],
+        "violations": [msgspec.to_builtins(rule) for rule in ima.violations],
+    }
+    data = picked(values, "version", file=path, policy=policy, former_until=until, **told)
+    return Document(sections=[facts(rows, title=headline(path, values).title)], data=data)
 
 
 def cache_page(
     listing: Listing, folder: Path, problems: Sequence[str] = (), *, incomplete: bool = False
 ) -> Document:
     """The documents of a cache, and those that could not be had."""
-    ended = listing.ended()
+    ended, index, rows = listing.ended(), listing.index, []
     told = {"folder": folder, "expired": listing.expired, "ended": ended, "problems": problems}
-    index = listing.index
-    rows = []
     for entry in index.entries:
         until = f"{entry.expires:%Y-%m-%d}" if entry.expires else "as long as the cache"
         if f"{entry.kind} {entry.id}" in ended:
@@ -266,7 +241,7 @@ def cache_page(
         label="EXPIRED" if listing.expired else "",
         verbatim=True,
     )
-    data = msgspec.to_builtins(listing.index) | told
+    data = msgspec.to_builtins(index) | told
     code = ExitCode.INCOMPLETE if incomplete else ExitCode.OK
     return Document(sections=[head, notes(problems)], data=data, code=code)
 
@@ -287,21 +262,15 @@ def incomplete(missing: object) -> ExitCode:
 
 def _described(section: Described, *, full: bool) -> Iterator[Section]:
     long = section.name in LONG
-    rows = [
-        Row(
-            state="fail" if fact.code else "",
-            name=fact.name,
-            text=f"{fact.code}: {fact.value}" if fact.code else fact.value,
-        )
-        for fact in (() if full and long else section.facts)
-    ]
+    rows = []
+    for fact in () if full and long else section.facts:
+        state, head = ("fail", f"{fact.code}: ") if fact.code else ("", "")
+        rows.append(Row(state=state, name=fact.name, text=f"{head}{fact.value}"))
     yield Section(title=section.title, label=section.label, rows=rows)
-    if section.table is None or not section.table.rows:
-        return
-    if long and not full:
-        yield said(f"--section {section.name} lists all {len(section.table.rows)} entries.")
-    else:
-        yield table(section.table.columns, section.table.rows, verbatim=full)
+    if (found := section.table) is not None and found.rows:
+        all_of_it = f"--section {section.name} lists all {len(found.rows)} entries."
+        short = long and not full
+        yield said(all_of_it) if short else table(found.columns, found.rows, verbatim=full)
 
 
 def _proven(section: Described) -> Section:

@@ -28,6 +28,7 @@ from securetrain.audit import (
 from securetrain.core.vocabulary import Boundary, Severity, State
 from securetrain.report.document import (
     ASSETS,
+    OPEN,
     ROOT,
     Case,
     Document,
@@ -40,6 +41,7 @@ from securetrain.report.document import (
     Section,
     Tile,
     facts,
+    flat,
     notes,
     pairs,
     picked,
@@ -72,7 +74,6 @@ MAX_REASONS: Final = 5
 MAX_UNREAD: Final = 50
 NAMED: Final = "checkpoints and data"
 NONE_NAMED: Final = "none was named: --checkpoint, --dataset or --job"
-_OPEN: Final = (State.FAIL, State.UNKNOWN, State.WAIVED)
 _SERIOUS: Final = Severity.HIGH
 NOT_SEEN: Final[Mapping[str, str]] = {
     NODE: "hosts (--node, --facts DIR)",
@@ -99,7 +100,7 @@ def findings(result: AuditResult, checks: Sequence[Check], unknown_skips: set[st
         unknown_skips: What the policy skips though there is no such check.
     """
     found = sections(result)
-    rationale = {check.id: _flat(check.spec.rationale) for check in checks}
+    rationale = {check.id: flat(check.spec.rationale) for check in checks}
     views = tuple(_boundary(name, found) for name in Boundary)
     word, meaning = verdict(result)
     return Document(
@@ -188,14 +189,9 @@ def _row(group: Group, rationale: Mapping[str, str]) -> Row:
         + (" [known]" if group.known else ""),
         source=f"waived by {', '.join(names)}" if group.state is State.WAIVED else source,
         detail=tuple(filter(None, dict.fromkeys(places))),
-        fix=f"({group.who}) {_flat(first.remediation)}" if group.state is State.FAIL else "",
+        fix=f"({group.who}) {flat(first.remediation)}" if group.state is State.FAIL else "",
         about=" ".join([rationale.get(first.check, ""), ", ".join(refs)]).strip(),
     )
-
-
-def _flat(text: str) -> str:
-    """A text in one line."""
-    return " ".join(text.split())
 
 
 def _words(place: Any, group: Group) -> str:
@@ -380,13 +376,13 @@ def _findings(result: AuditResult, rationale: Mapping[str, str]) -> Findings:
     """A rule for each check, a problem for each finding, a test for each check and asset."""
     titles = {one.asset: one.title for one in result.assets}
     rules: dict[str, Rule] = {}
-    for one in result.of(*_OPEN):
+    for one in result.of(*OPEN):
         if one.check not in rules:
             # A finding about a waiver has no check and speaks for itself.
             rules[one.check] = Rule(
                 id=one.check,
                 title=one.title,
-                fix=_flat(one.remediation),
+                fix=flat(one.remediation),
                 severity=one.severity,
                 why=rationale.get(one.check, ""),
                 tags=(one.boundary.value, *_external(one.refs)),
@@ -403,7 +399,7 @@ def _findings(result: AuditResult, rationale: Mapping[str, str]) -> Findings:
         problems=Each(
             lambda: (
                 _located(one, result, titles)
-                for one in result.of(*_OPEN)
+                for one in result.of(*OPEN)
                 if not is_left_out(one, result)
             )
         ),
@@ -421,7 +417,7 @@ def _tests(result: AuditResult, titles: Mapping[str, str]) -> Iterator[Case]:
         yield Case(
             name=f"{check} {asset}".rstrip() + f": {found[0].title}",
             group=boundary,
-            problems=tuple(_located(one, result, titles) for one in found if one.state in _OPEN),
+            problems=tuple(_located(one, result, titles) for one in found if one.state in OPEN),
             not_applicable=all(one.state is State.NOT_APPLICABLE for one in found),
         )
 
@@ -453,7 +449,7 @@ def _located(finding: Finding, result: AuditResult, titles: Mapping[str, str]) -
     return Located(
         code=finding.check,
         what=_message(finding, titles),
-        fix=_flat(finding.remediation),
+        fix=flat(finding.remediation),
         at=_place(finding.asset, finding.location, finding.subject),
         severity=finding.severity_in_context,
         undecided=finding.state is State.UNKNOWN,

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from securetrain.attest.fleet import FleetStatus, FleetToken, Lesson, Proven, Taken
+from securetrain.core import ExitCode
 from securetrain.core.vocabulary import tier_label
 from securetrain.ledger import Entry, Event
 from securetrain.rendezvous.member import Joined
@@ -52,14 +53,9 @@ def tokens_page(tokens: Sequence[FleetToken], path: Path | None, ends: datetime)
         f"{where}a token for {whom}, once, until {ends:%Y-%m-%d %H:%M} UTC",
         "on the machine, as root: securetrain fleet join TOKEN",
     )
-    data = {
-        "file": str(path) if path is not None else None,
-        "ends": moment(ends),
-        "tokens": [
-            {"node": one.node, "group": one.group, **({} if path else {"token": one.text()})}
-            for one in tokens
-        ],
-    }
+    those = [picked(one, "node group", **({} if path else {"token": one.text()})) for one in tokens]
+    file = str(path) if path is not None else None
+    data = {"file": file, "ends": moment(ends), "tokens": those}
     return Document(answer="" if path else "\n".join(lines), sections=[words], data=data)
 
 
@@ -93,31 +89,24 @@ def waiting_page(lessons: Sequence[Lesson], open_tokens: Sequence[str], *, full:
         open_tokens: nodes whose token is still to be used.
         full: whether nodes were asked for by name.
     """
-    rows = [(one.proven, one) for one in lessons]
     alike: dict[tuple[str, bytes], list[Lesson]] = {}
-    for one, taught in rows:
-        same = msgspec.json.encode([taught.refused, *sorted(taught.adds.items())])
-        alike.setdefault((one.group, same), []).append(taught)
-    sections = [said("" if rows else "Nothing waits to be signed.")]
+    for one in lessons:
+        same = msgspec.json.encode([one.refused, *sorted(one.adds.items())])
+        alike.setdefault((one.proven.group, same), []).append(one)
+    sections = [said("" if lessons else "Nothing waits to be signed.")]
     for (group, _), those in alike.items():
         sections += _alike(group, those, full=full)
     sections.append(said(f"Still to come: {some(open_tokens, _NAMED)}." if open_tokens else ""))
-    data = {
-        "waiting": [
-            picked(
-                one,
-                "node group ek worth remote notes",
-                answered=moment(one.answered),
-                evidence=one.bundle.evidence.digest.hex(),
-                adds={name: list(found) for name, found in taught.adds.items()},
-                refused=taught.refused,
-                own={number: list(found) for number, found in one.own.items()},
-            )
-            for one, taught in rows
-        ],
-        "to_come": list(open_tokens),
-    }
+    data = {"waiting": [*map(_waiting, lessons)], "to_come": list(open_tokens)}
     return Document(sections=sections, data=data)
+
+
+def _waiting(one: Lesson) -> dict[str, Any]:
+    proven = one.proven
+    own, adds = ({name: list(them) for name, them in of.items()} for of in (proven.own, one.adds))
+    told = {"answered": moment(proven.answered), "own": own, "adds": adds, "refused": one.refused}
+    evidence = proven.bundle.evidence.digest.hex()
+    return picked(proven, "node group ek worth remote notes", evidence=evidence, **told)
 
 
 def _alike(group: str, those: Sequence[Lesson], *, full: bool) -> Iterator[Section]:
@@ -152,21 +141,17 @@ def taken_page(taken: Taken, path: Path, signed_by: str) -> Document:
     """The nodes that were signed, and those that were not."""
     held = notes(f"{one.proven.node} was not signed: {one.why}" for one in taken.held)
     more = {"held": [{"node": one.proven.node, "why": one.why} for one in taken.held]}
-    if taken.edition is None:
-        return Document(
-            sections=[said("Nothing was signed."), held],
-            data={"file": str(path), "nodes": [], **more},
-            code=evidence.incomplete(taken.held),
-        )
-    made = taken.edition
-    page = evidence.edition(made, path, signed_by)
-    sections = [*page.sections, held]
-    if len(made.nodes) > _NAMED:
+    nothing, code = {"file": str(path), "nodes": []}, evidence.incomplete(taken.held)
+    page = Document(sections=[said("Nothing was signed.")], data=nothing, code=code)
+    if (made := taken.edition) is not None:
+        page = evidence.edition(made, path, signed_by)
+    sections = page.sections
+    if made is not None and len(made.nodes) > _NAMED:
         rows = [("signed", plural(len(made.nodes), "node")), ("signed_by", signed_by)]
         head = facts(rows, title=evidence.headline(path, made.values).title)
-        sections = [head, notes(dict.fromkeys(made.notes)), held]
-    code = evidence.incomplete(made.notes or taken.held)
-    return Document(sections=sections, data={**page.data, **more}, code=code)
+        sections = [head, notes(dict.fromkeys(made.notes))]
+    code = max(code, ExitCode(page.exit_code))
+    return Document(sections=[*sections, held], data={**page.data, **more}, code=code)
 
 
 def decisions_page(entries: Sequence[Entry]) -> Document:
@@ -194,26 +179,19 @@ def status_page(status: FleetStatus, written: Path | None = None) -> Document:
     """The state of a fleet. Exit code 3 when a part is not known, or something ends soon."""
     endings = [one for one in status.endings if one.kind != "lease"]
     later = [one for one in endings if one not in status.soon]
+    soon = (f"{one.kind} {one.name}: {left(one.ends, status.at)}" for one in status.soon)
+    barred = [
+        Row(state="BARRED", name=one.subject, text=f"since {one.since}: {one.reason}")
+        for one in status.revoked
+    ]
+    heads = ("node", "group", "tier", "lease", "last evidence", "job")
+    nobody = "No node is enrolled, and none was seen."
     sections = [
         facts([("version", str(status.version)), ("at", moment(status.at))]),
         notes(status.problems, state="unknown"),
-        notes(
-            (f"{one.kind} {one.name}: {left(one.ends, status.at)}" for one in status.soon),
-            state="soon",
-        ),
-        table(
-            ("node", "group", "tier", "lease", "last evidence", "job"),
-            _nodes(status),
-            title="nodes",
-            empty="No node is enrolled, and none was seen.",
-        ),
-        Section(
-            title="let in no more" if status.revoked else "",
-            rows=[
-                Row(state="BARRED", name=one.subject, text=f"since {one.since}: {one.reason}")
-                for one in status.revoked
-            ],
-        ),
+        notes(soon, state="soon"),
+        table(heads, _nodes(status), title="nodes", empty=nobody),
+        Section(title="let in no more" if barred else "", rows=barred),
         facts(
             ((one.kind, f"{one.name}: {left(one.ends, status.at)}") for one in later),
             title="next to end" if later else "",

@@ -20,7 +20,7 @@ from typing import Any, Final
 from securetrain.audit import AuditResult, Finding, worst_states
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import Boundary, Severity, State
-from securetrain.report.document import pairs, plural, runs
+from securetrain.report.document import OPEN, pairs, plural, runs
 
 NODE: Final = "node"
 MAX_NAMES: Final = 50
@@ -38,7 +38,6 @@ NOUNS: Final[Mapping[str, tuple[str, str]]] = {
     "storage": ("storage configuration", "storage configurations"),
 }
 """What an asset of a kind is called."""
-_SHOWN: Final = (State.FAIL, State.UNKNOWN, State.WAIVED)
 _SEGMENT: Final = re.compile(r"([A-Za-z_]+)\[(.*?)\](?=\.[A-Za-z_]|$)")
 _FIELD: Final = re.compile(r"([a-z_]+(?:\.[\w*]+)*): (?:absent|error|templated): ")
 """The field before a reason, as the engine writes it: ``slurm.auth_type: error: AuthType: ...``."""
@@ -172,12 +171,12 @@ def _section(
     groups: dict[tuple[str, State, Severity], list[Finding]] = defaultdict(list)
     rest: dict[State, dict[str, Finding]] = {State.PASS: {}, State.NOT_APPLICABLE: {}}
     for one in findings:
-        if one.state in _SHOWN:
+        if one.state in OPEN:
             groups[one.check, one.state, one.severity_in_context].append(one)
         elif worst[one.check] is one.state:
             rest[one.state].setdefault(one.check, one)
     made = [assets.group(found) for found in groups.values()]
-    made.sort(key=lambda g: (_SHOWN.index(g.state), -g.severity.rank, g.first.check))
+    made.sort(key=lambda g: (OPEN.index(g.state), -g.severity.rank, g.first.check))
     return Section(
         boundary=boundary,
         groups=tuple(made),

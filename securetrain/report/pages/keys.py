@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from securetrain.identity import ClusterCA, Issued, Kind, Outcome, SpiffeId, Token, fingerprint
+from securetrain.identity import ClusterCA, Kind, Outcome, SpiffeId, Token, fingerprint
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.log import Logged, SignedCheckpoint
 from securetrain.identity.trust import Signatures, TrustDocument
@@ -23,6 +23,7 @@ from securetrain.report.document import (
     picked,
     plural,
     said,
+    stated,
     told,
     verbatim,
 )
@@ -83,24 +84,19 @@ def revoked(kind: Kind, name: str, number: int) -> Document:
 def listed(cluster: ClusterCA, now: datetime) -> Document:
     """The certificates that were issued, and those that are revoked."""
     revocations = cluster.revocations()
-
-    def state(entry: Issued) -> str:
+    issued = []
+    for entry in cluster.register.issued():
+        state = "good" if now <= entry.ends else "expired"
         if revocations.find(entry.node, entry.serial, entry.job) is not None:
-            return "revoked"
-        return "good" if now <= entry.ends else "expired"
-
-    issued = [
-        picked(entry, "serial spiffe how", ends=moment(entry.ends), state=state(entry))
-        for entry in cluster.register.issued()
-    ]
+            state = "revoked"
+        issued.append(picked(entry, "serial spiffe how", ends=moment(entry.ends), state=state))
     gone = [picked(e, "kind name reason", since=moment(e.since)) for e in revocations.entries]
-    words = "{spiffe} until {ends} {how} {serial}"
-    rows = [Row(state=one["state"], text=words.format(**one)) for one in issued]
+    rows = [(one["state"], "{spiffe} until {ends} {how} {serial}".format(**one)) for one in issued]
     for one in gone:
-        text = f"{one['kind']} {one['name']} since {one['since']}: "
-        rows.append(Row(state="revoked", text=text + (one["reason"] or "no reason given")))
+        why = one["reason"] or "no reason given"
+        rows.append(("revoked", "{kind} {name} since {since}: ".format(**one) + why))
     data = {"number": revocations.number, "issued": issued, "revoked": gone}
-    return Document(sections=[Section(rows=rows, empty="nothing was issued yet")], data=data)
+    return Document(sections=[stated(rows, empty="nothing was issued yet")], data=data)
 
 
 def token(given: Token, node: str, job: str, ends: datetime) -> Document:
@@ -166,20 +162,16 @@ def _root(document: TrustDocument) -> Iterator[Section]:
         for key_id in entry.keys:
             gone = "  REVOKED" if key_id in revoked else ""
             rows.append(Row(text=f"{key_id}{_about(document, key_id)}{gone}", depth=1))
-    for authority in document.authorities:
-        parties, job = ", ".join(authority.parties), authority.job or "every job"
-        text = f"{authority.role}: also {parties} of {authority.trust_domain}, {job}"
-        rows.append(Row(text=text))
-    if document.log_origin:
-        rows.append(Row(text=f"log: {document.log_origin}"))
-    for gone_key in revoked.values():
-        spared = "nothing of it counts"
-        if gone_key.valid_before is not None:
-            spared = f"what was logged below {gone_key.valid_before} counts"
-        why = gone_key.reason or "no reason given"
-        key = gone_key.key_id[:16]
-        rows.append(Row(text=f"revoked {key} at {moment(gone_key.since)}: {why}; {spared}"))
     yield Section(rows=rows)
+    for one in document.authorities:
+        whose = f"{', '.join(one.parties)} of {one.trust_domain}, {one.job or 'every job'}"
+        yield said(f"{one.role}: also {whose}")
+    yield said(f"log: {document.log_origin}" if document.log_origin else "")
+    for key in revoked.values():
+        spared, why = f"what was logged below {key.valid_before} counts", key.reason
+        spared = spared if key.valid_before is not None else "nothing of it counts"
+        head = f"revoked {key.key_id[:16]} at {moment(key.since)}"
+        yield said(f"{head}: {why or 'no reason given'}; {spared}")
 
 
 def _about(document: TrustDocument, key_id: str) -> str:
@@ -199,7 +191,7 @@ def begun(folder: Path, origin: str, vkey: str) -> Document:
 
 def appended(envelopes: Sequence[Path], first: int) -> Document:
     """Entries that were added."""
-    rows = [{"path": str(path), "index": first + n} for n, path in enumerate(envelopes)]
+    rows = [{"path": str(path), "index": n} for n, path in enumerate(envelopes, first)]
     shown = facts((str(row["index"]), str(row["path"])) for row in rows)
     return Document(sections=[shown], data={"logged": rows})
 

@@ -10,50 +10,26 @@ import msgspec
 from securetrain.core import ExitCode
 from securetrain.launch import ClearedCaches, Diagnosis, StoredCache
 from securetrain.network import Collected
-from securetrain.report.document import (
-    Document,
-    Row,
-    Section,
-    picked,
-    table,
-)
+from securetrain.report.document import Document, Row, picked, stated, table, titled
 
 
 def diagnosis(found: Diagnosis) -> Document:
     """Everything that was looked at, by kind, with what to install."""
     works = found.exit_code == 0
-    data = {
-        "policy": found.asked,
-        "findings": [
-            picked(one, "kind name works problem", fix="" if one.works else one.fix)
-            for one in found.findings
-        ],
-        "exit": found.exit_code,
-    }
-    sections = [
-        Section(
-            title=str(kind),
-            rows=[
-                Row(
-                    state="yes" if one.works else "no",
-                    name=one.name,
-                    source=one.problem,
-                    fix=one.fix if one.problem else "",
-                )
-                for one in found.findings
-                if one.kind == kind
-            ],
-        )
-        for kind in dict.fromkeys(one.kind for one in found.findings)
-    ]
+    rows, told = [], []
+    for one in found.findings:
+        told.append(picked(one, "kind name works problem", fix="" if one.works else one.fix))
+        state, fix = "yes" if one.works else "no", one.fix if one.problem else ""
+        row = Row(state=state, name=one.name, source=one.problem, fix=fix)
+        rows.append((str(one.kind), row))
     good = sum(one.works for one in found.findings)
     return Document(
         verb="doctor",
         word="WORKS" if works else "DOES NOT WORK",
         about=f"the policy {found.asked} {'works' if works else 'does not work'} on this machine",
         tally={"does not work": len(found.findings) - good, "works": good},
-        sections=sections,
-        data=data,
+        sections=titled(rows),
+        data={"policy": found.asked, "findings": told, "exit": found.exit_code},
         code=found.exit_code,
     )
 
@@ -68,14 +44,14 @@ def leftovers(found: Collected, groups: Collected) -> Document:
     problems = {**found.problems, **groups.problems}
     removed, alive = [*found.removed, *groups.removed], [*found.alive, *groups.alive]
     rows = [
-        *(Row(state="removed", text=f"{name}: its owner is dead") for name in removed),
-        *(Row(state="in use", text=name) for name in alive),
-        *(Row(state="left", text=f"{name}: {problem}") for name, problem in problems.items()),
+        *(("removed", f"{name}: its owner is dead") for name in removed),
+        *(("in use", name) for name in alive),
+        *(("left", f"{name}: {problem}") for name, problem in problems.items()),
     ]
     code = int(ExitCode.FAILURE if problems else ExitCode.OK)
     data = {"removed": removed, "alive": alive, "problems": problems, "exit": code}
-    section = Section(rows=rows, empty="no job networks on this machine")
-    return Document(sections=[section], data=data, code=code)
+    shown = stated(rows, empty="no job networks on this machine")
+    return Document(sections=[shown], data=data, code=code)
 
 
 _NO_CACHES = "no caches of this user on this machine"
@@ -83,42 +59,23 @@ _NO_CACHES = "no caches of this user on this machine"
 
 def caches(found: Sequence[StoredCache]) -> Document:
     """Every cache: its size, its last use, and what it was compiled with."""
-    used = {one.name: datetime.fromtimestamp(one.used, UTC) for one in found}
-    rows = [
-        (
-            one.name,
-            f"{one.size / 1e6:.1f} MB",
-            "in use" if one.in_use else f"used {used[one.name]:%Y-%m-%d}",
-            _made(one),
-        )
-        for one in found
-    ]
-    data = {
-        "caches": [
-            picked(
-                one,
-                "name in_use",
-                bytes=one.size,
-                used=used[one.name].isoformat(timespec="seconds"),
-                key=msgspec.to_builtins(one.key),
-            )
-            for one in found
-        ],
-        "exit": int(ExitCode.OK),
-    }
+    rows, told = [], []
+    for one in found:
+        used, size = datetime.fromtimestamp(one.used, UTC), f"{one.size / 1e6:.1f} MB"
+        state = "in use" if one.in_use else f"used {used:%Y-%m-%d}"
+        rows.append((one.name, size, state, _made(one)))
+        more = {"used": used.isoformat(timespec="seconds"), "key": msgspec.to_builtins(one.key)}
+        told.append(picked(one, "name in_use", bytes=one.size, **more))
     shown = table(("cache", "size", "state", "made with"), rows, empty=_NO_CACHES)
-    return Document(sections=[shown], data=data)
+    return Document(sections=[shown], data={"caches": told, "exit": int(ExitCode.OK)})
 
 
 def cleared(done: ClearedCaches) -> Document:
     """The caches that were removed, and those that runs use."""
-    rows = [
-        *(Row(state="removed", text=name) for name in done.removed),
-        *(Row(state="in use", text=name) for name in done.in_use),
-    ]
+    rows = [("removed", name) for name in done.removed] + [("in use", n) for n in done.in_use]
     code = int(ExitCode.FAILURE if done.in_use else ExitCode.OK)
     data = {"removed": list(done.removed), "in_use": list(done.in_use), "exit": code}
-    return Document(sections=[Section(rows=rows, empty=_NO_CACHES)], data=data, code=code)
+    return Document(sections=[stated(rows, empty=_NO_CACHES)], data=data, code=code)
 
 
 def _made(one: StoredCache) -> str:

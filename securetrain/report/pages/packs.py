@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The answers of ``pack``, ``export`` and ``unpack``, and of ``verify`` about a pack."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,14 @@ from securetrain.report.document import (
 )
 from securetrain.report.graph import graphs
 from securetrain.report.pages import verification
-from securetrain.report.pages.verification import NOBODY, located, policy_data, problems
+from securetrain.report.pages.verification import (
+    NOBODY,
+    located,
+    policy_data,
+    policy_named,
+    problems,
+    signer,
+)
 
 MAX_SHOWN: Final = 20
 NOTHING: Final = "The checkpoint's own statement does not verify: nothing it says counts."
@@ -117,47 +124,39 @@ def _left_out(result: PackResult) -> str:
 def _link(
     judged: Judged, link: ChainLink, opened: Opened | None, result: PackResult, number: int
 ) -> Row:
-    verdict = judged.verdicts[link]
-    text = verdict.what
-    if verdict.expected or verdict.found:
-        text += f" (expected {verdict.expected}, found {verdict.found})"
+    verdict, required = judged.verdicts[link], link in result.required
+    apart = f" (expected {verdict.expected}, found {verdict.found})"
     tiers = [f"{node} {tier}" for node, tier in sorted(verdict.tiers.items())]
+    about = [verdict.where, *(f"bound {one}" for one in _bound(opened, link)), *tiers]
     return Row(
         state=str(verdict.state),
-        name=f"{'*' if link in result.required else ' '} {link}",
-        text=text,
-        about="; ".join(
-            filter(None, [verdict.where, *(f"bound {one}" for one in _bound(opened, link)), *tiers])
-        ),
+        name=f"{'*' if required else ' '} {link}",
+        text=verdict.what + (apart if verdict.expected or verdict.found else ""),
+        about="; ".join(filter(None, about)),
         anchor=f"c{number}-{link}",
     )
 
 
 def exported(facts_: Facts, result: PackResult, kind: str, out: Path) -> Document:
     """A document that was exported."""
-    by_state = {
-        state: [str(link) for link, one in facts_.links.items() if one is state]
-        for state in (LinkState.VERIFIED, LinkState.MISSING, LinkState.BROKEN)
+    those = {
+        state: ", ".join(link for link, one in facts_.links.items() if one is state)
+        for state in LinkState
     }
     hashed = sum(one.sha256 is not None for one in facts_.files)
     bare = len(facts_.files) - hashed
-    data = {
-        "path": out,
-        "format": kind,
-        "digest": facts_.digest,
-        "num_subjects": hashed,
-        "num_unhashed": bare,
-        "links": dict(facts_.links),
-        "problems": [problem.to_dict() for problem in result.problems],
-    }
-    gone = [by_state[state] for state in (LinkState.MISSING, LinkState.BROKEN)]
+    numbers = {"num_subjects": hashed, "num_unhashed": bare}
+    problems = [problem.to_dict() for problem in result.problems]
+    told = {"path": out, "format": kind, "links": dict(facts_.links), "problems": problems}
+    data = picked(facts_, "digest", **numbers, **told)
+    unproven, broken = those[LinkState.MISSING], those[LinkState.BROKEN]
     rows = [
         ("exported", f"{out}: {kind} of {facts_.name}"),
         ("subjects", f"{plural(hashed, 'file')} by SHA-256"),
-        ("verified", ", ".join(by_state[LinkState.VERIFIED]) or "nothing"),
+        ("verified", those[LinkState.VERIFIED] or "nothing"),
         ("unhashed", f"{plural(bare, 'file')}: give --files" if bare else ""),
-        ("unproven", f"{', '.join(gone[0])}: declared or left out" if gone[0] else ""),
-        ("left out", f"{', '.join(gone[1])}: evidence contradicts it" if gone[1] else ""),
+        ("unproven", f"{unproven}: declared or left out" if unproven else ""),
+        ("left out", f"{broken}: evidence contradicts it" if broken else ""),
     ]
     return Document(sections=[facts(rows)], data=data, code=result.exit_code)
 
@@ -229,24 +228,18 @@ def _bound(opened: Opened | None, link: ChainLink) -> list[str]:
     """The digests by which a statement binds the evidence of a link."""
     if opened is None:
         return []
-    bound = opened.checkpoint.bound
-    found = {
-        ChainLink.NODES: bound.membership,
-        ChainLink.MEMBERSHIP: bound.membership,
-        ChainLink.POLICY: bound.policy,
-        ChainLink.JOB: bound.job,
-        ChainLink.CODE: bound.code,
-        ChainLink.ENVIRONMENT: bound.environment,
-        ChainLink.DATASET: bound.dataset,
-        ChainLink.ROWS: bound.step_records,
-        ChainLink.GRADIENTS: bound.step_records,
-        ChainLink.TABLES: bound.step_records,
-        ChainLink.LEDGER: bound.ledger_head,
-    }
-    if link is ChainLink.PARENTS:
-        return list(bound.parents)
-    digest = found.get(link)
-    return [] if digest is None else [digest]
+    found = getattr(opened.checkpoint.bound, _BOUND.get(link, link.value), None)
+    if isinstance(found, list):
+        return found
+    return [] if found is None else [found]
+
+
+_BOUND: Final[Mapping[ChainLink, str]] = {
+    ChainLink.NODES: "membership",
+    **dict.fromkeys((ChainLink.ROWS, ChainLink.GRADIENTS, ChainLink.TABLES), "step_records"),
+    ChainLink.LEDGER: "ledger_head",
+}
+"""The field that binds a link, where it is not called as the link is."""
 
 
 def _facts(
@@ -254,8 +247,7 @@ def _facts(
 ) -> Iterator[tuple[str, str]]:
     if result.subject is not None:
         said = result.subject.checkpoint
-        keys = ", ".join(key[:16] for key in sorted(result.subject.key_ids))
-        yield "signed by", f"key {keys}, trusted by {trust_file}"
+        yield "signed by", signer(result.subject.key_ids, trust_file)
         yield "checkpoint", f"run {said.run_id}, step {said.step}, digest {result.subject.digest}"
     else:
         yield "signed by", NOBODY
@@ -266,10 +258,8 @@ def _facts(
         yield "holds", f"{name}{rows}: {one.num_bytes:,} bytes, as signed"
     asked = len(result.judged)
     yield "asked", f"the links of {plural(asked, 'checkpoint')}; * is required by the policy"
-    if policy is None:
-        yield "policy", "none given: nothing is required, and what is missing stays open"
-    else:
-        yield "policy", f"{policy.policy.metadata.id} ({policy.digest[:16]})"
+    none = "none given: nothing is required, and what is missing stays open"
+    yield "policy", policy_named(policy) or none
     yield "judged at", f"{result.at.isoformat()}"
     if result.seen is not None:
         yield "witnessed", f"{result.seen.isoformat()}"

@@ -95,17 +95,11 @@ def _facts(plan: "JobPlan") -> Iterator[tuple[str, str]]:
 
 
 def _groups(plan: "JobPlan") -> Section:
-    rows = [
-        (
-            group.axis.value,
-            group.degree,
-            group.count,
-            _some(group.first),
-            "one node" if group.nodes == 1 else f"{group.nodes} nodes",
-            _bytes(max(rank.traffic.get(group.axis, 0) for rank in plan.ranks)),
-        )
-        for group in plan.groups
-    ]
+    rows = []
+    for one in plan.groups:
+        reaches = "one node" if one.nodes == 1 else f"{one.nodes} nodes"
+        sent = _bytes(max(rank.traffic.get(one.axis, 0) for rank in plan.ranks))
+        rows.append((one.axis.value, one.degree, one.count, _some(one.first), reaches, sent))
     columns = ("axis", "ranks", "groups", "rank 0's group", "reaches", "sent a step")
     return table(columns, rows, title="who talks to whom" if rows else "")
 
@@ -125,18 +119,13 @@ def _shape(sizes: tuple[int, ...]) -> str:
 
 
 def _memory(plan: "JobPlan") -> Section:
-    parts = tuple(plan.fullest.memory.parts)
-    piped = plan.degrees.pp > 1
-    rows = [
-        (
-            *([rank.pipeline_rank] if piped else []),
-            ", ".join(runs(rank.layers)),
-            *(f"{getattr(rank.memory, part) / GB:.2f}" for part in (*parts, "total")),
-        )
-        for rank in plan.ranks
-    ]
-    head = ("pp", "layers") if piped else ("layers",)
-    columns = (*head, *(SHORT.get(part, part) for part in parts), "total")
+    parts = (*plan.fullest.memory.parts, "total")
+    first = 0 if plan.degrees.pp > 1 else 1
+    rows = []
+    for rank in plan.ranks:
+        sizes = (f"{getattr(rank.memory, part) / GB:.2f}" for part in parts)
+        rows.append((rank.pipeline_rank, ", ".join(runs(rank.layers)), *sizes)[first:])
+    columns = ("pp", "layers", *(SHORT.get(part, part) for part in parts))[first:]
     return table(columns, rows, title="memory of a rank, in GB")
 
 

@@ -3,23 +3,25 @@
 """The answer of ``report``: what a run did and proved; and those of ``drill`` and ``follow``."""
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from securetrain.core import CODES, ExitCode, RunDir
 from securetrain.core.errors import SecureTrainError
-from securetrain.core.vocabulary import Boundary, State
+from securetrain.core.vocabulary import State
 from securetrain.report.document import (
     Document,
     Row,
     Section,
     Tile,
+    columns,
     facts,
     notes,
     pairs,
@@ -33,13 +35,14 @@ from securetrain.report.graph.templating import rendered
 from securetrain.report.render import html
 from securetrain.report.run import guard
 from securetrain.report.run.model import (
+    ArtifactView,
     BoundaryState,
     BoundaryView,
     DrillView,
     LedgerLine,
-    Proof,
     ProofState,
     RunRecord,
+    VerificationView,
     json_text,
 )
 from securetrain.report.run.record import exit_code_of, read_run
@@ -83,7 +86,7 @@ def _sections(record: RunRecord) -> Iterator[Section]:
     yield facts(_facts(record), label="; ".join(labels))
     if record.ledger.proof.state is ProofState.REFUSED:
         unused = "Nothing that this ledger says is used in this report."
-        yield notes([f"ledger {_proof(record.ledger.proof)}. {unused}"], state="refused")
+        yield notes([f"ledger {record.ledger.proof}. {unused}"], state="refused")
     yield graphs.boundary_table(
         record.boundaries,
         ("boundary", "state", "why"),
@@ -117,18 +120,12 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield "policy", f"{policy.id} {policy.version}  {policy.digest[:16]}"
     yield from ((fact.name, fact.value) for fact in record.facts)
     expires = f", expires {trust.expires:%Y-%m-%d}" if trust.expires is not None else ""
-    yield "trust root", f"{_proof(trust.proof)}  {trust.digest[:16]}{expires}".strip()
+    yield "trust root", f"{trust.proof}  {trust.digest[:16]}{expires}".strip()
     counts = pairs((count, name) for name, count in ledger.counts.items())
     closed = "closed" if ledger.closed else "not closed"
     words = f"  {ledger.num_entries} entries ({counts}), {closed}" if counts else ""
-    yield "ledger", f"{_proof(ledger.proof)}{words}"
+    yield "ledger", f"{ledger.proof}{words}"
     yield "report made", f"{record.made:%Y-%m-%d %H:%M:%S} UTC from {record.run_dir}"
-
-
-def _proof(proof: Proof) -> str:
-    if proof.state is ProofState.REFUSED:
-        return f"refused {proof.code}: {proof.what}"
-    return proof.state.value
 
 
 def _why(view: BoundaryView) -> str:
@@ -157,8 +154,7 @@ def _trained(record: RunRecord) -> Iterator[str]:
     seen = record.guard
     for last in record.metrics[-1:]:
         yield f"{last.step} steps, training loss {_number(last.bits_per_byte)} bits/byte"
-    held_out = [point for point in record.metrics if point.val_bits_per_byte is not None]
-    for last in held_out[-1:]:
+    for last in record.held_out[-1:]:
         yield (
             f"held-out {_number(last.val_bits_per_byte)} bits/byte; counting bytes gives"
             f" {_number(last.unigram_bits)}, the byte before {_number(last.bigram_bits)}"
@@ -181,60 +177,44 @@ def _plots(record: RunRecord) -> str:
 def _artifacts(record: RunRecord) -> Iterator[Section]:
     items = [*([record.dataset] if record.dataset else []), *record.checkpoints]
     proven = {result.digest for result in record.verifications if result.ok}
-    rows = [
-        (
-            item.name,
-            item.proof.state,
-            "verified" if item.digest in proven else "not recorded",
-            item.digest,
-            ", ".join(item.parents) or ("a fresh start" if item.step is not None else ""),
-            item.verdict,
-        )
-        for item in items
-    ]
-    yield table(
-        ("name", "statement", "content", "digest", "made from", "gradients"),
-        rows,
+    yield columns(
+        items,
+        {
+            "name": attrgetter("name"),
+            "statement": attrgetter("proof.state"),
+            "content": lambda one: "verified" if one.digest in proven else "not recorded",
+            "digest": attrgetter("digest"),
+            "made from": lambda one: ", ".join(one.parents) or ("" if one.step is None else _FRESH),
+            "gradients": attrgetter("verdict"),
+        },
         title="dataset and checkpoints",
         empty="Nothing is in the run directory.",
     )
-    statements = [
-        (
-            item.name,
-            item.created,
-            "" if item.num_bytes is None else f"{item.num_bytes:,}",
-            item.num_judged,
-            item.num_refused,
-            item.dataset or _refused(item.proof) or pairs(sorted(item.metadata.items())),
-            item.policy,
-            ", ".join(item.proof.key_ids),
-        )
-        for item in items
-    ]
-    columns = ("name", "signed", "bytes", "judged", "refused", "dataset", "policy", "signer")
-    yield table(columns, statements, title="statements", page_only=True)
-    verified = [
-        (
-            f"{one.path} ({one.purpose or one.kind})",
-            "verified" if one.ok else "refused",
-            one.digest,
-            one.num_files,
-            f"{one.num_bytes:,}",
-            "; ".join(one.problems) or "none",
-        )
-        for one in record.verifications
-    ]
-    yield table(
-        ("what", "result", "digest", "files", "bytes", "problems"),
-        verified,
-        title="content verified",
-        empty="No run of securetrain verify is recorded.",
-        page_only=True,
-    )
+    yield columns(items, _STATEMENTS, title="statements", page_only=True)
+    empty = "No run of securetrain verify is recorded."
+    found = record.verifications
+    yield columns(found, _VERIFIED, title="content verified", empty=empty, page_only=True)
 
 
-def _refused(proof: Proof) -> str:
-    return f"{proof.code}: {proof.what}" if proof.state is ProofState.REFUSED else ""
+_FRESH: Final = "a fresh start"
+_STATEMENTS: Final[Mapping[str, Callable[[ArtifactView], object]]] = {
+    "name": attrgetter("name"),
+    "signed": attrgetter("created"),
+    "bytes": lambda one: "" if one.num_bytes is None else f"{one.num_bytes:,}",
+    "judged": attrgetter("num_judged"),
+    "refused": attrgetter("num_refused"),
+    "dataset": lambda one: one.dataset or one.proof.why or pairs(sorted(one.metadata.items())),
+    "policy": attrgetter("policy"),
+    "signer": lambda one: ", ".join(one.proof.key_ids),
+}
+_VERIFIED: Final[Mapping[str, Callable[[VerificationView], object]]] = {
+    "what": lambda one: f"{one.path} ({one.purpose or one.kind})",
+    "result": lambda one: "verified" if one.ok else "refused",
+    "digest": attrgetter("digest"),
+    "files": attrgetter("num_files"),
+    "bytes": lambda one: f"{one.num_bytes:,}",
+    "problems": lambda one: "; ".join(one.problems) or "none",
+}
 
 
 def _audit(record: RunRecord) -> Iterator[Section]:
@@ -270,26 +250,22 @@ def _tiles(record: RunRecord) -> Iterator[Tile]:
     crossed = [v for v in record.boundaries if v.state is not BoundaryState.NOT_CROSSED]
     refused = sum(view.state is BoundaryState.REFUSED for view in crossed)
     open_ones = sum(view.state in _OPEN for view in crossed)
-    yield Tile(
-        name="Boundaries crossed",
-        value=f"{len(crossed)} of {len(record.boundaries)}",
-        note=f"{refused} refused, {open_ones} with open points",
-        tone="bad" if refused else "warn" if open_ones else "good",
-    )
+    tone = "bad" if refused else "warn" if open_ones else "good"
+    note = f"{refused} refused, {open_ones} with open points"
+    yield Tile("Boundaries crossed", f"{len(crossed)} of {len(record.boundaries)}", note, tone)
     bits, note = "not recorded", ""
-    for last in [p for p in record.metrics if p.val_bits_per_byte is not None][-1:]:
+    for last in record.held_out[-1:]:
         bits = f"{_number(last.val_bits_per_byte)} bits/byte"
         note = f"bigram {last.bigram_bits:.2f}" if last.bigram_bits else ""
-    yield Tile(name="Held-out loss", value=bits, note=note)
+    yield Tile("Held-out loss", bits, note)
     signed = [one.proof.state is ProofState.VERIFIED for one in record.checkpoints]
     note = "signatures verified for this report"
     yield _part("Signed checkpoints", signed, "0 of 0", note)
-    judged, note = record.guard, ""
-    if judged is not None:
+    steps, note, tone = "none", "", "warn"
+    if (judged := record.guard) is not None:
         note = f"{len(judged.refused_steps)} refused, {len(judged.exclusions)} exclusions"
-    tone = "warn" if judged is None or judged.refused_steps else "good"
-    steps = str(judged.num_steps) if judged else "none"
-    yield Tile(name="Gradient steps judged", value=steps, note=note, tone=tone)
+        steps, tone = str(judged.num_steps), "warn" if judged.refused_steps else "good"
+    yield Tile("Gradient steps judged", steps, note, tone)
     held = [drill.ok for drill in record.drills]
     yield _part("Drills held", held, "not run", "attack works on the plain stack, refused by ours")
 
@@ -298,7 +274,7 @@ def _part(name: str, good: Sequence[bool], nothing: str, note: str) -> Tile:
     """A number of things that should all be good."""
     value = f"{sum(good)} of {len(good)}" if good else nothing
     tone = "plain" if not good else "good" if all(good) else "bad"
-    return Tile(name=name, value=value, note=note, tone=tone)
+    return Tile(name, value, note, tone)
 
 
 def _number(value: float | None) -> str:
@@ -308,28 +284,18 @@ def _number(value: float | None) -> str:
 # --- drill ---------------------------------------------------------------------------------------
 
 
-class Attack(msgspec.Struct):
-    """An attack of the catalogue, as far as it is listed."""
-
-    id: str
-    title: str
-    boundary: Boundary
-    summary: str
-
-
-def catalogue(drills: Sequence[object]) -> Document:
+def catalogue(drills: Sequence[Any]) -> Document:
     """All drills, without a run."""
     rows = [
         Row(name=one.id, label=one.boundary, text=one.title, detail=(one.summary,))
-        for one in msgspec.convert(drills, list[Attack], from_attributes=True)
+        for one in drills
     ]
     return Document(sections=[Section(rows=rows)], data=json_text(drills))
 
 
 def drill(result: object, error: SecureTrainError | None) -> Document:
     """One drill, as it ended."""
-    found = msgspec.convert(result, DrillView, from_attributes=True)
-    row = drill_row(found)
+    row = drill_row(msgspec.convert(result, DrillView, from_attributes=True))
     if error is not None:
         row = replace(row, source=str(error))
     if error is not None and error.code == "ST-DRIL-004":
@@ -378,22 +344,18 @@ def results(found: Sequence[object], problems: Collection[str]) -> Document:
 
 def followed(end: "Followed", run_dir: Path) -> Document:
     """The end of telling a run to trackers, and what they were not told."""
-    names = "tracker delivered undelivered problem"
     data = {
-        "trackers": [picked(one, names) for one in end.told],
+        "trackers": [picked(one, "tracker delivered undelivered problem") for one in end.told],
         "badLines": end.bad_lines,
         "ignored": end.ignored,
         "refused": None if end.problem is None else end.problem.to_dict(),
     }
+    again = f"they are in {run_dir}, and following it again tells all of it"
     lines = []
     for one in end.told:
-        text = f"{one.tracker}: {one.delivered} items delivered"
-        if one.undelivered or one.problem:
-            text += (
-                f", {one.undelivered} not ({one.problem or 'the queue was full'}); they are in"
-                f" {run_dir}, and following it again tells all of it"
-            )
-        lines.append(text)
+        why = one.problem or ("the queue was full" if one.undelivered else "")
+        rest = f", {one.undelivered} not ({why}); {again}" if why else ""
+        lines.append(f"{one.tracker}: {one.delivered} items delivered{rest}")
     if end.bad_lines:
         lines.append(f"metrics.jsonl: {end.bad_lines} lines are none, and were left out")
     if end.ignored:

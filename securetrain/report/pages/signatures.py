@@ -40,9 +40,8 @@ def dataset(signed: DatasetPredicate, digest: str, path: Path) -> Document:
     ]
     if signed.samples is not None:
         rows.append(("samples", f"{signed.samples.count:,}, tree {signed.samples.root[:16]}"))
-    if signed.removed:
-        gone = f"{len(signed.removed)} stretches, which are not served any more"
-        rows.append(("removed", gone))
+    gone = f"{len(signed.removed)} stretches, which are not served any more"
+    rows.append(("removed", gone if signed.removed else ""))
     rows += [
         ("grown", f"{file.name}, by {file.size - file.before[-1].size:,} bytes")
         for file in signed.files
@@ -71,14 +70,10 @@ def converted(old: Path, new: Path, digest: str, key_id: str) -> Document:
 
 def waiver(signed: Waiver, path: Path) -> Document:
     """A waiver."""
-    return done(
-        [
-            ("waiver", str(path)),
-            ("checkpoint", f"{signed.digest} of run {signed.run_id}"),
-            ("reason", signed.reason),
-            ("counts", f"until {signed.expires.isoformat()}, once enough operators have signed"),
-        ]
-    )
+    about = f"{signed.digest} of run {signed.run_id}"
+    until = f"until {signed.expires.isoformat()}, once enough operators have signed"
+    rows = [("waiver", str(path)), ("checkpoint", about)]
+    return done([*rows, ("reason", signed.reason), ("counts", until)])
 
 
 # --- catalogue -----------------------------------------------------------------------------------
@@ -166,14 +161,10 @@ def replayed(found: Replay, out: Path | None) -> Document:
     data |= {"exit_code": int(code), "code": BROKEN if Word.BROKEN in words else ""}
     data["out"] = None if out is None else str(out)
     bad = [one for one in found.segments if one.word in {Word.BROKEN, Word.OPEN}]
-    rows = [
-        Row(
-            state=str(one.word),
-            text=f"steps {one.after + 1} to {one.last} ({one.end[:16]}){_figures(found, one)}",
-            detail=tuple(one.problems),
-        )
-        for one in (*bad, *(one for one in found.segments if one not in bad))
-    ]
+    rows = []
+    for one in (*bad, *(one for one in found.segments if one not in bad)):
+        text = f"steps {one.after + 1} to {one.last} ({one.end[:16]}){_figures(found, one)}"
+        rows.append(Row(state=str(one.word), text=text, detail=tuple(one.problems)))
     error = f"{BROKEN}: {CODES[BROKEN].title}" if Word.BROKEN in words else ""
     return Document(
         verb="replay",

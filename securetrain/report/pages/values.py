@@ -15,7 +15,7 @@ import msgspec
 from securetrain.attest.fleet import Difference, compare
 from securetrain.evidence import ReferenceValues
 from securetrain.evidence.tpm import BootReference, LateReference
-from securetrain.report.document import Document, Row, Section, facts, notes, plural, said
+from securetrain.report.document import Document, Section, facts, notes, plural, said
 from securetrain.report.pages.evidence import headline, incomplete
 
 SHOWN: Final = 20
@@ -68,29 +68,24 @@ def changed_page(
     page = values_page(values, path, now)
     rows = [_difference(one) for one in found if one.where not in _EACH_EDITION]
     nothing = "" if rows else "nothing else is another: what was asked for held already"
-    sections = [
-        headline(path, values),
-        notes(_until(values)),
-        Section(rows=rows, most=SHOWN),
-        said(nothing),
-    ]
-    return replace(page, sections=sections)
+    shown = said(*rows, most=SHOWN)
+    return replace(
+        page, sections=[headline(path, values), notes(_until(values)), shown, said(nothing)]
+    )
 
 
 def differences(found: Sequence[Difference], path: Path) -> Document:
     """The lines in which two editions differ."""
-    head = Section(
-        title=f"{path}: {plural(len(found), 'difference')}",
-        rows=[_difference(one) for one in found],
-    )
+    title = f"{path}: {plural(len(found), 'difference')}"
+    head = said(*map(_difference, found), title=title)
     data = {"file": str(path), "differences": [asdict(one) for one in found]}
     return Document(sections=[head], data=data)
 
 
-def _difference(one: Difference) -> Row:
+def _difference(one: Difference) -> str:
     if one.old and one.new:
-        return Row(text=f"~ {one.where}: {one.old} -> {one.new}")
-    return Row(text=f"{'+' if one.new else '-'} {one.where}: {one.new or one.old}")
+        return f"~ {one.where}: {one.old} -> {one.new}"
+    return f"{'+' if one.new else '-'} {one.where}: {one.new or one.old}"
 
 
 def _unproven(values: ReferenceValues) -> Iterator[str]:
@@ -135,11 +130,10 @@ def _boot(boot: BootReference) -> Iterator[tuple[str, str]]:
 
 def _late(late: LateReference | None) -> Iterator[tuple[str, str]]:
     """The reference values of PCR 11 to 15, one a line."""
-    for kind, said_ in msgspec.to_builtins(late).items() if late is not None else ():
-        if isinstance(said_, dict):
-            for name, held in said_.items():
+    for kind, found in msgspec.to_builtins(late).items() if late is not None else ():
+        if isinstance(found, dict):
+            for name, held in found.items():
                 yield from ((f"{kind} {name}", str(entry)) for entry in held)
-        elif isinstance(said_, list | tuple):
-            yield from ((kind, str(entry)) for entry in said_)
-        elif said_:
-            yield kind, str(said_)
+        else:
+            those = found if isinstance(found, list | tuple) else [found] if found else []
+            yield from ((kind, str(entry)) for entry in those)

@@ -38,6 +38,7 @@ from securetrain.report.document import (
     plural,
     said,
     some,
+    stated,
 )
 
 MAX_SHOWN: Final = 50
@@ -75,7 +76,7 @@ def verified(found: Examined, trust_file: Path) -> Document:
 def saved(result: SavedResult, trust_file: Path) -> Document:
     """The outcome of ``verify`` for what a script saved in another format."""
     keys = sorted({key[:16] for one in result.statements for key in one.key_ids})
-    rows = [("signed by", _signer(keys, trust_file))]
+    rows = [("signed by", signer(keys, trust_file))]
     for one in result.statements:
         said = one.said
         step = f"step {said.step}" if said.step is not None else "no step named"
@@ -94,18 +95,18 @@ def model(result: ModelResult, scanned: ScanResult | None) -> Document:
     told = "path bundle signer num_files num_bytes left_out unsigned notes"
     data = picked(result, told, kind="model")
     size = f"{result.num_files} files, {result.num_bytes:,} bytes"
-    unread = (
-        (result.unsigned, "nobody signed them, and unsigned files are ignored"),
-        (result.left_out, "the format, the bundle or you leave them out"),
-    )
+    unread = {
+        "nobody signed them, and unsigned files are ignored": result.unsigned,
+        "the format, the bundle or you leave them out": result.left_out,
+    }
     rows = [
-        Row(state=f"NOT VERIFIED ({len(names)})", text=f"{some(names, MAX_SHOWN)}: {why}")
-        for names, why in unread
+        (f"NOT VERIFIED ({len(names)})", f"{some(names, MAX_SHOWN)}: {why}")
+        for why, names in unread.items()
         if names
     ]
     sections = [
         facts([("signed by", result.signer or "no named signer"), ("checked", size)]),
-        Section(rows=rows),
+        stated(rows),
         notes(result.notes, most=MAX_SHOWN),
         problems(result.problems),
     ]
@@ -176,10 +177,8 @@ def words(checked: CheckedWords) -> Document:
 
 def located(problem: Problem) -> Located:
     """A problem of an artifact at its place."""
-    at = Place(
-        file=problem.file, offset=problem.offset, length=problem.length, subject=problem.tensor
-    )
-    return Located(code=problem.code, what=problem.what, fix=problem.fix, at=at)
+    at = Place(subject=problem.tensor, **picked(problem, "file offset length"))
+    return Located(at=at, **picked(problem, "code what fix"))
 
 
 def policy_data(policy: LoadedPolicy | None) -> dict[str, str] | None:
@@ -233,7 +232,7 @@ def _scanned(result: ScanResult) -> Findings:
             subject=", ".join(filter(None, (member, one.item))),
             subject_kind="member" if member else "variable",
         )
-        problems.append(Located(code=one.code, what=one.what, fix=one.fix, at=at))
+        problems.append(Located(at=at, **picked(one, "code what fix")))
     names = tuple(one.name.partition("!")[0] for one in result.judged)
     return Findings(root=str(result.path), problems=tuple(problems), checked=names)
 
@@ -260,7 +259,13 @@ def problems(
     return Section(title=title, lead=lead, rows=rows, most=most)
 
 
-def _signer(keys: Iterable[str], trust_file: Path) -> str:
+def policy_named(policy: LoadedPolicy | None) -> str:
+    """The policy that was asked, for people; empty for none."""
+    return "" if policy is None else f"{policy.policy.metadata.id} ({policy.digest[:16]})"
+
+
+def signer(keys: Iterable[str], trust_file: Path) -> str:
+    """The keys that signed something, and the trust root that names them."""
     shown = ", ".join(key[:16] for key in sorted(keys))
     return f"key {shown}, trusted by {trust_file}" if shown else NOBODY
 
@@ -272,7 +277,7 @@ def _checked(result: VerifyResult | SavedResult) -> str:
 
 def _facts(found: Examined, trust_file: Path) -> Iterator[tuple[str, str]]:
     result, policy = found.result, found.policy
-    yield "signed by", _signer(result.key_ids, trust_file)
+    yield "signed by", signer(result.key_ids, trust_file)
     yield "digest", result.digest or ""
     if result.logged is not None:
         seen = "" if result.logged.seen is None else f", seen by {result.logged.seen.isoformat()}"
@@ -286,10 +291,8 @@ def _facts(found: Examined, trust_file: Path) -> Iterator[tuple[str, str]]:
         case None:
             yield "lineage", "unknown: there is no statement that verifies"
     yield "checked", _checked(result)
-    if policy is None:
-        yield "policy", "none given: integrity and signature only (--policy NAME asks for more)"
-    else:
-        yield "policy", f"{policy.policy.metadata.id} ({policy.digest[:16]})"
+    none = "none given: integrity and signature only (--policy NAME asks for more)"
+    yield "policy", policy_named(policy) or none
     for one in found.asked:
         yield "expected", pairs(_given(one).items())
     if found.not_asked:

@@ -136,7 +136,7 @@ class _Evidence:
         return f"{len(self.ignored)} ignored" if self.ignored else "noted, not judged"
 
     def _reasons(self, state: BoundaryState) -> Iterator[str]:
-        yield from (f"{proof.code}: {proof.what}" for proof in self._proven(ProofState.REFUSED))
+        yield from (proof.why for proof in self._proven(ProofState.REFUSED))
         refused = [event for event in self.events if isinstance(event, events.Refused)]
         yield from (f"refused: {one.NAME} {one.code} {one.what}".strip() for one in refused)
         yield from map(str, self.ignored)

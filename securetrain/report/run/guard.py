@@ -20,9 +20,11 @@ from itertools import islice
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from securetrain.ledger import LedgerEvent, events
 from securetrain.policy.schema import Gradients
+from securetrain.report.document import picked
 from securetrain.report.run.model import (
     ExclusionView,
     GuardView,
@@ -55,12 +57,6 @@ class _Score(msgspec.Struct, frozen=True):
     limit: float | None = None
 
 
-class _Layer(msgspec.Struct, frozen=True):
-    group: str
-    rank: int
-    evidence: float
-
-
 class _Verdict(msgspec.Struct, frozen=True):
     step: int
     ok: bool
@@ -68,7 +64,7 @@ class _Verdict(msgspec.Struct, frozen=True):
     integrity: float | None = None
     reason: str = ""
     table: list[_Score] = []
-    layers: list[_Layer] = []
+    layers: list[LayerPoint] = []
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -96,12 +92,10 @@ def view(
     exclusions = _exclusions(said)
     limit = max((score.limit for _, score in scores if score.limit), default=None)
     return GuardView(
-        points=tuple(_point(step, one) for step, one in scores),
-        layers=tuple(
-            LayerPoint(step=step.step, group=one.group, rank=one.rank, evidence=one.evidence)
-            for step in steps
-            for one in step.layers
+        points=tuple(
+            RankPoint(step=step, **picked(one, "rank norm evidence cosine")) for step, one in scores
         ),
+        layers=tuple(replace(one, step=step.step) for step in steps for one in step.layers),
         integrity=tuple(
             (step.step, step.integrity) for step in steps if step.integrity is not None
         ),
@@ -120,11 +114,6 @@ def view(
     )
 
 
-def _point(step: int, one: _Score) -> RankPoint:
-    norm, evidence, cosine = one.norm, one.evidence, one.cosine
-    return RankPoint(step=step, rank=one.rank, norm=norm, evidence=evidence, cosine=cosine)
-
-
 def _peak(
     scores: Sequence[tuple[int, _Score]], excluded: Collection[int], limit: float | None
 ) -> float:
@@ -141,13 +130,9 @@ def _exclusions(said: Sequence[LedgerEvent]) -> tuple[ExclusionView, ...]:
     found: list[ExclusionView] = []
     for event in said:
         match event:
-            case events.RankExcluded(rank=rank, codes=codes, evidence=evidence, effect=effect):
-                since = _step(event.subject)
-                found.append(
-                    ExclusionView(
-                        rank=rank, since=since, codes=codes, evidence=evidence, effect=effect
-                    )
-                )
+            case events.RankExcluded():
+                told = picked(event, "rank codes evidence effect")
+                found.append(ExclusionView(since=_step(event.subject), **told))
             case events.RankReadmitted():
                 _amend(found, [event.rank], until=_step(event.subject))
             case events.RolledBack():
@@ -155,8 +140,6 @@ def _exclusions(said: Sequence[LedgerEvent]) -> tuple[ExclusionView, ...]:
                 _amend(found, ranks, rolled_back_to=event.to)
             case events.RankSuspected():
                 _amend(found, [event.rank], reported=event.cause)
-            case _:
-                pass
     return tuple(found)
 
 
@@ -164,7 +147,7 @@ def _amend(found: list[ExclusionView], ranks: Sequence[int], **changes: object) 
     """Add to the last exclusion of each rank."""
     places = {one.rank: place for place, one in enumerate(found)}
     for place in (places[rank] for rank in ranks if rank in places):
-        found[place] = msgspec.structs.replace(found[place], **changes)
+        found[place] = replace(found[place], **changes)
 
 
 def _timeline(said: Sequence[LedgerEvent]) -> Iterator[TimelineEntry]:

@@ -30,6 +30,14 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     what: str = ""
     key_ids: tuple[str, ...] = ()
 
+    @property
+    def why(self) -> str:
+        """The reason of a refusal; empty where there is none."""
+        return f"{self.code}: {self.what}" if self.state is ProofState.REFUSED else ""
+
+    def __str__(self) -> str:
+        return f"{self.state} {self.why}".rstrip()
+
 
 class BoundaryState(StrEnum):
     """The state of one trust boundary, as a run or an audit shows it."""
@@ -140,7 +148,7 @@ class RankPoint(msgspec.Struct, frozen=True, kw_only=True):
 class LayerPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A group of parameters that speaks against a rank in one step."""
 
-    step: int
+    step: int = 0
     group: str
     rank: int
     evidence: float
@@ -308,6 +316,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What this run did not prove."""
     problems: tuple[str, ...] = ()
     """Files of the run directory that are not what they should be."""
+
+    @property
+    def held_out(self) -> list[StepPoint]:
+        """The steps after which the loss was measured on held-out data."""
+        return [point for point in self.metrics if point.val_bits_per_byte is not None]
 
 
 def json_text(value: object) -> str:

@@ -9,12 +9,15 @@ Rules, in order:
    root; one that does not verify is shown as refused and nothing that it says is used;
 3. unsigned things (metrics, sketches, audit, drills, recorded verifications) are shown as recorded;
    the report's limits say that they are not signed;
-4. what is missing is *not recorded*; what is malformed is a problem that the report names.
+4. what is missing is *not recorded* (``None``); what is malformed or cannot be read is a problem
+   that the report names, and never treated as missing.
 """
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -24,13 +27,15 @@ import msgspec
 from securetrain.artifacts import STATEMENT, Kind
 from securetrain.artifacts.lineage import quarantine
 from securetrain.artifacts.statement import CheckpointPredicate, open_statement
-from securetrain.core import ExitCode, RunDir
+from securetrain.core import ExitCode, RunDir, canonical
 from securetrain.core.errors import IdentityError, SecureTrainError, UsageError
+from securetrain.core.files import read_file
 from securetrain.core.vocabulary import Decision, NetworkProfile, degraded_label
 from securetrain.identity.trust import LIMIT as TRUST_LIMIT
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Entry, Reading, read_ledger
 from securetrain.policy.load import LoadedPolicy, load_resolved
+from securetrain.report.document import picked
 from securetrain.report.run import boundaries, guard, limits
 from securetrain.report.run.model import (
     ArtifactView,
@@ -48,11 +53,13 @@ from securetrain.report.run.model import (
     TrustView,
     VerificationView,
 )
-from securetrain.report.run.reading import LINES_LIMIT, Reader
 
 DRILLS_FILE: Final = "drills.json"
 VERIFY_FILE: Final = "verify.json"
 STATEMENT_LIMIT: Final = 64 << 20
+JSON_LIMIT: Final = 16 << 20
+LINES_LIMIT: Final = 256 << 20
+LINE_LIMIT: Final = 1 << 20
 MAX_LINES: Final = 60
 """Entries of the ledger that a report shows; all are counted."""
 MAX_CHECKPOINTS: Final = 200
@@ -113,6 +120,54 @@ class _Summary(msgspec.Struct, frozen=True):
     egress: str = ""
 
 
+@dataclass(slots=True)
+class _Reader:
+    """A reader of files below one folder, with limits, which remembers what was wrong with them."""
+
+    root: Path
+    problems: list[str] = field(default_factory=list)
+
+    def data(self, path: Path, limit: int) -> bytes | None:
+        """The bytes of a file, or None when it is missing or a problem."""
+        if path.exists() or path.is_symlink():
+            with self.noting(path):
+                return read_file(path, limit)
+        return None
+
+    def json(self, path: Path, kind: type[T]) -> T | None:
+        """A JSON document of `kind`; fields that `kind` does not name are left alone."""
+        if (data := self.data(path, JSON_LIMIT)) is not None:
+            with self.noting(path):
+                return canonical.decode(data, kind, limit=JSON_LIMIT, where=str(path))
+        return None
+
+    def lines(self, path: Path, kind: type[T]) -> tuple[T, ...]:
+        """The lines of a JSONL file; the bad ones are counted as one problem."""
+        found, bad = [], []
+        for number, line in enumerate((self.data(path, LINES_LIMIT) or b"").splitlines(), start=1):
+            try:
+                value = canonical.loads(line, limit=LINE_LIMIT)
+                found.append(msgspec.convert(value, kind, strict=False))
+            except (SecureTrainError, msgspec.ValidationError):
+                bad.append(number)
+        if bad:
+            self.problem(path, f"{len(bad)} unreadable lines, the first is line {bad[0]}")
+        return tuple(found)
+
+    @contextmanager
+    def noting(self, path: Path) -> Iterator[None]:
+        """Remember what a file is refused for."""
+        try:
+            yield
+        except SecureTrainError as error:
+            self.problem(path, error.what)
+
+    def problem(self, path: Path, what: str) -> None:
+        """Remember that a file is not what it should be."""
+        name = path.relative_to(self.root) if path.is_relative_to(self.root) else path
+        self.problems.append(f"{name}: {what}")
+
+
 def read_run(root: Path, now: datetime) -> RunRecord:
     """Read and judge a run directory at time `now`.
 
@@ -127,7 +182,7 @@ def read_run(root: Path, now: datetime) -> RunRecord:
             str(root),
             "name the directory that 'securetrain run' or 'quickstart' printed",
         )
-    reader = Reader(root)
+    reader = _Reader(root)
     trust, trust_view = _trust(reader, run, now)
     said, ledger = _ledger(reader, run, trust)
     policy = _policy(reader, run)
@@ -165,7 +220,7 @@ def read_run(root: Path, now: datetime) -> RunRecord:
     return msgspec.structs.replace(record, limits=bounds)
 
 
-def _trust(reader: Reader, run: RunDir, now: datetime) -> tuple[TrustRoot | None, TrustView]:
+def _trust(reader: _Reader, run: RunDir, now: datetime) -> tuple[TrustRoot | None, TrustView]:
     data = reader.data(run.trust, TRUST_LIMIT)
     missing = Proof(what="no trust root in the run directory")
     trust, proof = _proven(data, missing, lambda raw: TrustRoot.parse(raw, now, run.trust.name))
@@ -204,7 +259,7 @@ def _needed(trust: TrustRoot | None) -> TrustRoot:
 
 
 def _ledger(
-    reader: Reader, run: RunDir, trust: TrustRoot | None
+    reader: _Reader, run: RunDir, trust: TrustRoot | None
 ) -> tuple[Reading | None, LedgerView]:
     said, proof = _proven(
         reader.data(run.ledger, LINES_LIMIT),
@@ -233,37 +288,26 @@ def _ledger(
 
 def _line(entry: Entry) -> LedgerLine:
     event = entry.body.event
-    return LedgerLine(
-        seq=entry.body.seq,
-        time=entry.body.time,
-        writer=entry.body.writer,
-        boundary=event.boundary,
-        decision=event.decision,
-        event=event.event,
-        subject=event.subject,
-        code=event.code,
-        details=", ".join(
-            f"{name} {value}" for name, value in event.details.items() if value != ""
-        ),
-    )
+    details = ", ".join(f"{name} {value}" for name, value in event.details.items() if value != "")
+    told = picked(entry.body, "seq time writer", details=details)
+    return LedgerLine(**told, **picked(event, "boundary decision event subject code"))
 
 
-def _policy(reader: Reader, run: RunDir) -> LoadedPolicy | None:
-    try:
-        return load_resolved(run.resolved_policy) if run.resolved_policy.exists() else None
-    except SecureTrainError as error:
-        reader.problem(run.resolved_policy, error.what)
-        return None
+def _policy(reader: _Reader, run: RunDir) -> LoadedPolicy | None:
+    if run.resolved_policy.exists():
+        with reader.noting(run.resolved_policy):
+            return load_resolved(run.resolved_policy)
+    return None
 
 
 def _policy_view(loaded: LoadedPolicy | None) -> PolicyView | None:
     if loaded is None:
         return None
-    said = loaded.policy.metadata
-    return PolicyView(id=said.id, version=said.version, title=said.title, digest=loaded.digest)
+    told = picked(loaded.policy.metadata, "id version title")
+    return PolicyView(digest=loaded.digest, **told)
 
 
-def _audit(reader: Reader, run: RunDir) -> AuditView | None:
+def _audit(reader: _Reader, run: RunDir) -> AuditView | None:
     found = reader.json(run.audit, _AuditFile)
     if found is None:
         return None
@@ -294,7 +338,7 @@ def _text(value: object) -> str:
 
 
 def _artifact(
-    reader: Reader, folder: Path, kind: Kind, trust: TrustRoot | None
+    reader: _Reader, folder: Path, kind: Kind, trust: TrustRoot | None
 ) -> ArtifactView | None:
     """One signed directory, judged by the signature of its statement (not by its content)."""
     if not folder.is_dir():
@@ -332,7 +376,7 @@ def _artifact(
     )
 
 
-def _checkpoints(reader: Reader, run: RunDir, trust: TrustRoot | None) -> tuple[ArtifactView, ...]:
+def _checkpoints(reader: _Reader, run: RunDir, trust: TrustRoot | None) -> tuple[ArtifactView, ...]:
     folders = sorted(
         folder
         for folder in (run.checkpoints.iterdir() if run.checkpoints.is_dir() else ())
