@@ -19,6 +19,7 @@ from securetrain.audit.subjects.kubernetes.collect.collect import collect_manife
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy
 from tests.audit.conftest import NOW
+from tests.tables import each
 
 CHECKS = load_checks()
 BASELINE = load_policy("baseline").policy
@@ -50,6 +51,12 @@ CARRIERS = {
         "p.yaml",
         POD + "    envFrom:\n    - configMapRef: {{name: m}}\n"
         "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m}}\ndata:\n  {n}: '{v}'  #@\n",
+    ),
+    "a key of a ConfigMap": (
+        "p.yaml",
+        POD
+        + "    env:\n    - name: {n}\n      valueFrom: {{configMapKeyRef: {{name: m, key: k}}}}\n"
+        "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m}}\ndata:\n  k: '{v}'  #@\n",
     ),
     "compose": (
         "c.yaml",
@@ -90,6 +97,36 @@ OPAQUE = {
     "docker": "docker run --env-file gone.env i python t.py\n",
     "env": "env $X python t.py\n",
 }
+
+
+_KEY = "    env:\n    - name: NCCL_COMM_ID\n      valueFrom: {configMapKeyRef: {name: m, key: k}}\n"
+_MAP = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: m, namespace: %s}\ndata:\n  %s\n"
+
+
+@each(
+    "id, maps, known",
+    ("in the set", _MAP % ("default", "k: '10.0.0.1:9'"), True),
+    ("twice the same", 2 * (_MAP % ("default", "k: '10.0.0.1:9'")), True),
+    ("not there", "", False),
+    ("another namespace", _MAP % ("other", "k: '10.0.0.1:9'"), False),
+    ("another key", _MAP % ("default", "j: '10.0.0.1:9'"), False),
+    ("two that differ", "".join(_MAP % ("default", f"k: '10.0.0.{n}:9'") for n in "12"), False),
+    ("too long", _MAP % ("default", "k: '%s'" % ("9" * 5000)), False),
+    ("a template", _MAP % ("default", "k: {{ .Values.id }}"), False),
+    ("a template adds", _MAP % ("default", "k: '1:9'\n  {{- include \"x\" . }}"), False),
+    ("under a condition", _MAP % ("default", "{{ if .x }}\n  k: '1:9'\n  {{ end }}"), False),
+    ("a key twice", _MAP % ("default", "k: '1:9'\n  k: '1:9'"), False),
+    (
+        "long beside short",
+        _MAP % ("default", "k: '1:9'") + _MAP % ("default", f"k: {5000 * '9'}"),
+        False,
+    ),
+    ("a Secret", (_MAP % ("default", "k: '10.0.0.1:9'")).replace("ConfigMap", "Secret"), False),
+)
+def test_a_key_of_a_configmap_is_known_where_it_is_in_the_set(tmp_path, maps, known):
+    text = POD.format() + _KEY + maps
+    found = judged(tmp_path / "x", "p.yaml", text)["ST-FAB-004"]
+    assert {state for state, _ in found} == {State.FAIL if known else State.UNKNOWN}
 
 
 @pytest.mark.parametrize(

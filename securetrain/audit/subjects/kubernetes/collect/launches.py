@@ -9,7 +9,7 @@ document, not of a launch.
 import base64
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -22,6 +22,7 @@ from securetrain.audit.parser.files import holds_scripts, is_script
 from securetrain.audit.parser.names import OwnNames
 from securetrain.audit.parser.objects import Object, strings
 from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import Scope
 from securetrain.audit.shell.environment import FILE, NOTHING, Environment
 from securetrain.audit.shell.evaluator import Folder
 from securetrain.audit.shell.values import Arg, always, arg_of, hole, script_text
@@ -51,6 +52,10 @@ _OTHER: Final = frozenset(
 )
 MAX_LAUNCHES: Final = 20_000
 _MAX_NAME: Final = 120
+_MAX_VALUE: Final = 1024
+"""Characters of a ConfigMap's value that may be one variable's."""
+_MAX_KEY: Final = 253
+"""Of a key's name, by Kubernetes' own rule."""
 _HOOKS: Final = ("postStart", "preStop", "livenessProbe", "readinessProbe", "startupProbe")
 _LINE: Final = re.compile(
     r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=([\"']?)([^\n]*?)\2[ \t]*$", re.MULTILINE
@@ -72,6 +77,8 @@ class Launches:
     _containers: list[Object] = field(default_factory=list)
     _variables: dict[str, tuple[Variable, ...]] = field(default_factory=dict)
     """Those of each ConfigMap and Secret, by `_stored`."""
+    _values: dict[str, Arg | None] = field(default_factory=dict)
+    """What stands under each key of ConfigMaps, by `_key_of`; None where two of a name differ."""
     _names: OwnNames = field(default_factory=OwnNames)
     _places: Places = field(default_factory=lambda: Places("", ""))
 
@@ -127,7 +134,7 @@ class Launches:
 
     def finish(self) -> list[LaunchFacts]:
         """The launches, with the variables of ConfigMaps and Secrets that are among the files."""
-        return [_joined(one, self._given) for one in self.found]
+        return [_joined(one, self._given, self._values) for one in self.found]
 
     def _given(self, one: LaunchFacts, named: str) -> Iterable[Variable] | None:
         """The variables of an object or a file that a launch names; None when it is not there."""
@@ -147,15 +154,28 @@ class Launches:
         mappings = [(key, one.node.get(key)) for key in ("data", "stringData")]
         if any(node is not None and (node.holes or node.entries is None) for _, node in mappings):
             return  # a template may add to it
+        stored = _stored(one.kind[:1].lower() + one.kind[1:], one, one.said("name"))
+        scope = Scope(one.source, one.node.at)
         for key, mapping in mappings:
             for name, node in ((mapping.entries if mapping else None) or {}).items():
                 value = looking.text(node)
                 if one.kind == "Secret" and key == "data":
                     value = Text(_decoded(value.text), always(looking.at(node)))
+                arg = script_text(value.text, value.place)
                 if kind_of(name):
-                    found.append(variable(one.kind, name, script_text(value.text, value.place)))
-        key = _stored(one.kind[:1].lower() + one.kind[1:], one, one.said("name"))
-        self._variables[key] = tuple(found)
+                    found.append(variable(one.kind, name, arg))
+                if one.kind == "ConfigMap":
+                    opens = scope.opened(node) or name in (mapping.twice or () if mapping else ())
+                    self._note(_key(stored, name), None if opens else arg)
+        self._variables[stored] = tuple(found)
+
+    def _note(self, key: str, value: Arg | None) -> None:
+        """Note a value of a ConfigMap; of two that differ, and of a long one, none is known."""
+        before = self._values.get(key, value)
+        if key in self._values or len(self._values) < MAX_LAUNCHES:
+            is_known = value is not None and len(value.text) <= _MAX_VALUE
+            same = before is not None and value is not None and before.text == value.text
+            self._values[key] = value if is_known and same else None
 
     def started(self) -> Iterator[Object]:
         """Yield the containers that commands start, noted since the last time."""
@@ -280,8 +300,10 @@ class _Looking:
         found = node.get("env")
         for one in (found.items if found is not None else None) or ():
             name, at = one.get("name"), always(self.at(one))
-            if name is not None and name.text and one.get("valueFrom") is not None:
-                seen = seen.having(name.text, arg_of([hole("another object", at)], at(0)))
+            source = one.get("valueFrom")
+            if name is not None and name.text and source is not None:
+                why = _key_of(self.one, source) or "another object"
+                seen = seen.having(name.text, arg_of([hole(why, at)], at(0)))
         return seen
 
     def at(self, node: Node) -> Location:
@@ -349,6 +371,20 @@ def _stored(kind: str, one: Object, name: str) -> str:
     return f"{kind} {one.said('namespace') or 'default'}/{name[:_MAX_NAME]}"
 
 
+def _key_of(one: Object, source: Node) -> str:
+    """The key of a ConfigMap beside an object that decides a value; empty where none does."""
+    ref = source.get("configMapKeyRef")
+    name, key = (ref.get("name"), ref.get("key")) if ref is not None else (None, None)
+    if name is None or key is None or not name.text or not 0 < len(key.text or "") <= _MAX_KEY:
+        return ""
+    return _key(_stored("configMap", one, name.text), key.text or "")
+
+
+def _key(stored: str, name: str) -> str:
+    """The name of what stands under a key of an object; no letter first: it is no variable."""
+    return f'"{name}" of {stored}'
+
+
 def _decoded(text: str) -> str:
     try:
         return base64.b64decode(text, validate=True).decode()
@@ -357,17 +393,21 @@ def _decoded(text: str) -> str:
 
 
 def _joined(
-    one: LaunchFacts, given: Callable[[LaunchFacts, str], Iterable[Variable] | None]
+    one: LaunchFacts,
+    given: Callable[[LaunchFacts, str], Iterable[Variable] | None],
+    values: Mapping[str, Arg | None],
 ) -> LaunchFacts:
     """The launch, in which what stands in an object or a file among these is known."""
     found = one.launch.environment.value or ()
     known = {each.name.value for each in found}
     joined: list[Variable] = []
     for each in found:
-        key = each.name.reason.removesuffix(" decides")
-        there = given(one, key) if each.name.value is None else None
-        own = [each] if there is None else [n for n in there if n.name.value not in known]
-        joined.extend(own)
+        if (name := each.name.value) is not None:
+            value = values.get(each.value.reason.removesuffix(" decides"))
+            joined.append(each if value is None else variable(each.program, name, value))
+            continue
+        there = given(one, each.name.reason.removesuffix(" decides"))
+        joined.extend([each] if there is None else (n for n in there if n.name.value not in known))
     if tuple(joined) == found:
         return one
     environment = msgspec.structs.replace(one.launch.environment, value=tuple(joined))
