@@ -11,7 +11,8 @@ import re
 import socket
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,13 +23,21 @@ from msgspec.structs import replace
 from securetrain import __version__
 from securetrain.audit.facts import Collected, Location, Outcome, Reading, Section
 from securetrain.audit.ledger import entry_of
-from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError
-from securetrain.audit.subjects.slurm.collect import defaults, files, parser, plugins, settings
+from securetrain.audit.parser.values import absent, failed, ok
+from securetrain.audit.subjects.node.collect.host import Host
+from securetrain.audit.subjects.slurm.collect import files, parser, plugins, settings
+from securetrain.audit.subjects.slurm.collect.parser import FAILURES, section
 from securetrain.audit.subjects.slurm.collect.place import NotHereError, Place
-from securetrain.audit.subjects.slurm.collect.settings import Running, Source
+from securetrain.audit.subjects.slurm.collect.settings import (
+    CGROUP_CONF,
+    NOT_RUNNING,
+    SLURM_CONF,
+    SLURMDBD_CONF,
+    Running,
+    Source,
+)
 from securetrain.audit.subjects.slurm.facts import (
     Builder,
-    PasswordClass,
     Slurm,
     SlurmFacts,
     SlurmFile,
@@ -58,7 +67,6 @@ _PRIVATE_TMP: Final = ("private-tmp", "private_tmp", "tmpdir")
 _SMALL: Final = 1 << 20
 _MAX_SAVED: Final = 256
 _MAX_CLUSTERS: Final = 256
-_FAILURES: Final = (OSError, ValueError, TooMuchError, HiddenError, NotHereError)
 
 
 def collect_slurm(directory: Path, *, now: datetime, salt: bytes = b"") -> SlurmFacts:
@@ -126,15 +134,14 @@ class _Cluster:
     salt: bytes
 
     def facts(self, now: datetime) -> SlurmFacts:
+        """Everything that is said of it."""
         controller = self.source("slurm.conf")
-        cgroup, database = self.source("cgroup.conf"), self.source("slurmdbd.conf")
-        name = self.name(controller)
-        slurm = self.slurm(controller, cgroup, database)
+        slurm = self.slurm(controller, self.source("cgroup.conf"), self.source("slurmdbd.conf"))
         return SlurmFacts(
             collected=Collected(
                 at=now, hostname=socket.gethostname(), collector=f"securetrain {__version__}"
             ),
-            name=name or self.place.directory,
+            name=self.name(controller) or self.place.directory,
             directory=self.place.directory,
             ledger=tuple(
                 entry_of("file", file.path, file, "slurm.files")
@@ -146,65 +153,36 @@ class _Cluster:
         )
 
     def slurm(self, controller: Source, cgroup: Source, database: Source) -> Slurm:
+        """The configuration that these files make."""
+        place = self.place
         said = {
-            name: settings.raw(controller, default, self.running)
-            for name, default in defaults.SLURM_CONF.items()
+            name: settings.read_setting(source, default, self.running)
+            for source, table in ((controller, SLURM_CONF), (cgroup, CGROUP_CONF))
+            for name, default in table.items()
         }
-        confined = {
-            name: settings.switch(settings.raw(cgroup, default, self.running))
-            for name, default in defaults.CGROUP_CONF.items()
-        }
-        dbd = {
-            name: settings.raw(database, default, Running())
-            for name, default in defaults.SLURMDBD_CONF.items()
-        }
-        root_jobs = settings.switch(said["disable_root_jobs"])
-        namespace = settings.word(said["namespace_type"])
-        slurm_user = settings.user(said["slurm_user"])
-        stack = self.stack(controller)
+        for name, default in SLURMDBD_CONF.items():
+            said[name] = self.database(database, settings.read_setting(database, default))
+        namespace, gres = said.pop("namespace_type"), self.path("gres.conf")
+        found = section(lambda: self.files(controller, cgroup, database))
+        stack = section(lambda: plugins.spank(place, controller.known()))
         return Slurm(
-            files=self.section(lambda: self.files(controller, cgroup, database)),
+            **said,
             version=self.release(),
-            auth_type=settings.plugin(said["auth_type"], "auth"),
-            auth_alt_types=settings.words(said["auth_alt_types"], "auth"),
-            cred_type=settings.plugin(said["cred_type"], "cred"),
-            tls_type=settings.plugin(said["tls_type"], "tls"),
-            slurm_user=slurm_user,
-            disable_root_jobs=root_jobs,
-            private_data=settings.private(said["private_data"]),
-            proctrack_type=settings.plugin(said["proctrack_type"], "proctrack"),
-            task_plugin=settings.words(said["task_plugin"], "task"),
             namespace_type=self.private_by(namespace, stack),
-            prolog_flags=settings.words(said["prolog_flags"]),
-            gres_types=settings.words(said["gres_types"]),
-            accounting_storage_type=settings.word(said["accounting_storage_type"]),
-            accounting_storage_enforce=settings.enforced(said["accounting_storage_enforce"]),
-            propagate_resource_limits=settings.words(said["propagate_resource_limits"]),
-            propagate_resource_limits_except=settings.words(
-                said["propagate_resource_limits_except"]
-            ),
-            metrics_type=settings.word(said["metrics_type"]),
-            metrics_auth_users=settings.words(said["metrics_auth_users"]),
-            metrics_parameters=settings.words(said["metrics_parameters"]),
-            partitions=(
-                plugins.partitions(controller.conf, root_jobs)
-                if controller.conf is not None
-                else Section(outcome=Outcome.ERROR, reason=controller.reason)
-            ),
-            constrain_cores=confined["constrain_cores"],
-            constrain_devices=confined["constrain_devices"],
-            constrain_ram_space=confined["constrain_ram_space"],
-            dbd_private_data=self.database(database, settings.private(dbd["dbd_private_data"])),
-            storage_pass=self.database(database, self.storage_pass(database)),
-            gpu_devices=plugins.gpu_devices(self.place, self.path("gres.conf")),
-            private_dirs=plugins.private_dirs(self.place, namespace),
+            storage_pass=self.database(database, settings.storage_pass(database)),
+            slurm_uid=self.uid(said["slurm_user"]),
+            files=found,
             spank=stack,
-            container_mounts=plugins.container_mounts(self.place, stack),
-            login_rules=plugins.login_rules(self.place),
-            rest=plugins.rest(self.place),
-            keys=self.section(lambda: files.keys(self.place, controller.conf, self.salt)),
-            paths=self.paths(controller, cgroup, database, stack),
-            slurm_uid=self.uid(slurm_user),
+            partitions=section(
+                lambda: plugins.partitions(controller.known(), said["disable_root_jobs"])
+            ),
+            gpu_devices=section(lambda: plugins.gpu_devices(place, gres), place),
+            private_dirs=section(lambda: plugins.private_dirs(place, namespace)),
+            container_mounts=section(lambda: plugins.container_mounts(place, stack)),
+            login_rules=section(lambda: plugins.login_rules(place)),
+            rest=section(lambda: plugins.rest(place)),
+            keys=section(lambda: files.keys(place, controller.conf, self.salt)),
+            paths=section(lambda: files.paths(place, controller.known(), found.value or (), stack)),
         )
 
     # --- files ------------------------------------------------------------------------------------
@@ -213,76 +191,39 @@ class _Cluster:
         """A file of the directory, as it is or as a template."""
         for ending in _TEMPLATES:
             path = self.place.named(name + ending)
-            try:
+            with suppress(OSError, NotHereError):
                 self.place.real(path).lstat()
-            except (OSError, NotHereError):
-                continue
-            return path
+                return path
         return self.place.named(name)
 
     def source(self, name: str) -> Source:
-        path = self.path(name)
+        """One of the files that hold settings."""
+        path, reason = self.path(name), ""
         try:
-            conf = parser.read(self.place, path, _LINES)
-        except _FAILURES as error:
-            if name != "slurm.conf" and plugins.absent(self.place, error):
-                return Source(path=path, conf=None, version=self.series)
-            outcome, reason = parser.failure(error)
-            if outcome is Outcome.ABSENT:
-                reason = f"{path} is not here"
-            return Source(path=path, conf=None, reason=reason)
-        return Source(path=path, conf=conf, version=self.series)
+            return Source(path, parser.read(self.place, path, _LINES), self.series)
+        except FAILURES as error:
+            if name == "slurm.conf" or not parser.is_absent(self.place, error):
+                outcome, reason = parser.failure(error)
+                reason = f"{path} is not here" if outcome is Outcome.ABSENT else reason
+        return Source(path, None, None if reason else self.series, reason)
 
-    def files(self, *sources: Source) -> tuple[SlurmFile, ...]:
-        found = [
-            file
-            for source in sources
-            for file in (source.conf.files if source.conf else (self.file(source.path),))
-        ]
-        known = {file.path for file in found}
-        for name in _BESIDE:
-            path = self.path(name)
-            if path not in known:
-                found.append(self.file(path))
-        return tuple(found)
+    def files(self, *sources: Source) -> Iterator[SlurmFile]:
+        """Yield the files that were read, and whether those that Slurm looks for can be."""
+        known: set[str] = set()
+        for one in sources:
+            read = one.conf.files if one.conf else (self.file(one.path),)
+            known.update(file.path for file in read)
+            yield from read
+        yield from (self.file(path) for path in map(self.path, _BESIDE) if path not in known)
 
     def file(self, path: str) -> SlurmFile:
+        """The end of reading a file."""
         try:
             self.place.text(path)
-        except _FAILURES as error:
+        except FAILURES as error:
             outcome, reason = parser.failure(error)
             return SlurmFile(outcome=outcome, reason=reason, path=path)
         return SlurmFile(outcome=Outcome.OK, path=path)
-
-    def stack(self, controller: Source) -> Section[Any]:
-        conf = controller.conf
-        if conf is None:
-            return Section(outcome=Outcome.ERROR, reason=controller.reason)
-        named = conf.last("PlugStackConfig")
-        if trouble := conf.trouble_after(named):
-            return Section(outcome=Outcome.ERROR, reason=trouble.reason)
-        try:
-            path = self.place.named(named.value if named else defaults.PLUGSTACK)
-        except NotHereError as error:
-            return Section(outcome=Outcome.ERROR, reason=str(error))
-        return plugins.spank(self.place, path)
-
-    def paths(
-        self, controller: Source, cgroup: Source, database: Source, stack: Section[Any]
-    ) -> Section[Any]:
-        conf = controller.conf
-        if conf is None:
-            return Section(outcome=Outcome.ERROR, reason=controller.reason)
-        found = self.section(lambda: self.files(controller, cgroup, database))
-        return self.section(lambda: files.paths(self.place, conf, found.value or (), stack))
-
-    @staticmethod
-    def section(collect: Callable[[], T]) -> Section[T]:
-        try:
-            return Section(outcome=Outcome.OK, value=collect())
-        except _FAILURES as error:
-            outcome, reason = parser.failure(error)
-            return Section(outcome=outcome, reason=reason)
 
     # --- single values ----------------------------------------------------------------------------
 
@@ -298,37 +239,22 @@ class _Cluster:
     def database(source: Source, reading: Reading[T]) -> Reading[T]:
         """A setting of slurmdbd.conf; absent where there is no such file."""
         if source.conf is None and not source.reason:
-            reason = f"there is no {source.path}"
-            return Reading(outcome=Outcome.ABSENT, reason=reason, at=Location(path=source.path))
+            return absent(Location(path=source.path), f"there is no {source.path}")
         return reading
-
-    @staticmethod
-    def storage_pass(source: Source) -> Reading[Any]:
-        script = defaults.Default(names=("StoragePassScript",), value="")
-        named = settings.raw(source, script, Running())
-        if named.value:
-            return plugins.ok(PasswordClass.SCRIPT, named.at)
-        said = settings.raw(source, defaults.Default(names=("StoragePass",), value=""), Running())
-        account = settings.raw(
-            source, defaults.Default(names=("StorageUser",), value="root"), Running()
-        )
-        return settings.password(said, account.value or "")
 
     def uid(self, name: Reading[str]) -> Reading[int]:
         """The number of SlurmUser on this machine."""
         if name.value is None:
             return Reading(outcome=name.outcome, reason=name.reason, at=name.at)
         if name.value == "root" or name.value.isdigit():
-            number = 0 if name.value == "root" else int(name.value)
-            return Reading(outcome=Outcome.OK, value=number, at=name.at)
+            return ok(0 if name.value == "root" else int(name.value), name.at)
         known = dict(files.users(self.place.host)) if self.place.live else {}
         if name.value not in known:
-            reason = f"the number of {name.value} is not known here"
-            return Reading(outcome=Outcome.ERROR, reason=reason, at=name.at)
-        return Reading(outcome=Outcome.OK, value=known[name.value], at=name.at)
+            return failed(f"the number of {name.value} is not known here", name.at)
+        return ok(known[name.value], name.at)
 
     @property
-    def series(self) -> defaults.Version | None:
+    def series(self) -> settings.Version | None:
         """The first two numbers of the version."""
         found = self.release().value
         if found is None:
@@ -341,51 +267,39 @@ class _Cluster:
         if self.version is not None:
             program, number, at = self.version
             builder = Builder.SLURM if program == "slurm" else Builder.DISTRIBUTION
-            return plugins.ok(SlurmVersion(number=number, builder=builder), at)
+            return ok(SlurmVersion(number=number, builder=builder), at)
         running = self.running.get("SLURM_VERSION")
         found = _RUNNING_VERSION.match(running.value or "") if running else None
         if found is None or running is None:
-            return plugins.unknown("save the output of 'slurmctld -V' beside slurm.conf")
-        return plugins.ok(SlurmVersion(number=found.group(), builder=Builder.UNKNOWN), running.at)
+            return failed("save the output of 'slurmctld -V' beside slurm.conf", None)
+        return ok(SlurmVersion(number=found.group(), builder=Builder.UNKNOWN), running.at)
 
     @staticmethod
     def private_by(plugin: Reading[str], stack: Section[Any]) -> Reading[str]:
         """The maker of private directories: the plug-in for it, or one of SPANK."""
-        if plugin.value != "":
-            return plugin
-        if stack.value is None:
-            return plugins.unknown(stack.reason, plugin.at)
-        for one in stack.value:
-            if any(part in one.name for part in _PRIVATE_TMP):
-                return plugins.ok(f"spank/{one.name}", one.at)
+        if plugin.value == "":
+            if stack.value is None:
+                return failed(stack.reason, plugin.at)
+            for one in stack.value:
+                if any(part in one.name for part in _PRIVATE_TMP):
+                    return ok(f"spank/{one.name}", one.at)
         return plugin
 
 
 def _saved(place: Place) -> tuple[Running, tuple[str, str, Location] | None]:
     """The output of ``scontrol show config`` and of ``slurmctld -V``, if somebody saved it."""
-    running, version = Running(), None
-    for path in _small_files(place):
-        try:
-            text = place.text(path)
-        except _FAILURES:
-            continue  # whoever needs it says so
-        if settings.is_running(text) and not running.values:
-            running = settings.running(text, path)
-        elif version is None and len(text) < 200 and (found := _VERSION.match(text)):
-            version = (found.group(1), found.group(2), Location(path=path, line=1))
-    return running, version
-
-
-def _small_files(place: Place) -> Iterator[str]:
-    try:
+    running, version = NOT_RUNNING, None
+    names: list[str] = []
+    with suppress(*FAILURES):
         names = place.names(place.directory)
-    except _FAILURES:
-        return
-    for name in names[:_MAX_SAVED]:
-        path = f"{place.directory}/{name}"
-        try:
+    for path in (f"{place.directory}/{name}" for name in names[:_MAX_SAVED]):
+        with suppress(*FAILURES):  # whoever needs it says so
             info = place.real(path).stat()
-        except (OSError, NotHereError):
-            continue
-        if stat.S_ISREG(info.st_mode) and info.st_size <= _SMALL:
-            yield path
+            if not stat.S_ISREG(info.st_mode) or info.st_size > _SMALL:
+                continue
+            text = place.text(path)
+            if settings.is_running(text) and not running.values:
+                running = settings.running(text, path)
+            elif version is None and len(text) < 200 and (found := _VERSION.match(text)):
+                version = (found.group(1), found.group(2), Location(path=path, line=1))
+    return running, version

@@ -13,17 +13,19 @@ from collections.abc import Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
-
-import msgspec
+from typing import Any, Final
 
 from securetrain.audit.facts import Location, Outcome, Reading, Section
+from securetrain.audit.parser.values import absent, failed, ok
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, outcome_of
 from securetrain.audit.subjects.node.collect.system import octal
-from securetrain.audit.subjects.slurm.collect import defaults
 from securetrain.audit.subjects.slurm.collect.parser import Conf, Setting, failure, variable_of
 from securetrain.audit.subjects.slurm.collect.place import COPY, NotHereError, Place
-from securetrain.audit.subjects.slurm.collect.plugins import ok, unknown
+from securetrain.audit.subjects.slurm.collect.settings import (
+    PLUGSTACK,
+    SLURMD_SPOOL_DIR,
+    STATE_SAVE_LOCATION,
+)
 from securetrain.audit.subjects.slurm.facts import (
     KeyRole,
     SlurmFile,
@@ -40,26 +42,20 @@ _MIN_BYTES: Final = 4
 _MARK: Final = 32
 _MUNGE: Final = "/etc/munge/munge.key"
 _PROGRAMS: Final = {
-    "Prolog": SlurmPathRole.ROOT_PROGRAM,
-    "Epilog": SlurmPathRole.ROOT_PROGRAM,
-    "HealthCheckProgram": SlurmPathRole.ROOT_PROGRAM,
-    "RebootProgram": SlurmPathRole.ROOT_PROGRAM,
-    "UnkillableStepProgram": SlurmPathRole.ROOT_PROGRAM,
-    "PluginDir": SlurmPathRole.ROOT_PROGRAM,
-    "PrologSlurmctld": SlurmPathRole.CONTROLLER_PROGRAM,
-    "EpilogSlurmctld": SlurmPathRole.CONTROLLER_PROGRAM,
-    "ResumeProgram": SlurmPathRole.CONTROLLER_PROGRAM,
-    "ResumeFailProgram": SlurmPathRole.CONTROLLER_PROGRAM,
-    "SuspendProgram": SlurmPathRole.CONTROLLER_PROGRAM,
-    "ResvProlog": SlurmPathRole.CONTROLLER_PROGRAM,
-    "ResvEpilog": SlurmPathRole.CONTROLLER_PROGRAM,
-    "MailProg": SlurmPathRole.CONTROLLER_PROGRAM,
-    "SlurmctldPrimaryOnProg": SlurmPathRole.CONTROLLER_PROGRAM,
-    "SlurmctldPrimaryOffProg": SlurmPathRole.CONTROLLER_PROGRAM,
-    "TaskProlog": SlurmPathRole.JOB_PROGRAM,
-    "TaskEpilog": SlurmPathRole.JOB_PROGRAM,
-    "SrunProlog": SlurmPathRole.JOB_PROGRAM,
-    "SrunEpilog": SlurmPathRole.JOB_PROGRAM,
+    SlurmPathRole.ROOT_PROGRAM: (
+        *("Prolog", "Epilog", "HealthCheckProgram", "RebootProgram", "UnkillableStepProgram"),
+        "PluginDir",
+    ),
+    SlurmPathRole.CONTROLLER_PROGRAM: (
+        *("PrologSlurmctld", "EpilogSlurmctld", "ResumeProgram", "ResumeFailProgram"),
+        *("SuspendProgram", "ResvProlog", "ResvEpilog", "MailProg", "SlurmctldPrimaryOnProg"),
+        "SlurmctldPrimaryOffProg",
+    ),
+    SlurmPathRole.JOB_PROGRAM: ("TaskProlog", "TaskEpilog", "SrunProlog", "SrunEpilog"),
+}
+_STATES: Final = {
+    "StateSaveLocation": (SlurmPathRole.STATE, STATE_SAVE_LOCATION),
+    "SlurmdSpoolDir": (SlurmPathRole.SPOOL, SLURMD_SPOOL_DIR),
 }
 _SCRIPTS: Final = {
     "JobSubmitPlugins": ("lua", "job_submit.lua"),
@@ -75,17 +71,17 @@ def paths(
 ) -> tuple[SlurmPath, ...]:
     """Every path whose writers rule the cluster, with the way to it."""
     found = [*_of_files(place, files), *_of_plugins(place, conf, files, plugins)]
-    for name, role in _PROGRAMS.items():
-        several = list(conf.all(name))
-        for one in several if name in {"Prolog", "Epilog"} else several[-1:]:
-            found.extend(_program(place, name, role, one))
+    for role, names in _PROGRAMS.items():
+        for name in names:
+            several = list(conf.all(name))
+            for one in several if name in {"Prolog", "Epilog"} else several[-1:]:
+                found.extend(_program(place, name, role, one))
     for setting, (plugin_name, file) in _SCRIPTS.items():
         listed = conf.last(setting)
         if listed and plugin_name in listed.value.replace("/", ",").split(","):
             role, path = SlurmPathRole.CONFIGURATION, place.named(file)
             found.append(_path(place, role, path, setting, listed.at))
-    found.append(_state(place, conf, "StateSaveLocation", defaults.STATE_SAVE_LOCATION))
-    found.append(_state(place, conf, "SlurmdSpoolDir", defaults.SLURMD_SPOOL_DIR))
+    found.extend(_state(place, conf, name) for name in _STATES)
     if len(found) > MAX_PATHS:
         raise TooMuchError(f"more than {MAX_PATHS} paths")
     return tuple(found)
@@ -95,11 +91,12 @@ def _of_files(place: Place, files: tuple[SlurmFile, ...]) -> Iterator[SlurmPath]
     for file in files:
         if file.outcome is Outcome.ABSENT and file.at is None:
             continue
-        is_dbd = file.path.rpartition("/")[2].startswith("slurmdbd.conf")
+        name = file.path.rpartition("/")[2]
+        is_dbd = name.startswith("slurmdbd.conf")
         role = SlurmPathRole.DATABASE_CONFIGURATION if is_dbd else SlurmPathRole.CONFIGURATION
         if place.live and file.outcome not in (Outcome.OK, Outcome.ABSENT):
-            yield _not_seen(role, file.path, file.path, file.reason, file.at)
-        yield _path(place, role, file.path, file.path.rpartition("/")[2], file.at)
+            yield _path(place, role, file.path, file.path, file.at, unseen=file.reason)
+        yield _path(place, role, file.path, name, file.at)
 
 
 def _of_plugins(
@@ -111,86 +108,77 @@ def _of_plugins(
     """Yield plugstack.conf's own files and plug-ins, and what hides more of them."""
     for role in (SlurmPathRole.CONFIGURATION, SlurmPathRole.ROOT_PROGRAM):
         if plugins.value is None:
-            yield _not_seen(role, defaults.PLUGSTACK, "SPANK", plugins.reason, None)
+            yield _path(place, role, PLUGSTACK, "SPANK", None, unseen=plugins.reason)
         for trouble in conf.troubles:
-            yield _not_seen(role, trouble.at.path, "Include", trouble.reason, trouble.at)
+            yield _path(place, role, trouble.at.path, "Include", trouble.at, unseen=trouble.reason)
     known = {file.path for file in files}
     for plugin in plugins.value or ():
         if plugin.at.path not in known:
             known.add(plugin.at.path)
-            role = SlurmPathRole.CONFIGURATION
-            yield _path(place, role, plugin.at.path, defaults.PLUGSTACK, None)
+            yield _path(place, SlurmPathRole.CONFIGURATION, plugin.at.path, PLUGSTACK, None)
         if plugin.path.startswith("/"):
-            role = SlurmPathRole.ROOT_PROGRAM
-            yield _path(place, role, plugin.path, defaults.PLUGSTACK, plugin.at)
+            yield _path(place, SlurmPathRole.ROOT_PROGRAM, plugin.path, PLUGSTACK, plugin.at)
 
 
 def _program(place: Place, name: str, role: SlurmPathRole, setting: Setting) -> Iterator[SlurmPath]:
+    at = setting.at
     if open_by := setting.open_by:
-        reason = f"the template's {open_by!r} decides"
-        yield _not_seen(role, setting.value, name, reason, setting.at)
+        why = f"the template's {open_by!r} decides"
+        yield _path(place, role, setting.value, name, at, unseen=why)
         return
     words = setting.value.split() if name == "RebootProgram" else [setting.value]
     for value in setting.value.split(":") if name == "PluginDir" else words[:1]:
         path = value if value.startswith("/") else f"{place.directory}/{value}"
         if not any(char in path for char in "*?["):
-            yield _path(place, role, path, name, setting.at)
+            yield _path(place, role, path, name, at)
             continue
         folder, _, last = path.rpartition("/")
-        yield _path(place, role, folder, name, setting.at)
-        if not place.live:
+        yield _path(place, role, folder, name, at)
+        try:
+            names = place.names(folder) if place.live else []
+        except FileNotFoundError:
             continue
-        with suppress(FileNotFoundError):
-            try:
-                names = place.names(folder)
-            except (OSError, TooMuchError, HiddenError) as error:
-                if isinstance(error, FileNotFoundError):
-                    raise
-                yield _not_seen(role, path, name, outcome_of(error)[1], setting.at)
-                continue
-            for one in names:
-                if fnmatchcase(one, last):
-                    yield _path(place, role, f"{folder}/{one}", name, setting.at)
+        except (OSError, TooMuchError, HiddenError) as error:
+            yield _path(place, role, path, name, at, unseen=outcome_of(error)[1])
+            continue
+        for one in names:
+            if fnmatchcase(one, last):
+                yield _path(place, role, f"{folder}/{one}", name, at)
 
 
-def _state(place: Place, conf: Conf, name: str, default: str) -> SlurmPath:
-    role = SlurmPathRole.STATE if name == "StateSaveLocation" else SlurmPathRole.SPOOL
+def _state(place: Place, conf: Conf, name: str) -> SlurmPath:
+    role, path = _STATES[name]
     setting = conf.last(name)
     if trouble := conf.trouble_after(setting):
-        return _not_seen(role, name, name, trouble.reason, trouble.at)
-    if setting is not None and setting.open_by:
-        reason = f"the template's {setting.open_by!r} decides"
-        return _not_seen(role, setting.value, name, reason, setting.at)
-    path = setting.value if setting else default
-    at = setting.at if setting else Location(path=conf.main)
-    if "%" in path:
-        if not place.live:
-            return _not_seen(role, path, name, COPY, at)
+        return _path(place, role, name, name, trouble.at, unseen=trouble.reason)
+    at = Location(path=conf.main)
+    if setting is not None:
+        path, at = setting.value, setting.at
+        if open_by := setting.open_by:
+            why = f"the template's {open_by!r} decides"
+            return _path(place, role, path, name, at, unseen=why)
+    if place.live:
         short = os.uname().nodename.partition(".")[0]
         path = path.replace("%h", short).replace("%n", short)
     return _path(place, role, path, name, at)
 
 
 def _path(
-    place: Place, role: SlurmPathRole, path: str, origin: str, at: Location | None
+    place: Place,
+    role: SlurmPathRole,
+    path: str,
+    origin: str,
+    at: Location | None,
+    *,
+    unseen: str = "",
 ) -> SlurmPath:
-    if variable_of(path):
-        return _not_seen(role, path, origin, "a template", at)
-    if not place.live:
-        return _not_seen(role, path, origin, COPY, at)
-    outcome, reason, chain = place.chain(path)
-    if outcome is Outcome.OK and chain[-1].kind == "other":
+    """The record of a path; `unseen` is why nothing can be known of it."""
+    unseen = unseen or ("a template" if variable_of(path) else "" if place.live else COPY)
+    outcome, reason, chain = (Outcome.ERROR, unseen, ()) if unseen else place.chain(path)
+    if chain and outcome is Outcome.OK and chain[-1].kind == "other":
         outcome, reason = Outcome.ERROR, "something lies over it that is no file"
     return SlurmPath(
         outcome=outcome, reason=reason, role=role, path=path, origin=origin, at=at, chain=chain
-    )
-
-
-def _not_seen(
-    role: SlurmPathRole, path: str, origin: str, reason: str, at: Location | None
-) -> SlurmPath:
-    return SlurmPath(
-        outcome=Outcome.ERROR, reason=reason, role=role, path=path, origin=origin, at=at
     )
 
 
@@ -200,28 +188,26 @@ def _not_seen(
 def keys(place: Place, conf: Conf | None, salt: bytes) -> tuple[SlurmKey, ...]:
     """The keys of the cluster: munge's, Slurm's own, and the one that signs tokens."""
     kind = conf.last("AuthType") if conf is not None else None
-    unused = {KeyRole.SLURM} if kind is None or kind.value != "auth/slurm" else {KeyRole.MUNGE}
-    if conf is None or (kind is not None and (kind.open_by or variable_of(kind.value))):
-        unused = set()
-    folder = "/etc/munge" if place.live else place.directory
-    wanted = [(KeyRole.MUNGE, _MUNGE if place.live else f"{folder}/munge.key")]
-    wanted.append((KeyRole.SLURM, place.named("slurm.key")))
+    unused = KeyRole.MUNGE if kind is not None and kind.value == "auth/slurm" else KeyRole.SLURM
+    is_open = conf is None or (kind is not None and bool(kind.open_by))
+    wanted = [
+        (KeyRole.MUNGE, _MUNGE if place.live else f"{place.directory}/munge.key"),
+        (KeyRole.SLURM, place.named("slurm.key")),
+    ]
     if named := _token_key(conf):
         wanted.append((KeyRole.TOKENS, named))
-    found = (_key(place, role, path, salt) for role, path in wanted)
-    nothing: Reading[str] = Reading(outcome=Outcome.ABSENT, reason="not used by this cluster")
     return tuple(
-        msgspec.structs.replace(key, mark=nothing) if key.role in unused else key for key in found
+        _key(place, role, path, None if role is unused and not is_open else salt)
+        for role, path in wanted
     )
 
 
 def _token_key(conf: Conf | None) -> str:
     """The key of auth/jwt; empty without auth/jwt, and for public keys alone."""
-    if conf is None:
+    types = conf.last("AuthAltTypes") if conf is not None else None
+    if conf is None or types is None or "jwt" not in types.value:
         return ""
-    types, said = conf.last("AuthAltTypes"), conf.last("AuthAltParameters")
-    if types is None or "jwt" not in types.value:
-        return ""
+    said = conf.last("AuthAltParameters")
     for part in (said.value if said else "").split(","):
         name, _, value = part.partition("=")
         if name.strip() == "jwt_key":
@@ -229,34 +215,40 @@ def _token_key(conf: Conf | None) -> str:
         if name.strip() == "jwks":
             return ""
     state = conf.last("StateSaveLocation")
-    return f"{state.value if state else defaults.STATE_SAVE_LOCATION}/jwt_hs256.key"
+    return f"{state.value if state else STATE_SAVE_LOCATION}/jwt_hs256.key"
 
 
-def _key(place: Place, role: KeyRole, path: str, salt: bytes) -> SlurmKey:
+def _key(place: Place, role: KeyRole, path: str, salt: bytes | None) -> SlurmKey:
+    """A key; without `salt` the cluster does not use it."""
+    size: Reading[Any]
+    mode: Reading[Any]
+    owner: Reading[Any]
+    varied: Reading[Any]
+    mark: Reading[Any]
+    outcome, reason = Outcome.OK, ""
     try:
         if variable_of(path):
             raise NotHereError(f"{path} is a template")
-        path = place.named(path) if not path.startswith(place.directory) else path
+        path = path if path.startswith(place.directory) else place.named(path)
         real = place.real(path)
         info = real.stat()
     except (OSError, NotHereError) as error:
         outcome, reason = failure(error)
-        nothing = unknown(reason)
-        return SlurmKey(
-            outcome=outcome, reason=reason, role=role, path=path,
-            owner=nothing, mode=nothing, size=nothing, varied=nothing, mark=nothing,
-        )  # fmt: skip
-    at = Location(path=path)
-    mode: Reading[str] = ok(octal(info.st_mode), at) if place.live else unknown(COPY, at)
-    owner: Reading[str] = (
-        ok(_name(place.host, place.host.owner(info)), at) if place.live else unknown(COPY, at)
-    )
-    size: Reading[int] = ok(info.st_size, at)
-    if not stat.S_ISREG(info.st_mode):
-        size = mode = owner = unknown(f"{path} is no regular file", at)
-    varied, mark = _looked_at(real, size, at, salt)
+        size = mode = owner = varied = mark = failed(reason, None)
+    else:
+        at = Location(path=path)
+        mode = owner = failed(COPY, at)
+        if place.live:
+            mode = ok(octal(info.st_mode), at)
+            owner = ok(_name(place.host, place.host.owner(info)), at)
+        size = ok(info.st_size, at)
+        if not stat.S_ISREG(info.st_mode):
+            size = mode = owner = failed(f"{path} is no regular file", at)
+        varied, mark = _looked_at(real, size, at, salt or b"")
+    if salt is None:
+        mark = absent(None, "not used by this cluster")
     return SlurmKey(
-        outcome=Outcome.OK, role=role, path=path,
+        outcome=outcome, reason=reason, role=role, path=path,
         owner=owner, mode=mode, size=size, varied=varied, mark=mark,
     )  # fmt: skip
 
@@ -266,19 +258,17 @@ def _looked_at(
 ) -> tuple[Reading[bool], Reading[str]]:
     """The form of a key, and its mark."""
     if size.value is None:
-        return unknown(size.reason, at), unknown(size.reason, at)
+        return failed(size.reason, at), failed(size.reason, at)
     try:
         with real.open("rb") as file:
             data = file.read(_KEY_LIMIT)
     except OSError as error:
         outcome, reason = outcome_of(error)
-        return (
-            Reading(outcome=outcome, reason=reason, at=at),
-            Reading(outcome=outcome, reason=reason, at=at),
-        )
+        unread: Reading[Any] = Reading(outcome=outcome, reason=reason, at=at)
+        return unread, unread
     varied = ok(len(set(data)) > _MIN_BYTES, at)
     if not salt:
-        return varied, unknown("it is compared with nothing", at)
+        return varied, failed("it is compared with nothing", at)
     return varied, ok(hmac.digest(salt, data, "sha256").hex()[:_MARK], at)
 
 

@@ -16,14 +16,16 @@ Rules:
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from securetrain.audit.facts import Location, Outcome
+from securetrain.audit.facts import Location, Outcome, Section
 from securetrain.audit.subjects.node.collect.host import HiddenError, TooMuchError, outcome_of
 from securetrain.audit.subjects.slurm.collect.place import NotHereError, Place
 from securetrain.audit.subjects.slurm.facts import SlurmFile
+
+T = TypeVar("T")
 
 MAX_DEPTH: Final = 16
 MAX_FILES: Final = 256
@@ -48,7 +50,8 @@ _ENDS: Final = re.compile(r"end\w*\b|\}\s*\Z")
 _ELSE: Final = re.compile(r"el(?:se|if|sif)\b|when\b|\}\s*els")
 _BRINGS: Final = re.compile(r"(?:include|import|extends|scope|render)\b")
 
-Failure = OSError | ValueError | TooMuchError | HiddenError | NotHereError
+FAILURES: Final = (OSError, ValueError, TooMuchError, HiddenError, NotHereError)
+"""What reading a file may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,17 @@ class Conf:
                 return found[-1]
         return None
 
+    def certain(self) -> "Conf":
+        """It, where nothing leaves it open.
+
+        Raises:
+            NotHereError: with the first thing that does.
+        """
+        for one in self.troubles:
+            is_open = one.outcome is Outcome.TEMPLATED
+            raise NotHereError(one.reason, Outcome.TEMPLATED if is_open else Outcome.ERROR)
+        return self
+
     def trouble_after(self, setting: Setting | None) -> Trouble | None:
         """The first thing that may have set it otherwise."""
         since = setting.order if setting else -1
@@ -114,11 +128,34 @@ def variable_of(text: str) -> str:
     return next((part for part in found.groups() if part is not None), "") if found else ""
 
 
-def failure(error: Failure) -> tuple[Outcome, str]:
+def failure(error: Exception) -> tuple[Outcome, str]:
     """The outcome of a file that could not be read."""
     if isinstance(error, NotHereError):
-        return Outcome.ERROR, str(error)
+        return error.outcome, str(error)
     return outcome_of(error)
+
+
+def is_absent(place: Place, error: Exception) -> bool:
+    """Return whether a file is known not to be there; a copy may have left it behind."""
+    return place.live and isinstance(error, OSError) and outcome_of(error)[0] is Outcome.ABSENT
+
+
+def section(records: Callable[[], Iterable[T]], none_in: Place | None = None) -> Section[Any]:
+    """The records that a file has, or why they are not known.
+
+    Args:
+        records: Reads them, or raises one of `FAILURES`.
+        none_in: Where a file that is known not to be there means that there are none.
+    """
+    try:
+        return Section(outcome=Outcome.OK, value=tuple(records()))
+    except FAILURES as error:
+        if none_in is not None and is_absent(none_in, error):
+            return Section(outcome=Outcome.OK, value=())
+        outcome, reason = failure(error)
+        if outcome is Outcome.ABSENT:
+            outcome, reason = Outcome.ERROR, f"not here: {reason}"
+        return Section(outcome=outcome, reason=reason)
 
 
 def read(place: Place, path: str, lines: frozenset[str] = frozenset()) -> Conf:
@@ -214,7 +251,7 @@ class _Reader:
             if len(self.conf.files) >= MAX_FILES:
                 raise TooMuchError(f"more than {MAX_FILES} files")
             text = self.place.text(shown)
-        except (OSError, ValueError, TooMuchError, HiddenError, NotHereError) as error:
+        except FAILURES as error:
             outcome, reason = failure(error)
             if outcome is Outcome.ABSENT or isinstance(error, NotHereError):
                 reason = f"{where} {name}, which is not here"

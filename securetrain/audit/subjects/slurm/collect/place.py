@@ -41,7 +41,12 @@ COPY: Final = "this is a copy: owner and mode count on the machine itself"
 
 
 class NotHereError(Exception):
-    """A file outside a copy."""
+    """A file outside a copy, or something that is not in these files."""
+
+    def __init__(self, reason: str, outcome: Outcome = Outcome.ERROR) -> None:
+        """Keep how the reading ends."""
+        super().__init__(reason)
+        self.outcome = outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,20 +3,28 @@
 """Facts of the files beside slurm.conf: devices, private directories, plug-ins, containers, logins.
 
 On the machine itself a file that is not there is an answer. In a copy it may have been left behind,
-and is not.
+and is not. Each function yields the records of a file, and raises what `parser.section` makes an
+answer of.
 """
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from securetrain.audit.facts import Location, Outcome, Reading, Section
-from securetrain.audit.subjects.node.collect.host import HiddenError, TooMuchError, outcome_of
-from securetrain.audit.subjects.slurm.collect import defaults, parser
-from securetrain.audit.subjects.slurm.collect.parser import MAX_DEPTH, Conf, Failure
+from securetrain.audit.facts import Location, Reading, Section
+from securetrain.audit.parser.values import ok, opened
+from securetrain.audit.subjects.node.collect.host import TooMuchError
+from securetrain.audit.subjects.slurm.collect import parser
+from securetrain.audit.subjects.slurm.collect.parser import MAX_DEPTH, Conf
 from securetrain.audit.subjects.slurm.collect.place import NotHereError, Place
-from securetrain.audit.subjects.slurm.collect.settings import switch
+from securetrain.audit.subjects.slurm.collect.settings import (
+    PLUGSTACK,
+    PRIVATE_DIRS,
+    meant,
+    switch,
+)
 from securetrain.audit.subjects.slurm.facts import (
     ContainerMount,
     GpuDevices,
@@ -29,191 +37,142 @@ from securetrain.audit.subjects.slurm.facts import (
 from securetrain.core.errors import PolicyError
 from securetrain.policy.load import parse_yaml
 
-_FAILURES: Final = (OSError, ValueError, TooMuchError, HiddenError, NotHereError)
 _PAM_INCLUDES: Final = frozenset({"include", "substack"})
-_REST_UNITS: Final = (
-    "/etc/systemd/system/slurmrestd.service",
-    "/run/systemd/system/slurmrestd.service",
-    "/usr/local/lib/systemd/system/slurmrestd.service",
-    "/usr/lib/systemd/system/slurmrestd.service",
-    "/lib/systemd/system/slurmrestd.service",
+_REST_UNITS: Final = tuple(
+    f"/{folder}/systemd/system/slurmrestd.service"
+    for folder in ("etc", "run", "usr/local/lib", "usr/lib", "lib")
 )
 _REST_OPTIONS: Final = ("/etc/default/slurmrestd", "/etc/sysconfig/slurmrestd")
 _LOOPBACK: Final = ("127.", "localhost:", "[::1]:", "::1:")
+_OFF: Final = frozenset({"off", "none"})
 
 
-def ok(value: Any, at: Location | None = None, reason: str = "") -> Reading[Any]:
-    """A value that is known."""
-    return Reading(outcome=Outcome.OK, value=value, at=at, reason=reason)
-
-
-def unknown(reason: str, at: Location | None = None) -> Reading[Any]:
-    """A value that is not."""
-    return Reading(outcome=Outcome.ERROR, reason=reason, at=at)
-
-
-def failed(error: Failure) -> Section[Any]:
-    """A section whose file could not be read."""
-    outcome, reason = parser.failure(error)
-    if outcome is Outcome.ABSENT:
-        outcome, reason = Outcome.ERROR, f"not here: {reason}"
-    return Section(outcome=outcome, reason=reason)
-
-
-def absent(place: Place, error: Exception) -> bool:
-    """Return whether a file is known not to be there."""
-    return place.live and isinstance(error, OSError) and outcome_of(error)[0] is Outcome.ABSENT
-
-
-def partitions(conf: Conf, root_jobs: Reading[bool]) -> Section[tuple[Partition, ...]]:
-    """The partitions; ``PartitionName=DEFAULT`` holds for those that follow it."""
-    if conf.troubles:
-        first = conf.troubles[0]
-        outcome = first.outcome if first.outcome is Outcome.TEMPLATED else Outcome.ERROR
-        return Section(outcome=outcome, reason=first.reason)
+def partitions(conf: Conf, root_jobs: Reading[bool]) -> Iterator[Partition]:
+    """Yield the partitions; ``PartitionName=DEFAULT`` holds for those that follow it."""
     inherited: dict[str, str] = {}
-    found: list[Partition] = []
-    for one in conf.all("PartitionName"):
+    for one in conf.certain().all("PartitionName"):
         if one.value.lower() == "default":
             inherited |= one.rest
             continue
         said = inherited | one.rest
-        whole = _whole_nodes(said, one.at)
-        refused = root_jobs
+        whole, refused = _whole_nodes(said, one.at), root_jobs
         if "disablerootjobs" in said:
-            refused = switch(ok(said["disablerootjobs"], one.at))
+            refused = meant(ok(said["disablerootjobs"], one.at), switch)
         if one.condition:
-            whole = refused = Reading(
-                outcome=Outcome.TEMPLATED, reason=f"{one.condition!r} decides", at=one.at
-            )
-        found.append(
-            Partition(name=one.value, whole_nodes=whole, root_jobs_refused=refused, at=one.at)
-        )
-    return Section(outcome=Outcome.OK, value=tuple(found))
+            whole = refused = opened(f"{one.condition!r}", one.at)
+        yield Partition(name=one.value, whole_nodes=whole, root_jobs_refused=refused, at=one.at)
 
 
 def _whole_nodes(said: dict[str, str], at: Location) -> Reading[bool]:
     values = [said.get(key, "") for key in ("oversubscribe", "shared", "exclusive")]
     if open_by := next(filter(None, map(parser.variable_of, values)), ""):
-        return Reading(outcome=Outcome.TEMPLATED, reason=f"{open_by!r} decides", at=at)
+        return opened(f"{open_by!r}", at)
     over, shared, exclusive = (value.lower() for value in values)
     user = said.get("exclusiveuser", "no").lower() in {"yes", "true", "1", "up"}
     return ok(user or "exclusive" in (over, shared) or exclusive in {"node", "user", "topo"}, at)
 
 
-def gpu_devices(place: Place, path: str) -> Section[tuple[GpuDevices, ...]]:
-    """The lines of gres.conf about GPUs."""
-    try:
-        conf = parser.read(place, path, frozenset({"name", "nodename", "autodetect"}))
-    except _FAILURES as error:
-        empty: Section[tuple[GpuDevices, ...]] = Section(outcome=Outcome.OK, value=())
-        return empty if absent(place, error) else failed(error)
-    if conf.troubles:
-        return Section(outcome=Outcome.ERROR, reason=conf.troubles[0].reason)
-    automatic = any(one.value.lower() not in {"off", "none"} for one in conf.all("AutoDetect"))
-    found = []
+def gpu_devices(place: Place, path: str) -> Iterator[GpuDevices]:
+    """Yield the lines of gres.conf about GPUs."""
+    conf = parser.read(place, path, frozenset({"name", "nodename", "autodetect"})).certain()
+    every = [one for one in conf.all("AutoDetect") if one.value.lower() not in _OFF]
+    found = False
     for one in conf.settings:
-        said = one.rest | {one.name: one.value}
-        own = said.get("autodetect", "").lower()
-        if said.get("name", "").lower() != "gpu":
-            if own not in {"", "off", "none"} and one.name == "nodename":
-                found.append(GpuDevices(nodes=one.value, named=ok(True, one.at), at=one.at))
+        said = {"name": "", "autodetect": "", **one.rest, one.name: one.value}
+        own = said["autodetect"].lower()
+        automatic = own not in {"", *_OFF} or (bool(every) and own not in _OFF)
+        if said["name"].lower() == "gpu":
+            named = automatic or bool({"file", "multiplefiles"} & set(said))
+        elif one.name == "nodename" and own not in {"", *_OFF}:
+            named = True
+        else:
             continue
-        named = bool({"file", "multiplefiles"} & set(said)) or own not in {"", "off", "none"}
-        named = named or (automatic and own not in {"off", "none"})
-        found.append(GpuDevices(nodes=said.get("nodename", ""), named=ok(named, one.at), at=one.at))
-    if automatic and not found:
+        found = True
+        yield GpuDevices(nodes=said.get("nodename", ""), named=ok(named, one.at), at=one.at)
+    if every and not found:
         at = next(conf.all("AutoDetect")).at
-        found.append(GpuDevices(nodes="", named=ok(True, at), at=at))
-    return Section(outcome=Outcome.OK, value=tuple(found))
+        yield GpuDevices(nodes="", named=ok(True, at), at=at)
 
 
-def private_dirs(place: Place, plugin: Reading[str]) -> Section[tuple[PrivateDirs, ...]]:
-    """The directories that the plug-in for it makes private."""
-    if plugin.value is None:
-        return Section(outcome=Outcome.ERROR, reason=plugin.reason)
-    kind = plugin.value.rpartition("/")[2]
-    try:
-        match kind:
-            case "":
-                return Section(outcome=Outcome.OK, value=())
-            case "tmpfs":
-                return _job_container(place, place.named("job_container.conf"))
-            case "linux":
-                return _namespaces(place, place.named("namespace.yaml"))
-            case _:
-                reason = f"{plugin.value} is not known here"
-                return Section(outcome=Outcome.ERROR, reason=reason)
-    except _FAILURES as error:
-        return failed(error)
+def private_dirs(place: Place, plugin: Reading[str]) -> Iterable[PrivateDirs]:
+    """Return the directories that the plug-in for it makes private."""
+    match plugin.value and plugin.value.rpartition("/")[2]:
+        case "":
+            return ()
+        case "tmpfs":
+            return _job_container(place, place.named("job_container.conf"))
+        case "linux":
+            return _namespaces(place, place.named("namespace.yaml"))
+        case None:
+            raise NotHereError(plugin.reason)
+        case _:
+            raise NotHereError(f"{plugin.value} is not known here")
 
 
-def _job_container(place: Place, path: str) -> Section[tuple[PrivateDirs, ...]]:
-    conf = parser.read(place, path, frozenset({"nodename", "basepath"}))
-    if conf.troubles:
-        return Section(outcome=Outcome.ERROR, reason=conf.troubles[0].reason)
+def _job_container(place: Place, path: str) -> Iterator[PrivateDirs]:
+    conf = parser.read(place, path, frozenset({"nodename", "basepath"})).certain()
     every = conf.last("Dirs")
-    found = []
     for one in conf.settings:
-        if one.name not in {"nodename", "basepath"}:
-            continue
-        said = one.rest | {one.name: one.value}
-        dirs = said.get("dirs") or (every.value if every else defaults.PRIVATE_DIRS)
-        base = said.get("basepath", "none")
-        found.append(_private(said.get("nodename", ""), base, dirs, one.at))
-    return Section(outcome=Outcome.OK, value=tuple(found))
+        if one.name in {"nodename", "basepath"}:
+            said = {"nodename": "", "basepath": "none", **one.rest, one.name: one.value}
+            dirs = said.get("dirs") or (every.value if every else PRIVATE_DIRS)
+            yield _private(said["nodename"], said["basepath"], dirs, one.at)
 
 
 def _private(nodes: str, base: str, dirs: str, at: Location) -> PrivateDirs:
-    open_by = parser.variable_of(base) or parser.variable_of(dirs)
     listed = tuple(part.strip().rstrip("/") for part in dirs.split(",") if part.strip())
     readable: Reading[tuple[str, ...]] = ok(listed, at)
-    if open_by:
-        readable = Reading(outcome=Outcome.TEMPLATED, reason=f"{open_by!r} decides", at=at)
+    if open_by := parser.variable_of(base) or parser.variable_of(dirs):
+        readable = opened(f"{open_by!r}", at)
     return PrivateDirs(nodes=nodes, enabled=ok(base.lower() != "none", at), dirs=readable, at=at)
 
 
-def _namespaces(place: Place, path: str) -> Section[tuple[PrivateDirs, ...]]:
+def _namespaces(place: Place, path: str) -> Iterator[PrivateDirs]:
     try:
         loaded = parse_yaml(place.text(path), path)
     except PolicyError as error:
-        return Section(outcome=Outcome.ERROR, reason=f"{error.where}: {error.what}")
-    at = Location(path=path)
+        raise NotHereError(f"{error.where}: {error.what}") from error
     if not isinstance(loaded, dict):
-        return Section(outcome=Outcome.ERROR, reason=f"{path} is no mapping")
+        raise NotHereError(f"{path} is no mapping")
+    at = Location(path=path)
     said = loaded.get("defaults")
     base: dict[str, Any] = said if isinstance(said, dict) else {}
-    found = [_namespace("", base, at)] if base else []
+    if base:
+        yield _namespace("", base, at)
     for one in loaded.get("node_confs") or ():
         options = one.get("options") if isinstance(one, dict) else None
         if not isinstance(options, dict):
-            return Section(outcome=Outcome.ERROR, reason=f"{path}: a node_conf without options")
+            raise NotHereError(f"{path}: a node_conf without options")
         names = one.get("nodes", "")
         nodes = ",".join(map(str, names)) if isinstance(names, list) else str(names)
-        found.append(_namespace(nodes, {**base, **options}, at))
-    return Section(outcome=Outcome.OK, value=tuple(found))
+        yield _namespace(nodes, {**base, **options}, at)
 
 
 def _namespace(nodes: str, said: dict[str, Any], at: Location) -> PrivateDirs:
+    dirs = str(said.get("dirs", PRIVATE_DIRS))
     if "dir_confs" in said:
-        listed = [one.get("path", "") for one in said["dir_confs"] if isinstance(one, dict)]
-        dirs = ",".join(map(str, listed))
-    else:
-        dirs = str(said.get("dirs", defaults.PRIVATE_DIRS))
+        dirs = ",".join(
+            str(one.get("path", "")) for one in said["dir_confs"] if isinstance(one, dict)
+        )
     return _private(nodes, str(said.get("base_path", "none")), dirs, at)
 
 
 # --- plugstack.conf, and the containers that its plug-ins start -----------------------------------
 
 
-def spank(place: Place, path: str) -> Section[tuple[SpankPlugin, ...]]:
-    """The plug-ins of plugstack.conf, its includes read where they stand (spank(8))."""
+def spank(place: Place, conf: Conf) -> Iterable[SpankPlugin]:
+    """Return the plug-ins of plugstack.conf, its includes read where they stand (spank(8))."""
+    named = conf.last("PlugStackConfig")
+    if trouble := conf.trouble_after(named):
+        raise NotHereError(trouble.reason)
+    path = place.named(named.value if named else PLUGSTACK)
     try:
-        return Section(outcome=Outcome.OK, value=tuple(_stack(place, path, ())))
-    except _FAILURES as error:
-        empty: Section[tuple[SpankPlugin, ...]] = Section(outcome=Outcome.OK, value=())
-        is_main = isinstance(error, OSError) and str(error.filename).endswith(path)
-        return empty if is_main and absent(place, error) else failed(error)
+        place.text(path)
+    except OSError as error:
+        if parser.is_absent(place, error):
+            return ()
+        raise
+    return _stack(place, path, ())
 
 
 def _stack(place: Place, path: str, above: tuple[str, ...]) -> Iterator[SpankPlugin]:
@@ -229,13 +188,11 @@ def _stack(place: Place, path: str, above: tuple[str, ...]) -> Iterator[SpankPlu
         if words[0] == "include" and len(words) > 1:
             folder = path.rpartition("/")[0]
             name = words[1] if words[1].startswith("/") else f"{folder}/{words[1]}"
-            shown = place.named(name) if name.startswith("/") else name
-            for file in _matching(place, shown):
+            for file in _matching(place, place.named(name) if name.startswith("/") else name):
                 yield from _stack(place, file, (*above, path))
         elif words[0] in {"required", "optional"} and len(words) > 1:
-            file = words[1]
-            name = file.rpartition("/")[2].partition(".so")[0]
-            yield SpankPlugin(name=name, path=file, arguments=tuple(words[2:]), at=at)
+            name = words[1].rpartition("/")[2].partition(".so")[0]
+            yield SpankPlugin(name=name, path=words[1], arguments=tuple(words[2:]), at=at)
 
 
 def _matching(place: Place, pattern: str) -> list[str]:
@@ -243,38 +200,32 @@ def _matching(place: Place, pattern: str) -> list[str]:
     folder, _, last = pattern.rpartition("/")
     if any(char in folder for char in "*?["):
         raise ValueError(f"{pattern}: a pattern in a folder's name")
+    names = _names(place, folder, is_answer=place.live)
+    return [f"{folder}/{name}" for name in names if fnmatchcase(name, last)]
+
+
+def _names(place: Place, folder: str, *, is_answer: bool) -> list[str]:
+    """The names in a folder; none where one that is not there `is_answer`."""
     try:
-        names = place.names(folder)
+        return place.names(folder)
     except FileNotFoundError:
-        if place.live:
+        if is_answer:
             return []
         raise
-    return [f"{folder}/{name}" for name in names if fnmatchcase(name, last)]
 
 
 def container_mounts(
     place: Place, plugins: Section[tuple[SpankPlugin, ...]]
-) -> Section[tuple[ContainerMount, ...]]:
-    """The mounts that enroot makes into every container, when pyxis starts containers."""
+) -> Iterator[ContainerMount]:
+    """Yield the mounts that enroot makes into every container, when pyxis starts containers."""
     if plugins.value is None:
-        return Section(outcome=plugins.outcome, reason=plugins.reason)
-    if not any("pyxis" in plugin.name for plugin in plugins.value):
-        return Section(outcome=Outcome.OK, value=())
-    try:
+        raise NotHereError(plugins.reason, plugins.outcome)
+    if any("pyxis" in plugin.name for plugin in plugins.value):
         folder = "/etc/enroot/mounts.d" if place.live else f"{place.directory}/enroot/mounts.d"
-        found: list[ContainerMount] = []
-        try:
-            names = place.names(folder)
-        except FileNotFoundError:
-            if not (place.live and place.host.at("/etc/enroot").exists()):
-                raise
-            names = []
-        for name in names:
+        there = place.live and place.host.at("/etc/enroot").exists()
+        for name in _names(place, folder, is_answer=there):
             if name.endswith(".fstab"):
-                found.extend(_fstab(place, f"{folder}/{name}"))
-        return Section(outcome=Outcome.OK, value=tuple(found))
-    except _FAILURES as error:
-        return failed(error)
+                yield from _fstab(place, f"{folder}/{name}")
 
 
 def _fstab(place: Place, path: str) -> Iterator[ContainerMount]:
@@ -288,19 +239,12 @@ def _fstab(place: Place, path: str) -> Iterator[ContainerMount]:
 # --- logins and slurmrestd ------------------------------------------------------------------------
 
 
-def login_rules(place: Place) -> Section[tuple[PamRule, ...]]:
-    """The account rules of sshd: of this machine when it computes, or of the copy."""
-    if place.live and not any(
-        place.host.at(path).exists() for path in ("/usr/sbin/slurmd", "/usr/local/sbin/slurmd")
-    ):
-        reason = "no slurmd here: the rules of a compute node count"
-        return Section(outcome=Outcome.ERROR, reason=reason)
-    folder = "/etc/pam.d" if place.live else f"{place.directory}/pam.d"
-    try:
-        rules = tuple(_pam(place, folder, "sshd", ()))
-    except _FAILURES as error:
-        return failed(error)
-    return Section(outcome=Outcome.OK, value=rules)
+def login_rules(place: Place) -> Iterator[PamRule]:
+    """Yield the account rules of sshd: of this machine when it computes, or of the copy."""
+    daemons = ("/usr/sbin/slurmd", "/usr/local/sbin/slurmd")
+    if place.live and not any(place.host.at(path).exists() for path in daemons):
+        raise NotHereError("no slurmd here: the rules of a compute node count")
+    return _pam(place, "/etc/pam.d" if place.live else f"{place.directory}/pam.d", "sshd", ())
 
 
 def _pam(place: Place, folder: str, name: str, above: tuple[str, ...]) -> Iterator[PamRule]:
@@ -310,7 +254,6 @@ def _pam(place: Place, folder: str, name: str, above: tuple[str, ...]) -> Iterat
     path = name if name.startswith("/") else f"{folder}/{name}"
     for number, line in parser.joined(place.text(path)):
         words = line.split()
-        at = Location(path=path, line=number)
         if len(words) > 1 and words[0] == "@include":
             yield from _pam(place, folder, words[1], (*above, name))
             continue
@@ -318,68 +261,48 @@ def _pam(place: Place, folder: str, name: str, above: tuple[str, ...]) -> Iterat
             continue
         control, rest = words[1], words[2:]
         if control.startswith("["):
-            whole = " ".join(words[1:])
-            control, _, after = whole.partition("]")
+            control, _, after = " ".join(words[1:]).partition("]")
             control, rest = f"{control}]", after.split()
         if control.lower() in _PAM_INCLUDES:
             yield from _pam(place, folder, rest[0], (*above, name))
         elif rest:
+            at = Location(path=path, line=number)
             yield PamRule(control=control.lower(), module=rest[0].rpartition("/")[2], at=at)
 
 
-def rest(place: Place) -> Section[tuple[RestDaemon, ...]]:
-    """The unit of slurmrestd, with its drop-ins; the first of its usual places counts."""
-    wanted = _REST_UNITS if place.live else (f"{place.directory}/slurmrestd.service",)
-    for path in wanted:
-        try:
-            return Section(outcome=Outcome.OK, value=(_unit(place, path),))
-        except FileNotFoundError:
-            continue
-        except _FAILURES as error:
-            return failed(error)
-    if place.live:
-        return Section(outcome=Outcome.OK, value=())
-    reason = f"slurmrestd.service is not in {place.directory}"
-    return Section(outcome=Outcome.ERROR, reason=reason)
+def rest(place: Place) -> Iterator[RestDaemon]:
+    """Yield the unit of slurmrestd, with its drop-ins; the first of its usual places counts."""
+    for path in _REST_UNITS if place.live else (f"{place.directory}/slurmrestd.service",):
+        with suppress(FileNotFoundError):
+            yield _unit(place, path)
+            return
+    if not place.live:
+        raise NotHereError(f"slurmrestd.service is not in {place.directory}")
 
 
 def _unit(place: Place, path: str) -> RestDaemon:
     lines = _unit_lines(place, path)
-    folder = f"{path}.d"
-    try:
-        names = place.names(folder)
-    except FileNotFoundError:
-        names = []
-    for name in names:
+    for name in _names(place, f"{path}.d", is_answer=True):
         if name.endswith(".conf"):
-            lines += _unit_lines(place, f"{folder}/{name}")
+            lines += _unit_lines(place, f"{path}.d/{name}")
+    last = dict(lines)
+    user = last.get("User", "")
+    if not user and last.get("DynamicUser", "").lower() in {"yes", "true", "1", "on"}:
+        user = "a user of its own"
     top = Location(path=path)
-    heard = _heard(_last(lines, "ExecStart"), _rest_environment(place, lines))
+    heard = _heard(last.get("ExecStart", ""), _rest_environment(place, lines))
     return RestDaemon(
-        user=ok(_rest_user(lines), top),
+        user=ok("root" if user in {"", "0"} else user, top),
         network=ok(any(not one.startswith(_LOOPBACK) for one in heard), top),
         at=top,
     )
 
 
-def _last(lines: list[tuple[str, str]], name: str) -> str:
-    return next((value for key, value in reversed(lines) if key == name), "")
-
-
-def _rest_user(lines: list[tuple[str, str]]) -> str:
-    user = _last(lines, "User")
-    if not user and _last(lines, "DynamicUser").lower() in {"yes", "true", "1", "on"}:
-        return "a user of its own"
-    return "root" if user in {"", "0"} else user
-
-
 def _rest_environment(place: Place, lines: list[tuple[str, str]]) -> dict[str, str]:
     texts = [value for key, value in lines if key == "Environment"]
     for file in _REST_OPTIONS if place.live else ():
-        try:
+        with suppress(FileNotFoundError):
             texts.append(place.text(file))
-        except FileNotFoundError:
-            continue
     words = [word for text in texts for word in shlex.split(text, comments=True)]
     return dict(word.split("=", 1) for word in words if "=" in word)
 
@@ -394,9 +317,9 @@ def _heard(command: str, environment: dict[str, str]) -> list[str]:
 
 
 def _unit_lines(place: Place, path: str) -> list[tuple[str, str]]:
-    found = []
-    for line in place.text(path).split("\n"):
-        name, equals, value = line.partition("=")
-        if equals and not line.startswith(("#", ";")):
-            found.append((name.strip(), value.strip()))
-    return found
+    pairs = (line.partition("=") for line in place.text(path).split("\n"))
+    return [
+        (name.strip(), value.strip())
+        for name, equals, value in pairs
+        if equals and not name.startswith(("#", ";"))
+    ]

@@ -2,6 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings as Slurm would use them: what the files say, what runs, and Slurm's defaults.
 
+Source of the defaults: Slurm's own, https://github.com/SchedMD/slurm, branches slurm-21.08 to
+slurm-26.05: ``src/common/read_config.h`` and ``read_config.c`` for slurm.conf,
+``src/interfaces/cgroup.c`` (before 23.02 ``src/common/cgroup.c``) for cgroup.conf,
+``src/slurmdbd/read_config.c`` for slurmdbd.conf, ``src/plugins/namespace/tmpfs/read_jcconf.h`` for
+job_container.conf. None of those that checks ask about changed between these versions; where a name
+came, the row says since when. What a newer version does without a setting is not known here.
+
 Rules:
 
 1. a setting that a later trouble may have changed is not known, and the reason names that place;
@@ -11,18 +18,27 @@ Rules:
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from securetrain.audit.facts import Location, Outcome, Reading
-from securetrain.audit.subjects.slurm.collect.defaults import Default, Version, unknown_to
-from securetrain.audit.subjects.slurm.collect.parser import Conf, variable_of
+from securetrain.audit.parser.values import failed, ok, opened
+from securetrain.audit.subjects.slurm.collect.parser import Conf
+from securetrain.audit.subjects.slurm.collect.place import NotHereError
 from securetrain.audit.subjects.slurm.facts import PasswordClass
 
-T = TypeVar("T")
+Version: TypeAlias = tuple[int, int]
+
+OLDEST: Final[Version] = (21, 8)
+NEWEST: Final[Version] = (26, 5)
+"""The versions that the defaults were compared with."""
+STATE_SAVE_LOCATION: Final = "/var/spool"
+SLURMD_SPOOL_DIR: Final = "/var/spool/slurmd"
+PRIVATE_DIRS: Final = "/tmp,/dev/shm"  # noqa: S108 - what it makes private
+PLUGSTACK: Final = "plugstack.conf"
 
 _YES: Final = frozenset({"yes", "up", "true", "1"})
 _NO: Final = frozenset({"no", "down", "false", "0"})
@@ -43,12 +59,19 @@ _WELL_KNOWN: Final = frozenset(
 )  # fmt: skip
 """Passwords of guides, containers and roles that people copy."""
 _SHORT: Final = 12
+_IMPLIED: Final = (
+    ({"all"}, {"associations", "limits", "qos", "safe", "wckeys"}),
+    ({"safe"}, {"limits"}),
+    ({"limits", "qos", "wckeys", "association"}, {"associations"}),
+    ({"limit"}, {"limits", "associations"}),
+)
+"""Words of AccountingStorageEnforce, and what one of them implies."""
 _PRIVATE: Final = (
     "accounts", "events", "jobs", "nodes", "partitions", "reservations", "usage", "users",
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """One configuration file, read or not."""
 
@@ -58,6 +81,16 @@ class Source:
     """The release that reads it; None when that is not known."""
     reason: str = ""
     """The reason why it was not read; empty for a file that is known not to be there."""
+
+    def known(self) -> Conf:
+        """What it says.
+
+        Raises:
+            NotHereError: when it was not read.
+        """
+        if self.conf is None:
+            raise NotHereError(self.reason)
+        return self.conf
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +106,11 @@ class Running:
         for name in names:
             if found := self.values.get(name.lower()):
                 value, line = found
-                at = Location(path=self.path, line=line)
-                return Reading(outcome=Outcome.OK, value=value, at=at)
+                return ok(value, Location(path=self.path, line=line))
         return None
+
+
+NOT_RUNNING: Final = Running()
 
 
 def is_running(text: str) -> bool:
@@ -94,7 +129,7 @@ def running(text: str, path: str) -> Running:
     return Running(path, values)
 
 
-def raw(source: Source, default: Default, running: Running) -> Reading[str]:
+def _raw(source: Source, default: "Default", running: Running) -> Reading[str]:
     """The text of a setting."""
     said = _said(source, default)
     live = running.get(*default.names)
@@ -107,7 +142,7 @@ def raw(source: Source, default: Default, running: Running) -> Reading[str]:
         return said
     name = default.names[0]
     reason = f"the file says {name}={said.value or 'nothing'}, and {live.value!r} is running"
-    return Reading(outcome=Outcome.ERROR, reason=reason, at=said.at)
+    return failed(reason, said.at)
 
 
 def _words(value: str | None) -> frozenset[str]:
@@ -117,118 +152,168 @@ def _words(value: str | None) -> frozenset[str]:
     return frozenset(_SWITCHES.get(word, word) for word in words - _NONE)
 
 
-def _said(source: Source, default: Default) -> Reading[str]:
+def _said(source: Source, default: "Default") -> Reading[str]:
     name, top = default.names[0], Location(path=source.path)
+    unset = f"{name} is not set (Slurm's default: {default.value or 'nothing'})"
     if source.conf is None:
         if source.reason:
-            return Reading(outcome=Outcome.ERROR, reason=f"{name}: {source.reason}", at=top)
-        shown = default.value or "nothing"
-        reason = f"there is no {source.path}: {name} is not set (Slurm's default: {shown})"
-        return Reading(outcome=Outcome.OK, value=default.value, reason=reason, at=top)
+            return failed(f"{name}: {source.reason}", top)
+        return ok(default.value, top, f"there is no {source.path}: {unset}")
     found = source.conf.last(*default.names)
     if trouble := source.conf.trouble_after(found):
-        outcome = trouble.outcome if trouble.outcome is not Outcome.ABSENT else Outcome.ERROR
-        return Reading(outcome=outcome, reason=f"{name}: {trouble.reason}", at=trouble.at)
-    if lacking := unknown_to(default, source.version, is_set=found is not None):
-        return Reading(outcome=Outcome.ERROR, reason=lacking, at=found.at if found else top)
+        reason = f"{name}: {trouble.reason}"
+        return Reading(outcome=trouble.outcome, reason=reason, at=trouble.at)
+    if source.version is not None:
+        shown = f"Slurm {source.version[0]}.{source.version[1]:02}"
+        if found is not None and source.version < default.since:
+            return failed(f"{shown} does not know {name}, and refuses the file", found.at)
+        if found is None and source.version > NEWEST:
+            return failed(f"{name} is not set, and the defaults of {shown} are not known here", top)
     if found is None:
-        reason = f"{name} is not set (Slurm's default: {default.value or 'nothing'})"
-        return Reading(outcome=Outcome.OK, value=default.value, reason=reason, at=top)
+        return ok(default.value, top, unset)
     if found.open_by:
-        reason = f"{name}: the template's {found.open_by!r} decides"
-        return Reading(outcome=Outcome.TEMPLATED, reason=reason, at=found.at)
-    return Reading(outcome=Outcome.OK, value=found.value, at=found.at)
+        return opened(f"{name}: the template's {found.open_by!r}", found.at)
+    return ok(found.value, found.at)
 
 
-def word(reading: Reading[str]) -> Reading[str]:
+def word(value: str) -> str:
     """A plug-in's name; ``none`` of the plug-ins that may be left out is nothing."""
-    if reading.value is None:
-        return reading
-    value = reading.value.strip().lower()
-    nothing = value.rpartition("/")[2] in _NONE
-    return msgspec.structs.replace(reading, value="" if nothing else value)
+    plain = value.strip().lower()
+    return "" if plain.rpartition("/")[2] in _NONE else plain
 
 
-def plugin(reading: Reading[str], kind: str) -> Reading[str]:
+def plugin(kind: str) -> Callable[[str], str]:
     """A plug-in of a kind, under its whole name; one may be called ``none``."""
+
+    def named(value: str) -> str:
+        plain = value.strip().lower().replace("crypto/", "cred/")
+        return plain if "/" in plain else f"{kind}/{plain}"
+
+    return named
+
+
+def words(value: str) -> tuple[str, ...]:
+    """A list of words."""
+    found = (part.strip().lower() for part in value.split(","))
+    return tuple(part for part in found if part not in _NONE and part != "task/none")
+
+
+def plugins(kind: str) -> Callable[[str], tuple[str, ...]]:
+    """A list of plug-ins of a kind, under their whole names."""
+    named = plugin(kind)
+    return lambda value: tuple(map(named, words(value)))
+
+
+def private(value: str) -> tuple[str, ...]:
+    """The words of PrivateData, which Slurm finds anywhere in its text."""
+    return tuple(word for word in _PRIVATE if word[:4] in value.lower())
+
+
+def enforced(value: str) -> tuple[str, ...]:
+    """The words of AccountingStorageEnforce, with those that others imply."""
+    found = set(words(value))
+    for some, implied in _IMPLIED:
+        found |= implied if found & some else set()
+    return tuple(sorted(found))
+
+
+def switch(value: str) -> bool:
+    """A yes or no.
+
+    Raises:
+        ValueError: when it is neither.
+    """
+    plain = value.strip().lower()
+    if plain not in _SWITCHES:
+        raise ValueError(f"{plain[:40]!r} is neither yes nor no")
+    return plain in _YES
+
+
+def user(value: str) -> str:
+    """A user; the number 0 is root."""
+    name = _NUMBER.sub("", value)
+    return "root" if name == "0" else name
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """One setting of a file."""
+
+    names: tuple[str, ...]
+    """Its name, and older or newer ones; the first that is set counts."""
+    value: str = ""
+    """The value that Slurm takes without it: words for a list, ``yes`` or ``no`` for a switch."""
+    read: Callable[[str], Any] = words
+    """The meaning of a value, or `ValueError`."""
+    since: Version = OLDEST
+    """Before, Slurm does not know the name and refuses the file."""
+
+
+SLURM_CONF: Final = {
+    "auth_type": Default(("AuthType",), "auth/munge", plugin("auth")),
+    "auth_alt_types": Default(("AuthAltTypes",), read=plugins("auth")),
+    "cred_type": Default(("CredType", "CryptoType"), "cred/munge", plugin("cred")),
+    "tls_type": Default(("TLSType",), "tls/none", plugin("tls"), since=(24, 5)),
+    "slurm_user": Default(("SlurmUser",), "root", user),
+    "disable_root_jobs": Default(("DisableRootJobs",), "no", switch),
+    "private_data": Default(("PrivateData",), read=private),
+    # A Slurm that was built without cgroups has proctrack/pgid here, and no task/cgroup either.
+    "proctrack_type": Default(("ProctrackType",), "proctrack/cgroup", plugin("proctrack")),
+    "task_plugin": Default(("TaskPlugin",), read=plugins("task")),
+    "namespace_type": Default(("NamespaceType", "JobContainerType"), read=word),
+    "prolog_flags": Default(("PrologFlags",)),
+    "gres_types": Default(("GresTypes",)),
+    "accounting_storage_type": Default(("AccountingStorageType",), read=word),
+    "accounting_storage_enforce": Default(("AccountingStorageEnforce",), read=enforced),
+    "propagate_resource_limits": Default(("PropagateResourceLimits",), "all"),
+    "propagate_resource_limits_except": Default(("PropagateResourceLimitsExcept",)),
+    "metrics_type": Default(("MetricsType",), read=word, since=(25, 11)),
+    "metrics_auth_users": Default(("MetricsAuthUsers",), since=(26, 5)),
+    "metrics_parameters": Default(("MetricsParameters",), since=(26, 5)),
+}
+CGROUP_CONF: Final = {
+    "constrain_cores": Default(("ConstrainCores",), "no", switch),
+    "constrain_devices": Default(("ConstrainDevices",), "no", switch),
+    "constrain_ram_space": Default(("ConstrainRAMSpace",), "no", switch),
+}
+SLURMDBD_CONF: Final = {"dbd_private_data": Default(("PrivateData",), read=private)}
+STORAGE_PASS: Final = tuple(
+    Default((name,), value, str)
+    for name, value in (("StoragePassScript", ""), ("StoragePass", ""), ("StorageUser", "root"))
+)
+
+
+def read_setting(source: Source, default: Default, running: Running = NOT_RUNNING) -> Reading[Any]:
+    """The value of a setting."""
+    return meant(_raw(source, default, running), default.read)
+
+
+def meant(reading: Reading[str], read: Callable[[str], Any]) -> Reading[Any]:
+    """The meaning of a text; one that means nothing is an error."""
     if reading.value is None:
         return reading
-    value = reading.value.strip().lower().replace("crypto/", "cred/")
-    return msgspec.structs.replace(reading, value=value if "/" in value else f"{kind}/{value}")
+    try:
+        return msgspec.structs.replace(reading, value=read(reading.value))
+    except ValueError as error:
+        return failed(str(error), reading.at)
 
 
-def words(reading: Reading[str], kind: str = "") -> Reading[tuple[str, ...]]:
-    """A list; plug-ins of a `kind` under their whole names."""
-    value = None
-    if reading.value is not None:
-        found = (part.strip().lower() for part in reading.value.split(","))
-        value = tuple(
-            f"{kind}/{part}" if kind and "/" not in part else part
-            for part in found
-            if part not in _NONE and part != "task/none"
-        )
-    return _typed(reading, value)
+def storage_pass(source: Source) -> Reading[Any]:
+    """The class of the database's password; never the password."""
+    script, said, account = (_said(source, default) for default in STORAGE_PASS)
+    if script.value:
+        return ok(PasswordClass.SCRIPT, script.at)
+    known = _WELL_KNOWN | {(account.value or "").lower()}
+    return meant(said, lambda value: _strength(value, known))
 
 
-def private(reading: Reading[str]) -> Reading[tuple[str, ...]]:
-    """The words of PrivateData, which Slurm finds anywhere in its text."""
-    said = (reading.value or "").lower()
-    found = tuple(word for word in _PRIVATE if word[:4] in said)
-    return _typed(reading, None if reading.value is None else found)
-
-
-def enforced(reading: Reading[str]) -> Reading[tuple[str, ...]]:
-    """The words of AccountingStorageEnforce, with those that others imply."""
-    listed = words(reading)
-    if listed.value is None:
-        return listed
-    found = set(listed.value)
-    if "all" in found:
-        found |= {"associations", "limits", "qos", "safe", "wckeys"}
-    if "safe" in found:
-        found.add("limits")
-    if found & {"limits", "qos", "wckeys", "association"}:
-        found.add("associations")
-    if "limit" in found:
-        found |= {"limits", "associations"}
-    return _typed(reading, tuple(sorted(found)))
-
-
-def switch(reading: Reading[str]) -> Reading[bool]:
-    """A yes or no."""
-    value = (reading.value or "").strip().lower()
-    if reading.outcome is Outcome.OK and value not in _YES | _NO:
-        reason = f"{value[:40]!r} is neither yes nor no"
-        return Reading(outcome=Outcome.ERROR, reason=reason, at=reading.at)
-    return _typed(reading, None if reading.value is None else value in _YES)
-
-
-def password(reading: Reading[str], account: str) -> Reading[PasswordClass]:
-    """The class of a password; never the password."""
-    value = reading.value
-    if value is None:
-        return _typed(reading, None)
-    if variable_of(value):
-        return Reading(outcome=Outcome.TEMPLATED, reason="the password is open", at=reading.at)
+def _strength(value: str, known: frozenset[str]) -> PasswordClass:
     match value:
         case "":
-            found = PasswordClass.NONE
-        case _ if value.lower() in _WELL_KNOWN | {account.lower()}:
-            found = PasswordClass.DEFAULT
+            return PasswordClass.NONE
+        case _ if value.lower() in known:
+            return PasswordClass.DEFAULT
         case _ if len(value) < _SHORT:
-            found = PasswordClass.SHORT
+            return PasswordClass.SHORT
         case _:
-            found = PasswordClass.OTHER
-    return _typed(reading, found)
-
-
-def user(reading: Reading[str]) -> Reading[str]:
-    """A user; the number 0 is root."""
-    if reading.value is None:
-        return reading
-    name = _NUMBER.sub("", reading.value)
-    return msgspec.structs.replace(reading, value="root" if name == "0" else name)
-
-
-def _typed(reading: Reading[Any], value: T | None) -> Reading[T]:
-    return Reading(outcome=reading.outcome, reason=reading.reason, value=value, at=reading.at)
+            return PasswordClass.OTHER
