@@ -13,8 +13,8 @@ from securetrain.audit.engine.audit import audit, worst_states
 from securetrain.audit.facts import Location, Outcome
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm
-from securetrain.audit.subjects.slurm.collect.settings import NEWEST, OLDEST, SLURM_CONF
 from securetrain.audit.subjects.slurm.collect.parser import joined, pairs_of, variable_of
+from securetrain.audit.subjects.slurm.collect.settings import NEWEST, OLDEST, SLURM_CONF
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy

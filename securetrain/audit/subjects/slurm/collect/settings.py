@@ -83,7 +83,7 @@ class Source:
     """The reason why it was not read; empty for a file that is known not to be there."""
 
     def known(self) -> Conf:
-        """What it says.
+        """The settings in it.
 
         Raises:
             NotHereError: when it was not read.
