@@ -17,7 +17,7 @@ import os
 import subprocess
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,16 +59,34 @@ def settings() -> list[Setting]:
     return [Setting(**{**row, "line": int(row["line"])}) for row in rows]
 
 
-def measured(clones: Path, *, exact: bool = True) -> Mapping[Setting, State | None]:
-    """What the audit says at each setting: a failure, not known, or nothing.
+@dataclass(slots=True)
+class Said:
+    """What the audit says: the lines of what it finds, and where documents begin, of each file."""
 
-    Args:
-        clones: The repositories.
-        exact: Whether a setting counts at its line only, and not in its document.
-    """
+    used: dict[tuple[str, str], set[tuple[int, State]]]
+    """Where a command or field says it."""
+    written: dict[tuple[str, str], set[tuple[int, State]]]
+    """Where a variable's text says it that a command uses."""
+    starts: dict[str, list[int]]
+
+    def at(self, one: Setting, places: Iterable[str]) -> State | None:
+        """A failure, not known, or nothing: at its line, or anywhere in its ``document``."""
+        first, last = one.line, one.line + int(one.place.partition("+")[2] or 0)
+        if one.place == "lacks" or "document" in places:
+            starts = self.starts[one.path]
+            first = max(start for start in starts if start <= one.line)
+            last = min((start for start in starts if start > one.line), default=1 << 30)
+        key = one.path, one.check
+        found = [self.used[key]] if "used" in places else []
+        found += [self.written[key]] if "written" in places else []
+        states = {state for lines in found for line, state in lines if first <= line <= last}
+        return State.FAIL if State.FAIL in states else State.UNKNOWN if states else None
+
+
+def measured(clones: Path) -> Said:
+    """What the audit says of the repositories."""
     labels = settings()
-    found: dict[tuple[str, str], set[tuple[int, State]]] = defaultdict(set)
-    starts: dict[str, list[int]] = {}
+    said = Said(defaultdict(set), defaultdict(set), {})
     with tempfile.TemporaryDirectory(prefix="recall-") as name:
         folder = Path(name)
         for one in labels:
@@ -82,42 +100,35 @@ def measured(clones: Path, *, exact: bool = True) -> Mapping[Setting, State | No
             data = subprocess.run(command, check=True, capture_output=True).stdout
             target.write_bytes(data)
             lines = data.decode().splitlines()
-            starts[one.path] = [0, *(n for n, line in enumerate(lines, 1) if line == "---")]
+            said.starts[one.path] = [0, *(n for n, line in enumerate(lines, 1) if line == "---")]
         policy = load_policy("baseline").policy
         for part in sorted(folder.iterdir()):  # each repository by itself, as a user would
             now = datetime.now(UTC)
             facts = facts_of(collect_manifests([part], now=now))
             for finding in audit(facts, load_checks(), policy, now).findings:
-                if finding.state in {State.FAIL, State.UNKNOWN} and finding.location:
-                    file = str(Path(finding.location.path).relative_to(folder))
-                    found[file, finding.check].add((finding.location.line, finding.state))
-    return {
-        one: _said(one, found[one.path, one.check], starts[one.path], exact=exact) for one in labels
-    }
-
-
-def _said(
-    one: Setting, found: set[tuple[int, State]], starts: list[int], *, exact: bool
-) -> State | None:
-    first, last = one.line, one.line + int(one.place.partition("+")[2] or 0)
-    if one.place == "lacks" or not exact:
-        first = max(start for start in starts if start <= one.line)
-        last = min((start for start in starts if start > one.line), default=1 << 30)
-    states = {state for line, state in found if first <= line <= last}
-    return State.FAIL if State.FAIL in states else State.UNKNOWN if states else None
+                at = finding.location
+                if finding.state not in {State.FAIL, State.UNKNOWN} or at is None:
+                    continue
+                for kind, place in ((said.used, at), (said.written, at.written)):
+                    if place:
+                        file = str(Path(place.path).relative_to(folder))
+                        kind[file, finding.check].add((place.line, finding.state))
+    return said
 
 
 def recall() -> Figure | None:
     """The share that fails at its place, of all and of critical and high ones; what is unknown
-    there, and what fails elsewhere in its document: a launch stands at its command, and what
-    decides it may stand in a variable above.
+    there, and what fails elsewhere in its document. Its place is that of the command that uses it,
+    or that of the text that a variable brings there.
     """
     clones = os.environ.get("RECALL")
     if not clones:
         print("  SKIPPED: RECALL names no folder of clones; see benchmarks/recall.py")
         return None
-    said = measured(Path(clones))
-    anywhere = measured(Path(clones), exact=False)
+    found = measured(Path(clones))
+    said = {one: found.at(one, ("used", "written")) for one in settings()}
+    used = {one: found.at(one, ("used",)) for one in said}
+    anywhere = {one: found.at(one, ("used", "written", "document")) for one in said}
     weights = {check.id: check.severity for check in load_checks()}
     serious = [one for one in said if weights[one.check] >= Severity.HIGH]
     values = {
@@ -127,6 +138,8 @@ def recall() -> Figure | None:
         "at their line %": _share(said, [one for one in said if one.place != "lacks"]),
         "in their document %": _share(anywhere, list(anywhere)),
         "critical and high in their document %": _share(anywhere, serious),
+        "found where it is used": Counter(used.values())[State.FAIL],
+        "only where it is written": sum(said[one] is State.FAIL is not used[one] for one in said),
         "unknown instead": Counter(said.values())[State.UNKNOWN],
         "silent": Counter(said.values())[None],
     }

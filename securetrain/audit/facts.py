@@ -90,6 +90,8 @@ class Location(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     path: str
     line: int = 0
     column: int = 0
+    written: "Location | msgspec.UnsetType" = msgspec.UNSET
+    """The place of the text that decides, where a variable brings it from: what a person edits."""
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -154,6 +154,8 @@ class Place:
     subject: str = ""
     """The tensors that lie there, the value of the state dict, or the element of an asset."""
     subject_kind: str = "variable"
+    written: "Place | None" = None
+    """Where the text that decides was written, if that is another place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

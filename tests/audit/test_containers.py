@@ -22,7 +22,7 @@ BASELINE = load_policy("baseline").policy
 
 WANTED = {
     *("ST-K8S-001", "ST-K8S-002", "ST-K8S-003", "ST-K8S-004", "ST-K8S-005", "ST-K8S-006"),
-    *("ST-K8S-007", "ST-K8S-008", "ST-K8S-009", "ST-K8S-010", "ST-RDZ-003"),
+    *("ST-K8S-007", "ST-K8S-008", "ST-K8S-009", "ST-K8S-010", "ST-RDZ-003", "ST-RDZ-009"),
 }
 RUN = """\
  \\
@@ -34,7 +34,7 @@ RUN = """\
   --cap-add SYS_ADMIN \\  #@ 007
   -u root \\  #@ 008
   registry.example.com/team/trainer:1.4 \\  #@ 010
-  torchrun --nnodes 2 --rdzv-backend c10d t.py  #@ RDZ-003
+  torchrun --nnodes 2 --rdzv-backend c10d t.py  #@ RDZ-003, RDZ-009
 """
 SERVICE = """\
 services:
@@ -51,7 +51,7 @@ services:
     cap_add: [SYS_ADMIN]  #@ 007
     user: root  #@ 008
     image: registry.example.com/team/trainer:1.4  #@ 010
-    command: torchrun --nnodes 2 --rdzv-backend c10d t.py  #@ RDZ-003
+    command: torchrun --nnodes 2 --rdzv-backend c10d t.py  #@ RDZ-003, RDZ-009
 """
 EXTENDED = SERVICE.replace("  trainer:", "  job: {extends: trainer}\n  trainer:")
 MODULE = """\
@@ -68,7 +68,7 @@ MODULE = """\
       capabilities: [SYS_ADMIN]  #@ 007
       user: root  #@ 008
       image: registry.example.com/team/trainer:1.4  #@ 010
-      command: torchrun --nnodes 2 --rdzv-backend c10d t.py  #@ RDZ-003
+      command: torchrun --nnodes 2 --rdzv-backend c10d t.py  #@ RDZ-003, RDZ-009
 """
 
 
@@ -81,7 +81,8 @@ FORMS = {
     "podman.sh": f"set -e\npodman container run{RUN}",
     "nerdctl.sh": f"nerdctl create{RUN.replace('--pid host', '--pid=host')}",
     "srun.sh": f"srun -N 2 docker run --rm -it{RUN.replace('-u root', '-uroot')}",
-    "shell.sh": "bash -c '" + inside("")[:-1].replace("  #@ RDZ-003", "'  #@ RDZ-003\n"),
+    "shell.sh": "bash -c '"
+    + inside("")[:-1].replace("  #@ RDZ-003, RDZ-009", "'  #@ RDZ-003, RDZ-009\n"),
     "skypilot.yaml": inside("resources: {cpus: 2}\nrun: |\n", 2),
     "ansible.yaml": inside("- hosts: all\n  tasks:\n  - shell: |\n", 6),
     "main.tf": inside("user_data = <<-EOT\n  #!/bin/bash\n", 2) + "EOT\n",
@@ -155,7 +156,7 @@ def test_the_token_of_a_task_is_found(tmp_path):
         for one in findings(tmp_path / "x", "task.yaml", text)
         if one.state is State.FAIL
     }
-    assert failed == {("ST-SEC-002", 3), ("ST-RDZ-003", 5)}
+    assert failed == {("ST-SEC-002", 3), ("ST-RDZ-003", 5), ("ST-RDZ-009", 5)}
 
 
 @pytest.mark.parametrize("hook", ["lifecycle: {postStart: H}", "livenessProbe: H"])

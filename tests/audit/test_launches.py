@@ -9,15 +9,15 @@ import pytest
 from securetrain.audit.facts import Collected, End, Location, Outcome
 from securetrain.audit.shell.evaluator import evaluate, evaluate_words
 from securetrain.audit.shell.syntax import MAX_COMMANDS
-from securetrain.audit.shell.values import HOLE, container_word, script_text
+from securetrain.audit.shell.values import HOLE, Text, container_word, script_text
 from securetrain.audit.subjects.launches.collect.launch import (
-    Text,
     container_launches,
     places_in,
     script_launches,
 )
 from securetrain.audit.subjects.launches.facts import LaunchFacts
 from tests.audit.conftest import NOW
+from tests.tables import each
 
 COLLECTED = Collected(at=NOW, hostname="h", collector="test")
 
@@ -129,8 +129,9 @@ def test_a_word_about_host_keys_is_one_finding_whoever_reads_it(text, places):
 
 def test_a_variable_that_the_text_sets_once_is_known():
     known = launch_of('B=c10d\nA="--rdzv-backend $B --nnodes 2"\ntorchrun $A x.py\n')
-    (one,) = known.rendezvous.value
+    one, workers = known.rendezvous.value
     assert (one.backend.value, one.backend.at.line) == ("c10d", 3)
+    assert (workers.backend.value, workers.at.line, workers.at.written.line) == ("env", 3, 2)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ RUN = "torchrun --nnodes 2 --rdzv-backend"
 )
 def test_a_variable_may_have_one_of_several_values(text):
     found = launch_of(text).rendezvous.value
-    assert {one.backend.value for one in found} == {"c10d", "static"}
+    assert {one.backend.value for one in found} == {"c10d", "env", "static"}
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,9 @@ def test_one_launch_in_many_wrappings_has_the_same_findings_at_its_line(wrapping
     line += any(one in text for one in uses)
     launch = launch_of(text)
     found = [(one.backend.value, one.at.line) for one in launch.rendezvous.value]
-    assert found == [("c10d", line)]
+    assert found == [("c10d", line), ("env", line)]
+    written = {getattr(one.at.written, "line", line) for one in launch.rendezvous.value}
+    assert written == {line - any(one in text for one in uses)}
     assert [(one.enabled.value, one.at.line) for one in launch.remote_code.value] == [(True, line)]
     assert [(one.scope.value, one.at.line) for one in launch.addresses.value] == [("name", line)]
 
@@ -299,9 +302,9 @@ def read(name):
 @pytest.mark.parametrize(
     ("text", "backends"),
     [
-        ("source env.sh\nsrun torchrun --nnodes 2 --rdzv_backend $B t.py", ["c10d"]),
-        (". env.sh; bash inner.sh $B", ["c10d"]),
-        ("srun bash -x inner.sh c10d", ["c10d"]),
+        ("source env.sh\nsrun torchrun --nnodes 2 --rdzv_backend $B t.py", ["c10d", "env"]),
+        (". env.sh; bash inner.sh $B", ["c10d", "env"]),
+        ("srun bash -x inner.sh c10d", ["c10d", "env"]),
         ("sbatch inner.sh c10d; ./other.sh", []),
     ],
 )
@@ -344,14 +347,38 @@ def test_an_address_and_several_tasks_are_a_rendezvous_of_the_environment(text, 
 
 def test_an_array_of_words_is_known():
     text = "ARGS=(\n  --nnodes 2  # two\n  --rdzv-backend 'c10d'\n)\ntorchrun ${ARGS[@]} x.py\n"
-    assert [one.backend.value for one in launch_of(text).rendezvous.value] == ["c10d"]
+    assert [one.backend.value for one in launch_of(text).rendezvous.value] == ["c10d", "env"]
     quoted = launch_of(text.replace("${ARGS[@]}", '"${ARGS[@]}"'))
-    assert [one.backend.value for one in quoted.rendezvous.value] == ["c10d"]
+    assert [one.backend.value for one in quoted.rendezvous.value] == ["c10d", "env"]
+
+
+@each(
+    "command, backends",
+    ("torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 t.py", ["c10d", "env"]),
+    ("torchrun --nnodes $N --rdzv-backend c10d --rdzv-endpoint $H:1 t.py", ["c10d", "env"]),
+    ("torchrun --nnodes 1:4 --rdzv-backend etcd --rdzv-endpoint h:1 t.py", ["etcd", "env"]),
+    ("torchrun --nnodes 1 --rdzv-backend c10d --rdzv-endpoint h:1 t.py", ["c10d"]),
+    ("torchrun --rdzv-backend c10d --rdzv-endpoint localhost:0 t.py", ["c10d"]),
+    ("torchrun --nnodes 2 --rdzv-backend securetrain --rdzv-endpoint h:1 t.py", ["securetrain"]),
+    ("torchrun --nnodes 2 --rdzv-backend static --master-addr h t.py", ["static"]),
+    ("torchrun --nnodes 2 --rdzv-backend $B --master-addr h t.py", [None]),
+    ("torchrun --nnodes 2 --standalone t.py", ["local"]),
+    ("python -m sglang.launch_server --dist-init-addr $H:1 --nnodes 2", ["tcp"]),
+    ("python -m sglang.launch_server --dist-init-addr h:1", ["tcp"]),
+    ("python t.py --init-method env://", ["env"]),
+    ("python t.py --init-method $M", [None]),
+    ("python t.py --init-method xavier", []),
+)
+def test_workers_of_several_nodes_meet_beside_their_launchers(command, backends):
+    found = launch_of(command).rendezvous.value
+    assert [one.backend.value for one in found] == backends
 
 
 def test_the_words_of_a_container_are_no_shells():
     place = places_in("x", "x")
-    words = [container_word(one, place, {}) for one in ("echo", "a; torchrun --rdzv-backend=c10d")]
+    words = [
+        container_word(Text(one, place), {}) for one in ("echo", "a; torchrun --rdzv-backend=c10d")
+    ]
     found = evaluate_words(words, {})
     assert [call.program for call in found.calls] == ["echo"]
     made = container_launches(

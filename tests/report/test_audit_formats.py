@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from securetrain.audit import AuditResult, Check, load_checks
 from securetrain.audit.engine.findings import BaselineUse
+from securetrain.audit.facts import Location
 from securetrain.core import canonical
 from securetrain.core.vocabulary import Severity, State
 from securetrain.report import written
@@ -46,9 +47,9 @@ SARIF_KEYS: dict[str, tuple[set[str], set[str]]] = {
     "result": (
         {"message"},
         {"ruleId", "ruleIndex", "kind", "level", "locations", "partialFingerprints",
-         "suppressions", "properties"},
+         "relatedLocations", "suppressions", "properties"},
     ),
-    "location": (set(), {"physicalLocation", "logicalLocations"}),
+    "location": (set(), {"physicalLocation", "logicalLocations", "message"}),
     "physicalLocation": ({"artifactLocation"}, {"region"}),
     "artifactLocation": ({"uri"}, {"uriBaseId"}),
     "region": (set(), {"startLine", "startColumn", "byteOffset", "byteLength"}),
@@ -126,7 +127,7 @@ def the_run(log: dict[str, Any]) -> dict[str, Any]:
         assert run["tool"]["driver"]["rules"][one["ruleIndex"]]["id"] == one["ruleId"]
         for suppression in one.get("suppressions", []):
             has_form("suppression", suppression)
-        for place in one["locations"]:
+        for place in (*one["locations"], *one.get("relatedLocations", ())):
             has_form("location", place)
             has_form("physicalLocation", place["physicalLocation"])
             has_form("artifactLocation", place["physicalLocation"]["artifactLocation"])
@@ -139,6 +140,25 @@ def the_run(log: dict[str, Any]) -> dict[str, Any]:
 
 def run_of(audited: AuditResult) -> dict[str, Any]:
     return the_run(json.loads(written(findings(audited, load_checks(), set()), "sarif")))
+
+
+def test_what_a_variable_brings_is_shown_where_it_is_used_and_where_it_is_written() -> None:
+    said = finding(location=Location(path="a.sh", line=9, written=Location(path="v", line=2)))
+    audited = result(said, finding())
+    ours, other = run_of(audited)["results"]
+    assert ours["locations"][0]["physicalLocation"]["region"] == {"startLine": 9}
+    (written_at,) = ours["relatedLocations"]
+    assert written_at["physicalLocation"] == {
+        "artifactLocation": {"uri": "v", "uriBaseId": "ROOT"},
+        "region": {"startLine": 2},
+    }
+    assert "relatedLocations" not in other
+    for form in ("text", "html"):
+        text = written(findings(audited, load_checks(), set()), form)
+        assert text.count("written at v:2") == 1 == text.count("a.sh:9")
+    places = [one["location"] for one in json.loads(audited.to_json())["findings"]]
+    assert [one.get("written") for one in places] == [{"column": 0, "line": 2, "path": "v"}, None]
+    assert audited.to_json() == canonical.encode(audited)
 
 
 def test_sarif_has_every_open_finding_at_its_line_and_no_other() -> None:

@@ -538,7 +538,7 @@ class _Evaluator:
         def end() -> None:
             nonlocal current
             if current is not None and (current or not void):
-                at = current[0].place(current[0].start) if current else self.source.place(start)
+                at = current[0].at() if current else self.source.place(start)
                 found.append(arg_of(current, at))
             current = None
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+import msgspec
+
 from securetrain.audit.facts import Location
 
 Place: TypeAlias = Callable[[int], Location]
@@ -41,6 +43,19 @@ class Segment:
     """Of a hole: the variable, or as written for anything else that decides it."""
     splits: bool = False
     """Whether the hole may be any number of words."""
+    written: Place | None = None
+    """The places of its text where a variable brought it from, which has them all at one."""
+
+    def at(self, i: int = 0) -> Location:
+        """The place of a character, with the one that it was written at."""
+        here = self.place(self.start + i)
+        if self.written is None:
+            return here
+        there = self.written(self.start + i)
+        there = there.written or there
+        if not there.path or (there.path, there.line) == (here.path, here.line):
+            return here
+        return msgspec.structs.replace(here, written=there)
 
     @property
     def shown(self) -> str:
@@ -50,16 +65,16 @@ class Segment:
     def moved(self, place: Place, name: str) -> "Segment":
         """The same where a variable puts it; what commands made is known by the variable."""
         keeps = not self.name or self.name.isidentifier() or not name.isidentifier()
-        return Segment(self.text, place, 0, self.name if keeps else name, self.splits)
+        name, written = self.name if keeps else name, self.written or self.place
+        return Segment(self.text, place, self.start, name, self.splits, written)
 
     def part(self, start: int, stop: int) -> "Segment":
         """Some of its text."""
-        text = self.text[start:stop]
-        return Segment(text, self.place, self.start + start, self.name, self.splits)
+        return replace(self, text=self.text[start:stop], start=self.start + start)
 
     def splitting(self, splits: bool) -> "Segment":  # noqa: FBT001 - what it says
         """The same, quoted or not."""
-        return Segment(self.text, self.place, self.start, self.name, splits)
+        return replace(self, splits=splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +102,9 @@ class Arg:
         """The place of a character of its text."""
         for one in self.segments:
             if i < len(one.text):
-                return one.place(one.start + i)
+                return one.at(i)
             i -= len(one.text)
-        return self.segments[-1].place(self.segments[-1].start) if self.segments else self.at
+        return self.segments[-1].at() if self.segments else self.at
 
     def part(self, start: int, stop: int | None = None) -> "Arg":
         """Some of its text, with the holes in it."""
@@ -142,14 +157,22 @@ def script_text(text: str, place: Place) -> Arg:
     return replace(arg_of(segments, place(0)), branches=branches)
 
 
-def container_word(text: str, place: Place, variables: Mapping[str, str]) -> Arg:
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A word of a container, or the value of a variable, with the place of each character."""
+
+    text: str
+    place: Place
+
+
+def container_word(word: Text, variables: Mapping[str, Text]) -> Arg:
     """A word of a container's command, in which ``$(NAME)`` is a variable of the container.
 
     ``$NAME`` is nothing to Kubernetes: it is left to a shell where the word may be a script, and
     decided by who fills in the manifest elsewhere.
     """
-    whole = script_text(text, place)
-    is_script = bool(re.search(r"\s", text))
+    whole = script_text(word.text, word.place)
+    is_script = bool(re.search(r"\s", word.text))
     segments: list[Segment] = []
     last = 0
     for found in _REFERENCE.finditer(whole.text):
@@ -159,7 +182,11 @@ def container_word(text: str, place: Place, variables: Mapping[str, str]) -> Arg
         here = always(whole.place(found.start()))
         known = variables.get(found[1] or "")
         name = found[1] or found[2].strip("${}")[:60]
-        segments.append(hole(name, here, splits=False) if known is None else Segment(known, here))
+        segments.append(
+            Segment(known.text, here, written=known.place)
+            if known is not None
+            else hole(name, here, splits=False)
+        )
         last = found.end()
     made = arg_of([*segments, *whole.part(last).segments], whole.at)
     return replace(made, branches=whole.branches)

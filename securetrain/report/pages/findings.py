@@ -505,4 +505,5 @@ def _place(asset: str, here: Any, subject: str | None = None) -> Place:
         column=here.column if here is not None else 0,
         subject=f"{asset}/{subject}".lstrip("/") if subject is not None else "",
         subject_kind="element",
+        written=_place(asset, here.written) if here is not None and here.written else None,
     )

@@ -268,7 +268,8 @@ def why(finding: Finding) -> str:
         )
     }
     more = f" (and {len(also)} more here)" if also else ""
-    return f"{finding.reason or ', '.join(_flat(said))}{more}"
+    written = f" (written at {path_of(at.written)})" if at and at.written else ""
+    return f"{finding.reason or ', '.join(_flat(said))}{written}{more}"
 
 
 def _is_place(value: Any) -> bool:

@@ -155,6 +155,7 @@ def _level(severity: Severity) -> str:
 def _result(problem: Located, rule: Rule, number: int) -> dict[str, Any]:
     severity, accepted = problem.severity or rule.severity, printable(problem.accepted)
     suppressed = {"kind": "external", "status": "accepted", "justification": accepted}
+    written = {"message": {"text": "Written here."}}
     return _given(
         ruleId=rule.id,
         ruleIndex=number,
@@ -162,6 +163,7 @@ def _result(problem: Located, rule: Rule, number: int) -> dict[str, Any]:
         level="none" if problem.undecided else _level(severity),
         message={"text": printable(problem.what)},
         locations=list(_places(problem.at)),
+        relatedLocations=[one | written for one in _places(problem.at.written or Place())] or None,
         partialFingerprints={"securetrain/v1": problem.fingerprint or _digest(problem)},
         properties={"severity": severity.value} if severity is not rule.severity else None,
         suppressions=[suppressed] if problem.accepted else None,

@@ -18,7 +18,7 @@ containers:
   args:
   - |
     pip install -r requirements.txt  #@ K8S-027
-    torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=head:29400 train.py  #@ RDZ-003
+    torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=head:29400 train.py  #@ RDZ-003, RDZ-009
   securityContext:
     runAsUser: 0  #@ K8S-008
     privileged: true  #@ K8S-001, K8S-009

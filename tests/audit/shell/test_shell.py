@@ -3,6 +3,7 @@
 """Words of shell scripts, beside what bash makes of them: equal, or holes, and never others."""
 
 import random
+from bisect import bisect
 
 import pytest
 from hypothesis import given
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from securetrain.audit.facts import Location
 from securetrain.audit.shell.evaluator import evaluate
-from securetrain.audit.shell.values import HOLE, container_word, script_text
+from securetrain.audit.shell.values import HOLE, Arg, Text, container_word, script_text
 from tests.audit.shell.worlds import Compared, compare, generated, run_by_bash
+from tests.tables import each
 
 SCRIPTS = 150
 
@@ -160,9 +162,39 @@ def test_the_programs_that_run(script, programs):
 
 
 def test_a_word_of_a_container_names_variables_of_its_own():
-    known = container_word("a $(B) $C", lambda _: Location(path="x"), {"B": "x"})
+    known = container_word(text_at("a $(B) $C", 2), {"B": text_at("x", 1)})
     assert (known.text, known.opens) == ("a x $C", ())
-    assert container_word("$C", lambda _: Location(path="x"), {"C": "x"}).opens == ("C",)
+    assert [getattr(known.place(i).written, "line", 0) for i in (0, 2, 3)] == [0, 1, 0]
+    assert container_word(text_at("$C", 2), {"C": text_at("x", 1)}).opens == ("C",)
+
+
+def text_at(text: str, line: int) -> Text:
+    return Text(text, lambda _: Location(path="x", line=line))
+
+
+@each(
+    "id, script, place",
+    ("where it is used", "p c10d", (1, 0)),
+    ("an assignment", "A=x\nB=c10d\np $B", (3, 2)),
+    ("one inside of another", 'A=c10d\nB="x $A y"\np $B', (3, 1)),
+    ("an array", "A=(\nx\nc10d)\np ${A[@]}", (4, 3)),
+    ("a shell's argument", "A=c10d\nset -- x $A\np $2", (3, 1)),
+    ("a function's argument", "f() { p $1; }\nf c10d", (1, 2)),
+    ("a text that a shell reads", "A='p c10d'\nbash -c \"$A\"", (2, 1)),
+    ("a script in a variable", "A='\np c10d'\nbash -c \"$A\"", (2, 0)),
+    ("a here-document", "A=$(cat <<E\nx\nc10d\nE\n)\np $A", (6, 3)),
+    ("a default", "A=\np ${A:-c10d}", (2, 0)),
+    ("a file", "source v\np $V", (2, 7)),
+)
+def test_a_word_says_where_it_is_used_and_where_it_is_written(script, place):
+    def in_file(name: str) -> Arg:
+        return script_text("V=c10d", lambda _: Location(path=name, line=7))
+
+    lines = [0, *(at + 1 for at, one in enumerate(script) if one == "\n")]
+    text = script_text(script, lambda i: Location(path="x", line=bisect(lines, i)))
+    call = next(one for one in evaluate(text, in_file).calls if one.program == "p")
+    word = next(one for one in call.args if one.text == "c10d")
+    assert (word.at.line, getattr(word.at.written, "line", 0)) == place
 
 
 def test_the_files_and_pipes_of_a_call():

@@ -25,11 +25,10 @@ from securetrain.audit.parser.tree import Node
 from securetrain.audit.parser.values import Scope
 from securetrain.audit.shell.environment import FILE, NOTHING, Environment
 from securetrain.audit.shell.evaluator import Folder
-from securetrain.audit.shell.values import Arg, always, arg_of, hole, script_text
+from securetrain.audit.shell.values import Arg, Text, always, arg_of, hole, script_text
 from securetrain.audit.subjects.kubernetes.collect.pods.pods import LISTS, PodSpec, pod_specs
 from securetrain.audit.subjects.launches.collect.images import scripts
 from securetrain.audit.subjects.launches.collect.launch import (
-    Text,
     container_launches,
     places_in,
     script_launches,

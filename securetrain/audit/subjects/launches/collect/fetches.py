@@ -9,13 +9,12 @@ from typing import Final
 import msgspec
 
 from securetrain.audit.facts import Reading
+from securetrain.audit.parser.values import absent, ok
 from securetrain.audit.shell.evaluator import Call
 from securetrain.audit.shell.programs import SHELLS
 from securetrain.audit.shell.values import HOLE, Arg
 from securetrain.audit.subjects.launches.collect.options import (
     Option,
-    absent,
-    ok,
     options_of,
     templated,
     value_of,

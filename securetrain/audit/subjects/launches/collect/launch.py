@@ -5,7 +5,6 @@
 import bisect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, TypeVar
 
@@ -21,16 +20,17 @@ from securetrain.audit.facts import (
     Section,
 )
 from securetrain.audit.parser.files import is_script
+from securetrain.audit.parser.values import absent, ok
 from securetrain.audit.shell.environment import NOTHING, Environment, processes
 from securetrain.audit.shell.evaluator import Call, Commands, Folder, Open, evaluate, evaluate_words
-from securetrain.audit.shell.values import Arg, Place, container_word
+from securetrain.audit.shell.values import Arg, Place, Text, container_word
 from securetrain.audit.subjects.launches.collect.fetches import fetches_of
 from securetrain.audit.subjects.launches.collect.observe import (
     Seen,
     observe,
     open_words,
 )
-from securetrain.audit.subjects.launches.collect.options import absent, ok, templated
+from securetrain.audit.subjects.launches.collect.options import reading
 from securetrain.audit.subjects.launches.collect.runtimes import Started, started_by, word_of
 from securetrain.audit.subjects.launches.collect.written import secrets_of
 from securetrain.audit.subjects.launches.facts import (
@@ -60,14 +60,6 @@ _EVIDENCE: Final = tuple(
 )
 _OF_BUILD: Final = ("launch.fetches", "launch.revisions", "launch.secrets")
 """The evidence that building an image bears on: no job starts there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A word of a container, or the value of a variable, with the place of each character."""
-
-    text: str
-    place: Place
 
 
 def places_in(path: str, text: str, first_line: int = 1, column: int = 1) -> Place:
@@ -124,9 +116,9 @@ def container_launches(
     collected: Collected,
 ) -> Iterator[LaunchFacts | Started]:
     """The launch of a container: its command and args, with the variables that it gets."""
-    known = {key: value.text for key, value in variables.items() if "$" not in value.text}
-    given = {key: container_word(one.text, one.place, known) for key, one in variables.items()}
-    commands = evaluate_words([container_word(one.text, one.place, known) for one in words], given)
+    known = {key: value for key, value in variables.items() if "$" not in value.text}
+    given = {key: container_word(one, known) for key, one in variables.items()}
+    commands = evaluate_words([container_word(one, known) for one in words], given)
     if form is not Form.CONTAINER:  # where the variables are written is no manifest of a pod
         commands.settings[:0] = given.items()
     seen = observe(commands, given)
@@ -207,10 +199,8 @@ def _variables(found: Iterable[tuple[str, Environment]]) -> Iterator[Variable]:
 def variable(program: str, name: str, value: Arg) -> Variable:
     """The record of a variable."""
     at = value.place(0)
-    read: Reading[str] = ok(value.text, at)
-    if value.opens:
-        read = templated(value.opens, at)
-    elif kind_of(name, value.text) is EnvKind.SECRET:
+    read = reading(value, str)
+    if not value.opens and kind_of(name, value.text) is EnvKind.SECRET:
         read = Reading(outcome=Outcome.DENIED, reason="a secret is not kept", at=at)
     return Variable(at=at, program=program, name=ok(name, at), value=read)
 

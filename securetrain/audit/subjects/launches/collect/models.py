@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from securetrain.audit.parser.values import ok
 from securetrain.audit.shell.evaluator import Call
-from securetrain.audit.subjects.launches.collect.options import Option, ok
+from securetrain.audit.subjects.launches.collect.options import Option
 from securetrain.audit.subjects.launches.facts import Revision
 
 REVISIONS: Final = frozenset(

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from securetrain.audit.facts import Location, Reading
+from securetrain.audit.parser.values import absent, ok
 from securetrain.audit.shell.evaluator import Call, Commands, Open
 from securetrain.audit.shell.programs import PYTHONS, SHELLS
 from securetrain.audit.shell.values import Arg
 from securetrain.audit.subjects.launches.collect.models import REVISIONS, unpinned_models
 from securetrain.audit.subjects.launches.collect.options import (
     Option,
-    absent,
-    ok,
     options_of,
+    reading,
     rest_of,
     templated,
     value_of,
@@ -43,14 +43,16 @@ _ADDRESS_OPTIONS: Final = frozenset(
 _ADDRESS_VARIABLES: Final = frozenset(
     {"MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "MAIN_PROCESS_IP", "RDZV_ENDPOINT"}
 )
-_METHODS: Final = frozenset({"dist-url", "init-method", "dist-init-method", "ddp-init-method"})
+_SGLANG: Final = "dist-init-addr"
+"""Its value is one of ``tcp://`` that says so only inside."""
+_METHODS: Final = frozenset(
+    {"dist-url", "init-method", "dist-init-method", "ddp-init-method", _SGLANG}
+)
 _LAUNCHER: Final = re.compile(
     r"(?:torch\.distributed\.(?:run|launch|elastic)|accelerate\.commands\.launch"
     r"|deepspeed\.launcher\.runner)\Z"
 )
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}\Z")
-_REMOTE_CODE: Final = frozenset({"trust-remote-code"})
-_REMOTE_CODE_VARIABLES: Final = frozenset({"HF_DATASETS_TRUST_REMOTE_CODE", "TRUST_REMOTE_CODE"})
 _TRUE: Final = frozenset({"1", "true", "yes", "on", "y", "t"})
 _UNCHECKED: Final = re.compile(
     r"StrictHostKeyChecking[=\s\"']+(?:no|off)\b|UserKnownHostsFile[=\s\"']+/dev/null",
@@ -61,6 +63,8 @@ _QUOTES: Final = frozenset({"echo", "printf", "set", "grep", "sed", "awk", *SHEL
 """Programs whose words are no options of theirs."""
 _OWN: Final = ("launch.rendezvous", "launch.addresses", "launch.services")
 _OF_SCRIPT: Final = ("launch.revisions", "launch.remote_code")
+_OURS: Final = "securetrain"
+"""The backend whose workers' store is authenticated."""
 _MPI: Final = ("mpirun", "mpiexec", "orterun", "prun", "prterun")
 _TRAINERS: Final = frozenset({*PYTHONS, "composer", "tune", "axolotl", "vllm", "sglang"})
 _READERS: Final = frozenset({"grep", "egrep", "rg"})
@@ -88,6 +92,17 @@ class Seen:
         """Note where ranks meet."""
         how = protocol or absent(at)
         self.rendezvous.append(Rendezvous(at=at, program=program, backend=backend, protocol=how))
+
+
+_SWITCHES: Final[Mapping[str, Callable[[Seen], list[Switch]]]] = {
+    **dict.fromkeys(
+        ("HF_DATASETS_TRUST_REMOTE_CODE", "TRUST_REMOTE_CODE"), lambda seen: seen.remote_code
+    ),
+    **dict.fromkeys(
+        ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"), lambda seen: seen.mpi_as_root
+    ),
+}
+"""Variables that turn something on."""
 
 
 def observe(commands: Commands, variables: Mapping[str, Arg] | None = None) -> Seen:
@@ -156,32 +171,14 @@ def _keys(arg: Arg, program: str) -> list[HostKeys]:
 
 def _setting(seen: Seen, name: str, value: Arg) -> None:
     if name in _ADDRESS_VARIABLES:
-        seen.addresses.append(Address(at=value.at, program=name, name=name, scope=_scope(value)))
-    elif name in _REMOTE_CODE_VARIABLES:
-        seen.remote_code.append(_switch(name, value))
-    elif name in {"OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"}:
-        seen.mpi_as_root.append(_switch(name, value))
+        scope = reading(value, scope_of)
+        seen.addresses.append(Address(at=value.at, program=name, name=name, scope=scope))
+    elif switches := _SWITCHES.get(name):
+        on = reading(value, lambda text: text.strip().lower() in _TRUE)
+        switches(seen).append(Switch(at=value.at, program=name, name=name, enabled=on))
     elif name == "PET_RDZV_BACKEND":
-        backend = templated(value.opens, value.at) if value.opens else ok(value.text, value.at)
-        seen.meets(name, value.at, backend)
+        seen.meets(name, value.at, reading(value, str))
     seen.host_keys.extend(_keys(value, name))
-
-
-def _switch(name: str, value: Arg) -> Switch:
-    return Switch(at=value.at, program=name, name=name, enabled=_is_true(value))
-
-
-def _is_true(value: Arg) -> Reading[bool]:
-    if value.opens:
-        return templated(value.opens, value.at)
-    return ok(value.text.strip().lower() in _TRUE, value.at)
-
-
-def _scope(value: Arg) -> Reading[Scope]:
-    """The reach of an address, with port and scheme around it or without."""
-    if value.opens:
-        return templated(value.opens, value.at)
-    return ok(scope_of(value.text), value.at)
 
 
 def scope_of(text: str) -> Scope:
@@ -214,12 +211,15 @@ def _any_program(seen: Seen, call: Call, options: list[Option]) -> None:
     if call.program not in {"huggingface-cli", "hf"}:
         seen.revisions.extend(unpinned_models(call, options))
     for option in options:
-        if option.name in _REMOTE_CODE:
+        if option.name == "trust-remote-code":
             seen.remote_code.append(_turned(call, option, _separate_switch(option)))
         elif option.name in REVISIONS and option.value is not None:
-            _revision(seen, call, option)
-        elif option.name in _ADDRESS_OPTIONS and _is_address(option):
-            scope = _scope(option.value) if option.value else ok(Scope.ANY, option.at)
+            commit = option.reading(lambda text: bool(_COMMIT.match(text)))
+            seen.revisions.append(
+                Revision(at=option.at, program=call.program, name=option.name, commit=commit)
+            )
+        elif option.name in _ADDRESS_OPTIONS and option.text[:6] not in {"", "env://", "file:/"}:
+            scope = option.reading(scope_of)
             seen.addresses.append(
                 Address(at=option.at, program=call.program, name=option.name, scope=scope)
             )
@@ -231,39 +231,23 @@ def _turned(call: Call, option: Option, on: Reading[bool]) -> Switch:
     return Switch(at=option.at, program=call.program, name=option.name, enabled=on)
 
 
-def _is_address(option: Option) -> bool:
-    return option.value is not None and not option.text.startswith(("env://", "file://"))
-
-
 def _separate_switch(option: Option) -> Reading[bool]:
     """A word behind an option is its value only when it can be one of a switch."""
-    if option.own or option.value is None or option.opens:
-        return option.switch() if option.own or option.value is None else ok(True, option.at)
     text = option.text.strip().lower()
-    off = text in {"0", "false", "no", "off", "n", "f"}
+    if option.own or option.value is None:
+        return option.reading(lambda _: text in _TRUE or not text)
+    off = not option.opens and text in {"0", "false", "no", "off", "n", "f"}
     return ok(not off, option.value.at if off or text in _TRUE else option.at)
 
 
-def _revision(seen: Seen, call: Call, option: Option) -> None:
-    commit: Reading[bool]
-    if option.opens:
-        commit = templated(option.opens, option.place)
-    else:
-        commit = ok(bool(_COMMIT.match(option.text)), option.place)
-    seen.revisions.append(
-        Revision(at=option.at, program=call.program, name=option.name, commit=commit)
-    )
-
-
 def _method(seen: Seen, call: Call, option: Option) -> None:
-    scheme = option.text.partition("://")[0]
-    if option.opens and scheme not in {"tcp", "env"}:
-        backend: Reading[str] = templated(option.opens, option.place)
-    elif scheme in {"tcp", "env"}:
-        backend = ok(scheme, option.place)
-    else:
-        return
-    seen.meets(call.program, option.at, backend)
+    scheme, written, _ = option.text.partition("://")
+    if not written and option.name == _SGLANG:
+        scheme = "tcp"
+    if scheme in {"tcp", "env"}:
+        seen.meets(call.program, option.at, ok(scheme, option.place))
+    elif option.opens:
+        seen.meets(call.program, option.at, templated(option.opens, option.place))
 
 
 def _host_keys(seen: Seen, call: Call) -> None:
@@ -291,36 +275,34 @@ def _torchrun(seen: Seen, call: Call, options: list[Option]) -> None:
         if module is None or not _LAUNCHER.match(module.text):
             return
     backend = value_of(options, "rdzv-backend")
-    protocol: Reading[str] = absent(call.at)
-    found: Reading[str]
+    group = _static(call, options)
     if value_of(options, "standalone"):
-        found = ok("local", call.at)
+        seen.meets(call.program, call.at, ok("local", call.at))
     elif backend is not None:
-        found = backend.reading()
-        if backend.text.startswith("etcd"):
-            protocol = _etcd_protocol(options, backend.place)
+        etcd = backend.text.startswith("etcd")
+        protocol = _etcd_protocol(options, backend.place) if etcd else None
+        seen.meets(call.program, backend.at, backend.reading(str), protocol)
+        alone = bool(backend.opens) or backend.text in {"static", _OURS}
+        if group.value == "static" and not alone:  # the workers meet once more
+            seen.meets(call.program, group.at or call.at, ok("env", group.at))
     elif rest := next((one for one in rest_of(call) if one.opens[0][:1] not in "@*"), None):
-        found = templated(rest.opens, rest.at)
+        seen.meets(call.program, rest.at, templated(rest.opens, rest.at))
     else:
-        found = _static(call, options)
-    at = backend.at if backend else found.at or call.at
-    seen.meets(call.program, at, found, protocol)
+        seen.meets(call.program, group.at or call.at, group)
 
 
 def _static(call: Call, options: list[Option]) -> Reading[str]:
     """The default of torchrun: nothing meets anybody on one node."""
     nodes = value_of(options, "nnodes", "num-machines", "num-nodes")
-    address = value_of(options, "master-addr", "main-process-ip")
+    address = value_of(options, "master-addr", "main-process-ip", "rdzv-endpoint")
     if hosts := value_of(options, "hostfile"):  # deepspeed, on what it lists
         return ok("static", hosts.at)
-    if nodes is None and address is None:
-        return ok("local", call.at)
     if nodes is not None and nodes.opens and address is None:
         return templated(nodes.opens, nodes.place)
     if nodes is not None and nodes.text in {"1", "1:1"}:
         return ok("local", nodes.place)
-    if nodes is None and address is not None and scope_of(address.text) is Scope.LOOPBACK:
-        return ok("local", address.place)
+    if nodes is None and (address is None or scope_of(address.text) is Scope.LOOPBACK):
+        return ok("local", address.place if address else call.at)
     named = address or nodes
     return ok("static", named.place if named else call.at)
 
@@ -419,13 +401,10 @@ def _service(
 
 
 def _listens(call: Call, option: Option | None, default: Scope) -> Reading[Scope]:
-    if option is None:
-        if rest := next(rest_of(call), None):
-            return templated(rest.opens, rest.at)
-        return ok(default, call.at)
-    if option.opens:
-        return templated(option.opens, option.place)
-    return ok(scope_of(option.text), option.place)
+    if option is not None:
+        return option.reading(scope_of)
+    rest = next(rest_of(call), None)
+    return templated(rest.opens, rest.at) if rest else ok(default, call.at)
 
 
 def _tensorboard(seen: Seen, call: Call, options: list[Option]) -> None:
@@ -476,7 +455,7 @@ def _debugger(seen: Seen, call: Call, options: list[Option]) -> None:
         scope = _port_scope(listens)
     elif call.program == "gdbserver":
         place = next((arg for arg in call.args if ":" in arg.text), None)
-        scope = _scope(place) if place else None
+        scope = reading(place, scope_of) if place else None
     else:
         scope = _port_scope(value_of(options, "listen"))
     if scope is not None:
@@ -487,9 +466,7 @@ def _port_scope(listens: Option | None) -> Reading[Scope] | None:
     """The reach of debugpy, which listens on loopback when it is given a port alone."""
     if listens is None or listens.value is None:
         return None
-    if listens.text.isdigit():
-        return ok(Scope.LOOPBACK, listens.place)
-    return _scope(listens.value)
+    return listens.reading(lambda text: Scope.LOOPBACK if text.isdigit() else scope_of(text))
 
 
 def _sshd(seen: Seen, call: Call, _: list[Option]) -> None:

@@ -6,19 +6,22 @@
 ``pretrained=x,trust_remote_code=True`` (lists of settings) are all a name and a value.
 """
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-from securetrain.audit.facts import Location, Outcome, Reading
+from securetrain.audit.facts import Location, Reading
+from securetrain.audit.parser.values import ok, opened
 from securetrain.audit.shell.evaluator import Call
 from securetrain.audit.shell.syntax import SETTERS
 from securetrain.audit.shell.values import Arg
 
+T = TypeVar("T")
+
 _OPTION: Final = re.compile(r"--?([A-Za-z][\w.-]*)(=)?", re.ASCII)
 _SETTING: Final = re.compile(r"[+~]{0,2}([A-Za-z][\w./-]*)=", re.ASCII)
-_TRUE: Final = frozenset({"", "1", "true", "yes", "on", "y", "t"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +49,21 @@ class Option:
         """The place of the value, else of the option."""
         return self.value.at if self.value else self.at
 
-    def reading(self) -> Reading[str]:
-        """The value."""
-        return ok(self.text, self.place) if not self.opens else templated(self.opens, self.place)
-
-    def switch(self) -> Reading[bool]:
-        """The switch that it is; without a value it turns on what it names."""
-        if self.opens:
-            return templated(self.opens, self.place)
-        return ok(self.text.strip().lower() in _TRUE, self.place)
+    def reading(self, made: Callable[[str], T]) -> Reading[T]:
+        """The reading of its value; one that is not there reads as an empty one."""
+        return reading(self.value, made) if self.value else ok(made(""), self.at)
 
 
-def ok(value: object, at: Location) -> Reading:  # type: ignore[type-arg]
-    """A value that is known."""
-    return Reading(outcome=Outcome.OK, value=value, at=at)
+def reading(value: Arg, made: Callable[[str], T]) -> Reading[T]:
+    """The reading of a text that somebody else may decide."""
+    at = value.place(0)
+    return templated(value.opens, at) if value.opens else ok(made(value.text), at)
 
 
-def absent(at: Location, reason: str = "not set") -> Reading:  # type: ignore[type-arg]
-    """Nothing, for certain."""
-    return Reading(outcome=Outcome.ABSENT, reason=reason, at=at)
-
-
-def templated(opens: tuple[str, ...], at: Location) -> Reading:  # type: ignore[type-arg]
+def templated(opens: Iterable[str], at: Location) -> Reading[T]:
     """A value that somebody else decides."""
-    names = ", ".join(name if not name[:1].isalnum() else f"${name}" for name in opens[:3])
-    return Reading(outcome=Outcome.TEMPLATED, reason=f"{names} decides", at=at)
+    names = (f"${name}" if name[:1].isalnum() else name for name in opens)
+    return opened(", ".join(itertools.islice(names, 3)), at)
 
 
 def options_of(call: Call) -> list[Option]:

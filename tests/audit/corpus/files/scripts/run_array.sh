@@ -12,4 +12,4 @@ MODEL_ARGS=(
     --trust-remote-code
     --tokenizer-type HuggingFaceTokenizer
 )
-torchrun "${DISTRIBUTED_ARGS[@]}" pretrain.py "${MODEL_ARGS[@]}" "$@"  #@ RDZ-003, DAT-004
+torchrun "${DISTRIBUTED_ARGS[@]}" pretrain.py "${MODEL_ARGS[@]}" "$@"  #@ RDZ-003, DAT-004, RDZ-009
