@@ -12,6 +12,7 @@ from securetrain.evidence.tee import chain, snp
 from securetrain.evidence.tee.snp_report import Product, SigningKey, parse_report
 from securetrain.evidence.tee.snp_rules import Permission, SnpReference, Tcb
 from securetrain.identity import paths
+from tests import vocabulary
 from tests.evidence.tee import forge, forge_amd
 from tests.evidence.tee.forge import der, der_int, flip, p384_key, rsa_key, tlv
 from tests.evidence.tee.forge_amd import TCBS, AmdWorld, refused
@@ -277,9 +278,7 @@ def real_verify(report=None, leaf=None, **changes):
 
 
 def real_refused(code, **changes):
-    with pytest.raises(AttestationError) as caught:
-        real_verify(**changes)
-    assert caught.value.code == code, caught.value
+    vocabulary.refused(AttestationError, code, real_verify, **changes)
 
 
 @needs_vectors

@@ -112,8 +112,9 @@ class UkiBoot:
         return {index: values[index] for index in range(16)}
 
 
-def pem(key: PolicySigner) -> str:
-    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+def pem(key: Any) -> str:
+    public: bytes = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return public.decode()
 
 
 def sign_policy(key: PolicySigner, digest: bytes) -> bytes:

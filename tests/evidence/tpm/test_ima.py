@@ -42,6 +42,20 @@ SHA1_FILE = Measurement(
 )
 
 
+def document(**changes: Any) -> dict[str, Any]:
+    """A policy as Keylime writes it, which lists nothing."""
+    return {
+        "meta": {"version": 1},
+        "digests": {},
+        "excludes": [],
+        "keyrings": {},
+        "ima": {"ignored_keyrings": []},
+        "ima-buf": {},
+        "verification-keys": "",
+        **changes,
+    }
+
+
 def policy_for(measurements: Sequence[Measurement], **changes: Any) -> RuntimePolicy:
     """A policy that lists exactly these."""
     digests: dict[str, list[str]] = {}
@@ -49,17 +63,8 @@ def policy_for(measurements: Sequence[Measurement], **changes: Any) -> RuntimePo
     for one in measurements:
         table = keyrings if one.template == b"ima-buf" else digests
         table.setdefault(one.name.decode(), []).append(one.digest.split(b":\0", 1)[1].hex())
-    document = {
-        "meta": {"version": 1},
-        "digests": digests,
-        "excludes": [],
-        "keyrings": keyrings,
-        "ima": {"ignored_keyrings": []},
-        "ima-buf": {},
-        "verification-keys": "",
-        **changes,
-    }
-    return parse_runtime_policy(json.dumps(document).encode())
+    listed = document(digests=digests, keyrings=keyrings, **changes)
+    return parse_runtime_policy(json.dumps(listed).encode())
 
 
 POLICY = policy_for(FILES)
@@ -114,12 +119,8 @@ def test_an_honest_list(binary):
 @BOTH
 @each("template", "ima-ng", "ima-sig", "ima-ngv2", "ima-sigv2")
 def test_every_template(template, binary):
-    measurements = [
-        aggregate(BOOT, template),
-        measured_file("/usr/bin/tool1", template=template),
-        measured_file("/usr/bin/tool2", template=template),
-    ]
-    assert accepted(measurements, binary=binary).num_entries == 3
+    files = [measured_file(f"/usr/bin/tool{number}", template=template) for number in (1, 2)]
+    assert accepted([aggregate(BOOT, template), *files], binary=binary).num_entries == 3
 
 
 @BOTH
@@ -132,21 +133,27 @@ def test_a_key_and_a_legacy_entry(binary):
     assert accepted(measurements, binary=binary, policy=policy).num_entries == 3
 
 
-def test_without_a_policy_the_list_is_only_replayed():
-    state = accepted([*HONEST, measured_file("/tmp/anything")], policy=None)
-    assert state.num_entries == 8
-    assert state.policy == ""
+TWO = [measured_file("/usr/bin/x", content) for content in (b"old", b"new")]
+
+
+@each(
+    "id, measurements, how, expected",
+    ("no policy", [*HONEST, measured_file("/tmp/a")], {"policy": None}, (8, "")),
+    ("only the aggregate", HONEST[:1], {}, (1, POLICY.digest)),
+    *(
+        ("several digests of a file", [aggregate(BOOT), *TWO], {"policy": one}, (3, one.digest))
+        for one in [policy_for(TWO)]
+    ),
+)
+def test_lists_that_are_accepted(measurements, how, expected):
+    state = accepted(measurements, **how)
+    assert (state.num_entries, state.policy) == expected
+    assert state.progress == Progress(len(measurements), replayed(measurements))
 
 
 def test_without_the_boot_registers_the_aggregate_is_only_reported():
     state = accepted(HONEST, boot_aggregate=None)
-    assert state.boot_aggregate == BOOT.hex()
-    assert not state.aggregate_compared
-
-
-def test_only_the_aggregate():
-    state = appraise(ima_list(HONEST[:1]), replayed(HONEST[:1]))
-    assert state.progress == Progress(1, replayed(HONEST[:1]))
+    assert (state.boot_aggregate, state.aggregate_compared) == (BOOT.hex(), False)
 
 
 @BOTH
@@ -245,12 +252,6 @@ def test_excluded_paths_are_counted():
         assert accepted(measurements, policy=policy, cache=cache).excluded == 2
 
 
-def test_a_file_with_several_accepted_digests():
-    old, new = (measured_file("/usr/bin/x", content) for content in (b"old", b"new"))
-    state = accepted([aggregate(BOOT), old, new], policy=policy_for([old, new]))
-    assert state.num_entries == 3
-
-
 # Forged lists: what the TPM has quoted is the register of the honest list.
 
 
@@ -286,10 +287,44 @@ def test_lists_that_do_not_lead_to_the_quote(measurements, binary):
     assert error.where == "IMA list"
 
 
-@pytest.mark.forgery
-@BOTH
-def test_an_empty_list(binary):
-    refused(ima_list([], binary=binary), replayed(HONEST), "ST-ATTS-306", says="empty")
+def raw(old: bytes, new: bytes) -> ImaList:
+    entries = ima_list(HONEST).entries.replace(old, new)
+    return ImaList(binary=True, first=0, entries=entries)
+
+
+TRUE, NEW = replayed(HONEST), measured_file("/usr/bin/evil")
+WITH_NEW = replayed([*HONEST, NEW])
+CUT = ImaList(binary=True, first=0, entries=ima_list(HONEST).entries[:20])
+RENAMED = raw(b"/usr/bin/tool3", b"/usr/bin/tool0")
+WRONG = raw(HONEST[2].listed, bytes(19) + b"\x01")
+START = Progress(4, replayed(HONEST[:4]))
+WHOLE = Progress(7, TRUE)
+ELSEWHERE = Progress(4, replayed([aggregate(bytes(32)), *FILES[:3]]))
+
+
+@forgeries(
+    "id, evidence, quoted, code, how",
+    ("empty", ima_list([]), TRUE, 306, {"says": "empty"}),
+    ("empty, in ASCII", ima_list([], binary=False), TRUE, 306, {"says": "empty"}),
+    ("cut inside its first entry", CUT, TRUE, 301, {"names": "IMA entry 1"}),
+    ("renamed", RENAMED, TRUE, 303, {"names": "IMA entry 5: /usr/bin/tool0"}),
+    ("a template digest that is wrong", WRONG, TRUE, 303, {}),
+    ("a short register", ima_list(HONEST), TRUE[:20], 306, {}),
+    ("a short aggregate", ima_list(HONEST), TRUE, 308, {"boot_aggregate": BOOT[:20]}),
+    ("a kernel that measures nothing", ima_list(HONEST), bytes(32), 306, {"says": "never ext"}),
+    ("nothing of nothing", ima_list([]), bytes(32), 306, {"says": "never extended"}),
+    ("a renewal without an entry", ima_list(HONEST[5:], first=4), TRUE, 306, {"start": START}),
+    ("of another node", ima_list(HONEST[4:], first=4), TRUE, 306, {"start": ELSEWHERE}),
+    # Between two quotes something was measured, and the node shows its earlier list.
+    ("a register that went back", ima_list([], first=7), WITH_NEW, 306, {"start": WHOLE}),
+    (
+        *("the policy holds for renewals", ima_list([*HONEST[4:], NEW], first=4), WITH_NEW, 309),
+        {"start": START, "names": "IMA entry 8: /usr/bin/evil"},
+    ),
+)
+def test_lists_that_prove_nothing(evidence, quoted, code, how):
+    error = refused(evidence, quoted, f"ST-ATTS-{code}", **how)
+    assert evidence is not WRONG or error.where.startswith("IMA entry 3")
 
 
 @pytest.mark.forgery
@@ -317,63 +352,33 @@ def test_an_entry_that_was_cut_off(binary):
 
 
 @pytest.mark.forgery
-def test_a_list_cut_inside_its_first_entry():
-    cut = ImaList(binary=True, first=0, entries=ima_list(HONEST).entries[:20])
-    assert refused(cut, replayed(HONEST), "ST-ATTS-301").where == "IMA entry 1"
-
-
-@pytest.mark.forgery
-def test_a_name_edited_under_its_old_digest():
-    entries = ima_list(HONEST).entries.replace(b"/usr/bin/tool3", b"/usr/bin/tool0")
-    forged = ImaList(binary=True, first=0, entries=entries)
-    refused(forged, replayed(HONEST), "ST-ATTS-303", names="IMA entry 5: /usr/bin/tool0")
-
-
-@pytest.mark.forgery
-def test_a_template_digest_that_is_wrong():
-    listed = HONEST[2].listed
-    entries = ima_list(HONEST).entries.replace(listed, bytes(19) + b"\x01")
-    forged = ImaList(binary=True, first=0, entries=entries)
-    assert refused(forged, replayed(HONEST), "ST-ATTS-303").where.startswith("IMA entry 3")
-
-
-@pytest.mark.forgery
 @BOTH
 def test_the_first_entrys_digest_is_checked_too(binary):
-    wrong = dataclasses.replace(aggregate(BOOT), extra=b"\x03")
-    raw = wrong.binary() if binary else wrong.ascii()
-    honest = HONEST[0].listed
-    raw = (
-        raw.replace(wrong.listed, honest)
-        if binary
-        else raw.replace(wrong.listed.hex().encode(), honest.hex().encode())
-    )
-    refused(ImaList(binary=binary, first=0, entries=raw), replayed([wrong]), "ST-ATTS-303")
+    wrong, honest = dataclasses.replace(aggregate(BOOT), extra=b"\x03"), HONEST[0].listed
+    data = wrong.binary() if binary else wrong.ascii()
+    was, now = (one if binary else one.hex().encode() for one in (wrong.listed, honest))
+    forged = ImaList(binary=binary, first=0, entries=data.replace(was, now))
+    refused(forged, replayed([wrong]), "ST-ATTS-303")
 
 
 @BOTH
 @forgeries("index, violation", (0, False), (3, False), (3, True))
 def test_entries_of_another_register(index, violation, binary):
     """Such an entry was never extended into PCR 10, so it must not be counted as if it were."""
-    other = dataclasses.replace(HONEST[index], pcr=11, violation=violation)
-    measurements = instead(index, other)
-    evidence = ima_list(measurements, binary=binary)
-    error = refused(
-        evidence, replayed(measurements), "ST-ATTS-304", violations=Violations(allow=True)
-    )
-    assert "PCR 11" in error.what
+    other = instead(index, dataclasses.replace(HONEST[index], pcr=11, violation=violation))
+    how = {"binary": binary, "violations": Violations(allow=True), "says": "PCR 11"}
+    error = refused_list("ST-ATTS-304", other, **how)
     assert error.where.startswith(f"IMA entry {index + 1}")
 
 
 @pytest.mark.forgery
 @BOTH
 def test_an_unknown_template(binary):
-    raw = ima_list(HONEST, binary=binary).entries
-    forged = raw[: len(raw) // 2] + raw[len(raw) // 2 :].replace(b"ima-sig", b"ima-xxx")
-    error = refused(
-        ImaList(binary=binary, first=0, entries=forged), replayed(HONEST), "ST-ATTS-305"
-    )
-    assert "ima-xxx" in error.what
+    data = ima_list(HONEST, binary=binary).entries
+    half = len(data) // 2
+    forged = data[:half] + data[half:].replace(b"ima-sig", b"ima-xxx")
+    evidence = ImaList(binary=binary, first=0, entries=forged)
+    refused(evidence, replayed(HONEST), "ST-ATTS-305", says="ima-xxx")
 
 
 def begun(digest: bytes, template: bytes = b"ima-ng") -> list[Measurement]:
@@ -414,11 +419,6 @@ def test_a_list_from_the_beginning_is_tied_to_the_boot_although_its_entries_are_
 def test_a_second_aggregate_is_a_file_like_any_other():
     measurements = [*HONEST, aggregate(BOOT)]
     refused_list("ST-ATTS-309", measurements, names="IMA entry 8: boot_aggregate")
-
-
-@forgeries("id, measurements", ("a list", HONEST), ("no list", []))
-def test_a_kernel_that_measures_nothing(measurements):
-    refused(ima_list(measurements), bytes(32), "ST-ATTS-306", says="never extended")
 
 
 def edited(**fields: Any) -> Measurement:
@@ -465,9 +465,6 @@ def test_the_error_says_which_digest_was_found():
     assert "not among" in error.what
 
 
-START = Progress(4, replayed(HONEST[:4]))
-
-
 @forgeries(
     "id, first, start",
     ("fewer", 3, START),
@@ -479,33 +476,6 @@ START = Progress(4, replayed(HONEST[:4]))
 def test_lists_that_start_elsewhere(first, start):
     evidence = ima_list(HONEST[first:], first=first)
     refused(evidence, replayed(HONEST), "ST-ATTS-311", start=start, says=f"leaves out {first}")
-
-
-@pytest.mark.forgery
-def test_a_renewal_that_leaves_an_entry_out():
-    refused(ima_list(HONEST[5:], first=4), replayed(HONEST), "ST-ATTS-306", start=START)
-
-
-@pytest.mark.forgery
-def test_a_renewal_with_the_state_of_another_node():
-    other = Progress(4, replayed([aggregate(bytes(32)), *FILES[:3]]))
-    refused(ima_list(HONEST[4:], first=4), replayed(HONEST), "ST-ATTS-306", start=other)
-
-
-@pytest.mark.forgery
-def test_a_renewal_whose_register_went_back():
-    """TOCTOU: between two quotes something was measured, and the node shows its earlier list."""
-    start = Progress(7, replayed(HONEST))
-    quoted = replayed([*HONEST, measured_file("/usr/bin/evil")])
-    refused(ima_list([], first=7), quoted, "ST-ATTS-306", start=start)
-
-
-@pytest.mark.forgery
-def test_the_policy_holds_for_renewals():
-    evil = measured_file("/usr/bin/evil")
-    evidence = ima_list([*HONEST[4:], evil], first=4)
-    error = refused(evidence, replayed([*HONEST, evil]), "ST-ATTS-309", start=START)
-    assert error.where == "IMA entry 8: /usr/bin/evil"
 
 
 @pytest.mark.forgery
@@ -526,11 +496,6 @@ def test_lists_that_have_become_too_long():
     start = Progress(count + 1, replayed(HONEST[:4]))
     evidence = ima_list(HONEST[4:], first=count + 1)
     refused(evidence, replayed(HONEST), "ST-ATTS-302", start=start)
-
-
-def test_registers_of_another_size_match_nothing():
-    refused(ima_list(HONEST), replayed(HONEST)[:20], "ST-ATTS-306")
-    refused_list("ST-ATTS-308", HONEST, boot_aggregate=BOOT[:20])
 
 
 # The cache.
@@ -574,18 +539,9 @@ def test_a_verdict_is_of_one_policy():
 
 @pytest.mark.forgery
 def test_a_verdict_is_of_one_setting_for_sha1():
-    document = {
-        "meta": {"version": 1},
-        "digests": {"/usr/bin/old": [hashlib.sha1(b"x").hexdigest()]},
-        "excludes": [],
-        "keyrings": {},
-        "ima": {},
-        "ima-buf": {},
-        "verification-keys": "",
-    }
-    data = json.dumps(document).encode()
-    measurements = [aggregate(BOOT), SHA1_FILE]
-    cache = TemplateCache()
+    listed = document(digests={"/usr/bin/old": [hashlib.sha1(b"x").hexdigest()]})
+    data = json.dumps(listed).encode()
+    measurements, cache = [aggregate(BOOT), SHA1_FILE], TemplateCache()
     accepted(measurements, policy=parse_runtime_policy(data, allow_sha1=True), cache=cache)
     refused_list("ST-ATTS-310", measurements, policy=parse_runtime_policy(data), cache=cache)
 

@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.tpm.ima import ImaState, TemplateCache, appraise_ima
+from securetrain.evidence.tpm.ima import ImaState, TemplateCache
 from securetrain.evidence.tpm.ima_keys import ImaKey, key_id_of, read_signers
-from securetrain.evidence.tpm.ima_violations import Violations
 from securetrain.evidence.tpm.runtime_policy import RuntimePolicy, parse_runtime_policy
 from securetrain.testing.measurement_lists import (
     Measurement,
@@ -32,10 +31,12 @@ from securetrain.testing.measurement_lists import (
 from securetrain.testing.signed_files import Maker
 from tests import vocabulary
 from tests.evidence.tpm import evmctl
+from tests.evidence.tpm.lateboots import pem
+from tests.evidence.tpm.test_ima import BOOT, accepted, document
+from tests.evidence.tpm.test_ima import appraise as appraise_list
 from tests.rsa_keys import rsa_key
 from tests.tables import each, forgeries
 
-BOOT = hashlib.sha256(b"PCR 0 to 9").digest()
 LISTED = measured_file("/usr/bin/listed")
 TOOL = b"a tool that its maker has signed"
 MAKERS = {
@@ -50,17 +51,9 @@ BOTH = pytest.mark.parametrize("binary", [True, False], ids=["binary", "ascii"])
 
 
 def policy_for(*keys: ImaKey, **changes: Any) -> RuntimePolicy:
-    document = {
-        "meta": {"version": 1},
-        "digests": {"/usr/bin/listed": [hashlib.sha256(b"/usr/bin/listed").hexdigest()]},
-        "excludes": [],
-        "keyrings": {},
-        "ima": {"ignored_keyrings": []},
-        "ima-buf": {},
-        "verification-keys": "",
-        **changes,
-    }
-    return parse_runtime_policy(json.dumps(document).encode(), keys=keys)
+    listed = {"/usr/bin/listed": [hashlib.sha256(b"/usr/bin/listed").hexdigest()]}
+    data = json.dumps(document(**{"digests": listed, **changes})).encode()
+    return parse_runtime_policy(data, keys=keys)
 
 
 SIGNED = policy_for(*KEYS)
@@ -74,15 +67,8 @@ def appraise(
 ) -> ImaState:
     """The list of these, quoted right behind the last."""
     whole = [aggregate(BOOT), LISTED, *measurements]
-    return appraise_ima(
-        ima_list(whole, binary=binary),
-        pcr10=replayed(whole),
-        boot_aggregate=BOOT,
-        policy=policy,
-        start=None,
-        violations=Violations(allow=False),
-        cache=cache or TemplateCache(),
-    )
+    how = {"policy": policy, "cache": cache or TemplateCache()}
+    return accepted(whole, binary=binary, **how)
 
 
 def refused(code: str, *measurements: Measurement, **named: Any) -> AttestationError:
@@ -131,12 +117,10 @@ def test_the_keys_of_a_keyring(maker):
 
 def test_a_key_may_be_listed_by_its_digest():
     loaded = STRANGER.loaded()
-    digest = hashlib.sha256(loaded.extra).hexdigest()
-    assert appraise(loaded, policy=policy_for(*KEYS, keyrings={".ima": [digest]})).signed == 0
+    policy = policy_for(*KEYS, keyrings={".ima": [hashlib.sha256(loaded.extra).hexdigest()]})
+    assert appraise(loaded, policy=policy).signed == 0
     signed = STRANGER.file("/opt/tool", TOOL)
-    error = refused(
-        "ST-ATTS-312", loaded, signed, policy=policy_for(*KEYS, keyrings={".ima": [digest]})
-    )
+    error = refused("ST-ATTS-312", loaded, signed, policy=policy)
     assert "not among the reference values" in error.what, "what was loaded signs for nothing"
 
 
@@ -154,20 +138,20 @@ def test_marks_are_counted_apart_also_from_the_cache():
         assert (state.signed, state.excluded) == (2, 2)
 
 
+def spki(public: Any) -> bytes:
+    der: bytes = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return der
+
+
 def keylime(*makers: Maker, **changes: Any) -> str:
     """The text of ``verification-keys`` as Keylime's tenant writes it."""
-    ders = [
-        maker.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        for maker in makers
-    ]
-    return json.dumps(
-        {
-            "meta": {"version": 1},
-            "pubkeys": [base64.b64encode(der).decode() for der in ders],
-            "keyids": [int.from_bytes(maker.key_id, "big") for maker in makers],
-            **changes,
-        }
-    )
+    ders = [spki(maker.key.public_key()) for maker in makers]
+    listed = {
+        "meta": {"version": 1},
+        "pubkeys": [base64.b64encode(der).decode() for der in ders],
+        "keyids": [int.from_bytes(maker.key_id, "big") for maker in makers],
+    }
+    return json.dumps({**listed, **changes})
 
 
 @each("id, changes", ("all", {}), ("ids", {"keyids": []}), ("meta", {"meta": {}}))
@@ -220,19 +204,16 @@ def test_another_key_in_a_guarded_keyring_is_refused_though_it_is_ignored_or_exc
 
 @forgeries("damage", *range(12))
 def test_a_damaged_certificate_in_a_keyring(damage):
-    chance = random.Random(damage)
-    payload = bytearray(MAKERS["rsa"].loaded().extra)
-    spot = payload.find(
-        MAKERS["rsa"]
-        .certificate.public_key()
-        .public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    )
+    chance, honest = random.Random(damage), MAKERS["rsa"].loaded().extra
+    payload = bytearray(honest)
+    spot = payload.find(spki(MAKERS["rsa"].certificate.public_key()))
     payload[chance.randrange(spot, spot + 290)] ^= 1 << chance.randrange(8)
-    refused("ST-ATTS-313", measured_buffer(".ima", bytes(payload)))
-    refused(
-        "ST-ATTS-313", measured_buffer(".ima", bytes(payload[: chance.randrange(len(payload))]))
-    )
-    refused("ST-ATTS-313", measured_buffer(".ima", MAKERS["rsa"].loaded().extra + b"\0"))
+    for forged in (
+        bytes(payload),
+        bytes(payload[: chance.randrange(len(payload))]),
+        honest + b"\0",
+    ):
+        refused("ST-ATTS-313", measured_buffer(".ima", forged))
 
 
 @pytest.mark.forgery
@@ -289,22 +270,14 @@ def _verity_as_file(maker: Maker, file: Measurement, chance: random.Random) -> M
     """What fs-verity's signature covers is no file's digest, and the other way round."""
     digest = hashlib.sha256(TOOL).digest()
     verity, plain = maker.sign(digest, verity=True), maker.sign(digest)
-    field = b"sha256:\0" + digest
-    return chance.choice(
-        [
-            dataclasses.replace(file, extra=verity),
-            dataclasses.replace(file, extra=_header(verity, kind=3, version=2)),
-            dataclasses.replace(
-                file, template=b"ima-sigv2", digest=b"verity:" + field, extra=plain
-            ),
-            dataclasses.replace(
-                file,
-                template=b"ima-sigv2",
-                digest=b"verity:" + field,
-                extra=_header(plain, kind=6, version=3),
-            ),
-        ]
-    )
+    as_verity = {"template": b"ima-sigv2", "digest": b"verity:sha256:\0" + digest}
+    changes: list[dict[str, Any]] = [
+        {"extra": verity},
+        {"extra": _header(verity, kind=3, version=2)},
+        {"extra": plain, **as_verity},
+        {"extra": _header(plain, kind=6, version=3), **as_verity},
+    ]
+    return dataclasses.replace(file, **chance.choice(changes))
 
 
 FORGERIES: dict[str, Forgery] = {
@@ -364,19 +337,9 @@ def test_a_signature_counts_where_the_template_has_one(template):
 def test_a_signed_entry_with_another_file_s_name_keeps_its_own_register():
     """An entry that is sent twice is not what was quoted."""
     signed = MAKERS["rsa"].file("/opt/tool", TOOL)
-    whole = [aggregate(BOOT), LISTED, signed]
-    vocabulary.refused(
-        AttestationError,
-        "ST-ATTS-306",
-        appraise_ima,
-        ima_list([*whole[:2], signed, signed]),
-        pcr10=replayed([*whole, LISTED]),
-        boot_aggregate=BOOT,
-        policy=SIGNED,
-        start=None,
-        violations=Violations(allow=False),
-        cache=TemplateCache(),
-    )
+    begun = [aggregate(BOOT), LISTED]
+    sent, quoted = ima_list([*begun, signed, signed]), replayed([*begun, signed, LISTED])
+    vocabulary.refused(AttestationError, "ST-ATTS-306", appraise_list, sent, quoted, policy=SIGNED)
 
 
 @pytest.mark.forgery
@@ -391,38 +354,17 @@ def test_a_verdict_is_of_one_set_of_keys():
 # Keys that cannot be used.
 
 
-def _ed25519() -> str:
-    public = ed25519.Ed25519PrivateKey.generate().public_key()
-    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
-
-
-def _curve() -> str:
-    public = ec.generate_private_key(ec.SECP224R1()).public_key()
-    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
-
-
-SMALL_RSA = """\
------BEGIN PUBLIC KEY-----
-MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQCU7s8G5Hfd1DjPEROdhu/9rnS7
-r17KFFJ3w1hu2Y83B1JXNfK4T5jv0f0IOE60qPI4fzLG4Nop0+hTmUol9rAq3L66
-QXoOoYJI6iaBO7H/97vwMkLkPpFpDSK+H1LBwDab1Rqf6IPdinvhG+9c1kYeF91U
-n8CPYKI4RaKFW+3uTwIDAQAB
------END PUBLIC KEY-----
-"""
-
-
 @each(
     "id, text, what",
     ("no key", "nothing", "neither"),
     ("no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "neither"),
-    ("ed25519", _ed25519(), "another kind"),
-    ("a small curve", _curve(), "another kind"),
-    ("a small modulus", SMALL_RSA, "1024 bits"),
+    ("ed25519", pem(ed25519.Ed25519PrivateKey.generate()), "another kind"),
+    ("a small curve", pem(ec.generate_private_key(ec.SECP224R1())), "another kind"),
+    ("a small modulus", pem(rsa_key(1024)), "1024 bits"),
 )
 def test_keys_that_cannot_be_used(text, what):
-    error = vocabulary.refused(AttestationError, "ST-ATTS-326", read_signers, [ImaKey(key=text)])
-    assert what in error.what
-    assert error.where == "ima.keys[0]"
+    keys, how = [ImaKey(key=text)], {"says": what, "names": "ima.keys[0]"}
+    vocabulary.refused(AttestationError, "ST-ATTS-326", read_signers, keys, **how)
 
 
 @each(

@@ -5,7 +5,6 @@
 `test_parts_prove_what_the_whole_list_proves` is the control of every forgery.
 """
 
-import hashlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from securetrain.core.errors import AttestationError
 from securetrain.evidence import node_evidence
 from securetrain.evidence.node_evidence import ImaParts, cut_list
-from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache, appraise_ima
+from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache
 from securetrain.evidence.tpm.ima_list import MAX_DATA
 from securetrain.evidence.tpm.ima_parts import appraise_parts
 from securetrain.evidence.tpm.ima_violations import Violations
@@ -24,16 +23,14 @@ from securetrain.testing.measurement_lists import (
     Measurement,
     aggregate,
     encode_ima,
-    ima_list,
     measured_buffer,
     measured_file,
     replayed,
 )
 from tests import vocabulary
-from tests.evidence.tpm.test_ima import policy_for
+from tests.evidence.tpm.test_ima import BOOT, accepted, policy_for
 from tests.tables import each, forgeries
 
-BOOT = hashlib.sha256(b"PCR 0 to 9").digest()
 PART = 512
 TEMPLATES = ("ima-ng", "ima-sig", "ima-ngv2")
 
@@ -114,15 +111,7 @@ def test_parts_prove_what_the_whole_list_proves(seed):
     made = machine_list(seed)
     measured = [one for one in made[1:] if not one.violation]
     policy = policy_for(measured)
-    whole = appraise_ima(
-        ima_list(made),
-        pcr10=replayed(made),
-        boot_aggregate=BOOT,
-        policy=policy,
-        start=None,
-        violations=Violations(allow=True),
-        cache=TemplateCache(),
-    )
+    whole = accepted(made, policy=policy, violations=Violations(allow=True))
     sender = Sender(encode_ima(made))
     assert sender.announced.count > 5
     cache = TemplateCache()
