@@ -11,8 +11,9 @@
         refused(code, log=log)
 
 Two of them over one test are the product of their tables. Every fixture of such a test is shared
-by its rows: a row that needs fresh ones (``monkeypatch``, ``tmp_path``) is an item of its own, by
-``pytest.mark.parametrize``. Rows that the test itself makes are parts of it, by ``subtests``.
+by its rows: where a row needs fresh ones (``monkeypatch``, ``tmp_path``), waits or starts a
+process, ``@items(...)`` is the same table, and each row an item of its own. Rows that the test
+itself makes are parts of it, by ``subtests``.
 """
 
 import functools
@@ -92,6 +93,17 @@ def forgeries(names: str, *rows: Any) -> Callable[[Test], Test]:
         return marked
 
     return decorate
+
+
+def items(names: str, *rows: Any) -> pytest.MarkDecorator:
+    """Make each row an item of its own, with fresh fixtures; the table is that of `each`."""
+    columns = [name.strip() for name in names.split(",")]
+    table = _table(columns, rows)
+    named = columns[0] == NAME or (len(rows) == 1 and isinstance(rows[0], Mapping))
+    return pytest.mark.parametrize(
+        [name for name in columns if name != NAME],
+        [pytest.param(*values.values(), id=name if named else None) for name, values in table],
+    )
 
 
 def num_cases(test: Callable[..., object]) -> int:

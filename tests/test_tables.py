@@ -4,7 +4,7 @@
 
 import pytest
 
-from tests.tables import each, forgeries, num_cases
+from tests.tables import each, forgeries, items, num_cases
 
 pytest_plugins = ["pytester"]
 
@@ -62,6 +62,14 @@ def test_a_forgery_is_marked_and_counted():
     assert [mark.name for mark in vars(case)["pytestmark"]] == ["forgery"]
     assert num_cases(case) == 6
     assert num_cases(test_a_table_from_names) == 1
+
+
+def test_items_have_the_names_and_values_of_their_rows():
+    made = items("id, low, high", ("small", 1, 2), ("large", 5, 6))
+    assert made.args[0] == ["low", "high"]
+    assert [(row.id, row.values) for row in made.args[1]] == [("small", (1, 2)), ("large", (5, 6))]
+    assert [(row.id, row.values) for row in items("value", 3).args[1]] == [(None, (3,))]
+    assert [(row.id, row.values) for row in items("value", {"a": 3}).args[1]] == [("a", (3,))]
 
 
 def test_a_table_without_rows_is_skipped_and_counts_nothing():

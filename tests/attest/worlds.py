@@ -315,9 +315,9 @@ def ima(**changes: Any) -> Forger:
     return forge
 
 
-def refused(code: str, what: Callable[[], object]) -> AttestationError:
+def refused(code: str, what: Callable[..., object], *args: Any, **how: Any) -> AttestationError:
     """What `what` ends with, which must be `code`."""
-    return vocabulary.refused(AttestationError, code, what)
+    return vocabulary.refused(AttestationError, code, what, *args, **how)
 
 
 def own_binding(world: World, machine: Machine | None = None) -> Binding:

@@ -17,6 +17,7 @@ from securetrain.identity.trust import TrustRoot
 from securetrain.integrations import custody as custody_module
 from securetrain.integrations import ranks
 from securetrain.integrations.custody import custody
+from tests.tables import items
 
 
 @pytest.fixture
@@ -61,17 +62,15 @@ def test_an_altered_byte_is_refused_and_a_plain_reader_takes_it(held, saved):
     assert error.where == str(saved / "weights"), "the original is named, not the copy"
 
 
-@pytest.mark.parametrize(
-    ("what", "code"),
-    [
-        ("size", "ST-CKPT-131"),
-        ("missing", "ST-CKPT-140"),
-        ("added", "ST-CKPT-141"),
-        ("link", "ST-CKPT-142"),
-        ("name", "ST-CKPT-143"),
-        ("unsigned", "ST-CKPT-141"),
-        ("begun", "ST-CKPT-100"),
-    ],
+@items(
+    "what, code",
+    ("size", "ST-CKPT-131"),
+    ("missing", "ST-CKPT-140"),
+    ("added", "ST-CKPT-141"),
+    ("link", "ST-CKPT-142"),
+    ("name", "ST-CKPT-143"),
+    ("unsigned", "ST-CKPT-141"),
+    ("begun", "ST-CKPT-100"),
 )
 def test_whatever_else_somebody_does_to_a_folder_is_refused(held, saved, what, code):
     match what:

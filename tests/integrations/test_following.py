@@ -19,6 +19,8 @@ from securetrain.integrations.trackers.items import Began, Ended, Measured, Span
 from securetrain.integrations.trackers.story import STEPS_LABEL
 from securetrain.ledger import events
 from tests.integrations.runs import BEGIN, NODE, PLACE, TOKEN, MadeRun
+from tests.tables import items
+from tests.vocabulary import refused
 
 
 class Kept:
@@ -195,18 +197,15 @@ def test_an_edited_ledger_is_told_up_to_the_edit_and_refused(run):
     assert kept.items[-1].outcome == ""
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "\n",
-        "{\n",
-        '{"step": -1, "seconds": 1}\n',
-        '{"step": 1, "step": 1}\n',
-        "x" * (3 << 20) + "\n",
-        '{"step": 1, "seconds": 1, "loss": 1e400}\n',
-        '{"step": "<script>", "seconds": 1}\n',
-    ],
-    ids=["empty", "half", "negative", "twice", "long", "infinite", "text"],
+@items(
+    "id, line",
+    ("empty", "\n"),
+    ("half", "{\n"),
+    ("negative", '{"step": -1, "seconds": 1}\n'),
+    ("twice", '{"step": 1, "step": 1}\n'),
+    ("long", "x" * (3 << 20) + "\n"),
+    ("infinite", '{"step": 1, "seconds": 1, "loss": 1e400}\n'),
+    ("text", '{"step": "<script>", "seconds": 1}\n'),
 )
 def test_what_a_worker_writes_is_bounded_and_counted(line, run):
     run.begin()
@@ -259,8 +258,7 @@ def test_an_unknown_tracker_and_an_absent_library_are_refused(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
     for name, code in (("tensorboard", "ST-USAG-001"), ("wandb", "ST-USAG-004")):
-        with pytest.raises(Exception, match=code):
-            check_trackers([name])
+        refused(Exception, code, check_trackers, [name])
 
 
 def test_what_stands_before_the_first_launch_is_not_told(run):

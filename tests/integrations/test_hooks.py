@@ -33,6 +33,8 @@ from securetrain.integrations import (
 from securetrain.integrations.lightning_plugins import check_environment
 from securetrain.policy import load_policy
 from securetrain.policy.schema import Gradients, GuardMode
+from tests.tables import items
+from tests.vocabulary import refused
 
 STEP = 4
 
@@ -85,9 +87,7 @@ def check(save, load, plain, folder, reader):
     assert not place.is_relative_to(folder), "a private copy is read"
     write(folder, b"weighty")
     before = len(reader.read)
-    with pytest.raises(IntegrityError) as refused:
-        load()
-    assert refused.value.code == "ST-CKPT-130"
+    refused(IntegrityError, "ST-CKPT-130", load)
     assert len(reader.read) == before, "nothing was read"
     assert plain() == b"weighty"
 
@@ -144,9 +144,7 @@ def test_trainer_verifies_the_best_model_too(trainer, given):
     assert trainer._load_best_model() == b"weights"
     assert trainer.state.best_model_checkpoint == str(folder), "the state names the original"
     write(folder, b"weighty")
-    with pytest.raises(IntegrityError) as refused:
-        trainer._load_best_model()
-    assert refused.value.code == "ST-CKPT-130"
+    refused(IntegrityError, "ST-CKPT-130", trainer._load_best_model)
 
 
 def accelerator(reader, **settings):
@@ -188,9 +186,7 @@ def test_accelerate_takes_the_state_with_the_highest_number(given):
 def test_an_accelerator_that_has_prepared_comes_too_late(given):
     made = accelerator(Reader())
     made._models.append(object())
-    with pytest.raises(UsageError) as refused:
-        secure_accelerator(made, **given)
-    assert refused.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", secure_accelerator, made, **given)
 
 
 def engine(reader):
@@ -232,9 +228,7 @@ def test_the_file_latest_names_no_other_folder(given, tag):
     secure_engine(made, **given)
     made.save_checkpoint("out")
     Path("out/latest").write_text(tag)
-    with pytest.raises(UsageError) as refused:
-        made.load_checkpoint("out")
-    assert refused.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", made.load_checkpoint, "out")
 
 
 class Manager:
@@ -318,9 +312,7 @@ FITTING = {
 }
 
 
-@pytest.mark.parametrize(
-    "change", [{"RANK": "0"}, {"WORLD_SIZE": "8"}, {"RANK": ""}, {"MASTER_ADDR": ""}]
-)
+@items("change", {"RANK": "0"}, {"WORLD_SIZE": "8"}, {"RANK": ""}, {"MASTER_ADDR": ""})
 def test_an_environment_that_contradicts_the_launcher_is_refused(change):
     said = Welcome(run_id="r", rank=1, world_size=4)
     check_environment(said, FITTING)
@@ -332,6 +324,4 @@ def test_an_environment_that_contradicts_the_launcher_is_refused(change):
 
 def test_no_environment_without_a_launcher(monkeypatch):
     monkeypatch.delenv("SECURETRAIN_SIGNER", raising=False)
-    with pytest.raises(UsageError) as refused:
-        lightning_plugins.lightning_environment()
-    assert refused.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", lightning_plugins.lightning_environment)

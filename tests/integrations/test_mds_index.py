@@ -9,6 +9,8 @@ import pytest
 from securetrain.artifacts.statement.dataset_predicate import DataFormat
 from securetrain.core.errors import SecureTrainError
 from securetrain.integrations.mds_index import read_mds_index
+from tests.tables import items
+from tests.vocabulary import refused
 
 
 def entry(**other):
@@ -78,14 +80,15 @@ def test_what_is_no_plain_shard_is_refused(what, reading):
     assert refused.value.code == "ST-USAG-015"
 
 
-@pytest.mark.parametrize(
+@items(
     "text",
-    ['{"version": 3, "shards": []}', "[]", "{", '{"version": 2, "version": 2, "shards": []}'],
+    '{"version": 3, "shards": []}',
+    "[]",
+    "{",
+    '{"version": 2, "version": 2, "shards": []}',
 )
 def test_what_is_no_index_is_refused(text, reading):
-    with pytest.raises(SecureTrainError) as refused:
-        reading(text)
-    assert refused.value.code == "ST-USAG-015"
+    refused(SecureTrainError, "ST-USAG-015", reading, text)
 
 
 def test_a_split_without_an_index_is_refused(tmp_path, signing, opening):

@@ -9,6 +9,7 @@ import pytest
 
 from securetrain.core.errors import UsageError
 from securetrain.integrations import TESTED, framework
+from tests.vocabulary import refused
 
 
 def _installed(monkeypatch, found):
@@ -25,20 +26,16 @@ def _installed(monkeypatch, found):
 @pytest.mark.parametrize("name", TESTED)
 def test_an_absent_framework_is_refused_with_what_to_install(name, monkeypatch):
     _installed(monkeypatch, None)
-    with pytest.raises(UsageError) as refused:
-        framework(name)
-    assert refused.value.code == "ST-USAG-004"
-    assert f"{name}=={TESTED[name]}" in refused.value.fix
+    error = refused(UsageError, "ST-USAG-004", framework, name)
+    assert f"{name}=={TESTED[name]}" in error.fix
 
 
 @pytest.mark.parametrize("found", ["0.0.1", "999.0.0", "not a version"])
 def test_an_untested_version_is_refused_before_it_is_imported(found, monkeypatch):
     _installed(monkeypatch, found)
     monkeypatch.setitem(sys.modules, "accelerate", None)  # importing it would be an ImportError
-    with pytest.raises(UsageError) as refused:
-        framework("accelerate")
-    assert refused.value.code == "ST-USAG-019"
-    assert found in str(refused.value)
+    error = refused(UsageError, "ST-USAG-019", framework, "accelerate")
+    assert found in str(error)
 
 
 def test_another_patch_release_of_the_tested_series_is_taken(monkeypatch):

@@ -1,9 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from securetrain.core.nodestate import STATE_VARIABLE
 from securetrain.core.rundir import RunDir
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import VerifiedLedger, verify_ledger
+from tests.launch.worlds import clean_environment, run_command
 
 PATIENCE = 240.0
 """Seconds that a launch may take on a busy machine."""
@@ -46,30 +44,6 @@ class Launched:
     def summary(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.run.summary.read_text())
         return found
-
-
-def clean_environment(**extra: str) -> dict[str, str]:
-    keep = {"PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "MKL_CBWR", STATE_VARIABLE}
-    base = {name: value for name, value in os.environ.items() if name in keep}
-    return {**base, "OMP_NUM_THREADS": "1", **extra}
-
-
-def run_command(run_dir: Path, *arguments: str) -> list[str]:
-    """The command line; the scripts of these tests write beside the run directory."""
-    ours = ["--run-dir", str(run_dir), "--output", str(run_dir.parent)]
-    return [sys.executable, "-m", "securetrain", "run", *ours, *arguments]
-
-
-@pytest.fixture(scope="session", name="clean_environment")
-def _clean_environment() -> Callable[..., dict[str, str]]:
-    """Makes an environment without what this test run was started with."""
-    return clean_environment
-
-
-@pytest.fixture(scope="session", name="run_command")
-def _run_command() -> Callable[..., list[str]]:
-    """Makes the command line of `securetrain run`."""
-    return run_command
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,8 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member.identity_dir import store_identity
+from tests.launch.two_nodes import job_of
+from tests.launch.worlds import clean_environment
 from tests.waiting import in_time
 
 PATIENCE = 150
@@ -107,25 +109,16 @@ class CoordinatorProcess:
 
 
 @contextmanager
-def commanded(
-    *, cluster, folder, job, run_command, env, kind, names, nnodes, lease=0.0
-) -> Iterator[Any]:
+def commanded(*, cluster, folder, kind, names, job="", env=None, lease=0.0) -> Iterator[Any]:
     """The command on the first host, and nodes of a kind; what is started ends with it."""
+    job, env = job or job_of(folder), env or clean_environment()
     coordinator = CoordinatorProcess(
-        cluster.hosts[0], folder, job=job, nnodes=nnodes, env=env, lease=lease
+        cluster.hosts[0], folder, job=job, nnodes=str(len(names)), env=env, lease=lease
     )
     coordinator.make_identities(names)
     coordinator.start()
     try:
-        nodes = kind(
-            cluster=cluster,
-            folder=folder,
-            port=PORT,
-            job=job,
-            run_command=run_command,
-            env=env,
-            names=names,
-        )
+        nodes = kind(cluster=cluster, folder=folder, port=PORT, job=job, env=env, names=names)
         nodes.process = coordinator
         try:
             yield nodes

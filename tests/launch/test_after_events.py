@@ -5,13 +5,12 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.launch.after_events import AfterEvents
 from securetrain.launch.node_secrets import NodeSecrets
 from securetrain.ledger import events
 from tests.rendezvous.wire.test_ranks import membership
+from tests.vocabulary import refused
 
 
 class Heard:
@@ -61,9 +60,7 @@ def test_a_node_does_not_accuse_itself():
 
 def test_a_rank_that_is_not_there_is_refused():
     made, _ = after()
-    with pytest.raises(RuntimeRefusal) as refused:
-        made.act(worker(0), suspicion(4))
-    assert refused.value.code == "ST-RUNT-031"
+    refused(RuntimeRefusal, "ST-RUNT-031", made.act, worker(0), suspicion(4))
 
 
 def test_nothing_is_told_before_the_node_has_joined():

@@ -6,17 +6,13 @@
 
 import os
 
-import pytest
-
 from securetrain.launch.elastic_agent import make_plan
 from securetrain.launch.options import parse, scan
 from securetrain.policy.load import load_policy
+from tests.tables import items
 
 
-@pytest.mark.parametrize(
-    ("workers", "said", "expected"),
-    [("2", None, "1"), ("2", "4", "4"), ("1", None, None)],
-)
+@items("workers, said, expected", ("2", None, "1"), ("2", "4", "4"), ("1", None, None))
 def test_threads_of_a_worker(tmp_path, monkeypatch, workers, said, expected):
     monkeypatch.setenv("OMP_NUM_THREADS", said or "")
     if said is None:

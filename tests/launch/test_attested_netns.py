@@ -14,6 +14,7 @@ from securetrain.testing.cluster import missing
 from securetrain.testing.machine import Machine, reference_values, write_policy
 from tests.attest.swtpms import without_swtpm
 from tests.launch.two_nodes import TRAIN, up
+from tests.launch.worlds import clean_environment
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -41,9 +42,7 @@ def machines(tmp_path):
         yield made
 
 
-def test_four_attested_machines_and_one_that_is_not(
-    machines, tmp_path, run_command, clean_environment
-):
+def test_four_attested_machines_and_one_that_is_not(machines, tmp_path):
     """The WireGuard keys are in what the TPMs signed; without the right TPM nobody gets one in."""
     enrolled, stranger = machines[:-1], machines[-1]
     values = reference_values(enrolled, datetime.now(UTC))
@@ -57,7 +56,6 @@ def test_four_attested_machines_and_one_that_is_not(
             policy=json.dumps(wanted),
             script=TRAIN,
             hosts=len(NODES),
-            run_command=run_command,
             env=clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", "")),
             fewest=len(NODES),
             names=NODES,

@@ -11,6 +11,7 @@ from securetrain.identity.trust import TrustRole
 from securetrain.launch.background import BackgroundTasks
 from securetrain.ledger import events, verify_ledger
 from securetrain.testing.runs import make_run
+from tests.tables import items
 
 
 @pytest.fixture
@@ -45,13 +46,10 @@ def test_tasks_are_done_until_the_end_and_once_more(made):
     assert background.problem is None
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (IdentityError("ST-IDEN-043", "two histories"), "ST-IDEN-043"),
-        (KeyError("x"), "ST-CKPT-200"),
-    ],
-    ids=["refused", "unforeseen"],
+@items(
+    "id, error, code",
+    ("refused", IdentityError("ST-IDEN-043", "two histories"), "ST-IDEN-043"),
+    ("unforeseen", KeyError("x"), "ST-CKPT-200"),
 )
 def test_a_refusal_ends_the_run_and_the_tasks(made, error, code):
     ended, after = threading.Event(), []

@@ -22,6 +22,7 @@ from securetrain.core.files import read_file
 from securetrain.identity.signing import Bind, Declaration, ImportedFile, Topic
 from securetrain.launch import binding
 from securetrain.launch.binding import Binder, Surroundings, code_files
+from tests.vocabulary import refused
 
 
 @pytest.fixture
@@ -67,14 +68,14 @@ def test_nothing_that_a_worker_declares_ends_the_launchers_service(binder, topic
     said += [[{"module": "m", "file": name, "sha256": "0" * 64, "size": 0}] for name in (".", "/")]
     draw = random.Random(3)
     said += [envelope(SHAPES)[: draw.randrange(400)] for _ in range(40)]
-    refused = []
+    codes = []
     for one in said:
         try:
             binder.declare(Declaration(topic=topic, said=one))
         except RuntimeRefusal as error:
-            refused.append(error.code)
-    assert len(refused) > 10
-    assert set(refused) == {"ST-RUNT-032"}
+            codes.append(error.code)
+    assert len(codes) > 10
+    assert set(codes) == {"ST-RUNT-032"}
 
 
 def imported(path, data: bytes, size: int | None = None) -> ImportedFile:
@@ -125,9 +126,7 @@ def test_a_launcher_binds_the_records_that_it_has_read(binder, monkeypatch):
     binder.setup = SimpleNamespace(job="job-1")
     made, about = taken(), Bind(step=5, records=taken().digest)
     for wrong in (about, Bind(step=5, records="ab" * 32)):
-        with pytest.raises(RuntimeRefusal) as refused:
-            binder._records_of(wrong)
-        assert refused.value.code == "ST-RUNT-031"
+        refused(RuntimeRefusal, "ST-RUNT-031", binder._records_of, wrong)
     lines = made.pages[0].split(b"\n")[:-1]
     edited = json.loads(made.document) | {"root": "ab" * 32}
     for name, data in (
@@ -136,9 +135,7 @@ def test_a_launcher_binds_the_records_that_it_has_read(binder, monkeypatch):
         ("page", made.document),
         ("other", made.pages[0]),
     ):
-        with pytest.raises(RuntimeRefusal) as refused:
-            declare(binder, name, data)
-        assert refused.value.code == "ST-RUNT-032"
+        refused(RuntimeRefusal, "ST-RUNT-032", declare, binder, name, data)
     declare(binder, "page", made.pages[0])
     for data in (
         taken(run="job-2").document,
@@ -146,15 +143,13 @@ def test_a_launcher_binds_the_records_that_it_has_read(binder, monkeypatch):
         recorded("job-1", 1, lines, ORDER).document,
         made.pages[0],
     ):
-        with pytest.raises(RuntimeRefusal) as refused:
-            declare(binder, "document", data)
-        assert refused.value.code == "ST-RUNT-032"
+        refused(RuntimeRefusal, "ST-RUNT-032", declare, binder, "document", data)
     declare(binder, "document", made.document)
     assert binder._records_of(about) == made.digest
     assert binder._records_of(Bind(step=5)) is None
-    with pytest.raises(RuntimeRefusal) as refused:
+    with pytest.raises(RuntimeRefusal) as caught:
         binder._records_of(Bind(step=6, records=made.digest))
-    assert refused.value.code == "ST-RUNT-031"
+    assert caught.value.code == "ST-RUNT-031"
     assert {made.digest, hashlib.sha256(made.pages[0]).hexdigest()} <= set(
         binder.keeper.store.names()
     )
@@ -163,7 +158,5 @@ def test_a_launcher_binds_the_records_that_it_has_read(binder, monkeypatch):
     monkeypatch.setattr(binding, "MAX_PAGES", 2)
     declare(binder, "page", made.pages[0])
     declare(binder, "page", made.pages[0])
-    with pytest.raises(RuntimeRefusal) as refused:
-        declare(binder, "page", made.pages[0])
-    assert refused.value.code == "ST-RUNT-032"
+    refused(RuntimeRefusal, "ST-RUNT-032", declare, binder, "page", made.pages[0])
     assert MAX_PAGES > 2

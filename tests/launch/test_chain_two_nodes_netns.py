@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two nodes train, log and witness one run: its pack proves it, and a worker's lies are refused."""
 
-import base64
 import json
-import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 
@@ -20,17 +18,15 @@ from securetrain.chain.links import verified
 from securetrain.cli import clock as cli_clock
 from securetrain.cli.main import main
 from securetrain.core import ExitCode
-from securetrain.core.nodestate import NodeState
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity import Chain, Role, load_certificate, trust_domain_of
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.log.node_witness import witness_key
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document
 from securetrain.ledger import Ledger, events
 from securetrain.testing.cluster import missing
 from tests.launch import two_nodes
-from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, up
+from tests.launch.two_nodes import PATIENCE, TwoNodes, up, with_witnesses
 from tests.launch.worlds import run_with_documents
 from tests.vocabulary import needs, ran
 
@@ -81,35 +77,19 @@ ca = cluster.job(sys.argv[4], now(), cluster.key)
 class Trained(TwoNodes):
     """The built-in trainer on one run directory on one disk; each machine has its own memory."""
 
-    def start(self, node, *options, **_):
-        command = self._run_command(
-            self.folder / "run",
-            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", "2"),
-            *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
-            *("--rdzv-conf", f"identity={self.folder / node}", *options),
-            *("-m", "securetrain.train", str(self.folder / "job.yaml")),
-        )
-        env = {**self._env, "SECURETRAIN_STATE": str(self.folder / f"state-{node}")}
-        with (self.folder / f"{node}.err").open("w") as err:
-            self.launchers[node] = subprocess.Popen(
-                self.host(node).command(*command), env=env, stdout=err, stderr=err, text=True
-            )
+    shared = "run"
+    remembers = True
+    patience = 2 * PATIENCE
 
-    def wait(self, node):
-        return self.launchers[node].wait(2 * PATIENCE)
-
-
-def spki(folder, node):
-    key = witness_key(NodeState(folder / f"state-{node}").witness_key)
-    return base64.b64encode(key.public.spki).decode()
+    def script(self, **_):
+        return ("-m", "securetrain.train", self.folder / "job.yaml")
 
 
 @pytest.fixture
-def trained(tmp_path, run_command, clean_environment, monkeypatch):
+def trained(tmp_path, monkeypatch):
     """A run of two nodes that has ended well."""
-    keys = ", ".join(spki(tmp_path, node) for node in NODES)
     policy = tmp_path / "policy.yaml"
-    policy.write_text(f"{POLICY}checkpoint: {{log: {{witnesses: [{keys}], quorum: 2}}}}\n")
+    policy.write_text(with_witnesses(tmp_path))
     (tmp_path / "job.yaml").write_text(JOB)
     run = run_with_documents(tmp_path / "run", str(policy)).run
     own = "ca = JobCA.create(policy.policy.identity.trust_domain, sys.argv[4], now())\n"
@@ -117,7 +97,7 @@ def trained(tmp_path, run_command, clean_environment, monkeypatch):
     code = two_nodes.COORDINATE.replace(own, CLUSTER)
     code = code.replace("vault=vault, **lease", f"vault=vault, {keep}, **lease")
     monkeypatch.setattr(two_nodes, "COORDINATE", code)
-    with up(tmp_path, run_command=run_command, env=clean_environment(), kind=Trained) as nodes:
+    with up(tmp_path, kind=Trained) as nodes:
         nodes.train()
     trust_the_cluster(run, tmp_path)
     return RunDir(tmp_path / "run")

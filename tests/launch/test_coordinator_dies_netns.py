@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import time
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
 from tests.launch.coordinator_process import PORT, CoordinatorProcess, commanded
 from tests.launch.test_eviction_netns import SharedRun, prepare
 from tests.launch.two_nodes import POLICY, TwoNodes
+from tests.launch.worlds import clean_environment
 from tests.vocabulary import needs
-from tests.waiting import in_time
 
 pytestmark = [pytest.mark.netns, pytest.mark.dist, pytest.mark.slow, needs(missing)]
 
@@ -63,9 +64,7 @@ class Job(TwoNodes):
     """Nodes that are all needed; the coordinator has a host of its own."""
 
     process: CoordinatorProcess
-
-    def host(self, node):
-        return self.cluster.hosts[1 + self.names.index(node)]
+    first = 1
 
     def begin(self, *options: str) -> None:
         for node in self.names:
@@ -76,20 +75,6 @@ class Job(TwoNodes):
         lines = path.read_text().splitlines() if path.exists() else []
         words = [line.split() for line in lines if line.count(" ") == 2]
         return [int(number) for word, number, _ in words if word == what]
-
-    def poll(self, condition: Any, what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            for node in self.names:
-                assert self.launchers[node].poll() is None, f"{what}: {self.err(node)[-3000:]}"
-            in_time(
-                deadline,
-                lambda: (
-                    f"never happened: {what}"
-                    + "".join(f"\n{node}: {self.err(node)[-1500:]}" for node in self.names)
-                ),
-            )
-            time.sleep(0.02)
 
     def all_step(self, number: int = 3) -> None:
         """Every node makes so many steps more."""
@@ -102,9 +87,7 @@ class Job(TwoNodes):
     def finish(self) -> None:
         """All come to their end, with no step lost and nothing left."""
         (self.folder / "enough").touch()
-        assert {node: self.wait(node) for node in self.names} == dict.fromkeys(self.names, 0), (
-            "".join(self.err(node)[-2000:] for node in self.names)
-        )
+        self.end_well()
         self.intact()
 
     def intact(self) -> None:
@@ -131,47 +114,25 @@ def state_of(job: Job) -> Any:
     return json.loads(base64.b64decode(signed["body"]))
 
 
-def made(
-    tmp_path, run_command, clean_environment, *, names=NODES[:2], lease=0.0, kind=Job, spare=0
-):
-    policy = POLICY.replace("max_nodes: 2", f"max_nodes: {len(names)}")
-    (tmp_path / "policy.yaml").write_text(policy)
-    (tmp_path / "train.py").write_text(TRAIN)
-    cluster = NamespaceCluster.up(1 + len(names) + spare)
-    job = commanded(
-        cluster=cluster,
-        folder=tmp_path,
-        job=f"job-{os.getpid()}-{tmp_path.name[-8:]}",
-        run_command=run_command,
-        env=clean_environment(),
-        names=names,
-        nnodes=str(len(names)),
-        lease=lease,
-        kind=kind,
-    )
-    return cluster, job
-
-
 class Training(SharedRun):
     """The built-in trainer on both nodes, one run directory; the coordinator has its own host."""
 
     process: CoordinatorProcess
-    nnodes = "2"
-
-    def host(self, node):
-        return self.cluster.hosts[1 + self.names.index(node)]
+    first = 1
+    nnodes = ""
 
 
 @pytest.fixture
-def make_job(tmp_path: Path, run_command, clean_environment):
-    from contextlib import ExitStack
-
+def make_job(tmp_path: Path):
+    (tmp_path / "train.py").write_text(TRAIN)
     with ExitStack() as stack:
 
-        def make(**given) -> Job:
-            cluster, job = made(tmp_path, run_command, clean_environment, **given)
-            stack.enter_context(cluster)
-            found: Job = stack.enter_context(job)
+        def make(*, names=NODES[:2], lease=0.0, spare=0) -> Job:
+            policy = POLICY.replace("max_nodes: 2", f"max_nodes: {len(names)}")
+            (tmp_path / "policy.yaml").write_text(policy)
+            cluster = stack.enter_context(NamespaceCluster.up(1 + len(names) + spare))
+            given = {"cluster": cluster, "folder": tmp_path, "names": names, "lease": lease}
+            found: Job = stack.enter_context(commanded(kind=Job, **given))
             return found
 
         yield make
@@ -201,7 +162,7 @@ def test_killed_for_good_the_run_ends_at_the_lease_and_says_why(make_job):
 
 
 @pytest.mark.many
-def test_killed_for_good_the_trainer_leaves_a_checkpoint(tmp_path, run_command, clean_environment):
+def test_killed_for_good_the_trainer_leaves_a_checkpoint(tmp_path):
     """The leases end one after the other, as always; all save when the first one is told to end."""
     name = prepare(tmp_path, every=10**6)
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
@@ -211,11 +172,9 @@ def test_killed_for_good_the_trainer_leaves_a_checkpoint(tmp_path, run_command, 
             cluster=cluster,
             folder=tmp_path,
             job=name,
-            run_command=run_command,
             env=env,
             kind=Training,
             names=NODES[:2],
-            nnodes=Training.nnodes,
             lease=12.0,
         ) as nodes,
     ):

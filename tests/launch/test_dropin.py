@@ -14,6 +14,8 @@ from securetrain.launch import dropin
 from securetrain.launch.entrypoint import _name_standalone
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.options import scan
+from tests.tables import each, items
+from tests.vocabulary import refused
 
 
 def program(name, *, module=False, no_python=False, run_path=False):
@@ -39,23 +41,19 @@ def test_a_program_that_is_there(tmp_path, monkeypatch):
         dropin.check_program(found, {"PYTHONPATH": "other", "PATH": os.environ["PATH"]})
 
 
-@pytest.mark.parametrize(
+@items(
     "missing",
-    [
-        program("s.py"),
-        program("nowhere/s.py"),
-        program("st_none.train", module=True),
-        program("..", module=True),
-        program("", module=True),
-        program("s.py", no_python=True),
-        program("st-no-such-program", no_python=True),
-    ],
+    program("s.py"),
+    program("nowhere/s.py"),
+    program("st_none.train", module=True),
+    program("..", module=True),
+    program("", module=True),
+    program("s.py", no_python=True),
+    program("st-no-such-program", no_python=True),
 )
 def test_a_program_that_is_missing(tmp_path, monkeypatch, missing):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError) as caught:
-        dropin.check_program(missing, {"PATH": "/usr/bin:/bin"})
-    assert caught.value.code == "ST-USAG-002"
+    refused(UsageError, "ST-USAG-002", dropin.check_program, missing, {"PATH": "/usr/bin:/bin"})
 
 
 def test_looking_for_a_module_imports_nothing(tmp_path, monkeypatch):
@@ -66,21 +64,17 @@ def test_looking_for_a_module_imports_nothing(tmp_path, monkeypatch):
     assert "st_loud" not in sys.modules
 
 
-@pytest.mark.parametrize(
-    ("given", "allowed", "is_fine"),
-    [
-        *(("1", 0, True), ("64", 0, True), ("65", 0, False), ("100000", 0, False)),
-        *(("100000", 100000, True), ("8", 4, False), ("0", 0, False), ("-1", 0, False)),
-        *(("auto", 0, True), ("gpu", 1, True)),
-    ],
+@each(
+    "given, allowed, is_fine",
+    *(("1", 0, True), ("64", 0, True), ("65", 0, False), ("100000", 0, False)),
+    *(("100000", 100000, True), ("8", 4, False), ("0", 0, False), ("-1", 0, False)),
+    *(("auto", 0, True), ("gpu", 1, True)),
 )
 def test_workers_that_no_machine_has_room_for(given, allowed, is_fine):
     if is_fine:
         dropin.check_workers(given, allowed, cores=2)
         return
-    with pytest.raises(UsageError) as caught:
-        dropin.check_workers(given, allowed, cores=2)
-    assert caught.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", dropin.check_workers, given, allowed, cores=2)
     dropin.check_workers("1600", 0, cores=100)
 
 
@@ -94,8 +88,7 @@ def test_names_that_are_not_utf8(tmp_path, monkeypatch):
     strange = tmp_path / os.fsdecode(b"here-\xff")
     strange.mkdir()
     monkeypatch.chdir(strange)
-    with pytest.raises(UsageError, match="not UTF-8"):
-        dropin.check_text([], {})
+    refused(UsageError, "not UTF-8", dropin.check_text, [], {})
 
 
 def test_a_variable_that_torch_refuses_is_named():
@@ -108,17 +101,15 @@ def test_a_variable_that_torch_refuses_is_named():
     assert dropin.import_refusal(error, {}) is error
 
 
-@pytest.mark.parametrize(
-    ("argv", "command"),
-    [
-        (
-            ["--standalone", "--no-python", "python3", "-u", "t.py", "--lr", "1"],
-            "securetrain run --standalone t.py --lr 1",
-        ),
-        (["--no_python", "python", "-m", "pack"], "securetrain run -m pack"),
-        (["--no-python", "python", "-c", "1"], ""),
-        (["--no-python", "bash", "t.sh"], ""),
-    ],
+@each(
+    "argv, command",
+    (
+        ["--standalone", "--no-python", "python3", "-u", "t.py", "--lr", "1"],
+        "securetrain run --standalone t.py --lr 1",
+    ),
+    (["--no_python", "python", "-m", "pack"], "securetrain run -m pack"),
+    (["--no-python", "python", "-c", "1"], ""),
+    (["--no-python", "bash", "t.sh"], ""),
 )
 def test_the_command_instead_of_no_python(argv, command):
     name = next(word for word in argv if word.startswith(("python", "bash")))

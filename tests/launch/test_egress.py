@@ -21,6 +21,7 @@ from securetrain.policy import load_policy
 from securetrain.report.run.record import read_run
 from securetrain.testing.runs import make_run
 from tests.launch.worlds import write_policy
+from tests.tables import items
 from tests.vocabulary import refused
 from tests.waiting import in_time
 
@@ -149,27 +150,25 @@ def test_names_have_no_case(proxy):
     assert connect_to(port, "HUB.example:443")[0] == 200
 
 
-@pytest.mark.parametrize(
+@items(
     "place",
-    [
-        "evil.example:443",
-        "hub.example:80",
-        "hub.example.:443",
-        "sub.hub.example:443",
-        f"{PUBLIC}:443",
-        "hub.example:0443",
-        "hub.example@evil.example:443",
-        "hub.example:443@evil.example:443",
-        "hub.example:443#:443",
-        "hub.example%00.evil.example:443",
-        "169.254.169.254:80",
-        "127.0.0.1:22",
-        "[::1]:443",
-        "localhost:443",
-        "hub.example",
-        ":443",
-        "hub.example:99999",
-    ],
+    "evil.example:443",
+    "hub.example:80",
+    "hub.example.:443",
+    "sub.hub.example:443",
+    f"{PUBLIC}:443",
+    "hub.example:0443",
+    "hub.example@evil.example:443",
+    "hub.example:443@evil.example:443",
+    "hub.example:443#:443",
+    "hub.example%00.evil.example:443",
+    "169.254.169.254:80",
+    "127.0.0.1:22",
+    "[::1]:443",
+    "localhost:443",
+    "hub.example",
+    ":443",
+    "hub.example:99999",
 )
 def test_what_the_policy_does_not_name_is_refused(proxy, made, upstream, place):
     _, port = proxy("hub.example:443")
@@ -241,27 +240,25 @@ def test_an_address_that_the_policy_names_itself(proxy, upstream):
     assert upstream == [("10.1.2.3", 9000), ("fd00::1", 9000)]
 
 
-@pytest.mark.parametrize(
+@items(
     "request_text",
-    [
-        "GET http://hub.example/ HTTP/1.1\r\nHost: hub.example\r\n\r\n",
-        "POST hub.example:443 HTTP/1.1\r\n\r\n",
-        "CONNECT hub.example:443 HTTP/2\r\n\r\n",
-        "CONNECT  hub.example:443 HTTP/1.1\r\n\r\n",
-        "CONNECT hub.example:443\r\n\r\n",
-        "CONNECT hub.example:443 HTTP/1.1\r\nHost: evil.example\r\n\r\n",
-        "CONNECT hub.example:443 HTTP/1.1\r\nContent-Length: 4\r\n\r\n",
-        "CONNECT hub.example:443 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
-        "CONNECT hub.example:443 HTTP/1.1\r\nX: a\r\n folded\r\n\r\n",
-        "CONNECT hub.example:443 HTTP/1.1\nHost: evil.example\r\n\r\n",
-        "CONNECT hub.example:443 HTTP/1.1\r\nX : a\r\n\r\n",
-        "CONNECT hub.ex\xe4mple:443 HTTP/1.1\r\n\r\n",
-        "CONNECT hub.example:443 HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n",
-        "CONNECT hub.example:443 HTTP/1.1\r\n\r\n\x16\x03\x01",
-        "CONNECT hub.example:443 HTTP/1.1\r\n\r\nCONNECT evil.example:443 HTTP/1.1\r\n\r\n",
-        "\r\n\r\n",
-        "CONNECT " + "a" * 9000,
-    ],
+    "GET http://hub.example/ HTTP/1.1\r\nHost: hub.example\r\n\r\n",
+    "POST hub.example:443 HTTP/1.1\r\n\r\n",
+    "CONNECT hub.example:443 HTTP/2\r\n\r\n",
+    "CONNECT  hub.example:443 HTTP/1.1\r\n\r\n",
+    "CONNECT hub.example:443\r\n\r\n",
+    "CONNECT hub.example:443 HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    "CONNECT hub.example:443 HTTP/1.1\r\nContent-Length: 4\r\n\r\n",
+    "CONNECT hub.example:443 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "CONNECT hub.example:443 HTTP/1.1\r\nX: a\r\n folded\r\n\r\n",
+    "CONNECT hub.example:443 HTTP/1.1\nHost: evil.example\r\n\r\n",
+    "CONNECT hub.example:443 HTTP/1.1\r\nX : a\r\n\r\n",
+    "CONNECT hub.ex\xe4mple:443 HTTP/1.1\r\n\r\n",
+    "CONNECT hub.example:443 HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+    "CONNECT hub.example:443 HTTP/1.1\r\n\r\n\x16\x03\x01",
+    "CONNECT hub.example:443 HTTP/1.1\r\n\r\nCONNECT evil.example:443 HTTP/1.1\r\n\r\n",
+    "\r\n\r\n",
+    "CONNECT " + "a" * 9000,
 )
 def test_another_request_is_refused(proxy, made, upstream, request_text):
     """Plain requests, and requests that two readers would read in two ways."""
@@ -324,13 +321,11 @@ def test_the_policy_takes_places(tmp_path, place):
     assert policy_with(tmp_path, place).network.egress == (place,)
 
 
-@pytest.mark.parametrize(
+@items(
     "place",
-    [
-        *("*:443", "*.example:443", "hub.example", "hub.example:0", "hub.example:65536"),
-        *("HUB.example:1", "https://hub.example:443", "hub.example:443/x", "a b:1", ":443"),
-        "hub.example:443\n",
-    ],
+    *("*:443", "*.example:443", "hub.example", "hub.example:0", "hub.example:65536"),
+    *("HUB.example:1", "https://hub.example:443", "hub.example:443/x", "a b:1", ":443"),
+    "hub.example:443\n",
 )
 def test_the_policy_takes_no_patterns(tmp_path, place):
     refused(PolicyError, "ST-PLCY-002", policy_with, tmp_path, place)

@@ -29,9 +29,8 @@ def test_a_program_without_the_shim_is_refused_at_the_start(tmp_path, mode):
     if mode is EnforcementMode.REPORT:
         assert not make_plan(given, policy, tmp_path).protected
         return
-    with pytest.raises(RuntimeRefusal, match="without the worker shim") as caught:
-        make_plan(given, policy, tmp_path)
-    assert caught.value.code == "ST-RUNT-021"
+    error = refused(RuntimeRefusal, "without the worker shim", make_plan, given, policy, tmp_path)
+    assert error.code == "ST-RUNT-021"
 
 
 @pytest.mark.parametrize("mode", EnforcementMode)

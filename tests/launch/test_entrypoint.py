@@ -17,6 +17,7 @@ from securetrain.identity.job_ca import JobCA
 from securetrain.policy import load_policy
 from securetrain.rendezvous.coordinator.coordinator import Coordinator
 from securetrain.rendezvous.member.identity_dir import write_identity
+from tests.launch.worlds import clean_environment, run_command
 from tests.vocabulary import is_running, outside
 from tests.waiting import in_time
 
@@ -157,7 +158,7 @@ def listening(pid):
 
 
 @pytest.mark.dist
-def test_ctrl_c_leaves_nothing(run_command, clean_environment, tmp_path):
+def test_ctrl_c_leaves_nothing(tmp_path):
     script, ready = tmp_path / "wait.py", tmp_path / "ready"
     script.write_text(WAITING)
     launcher = subprocess.Popen(

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -19,11 +18,10 @@ from securetrain.core.rundir import RunDir
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import verify_ledger
 from securetrain.testing.cluster import missing
-from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, up
-from tests.launch.worlds import run_with_documents
+from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, job_of, up
+from tests.launch.worlds import clean_environment, run_with_documents
 from tests.train.jobs import JOB
 from tests.vocabulary import needs
-from tests.waiting import in_time
 
 pytestmark = [
     pytest.mark.netns,
@@ -53,24 +51,15 @@ sys.exit(int(main(sys.argv[1:], os.environ)))
 class SharedRun(TwoNodes):
     """Both nodes have the run directory on one disk, as checkpoints of several nodes need it."""
 
+    shared = "run"
     nnodes = "1:2"
 
     @property
     def run(self):
         return RunDir(self.folder / "run")
 
-    def start(self, node, *options, **_):
-        command = self._run_command(
-            self.run.root,
-            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", self.nnodes),
-            *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
-            *("--rdzv-conf", f"identity={self.folder / node}", *options),
-            *(str(self.folder / "train.py"), str(self.folder / "job.yaml")),
-        )
-        with (self.folder / f"{node}.err").open("w") as err:
-            self.launchers[node] = subprocess.Popen(
-                self.host(node).command(*command), env=self._env, stderr=err, text=True
-            )
+    def script(self, **_):
+        return (self.folder / "train.py", self.folder / "job.yaml")
 
     def events(self, _node=""):
         keys = TrustRoot.load(self.run.trust, datetime.now(UTC)).keys_for(TrustRole.LEDGER)
@@ -88,14 +77,6 @@ class SharedRun(TwoNodes):
         found = self.run.checkpoints.glob("step-????????")
         return sorted(int(path.name.removeprefix("step-")) for path in found)
 
-    def poll(self, condition, what):
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            for node, launcher in self.launchers.items():
-                assert launcher.poll() is None, f"{what}: {self.err(node)[-3000:]}"
-            in_time(deadline, f"never happened: {what}")
-            time.sleep(0.05)
-
 
 def prepare(folder, every=EVERY) -> str:
     """A run directory with a signed dataset, and the job's files; returns the job's name."""
@@ -104,21 +85,18 @@ def prepare(folder, every=EVERY) -> str:
     job = JOB.replace("steps: 6", f"steps: {STEPS}").replace("every: 3}", f"every: {every}}}", 1)
     (folder / "job.yaml").write_text(job.replace("eval: {every: 3,", "eval: {every: 0,"))
     run_with_documents(folder / "run", str(folder / "policy.yaml"))
-    return f"job-{os.getpid()}-{folder.name[-8:]}"
+    return job_of(folder)
 
 
-def started(folder, run_command, env):
-    given = {"run_command": run_command, "env": env, "fewest": 1, "lease": LEASE}
-    return up(folder, job=prepare(folder), kind=SharedRun, **given)
+def started(folder, env):
+    return up(folder, job=prepare(folder), kind=SharedRun, env=env, fewest=1, lease=LEASE)
 
 
-def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(
-    tmp_path, run_command, clean_environment
-):
+def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(tmp_path):
     # The trainer would end its step first, which it cannot without the other node.
     more = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "2"}
     env = clean_environment(**more)
-    with started(tmp_path, run_command, env) as nodes:
+    with started(tmp_path, env) as nodes:
         for node in NODES:
             nodes.start(node)
         nodes.poll(nodes.steps, "both nodes save checkpoints")
@@ -140,7 +118,7 @@ def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(
             lambda: [e for e in nodes.events() if e.event == "run-resumed"], "node-a goes on"
         )
         (tmp_path / "go").touch()
-        assert nodes.wait("node-a") == 0, nodes.err("node-a")[-3000:]
+        nodes.end_well("node-a")
         assert "ST-ADMN-013" in nodes.err("node-b")
         assert [nodes.remains(node) for node in NODES] == [[], []]
 

@@ -5,7 +5,6 @@
 import json
 import os
 import shutil
-import subprocess
 import warnings
 from datetime import UTC, datetime
 
@@ -29,6 +28,7 @@ from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import Ledger
 from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import POLICY, TwoNodes, up
+from tests.launch.worlds import clean_environment
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -72,19 +72,10 @@ Path(sys.argv[1], f"node-{os.environ['RANK']}.json").write_text(json.dumps(found
 class Apart(TwoNodes):
     """Each node has its own disk: a copy of the run's directory, and what it remembers."""
 
-    def start(self, node, *options, **_):
-        command = self._run_command(
-            self.folder / f"run-{node}",
-            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", "2"),
-            *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
-            *("--rdzv-conf", f"identity={self.folder / node}"),
-            *(str(self.folder / "train.py"), str(self.folder), *options),
-        )
-        env = {**self._env, "SECURETRAIN_STATE": str(self.folder / f"state-{node}")}
-        with (self.folder / f"{node}.err").open("w") as err:
-            self.launchers[node] = subprocess.Popen(
-                self.host(node).command(*command), env=env, stderr=err, text=True
-            )
+    remembers = True
+
+    def script(self, *, run_id):
+        return (self.folder / "train.py", self.folder, run_id)
 
 
 def save(made, step, now):
@@ -126,11 +117,11 @@ def folder(tmp_path):
     return tmp_path, made.job
 
 
-def test_the_other_node_says_what_is_newest(folder, run_command, clean_environment):
+def test_the_other_node_says_what_is_newest(folder):
     root, run_id = folder
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
-    with up(root, run_command=run_command, env=env, kind=Apart) as nodes:
-        nodes.train(run_id)
+    with up(root, env=env, kind=Apart) as nodes:
+        nodes.train(run_id=run_id)
         for rank in range(2):
             found = json.loads((root / f"node-{rank}.json").read_text())
             assert found == {"stock": 64.0, "ours": 0.0, "code": "ST-CKPT-151"}

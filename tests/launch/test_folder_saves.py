@@ -19,6 +19,7 @@ from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.launch.folder_loads import FolderLoads
 from securetrain.launch.saves import SaveWatch
 from securetrain.launch.verified_loads import VerifiedLoads
+from tests.vocabulary import refused
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
@@ -130,11 +131,10 @@ def test_a_failed_save_leaves_what_nobody_signed_and_the_next_one_goes_on(tmp_pa
     bench.trainer.state.global_step = -7
     bench.trainer.out.joinpath("checkpoint--7").mkdir()
     bench.trainer.out.joinpath("checkpoint--7", "old").write_text("x")
-    with pytest.raises(OSError, match="full"):
-        bench.trainer._save_checkpoint({"weight": 1})
-    with pytest.raises(IntegrityError) as refused:
+    refused(OSError, "full", bench.trainer._save_checkpoint, {"weight": 1})
+    with pytest.raises(IntegrityError) as caught:
         verify_folder(tmp_path / "out" / "checkpoint--7", trust=bench.trust, now=NOW)
-    assert refused.value.code == "ST-CKPT-100", "the mark"
+    assert caught.value.code == "ST-CKPT-100", "the mark"
     bench.trainer.state.global_step = 7
     assert bench.trainer._save_checkpoint({"weight": 3}) == "saved"
     assert bench.verified().ok
@@ -152,9 +152,7 @@ def test_where_it_is_not_signed_it_is_said_once_and_where_required_nothing_is_wr
     (tmp_path / "other").mkdir()
     bench = Bench(tmp_path / "other", required=True, signs=signs)
     bench.watch.lacking = ("checkpoint.require_head",)
-    with pytest.raises(RuntimeRefusal) as refused:
-        bench.trainer._save_checkpoint({})
-    assert refused.value.code == "ST-RUNT-022"
+    refused(RuntimeRefusal, "ST-RUNT-022", bench.trainer._save_checkpoint, {})
     assert not bench.folder.exists()
 
 
@@ -168,9 +166,7 @@ def test_an_exchanged_state_is_refused_before_it_is_parsed(tmp_path):
     assert bench.trainer.train(str(bench.folder)) == {"global_step": 7}
     state.write_text('{"global_step": 9}')
     bench.trainer.seen = None
-    with pytest.raises(IntegrityError) as refused:
-        bench.trainer.train(str(bench.folder))
-    assert refused.value.code == "ST-CKPT-130"
+    refused(IntegrityError, "ST-CKPT-130", bench.trainer.train, str(bench.folder))
     assert bench.trainer.seen is None
     assert bench.refused == [("ST-CKPT-130", str(bench.folder))]
     with pytest.raises(FileNotFoundError):

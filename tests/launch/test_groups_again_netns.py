@@ -10,6 +10,7 @@ import pytest
 
 from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import POLICY, up
+from tests.launch.worlds import clean_environment
 from tests.vocabulary import needs
 
 pytestmark = [pytest.mark.many, pytest.mark.dist]
@@ -42,7 +43,7 @@ def done(folder):
     return sorted(path.name for path in folder.glob("rank-*.done"))
 
 
-def test_torchrun_meets_the_keys_of_the_last_group(tmp_path, clean_environment):
+def test_torchrun_meets_the_keys_of_the_last_group(tmp_path):
     """The reason of `fresh_keys`, so that a torch without it is noticed."""
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [str(Path(sys.executable).with_name("torchrun")), "--standalone"]
@@ -56,8 +57,7 @@ def test_torchrun_meets_the_keys_of_the_last_group(tmp_path, clean_environment):
 
 @pytest.mark.netns
 @needs(missing)
-def test_two_nodes_make_their_group_again(tmp_path, run_command, clean_environment):
-    given = {"run_command": run_command, "env": clean_environment()}
-    with up(tmp_path, policy=POLICY, script=SCRIPT, **given) as nodes:
+def test_two_nodes_make_their_group_again(tmp_path):
+    with up(tmp_path, policy=POLICY, script=SCRIPT) as nodes:
         nodes.train("--nproc-per-node", "2", steps=ROUNDS, crash="300")
     assert done(tmp_path) == [f"rank-{rank}.done" for rank in range(4)]

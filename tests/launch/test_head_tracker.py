@@ -48,6 +48,7 @@ from securetrain.rendezvous.member.identity_dir import write_identity
 from securetrain.rendezvous.wire.membership import Membership
 from securetrain.testing.runs import make_run
 from tests.rendezvous.worlds import membership_of
+from tests.vocabulary import refused
 
 RUN = "run-1"
 
@@ -168,8 +169,7 @@ def test_a_disk_that_was_put_back_and_a_node_that_remembers(world):
     for found, node in zip(meet(world, [one, two]), (one, two), strict=True):
         node.receive(found)
     assert world.remembered(one) == 2
-    with pytest.raises(IntegrityError, match="ST-CKPT-151"):
-        world.load(one, 1)
+    refused(IntegrityError, "ST-CKPT-151", world.load, one, 1)
     assert world.codes("floor-raised") == [("node-1", "")]
     # Operators excuse exactly this checkpoint.
     now = world.clock()
@@ -266,8 +266,7 @@ def test_a_node_that_lies_lowers_nothing(world):
     node.refresh()
     node.receive(membership(node_1=old, node_2=()))
     assert world.remembered(node) == 2
-    with pytest.raises(IntegrityError, match="ST-CKPT-151"):
-        world.load(node, 1)
+    refused(IntegrityError, "ST-CKPT-151", world.load, node, 1)
 
 
 @pytest.mark.forgery
@@ -301,8 +300,7 @@ def test_memory_that_cannot_be_read_is_a_refusal(world):
     node = world.node("node-0")
     node.refresh()
     node.floors.path.write_bytes(b"{")
-    with pytest.raises(IntegrityError, match="ST-CKPT-151"):
-        node.advertise()
+    refused(IntegrityError, "ST-CKPT-151", node.advertise)
 
 
 def test_what_an_eviction_set_aside_does_not_hold_up_the_run(world):
@@ -312,19 +310,18 @@ def test_what_an_eviction_set_aside_does_not_hold_up_the_run(world):
     node.refresh()
     first, second = world.digests
     node.excuse_rollback(lambda: History(restart=first))
-    with pytest.raises(IntegrityError, match="ST-CKPT-151"):
-        world.load(node, 1)  # the ledger does not say that the second was set aside
+    refused(
+        IntegrityError, "ST-CKPT-151", world.load, node, 1
+    )  # the ledger does not say that the second was set aside
     node.excuse_rollback(lambda: History(restart=first, set_aside=frozenset({second})))
     assert torch.equal(world.load(node, 1), state(1))
     # A store that is put back to that moment later shows nothing new.
     node.floors.raise_to(RUN, Floor(seq=3, digest="3" * 64), [world.key.key_id])
-    with pytest.raises(IntegrityError, match="ST-CKPT-151"):
-        world.load(node, 1)
+    refused(IntegrityError, "ST-CKPT-151", world.load, node, 1)
 
 
 def test_memory_that_cannot_be_written_says_where_it_could_be(world):
     node = world.node("node-0")
     (world.folder / "node-0").write_text("a file where a folder should be")
-    with pytest.raises(UsageError, match="ST-USAG-002") as refused:
-        node.refresh()
-    assert "SECURETRAIN_STATE" in refused.value.fix
+    error = refused(UsageError, "ST-USAG-002", node.refresh)
+    assert "SECURETRAIN_STATE" in error.fix

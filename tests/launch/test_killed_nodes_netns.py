@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 """A run of the built-in trainer on two hosts: workers and launchers die, and it goes on by itself
+from tests.launch.worlds import clean_environment
 from the shared folder of checkpoints, along the curve of a run that nobody disturbed; and one that
 goes back to before a rank's offence.
 """
@@ -8,7 +9,6 @@ goes back to before a rank's offence.
 import json
 import re
 import secrets
-import time
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,9 @@ from securetrain.testing.processes import run_ranks
 from tests.launch.test_eviction_netns import SharedRun
 from tests.launch.test_killed_worker import curve, prepared, train
 from tests.launch.two_nodes import NODES, POLICY, up
+from tests.launch.worlds import clean_environment
 from tests.train.jobs import JOB
 from tests.vocabulary import needs
-from tests.waiting import in_time
 
 pytestmark = [
     pytest.mark.netns,
@@ -79,21 +79,11 @@ class Killed(SharedRun):
     """Whoever is killed is started again by the launchers, or the launchers by the test."""
 
     nnodes = "2"
-
-    def wait(self, node):
-        return self.launchers[node].wait(PATIENCE)
+    patience = PATIENCE
 
     def start_all(self, *options):
         for node in self.names:
             self.start(node, *options)
-
-    def until(self, condition):
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            for node, launcher in self.launchers.items():
-                assert launcher.poll() is None, self.err(node)[-3000:]
-            in_time(deadline, lambda: [self.err(node)[-2000:] for node in self.names])
-            time.sleep(0.1)
 
     def kill(self):
         for node in self.names:
@@ -102,11 +92,11 @@ class Killed(SharedRun):
             self.launchers[node].wait()
 
 
-def started(folder, run_command, env):
+def started(folder, env=None):
     """Two hosts, one disk, and a coordinator that nobody kills, of a job of its own."""
     (folder / "ledger.jsonl").unlink(missing_ok=True)
     job = f"job-{secrets.token_hex(6)}"
-    return up(folder, job=job, run_command=run_command, env=env, kind=Killed)
+    return up(folder, job=job, env=env, kind=Killed)
 
 
 def left_over(run):
@@ -118,7 +108,7 @@ def left_over(run):
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_deaths_on_two_hosts(tmp_path, run_command, clean_environment, background):
+def test_deaths_on_two_hosts(tmp_path, background):
     (tmp_path / "policy.yaml").write_text(POLICY)
     (tmp_path / "train.py").write_text(TRAIN)
     more = ", background: true}" if background else "}"
@@ -136,13 +126,13 @@ def test_deaths_on_two_hosts(tmp_path, run_command, clean_environment, backgroun
     whole = prepared(tmp_path / "whole", str(tmp_path / "policy.yaml"))
     prepared(tmp_path / "run", str(tmp_path / "policy.yaml"))
     run_ranks(train, 2, whole, tmp_path / "job.yaml", timeout=120)
-    with started(tmp_path, run_command, clean_environment()) as nodes:
+    with started(tmp_path) as nodes:
         nodes.start_all("--max-restarts", "9")
-        nodes.until((tmp_path / "death-3").exists)
+        nodes.poll((tmp_path / "death-3").exists, "the fourth death")
         assert nodes.run.checkpoint(6).is_dir()
         nodes.kill()
         nodes.start_all("--max-restarts", "0")
-        nodes.until((tmp_path / "death-4").exists)
+        nodes.poll((tmp_path / "death-4").exists, "the fifth death")
         for node in NODES:
             assert nodes.wait(node) == 1, nodes.err(node)[-3000:]
         said = {node: nodes.err(node) for node in NODES}
@@ -150,10 +140,8 @@ def test_deaths_on_two_hosts(tmp_path, run_command, clean_environment, backgroun
         assert len(killed) == 1, said
         (survivor,) = set(NODES) - set(killed)
         assert "correct the script" not in said[survivor]
-    with started(tmp_path, run_command, clean_environment()) as nodes:
-        nodes.start_all()
-        for node in NODES:
-            assert nodes.wait(node) == 0, nodes.err(node)[-3000:]
+    with started(tmp_path) as nodes:
+        nodes.train()
         assert [nodes.remains(node) for node in NODES] == [[], []]
     events = nodes.events()
     # Rank 1 may have entered one that rank 0 had not. In the background a save may come too late.
@@ -170,7 +158,7 @@ def test_deaths_on_two_hosts(tmp_path, run_command, clean_environment, backgroun
 FROM, LONG = 12, 40
 
 
-def test_two_hosts_go_back_to_before_the_offence(tmp_path, run_command, clean_environment):
+def test_two_hosts_go_back_to_before_the_offence(tmp_path):
     """The liar is a rank of the second host's."""
     policy = POLICY + "gradients: {response: rollback}\n"
     (tmp_path / "policy.yaml").write_text(policy)
@@ -185,10 +173,8 @@ def test_two_hosts_go_back_to_before_the_offence(tmp_path, run_command, clean_en
     prepared(tmp_path / "run", str(tmp_path / "policy.yaml"))
     env = clean_environment(PYTHONPATH=str(POISONED), POISON=f"2:{FROM}")
     asked = ("--nproc-per-node", "2", "--pass-env", "POISON")
-    with started(tmp_path, run_command, env) as nodes:
-        nodes.start_all(*asked)
-        for node in NODES:
-            assert nodes.wait(node) == 0, nodes.err(node)[-3000:]
+    with started(tmp_path, env) as nodes:
+        nodes.train(*asked)
     events = nodes.events()
     # The first rank of each host tells its launcher.
     first, second = (e for e in events if e.event == "rolled-back")

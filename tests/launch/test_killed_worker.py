@@ -18,7 +18,7 @@ from securetrain.testing.processes import run_ranks
 from securetrain.train.config import load_job
 from securetrain.train.run import run_job
 from securetrain.train.setup import Worker
-from tests.launch.worlds import run_with_documents
+from tests.launch.worlds import clean_environment, run_command, run_with_documents
 from tests.train.jobs import JOB
 from tests.waiting import in_time
 
@@ -135,7 +135,7 @@ def two_runs(tmp_path, script):
     return job, curve(whole), run
 
 
-def started(run_command, clean_environment, run, *arguments):
+def started(run, *arguments):
     return subprocess.Popen(
         run_command(run, "--standalone", "--nproc-per-node", "1", *arguments),
         env=clean_environment(),
@@ -170,12 +170,12 @@ def test_two_deaths_between_data_and_entry(launch, tmp_path):
 
 @pytest.mark.dist
 @pytest.mark.many
-def test_a_launcher_that_dies_with_its_workers(launch, run_command, clean_environment, tmp_path):
+def test_a_launcher_that_dies_with_its_workers(launch, tmp_path):
     """As when a machine loses power: the next launch enters what it left."""
     job, wanted, run = two_runs(tmp_path, WINDOW)
     given = (str(tmp_path / "train.py"), "wait")
     for step in (2, 4):
-        dying = started(run_command, clean_environment, run, *given, str(step), str(job))
+        dying = started(run, *given, str(step), str(job))
         try:
             until(RunDir(run).checkpoint(step).is_dir)
         finally:
@@ -191,10 +191,10 @@ def test_a_launcher_that_dies_with_its_workers(launch, run_command, clean_enviro
 @pytest.mark.dist
 @pytest.mark.many
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_launcher_that_is_asked_to_stop(launch, run_command, clean_environment, tmp_path, number):
+def test_a_launcher_that_is_asked_to_stop(launch, tmp_path, number):
     job, wanted, run = two_runs(tmp_path, SLOWLY)
     given = (str(tmp_path / "train.py"), str(job))
-    stopping = started(run_command, clean_environment, run, *given)
+    stopping = started(run, *given)
     try:
         until(lambda: RunDir(run).metrics.exists() and curve(run))
         if number == signal.SIGINT:

@@ -2,25 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two nodes log the checkpoints of one run, and each is a witness for the other."""
 
-import base64
 import json
-import subprocess
 from datetime import UTC, datetime
 
 import pytest
 
 from securetrain.artifacts.verify import verify_path
-from securetrain.core.nodestate import NodeState
 from securetrain.core.rundir import RunDir
 from securetrain.identity.log.checkpoint import LogPolicy
-from securetrain.identity.log.node_witness import witness_key
 from securetrain.identity.log.store import Log
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import verify_ledger
 from securetrain.policy import load_policy
 from securetrain.testing.cluster import missing
-from tests.launch.two_nodes import NODES, POLICY, TwoNodes, up
+from tests.launch.two_nodes import TwoNodes, up, with_witnesses
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -65,34 +61,17 @@ dist.destroy_process_group()
 class Shared(TwoNodes):
     """One run directory on one disk; each machine keeps its own memory and its own key."""
 
-    def start(self, node, *options, **_):
-        command = self._run_command(
-            self.folder / "run",
-            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", "2"),
-            *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
-            *("--rdzv-conf", f"identity={self.folder / node}", *options),
-            str(self.folder / "train.py"),
-        )
-        env = {**self._env, "SECURETRAIN_STATE": str(self.folder / f"state-{node}")}
-        with (self.folder / f"{node}.err").open("w") as err:
-            self.launchers[node] = subprocess.Popen(
-                self.host(node).command(*command), env=env, stderr=err, text=True
-            )
+    shared = "run"
+    remembers = True
 
 
-def spki(folder, node):
-    key = witness_key(NodeState(folder / f"state-{node}").witness_key)
-    return base64.b64encode(key.public.spki).decode()
-
-
-def test_each_node_is_a_witness_for_the_other(tmp_path, run_command, clean_environment):
-    keys = ", ".join(spki(tmp_path, node) for node in NODES)
+def test_each_node_is_a_witness_for_the_other(tmp_path):
     policy = tmp_path / "policy.yaml"
-    policy.write_text(f"{POLICY}checkpoint: {{log: {{witnesses: [{keys}], quorum: 2}}}}\n")
+    policy.write_text(with_witnesses(tmp_path))
     (tmp_path / "train.py").write_text(TRAIN)
     prepare_run(tmp_path / "run", str(policy), datetime.now(UTC))
-    run, env = RunDir(tmp_path / "run"), clean_environment()
-    with up(tmp_path, run_command=run_command, env=env, kind=Shared) as nodes:
+    run = RunDir(tmp_path / "run")
+    with up(tmp_path, kind=Shared) as nodes:
         nodes.train()
     now = datetime.now(UTC)
     trust = TrustRoot.load(run.trust, now)

@@ -17,7 +17,7 @@ from securetrain.launch.loopback_peers import (
     local_connections,
     refusal,
 )
-from tests.launch.worlds import run_plain
+from tests.launch.worlds import clean_environment, run_plain
 from tests.vocabulary import refused
 
 NOBODY = 65534
@@ -167,7 +167,7 @@ finally:
 @pytest.mark.dist
 @pytest.mark.slow
 @as_root
-def test_another_user_takes_a_rank_on_loopback(launch, clean_environment, tmp_path):
+def test_another_user_takes_a_rank_on_loopback(launch, tmp_path):
     """Attacks 27 and 36: on stock its tensor arrives; ours ends before the first collective."""
     script = tmp_path / "world.py"
     script.write_text(WORLD)

@@ -19,7 +19,6 @@ from securetrain.network.addresses import Names
 from securetrain.testing.cluster import DEVICE, missing
 from tests.launch.two_nodes import THREE, TwoNodes, three_nodes
 from tests.vocabulary import needs, ran
-from tests.waiting import in_time
 
 pytestmark = [pytest.mark.netns, pytest.mark.dist, pytest.mark.slow, needs(missing)]
 
@@ -65,18 +64,14 @@ BLOW = {
 class Trio(TwoNodes):
     """Three nodes, of which two are enough; the coordinator has a host of its own."""
 
+    first = 1
     inside = ""
     """The network namespace of the struck node's workers."""
-
-    def host(self, node):
-        return self.cluster.hosts[1 + self.names.index(node)]
 
     def start(self, node, *options, **given):
         temporary = self.folder / f"tmp-{node}"
         temporary.mkdir()
-        before, self._env = self._env, self._env | {"TMPDIR": str(temporary)}
-        super().start(node, *options, **given)
-        self._env = before
+        super().start(node, *options, env={"TMPDIR": str(temporary)}, **given)
 
     def remains(self, node):
         return super().remains(node) if self.host(node).namespace.exists else []
@@ -98,20 +93,6 @@ class Trio(TwoNodes):
             for at, what, size, _ in self.progress(node)
             if (what, size) == ("step", world) and at > since
         ]
-
-    def poll(self, condition: Any, what: str, alive: tuple[str, ...] = ()) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            for node in alive:
-                assert self.launchers[node].poll() is None, f"{what}: {self.err(node)[-3000:]}"
-            in_time(
-                deadline,
-                lambda: (
-                    f"never happened: {what}"
-                    + "".join(f"\n{node}: {self.err(node)[-1500:]}" for node in self.names)
-                ),
-            )
-            time.sleep(0.02)
 
     def strike(self, victim: str, how: str, gone: tuple[str, ...] = ()) -> float:
         """Hit one node; returns how long those that are left took to train again."""
@@ -155,8 +136,7 @@ class Trio(TwoNodes):
         """The others come to their end, and leave nothing."""
         (self.folder / "enough").touch()
         others = [node for node in self.names if node not in {victim, *gone}]
-        for node in others:
-            assert self.wait(node) == 0, self.err(node)[-3000:]
+        self.end_well(*others)
         ended = self.launchers[victim].wait(30)
         if how == "SIGTERM":
             assert ended == 130, self.err(victim)[-3000:]
@@ -208,12 +188,10 @@ def fewest() -> int:
 
 
 @pytest.fixture
-def trio(tmp_path: Path, run_command, clean_environment, fewest):
+def trio(tmp_path: Path, fewest):
     with three_nodes(
         folder=tmp_path,
         script=TRAIN,
-        run_command=run_command,
-        env=clean_environment(),
         fewest=fewest,
         hosts=4,
         kind=Trio,

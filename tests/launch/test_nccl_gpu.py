@@ -20,6 +20,7 @@ import torch.distributed
 from securetrain.network.addresses import address
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, PATIENCE, POLICY, coordinated
+from tests.launch.worlds import clean_environment
 
 LACKING = missing()
 pytestmark = [
@@ -104,15 +105,13 @@ def require_training(ranks) -> None:
     assert {rank["canary"] for rank in ranks} == {CANARY.decode()}
 
 
-def test_two_ranks_on_one_gpu_over_wireguard(tmp_path, run_command, clean_environment):
+def test_two_ranks_on_one_gpu_over_wireguard(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "policy.yaml").write_text(POLICY)
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
     job = f"gpu-{os.getpid()}"
     with NamespaceCluster.up(2) as cluster:
-        with coordinated(
-            cluster=cluster, folder=tmp_path, job=job, run_command=run_command, env=env
-        ) as nodes:
+        with coordinated(cluster=cluster, folder=tmp_path, job=job, env=env) as nodes:
             with cluster.capture() as capture:
                 for node in NODES:
                     nodes.start(node, "--require", "overlay")
@@ -143,7 +142,7 @@ def test_two_ranks_on_one_gpu_over_wireguard(tmp_path, run_command, clean_enviro
     } <= {nodes.port}
 
 
-def test_control_plain_nccl_is_read_on_the_wire(tmp_path, clean_environment):
+def test_control_plain_nccl_is_read_on_the_wire(tmp_path):
     """The same script under torchrun: NCCL listens on the machine's address, in the clear."""
     (tmp_path / "train.py").write_text(TRAIN)
     env = clean_environment(

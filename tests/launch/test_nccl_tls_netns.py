@@ -15,6 +15,7 @@ import pytest
 from securetrain.core.rundir import RunDir
 from securetrain.network.wireguard import decode_key
 from securetrain.testing.cluster import missing
+from tests.launch.worlds import clean_environment
 from tests.network.fake_nccl import TLS, WITHOUT, compile_nccl
 from tests.vocabulary import needs
 
@@ -59,7 +60,7 @@ dist.barrier()
 
 
 @pytest.fixture
-def start(tmp_path, clean_environment):
+def start(tmp_path):
     """Runs two workers; returns the exit code, what was said, and the run."""
 
     def start(launchers, workers):

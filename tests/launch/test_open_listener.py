@@ -13,6 +13,7 @@ import pytest
 from securetrain.core.vocabulary import Boundary, Decision
 from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import PATIENCE, POLICY
+from tests.launch.worlds import clean_environment, run_command
 from tests.vocabulary import needs
 from tests.waiting import in_time
 
@@ -58,7 +59,7 @@ def visit(folder, process):
 
 
 @pytest.mark.dist
-def test_the_attack_works_under_plain_torchrun(tmp_path, script, clean_environment):
+def test_the_attack_works_under_plain_torchrun(tmp_path, script):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", str(script)]
     with subprocess.Popen([*command, str(tmp_path)], env=clean_environment()) as process:
         try:
@@ -86,9 +87,7 @@ def test_on_loopback_it_ends_the_run(tmp_path, script, launch):
 @pytest.mark.netns
 @pytest.mark.dist
 @needs(missing)
-def test_in_a_job_network_nobody_outside_reaches_it(
-    tmp_path, script, run_command, clean_environment
-):
+def test_in_a_job_network_nobody_outside_reaches_it(tmp_path, script):
     """Every interface is loopback and the tunnel there: it is listed, and out of reach."""
     (tmp_path / "policy.yaml").write_text(POLICY)
     command = run_command(tmp_path / "run", "--policy", str(tmp_path / "policy.yaml"), "--json")

@@ -9,6 +9,7 @@ from securetrain.core.errors import RuntimeRefusal, UsageError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch import options
 from securetrain.launch.options import parse, scan
+from tests.tables import each
 from tests.vocabulary import refused
 
 
@@ -62,16 +63,14 @@ def test_what_the_script_is_given_is_the_scripts():
     assert parse(argv, scanned).torch.training_script_args == argv[2:]
 
 
-@pytest.mark.parametrize(
-    ("argv", "policy", "source"),
-    [
-        (["s.py"], "baseline", "default for jobs without --standalone"),
-        (["--standalone", "s.py"], "dev", "default for --standalone"),
-        (["--stand", "s.py"], "dev", "default for --standalone"),
-        (["--policy=hardened", "--standalone", "s.py"], "hardened", "given"),
-        (["--standalone", "--policy", "p.yaml", "s.py"], "p.yaml", "given"),
-        (["-r3", "-t", "1", "-m", "--policy", "p.yaml", "mod"], "p.yaml", "given"),
-    ],
+@each(
+    "argv, policy, source",
+    (["s.py"], "baseline", "default for jobs without --standalone"),
+    (["--standalone", "s.py"], "dev", "default for --standalone"),
+    (["--stand", "s.py"], "dev", "default for --standalone"),
+    (["--policy=hardened", "--standalone", "s.py"], "hardened", "given"),
+    (["--standalone", "--policy", "p.yaml", "s.py"], "p.yaml", "given"),
+    (["-r3", "-t", "1", "-m", "--policy", "p.yaml", "mod"], "p.yaml", "given"),
 )
 def test_the_policy(argv, policy, source):
     scanned = scan(argv)
@@ -141,18 +140,16 @@ def test_torchruns_own_backends_are_refused_beyond_one_node(given):
     assert "--nproc-per-node 8" in error.fix
 
 
-@pytest.mark.parametrize(
-    ("given", "port"),
-    [
-        (["--rdzv-backend=c10d"], 0),
-        (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"], 0),
-        (["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29411"], 29411),
-        (["--rdzv-backend=static", "--master-port=29412"], 29412),
-        (["--rdzv-backend=static", "--master-addr=localhost", "--node-rank=0"], 0),
-        (["--rdzv-endpoint=localhost:29413"], 29413),
-        (["--nnodes=1:1", "--rdzv-endpoint=[::1]:29414", "--rdzv-id=7"], 29414),
-        (["--master-port=29415"], 29415),
-    ],
+@each(
+    "given, port",
+    (["--rdzv-backend=c10d"], 0),
+    (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"], 0),
+    (["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29411"], 29411),
+    (["--rdzv-backend=static", "--master-port=29412"], 29412),
+    (["--rdzv-backend=static", "--master-addr=localhost", "--node-rank=0"], 0),
+    (["--rdzv-endpoint=localhost:29413"], 29413),
+    (["--nnodes=1:1", "--rdzv-endpoint=[::1]:29414", "--rdzv-id=7"], 29414),
+    (["--master-port=29415"], 29415),
 )
 def test_torchruns_own_backends_become_ours_on_one_node(given, port):
     argv = [*given, "s.py"]
@@ -188,17 +185,15 @@ def test_standalone_and_torchruns_defaults_become_ours():
     assert parse(argv, scan(argv)).joins
 
 
-@pytest.mark.parametrize(
+@each(
     "argv",
-    [
-        [],
-        ["--nproc-per-nod"],
-        ["--no-such-flag", "s.py"],
-        ["--require", "vpn", "s.py"],
-        ["--max-tasks", "0", "s.py"],
-        ["--max-tasks", "-1", "s.py"],
-        ["--max-memory-mib", "64GiB", "s.py"],
-    ],
+    [],
+    ["--nproc-per-nod"],
+    ["--no-such-flag", "s.py"],
+    ["--require", "vpn", "s.py"],
+    ["--max-tasks", "0", "s.py"],
+    ["--max-tasks", "-1", "s.py"],
+    ["--max-memory-mib", "64GiB", "s.py"],
 )
 def test_a_bad_command_line(argv):
     refused(UsageError, "ST-USAG-001", parse, argv, scan(argv))

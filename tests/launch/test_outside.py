@@ -20,25 +20,25 @@ from securetrain.ledger import events
 from securetrain.policy import load_demands, read_demands
 from securetrain.policy.expect import Expect
 from tests.launch.worlds import policy_of
+from tests.tables import each
+from tests.vocabulary import refused
 
 SHIELDED_PYTHON = [sys.executable, "-m", "securetrain", "key", "show", "a.pem"]
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ([sys.executable, "-c", "secret = 1"], f"{sys.executable.rpartition('/')[2]} -c"),
-        (["python3.12", "train.py", "--lr", "1"], "python3.12 train.py --lr"),
-        (["torchrun", "--standalone", "train.py"], "torchrun --standalone train.py"),
-        (["env", "A=b", "nice", "-n", "5", "python", "x.py"], "python x.py"),
-        (["bash", "-c", "exec python x.py"], "python x.py"),
-        (["deepspeed", "x.py"], "deepspeed x.py"),
-        (SHIELDED_PYTHON, ""),
-        (["gcc", "-shared", "python.c"], ""),
-        (["file", "python3"], ""),
-        (["uname"], ""),
-        ([], ""),
-    ],
+@each(
+    "words, name",
+    ([sys.executable, "-c", "secret = 1"], f"{sys.executable.rpartition('/')[2]} -c"),
+    (["python3.12", "train.py", "--lr", "1"], "python3.12 train.py --lr"),
+    (["torchrun", "--standalone", "train.py"], "torchrun --standalone train.py"),
+    (["env", "A=b", "nice", "-n", "5", "python", "x.py"], "python x.py"),
+    (["bash", "-c", "exec python x.py"], "python x.py"),
+    (["deepspeed", "x.py"], "deepspeed x.py"),
+    (SHIELDED_PYTHON, ""),
+    (["gcc", "-shared", "python.c"], ""),
+    (["file", "python3"], ""),
+    (["uname"], ""),
+    ([], ""),
 )
 def test_programs_in_python_are_known_by_their_words(words, name):
     assert unshielded(words) == name
@@ -167,9 +167,8 @@ def test_where_all_is_required_the_load_does_not_happen():
     heard = Heard(required=True)
     loaded: list[str] = []
     load = heard.module("torch.serialization", load=loaded.append).load
-    with pytest.raises(RuntimeRefusal, match=r"checkpoint\.expect") as caught:
-        load("a.pt")
-    assert (caught.value.code, caught.value.where, loaded) == ("ST-RUNT-021", "a.pt", [])
+    error = refused(RuntimeRefusal, r"checkpoint\.expect", load, "a.pt")
+    assert (error.code, error.where, loaded) == ("ST-RUNT-021", "a.pt", [])
     assert isinstance(heard.events[-1], events.OutsideRefused)
 
 

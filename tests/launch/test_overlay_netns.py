@@ -31,7 +31,9 @@ from tests.launch.two_nodes import (
     TRAIN_DDP,
     TwoNodes,
     coordinated,
+    job_of,
 )
+from tests.launch.worlds import clean_environment
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -49,25 +51,16 @@ def cluster():
 
 
 @pytest.fixture
-def begin(cluster, tmp_path, run_command, clean_environment):
+def begin(cluster, tmp_path):
     """Starts a job's coordinator on the first host; what was started ends with the test."""
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
     with ExitStack() as stack:
 
         def start(policy=POLICY, fewest=2, script=TRAIN):
-            job = f"job-{os.getpid()}-{tmp_path.name[-8:]}"
             (tmp_path / "policy.yaml").write_text(policy)
             (tmp_path / "train.py").write_text(script)
-            return stack.enter_context(
-                coordinated(
-                    cluster=cluster,
-                    folder=tmp_path,
-                    job=job,
-                    run_command=run_command,
-                    env=env,
-                    fewest=fewest,
-                )
-            )
+            given = {"cluster": cluster, "folder": tmp_path, "job": job_of(tmp_path)}
+            return stack.enter_context(coordinated(env=env, fewest=fewest, **given))
 
         yield start
 
@@ -139,7 +132,7 @@ def test_the_whole_life_of_a_job_on_two_machines(begin, cluster):
     assert "preshared" not in (nodes.folder / "ledger.jsonl").read_text()
 
 
-def test_stock_torchrun_shows_all_of_it(cluster, tmp_path, clean_environment):
+def test_stock_torchrun_shows_all_of_it(cluster, tmp_path):
     """The control: the same script and the same bridge."""
     (tmp_path / "train.py").write_text(TRAIN_DDP)
     first = cluster.hosts[0].address
@@ -262,7 +255,7 @@ def test_a_dead_engine_ends_the_run_with_its_own_code(nodes):
 
 
 @pytest.mark.many
-def test_commands_only_and_a_revoked_machine(cluster, tmp_path, run_command, clean_environment):
+def test_commands_only_and_a_revoked_machine(cluster, tmp_path):
     """From the CA to the last epoch as a person does it; a machine is revoked on the way."""
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
     first = cluster.hosts[0]
@@ -302,7 +295,6 @@ def test_commands_only_and_a_revoked_machine(cluster, tmp_path, run_command, cle
             folder=tmp_path,
             port=int(ready["address"].rpartition(":")[2]),
             job=job,
-            run_command=run_command,
             env=env,
         )
         try:

@@ -25,6 +25,7 @@ from securetrain.core.errors import RuntimeRefusal
 from securetrain.launch import allowlist
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.policy.schema import UnpickleMode
+from tests.vocabulary import refused
 
 STRICT = SafePickle(
     make_unpickler(Rules(UnpickleMode.ENFORCE, frozenset(), lambda *_: None, 1 << 24))
@@ -196,10 +197,7 @@ def test_what_frameworks_send_passes_where_they_are_in_use(monkeypatch, name):
         value = cls(*fields)
         data = pickle.dumps([{"x": value}])
         assert sent([{"x": value}]) == [{"x": value}]
-    with pytest.raises(RuntimeRefusal) as caught:
-        STRICT.loads(data)  # a script that does not use it: nothing is imported for a peer
-    assert caught.value.code == "ST-RUNT-001"
-    assert name in caught.value.what
+    refused(RuntimeRefusal, "ST-RUNT-001", STRICT.loads, data, says=name)
 
 
 def test_a_framework_that_is_installed_is_not_imported_for_a_peer(monkeypatch, tmp_path):

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from securetrain.core.vocabulary import Decision
-from tests.launch.worlds import run_plain
+from tests.launch.worlds import clean_environment, run_plain
 
 pytestmark = [
     pytest.mark.dist,
@@ -101,7 +101,7 @@ if first is not None:
 COLLECTIVES = {"all_gather", "gather", "broadcast", "scatter", "send", "checkpoint", "optimizer"}
 
 
-def test_a_pickle_from_a_peer(launch, clean_environment, tmp_path):
+def test_a_pickle_from_a_peer(launch, tmp_path):
     script = tmp_path / "bombs.py"
     script.write_text(BOMBS)
     stock, ours = tmp_path / "stock", tmp_path / "ours"

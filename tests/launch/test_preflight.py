@@ -14,6 +14,7 @@ from securetrain.core.vocabulary import EnforcementMode, PreflightMode, Severity
 from securetrain.launch import preflight
 from securetrain.launch.preflight import run_preflight
 from securetrain.launch.run_setup import agent_ledger, prepare_run
+from tests.tables import items
 from tests.vocabulary import refused
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -72,9 +73,11 @@ def test_enforce_refuses_too_little_evidence(setup, monkeypatch):
     assert "7 checks are unknown" in error.what
 
 
-@pytest.mark.parametrize(
-    ("enforcement", "outcome", "starts"),
-    [("report", "denied", True), ("report", "error", False), ("require", "denied", False)],
+@items(
+    "enforcement, outcome, starts",
+    ("report", "denied", True),
+    ("report", "error", False),
+    ("require", "denied", False),
 )
 def test_an_ordinary_user_starts(setup, monkeypatch, enforcement, outcome, starts):
     """Where nothing is wrong but that root alone may read the evidence of a check."""

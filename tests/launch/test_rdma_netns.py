@@ -16,6 +16,7 @@ from securetrain.report import runs, written
 from securetrain.report.run.record import read_run
 from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import NODES, POLICY, TRAIN, up
+from tests.launch.worlds import clean_environment
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -60,7 +61,7 @@ with open(f"{__import__('sys').argv[1]}/told-{os.environ['RANK']}", "w") as file
 
 
 @pytest.fixture
-def nodes(tmp_path, clean_environment):
+def nodes(tmp_path):
     network = "network: {require: [overlay]}\n"
     assert network in POLICY
     (tmp_path / "policy.yaml").write_text(POLICY.replace(network, IN_CLEAR))

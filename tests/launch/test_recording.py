@@ -14,6 +14,7 @@ from securetrain.launch.sockets import SocketCheck
 from securetrain.ledger import events, read_ledger
 from securetrain.network.environment import Reason, Removed, WorkerEnvironment
 from securetrain.testing.runs import make_run
+from tests.tables import items
 
 
 @pytest.fixture
@@ -89,16 +90,14 @@ def test_what_the_workers_reported(made):
     ]
 
 
-@pytest.mark.parametrize(
+@items(
     "kind",
-    [
-        events.EnvironmentRefused,
-        events.JobNetworkRefused,
-        events.LogRefused,
-        events.ProfileRefused,
-        events.ProgramRefused,
-        events.ReferenceValuesRefused,
-    ],
+    events.EnvironmentRefused,
+    events.JobNetworkRefused,
+    events.LogRefused,
+    events.ProfileRefused,
+    events.ProgramRefused,
+    events.ReferenceValuesRefused,
 )
 def test_a_refusal_that_leaves_the_block_is_recorded(made, kind):
     error = NetworkError("ST-NETW-010", "no")

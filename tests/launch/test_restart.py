@@ -33,8 +33,9 @@ from securetrain.ledger import events, verify_ledger
 from securetrain.rendezvous.wire.membership import Evicted
 from securetrain.testing.clock import SettableClock
 from securetrain.testing.runs import make_run
-from tests.launch.worlds import run_plain
+from tests.launch.worlds import clean_environment, run_plain
 from tests.rendezvous.worlds import entry, membership_of
+from tests.vocabulary import refused
 
 START = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -253,9 +254,7 @@ def test_a_ledger_that_was_changed_ends_the_run(run):
     run.save(1)
     ledger = run.made.run_dir.ledger
     ledger.write_bytes(ledger.read_bytes().replace(b'"step":1', b'"step":2'))
-    with pytest.raises(IntegrityError) as caught:
-        run.begin(4, gone(at(5)))
-    assert caught.value.code == "ST-LEDG-003"
+    refused(IntegrityError, "ST-LEDG-003", run.begin, 4, gone(at(5)))
     assert run.names == ["step-00000001"]
 
 
@@ -367,9 +366,7 @@ os._exit(1 if attempt == "0" else 0)
 
 
 @pytest.mark.dist
-def test_plain_torchelastic_goes_on_from_the_newest_checkpoint_whatever_it_is(
-    tmp_path, clean_environment
-):
+def test_plain_torchelastic_goes_on_from_the_newest_checkpoint_whatever_it_is(tmp_path):
     """The control: nobody asks who had a hand in it."""
     (tmp_path / "train.py").write_text(STOCK)
     run_plain(clean_environment(), "--max-restarts", 1, tmp_path / "train.py", tmp_path)
@@ -413,8 +410,7 @@ def test_what_a_background_task_was_refused_ends_the_run_before_its_workers_begi
     told = Told()
     told.problem = IntegrityError("ST-CKPT-180", "not proven")
     restart = replace(run.restart, background=told)
-    with pytest.raises(IntegrityError, match="ST-CKPT-180"):
-        restart.begin(membership(4), lambda time: time)
+    refused(IntegrityError, "ST-CKPT-180", restart.begin, membership(4), lambda time: time)
     assert [event.details["epoch"] for event in run.events("epoch-started")] == [3]
 
 

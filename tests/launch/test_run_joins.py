@@ -26,6 +26,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member.identity_dir import store_identity, write_identity
+from tests.launch.worlds import clean_environment, run_command
 from tests.vocabulary import free_port, outside
 from tests.waiting import in_time
 
@@ -54,8 +55,8 @@ def wait_until(condition, what):
 class Cluster:
     """A cluster CA, its coordinator in a process, and one launcher."""
 
-    def __init__(self, root: Path, run_command, environment) -> None:
-        self.root, self.run_command, self.environment = root, run_command, environment
+    def __init__(self, root: Path, environment) -> None:
+        self.root, self.environment = root, environment
         self.ca = ClusterCA.create(root / "ca", "securetrain.local", now())
         self.endpoint = ""
         self.processes: list[subprocess.Popen[str]] = []
@@ -101,7 +102,7 @@ class Cluster:
         script = self.root / "sleeper.py"
         script.write_text(SLEEPER)
         return self.popen(
-            self.run_command(
+            run_command(
                 self.root / "run",
                 *("--policy", "dev", "--rdzv-id", "run-7", "--rdzv-endpoint", self.endpoint),
                 *("--rdzv-conf", f"identity={identity}", *more, str(script)),
@@ -128,8 +129,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path, run_command, clean_environment) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, run_command, clean_environment())
+def cluster(tmp_path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, clean_environment())
     yield made
     for process in made.processes:
         process.kill()

@@ -11,6 +11,7 @@ import pytest
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.launch.saves import SaveWatch
 from securetrain.ledger import events
+from tests.vocabulary import refused
 
 
 class Heard:
@@ -66,10 +67,9 @@ def test_a_save_to_a_file_is_reported_before_it_is_written(module, function, way
 @pytest.mark.parametrize(("module", "function", "way"), FILES)
 def test_where_it_is_required_nothing_is_written(module, function, way):
     heard = Heard(required=True)
-    with pytest.raises(RuntimeRefusal, match=way) as caught:
-        heard.module(module, function)({}, "/out/model.pt")
-    assert caught.value.code == "ST-RUNT-022"
-    assert caught.value.where == "/out/model.pt"
+    error = refused(RuntimeRefusal, way, heard.module(module, function), {}, "/out/model.pt")
+    assert error.code == "ST-RUNT-022"
+    assert error.where == "/out/model.pt"
     assert "write" not in heard.order
     assert [type(said) for said in heard.recorded] == [events.UnsignedSaveRefused]
 

@@ -14,6 +14,7 @@ from securetrain.launch import seams
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.policy.schema import UnpickleMode
 from tests.launch.worlds import bomb
+from tests.tables import items
 from tests.vocabulary import refused
 
 
@@ -133,16 +134,14 @@ def test_the_other_modules_have_their_seams(safe, closed):
     assert vars(debug)["start_debug_server"]() is None
 
 
-@pytest.mark.parametrize(
+@items(
     "patch",
-    [
-        lambda safe, module: seams.replace_unpickler(safe.Unpickler, module),
-        seams.replace_pickle,
-        lambda safe, module: seams.restrict_torch_load(safe, "load", module),
-        lambda safe, module: seams.wrap(lambda f: f, "start", module),
-        lambda safe, module: seams.protect_spawned(module),
-        lambda safe, module: seams.protect_forkserver(module),
-    ],
+    lambda safe, module: seams.replace_unpickler(safe.Unpickler, module),
+    seams.replace_pickle,
+    lambda safe, module: seams.restrict_torch_load(safe, "load", module),
+    lambda safe, module: seams.wrap(lambda f: f, "start", module),
+    lambda safe, module: seams.protect_spawned(module),
+    lambda safe, module: seams.protect_forkserver(module),
 )
 def test_a_seam_that_is_not_there_fails_the_import(safe, patch):
     refused(RuntimeRefusal, "ST-RUNT-007", patch, safe, types.ModuleType("torch.distributed.new"))

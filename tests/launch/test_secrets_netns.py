@@ -10,6 +10,7 @@ import pytest
 
 from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import NODES, POLICY, up
+from tests.launch.worlds import clean_environment
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -44,9 +45,7 @@ dist.destroy_process_group()
 """
 
 
-def test_two_machines_have_a_secret_and_no_disk_ledger_or_wire_has(
-    tmp_path, run_command, clean_environment
-):
+def test_two_machines_have_a_secret_and_no_disk_ledger_or_wire_has(tmp_path):
     secret = tmp_path.parent / f"{tmp_path.name}-secret"
     secret.write_bytes(CANARY)
     secret.chmod(0o600)
@@ -54,7 +53,7 @@ def test_two_machines_have_a_secret_and_no_disk_ledger_or_wire_has(
     given = f"dataset-key=file:{secret} for-the-proven=file:{secret}"
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""), TEST_SECRETS=given)
     with (
-        up(tmp_path, policy=policy, script=SCRIPT, run_command=run_command, env=env) as nodes,
+        up(tmp_path, policy=policy, script=SCRIPT, env=env) as nodes,
         nodes.cluster.capture() as capture,
     ):
         nodes.train()

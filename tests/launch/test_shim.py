@@ -20,6 +20,7 @@ from securetrain.launch.shim import Shim
 from securetrain.launch.workerlog import WorkerReport, read_reports, report_path
 from securetrain.network import nccl
 from securetrain.policy.schema import UnpickleMode
+from tests.tables import items
 from tests.vocabulary import refused
 
 
@@ -264,12 +265,10 @@ def test_an_nccl_without_tls_ends_the_import(make, setup, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize(
-    ("libraries", "key", "code"),
-    [
-        pytest.param([], "the-key", "ST-NETW-030", id="no NCCL at all"),
-        pytest.param([LIB], "", "ST-NETW-031", id="no key"),
-    ],
+@items(
+    "id, libraries, key, code",
+    ("no NCCL at all", [], "the-key", "ST-NETW-030"),
+    ("no key", [LIB], "", "ST-NETW-031"),
 )
 def test_no_group_without_nccl_and_its_key(make, setup, monkeypatch, *, libraries, key, code):
     FakeNccl(monkeypatch, *libraries)

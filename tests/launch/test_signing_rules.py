@@ -38,6 +38,7 @@ from securetrain.ledger.events import WriterRole as Role
 from securetrain.ledger.events import encode_event
 from securetrain.policy.schema import GuardResponse
 from tests.launch.worlds import SAVE, TREE, dispute_message, file_message
+from tests.tables import each, items
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NODE = "spiffe://securetrain.local/job/{}/node/a"
@@ -226,22 +227,18 @@ def test_a_word_in_a_dispute_is_signed_once(bench, judge):
     judge.word(worker(), bench.word())
 
 
-@pytest.mark.parametrize(
-    ("change", "code", "said"),
-    [
-        ({"rank": 1}, "ST-RUNT-031", "asks for the word of 1"),
-        ({"world_size": 3}, "ST-RUNT-031", "speaks of 3 ranks"),
-        ({"run_id": "another"}, "ST-RUNT-033", "of run another"),
-    ],
+@items(
+    "change, code, said",
+    ({"rank": 1}, "ST-RUNT-031", "asks for the word of 1"),
+    ({"world_size": 3}, "ST-RUNT-031", "speaks of 3 ranks"),
+    ({"run_id": "another"}, "ST-RUNT-033", "of run another"),
 )
 def test_lies_about_a_word(bench, judge, change, code, said):
     refused(code, said, judge.word, worker(), bench.word(**change))
     judge.word(worker(), bench.word())
 
 
-@pytest.mark.parametrize(
-    "message", [b"", b"{}", b"securetrain/dispute/1\n{}", b"securetrain/dispute/1\n"]
-)
+@items("message", b"", b"{}", b"securetrain/dispute/1\n{}", b"securetrain/dispute/1\n")
 def test_bytes_that_are_no_word(bench, judge, message):
     refused("ST-RUNT-032", "", judge.word, worker(), message)
     refused("ST-RUNT-032", "", judge.word, worker(), bench.rank_file())
@@ -270,19 +267,17 @@ def test_workers_that_were_started_again_go_on_from_an_older_step(bench, judge):
     judge.statement(worker(), bench.statement(step=4))
 
 
-@pytest.mark.parametrize(
+@items(
     "change",
-    [
-        lambda m: b"",
-        lambda m: m[:-1],
-        lambda m: m + b" ",
-        lambda m: m.partition(b"\n")[2],
-        lambda m: b"securetrain/rank-file/2\n" + m.partition(b"\n")[2],
-        lambda m: m.replace(b'"rank":0,"runId"', b'"rank":0,"rank":0,"runId"'),
-        lambda m: m.replace(b'"step":5', b'"step": 5'),
-        lambda m: m.replace(b'"step":5', b'"step":5,"then":1'),
-        lambda m: m.replace(b'"saveId"', b'"saveid"'),
-    ],
+    lambda m: b"",
+    lambda m: m[:-1],
+    lambda m: m + b" ",
+    lambda m: m.partition(b"\n")[2],
+    lambda m: b"securetrain/rank-file/2\n" + m.partition(b"\n")[2],
+    lambda m: m.replace(b'"rank":0,"runId"', b'"rank":0,"rank":0,"runId"'),
+    lambda m: m.replace(b'"step":5', b'"step": 5'),
+    lambda m: m.replace(b'"step":5', b'"step":5,"then":1'),
+    lambda m: m.replace(b'"saveId"', b'"saveid"'),
 )
 def test_bytes_that_are_not_a_ranks_message(bench, judge, change):
     message = change(bench.rank_file())
@@ -349,15 +344,13 @@ def test_a_statement_of_another_rank_than_zero(bench, judge):
     refused("ST-RUNT-031", "only rank 0", judge.statement, worker(1), bench.statement())
 
 
-@pytest.mark.parametrize(
+@items(
     "payload_type",
-    [
-        "application/vnd.securetrain.trust-root+json",
-        "application/vnd.securetrain.rank-key+json",
-        "application/vnd.securetrain.waiver+json",
-        "text/plain",
-        heads.PAYLOAD_TYPE,
-    ],
+    "application/vnd.securetrain.trust-root+json",
+    "application/vnd.securetrain.rank-key+json",
+    "application/vnd.securetrain.waiver+json",
+    "text/plain",
+    heads.PAYLOAD_TYPE,
 )
 def test_any_other_payload_is_not_signed(bench, judge, payload_type):
     message = dsse.pae(payload_type, b"{}")
@@ -372,17 +365,15 @@ def test_another_predicate_and_another_subject(bench, judge):
         refused("ST-RUNT-032", "", judge.statement, worker(), message)
 
 
-@pytest.mark.parametrize(
+@items(
     "change",
-    [
-        lambda m: b"",
-        lambda m: m[:-1],
-        lambda m: m + b"x",
-        lambda m: m.replace(b"DSSEv1", b"DSSEv2"),
-        lambda m: m.replace(b"DSSEv1 28", b"DSSEv1 028"),
-        lambda m: m.replace(b'"seq":1', b'"seq":1,"seq":1'),
-        lambda m: m.replace(b'"seq":1', b'"seq":1,"extra":1'),
-    ],
+    lambda m: b"",
+    lambda m: m[:-1],
+    lambda m: m + b"x",
+    lambda m: m.replace(b"DSSEv1", b"DSSEv2"),
+    lambda m: m.replace(b"DSSEv1 28", b"DSSEv1 028"),
+    lambda m: m.replace(b'"seq":1', b'"seq":1,"seq":1'),
+    lambda m: m.replace(b'"seq":1', b'"seq":1,"extra":1'),
 )
 def test_bytes_that_are_not_a_statement(bench, judge, change):
     message = change(bench.statement())
@@ -485,13 +476,11 @@ def test_lies_in_the_ledger(judge, lie):
     refused("ST-RUNT-031", said, judge.event, who, canonical.encode(encode_event(event)))
 
 
-@pytest.mark.parametrize(
-    ("response", "event"),
-    [
-        (GuardResponse.SKIP_STEP, events.RankSuspected(rank=1, cause="ST-GRAD-010", said="")),
-        (GuardResponse.EVICT_NODE, events.RankSuspected(rank=1, cause="ST-GRAD-011", said="")),
-        (GuardResponse.ROLLBACK, events.RolledBack(to=1, ranks="1", evidence="")),
-    ],
+@each(
+    "response, event",
+    (GuardResponse.SKIP_STEP, events.RankSuspected(rank=1, cause="ST-GRAD-010", said="")),
+    (GuardResponse.EVICT_NODE, events.RankSuspected(rank=1, cause="ST-GRAD-011", said="")),
+    (GuardResponse.ROLLBACK, events.RolledBack(to=1, ranks="1", evidence="")),
 )
 def test_what_the_policy_asks_for_is_done(bench, response, event):
     judge = Judge(here=replace(bench.here, response=response), epoch=3)
@@ -511,16 +500,14 @@ def test_the_shim_writes_as_a_worker(judge):
     assert judge.event(worker(1), body) == (event, WriterRole.WORKER)
 
 
-@pytest.mark.parametrize(
+@items(
     "body",
-    [
-        b"",
-        b"{}",
-        b"[]",
-        b'{"boundary":"gradients","decision":"observe","event":"no-such-event"}',
-        b'{"code":"","decision":"refuse","details":{"x":1},"event":"step-refused","subject":""}',
-        b'{"writer":"agent"}',
-    ],
+    b"",
+    b"{}",
+    b"[]",
+    b'{"boundary":"gradients","decision":"observe","event":"no-such-event"}',
+    b'{"code":"","decision":"refuse","details":{"x":1},"event":"step-refused","subject":""}',
+    b'{"writer":"agent"}',
 )
 def test_what_is_no_event(judge, body):
     refused("ST-RUNT-032", "", judge.event, worker(), body)

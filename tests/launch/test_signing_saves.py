@@ -14,6 +14,7 @@ from securetrain.artifacts.statement.saved_files import SavedFile, sign_saved
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.launch.signing_rules import Judge
 from tests.launch.test_signing_rules import NOW, Bench, worker
+from tests.vocabulary import refused
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +64,7 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_each_lie_is_refused(bench, lie):
     changes, code = LIES[lie]
-    with pytest.raises(RuntimeRefusal) as refused:
-        judged(bench, **changes)
-    assert refused.value.code == code
+    refused(RuntimeRefusal, code, judged, bench, **changes)
 
 
 def test_it_is_no_checkpoint_and_a_checkpoint_is_no_save(bench):
@@ -75,6 +74,4 @@ def test_it_is_no_checkpoint_and_a_checkpoint_is_no_save(bench):
     with pytest.raises(RuntimeRefusal) as refused:
         judge.statement(worker(), message)
     assert refused.value.code == "ST-RUNT-032"
-    with pytest.raises(RuntimeRefusal) as refused:
-        judge.saved(worker(), message + b"x")
-    assert refused.value.code == "ST-RUNT-032"
+    refused(RuntimeRefusal, "ST-RUNT-032", judge.saved, worker(), message + b"x")

@@ -36,6 +36,7 @@ from securetrain.launch.signing_service import SigningService
 from securetrain.ledger import Ledger, WriterRole, events, key_file, read_ledger
 from securetrain.ledger.events import encode_event
 from tests.launch.worlds import dispute_message, file_message
+from tests.tables import items
 from tests.vocabulary import refused
 
 OTHER = RankFile(name="rank-00001.bin", size=8, root="cd" * 32, rank=1)
@@ -429,17 +430,15 @@ def test_who_connects_while_workers_start_waits_for_its_rank(launcher):
 # Frames.
 
 
-@pytest.mark.parametrize(
+@items(
     "data",
-    [
-        b"X\0\0\0\1x",
-        b"\xff\0\0\0\1x",
-        b"H\0\1\0\0",
-        b"C\xff\xff\xff\xff",
-        b"R\0\1\0\0",
-        HELLO + HELLO,
-        HELLO + b"x",
-    ],
+    b"X\0\0\0\1x",
+    b"\xff\0\0\0\1x",
+    b"H\0\1\0\0",
+    b"C\xff\xff\xff\xff",
+    b"R\0\1\0\0",
+    HELLO + HELLO,
+    HELLO + b"x",
 )
 def test_a_frame_that_breaks_the_rules(launcher, data):
     first, second = launcher.workers()

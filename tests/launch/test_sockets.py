@@ -8,6 +8,7 @@ from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.sockets import check_sockets, violation
 from securetrain.network.profile import TUNNELLED, VERBS
+from tests.tables import items
 from tests.vocabulary import refused
 
 LOOPBACK = NetworkProfile.LOOPBACK
@@ -93,13 +94,11 @@ def test_in_a_job_namespace_every_address_is_inside(tmp_path, profile):
     assert check.ok
 
 
-@pytest.mark.parametrize(
-    ("ipv4", "ipv6"),
-    [
-        pytest.param("st0 0 0 1\neth0 0 0 1\n", "", id="another device beside the tunnel"),
-        pytest.param("eth0 0 0 1\n", "", id="the host's namespace"),
-        pytest.param("st0 0 0 1\n", "00 00 eth0\n", id="IPv6"),
-    ],
+@items(
+    "id, ipv4, ipv6",
+    ("another device beside the tunnel", "st0 0 0 1\neth0 0 0 1\n", ""),
+    ("the host's namespace", "eth0 0 0 1\n", ""),
+    ("IPv6", "st0 0 0 1\n", "00 00 eth0\n"),
 )
 def test_a_worker_outside_its_job_network_is_refused(tmp_path, ipv4, ipv6):
     check = check_sockets(NetworkProfile.OVERLAY, fake_proc(tmp_path, ipv4, ipv6))

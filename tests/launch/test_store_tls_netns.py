@@ -32,11 +32,11 @@ network:
 
 
 @pytest.fixture
-def nodes(tmp_path, clean_environment, run_command):
+def nodes(tmp_path):
     network = "network: {require: [overlay]}\n"
     assert network in POLICY
     given = {"policy": POLICY.replace(network, IN_CLEAR), "script": TRAIN}
-    with up(tmp_path, run_command=run_command, env=clean_environment(), **given) as made:
+    with up(tmp_path, **given) as made:
         yield made
 
 

@@ -30,6 +30,7 @@ from securetrain.network.addresses import Names
 from securetrain.network.namespace import Namespace
 from securetrain.testing.cluster import Host, NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, POLICY, coordinated
+from tests.launch.worlds import clean_environment
 from tests.vocabulary import needs
 from tests.waiting import in_time
 
@@ -236,7 +237,7 @@ def running_ours(nodes) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory, run_command, clean_environment):
+def scene(tmp_path_factory):
     root = tmp_path_factory.mktemp("jobs")
     (root / "job.py").write_text(JOB)
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""), HF_TOKEN=SECRET)
@@ -254,9 +255,7 @@ def scene(tmp_path_factory, run_command, clean_environment):
         wire = capture.__enter__()
         stock_env = {**env, "GLOO_SOCKET_IFNAME": "eth0"}
         stock_job = stack.enter_context(running_stock(root / "STOCK", members, stock_env))
-        nodes = stack.enter_context(
-            coordinated(cluster=on_two, folder=ours, job=job, run_command=run_command, env=env)
-        )
+        nodes = stack.enter_context(coordinated(cluster=on_two, folder=ours, job=job, env=env))
         our_job = stack.enter_context(running_ours(nodes))
         for running in (stock_job, our_job):
             for rank in range(2):

@@ -11,6 +11,9 @@ import pytest
 from securetrain.core.errors import RuntimeRefusal, UsageError
 from securetrain.launch.supply_chain import check_supply_chain, check_torch
 from securetrain.policy import load_policy
+from tests.launch.worlds import clean_environment
+from tests.tables import each
+from tests.vocabulary import refused
 
 DEV = load_policy("dev").policy
 
@@ -61,15 +64,13 @@ def test_an_entry_point_without_a_package_is_foreign():
         )
 
 
-@pytest.mark.parametrize(
-    ("found", "torch_min", "refused"),
-    [
-        ("2.9.1", "2.10.0", True),
-        ("2.10.0", "99.0", True),
-        ("2.9.0", "2.0", True),
-        ("2.10.0", "2.10.0", False),
-        ("2.13.0+cpu", "2.10.0", False),
-    ],
+@each(
+    "found, torch_min, refused",
+    ("2.9.1", "2.10.0", True),
+    ("2.10.0", "99.0", True),
+    ("2.9.0", "2.0", True),
+    ("2.10.0", "2.10.0", False),
+    ("2.13.0+cpu", "2.10.0", False),
 )
 def test_the_version_of_torch(found, torch_min, refused):
     section = msgspec.structs.replace(DEV.supply_chain, torch_min=torch_min)
@@ -83,9 +84,7 @@ def test_no_torch():
     def missing(name):
         raise PackageNotFoundError(name)
 
-    with pytest.raises(UsageError) as caught:
-        check_supply_chain(DEV, installed_version=missing)
-    assert caught.value.code == "ST-USAG-004"
+    refused(UsageError, "ST-USAG-004", check_supply_chain, DEV, installed_version=missing)
     assert version("torch")
 
 
@@ -98,7 +97,7 @@ def make(*_):
 
 
 @pytest.mark.dist
-def test_a_package_that_torchrun_would_import(launch, clean_environment, tmp_path):
+def test_a_package_that_torchrun_would_import(launch, tmp_path):
     """Attack 37: whoever gets a package installed is run by every torchrun."""
     site, marker = tmp_path / "site", tmp_path / "marker"
     site.mkdir()

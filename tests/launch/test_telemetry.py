@@ -20,6 +20,7 @@ from securetrain.launch.telemetry import followed
 from tests.integrations.pages import snippet
 from tests.integrations.runs import TOKEN
 from tests.integrations.test_trackers import collector  # noqa: F401 - a fixture
+from tests.tables import items
 from tests.vocabulary import ran
 from tests.waiting import in_time
 
@@ -50,14 +51,12 @@ def follow(tmp_path, program, patience=60.0, environ=None, block=lambda: None):
     return said
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        (LINE, "otlp: 7 items delivered"),
-        (DOWN, "otlp: 7 items delivered, 3 NOT (TimeoutError)"),
-        ("[]", "otlp: NOT KNOWN what was delivered: it did not end in time"),
-        ('{"trackers": [{}]}', "otlp: NOT KNOWN what was delivered: it did not end in time"),
-    ],
+@items(
+    "line, text",
+    (LINE, "otlp: 7 items delivered"),
+    (DOWN, "otlp: 7 items delivered, 3 NOT (TimeoutError)"),
+    ("[]", "otlp: NOT KNOWN what was delivered: it did not end in time"),
+    ('{"trackers": [{}]}', "otlp: NOT KNOWN what was delivered: it did not end in time"),
 )
 def test_what_was_delivered_is_said_at_the_end(line, text, tmp_path):
     program = f"import sys; print('ready', flush=True); sys.stdin.read(); print({line!r})"

@@ -7,7 +7,6 @@ Each machine is a namespace with a host name that is known nowhere, as in a cont
 Commands of docs/how-to/run-your-script.md, docs/how-to/two-nodes.md are tried here.
 """
 
-import os
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 
 from securetrain.network.engines import missing_here
 from securetrain.testing.cluster import DEVICE, NamespaceCluster
-from tests.launch.two_nodes import NODES, POLICY, TRAIN, coordinated
+from tests.launch.two_nodes import NODES, POLICY, TRAIN, coordinated, job_of
 
 pytestmark = [
     pytest.mark.netns,
@@ -44,16 +43,15 @@ def torchrun(_run_dir: Path, *arguments: str) -> list[str]:
 
 
 @pytest.fixture
-def begin(cluster, tmp_path, clean_environment):
+def begin(cluster, tmp_path):
     def start(policy):
         (tmp_path / "policy.yaml").write_text(policy)
         (tmp_path / "train.py").write_text(TRAIN)
         return coordinated(
             cluster=cluster,
             folder=tmp_path,
-            job=f"job-{os.getpid()}-{tmp_path.name[-8:]}",
+            job=job_of(tmp_path),
             run_command=torchrun,
-            env=clean_environment(),
         )
 
     return start

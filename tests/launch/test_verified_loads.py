@@ -21,6 +21,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, sign_root
 from securetrain.launch.verified_loads import VerifiedLoads
 from tests.launch.worlds import bomb
+from tests.vocabulary import refused
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
@@ -119,13 +120,9 @@ def test_unsigned_begun_and_foreign_streams_are_refused(bench):
     statement.write_bytes(b"")
     streams = [bench.path, types.SimpleNamespace(read=lambda _: b"", readinto=None)]
     for given in (*streams, "s3://bucket/model.pt"):
-        with pytest.raises(IntegrityError) as refused:
-            bench.load(given)
-        assert refused.value.code == "ST-CKPT-100"
+        refused(IntegrityError, "ST-CKPT-100", bench.load, given)
     statement.unlink()
-    with pytest.raises(IntegrityError) as refused:
-        bench.load(bench.path)
-    assert refused.value.code == "ST-CKPT-100"
+    refused(IntegrityError, "ST-CKPT-100", bench.load, bench.path)
 
 
 def test_what_torch_swallows_is_said(bench):
@@ -143,9 +140,7 @@ def test_what_torch_swallows_is_said(bench):
     bench.loads.patches()[module.__name__](module)
     assert module.load(bench.path) == "loaded"
     bench.path.write_bytes(b"x")
-    with pytest.raises(IntegrityError) as refused:
-        module.load(bench.path)
-    assert refused.value.code == "ST-CKPT-131"
+    refused(IntegrityError, "ST-CKPT-131", module.load, bench.path)
 
 
 def test_shards_are_read_from_the_verified_copy(bench):

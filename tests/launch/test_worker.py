@@ -16,6 +16,7 @@ import pytest
 
 from securetrain.launch.run_setup import prepare_run
 from securetrain.launch.workerlog import WorkerReport, read_reports
+from tests.launch.worlds import clean_environment
 from tests.vocabulary import is_running
 from tests.waiting import in_time
 
@@ -60,7 +61,7 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def start(run, tmp_path, clean_environment):
+def start(run, tmp_path):
     """Runs arguments under plain Python or under the worker, in tmp_path."""
 
     def start(*arguments, plain=False, timeout=60):
@@ -264,7 +265,7 @@ subprocess.Popen([sys.executable, *sys.argv[1:]]).wait()
 """
 
 
-def test_a_worker_dies_with_its_launcher(run, tmp_path, clean_environment):
+def test_a_worker_dies_with_its_launcher(run, tmp_path):
     script, ready = tmp_path / "wait.py", tmp_path / "ready"
     script.write_text(
         "import os, pathlib, sys, time\n"

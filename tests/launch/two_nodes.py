@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A coordinator and `securetrain run` on hosts of a cluster, two or more: for whole jobs."""
 
+import base64
 import json
 import os
 import signal
@@ -12,13 +13,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
+from securetrain.core.nodestate import STATE_VARIABLE, NodeState
 from securetrain.core.rundir import RunDir
+from securetrain.identity.log.node_witness import witness_key
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import verify_ledger
 from securetrain.network.addresses import Names
 from securetrain.network.process_identity import running
 from securetrain.testing.cluster import NamespaceCluster
+from tests.launch.worlds import clean_environment, run_command
 from tests.waiting import in_time
 
 NODES = ("node-a", "node-b")
@@ -148,8 +153,17 @@ coordinator.stop()
 class TwoNodes:
     """A coordinator on the first host, and whatever `start` starts."""
 
+    first = 0
+    """The number of the first node's host."""
+    shared = ""
+    """The one run directory of all nodes; otherwise each has its own."""
+    remembers = False
+    """Each node keeps a state of its own."""
+    nnodes = ""
+    patience = PATIENCE
+
     def __init__(
-        self, *, cluster, folder, port, job, run_command, env, names=NODES, told=None
+        self, *, cluster, folder, port, job, env, run_command=run_command, names=NODES, told=None
     ) -> None:
         self.cluster = cluster
         self.folder = folder
@@ -166,22 +180,32 @@ class TwoNodes:
         return f"{self.cluster.hosts[0].address}:{self.port}"
 
     def host(self, node):
-        return self.cluster.hosts[self.names.index(node)]
+        return self.cluster.hosts[self.first + self.names.index(node)]
 
-    def start(self, node, *options, steps=10, conf="", nnodes="", crash=""):
-        host = self.host(node)
+    def run_dir(self, node):
+        return self.folder / (self.shared or f"run-{node}")
+
+    def script(self, *, steps=10, crash="") -> tuple[object, ...]:
+        """What the launchers run, with its words."""
+        address = self.cluster.hosts[0].address
+        return (self.folder / "train.py", self.folder, address, steps, crash)
+
+    def start(self, node, *options, conf="", nnodes="", env=MappingProxyType({}), **given):
         command = self._run_command(
-            self.folder / f"run-{node}",
+            self.run_dir(node),
             *("--policy", str(self.folder / "policy.yaml")),
-            *("--nnodes", nnodes or str(len(self.names))),
+            *("--nnodes", nnodes or self.nnodes or str(len(self.names))),
             *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
             *("--rdzv-conf", f"identity={self.folder / node}{conf}", *options),
-            str(self.folder / "train.py"),
-            *(str(self.folder), str(self.cluster.hosts[0].address), str(steps), crash),
+            *map(str, self.script(**given)),
         )
+        own = {STATE_VARIABLE: str(self.folder / f"state-{node}")} if self.remembers else {}
         with (self.folder / f"{node}.err").open("w") as err:
             self.launchers[node] = subprocess.Popen(
-                host.command(*command), env=self._env, stderr=err, text=True
+                self.host(node).command(*command),
+                env={**self._env, **own, **env},
+                stderr=err,
+                text=True,
             )
 
     def revoke(self, node):
@@ -190,14 +214,30 @@ class TwoNodes:
         self._told.flush()
 
     def wait(self, node):
-        return self.launchers[node].wait(PATIENCE)
+        return self.launchers[node].wait(self.patience)
 
     def train(self, *options, **given):
         """Start all of them, which must end well."""
         for node in self.names:
             self.start(node, *options, **given)
-        codes = [self.wait(node) for node in self.names]
-        assert set(codes) == {0}, "\n".join(self.err(node)[-3000:] for node in self.names)
+        self.end_well()
+
+    def end_well(self, *nodes):
+        """Wait for these, or for all: each ends without a fault."""
+        codes = {node: self.wait(node) for node in nodes or self.names}
+        assert set(codes.values()) == {0}, f"{codes}{self.errors()}"
+
+    def errors(self):
+        return "".join(f"\n{node}: {self.err(node)[-3000:]}" for node in self.launchers)
+
+    def poll(self, condition, what, alive=None):
+        """Wait for a condition, while all launchers, or those of `alive`, go on."""
+        deadline = time.monotonic() + self.patience
+        while not condition():
+            for node in self.launchers if alive is None else alive:
+                assert self.launchers[node].poll() is None, f"{what}: {self.err(node)[-3000:]}"
+            in_time(deadline, lambda: f"never happened: {what}{self.errors()}")
+            time.sleep(0.05)
 
     def err(self, node):
         return (self.folder / f"{node}.err").read_text()
@@ -208,11 +248,11 @@ class TwoNodes:
         ]
 
     def summary(self, node):
-        return json.loads((self.folder / f"run-{node}" / "run.json").read_text())
+        return json.loads(RunDir(self.run_dir(node)).summary.read_text())
 
     def events(self, node):
         """What the node's ledger says, after its chain and signatures were verified."""
-        run = RunDir(self.folder / f"run-{node}")
+        run = RunDir(self.run_dir(node))
         keys = TrustRoot.load(run.trust, datetime.now(UTC)).keys_for(TrustRole.LEDGER)
         ledger = verify_ledger(run.ledger.read_bytes(), keys, require_closed=True)
         return [entry.body.event for entry in ledger.entries]
@@ -229,13 +269,8 @@ class TwoNodes:
                     launcher.wait()
 
     def wait_until_both_train(self):
-        names = [f"training-{rank}-0" for rank in range(len(self.names))]
-        deadline = time.monotonic() + PATIENCE
-        while not all((self.folder / name).exists() for name in names):
-            for node, launcher in self.launchers.items():
-                assert launcher.poll() is None, self.err(node)[-3000:]
-            in_time(deadline, "the workers never trained")
-            time.sleep(0.05)
+        marks = [self.folder / f"training-{rank}-0" for rank in range(len(self.names))]
+        self.poll(lambda: all(mark.exists() for mark in marks), "the workers train")
 
     def listeners(self, node):
         """TCP ports of its host that listen, seen from the underlay."""
@@ -253,14 +288,15 @@ class TwoNodes:
 
 @contextmanager
 def coordinated(
-    *, cluster, folder, job, run_command, env, fewest=2, lease=0, names=NODES, kind=TwoNodes
+    *, cluster, folder, job, env=None, fewest=2, lease=0, names=NODES, kind=TwoNodes, **given
 ) -> Iterator[TwoNodes]:
     """A coordinator on the first host, under `folder`'s policy; what is started ends with it.
 
     The folder holds ``policy.yaml`` and the script, ``train.py``. A lease of 0 seconds is the
-    policy's; `kind` makes what is yielded.
+    policy's; `kind` makes what is yielded, and takes what else is given. The environment is a clean
+    one where none is given.
     """
-    host = cluster.hosts[0]
+    host, env = cluster.hosts[0], env or clean_environment()
     arguments = [folder, folder / "policy.yaml", host.address, job, fewest, lease, *names]
     with subprocess.Popen(
         host.command(sys.executable, "-c", COORDINATE, *map(str, arguments)),
@@ -276,10 +312,10 @@ def coordinated(
                 folder=folder,
                 port=int(coordinator.stdout.readline()),
                 job=job,
-                run_command=run_command,
                 env=env,
                 names=names,
                 told=coordinator.stdin,
+                **given,
             )
             try:
                 yield nodes
@@ -287,6 +323,18 @@ def coordinated(
                 nodes.end()
         finally:
             coordinator.kill()
+
+
+def with_witnesses(folder: Path) -> str:
+    """The policy of two nodes, each of which is a witness for the other, by its state's key."""
+    keys = [witness_key(NodeState(folder / f"state-{node}").witness_key) for node in NODES]
+    names = ", ".join(base64.b64encode(key.public.spki).decode() for key in keys)
+    return f"{POLICY}checkpoint: {{log: {{witnesses: [{names}], quorum: 2}}}}\n"
+
+
+def job_of(folder: Path) -> str:
+    """A job's name, of this process and this test."""
+    return f"job-{os.getpid()}-{folder.name[-8:]}"
 
 
 THREE = ("node-a", "node-b", "node-c")
@@ -310,7 +358,7 @@ def up(
     for name, text in (("policy.yaml", policy), ("train.py", script)):
         if text:
             (folder / name).write_text(text)
-    job = job or f"job-{os.getpid()}-{folder.name[-8:]}"
+    job = job or job_of(folder)
     with (
         NamespaceCluster.up(hosts) as cluster,
         coordinated(cluster=cluster, folder=folder, job=job, names=names, **given) as nodes,

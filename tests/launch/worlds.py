@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 
@@ -13,6 +14,7 @@ from securetrain.artifacts.dataset import sign_documents
 from securetrain.artifacts.statement.members import rank_message
 from securetrain.artifacts.statement.statements import TreeInfo
 from securetrain.core.hashtree import TreeParams
+from securetrain.core.nodestate import STATE_VARIABLE
 from securetrain.core.vocabulary import EnforcementMode
 from securetrain.drills.pickles import Call
 from securetrain.identity import words
@@ -24,6 +26,19 @@ from tests.vocabulary import ran
 
 TREE = TreeInfo.of(TreeParams())
 SAVE = "ab" * 16
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """An environment without what this test run was started with."""
+    keep = {"PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "MKL_CBWR", STATE_VARIABLE}
+    base = {name: value for name, value in os.environ.items() if name in keep}
+    return {**base, "OMP_NUM_THREADS": "1", **extra}
+
+
+def run_command(run_dir: Path, *arguments: str) -> list[str]:
+    """The command line; the scripts of these tests write beside the run directory."""
+    ours = ["--run-dir", str(run_dir), "--output", str(run_dir.parent)]
+    return [sys.executable, "-m", "securetrain", "run", *ours, *arguments]
 
 
 def bomb(path):

@@ -10,6 +10,7 @@ import pytest
 
 from securetrain.network.elf import ElfError, constants
 from tests.network.fake_nccl import TLS, WITHOUT, compile_nccl
+from tests.tables import items
 from tests.vocabulary import refused
 
 
@@ -29,18 +30,16 @@ def test_constants_of_pythons_own_program():
     assert 0 < len(constants(program)) < program.stat().st_size
 
 
-@pytest.mark.parametrize(
-    ("at", "value"),
-    [
-        pytest.param(0, b"\x7fELG", id="another magic"),
-        pytest.param(4, b"\x01", id="ELF-32"),
-        pytest.param(5, b"\x02" if sys.byteorder == "little" else b"\x01", id="byte order"),
-        pytest.param(40, b"\xff" * 8, id="the section table is outside"),
-        pytest.param(58, b"\x00\x00", id="sections of another size"),
-        pytest.param(60, b"\x00\x00", id="no sections"),
-        pytest.param(60, b"\xff\xff", id="too many sections"),
-        pytest.param(62, b"\xff\xff", id="no names"),
-    ],
+@items(
+    "id, at, value",
+    ("another magic", 0, b"\x7fELG"),
+    ("ELF-32", 4, b"\x01"),
+    ("byte order", 5, b"\x02" if sys.byteorder == "little" else b"\x01"),
+    ("the section table is outside", 40, b"\xff" * 8),
+    ("sections of another size", 58, b"\x00\x00"),
+    ("no sections", 60, b"\x00\x00"),
+    ("too many sections", 60, b"\xff\xff"),
+    ("no names", 62, b"\xff\xff"),
 )
 def test_what_is_malformed_cannot_be_judged(library, tmp_path, at, value):
     data = bytearray(library.read_bytes())

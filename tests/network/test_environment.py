@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from securetrain.core.errors import NetworkError
@@ -137,10 +136,20 @@ def test_removed_unless_passed(name, reason):
     assert not passed.removed
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["HOME", "PWD", "OLDPWD", "LANG", "TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS", "SLURM_JOB_ID",
-     "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "KEYBOARD", "TORCH_DISTRIBUTED_DEBUG", "MONKEY"],
+@each(
+"name",
+"HOME",
+"PWD",
+"OLDPWD",
+"LANG",
+"TOKENIZERS_PARALLELISM",
+"OMP_NUM_THREADS",
+"SLURM_JOB_ID",
+"NCCL_DEBUG",
+"CUDA_VISIBLE_DEVICES",
+"KEYBOARD",
+"TORCH_DISTRIBUTED_DEBUG",
+"MONKEY",
 )  # fmt: skip
 def test_passed(name):
     result = compute({name: "value"})

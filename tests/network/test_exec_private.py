@@ -37,9 +37,15 @@ def test_options_become_mounts():
     assert mounts([]) == []
 
 
-@pytest.mark.parametrize(
+@each(
     "options",
-    [["--else"], ["--empty"], ["--bind"], ["--bind", "/a"], ["x"], ["--hand"], ["--hand", "/a"]],
+    ["--else"],
+    ["--empty"],
+    ["--bind"],
+    ["--bind", "/a"],
+    ["x"],
+    ["--hand"],
+    ["--hand", "/a"],
 )
 def test_a_bad_option_is_no_mount(options):
     with pytest.raises(ValueError):  # noqa: PT011 - the message is for whoever runs it by hand

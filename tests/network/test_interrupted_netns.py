@@ -25,6 +25,7 @@ from securetrain.network.wireguard_go import WireGuardGo
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests import vocabulary
 from tests.network.worlds import UNDERLAY, Job, plan_on
+from tests.tables import items
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -216,13 +217,11 @@ def test_a_disk_that_fills_up_later_is_no_way_to_stay_half_configured(trial, sma
     vocabulary.refused(NetworkError, "ST-NETW-014", overlay.read)
 
 
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("echo 'no such key' >&2; exit 1", "no such key"),
-        ("exec sleep 60", "does not answer"),
-        ("kill -SEGV $$", "killed by signal 11"),
-    ],
+@items(
+    "script, said",
+    ("echo 'no such key' >&2; exit 1", "no such key"),
+    ("exec sleep 60", "does not answer"),
+    ("kill -SEGV $$", "killed by signal 11"),
 )
 def test_an_engine_that_does_not_come_up(trial, tmp_path, monkeypatch, script, said):
     engine = tmp_path / "engine"

@@ -23,7 +23,7 @@ from securetrain.network.nccl import (
 )
 from securetrain.network.wireguard import decode_key
 from tests.network.fake_nccl import OLD, REFUSES, TLS, WITHOUT, compile_nccl
-from tests.tables import each
+from tests.tables import each, items
 from tests.vocabulary import refused
 
 SECRET = bytes(range(1, 33))
@@ -79,18 +79,16 @@ def test_a_library_with_tls_gets_the_key(judge):
     assert said["keys"] == [KEY]
 
 
-@pytest.mark.parametrize(
-    ("kind", "word"),
-    [
-        pytest.param(WITHOUT, "built without TLS", id="the wheel on PyPI"),
-        pytest.param(OLD, "older than 2.32", id="an old one"),
-        pytest.param(("nothing of the kind", "0"), "built without TLS", id="names no OpenSSL"),
-        pytest.param(
-            ("libssl.so.3 NCCL was built without TLS support", "0"),
-            "built without TLS",
-            id="names OpenSSL and says that it has none",
-        ),
-    ],
+@items(
+    "id, kind, word",
+    ("the wheel on PyPI", WITHOUT, "built without TLS"),
+    ("an old one", OLD, "older than 2.32"),
+    ("names no OpenSSL", ("nothing of the kind", "0"), "built without TLS"),
+    (
+        "names OpenSSL and says that it has none",
+        ("libssl.so.3 NCCL was built without TLS support", "0"),
+        "built without TLS",
+    ),
 )
 def test_a_library_without_tls_is_refused_though_it_takes_the_key(judge, kind, word):
     said = judge(kind)
@@ -133,13 +131,11 @@ def test_openssl_must_be_there(tmp_path, monkeypatch):
     assert "needs OpenSSL 3" in tls_problem(library)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("00-10 r-xp 00 00:00 7 /lib/libnccl.so.2 (deleted)\n", id="replaced"),
-        pytest.param(None, id="unreadable"),
-        pytest.param("x" * 200, id="too large"),
-    ],
+@items(
+    "id, text",
+    ("replaced", "00-10 r-xp 00 00:00 7 /lib/libnccl.so.2 (deleted)\n"),
+    ("unreadable", None),
+    ("too large", "x" * 200),
 )
 def test_not_knowing_which_library_is_no_pass(tmp_path, monkeypatch, text):
     monkeypatch.setattr("securetrain.network.nccl._MAPS_LIMIT", 100)

@@ -8,6 +8,7 @@ from securetrain.core.errors import NetworkError
 from securetrain.network.rdma import find_place, is_exclusive
 from tests import vocabulary
 from tests.network.fake_rdma import OWN, FakeRdma
+from tests.tables import items
 
 IB = ip_address("198.51.100.1")
 
@@ -68,27 +69,23 @@ def test_roce_v1_is_never_used(machine):
     assert "no RDMA port has" in refused(machine)
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "word"),
-    [
-        ("infiniband/mlx5_0/ports/1/state", "1: DOWN", "not active"),
-        ("infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3", "eth9", "no RDMA port has"),
-        ("infiniband/mlx5_0/ports/1/gids/3", "nonsense", "no RDMA port has"),
-    ],
+@items(
+    "path, text, word",
+    ("infiniband/mlx5_0/ports/1/state", "1: DOWN", "not active"),
+    ("infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3", "eth9", "no RDMA port has"),
+    ("infiniband/mlx5_0/ports/1/gids/3", "nonsense", "no RDMA port has"),
 )
 def test_a_port_that_is_not_the_addresss_is_not_used(machine, path, text, word):
     machine.write(path, text)
     assert word in refused(machine)
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "word"),
-    [
-        ("net/ib0/pkey", "0x8002", "no RDMA port has"),
-        ("net/ib0/pkey", "yes", "does not hold a number"),
-        ("net/ib0/dev_port", "1", "no RDMA port has"),
-        ("infiniband/mlx5_1/ports/1/state", "", "not active"),
-    ],
+@items(
+    "path, text, word",
+    ("net/ib0/pkey", "0x8002", "no RDMA port has"),
+    ("net/ib0/pkey", "yes", "does not hold a number"),
+    ("net/ib0/dev_port", "1", "no RDMA port has"),
+    ("infiniband/mlx5_1/ports/1/state", "", "not active"),
 )
 def test_the_same_on_infiniband(machine, path, text, word):
     machine.write(path, text)

@@ -19,18 +19,17 @@ from securetrain.network.rootless import (
     smallest_mtu,
 )
 from securetrain.network.wireguard import Endpoint
+from tests.tables import items
 from tests.vocabulary import refused
 
 
-@pytest.mark.parametrize(
-    ("text", "inside"),
-    [
-        ("         0          0 4294967295\n", False),
-        ("         0       1500          1\n", True),
-        ("         0     100000      65536\n", True),
-        ("         0          0      65536\n", True),
-        ("", True),
-    ],
+@items(
+    "text, inside",
+    ("         0          0 4294967295\n", False),
+    ("         0       1500          1\n", True),
+    ("         0     100000      65536\n", True),
+    ("         0          0      65536\n", True),
+    ("", True),
 )
 def test_where_this_is(tmp_path, text, inside):
     path = tmp_path / "uid_map"
@@ -111,14 +110,12 @@ def test_what_is_missing(monkeypatch):
     assert missing() == ["the program pasta"]
 
 
-@pytest.mark.parametrize(
-    ("tool", "said"),
-    [
-        ("true", ""),
-        ("false", "exit code 1"),
-        ("cat", "unrecognized option '--user'"),
-        ("no-such", "No such file"),
-    ],
+@items(
+    "tool, said",
+    ("true", ""),
+    ("false", "exit code 1"),
+    ("cat", "unrecognized option '--user'"),
+    ("no-such", "No such file"),
 )
 def test_user_namespaces_may_be_forbidden(monkeypatch, tool, said):
     monkeypatch.setattr(rootless, "missing_programs", lambda _: [])

@@ -5,6 +5,7 @@ import pytest
 from securetrain.core.errors import NetworkError
 from securetrain.network import system_tools
 from securetrain.network.system_tools import find_program, missing_programs, program, run_command
+from tests.tables import items
 from tests.vocabulary import refused
 
 
@@ -52,8 +53,7 @@ def test_what_is_missing_is_named_with_its_package(tmp_path):
 
 
 def test_a_missing_program_is_a_refusal():
-    error = refused(NetworkError, "ST-NETW-010", run_command, ["no-such-program"])
-    assert "no-such-program" in error.what
+    refused(NetworkError, "ST-NETW-010", run_command, ["no-such-program"], says="no-such-program")
 
 
 def test_output_comes_back_and_input_goes_in(tool):
@@ -71,13 +71,11 @@ def test_the_environment_is_ours(tool, monkeypatch):
     assert not [line for line in lines if line.startswith(("LD_", "LANG", "HOME"))]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("echo out; echo why >&2; exit 2", "why"),
-        ("echo out; exit 2", "out"),
-        ("exit 3", "exit code 3"),
-    ],
+@items(
+    "text, says",
+    ("echo out; echo why >&2; exit 2", "why"),
+    ("echo out; exit 2", "out"),
+    ("exit 3", "exit code 3"),
 )
 def test_a_failure_says_why(tool, text, says):
     tool(text)

@@ -14,7 +14,7 @@ from securetrain.core.errors import NetworkError
 from securetrain.network import uapi
 from securetrain.network.wireguard import DeviceState, Endpoint, Peer, PeerState, WireGuardKey
 from tests import vocabulary
-from tests.tables import each
+from tests.tables import each, items
 
 # Fixed, since ids of tests hold it.
 KEY = WireGuardKey(X25519PrivateKey.from_private_bytes(bytes(range(32))))
@@ -238,15 +238,13 @@ def test_telling(tmp_path):
     assert got == [uapi.encode_device(KEY, 1)]
 
 
-@pytest.mark.parametrize(
-    ("reply", "code"),
-    [
-        (b"errno=-22\n\n", "ST-NETW-013"),
-        (b"errno=0\n", "ST-NETW-013"),
-        (b"", "ST-NETW-013"),
-        (b"listen_port=1\nerrno=0\n\n", "ST-NETW-015"),
-        (b"ok\n\n", "ST-NETW-015"),
-    ],
+@items(
+    "reply, code",
+    (b"errno=-22\n\n", "ST-NETW-013"),
+    (b"errno=0\n", "ST-NETW-013"),
+    (b"", "ST-NETW-013"),
+    (b"listen_port=1\nerrno=0\n\n", "ST-NETW-015"),
+    (b"ok\n\n", "ST-NETW-015"),
 )
 def test_a_change_that_was_not_made(tmp_path, reply, code):
     path = tmp_path / "s"

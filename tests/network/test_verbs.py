@@ -11,6 +11,7 @@ from securetrain.network.rdma import find_place, is_exclusive
 from securetrain.network.verbs import Readers, Verbs
 from securetrain.policy.schema import Isolation, IsolationEvidence
 from tests.network.fake_rdma import INDEX, OWN, PEER, FakeRdma, dump_of, offload, protected, state
+from tests.tables import items
 from tests.vocabulary import refused
 
 IB = ip_address("198.51.100.1")
@@ -82,9 +83,7 @@ def test_it_dies_when_the_gid_moves(readers, machine):
     assert code(found.require) == "ST-NETW-032"
 
 
-@pytest.mark.parametrize(
-    "policies", [[], protected()[1]], ids=["nothing at all", "policies without states"]
-)
+@items("id, policies", ("nothing at all", []), ("policies without states", protected()[1]))
 def test_without_full_offload_there_is_no_profile(readers, policies):
     dump = dump_of([], policies)
     assert code(Verbs.find, IPSEC, OWN, None, without(readers, dump=dump)) == "ST-NETW-033"

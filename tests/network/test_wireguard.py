@@ -4,7 +4,6 @@ import hmac
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
-import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from securetrain.core.errors import NetworkError
@@ -69,34 +68,19 @@ def test_base64_round_trip():
     assert decode_key(text) == KEY.public
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "x",
-        encode_key(A)[:-1],
-        encode_key(A) + "=",
-        encode_key(A) + "\n",
-        encode_key(A[:31]),
-        encode_key(A + b"\0"),
-        encode_key(A)[:-2] + "F=",  # bits that no byte stands for
-        encode_key(bytes(32)),
-        "-" * 43 + "=",
-        "\u00e9" * 44,
-    ],
-    ids=[
-        "empty",
-        "short",
-        "cut",
-        "long",
-        "newline",
-        "31",
-        "33",
-        "stray-bits",
-        "zero",
-        "url",
-        "utf",
-    ],
+@each(
+    "id, text",
+    ("empty", ""),
+    ("short", "x"),
+    ("cut", encode_key(A)[:-1]),
+    ("long", encode_key(A) + "="),
+    ("newline", encode_key(A) + "\n"),
+    ("31", encode_key(A[:31])),
+    ("33", encode_key(A + b"\0")),
+    ("stray-bits", encode_key(A)[:-2] + "F="),  # bits that no byte stands for
+    ("zero", encode_key(bytes(32))),
+    ("url", "-" * 43 + "="),
+    ("utf", "\u00e9" * 44),
 )
 def test_what_is_no_key(text):
     error = refused("ST-NETW-017", decode_key, text, "public key of node-1")

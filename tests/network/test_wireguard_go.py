@@ -184,8 +184,7 @@ def test_an_engine_that_speaks_something_else(start):
 def test_a_port_that_does_not_open(start, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.2)
     device = start(ENGINE, port=1)
-    error = refused(NetworkError, "ST-NETW-013", device.wait_port)
-    assert "port" in error.what
+    refused(NetworkError, "ST-NETW-013", device.wait_port, says="port")
 
 
 def test_an_engine_that_dies_before_its_port_opens(start, monkeypatch):

@@ -22,6 +22,7 @@ from securetrain.network.wireguard import (
     encode_key,
 )
 from securetrain.network.wireguard_kernel import KernelWireGuard, configuration, parse_dump
+from tests.tables import items
 from tests.vocabulary import refused
 
 # Fixed, since ids of tests hold it.
@@ -227,15 +228,13 @@ def test_what_is_missing(kernel, monkeypatch):
     assert "Operation not supported" in reason
 
 
-@pytest.mark.parametrize(
-    ("said", "fips", "why"),
-    [
-        ("Error: Unknown device type.", "0", "CONFIG_WIREGUARD"),
-        ("RTNETLINK answers: Operation not supported", "", "CONFIG_WIREGUARD"),
-        ("RTNETLINK answers: Operation not supported", "1", "FIPS"),
-        ("RTNETLINK answers: Operation not permitted", "0", "CAP_NET_ADMIN"),
-        ("RTNETLINK answers: No buffer space available", "0", "could not be made"),
-    ],
+@items(
+    "said, fips, why",
+    ("Error: Unknown device type.", "0", "CONFIG_WIREGUARD"),
+    ("RTNETLINK answers: Operation not supported", "", "CONFIG_WIREGUARD"),
+    ("RTNETLINK answers: Operation not supported", "1", "FIPS"),
+    ("RTNETLINK answers: Operation not permitted", "0", "CAP_NET_ADMIN"),
+    ("RTNETLINK answers: No buffer space available", "0", "could not be made"),
 )
 def test_why_the_kernel_has_it_not(tmp_path, said, fips, why):
     def run(argv, *, data=b""):

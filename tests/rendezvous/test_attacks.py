@@ -46,6 +46,7 @@ from securetrain.rendezvous.wire.protocol import (
 from securetrain.rendezvous.wire.tls import PeerCheck, TlsIdentity, make_connection, make_context
 from tests import vocabulary
 from tests.rendezvous.worlds import meet, serve_once
+from tests.tables import items
 
 
 def raw_send(channel: Channel, data: bytes) -> None:
@@ -322,14 +323,12 @@ def test_a_coordinator_of_another_ca(job, tools):
 # What an authenticated node may say.
 
 
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        ({"job": "job-2"}, "ST-ADMN-004"),
-        ({"node": "node-1"}, "ST-ADMN-009"),
-        ({"protocol": "securetrain-rdzv/0"}, "ST-ADMN-001"),
-        ({"address": "evil.example"}, "ST-ADMN-001"),
-    ],
+@items(
+    "change, code",
+    ({"job": "job-2"}, "ST-ADMN-004"),
+    ({"node": "node-1"}, "ST-ADMN-009"),
+    ({"protocol": "securetrain-rdzv/0"}, "ST-ADMN-001"),
+    ({"address": "evil.example"}, "ST-ADMN-001"),
 )
 def test_a_hello_that_is_not_what_the_certificate_says(job, tools, change, code):
     job.start()
@@ -339,23 +338,21 @@ def test_a_hello_that_is_not_what_the_certificate_says(job, tools, change, code)
     refused(job, tools, channel, code)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param((64 * 1024 + 1).to_bytes(4, "big") + b"{" * 100000, id="oversize"),
-        pytest.param(b"\xff\xff\xff\xff", id="4 GiB"),
-        pytest.param(bytes(4), id="empty frame"),
-        pytest.param(frame(b"not json"), id="not json"),
-        pytest.param(frame(b'{"type":"ready","type":"ready"}'), id="duplicate key"),
-        pytest.param(frame(b'{"type":"ready","more":1}'), id="unknown field"),
-        pytest.param(frame(b'{"type":"reboot"}'), id="unknown type"),
-        pytest.param(frame(b'{"type": "ready"}'), id="not canonical"),
-        pytest.param(frame(b'{"type":"hello","local_world":NaN}'), id="NaN"),
-        pytest.param(frame(b"[" * 60000), id="deep"),
-        pytest.param(frame(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00."), id="pickle"),
-        pytest.param(encode_frame(Ready(floors=())), id="ready before hello"),
-        pytest.param(encode_frame(Close()), id="close before hello"),
-    ],
+@items(
+    "id, data",
+    ("oversize", (64 * 1024 + 1).to_bytes(4, "big") + b"{" * 100000),
+    ("4 GiB", b"\xff\xff\xff\xff"),
+    ("empty frame", bytes(4)),
+    ("not json", frame(b"not json")),
+    ("duplicate key", frame(b'{"type":"ready","type":"ready"}')),
+    ("unknown field", frame(b'{"type":"ready","more":1}')),
+    ("unknown type", frame(b'{"type":"reboot"}')),
+    ("not canonical", frame(b'{"type": "ready"}')),
+    ("NaN", frame(b'{"type":"hello","local_world":NaN}')),
+    ("deep", frame(b"[" * 60000)),
+    ("pickle", frame(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00.")),
+    ("ready before hello", encode_frame(Ready(floors=()))),
+    ("close before hello", encode_frame(Close())),
 )
 def test_bad_frames_after_authentication(job, tools, data):
     job.start()
@@ -768,9 +765,7 @@ def test_the_bytes_of_a_tcpstore_client(job):
     assert event.subject.startswith("127.0.0.1:")
 
 
-@pytest.mark.parametrize(
-    "data", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(70000), HELLO, b"\x00"]
-)
+@items("data", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(70000), HELLO, b"\x00")
 def test_garbage(job, tools, data):
     job.start()
     with socket.create_connection((job.host, job.port)) as sock:

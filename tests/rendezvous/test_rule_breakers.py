@@ -37,6 +37,7 @@ from securetrain.rendezvous.wire.protocol import (
 )
 from securetrain.rendezvous.wire.ranks import node_ranks
 from tests.rendezvous.worlds import meet
+from tests.tables import items
 
 HONEST = ("node-0", "node-1")
 
@@ -195,14 +196,12 @@ def test_a_member_that_follows_no_rule_at_length(job, tools, seed):
     assert {"ST-ADMN-001", "ST-ADMN-035", "ST-ADMN-040"} <= check(job, honest)
 
 
-@pytest.mark.parametrize(
-    ("message", "code"),
-    [
-        (Workers(epoch=0, local_world=5, role="default"), "ST-ADMN-040"),
-        (Staffed(membership="{}"), "ST-ADMN-001"),
-        (Status(waiting=1, ready=0, closed=True), "ST-ADMN-001"),
-        (Store(epoch=0, host="127.0.0.1", port=20001), "ST-ADMN-001"),
-    ],
+@items(
+    "message, code",
+    (Workers(epoch=0, local_world=5, role="default"), "ST-ADMN-040"),
+    (Staffed(membership="{}"), "ST-ADMN-001"),
+    (Status(waiting=1, ready=0, closed=True), "ST-ADMN-001"),
+    (Store(epoch=0, host="127.0.0.1", port=20001), "ST-ADMN-001"),
 )
 def test_what_one_message_is_refused_with(job, tools, message, code):
     """From a member that is not rank 0, and has said what it runs."""

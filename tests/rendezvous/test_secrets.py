@@ -20,6 +20,7 @@ from securetrain.rendezvous.coordinator.vault import Vault
 from securetrain.rendezvous.member.desk import Desk
 from securetrain.rendezvous.wire.protocol import AskSecrets, Refuse, SealedSecret, Secrets
 from securetrain.rendezvous.wire.sealing import info_of, open_sealed, seal, sealing_text
+from tests.tables import items
 from tests.vocabulary import refused
 
 CANARY = b"CANARY-SECRET-7c1f-0123456789\n"
@@ -159,10 +160,11 @@ def test_a_relay_that_puts_its_own_key_into_hello(begin, job, tools):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("key", "code"),
-    [("AAAA", "ST-ADMN-001"), ("A" * 43 + "=", "ST-ADMN-032"), ("\u00e9" * 44, "ST-ADMN-001")],
-    ids=["short", "low-order", "no-base64"],
+@items(
+    "id, key, code",
+    ("short", "AAAA", "ST-ADMN-001"),
+    ("low-order", "A" * 43 + "=", "ST-ADMN-032"),
+    ("no-base64", "\u00e9" * 44, "ST-ADMN-001"),
 )
 def test_a_key_that_is_nobodys(begin, job, tools, key, code):
     begin({"dataset-key": ANYBODY})

@@ -33,6 +33,7 @@ from securetrain.ledger import Ledger, verify_ledger
 from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.member.identity_dir import store_identity
 from securetrain.rendezvous.wire.protocol import Heartbeat, Status, encode_frame
+from tests.tables import items
 from tests.vocabulary import refused
 
 PATIENCE = 30.0
@@ -327,18 +328,16 @@ def frame(body):
     return len(body).to_bytes(4, "big") + body
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"\xff\xff\xff\xff", id="4 GiB"),
-        pytest.param(bytes(4), id="empty frame"),
-        pytest.param(frame(b'{"type":"heartbeat","type":"heartbeat"}'), id="duplicate key"),
-        pytest.param(frame(b"[" * 60000), id="deep"),
-        pytest.param(frame(b'{"type":"status","waiting":NaN}'), id="NaN"),
-        pytest.param(frame(b'{"type":"status","waiting":-1}'), id="out of bounds"),
-        pytest.param(frame(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00."), id="pickle"),
-        pytest.param(frame(b'{"type":"renew"}'), id="only nodes send this"),
-    ],
+@items(
+    "id, data",
+    ("4 GiB", b"\xff\xff\xff\xff"),
+    ("empty frame", bytes(4)),
+    ("duplicate key", frame(b'{"type":"heartbeat","type":"heartbeat"}')),
+    ("deep", frame(b"[" * 60000)),
+    ("NaN", frame(b'{"type":"status","waiting":NaN}')),
+    ("out of bounds", frame(b'{"type":"status","waiting":-1}')),
+    ("pickle", frame(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00.")),
+    ("only nodes send this", frame(b'{"type":"renew"}')),
 )
 def test_bad_frames_from_the_coordinator(job, tools, monkeypatch, data):
     job.start()

@@ -27,6 +27,7 @@ from securetrain.rendezvous.member.comeback import Comeback
 from securetrain.rendezvous.member.entry import parse_endpoints
 from securetrain.rendezvous.wire.generation import check_generation, sign_generation
 from tests.rendezvous.worlds import meet
+from tests.tables import items
 from tests.vocabulary import free_port, refused
 
 NODES = ["node-0", "node-1", "node-2"]
@@ -199,9 +200,14 @@ def _leaf(two):
     return two.job.ca.issue(Role.COORDINATOR, other.public, two.tools.now(), lifetime=hour)
 
 
-@pytest.mark.parametrize(
+@items(
     "how",
-    ["number", "of a node", "of another CA", "of another job", "another key", "no certificate"],
+    "number",
+    "of a node",
+    "of another CA",
+    "of another job",
+    "another key",
+    "no certificate",
 )
 def test_a_member_cannot_invent_a_later_coordinator(two, how):
     """One that could would end the coordinator for everybody."""

@@ -18,6 +18,7 @@ from securetrain.core.errors import (
 from securetrain.ledger import events
 from securetrain.testing.processes import run_ranks
 from securetrain.train import agree
+from tests.tables import each
 
 CPU = torch.device("cpu")
 
@@ -51,13 +52,11 @@ def test_all_go_on_together_or_stop_together():
     assert run_ranks(scenario, 2, 3) == [(3, "ST-USAG-015"), (0, "ST-RUNT-004")]
 
 
-@pytest.mark.parametrize(
-    ("error", "entered"),
-    [
-        (IntegrityError("ST-DATA-101", "cut"), [(events.DatasetRefused, "ST-DATA-101", "corpus")]),
-        (GuardError("ST-GRAD-010", "gone"), [(events.RunHalted, "ST-GRAD-010", "gradients")]),
-        (RuntimeRefusal("ST-RUNT-004", "rank 0 has refused"), []),
-    ],
+@each(
+    "error, entered",
+    (IntegrityError("ST-DATA-101", "cut"), [(events.DatasetRefused, "ST-DATA-101", "corpus")]),
+    (GuardError("ST-GRAD-010", "gone"), [(events.RunHalted, "ST-GRAD-010", "gradients")]),
+    (RuntimeRefusal("ST-RUNT-004", "rank 0 has refused"), []),
 )
 def test_a_refusal_is_entered_as_what_it_is(error, entered):
     class Written:

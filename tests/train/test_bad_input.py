@@ -16,8 +16,10 @@ from securetrain.testing.runs import SmallRun
 from securetrain.train.config import parse_job
 from securetrain.train.run import run_job
 from securetrain.train.setup import Worker
+from tests.tables import items
 from tests.train.conftest import now
 from tests.train.jobs import JOB
+from tests.vocabulary import refused
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -34,15 +36,13 @@ def train(run: RunDir, text: str = JOB, stop_after: int | None = None) -> None:
 MODEL = "model: {dim: 32, layers: 2, heads: 2, ffn: 48}"
 
 
-@pytest.mark.parametrize(
+@items(
     "other",
-    [
-        "model: {dim: 32, layers: 2, heads: 2, ffn: 64}",
-        "model: {dim: 32, layers: 3, heads: 2, ffn: 48}",
-        "model: {dim: 32, layers: 1, heads: 2, ffn: 48}",
-        "model: {dim: 32, layers: 2, heads: 2, ffn: 48, experts: 2}",
-        "model: {dim: 32, layers: 2, heads: 2, ffn: 48, tied: true}",
-    ],
+    "model: {dim: 32, layers: 2, heads: 2, ffn: 64}",
+    "model: {dim: 32, layers: 3, heads: 2, ffn: 48}",
+    "model: {dim: 32, layers: 1, heads: 2, ffn: 48}",
+    "model: {dim: 32, layers: 2, heads: 2, ffn: 48, experts: 2}",
+    "model: {dim: 32, layers: 2, heads: 2, ffn: 48, tied: true}",
 )
 def test_a_checkpoint_of_another_model_is_one_error(new_run: Callable[..., SmallRun], other):
     run = new_run()
@@ -67,11 +67,9 @@ def test_a_dataset_without_a_row_of_text_is_one_error(new_run: Callable[..., Sma
     folder, key = run.run_dir.dataset, run.keys["dataset"]
     shutil.rmtree(folder)
     sign_documents([("train", "a", text), HELD_OUT], folder, name="prose", key=key, now=now())
-    with pytest.raises(SecureTrainError) as refused:
-        train(run.run_dir)
-    assert refused.value.code == "ST-USAG-007"
-    assert "train" in refused.value.what + refused.value.where
-    assert refused.value.fix
+    error = refused(SecureTrainError, "ST-USAG-007", train, run.run_dir)
+    assert "train" in error.what + error.where
+    assert error.fix
 
 
 def test_no_documents_are_not_signed(new_run: Callable[..., SmallRun], tmp_path: Path):
@@ -85,7 +83,5 @@ def test_no_documents_are_not_signed(new_run: Callable[..., SmallRun], tmp_path:
 @pytest.mark.parametrize("value", [".nan", ".inf", "-.inf"])
 def test_numbers_that_are_none_are_refused_by_field(field, value):
     text = JOB.replace("{warmup_steps: 2}", f"{{warmup_steps: 2, {field}: {value}}}")
-    with pytest.raises(SecureTrainError) as refused:
-        parse_job(text, "job.yaml")
-    assert refused.value.code == "ST-USAG-007"
-    assert f"optimizer.{field}" in refused.value.where
+    error = refused(SecureTrainError, "ST-USAG-007", parse_job, text, "job.yaml")
+    assert f"optimizer.{field}" in error.where

@@ -9,7 +9,9 @@ import pytest
 from securetrain.core.errors import UsageError
 from securetrain.train.composition import check_world
 from securetrain.train.config import load_job, override, parse_job
+from tests.tables import each
 from tests.train.jobs import JOB
+from tests.vocabulary import refused
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -65,29 +67,22 @@ def test_a_bad_field_is_named_with_its_file(old, new, field, fix):
     assert fix in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ("a: [", "job.yaml:1"),
-        ("a: !!python/object/apply:os.system [id]", "job.yaml:1"),
-        ("a: 1\na: 2", "job.yaml:2"),
-        ("- a", "job.yaml"),
-        ("", "job.yaml"),
-    ],
+@each(
+    "text, where",
+    ("a: [", "job.yaml:1"),
+    ("a: !!python/object/apply:os.system [id]", "job.yaml:1"),
+    ("a: 1\na: 2", "job.yaml:2"),
+    ("- a", "job.yaml"),
+    ("", "job.yaml"),
 )
 def test_what_is_not_a_safe_mapping_is_refused(text, where):
-    with pytest.raises(UsageError) as caught:
-        parse_job(text, "job.yaml")
-    assert caught.value.code == "ST-USAG-007"
-    assert caught.value.where == where
+    refused(UsageError, "ST-USAG-007", parse_job, text, "job.yaml", names=where)
 
 
 def test_a_large_file_is_refused_before_it_is_parsed(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(JOB + "#" * 70_000)
-    with pytest.raises(UsageError) as caught:
-        load_job(path)
-    assert caught.value.code == "ST-USAG-002"
+    refused(UsageError, "ST-USAG-002", load_job, path)
 
 
 def test_the_command_line_overrides_and_is_checked():
@@ -95,8 +90,7 @@ def test_the_command_line_overrides_and_is_checked():
     changed = override(job, "job.yaml", steps=9, resume="never")
     assert (changed.steps, changed.checkpoint.resume) == (9, "never")
     assert override(job, "job.yaml") == job
-    with pytest.raises(UsageError, match="steps"):
-        override(job, "job.yaml", steps=0)
+    refused(UsageError, "steps", override, job, "job.yaml", steps=0)
 
 
 def test_rows_must_divide_among_the_ranks():

@@ -11,6 +11,7 @@ from securetrain.core.errors import UsageError
 from securetrain.policy.load import parse_yaml
 from securetrain.train import job_schema
 from securetrain.train.config import parse_job
+from tests.tables import each
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = job_schema()
@@ -35,18 +36,16 @@ def test_there_are_examples():
     assert len(JOBS) >= 5
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
-    [
-        "modes: {dim: 64}",
-        "model: {dims: 64}",
-        "model: {dim: 4}",
-        "precision: fp7",
-        "parallel: {tp: many}",
-        "data: {format: words}",
-        "steps: 0",
-        "name: My Model",
-    ],
+    "modes: {dim: 64}",
+    "model: {dims: 64}",
+    "model: {dim: 4}",
+    "precision: fp7",
+    "parallel: {tp: many}",
+    "data: {format: words}",
+    "steps: 0",
+    "name: My Model",
 )
 def test_what_the_loader_refuses_is_refused(body):
     key = body.partition(":")[0]

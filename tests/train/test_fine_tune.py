@@ -30,9 +30,11 @@ from securetrain.train.config import JobConfig, override, parse_job
 from securetrain.train.data.open import open_data
 from securetrain.train.run import run_job
 from securetrain.train.setup import Worker
+from tests.tables import items
 from tests.train.data.test_open import json_files
 from tests.train.data.tokenizers import bpe
 from tests.train.models.hf_files import CONFIG, logits, make, weights
+from tests.vocabulary import refused
 
 JOB = """\
 apiVersion: securetrain.dev/job/v1
@@ -177,9 +179,7 @@ def test_who_may_sign_what_comes_from_outside_stands_in_the_job(new_run, one_ran
     crossed = msgspec.structs.replace(
         named, data=msgspec.structs.replace(job.data, dataset=str(run.dataset))
     )
-    with pytest.raises(IntegrityError) as caught:
-        train(new_run("third").run_dir, crossed)
-    assert caught.value.code == "ST-DATA-120"
+    refused(IntegrityError, "ST-DATA-120", train, new_run("third").run_dir, crossed)
 
 
 def spoil_weights(run: RunDir) -> None:
@@ -199,22 +199,18 @@ def spoil_config(run: RunDir) -> None:
     path.write_bytes(path.read_bytes().replace(b"5000.0", b"5001.0"))
 
 
-@pytest.mark.parametrize(
-    ("spoil", "code", "event"),
-    [
-        (spoil_weights, "ST-CKPT-130", "weights-refused"),
-        (spoil_tokenizer, "ST-CKPT-132", "dataset-refused"),
-        (spoil_config, "ST-CKPT-132", "weights-refused"),
-    ],
+@items(
+    "spoil, code, event",
+    (spoil_weights, "ST-CKPT-130", "weights-refused"),
+    (spoil_tokenizer, "ST-CKPT-132", "dataset-refused"),
+    (spoil_config, "ST-CKPT-132", "weights-refused"),
 )
 def test_a_model_that_is_not_as_signed_is_refused_and_recorded(
     new_run, one_rank, spoil, code, event
 ):
     run = new_run().run_dir
     spoil(run)
-    with pytest.raises(IntegrityError) as caught:
-        train(run)
-    assert caught.value.code == code
+    refused(IntegrityError, code, train, run)
     assert event in run.ledger.read_text()
     assert not list(run.checkpoints.iterdir())
 
@@ -232,17 +228,13 @@ def test_ranks_that_would_read_other_rows_refuse_each_other(new_run, one_rank, m
     """Rank 0 has another version of the tokenizer's library, say."""
     run = new_run().run_dir
     monkeypatch.setattr(setup, "rank_zero_decides", lambda decide, device: decide() ^ 1)
-    with pytest.raises(IntegrityError) as caught:
-        train(run)
-    assert caught.value.code == "ST-DATA-133"
-    assert "not that of rank 0" in caught.value.what
+    refused(IntegrityError, "ST-DATA-133", train, run, says="not that of rank 0")
 
 
 def test_a_folder_that_is_not_there_is_named(new_run, one_rank):
     run = new_run().run_dir
     job = parse_job(JOB.replace("WEIGHTS", "nowhere").replace("MESH", "{}"), "job.yaml")
-    with pytest.raises(UsageError, match="no directory nowhere"):
-        train(run, job)
+    refused(UsageError, "no directory nowhere", train, run, job)
 
 
 def test_a_job_that_needs_more_data_is_refused_before_its_first_step(new_run, one_rank):
@@ -260,10 +252,7 @@ def train_mesh(root: str, mesh: str) -> None:
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ranks", "mesh"),
-    [(4, "{dp_shard: 2, tp: 2}"), (2, "{pp: 2}")],
-)
+@items("ranks, mesh", (4, "{dp_shard: 2, tp: 2}"), (2, "{pp: 2}"))
 def test_every_mesh_starts_from_the_same_weights_and_reads_the_same_rows(
     new_run, tmp_path, ranks, mesh
 ):

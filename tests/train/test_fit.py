@@ -18,6 +18,8 @@ from securetrain.core.errors import GuardError, RuntimeRefusal, SecureTrainError
 from securetrain.parallel import Degrees, RequestedDegrees, Settings, engine
 from securetrain.testing.processes import run_ranks
 from securetrain.train.fit import FitStep, fit
+from tests.tables import each
+from tests.vocabulary import refused
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_image_model.py"
 ROWS, STEPS = 8, 4
@@ -184,34 +186,28 @@ def ends(step: int, _: range) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.ones(2, 3), torch.ones(2, 1)
 
 
-@pytest.mark.parametrize(
-    ("changed", "code", "said"),
-    [
-        ({"rows": ends}, "ST-USAG-014", "step 3"),
-        ({"rows": lambda *_: None}, "ST-USAG-014", "step 1"),
-        ({"steps": 0}, "ST-USAG-007", "0 steps"),
-        ({"batch_rows": 0}, "ST-USAG-007", "0 rows"),
-        ({"clip": math.nan}, "ST-USAG-007", "nan"),
-        ({"optimizer": lambda p: torch.optim.SGD(p, lr=math.inf)}, "ST-USAG-007", "inf"),
-        ({"mesh": RequestedDegrees(tp=2)}, "ST-USAG-007", "tp 2"),
-        ({"mesh": Degrees(dp_shard=2)}, "ST-USAG-007", "2 ranks"),
-        ({"settings": Settings(microbatches=4)}, "ST-USAG-007", "4 microbatches"),
-    ],
+@each(
+    "changed, code, said",
+    ({"rows": ends}, "ST-USAG-014", "step 3"),
+    ({"rows": lambda *_: None}, "ST-USAG-014", "step 1"),
+    ({"steps": 0}, "ST-USAG-007", "0 steps"),
+    ({"batch_rows": 0}, "ST-USAG-007", "0 rows"),
+    ({"clip": math.nan}, "ST-USAG-007", "nan"),
+    ({"optimizer": lambda p: torch.optim.SGD(p, lr=math.inf)}, "ST-USAG-007", "inf"),
+    ({"mesh": RequestedDegrees(tp=2)}, "ST-USAG-007", "tp 2"),
+    ({"mesh": Degrees(dp_shard=2)}, "ST-USAG-007", "2 ranks"),
+    ({"settings": Settings(microbatches=4)}, "ST-USAG-007", "4 microbatches"),
 )
 def test_what_cannot_be_is_one_error_with_a_fix(changed, code, said):
-    with pytest.raises(SecureTrainError) as refused:
-        small(**changed)
-    assert refused.value.code == code
-    assert said in refused.value.what
-    assert refused.value.fix
+    error = refused(SecureTrainError, code, small, **changed, says=said)
+    assert error.fix
 
 
 def test_a_module_that_differs_from_one_process_does_not_begin(monkeypatch, capsys):
     # The mesh's loss is wrong, and the reference's is its own.
     monkeypatch.setattr(engine, "detach_loss", lambda loss: 1.01 * loss.detach())
-    with pytest.raises(RuntimeRefusal, match="the loss, behind the last block") as refused:
-        small()
-    assert refused.value.code == "ST-RUNT-013"
+    error = refused(RuntimeRefusal, "the loss, behind the last block", small)
+    assert error.code == "ST-RUNT-013"
     assert capsys.readouterr().err == ""
 
 
@@ -244,8 +240,6 @@ def test_numbers_that_are_not_finite_never_reach_the_weights():
         return torch.full((2, 3), math.nan if step >= 2 else 1.0), torch.ones(2, 1)
 
     said: list[FitStep] = []
-    with pytest.raises(GuardError) as refused:
-        small(rows=odd, on_step=said.append)
-    assert refused.value.code == "ST-GRAD-001"
+    refused(GuardError, "ST-GRAD-001", small, rows=odd, on_step=said.append)
     assert [x.taken for x in said] == [True, False, False, False]
     assert all(torch.isfinite(p).all() for p in said[-1].model.parameters())

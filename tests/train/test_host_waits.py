@@ -15,6 +15,7 @@ from securetrain.testing.processes import run_ranks
 from tests.parallel.curves import DENSE, Case, make_trainer
 from tests.parallel.matrix import SPARSE
 from tests.parallel.waits import Waits, watching
+from tests.tables import each
 
 ONCE = "train/trainer.py:_read_step: tolist"
 EXCHANGE = "parallel/experts.py:__call__: tolist"
@@ -124,21 +125,19 @@ def test_single_numbers_are_cast_once_and_angles_computed_once():
     assert small.angles == large.angles == 1
 
 
-@pytest.mark.parametrize(
+@each(
     "read",
-    [
-        lambda x: x.sum().item(),
-        lambda x: x.tolist(),
-        lambda x: x.cpu(),
-        lambda x: x.numpy(),
-        lambda x: float(x[0]),
-        lambda x: bool(x[0]),
-        lambda x: x[x > 0],
-        lambda x: x.nonzero(),
-        lambda x: x.int().bincount(),
-        lambda x: x.repeat_interleave(x.int()),
-        lambda _: torch.cuda.synchronize(),
-    ],
+    lambda x: x.sum().item(),
+    lambda x: x.tolist(),
+    lambda x: x.cpu(),
+    lambda x: x.numpy(),
+    lambda x: float(x[0]),
+    lambda x: bool(x[0]),
+    lambda x: x[x > 0],
+    lambda x: x.nonzero(),
+    lambda x: x.int().bincount(),
+    lambda x: x.repeat_interleave(x.int()),
+    lambda _: torch.cuda.synchronize(),
 )
 def test_the_spy_sees_every_way_to_wait(read):
     with watching() as waits:

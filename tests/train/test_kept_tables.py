@@ -12,6 +12,7 @@ import pytest
 from securetrain.chain.store import PIECE_LIMIT, EvidenceStore
 from securetrain.core.errors import UsageError
 from securetrain.train import kept_tables
+from tests.vocabulary import refused
 
 DATA = bytes(range(256)) * 40
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -42,9 +43,7 @@ def test_a_full_disk_leaves_no_half_of_one(tmp_path: Path, monkeypatch: pytest.M
         return write(fd, data[:100])
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(UsageError) as refused:
-        kept_tables.keeper_of_tables(tmp_path)(DIGEST, DATA)
-    assert refused.value.code == "ST-USAG-006"
+    refused(UsageError, "ST-USAG-006", kept_tables.keeper_of_tables(tmp_path), DIGEST, DATA)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -55,8 +54,7 @@ def test_a_table_above_the_limit_of_evidence_is_refused_before_it_is_written(
     monkeypatch.setattr(kept_tables, "PIECE_LIMIT", len(DATA))
     keep = kept_tables.keeper_of_tables(tmp_path)
     keep(DIGEST, DATA)
-    with pytest.raises(UsageError, match=r"limit is") as refused:
-        keep("0" * 64, DATA + b"x")
-    assert refused.value.code == "ST-USAG-001"
-    assert "tables: false" in refused.value.fix
+    error = refused(UsageError, r"limit is", keep, "0" * 64, DATA + b"x")
+    assert error.code == "ST-USAG-001"
+    assert "tables: false" in error.fix
     assert [path.name for path in tmp_path.iterdir()] == [DIGEST]

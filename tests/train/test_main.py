@@ -11,6 +11,7 @@ import pytest
 from securetrain.core.errors import UsageError
 from securetrain.train.__main__ import StopFlag, main, run_dir_of
 from tests.train.jobs import JOB
+from tests.vocabulary import refused
 
 
 @pytest.fixture
@@ -21,17 +22,13 @@ def job(tmp_path):
 
 
 def test_without_a_run_directory_it_says_how_to_start(job):
-    with pytest.raises(UsageError) as caught:
-        main([str(job)], {})
-    assert caught.value.code == "ST-USAG-001"
-    assert "securetrain train job.yaml" in caught.value.fix
-    assert "securetrain run -m securetrain.train" in caught.value.fix
+    error = refused(UsageError, "ST-USAG-001", main, [str(job)], {})
+    assert "securetrain train job.yaml" in error.fix
+    assert "securetrain run -m securetrain.train" in error.fix
 
 
 def test_a_folder_that_is_no_run_directory_is_refused(tmp_path):
-    with pytest.raises(UsageError) as caught:
-        run_dir_of({"SECURETRAIN_RUN_DIR": str(tmp_path)})
-    assert caught.value.code == "ST-USAG-001"
+    refused(UsageError, "ST-USAG-001", run_dir_of, {"SECURETRAIN_RUN_DIR": str(tmp_path)})
 
 
 def test_a_bad_job_is_refused_before_torch_is_loaded(tmp_path):

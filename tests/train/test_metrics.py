@@ -13,6 +13,7 @@ from securetrain.train.metrics import (
     describe,
     peak_flops,
 )
+from tests.tables import each
 
 
 def metrics(step: int, **changes: object) -> StepMetrics:
@@ -118,16 +119,14 @@ def test_a_refused_step_says_so():
     assert describe(metrics(3, verdict="refused", mfu=0.41), 10).endswith("MFU 41.0%  refused")
 
 
-@pytest.mark.parametrize(
-    ("name", "peak"),
-    [
-        ("NVIDIA H100 80GB HBM3", 989e12),
-        ("NVIDIA H200", 989e12),
-        ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12),
-        ("A GPU of tomorrow", None),
-        (None, None),
-    ],
+@each(
+    "name, peak",
+    ("NVIDIA H100 80GB HBM3", 989e12),
+    ("NVIDIA H200", 989e12),
+    ("NVIDIA H100 PCIe", 756e12),
+    ("NVIDIA A100-SXM4-80GB", 312e12),
+    ("A GPU of tomorrow", None),
+    (None, None),
 )
 def test_peaks(name, peak):
     assert peak_flops(name) == peak

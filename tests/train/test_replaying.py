@@ -25,6 +25,7 @@ from tests.chain.test_packs import of_bound
 from tests.chain.test_replay import Log
 from tests.chain.worlds import LATER, MINUTE, NOW, Job, Run
 from tests.train.jobs import JOB
+from tests.vocabulary import refused
 from tests.waiting import in_time
 
 ASKED = AskedSegment(
@@ -64,9 +65,7 @@ def test_a_run_that_sets_its_clock_back_draws_nothing(tmp_path: Path):
     assert claimed.subject is not None
     created = claimed.subject.checkpoint.created
     assert seed_of(known, log.trust, after=created, subject="s", now=NOW)
-    with pytest.raises(IntegrityError) as refused:
-        ended_by(claimed, "m.stpack")
-    assert refused.value.code == "ST-CHAN-024"
+    refused(IntegrityError, "ST-CHAN-024", ended_by, claimed, "m.stpack")
     # Witnesses say when it was there, and the log checkpoint is refused for what it is.
     ended = ended_by(result_of(NOW - 9 * MINUTE, NOW, job), "m.stpack")
     assert ended == NOW

@@ -33,6 +33,7 @@ from securetrain.train.saving import Background
 from securetrain.train.setup import run_id_of
 from tests.train.jobs import JOB
 from tests.train.test_run import NewRun, curve, set_aside, train, weights, worker
+from tests.vocabulary import refused
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -88,9 +89,7 @@ def test_what_is_resumed_is_what_the_job_expects(new_run: NewRun):
     path, own = run.run_dir.checkpoint(2), run_id_of(run.trust)
     for wrong, code in (("run: prod", "ST-CKPT-125"), ("name: prod-model", "ST-CKPT-126")):
         job = parse_job(EVERY % f"resume: {path}, expect: {{{wrong}}}", "job.yaml")
-        with pytest.raises(IntegrityError) as error:
-            train(run.run_dir, job)
-        assert error.value.code == code
+        refused(IntegrityError, code, train, run.run_dir, job)
     job = parse_job(EVERY % f"resume: {path}, expect: {{run: {own}, name: {own}}}", "job.yaml")
     assert train(run.run_dir, job, stop_after=3) is ExitCode.OK
 
@@ -152,9 +151,7 @@ def test_a_failure_ends_the_run_at_the_next_step(
     monkeypatch.setattr("securetrain.train.checkpointing.async_save", failed)
     run = new_run()
     job = parse_job(EVERY % "background: true", "job.yaml")
-    with pytest.raises(IntegrityError) as error:
-        run_job(job, "job.yaml", worker(run.run_dir))
-    assert error.value.code == "ST-CKPT-200"
+    refused(IntegrityError, "ST-CKPT-200", run_job, job, "job.yaml", worker(run.run_dir))
     assert [line[0] for line in curve(run.run_dir)] == [1]
     assert "checkpoint-refused" in run.run_dir.ledger.read_text()
 

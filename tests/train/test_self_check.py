@@ -24,6 +24,7 @@ from securetrain.train.self_check import (
 from tests.parallel.matrix import MATRIX
 from tests.train.jobs import JOB
 from tests.train.test_run import recorded, train
+from tests.vocabulary import refused
 
 TEXT = JOB.replace("batch_rows: 4", "batch_rows: 8").replace("rows: 4", "rows: 8")
 
@@ -106,9 +107,8 @@ def test_a_job_whose_copy_differs_does_not_begin(new_run, monkeypatch):
     with monkeypatch.context() as patched:
         # The mesh's loss is wrong, and the reference's is its own.
         patched.setattr(engine, "detach_loss", lambda loss: 1.01 * loss.detach())
-        with pytest.raises(RuntimeRefusal, match="the loss, behind the last block") as caught:
-            train(made.run_dir)
-    assert caught.value.code == "ST-RUNT-013"
+        said = "the loss, behind the last block"
+        refused(RuntimeRefusal, "ST-RUNT-013", train, made.run_dir, says=said)
     assert recorded(made)[1:] == [
         ("dataset-opened", "allow", ""),
         ("mesh-refused", "refuse", "ST-RUNT-013"),

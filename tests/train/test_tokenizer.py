@@ -11,6 +11,7 @@ import pytest
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.train.tokenizer import ByteTokenizer, FileTokenizer, check_named, unsigned
 from tests.train.data.tokenizers import bpe
+from tests.vocabulary import refused
 
 
 @pytest.fixture(scope="module")
@@ -70,23 +71,17 @@ def test_truncation_and_padding_of_the_file_are_off(data):
 
 def test_the_end_token_must_be_known():
     other = bpe(specials=("<begin>", "<end>"))
-    with pytest.raises(UsageError) as caught:
-        FileTokenizer(other, None, "job")
-    assert caught.value.code == "ST-USAG-007"
-    assert "data.eos" in caught.value.fix
+    error = refused(UsageError, "ST-USAG-007", FileTokenizer, other, None, "job")
+    assert "data.eos" in error.fix
     assert FileTokenizer(other, "<end>", "job").eos == 1
-    with pytest.raises(UsageError, match="no token"):
-        FileTokenizer(other, "</s>", "job")
+    refused(UsageError, "no token", FileTokenizer, other, "</s>", "job")
     two = bpe(specials=("</s>", "<|endoftext|>"))
-    with pytest.raises(UsageError, match="one of"):
-        FileTokenizer(two, None, "job")
+    refused(UsageError, "one of", FileTokenizer, two, None, "job")
 
 
 @pytest.mark.parametrize("bad", [b"", b"{}", b"[]", b"\xff", b"{" * 10000])
 def test_what_is_no_tokenizer_is_refused(bad):
-    with pytest.raises(UsageError) as caught:
-        FileTokenizer(bad, None, "job")
-    assert caught.value.code == "ST-USAG-007"
+    refused(UsageError, "ST-USAG-007", FileTokenizer, bad, None, "job")
 
 
 def contradicting(change) -> FileTokenizer:
@@ -155,7 +150,5 @@ def test_the_refusal_of_an_unsigned_file_says_what_to_do():
 
 def test_without_the_library_the_extra_is_named(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(UsageError) as caught:
-        FileTokenizer(data, None, "job")
-    assert caught.value.code == "ST-USAG-004"
-    assert "pip install '.[train]'" in caught.value.fix
+    error = refused(UsageError, "ST-USAG-004", FileTokenizer, data, None, "job")
+    assert "pip install '.[train]'" in error.fix

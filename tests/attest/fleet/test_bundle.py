@@ -36,7 +36,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from tests import vocabulary
 from tests.attest.worlds import Machine, World, bundle_of, document, replaced, resigned, self_report
 from tests.evidence.tpm.forge import NOW
-from tests.tables import each, forgeries
+from tests.tables import each, forgeries, items
 
 LEASE = timedelta(minutes=10)
 
@@ -166,34 +166,30 @@ def changed(answer, **fields):
     return canonical.dumps(json.loads(document(answer)) | fields)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        pytest.param(lambda data, _: b"", "not valid", id="empty"),
-        pytest.param(lambda data, _: b"\xff" + data, "not valid", id="not-text"),
-        pytest.param(lambda data, _: b"[]", "it names no schema", id="a-list"),
-        pytest.param(lambda data, _: b"{}", "it names no schema", id="no-schema"),
-        pytest.param(lambda data, _: data[:-1], "not valid", id="cut-off"),
-        pytest.param(lambda data, _: data + b"\n", "canonical", id="a-byte-more"),
-        pytest.param(lambda _, a: changed(a, tier="tpm"), "unknown field", id="unknown-field"),
-        pytest.param(
-            lambda _, a: changed(a, schema="securetrain.dev/evidence-bundle/v2"),
-            "evidence-bundle/v2",
-            id="another-version",
-        ),
-        pytest.param(lambda _, a: changed(a, question=None), "question", id="no-question"),
-        pytest.param(
-            lambda _, a: changed(a, collected="2026-06-01T12:00:00"), "collected", id="no-time-zone"
-        ),
-        pytest.param(lambda _, a: changed(a, binding="AAAA"), "binding", id="short-binding"),
-        pytest.param(lambda _, a: changed(a, body="%"), "body", id="not-base64"),
-        pytest.param(
-            lambda data, _: data.replace(b'"body"', b'"body":"","body"', 1),
-            "duplicate key",
-            id="a-key-twice",
-        ),
-        pytest.param(lambda data, _: b"[" * 100_000, "not valid", id="deep"),
-    ],
+@items(
+    "id, spoil, said",
+    ("empty", lambda data, _: b"", "not valid"),
+    ("not-text", lambda data, _: b"\xff" + data, "not valid"),
+    ("a-list", lambda data, _: b"[]", "it names no schema"),
+    ("no-schema", lambda data, _: b"{}", "it names no schema"),
+    ("cut-off", lambda data, _: data[:-1], "not valid"),
+    ("a-byte-more", lambda data, _: data + b"\n", "canonical"),
+    ("unknown-field", lambda _, a: changed(a, tier="tpm"), "unknown field"),
+    (
+        "another-version",
+        lambda _, a: changed(a, schema="securetrain.dev/evidence-bundle/v2"),
+        "evidence-bundle/v2",
+    ),
+    ("no-question", lambda _, a: changed(a, question=None), "question"),
+    ("no-time-zone", lambda _, a: changed(a, collected="2026-06-01T12:00:00"), "collected"),
+    ("short-binding", lambda _, a: changed(a, binding="AAAA"), "binding"),
+    ("not-base64", lambda _, a: changed(a, body="%"), "body"),
+    (
+        "a-key-twice",
+        lambda data, _: data.replace(b'"body"', b'"body":"","body"', 1),
+        "duplicate key",
+    ),
+    ("deep", lambda data, _: b"[" * 100_000, "not valid"),
 )
 def test_a_file_that_is_no_bundle(path, answer, spoil, said):
     path.write_bytes(spoil(document(answer), answer))

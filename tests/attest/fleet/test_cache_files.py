@@ -27,6 +27,7 @@ from tests.evidence.gpu.test_ocsp import respond
 from tests.evidence.tee import forge_intel
 from tests.evidence.tee.forge import NOW, pem
 from tests.evidence.tee.forge_amd import AmdWorld
+from tests.tables import items
 
 AMD = AmdWorld()
 AUTHORITY = make_authority()
@@ -109,27 +110,25 @@ def test_a_rim_whose_signer_has_ended(path):
     assert read(path, K.RIM, VBIOS, RIM, NOW + timedelta(days=9000)).expires is None
 
 
-@pytest.mark.parametrize(
-    ("which", "name"),
-    [
-        ("rim", ""),
-        ("rim", "../NV_GPU_VBIOS"),
-        ("rim", "NV_CPU_1"),
-        ("rim", "NV_GPU_VBIOS_1010_0200_882_96005E0002"),
-        ("rim", "NV_GPU_DRIVER_GH100_590.12"),
-        ("ocsp", "ab" * 31),
-        ("ocsp", "AB" * 32),
-        ("amd-crl", "Milan-VCEK"),
-        ("amd-crl", "amd-Milan"),
-        ("amd-crl", "intel"),
-        ("tcb-info", "tdx"),
-        ("tcb-info", "00" * 6),
-        ("tcb-info", FMSPC.upper() + "\n"),
-        ("qe-identity", "sgx"),
-        ("issuer-chain", "qe"),
-        ("amd-chain", "Milan"),
-        ("amd-chain", "milan-VCEK"),
-    ],
+@items(
+    "which, name",
+    ("rim", ""),
+    ("rim", "../NV_GPU_VBIOS"),
+    ("rim", "NV_CPU_1"),
+    ("rim", "NV_GPU_VBIOS_1010_0200_882_96005E0002"),
+    ("rim", "NV_GPU_DRIVER_GH100_590.12"),
+    ("ocsp", "ab" * 31),
+    ("ocsp", "AB" * 32),
+    ("amd-crl", "Milan-VCEK"),
+    ("amd-crl", "amd-Milan"),
+    ("amd-crl", "intel"),
+    ("tcb-info", "tdx"),
+    ("tcb-info", "00" * 6),
+    ("tcb-info", FMSPC.upper() + "\n"),
+    ("qe-identity", "sgx"),
+    ("issuer-chain", "qe"),
+    ("amd-chain", "Milan"),
+    ("amd-chain", "milan-VCEK"),
 )
 def test_a_name_that_nobody_asks_for(path, which, name):
     kind, _, data = GOOD[which]

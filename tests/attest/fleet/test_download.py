@@ -10,7 +10,7 @@ from securetrain.attest.fleet.download import Downloader
 from securetrain.core.errors import AttestationError
 from tests import vocabulary
 from tests.attest.httpservice import serve
-from tests.tables import each
+from tests.tables import each, items
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
@@ -60,16 +60,14 @@ def test_size(service):
     assert "more than 4 bytes" in refused(download.get, f"{service.origin}/", 4)
 
 
-@pytest.mark.parametrize(
+@items(
     "answer",
-    [
-        (404, {}, b"none"),
-        (500, {}, b""),
-        (204, {}, b""),
-        (301, {"Location": "/good"}, b""),
-        (302, {"Location": "http://127.0.0.1:1/"}, b""),
-        (307, {"Location": "file:///etc/passwd"}, b""),
-    ],
+    (404, {}, b"none"),
+    (500, {}, b""),
+    (204, {}, b""),
+    (301, {"Location": "/good"}, b""),
+    (302, {"Location": "http://127.0.0.1:1/"}, b""),
+    (307, {"Location": "file:///etc/passwd"}, b""),
 )
 def test_other_answers_than_the_document(service, answer):
     service.routes = {"/": answer, "/good": b"data"}

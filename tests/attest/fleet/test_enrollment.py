@@ -48,7 +48,7 @@ from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import pem
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.forge import NOW, Authority
-from tests.tables import each, forgeries
+from tests.tables import each, forgeries, items
 
 ROOTS = Roots(hardware=(MAKER_CA.pem,))
 MAKERS = CpuRoots(amd=AMD.roots, intel=intel.pin())
@@ -411,15 +411,13 @@ def test_a_runtime_policy_from_a_file(machine, tmp_path):
     assert ima_reference(None, "ab" * 32) == ImaReference(policy_sha256="ab" * 32)
 
 
-@pytest.mark.parametrize(
-    ("code", "content", "digest"),
-    [
-        pytest.param("ST-USAG-008", b"{", "", id="not-json"),
-        pytest.param("ST-USAG-008", b"[]", "", id="not-an-object"),
-        pytest.param("ST-ATTS-320", b"{}", "", id="not-a-policy"),
-        pytest.param("ST-USAG-001", b"{}", "ab" * 32, id="two-policies"),
-        pytest.param("ST-USAG-001", None, "AB" * 32, id="not-a-digest"),
-    ],
+@items(
+    "id, code, content, digest",
+    ("not-json", "ST-USAG-008", b"{", ""),
+    ("not-an-object", "ST-USAG-008", b"[]", ""),
+    ("not-a-policy", "ST-ATTS-320", b"{}", ""),
+    ("two-policies", "ST-USAG-001", b"{}", "ab" * 32),
+    ("not-a-digest", "ST-USAG-001", None, "AB" * 32),
 )
 def test_a_runtime_policy_that_is_none(tmp_path, code, content, digest):
     path = tmp_path / "policy.json" if content is not None else None
@@ -445,15 +443,13 @@ def test_certificates_in_both_forms(tmp_path):
     assert read_pem(path).split() == MAKER_CA.pem.split()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"\x30\x82", id="noise"),
-        pytest.param(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", id="empty"),
-        pytest.param(b"-----BEGIN CERTIFICATE-----\xff", id="not-text"),
-        pytest.param(b"-----BEGIN CERTIFICATE-----\n", id="cut-off"),
-    ],
+@items(
+    "id, data",
+    ("empty", b""),
+    ("noise", b"\x30\x82"),
+    ("empty", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+    ("not-text", b"-----BEGIN CERTIFICATE-----\xff"),
+    ("cut-off", b"-----BEGIN CERTIFICATE-----\n"),
 )
 def test_certificates_that_are_none(tmp_path, data):
     path = tmp_path / "ca"

@@ -32,6 +32,7 @@ from tests.evidence.gpu.test_ocsp import NOW as OCSP_NOW
 from tests.evidence.gpu.test_ocsp import respond
 from tests.evidence.tee import forge, forge_intel
 from tests.evidence.tee.forge_amd import AmdWorld, _ca
+from tests.tables import items
 
 AUTHORITY = make_authority()
 WALL_CLOCK = OCSP_NOW
@@ -78,17 +79,15 @@ def rim_answer(data, name=VBIOS, **more):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        (VBIOS, manifest()),
-        ("NV_GPU_DRIVER_GH100_550.144.03", manifest("550.144.03")),
-        ("NV_GPU_CC_DRIVER_GB100_595.91.07", manifest("595.91.07", product="GB100")),
-        (
-            "NV_SWITCH_BIOS_5612_0002_890_9610550001",
-            manifest("96.10.55.00.01", product="LS10", edition="SWITCH"),
-        ),
-    ],
+@items(
+    "name, text",
+    (VBIOS, manifest()),
+    ("NV_GPU_DRIVER_GH100_550.144.03", manifest("550.144.03")),
+    ("NV_GPU_CC_DRIVER_GB100_595.91.07", manifest("595.91.07", product="GB100")),
+    (
+        "NV_SWITCH_BIOS_5612_0002_890_9610550001",
+        manifest("96.10.55.00.01", product="LS10", edition="SWITCH"),
+    ),
 )
 def test_a_rim(service, name, text):
     data = sign(text, AUTHORITY)
@@ -127,30 +126,24 @@ def test_the_token_goes_to_the_rim_service_alone(service):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "answer"),
-    [
-        pytest.param("741", (404, {}, b""), id="not-found"),
-        pytest.param("741", b"<html>", id="no-json"),
-        pytest.param("741", b"{}", id="no-rim"),
-        pytest.param("741", b'{"id": "x", "rim": "?"}', id="no-base64"),
-        pytest.param("741", rim_answer(sign(manifest(), AUTHORITY), "other"), id="another-id"),
-        pytest.param(
-            "741", rim_answer(sign(manifest("96.00.5E.00.02"), AUTHORITY)), id="another-version"
-        ),
-        pytest.param(
-            "741", rim_answer(sign(manifest(edition="SWITCH"), AUTHORITY)), id="a-switchs"
-        ),
-        pytest.param("741", rim_answer(sign(manifest("550.144.03"), AUTHORITY)), id="a-drivers"),
-        pytest.param("741", bytes(3 << 20), id="too-large"),
-        pytest.param("705", rim_answer(sign(manifest(), make_authority())), id="a-strangers"),
-        pytest.param(
-            "703",
-            rim_answer(sign(manifest(), AUTHORITY).replace(b'active="True"', b'active="False"')),
-            id="changed",
-        ),
-        pytest.param("701", rim_answer(b""), id="empty"),
-    ],
+@items(
+    "id, code, answer",
+    ("not-found", "741", (404, {}, b"")),
+    ("no-json", "741", b"<html>"),
+    ("no-rim", "741", b"{}"),
+    ("no-base64", "741", b'{"id": "x", "rim": "?"}'),
+    ("another-id", "741", rim_answer(sign(manifest(), AUTHORITY), "other")),
+    ("another-version", "741", rim_answer(sign(manifest("96.00.5E.00.02"), AUTHORITY))),
+    ("a-switchs", "741", rim_answer(sign(manifest(edition="SWITCH"), AUTHORITY))),
+    ("a-drivers", "741", rim_answer(sign(manifest("550.144.03"), AUTHORITY))),
+    ("too-large", "741", bytes(3 << 20)),
+    ("a-strangers", "705", rim_answer(sign(manifest(), make_authority()))),
+    (
+        "changed",
+        "703",
+        rim_answer(sign(manifest(), AUTHORITY).replace(b'active="True"', b'active="False"')),
+    ),
+    ("empty", "701", rim_answer(b"")),
 )
 def test_answers_that_are_no_rim(service, code, answer):
     service.routes = {f"/v1/rim/{VBIOS}": answer}
@@ -204,15 +197,13 @@ def test_every_request_has_a_nonce_of_its_own(service):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "answer"),
-    [
-        pytest.param("718", responder(nonce=b"\x01" * 32), id="a-replay"),
-        pytest.param("718", lambda _: respond(), id="no-nonce"),
-        pytest.param("711", b"", id="empty"),
-        pytest.param("741", (503, {}, b""), id="busy"),
-        pytest.param("741", bytes(65 << 10), id="too-large"),
-    ],
+@items(
+    "id, code, answer",
+    ("a-replay", "718", responder(nonce=b"\x01" * 32)),
+    ("no-nonce", "718", lambda _: respond()),
+    ("empty", "711", b""),
+    ("busy", "741", (503, {}, b"")),
+    ("too-large", "741", bytes(65 << 10)),
 )
 def test_answers_that_are_no_ocsp_response(service, code, answer):
     service.routes = {"/": answer}
@@ -272,31 +263,27 @@ def test_amd(service):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "changes"),
-    [
-        pytest.param("404", {"ark": _ca("ARK-Milan", "ARK-Milan", "x", "x")}, id="another-root"),
-        pytest.param(
-            "404",
-            {"chain": forge.pem(_ca("SEV-Milan", "ARK-Milan", "ask", "x"), AMD_WORLD.ark())},
-            id="not-signed-by-the-root",
-        ),
-        pytest.param("402", {"chain": forge.pem(AMD_WORLD.ark())}, id="root-alone"),
-        pytest.param("402", {"chain": b"x"}, id="no-certificates"),
-        pytest.param(
-            "407", {"crl": forge.revocation_list("ARK-Milan", forge.rsa_key("x"))}, id="list"
-        ),
-        pytest.param(
-            "405",
-            {
-                "crl": forge.revocation_list(
-                    "ARK-Milan", forge.rsa_key("ark"), end=NOW - timedelta(seconds=1)
-                )
-            },
-            id="old-list",
-        ),
-        pytest.param("407", {"crl": b"x"}, id="no-list"),
-    ],
+@items(
+    "id, code, changes",
+    ("another-root", "404", {"ark": _ca("ARK-Milan", "ARK-Milan", "x", "x")}),
+    (
+        "not-signed-by-the-root",
+        "404",
+        {"chain": forge.pem(_ca("SEV-Milan", "ARK-Milan", "ask", "x"), AMD_WORLD.ark())},
+    ),
+    ("root-alone", "402", {"chain": forge.pem(AMD_WORLD.ark())}),
+    ("no-certificates", "402", {"chain": b"x"}),
+    ("list", "407", {"crl": forge.revocation_list("ARK-Milan", forge.rsa_key("x"))}),
+    (
+        "old-list",
+        "405",
+        {
+            "crl": forge.revocation_list(
+                "ARK-Milan", forge.rsa_key("ark"), end=NOW - timedelta(seconds=1)
+            )
+        },
+    ),
+    ("no-list", "407", {"crl": b"x"}),
 )
 def test_documents_that_are_not_amds(service, code, changes):
     service.routes = amd_routes(**changes)
@@ -356,20 +343,12 @@ def test_intel(service, tmp_path):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "changes"),
-    [
-        pytest.param(
-            "509", {"tcb_info": forge_intel.tcb_response(key=forge.p256_key("x"))}, id="tcb-info"
-        ),
-        pytest.param(
-            "507", {"pck_crl": forge_intel.pck_crl(signer=forge.p256_key("x"))}, id="pck-crl"
-        ),
-        pytest.param(
-            "507", {"root_crl": forge_intel.root_crl(signer=forge.p256_key("x"))}, id="root-crl"
-        ),
-        pytest.param("509", {"tcb_info_chain": b""}, id="no-chain"),
-    ],
+@items(
+    "id, code, changes",
+    ("tcb-info", "509", {"tcb_info": forge_intel.tcb_response(key=forge.p256_key("x"))}),
+    ("pck-crl", "507", {"pck_crl": forge_intel.pck_crl(signer=forge.p256_key("x"))}),
+    ("root-crl", "507", {"root_crl": forge_intel.root_crl(signer=forge.p256_key("x"))}),
+    ("no-chain", "509", {"tcb_info_chain": b""}),
 )
 def test_documents_that_are_not_intels(service, code, changes):
     service.routes = intel_routes(**changes)

@@ -21,6 +21,7 @@ from securetrain.evidence.tpm.runtime_policy import RuntimePolicies, Verdict, pa
 from securetrain.identity.keys import PrivateKey
 from tests import vocabulary
 from tests.attest.fleet.packages_made import RPM, TOOL, deb, dpkg_root, oci, sha, tar
+from tests.tables import items
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -281,17 +282,14 @@ def test_a_damaged_image(tmp_path, damage):
     refused(images=[layout])
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        tar({"../up": b"x"}),
-        tar({"a": "->b", "b": "->a", "a/x": b"x"}),
-        tar({"x": "=>nowhere"}),
-        tar({"x": b"x" * 2000})[:1500],
-        b"(\xb5/\xfd" + bytes(600),
-        b"no archive" * 99,
-    ],
-    ids=["out of it", "a circle", "a hard link to nothing", "cut", "zstd", "no archive"],
+@items(
+    "id, layer",
+    ("out of it", tar({"../up": b"x"})),
+    ("a circle", tar({"a": "->b", "b": "->a", "a/x": b"x"})),
+    ("a hard link to nothing", tar({"x": "=>nowhere"})),
+    ("cut", tar({"x": b"x" * 2000})[:1500]),
+    ("zstd", b"(\xb5/\xfd" + bytes(600)),
+    ("no archive", b"no archive" * 99),
 )
 def test_a_damaged_layer(tmp_path, layer):
     refused(images=[oci(tmp_path / "i", [layer])])
@@ -305,9 +303,7 @@ def test_headers_are_bounded_before_they_are_read():
         list(tars.members(archive, "x"))
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"x" * 200, b"!<arch>\nshort", b"\xed\xab\xee\xdb" + bytes(96)]
-)
+@items("data", b"", b"x" * 200, b"!<arch>\nshort", b"\xed\xab\xee\xdb" + bytes(96))
 def test_files_of_another_kind(tmp_path, data):
     path = tmp_path / "file"
     path.write_bytes(data)

@@ -5,10 +5,9 @@
 import msgspec
 
 from securetrain.attest.fleet.learn_gpu import LearnedDevices, learn_devices, merge_devices
-from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.opaque import Mode
 from securetrain.evidence.gpu.reference import GpuReference, check_reference
-from tests import vocabulary
+from tests.attest.worlds import refused
 from tests.evidence.gpu.forge import GPUS, NONCE, NOW, SWITCHES, Device, hgx_gpu, hgx_switch, roots
 from tests.tables import forgeries
 
@@ -18,10 +17,6 @@ GPU = Device()
 def learn(*devices, nonce=NONCE, trusted=None):
     evidence = [device.evidence(nonce=NONCE) for device in devices]
     return learn_devices(evidence, nonce=nonce, now=NOW, roots=trusted or roots())
-
-
-def refused(code, what):
-    return vocabulary.refused(AttestationError, code, what)
 
 
 def test_one_gpu():
@@ -74,7 +69,6 @@ def test_a_second_node_of_the_same_kind():
 def test_a_node_with_another_number_of_devices():
     first = merge_devices(GpuReference(), learn(GPU))
     more = LearnedDevices(gpus=("00" * 8, "11" * 8), switches=())
-    error = refused("ST-ATTS-632", lambda: merge_devices(first, more))
-    assert "2 GPUs and 0 switches" in error.what
+    refused("ST-ATTS-632", lambda: merge_devices(first, more), says="2 GPUs and 0 switches")
     with_switch = msgspec.structs.replace(first, switches=4)
     refused("ST-ATTS-632", lambda: merge_devices(with_switch, learn(GPU)))

@@ -19,6 +19,7 @@ from tests.evidence.tee.forge import der
 from tests.evidence.tee.forge_amd import MEASUREMENT
 from tests.evidence.test_paravisor_exchange import KINDS
 from tests.evidence.worlds import CloudWorld
+from tests.tables import items
 
 MAKERS = CpuRoots(amd=azure.AMD.roots, intel=intel.pin())
 
@@ -83,14 +84,12 @@ def test_only_the_vm_without_a_good_boot(world):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("how", "code"),
-    [
-        ({"extra": bytes(32)}, "ST-ATTS-113"),
-        ({"digest": bytes(32)}, "ST-ATTS-116"),
-        ({"runtime": b"{}"}, "ST-ATTS-440"),
-        ({"make_tee": lambda r, v: azure.snp(r, v, report_data=bytes(64))}, "ST-ATTS-404"),
-    ],
+@items(
+    "how, code",
+    ({"extra": bytes(32)}, "ST-ATTS-113"),
+    ({"digest": bytes(32)}, "ST-ATTS-116"),
+    ({"runtime": b"{}"}, "ST-ATTS-440"),
+    ({"make_tee": lambda r, v: azure.snp(r, v, report_data=bytes(64))}, "ST-ATTS-404"),
 )
 def test_a_vm_that_teaches_nothing(world, how, code):
     """What does not hold together is left out, and then nothing is left to enroll."""

@@ -15,7 +15,7 @@ from securetrain.evidence.tee.snp_rules import Permission, Protection, SnpRefere
 from securetrain.evidence.tee.tdx import TdAttribute, TdxReference
 from securetrain.evidence.tee.tdx_quote import parse_quote
 from securetrain.evidence.tpm.ccel import appraise_ccel
-from tests import vocabulary
+from tests.attest.worlds import refused
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import NOW, flip
 from tests.evidence.tee.forge_amd import (
@@ -63,10 +63,6 @@ def quote(**td):
 def learn_td(data=None, log=b"", report_data=intel.REPORT_DATA, root=None):
     evidence = TeeEvidence(kind=TeeKind.TDX, report=data or quote(), event_log=log)
     return learn_tdx(evidence, report_data=report_data, now=NOW, root=root or intel.pin())
-
-
-def refused(code, what):
-    return vocabulary.refused(AttestationError, code, what)
 
 
 # SEV-SNP.
@@ -213,8 +209,7 @@ def test_a_quote_that_teaches_nothing(code, how):
 def test_guests_with_and_without_logs_do_not_mix():
     """A register that is listed is compared for every guest: one kind would shut the other out."""
     by_log = merge_tdx(TdxReference(), learn_td(quote(rtmrs=GUEST_RTMRS), LOG))
-    error = refused("ST-ATTS-013", lambda: merge_tdx(by_log, learn_td()))
-    assert error.where == "tee.event_log"
+    refused("ST-ATTS-013", lambda: merge_tdx(by_log, learn_td()), names="tee.event_log")
     by_registers = merge_tdx(TdxReference(), learn_td())
     both = merge_tdx(by_registers, learn_td(quote(rtmrs=GUEST_RTMRS), LOG))
     for number in "012":

@@ -97,11 +97,9 @@ def test_a_tpm_that_auto_finds_is_not_missed(tmp_path, monkeypatch):
 def test_settings_that_cannot_be_met(tmp_path):
     settings = tmp_path / "attester.json"
     settings.write_text('{"tpm": {"address": "/nowhere", "state": "/nowhere"}}')
-    with pytest.raises(AttestationError, match="ST-ATTS-150"):
-        collect(tmp_path, attester=str(settings))
+    refused(AttestationError, "ST-ATTS-150", collect, tmp_path, attester=str(settings))
     settings.write_text('{"tpm": "yes"}')
-    with pytest.raises(UsageError, match="ST-USAG-008"):
-        collect(tmp_path, attester=str(settings))
+    refused(UsageError, "ST-USAG-008", collect, tmp_path, attester=str(settings))
 
 
 def test_where_keys_are_kept():

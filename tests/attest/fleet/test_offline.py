@@ -26,6 +26,7 @@ from tests import vocabulary
 from tests.attest.worlds import MAKER_CA, Machine, bundle_of, replaced, self_report, with_snp
 from tests.evidence.tpm.forge import NOW
 from tests.tables import forgeries
+from tests.vocabulary import refused
 
 OPERATOR = PrivateKey.generate()
 
@@ -221,12 +222,10 @@ def test_the_state_of_a_run(tmp_path):
 
 def test_no_state_is_made_by_looking(tmp_path):
     for place in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(UsageError, match="ST-USAG-002"):
-            open_state(place)
+        refused(UsageError, "ST-USAG-002", open_state, place)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "attestation.sqlite").write_bytes(hashlib.sha256(b"noise").digest() * 99)
-    with pytest.raises(AttestationError, match="ST-ATTS-015"):
-        open_state(tmp_path)
+    refused(AttestationError, "ST-ATTS-015", open_state, tmp_path)
 
 
 def test_a_judgement_is_plain(proven):

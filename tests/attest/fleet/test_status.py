@@ -34,6 +34,7 @@ from securetrain.report import html as pages
 from securetrain.testing.machine import REFERENCE_FILE, write_policy
 from tests.attest.worlds import Machine, World, reference_values
 from tests.evidence.tpm.forge import NOW
+from tests.vocabulary import refused
 
 DOMAIN = "securetrain.local"
 KEY = PrivateKey.generate()
@@ -184,8 +185,7 @@ def test_a_state_that_was_edited_shows_nothing(state, policy):
     state.revoke(Revocation(subject="node:a/b", reason="it lied", since="then"))
     with closing(sqlite3.connect(state.folder / "state.sqlite")) as database, database:
         database.execute("DELETE FROM revoked")
-    with pytest.raises(AttestationError, match="ST-ATTS-017"):
-        fleet_status(state, NOW, policy=policy)
+    refused(AttestationError, "ST-ATTS-017", fleet_status, state, NOW, policy=policy)
 
 
 def test_the_command(tmp_path, policy, state, monkeypatch, capsys):

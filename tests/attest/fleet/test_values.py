@@ -34,6 +34,7 @@ from securetrain.policy import load_policy
 from securetrain.testing.machine import REFERENCE_FILE, write_policy
 from tests.attest.worlds import Machine, World, reference_values, refused
 from tests.evidence.tpm.forge import NOW
+from tests.tables import items
 
 OPERATOR = PrivateKey.generate()
 SIGNED_BY = [key_text(OPERATOR.public)]
@@ -259,9 +260,7 @@ def test_what_is_retired_stands_nowhere(world):
     assert msgspec.structs.replace(made, boot=boot, tdx_boot=boot) == values
 
 
-@pytest.mark.parametrize(
-    "what", [lambda v: retire(v, ["ab" * 32]), lambda v: remove(v, ["node-0", "node-7"])]
-)
+@items("what", lambda v: retire(v, ["ab" * 32]), lambda v: remove(v, ["node-0", "node-7"]))
 def test_what_is_not_there_cannot_be_taken_out(world, what):
     before = world.path.read_bytes()
     with pytest.raises(UsageError, match="ST-USAG-001"):

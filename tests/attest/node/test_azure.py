@@ -35,6 +35,7 @@ from tests.evidence.tee import forge_azure
 from tests.evidence.tee.forge import pem
 from tests.evidence.tpm import forge
 from tests.evidence.worlds import CloudWorld
+from tests.tables import items
 
 OWNER, PASSWORD = 0x40000001, bytes.fromhex("40000009") + bytes(5)
 NV_ATTRIBUTES = 1 << 1 | 1 << 17 | 1 << 18 | 1 << 25
@@ -200,20 +201,18 @@ def test_a_guest_with_tdx_asks_for_its_quote(service):
     assert base64.urlsafe_b64decode(asked + "==") == bytes(range(256)) * 4
 
 
-@pytest.mark.parametrize(
+@items(
     "answer",
-    [
-        (500, b"{}"),
-        (200, b""),
-        (200, b"[]"),
-        (200, b"[" * 60_000),
-        (200, b"{" + b" " * (65 << 10)),
-        (200, b"{}"),
-        (200, b'{"quote": 7}'),
-        (200, b'{"quote": "?"}'),
-        (200, b'{"quote": "\xff"}'),
-        (302, b""),
-    ],
+    (500, b"{}"),
+    (200, b""),
+    (200, b"[]"),
+    (200, b"[" * 60_000),
+    (200, b"{" + b" " * (65 << 10)),
+    (200, b"{}"),
+    (200, b'{"quote": 7}'),
+    (200, b'{"quote": "?"}'),
+    (200, b'{"quote": "\xff"}'),
+    (302, b""),
 )
 def test_a_service_that_gives_no_quote(service, answer):
     service.answers["/acc/tdquote"] = answer

@@ -36,6 +36,7 @@ from securetrain.testing.swtpm import SoftwareTpm
 from tests.attest.node.tpm.simulator import Simulator
 from tests.attest.node.tpm.test_agent import credential_for, verified
 from tests.attest.swtpms import needs_swtpm
+from tests.tables import items
 from tests.vocabulary import refused
 
 KEY = PrivateKey.generate(KeyKind.P256)
@@ -177,10 +178,12 @@ def test_notes_are_those_of_the_latest_evidence(nothing, tmp_path):
         assert len(node.notes) == 1
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [(None, "No such file"), (b"", "empty"), (b" \n", "empty"), (b"\xff", "not text")],
-    ids=["missing", "empty", "blank", "binary"],
+@items(
+    "id, content, says",
+    ("missing", None, "No such file"),
+    ("empty", b"", "empty"),
+    ("blank", b" \n", "empty"),
+    ("binary", b"\xff", "not text"),
 )
 def test_tokens_that_cannot_be_used(tmp_path, content, says):
     path = tmp_path / "token"

@@ -20,7 +20,7 @@ from tests import vocabulary
 from tests.evidence.tee import forge, forge_amd
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge_amd import REPORT_DATA, AmdWorld
-from tests.tables import forgeries
+from tests.tables import forgeries, items
 
 WORLD = AmdWorld()
 VCEK, VLEK = "63da758d-e664-4564-adc5-f4b93be8accd", "a8074bc2-a25a-483e-aae6-39c045a0b8a1"
@@ -174,10 +174,10 @@ def test_no_confidential_guest(tmp_path):
     refused("ST-ATTS-950", "there is no", tmp_path / "none")
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [(errno.ENXIO, "ST-ATTS-950"), (errno.EACCES, "ST-ATTS-952")],
-    ids=["no-provider", "not-root"],
+@items(
+    "id, error, code",
+    ("no-provider", errno.ENXIO, "ST-ATTS-950"),
+    ("not-root", errno.EACCES, "ST-ATTS-952"),
 )
 def test_no_request_can_be_made(root, monkeypatch, error, code):
     def fail(path, *arguments, **options):
@@ -193,18 +193,16 @@ def test_a_provider_that_is_not_known(root, monkeypatch):
     assert kernel.removed == kernel.made
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "code"),
-    [
-        ({"report": lambda _: bytes(1184)}, "ST-ATTS-401"),
-        ({"report": lambda _: b""}, "ST-ATTS-401"),
-        ({"report": lambda _: bytes(70000)}, "ST-ATTS-952"),
-        ({"report": lambda _: b"", "provider": "tdx_guest"}, "ST-ATTS-501"),
-        ({"aux": bytes((64 << 10) + 1)}, "ST-ATTS-952"),
-        ({"aux": table((VCEK, b"x"), grow=1)}, "ST-ATTS-954"),
-        ({"provider": "\xff"}, "ST-ATTS-952"),
-        ({"provider": "x" * 300}, "ST-ATTS-952"),
-    ],
+@items(
+    "behaviour, code",
+    ({"report": lambda _: bytes(1184)}, "ST-ATTS-401"),
+    ({"report": lambda _: b""}, "ST-ATTS-401"),
+    ({"report": lambda _: bytes(70000)}, "ST-ATTS-952"),
+    ({"report": lambda _: b"", "provider": "tdx_guest"}, "ST-ATTS-501"),
+    ({"aux": bytes((64 << 10) + 1)}, "ST-ATTS-952"),
+    ({"aux": table((VCEK, b"x"), grow=1)}, "ST-ATTS-954"),
+    ({"provider": "\xff"}, "ST-ATTS-952"),
+    ({"provider": "x" * 300}, "ST-ATTS-952"),
 )
 def test_kernels_that_answer_something_else(root, monkeypatch, behaviour, code):
     Kernel(root, monkeypatch, **behaviour)

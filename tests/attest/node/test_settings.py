@@ -23,6 +23,7 @@ from securetrain.attest.node.tpm.measurements import Sources
 from securetrain.attest.node.tpm.transport import DEFAULT_DEVICE
 from securetrain.core.errors import UsageError
 from securetrain.identity.keys import KeyKind, PrivateKey
+from tests.tables import items
 
 KEY = PrivateKey.generate(KeyKind.P256)
 WHOLE = {
@@ -56,23 +57,21 @@ def test_nothing_speaks_unless_it_is_named(tmp_path):
     assert (settings.tee, settings.gpus, settings.tokens) == (Part.OFF, Part.OFF, ())
 
 
-@pytest.mark.parametrize(
-    ("document", "what"),
-    [
-        pytest.param({**WHOLE, "tier": "tpm"}, "tier", id="unknown-field"),
-        pytest.param({"tpm": {"state": "/x", "trusted": True}}, "trusted", id="unknown-tpm-field"),
-        pytest.param({"tpm": {"address": "/dev/tpmrm0"}}, "state", id="no-folder-for-the-key"),
-        pytest.param({"tpm": {"state": ""}}, "length >= 1", id="an-empty-path"),
-        pytest.param({"tpm": {"state": "x" * 5000}}, "length <= 4096", id="a-path-too-long"),
-        pytest.param({"tee": "maybe"}, "maybe", id="unknown-choice"),
-        pytest.param({"gpus": True}, "bool", id="wrong-type"),
-        pytest.param({"tokens": ["t"] * (MAX_TOKENS + 1)}, "length <= 4", id="too-many-tokens"),
-        pytest.param(b'{"tee": "off", "tee": "required"}', "duplicate", id="a-field-twice"),
-        pytest.param(b"{", "", id="cut-off"),
-        pytest.param(b"[]", "array", id="no-object"),
-        pytest.param(b"\xff\xfe", "", id="not-text"),
-        pytest.param(b"{}" + b" " * FILE_LIMIT, str(FILE_LIMIT), id="too-large"),
-    ],
+@items(
+    "id, document, what",
+    ("unknown-field", {**WHOLE, "tier": "tpm"}, "tier"),
+    ("unknown-tpm-field", {"tpm": {"state": "/x", "trusted": True}}, "trusted"),
+    ("no-folder-for-the-key", {"tpm": {"address": "/dev/tpmrm0"}}, "state"),
+    ("an-empty-path", {"tpm": {"state": ""}}, "length >= 1"),
+    ("a-path-too-long", {"tpm": {"state": "x" * 5000}}, "length <= 4096"),
+    ("unknown-choice", {"tee": "maybe"}, "maybe"),
+    ("wrong-type", {"gpus": True}, "bool"),
+    ("too-many-tokens", {"tokens": ["t"] * (MAX_TOKENS + 1)}, "length <= 4"),
+    ("a-field-twice", b'{"tee": "off", "tee": "required"}', "duplicate"),
+    ("cut-off", b"{", ""),
+    ("no-object", b"[]", "array"),
+    ("not-text", b"\xff\xfe", ""),
+    ("too-large", b"{}" + b" " * FILE_LIMIT, str(FILE_LIMIT)),
 )
 def test_a_file_that_is_refused(tmp_path, document, what):
     path = written(tmp_path, document)

@@ -30,6 +30,7 @@ from securetrain.evidence.collateral import LIMITS, CollateralKind
 from securetrain.identity import dsse
 from securetrain.identity.keys import KeyKind, PrivateKey
 from tests import vocabulary
+from tests.tables import items
 
 KEY = PrivateKey.generate()
 KEYS = {KEY.key_id: KEY.public}
@@ -146,17 +147,15 @@ def test_many_entries(tmp_path, monkeypatch):
     assert "an index of" in refused("ST-ATTS-739", build, tmp_path / "x", many).what
 
 
-@pytest.mark.parametrize(
-    "items",
-    [
-        pytest.param([item(data=b"")], id="empty"),
-        pytest.param([item(OCSP, data=bytes(LIMITS[OCSP] + 1))], id="too-large"),
-        pytest.param([item(), item(data=b"other")], id="one-name-twice"),
-        pytest.param([item(name="")], id="no-name"),
-        pytest.param([item(name="../x")], id="path"),
-        pytest.param([item(name="x" * 201)], id="long-name"),
-        pytest.param([item(name="x\n")], id="line"),
-    ],
+@items(
+    "id, items",
+    ("empty", [item(data=b"")]),
+    ("too-large", [item(OCSP, data=bytes(LIMITS[OCSP] + 1))]),
+    ("one-name-twice", [item(), item(data=b"other")]),
+    ("no-name", [item(name="")]),
+    ("path", [item(name="../x")]),
+    ("long-name", [item(name="x" * 201)]),
+    ("line", [item(name="x\n")]),
 )
 def test_items_that_are_none(folder, items):
     before = {path: path.read_bytes() for path in folder.iterdir()}
@@ -234,14 +233,12 @@ def test_an_index_that_was_edited(folder):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"{}", id="no-envelope"),
-        pytest.param(b"\x80\x04.", id="pickle"),
-        pytest.param(b" " * (INDEX_LIMIT + 1), id="size"),
-    ],
+@items(
+    "id, data",
+    ("empty", b""),
+    ("no-envelope", b"{}"),
+    ("pickle", b"\x80\x04."),
+    ("size", b" " * (INDEX_LIMIT + 1)),
 )
 def test_an_index_that_is_none(folder, data):
     (folder / INDEX_NAME).write_bytes(data)
@@ -299,27 +296,25 @@ def test_an_index_by_hand(folder):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    "payload",
-    [
-        pytest.param(index(more=1), id="unknown-field"),
-        pytest.param(index(entries=[entry(more=1)]), id="unknown-field-of-an-entry"),
-        pytest.param(index(version=0), id="version-0"),
-        pytest.param(index(version="1"), id="version-text"),
-        pytest.param(index(created="2026-06-01T12:00:00"), id="no-time-zone"),
-        pytest.param(index(entries=[entry(sha256="../../../etc/passwd")]), id="path"),
-        pytest.param(index(entries=[entry(sha256=document().upper())]), id="upper-case"),
-        pytest.param(index(entries=[entry(sha256=document() + "\n")]), id="line"),
-        pytest.param(index(entries=[entry(id="../x")]), id="id"),
-        pytest.param(index(entries=[entry(id="x\n")]), id="id-with-a-line"),
-        pytest.param(index(entries=[entry(kind="key")]), id="kind"),
-        pytest.param(index(entries=[entry(size=0)]), id="size-0"),
-        pytest.param(index(entries=[entry(size=1 << 40)]), id="size"),
-        pytest.param(index(entries=[entry(), entry(size=5)]), id="twice"),
-        pytest.param(index(entries=[entry()] * (MAX_ENTRIES + 1)), id="many"),
-        pytest.param(b'{"version": 1}', id="spelling"),
-        pytest.param(b"[]", id="array"),
-    ],
+@items(
+    "id, payload",
+    ("unknown-field", index(more=1)),
+    ("unknown-field-of-an-entry", index(entries=[entry(more=1)])),
+    ("version-0", index(version=0)),
+    ("version-text", index(version="1")),
+    ("no-time-zone", index(created="2026-06-01T12:00:00")),
+    ("path", index(entries=[entry(sha256="../../../etc/passwd")])),
+    ("upper-case", index(entries=[entry(sha256=document().upper())])),
+    ("line", index(entries=[entry(sha256=document() + "\n")])),
+    ("id", index(entries=[entry(id="../x")])),
+    ("id-with-a-line", index(entries=[entry(id="x\n")])),
+    ("kind", index(entries=[entry(kind="key")])),
+    ("size-0", index(entries=[entry(size=0)])),
+    ("size", index(entries=[entry(size=1 << 40)])),
+    ("twice", index(entries=[entry(), entry(size=5)])),
+    ("many", index(entries=[entry()] * (MAX_ENTRIES + 1))),
+    ("spelling", b'{"version": 1}'),
+    ("array", b"[]"),
 )
 def test_an_index_of_another_shape(folder, payload):
     write_index(folder, payload)
@@ -378,14 +373,12 @@ def test_an_older_copy_put_back(folder):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"dat", id="shorter"),
-        pytest.param(b"data and more", id="longer"),
-        pytest.param(b"DATA", id="same-size"),
-        pytest.param(b"", id="empty"),
-    ],
+@items(
+    "id, data",
+    ("shorter", b"dat"),
+    ("longer", b"data and more"),
+    ("same-size", b"DATA"),
+    ("empty", b""),
 )
 def test_a_document_that_was_changed(folder, data):
     cache = open_cache(folder)

@@ -39,7 +39,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.policy import load_policy
 from tests import vocabulary
 from tests.attest import postgres
-from tests.attest.worlds import Machine, World
+from tests.attest.worlds import Machine, World, refused
 from tests.identity import worlds
 
 pytestmark = [
@@ -59,10 +59,6 @@ TPM = Remembered(
     firmware=0xFEDCBA9876543210,
     seen="2026-06-01T12:00:00+00:00",
 )
-
-
-def refused(code: str, what: Callable[[], object]) -> AttestationError:
-    return vocabulary.refused(AttestationError, code, what)
 
 
 def gone(subject: str) -> Revocation:
@@ -454,8 +450,7 @@ def test_a_database_that_takes_nothing_more_keeps_the_last_good_state(
         f"CREATE TRIGGER full_disk BEFORE INSERT ON {SCHEMA}.head"
         " FOR EACH ROW EXECUTE FUNCTION full_disk()",
     )
-    error = refused("ST-ATTS-015", lambda: state.revoke(gone("node:node-1")))
-    assert "no space left" in error.what
+    refused("ST-ATTS-015", lambda: state.revoke(gone("node:node-1")), says="no space left")
     assert [entry.subject for entry in state.revocations()] == [f"node:{DOMAIN}/node-0"]
     server.sql(name, f"DROP TRIGGER full_disk ON {SCHEMA}.head")
     state.revoke(gone("node:node-1"))
@@ -495,8 +490,7 @@ def test_a_server_that_would_forget_is_not_used(server, url, machines):
     server.stop()
     server.start("-c fsync=off")
     try:
-        error = refused("ST-ATTS-015", lambda: open_fleet_state(machines[0]))
-        assert "power cut" in error.what
+        refused("ST-ATTS-015", lambda: open_fleet_state(machines[0]), says="power cut")
     finally:
         server.stop()
         server.start()
@@ -555,8 +549,7 @@ def test_a_server_that_does_not_verify_is_not_used(server, url, tmp_path):
         except AttestationError:
             signal.sigtimedwait([], 0.2)
     connect(own.root)
-    error = refused("ST-ATTS-015", lambda: connect(other.root))
-    assert "certificate verify failed" in error.what
+    refused("ST-ATTS-015", lambda: connect(other.root), says="certificate verify failed")
     wrong_name = certificate_for("db.example", tmp_path / "wrong")
     server.offer_tls(wrong_name.certificate, wrong_name.key)
     refused("ST-ATTS-015", lambda: connect(own.root))

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -32,18 +31,13 @@ from securetrain.evidence import CollateralKind
 from securetrain.identity.keys import PrivateKey
 from securetrain.policy import load_policy
 from securetrain.testing.machine import REFERENCE_FILE, write_policy
-from tests import vocabulary
-from tests.attest.worlds import Machine, World, reference_values
+from tests.attest.worlds import Machine, World, reference_values, refused
 from tests.evidence.tpm.forge import NOW
 from tests.tables import each
 
 OPERATOR = PrivateKey.generate()
 DOMAIN = "securetrain.local"
 DAY_LATER = NOW.replace(day=NOW.day + 1)
-
-
-def refused(code: str, what: Callable[[], object]) -> AttestationError:
-    return vocabulary.refused(AttestationError, code, what)
 
 
 def gone(subject: str) -> Revocation:
@@ -78,8 +72,7 @@ def test_who_was_barred_in_one_job_is_refused_in_the_next(folder, name):
     World(machine, job="job-2").join()  # the control: another memory knows nothing of it
     with closing(FleetState(folder, DOMAIN)) as state:
         world = World(machine, state=state, job="job-2")
-        error = world.refused("ST-ATTS-010")
-        assert error.where == f"node:{name}"
+        error = world.refused("ST-ATTS-010", names=f"node:{name}")
         assert f"restore node:{DOMAIN}/{name}" in error.fix
         # Another name for the same hardware changes nothing.
         values = reference_values(machine)
@@ -203,8 +196,7 @@ EDITS = {
 def test_an_edit_by_hand_is_noticed(kept, edit):
     with closing(sqlite3.connect(kept / "state.sqlite")) as database, database:
         database.execute(edit)
-    error = refused("ST-ATTS-017", lambda: FleetState(kept, DOMAIN))
-    assert error.where == str(kept)
+    refused("ST-ATTS-017", lambda: FleetState(kept, DOMAIN), names=str(kept))
 
 
 @pytest.mark.forgery

@@ -44,7 +44,7 @@ from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 from tests import vocabulary
 from tests.evidence.tpm.forge import NOW
-from tests.tables import forgeries
+from tests.tables import forgeries, items
 
 OPERATOR = PrivateKey.generate()
 SIGNED_BY = [key_text(OPERATOR.public)]
@@ -244,8 +244,7 @@ def test_a_disk_that_does_not_give_the_pages(path, values, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "pread", broken)
-    error = refused("ST-ATTS-009", lambda: dict(found.nodes.items()))
-    assert "Input/output error" in error.what
+    refused("ST-ATTS-009", lambda: dict(found.nodes.items()), says="Input/output error")
 
 
 def test_pages_that_cannot_be_removed(path, values, monkeypatch):
@@ -387,15 +386,12 @@ def test_a_node_of_a_group_that_is_not_there_is_refused_when_it_is_read(path):
 # What cannot be written.
 
 
-@pytest.mark.parametrize(
-    ("nodes", "said"),
-    [
-        ({"x": EnrolledNode(own={"1": ("ab" * 32,) * (MAX_OWN + 1)})}, "of its own"),
-        ({"x": EnrolledNode(devices=("ab" * 33000,))}, "the limit is 65536"),
-        ({"x y": EnrolledNode()}, "no name"),
-        ({"x" * 257: EnrolledNode()}, "no name"),
-    ],
-    ids=["own", "large", "space", "long"],
+@items(
+    "id, nodes, said",
+    ("own", {"x": EnrolledNode(own={"1": ("ab" * 32,) * (MAX_OWN + 1)})}, "of its own"),
+    ("large", {"x": EnrolledNode(devices=("ab" * 33000,))}, "the limit is 65536"),
+    ("space", {"x y": EnrolledNode()}, "no name"),
+    ("long", {"x" * 257: EnrolledNode()}, "no name"),
 )
 def test_what_nobody_would_read_is_not_written(path, values, nodes, said):
     before = everything(path)
@@ -417,9 +413,7 @@ def test_too_many_nodes_are_refused_before_anything_is_written():
     assert written == []
 
 
-@pytest.mark.parametrize(
-    ("limit", "said"), [("TABLE_LIMIT", "the table"), ("PAGES_LIMIT", "pages")]
-)
+@items("limit, said", ("TABLE_LIMIT", "the table"), ("PAGES_LIMIT", "pages"))
 def test_a_table_and_pages_that_no_reader_takes_are_not_written(monkeypatch, limit, said):
     written: list[bytes] = []
     PageWriter(written.append).write(A, "v")

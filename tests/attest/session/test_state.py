@@ -13,6 +13,7 @@ from securetrain.attest.session.state import HEARD_WITHIN, FileState, MemoryStat
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.case import Remembered
 from securetrain.testing.clock import SettableClock
+from tests.vocabulary import refused
 
 TPM = Remembered(
     ek_name="ek:000b" + "ab" * 32,
@@ -142,15 +143,13 @@ def test_what_it_revokes_itself_counts_at_once(tmp_path):
     state.restore(GONE.subject)
     assert state.revocation(GONE.subject) is None
     state.close()
-    with pytest.raises(AttestationError, match="ST-ATTS-015"):
-        state.revocation(GONE.subject)
+    refused(AttestationError, "ST-ATTS-015", state.revocation, GONE.subject)
 
 
 def test_a_file_that_is_no_state_is_refused(tmp_path):
     path = tmp_path / "state.sqlite"
     path.write_bytes(b"not a database, but long enough to be one" * 100)
-    with pytest.raises(AttestationError, match="ST-ATTS-015"):
-        FileState(path)
+    refused(AttestationError, "ST-ATTS-015", FileState, path)
 
 
 def test_a_state_of_another_version_is_refused(tmp_path):
@@ -159,14 +158,12 @@ def test_a_state_of_another_version_is_refused(tmp_path):
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version=99")
     database.close()
-    with pytest.raises(AttestationError, match="version 99"):
-        FileState(path)
+    refused(AttestationError, "version 99", FileState, path)
 
 
 def test_a_link_is_not_followed(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(AttestationError, match="ST-ATTS-015"):
-        FileState(tmp_path / "link")
+    refused(AttestationError, "ST-ATTS-015", FileState, tmp_path / "link")
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -179,8 +176,7 @@ def test_a_state_that_cannot_be_written_refuses(tmp_path):
         lambda: state.revocation("node:a"),
         lambda: state.revoke(GONE),
     ):
-        with pytest.raises(AttestationError, match="ST-ATTS-015"):
-            use()
+        refused(AttestationError, "ST-ATTS-015", use)
 
 
 def _fields(entry):

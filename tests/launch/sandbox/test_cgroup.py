@@ -26,6 +26,7 @@ from securetrain.launch.sandbox.cgroup import (
     own_group,
 )
 from tests.launch.sandbox.machine import lacking
+from tests.tables import items
 from tests.vocabulary import needs, refused
 from tests.waiting import in_time
 
@@ -200,19 +201,17 @@ def test_in_a_logins_session_the_group_lies_beside_it(kernel):
     refused(NoLimitsError, "gives its groups no controller memory", find_place, BOTH, kernel.proc)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("memory.max", "1048576"),
-        ("memory.high", "1"),
-        ("memory.swap.max", "0"),
-        ("pids.max", "10"),
-        ("cpu.max", "50000 100000"),
-        ("cpu.weight", "1"),
-        ("cpuset.cpus", "0-1"),
-        ("cpuset.mems", "0"),
-        ("io.max", "8:0 rbps=1"),
-    ],
+@items(
+    "name, text",
+    ("memory.max", "1048576"),
+    ("memory.high", "1"),
+    ("memory.swap.max", "0"),
+    ("pids.max", "10"),
+    ("cpu.max", "50000 100000"),
+    ("cpu.weight", "1"),
+    ("cpuset.cpus", "0-1"),
+    ("cpuset.mems", "0"),
+    ("io.max", "8:0 rbps=1"),
 )
 def test_nobody_leaves_the_limits_of_a_session(kernel, name, text):
     kernel.group("user.slice/user-0.slice", "memory pids", given="memory pids")

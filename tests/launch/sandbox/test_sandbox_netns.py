@@ -25,6 +25,7 @@ from securetrain.launch.sandbox.devices import shared_memory_size
 from securetrain.launch.sandbox.sandbox import Sandbox
 from securetrain.launch.sandbox.user import JobUser, reserve
 from tests.launch.sandbox.machine import lacking
+from tests.tables import items
 from tests.vocabulary import is_running, needs, outside, ran
 from tests.waiting import in_time
 
@@ -54,14 +55,12 @@ def test_files_of_somebody_else_keep_their_owner(inside, tmp_path, scene):
     assert "PermissionError" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("code", "end"),
-    [
-        ("raise SystemExit(7)", 7),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -11),
-        ("import os; os.abort()", -6),
-    ],
+@items(
+    "code, end",
+    ("raise SystemExit(7)", 7),
+    ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9),
+    ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -11),
+    ("import os; os.abort()", -6),
 )
 def test_an_end_is_the_programs_own(inside, code, end):
     assert inside(code).returncode == end

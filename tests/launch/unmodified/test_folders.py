@@ -13,7 +13,7 @@ import pytest
 
 from securetrain.cli.artifacts.verify import command
 from securetrain.core.vocabulary import NOT_SIGNED, NOT_WATCHED
-from tests.launch.worlds import write_policy
+from tests.launch.worlds import clean_environment, write_policy
 from tests.vocabulary import ran
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.many, pytest.mark.timeout(1800)]
@@ -133,9 +133,7 @@ def test_without_flags_it_is_said_and_where_required_it_is_refused(start, name, 
     assert [path for path in written if path.stat().st_size] == []
 
 
-def test_an_altered_resume_is_taken_by_the_plain_stack_and_refused_here(
-    start, tmp_path, clean_environment
-):
+def test_an_altered_resume_is_taken_by_the_plain_stack_and_refused_here(start, tmp_path):
     """Step and code: a state of another step, and an optimizer of another step."""
     first = start("transformers", *FLAGS, run="first", ranks=1, steps=4)
     assert first.code == 0, first.err

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from securetrain.testing.processes import PRELOAD
+from tests.tables import items
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.timeout(900)]
 SIZE = 3
@@ -90,15 +91,13 @@ def test_one_poisoned_rank_ruins_a_plain_script_without_the_seams(seen, kind):
         assert case["judged"] == 0
 
 
-@pytest.mark.parametrize(
-    ("plain", "guarded"),
-    [
-        ("plain ddp", "equal ddp"),
-        ("plain fsdp", "equal fsdp"),
-        ("plain fsdp1", "equal fsdp1"),
-        ("plain fp16", "fp16"),
-        ("plain halving", "halving"),
-    ],
+@items(
+    "plain, guarded",
+    ("plain ddp", "equal ddp"),
+    ("plain fsdp", "equal fsdp"),
+    ("plain fsdp1", "equal fsdp1"),
+    ("plain fp16", "fp16"),
+    ("plain halving", "halving"),
 )
 def test_a_clean_script_computes_the_same_bits(seen, plain, guarded):
     for result in seen:
@@ -107,49 +106,37 @@ def test_a_clean_script_computes_the_same_bits(seen, plain, guarded):
         assert (result[guarded]["judged"] == 6) == (guarded != "halving")
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "ddp",
-        "fsdp",
-        "fsdp clipped",
-        "lbfgs",
-        "no_sync",
-        "fsdp1",
-    ],
-)
+@items("script", "ddp", "fsdp", "fsdp clipped", "lbfgs", "no_sync", "fsdp1")
 def test_the_poisoned_step_changes_nothing_and_its_rank_is_named(seen, script):
     for result in seen:
         assert_one_step_was_refused(result[script])
 
 
 @pytest.mark.many
-@pytest.mark.parametrize(
+@items(
     "script",
-    [
-        "ddp closure",
-        "accumulated fsdp",
-        "two optimizers",
-        "conditional fsdp",
-        "static graph",
-        "nested ddp",
-        "fsdp1 clipped",
-        "fsdp1 accumulated",
-        "fsdp1 flat",
-        "foreach",
-        "nested fsdp",
-        "several reductions",
-        "early optimizer",
-        "loading",
-        "initialized again",
-        "ddp clipped",
-        "wrapped again",
-        "thawed fsdp",
-        "two models",
-        "conditional ddp",
-        "accumulated ddp",
-        "fsdp closure",
-    ],
+    "ddp closure",
+    "accumulated fsdp",
+    "two optimizers",
+    "conditional fsdp",
+    "static graph",
+    "nested ddp",
+    "fsdp1 clipped",
+    "fsdp1 accumulated",
+    "fsdp1 flat",
+    "foreach",
+    "nested fsdp",
+    "several reductions",
+    "early optimizer",
+    "loading",
+    "initialized again",
+    "ddp clipped",
+    "wrapped again",
+    "thawed fsdp",
+    "two models",
+    "conditional ddp",
+    "accumulated ddp",
+    "fsdp closure",
 )
 def test_so_it_is_in_scripts_of_other_kinds(seen_more, script):
     for result in seen_more:

@@ -13,7 +13,7 @@ import pytest
 from securetrain.cli.artifacts.verify import command
 from securetrain.core.vocabulary import NOT_SIGNED
 from securetrain.report import read_run
-from tests.launch.worlds import write_policy
+from tests.launch.worlds import clean_environment, write_policy
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.many]
 SCRIPT = Path(__file__).with_name("scripts") / "resumes.py"
@@ -60,9 +60,7 @@ def verified(capsys, path, trust):
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_saves_are_signed_and_what_somebody_altered_is_refused(
-    start, tmp_path, capsys, clean_environment
-):
+def test_saves_are_signed_and_what_somebody_altered_is_refused(start, tmp_path, capsys):
     # The control: alone, every altered, moved and renamed file loads, and nothing is said.
     place = tmp_path / "alone"
     place.mkdir()

@@ -11,6 +11,7 @@ from securetrain.core.errors import AdmissionError
 from securetrain.ledger.events.event import encode_event
 from securetrain.rendezvous.coordinator import admission
 from securetrain.rendezvous.coordinator.admission import record_end, twin_of
+from tests.tables import items
 
 ERROR = AdmissionError("ST-ADMN-013", "it was revoked")
 
@@ -69,15 +70,13 @@ def session(node, key, wireguard=""):
     return SimpleNamespace(node=node, hello=hello, channel=channel)
 
 
-@pytest.mark.parametrize(
-    ("new", "shared"),
-    [
-        (session("node-0", "k1", "w1"), "name"),
-        (session("node-1", "k0", "w1"), "key"),
-        (session("node-1", "k1", "w0"), "WireGuard key"),
-        (session("node-1", "k1", "w1"), ""),
-        (session("node-1", "k1"), ""),
-    ],
+@items(
+    "new, shared",
+    (session("node-0", "k1", "w1"), "name"),
+    (session("node-1", "k0", "w1"), "key"),
+    (session("node-1", "k1", "w0"), "WireGuard key"),
+    (session("node-1", "k1", "w1"), ""),
+    (session("node-1", "k1"), ""),
 )
 def test_what_only_one_node_can_have(monkeypatch, new, shared):
     monkeypatch.setattr(admission, "spki_of", lambda certificate: certificate.key)

@@ -16,6 +16,7 @@ from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.keep import KeepNothing
 from securetrain.rendezvous.coordinator.rounds import Rounds
 from securetrain.rendezvous.wire.protocol import Formed, Status, Store
+from tests.tables import items
 from tests.vocabulary import refused
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -132,9 +133,7 @@ def test_the_store_of_another_epoch_is_not_announced(scene):
     assert scene.posted() == []
 
 
-@pytest.mark.parametrize(
-    ("node", "host"), [("node-1", "192.0.2.0"), ("node-1", "192.0.2.1"), ("node-0", "192.0.2.1")]
-)
+@items("node, host", ("node-1", "192.0.2.0"), ("node-1", "192.0.2.1"), ("node-0", "192.0.2.1"))
 def test_only_rank_0_announces_a_store_and_only_its_own(scene, node, host):
     scene.form()
     refused(AdmissionError, "ST-ADMN-001", scene.announce, node, host)

@@ -20,6 +20,7 @@ from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.rendezvous.coordinator import admission
 from securetrain.rendezvous.coordinator.coordinator import Coordinator
 from securetrain.rendezvous.wire.protocol import PROTOCOL, Done, Hello
+from tests.tables import items
 from tests.vocabulary import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -232,9 +233,12 @@ def test_a_member_that_is_evicted_is_a_reason_to_restart(build, job):
     assert names(job)[-2:] == ["node-evicted", "trust-ended"]
 
 
-@pytest.mark.parametrize(
-    ("error", "goodbye", "restarts"),
-    [(None, False, True), (None, True, True), (SILENT, False, True), (SILENT, True, True)],
+@items(
+    "error, goodbye, restarts",
+    (None, False, True),
+    (None, True, True),
+    (SILENT, False, True),
+    (SILENT, True, True),
 )
 def test_a_member_that_goes(build, error, goodbye, restarts):
     coordinator = build()

@@ -4,8 +4,6 @@
 
 import threading
 
-import pytest
-
 from securetrain.core.errors import AdmissionError
 from securetrain.rendezvous.coordinator.gossip import gather
 from securetrain.rendezvous.wire.membership import Membership
@@ -18,6 +16,7 @@ from securetrain.rendezvous.wire.protocol import (
     decode_message,
     encode_frame,
 )
+from tests.tables import items
 from tests.vocabulary import refused
 
 
@@ -65,10 +64,11 @@ def test_what_is_shown_is_asked_anew_for_every_round(job):
     assert told(member.next_round(lambda _: 1).membership) == [("node-0", b"seen 2")]
 
 
-@pytest.mark.parametrize(
-    "floors",
-    [(b"x",) * (MAX_FLOORS + 1), (b"x" * (FLOOR_LIMIT + 1),), (b"",)],
-    ids=["too many", "too large", "empty"],
+@items(
+    "id, floors",
+    ("too many", (b"x",) * (MAX_FLOORS + 1)),
+    ("too large", (b"x" * (FLOOR_LIMIT + 1),)),
+    ("empty", (b"",)),
 )
 def test_a_node_that_shows_more_than_it_may_is_out(job, tools, floors):
     """The control is the same node within the bounds."""

@@ -21,6 +21,7 @@ from securetrain.rendezvous.member.identity_dir import (
 )
 from securetrain.rendezvous.member.renewed import check_renewed
 from securetrain.rendezvous.wire.protocol import Admit
+from tests.tables import items
 from tests.vocabulary import refused
 
 HOUR = timedelta(hours=1)
@@ -67,9 +68,7 @@ def test_one_that_has_ended_is_not_renewed(ca, identity, job, tools):
     assert caught.value.code == "ST-ADMN-002"
 
 
-@pytest.mark.parametrize(
-    ("why", "code"), [("ST-IDEN-011", "ST-ADMN-013"), ("ST-IDEN-013", "ST-ADMN-012")]
-)
+@items("why, code", ("ST-IDEN-011", "ST-ADMN-013"), ("ST-IDEN-013", "ST-ADMN-012"))
 def test_when_nothing_may_or_can_be_issued(identity, job, tools, why, code):
     def issue(node, key):
         raise IdentityError(why, "no", "here")
@@ -106,17 +105,15 @@ def test_the_forgeries_begin_with_an_honest_one(ca, identity, tools):
     check_renewed(forged(ca, identity, tools, "honest"), identity, tools.now())
 
 
-@pytest.mark.parametrize(
+@items(
     "name",
-    [
-        "another CA",
-        "another role",
-        "another node",
-        "another key",
-        "shorter",
-        "two certificates",
-        "no certificate",
-    ],
+    "another CA",
+    "another role",
+    "another node",
+    "another key",
+    "shorter",
+    "two certificates",
+    "no certificate",
 )
 def test_a_certificate_that_is_not_this_nodes_next_one(ca, identity, tools, name):
     with pytest.raises(AdmissionError) as caught:

@@ -26,6 +26,7 @@ from securetrain.rendezvous.wire.channel import PeerClosedError
 from securetrain.rendezvous.wire.protocol import Admit, Heartbeat, Leave, Proof, Refuse, Renew
 from securetrain.testing.machine import write_policy
 from tests.attest.worlds import Collector, Machine, reference_values, tpm
+from tests.tables import items
 from tests.vocabulary import refused
 
 DAY = timedelta(days=1)
@@ -111,16 +112,14 @@ def test_the_tpm_of_another_node_is_not_even_challenged(scene, job):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param({"exporter": bytes(32)}, id="another-connection"),
-        pytest.param({"session": bytes(16)}, id="another-session"),
-        pytest.param({"server_spki": b"another"}, id="another-coordinator"),
-        pytest.param({"job": "job-2"}, id="another-job"),
-        pytest.param({"ak_name": b""}, id="no-attestation-key"),
-        pytest.param({"wireguard": b"w" * 44}, id="another-wireguard-key"),
-    ],
+@items(
+    "id, change",
+    ("another-connection", {"exporter": bytes(32)}),
+    ("another-session", {"session": bytes(16)}),
+    ("another-coordinator", {"server_spki": b"another"}),
+    ("another-job", {"job": "job-2"}),
+    ("no-attestation-key", {"ak_name": b""}),
+    ("another-wireguard-key", {"wireguard": b"w" * 44}),
 )
 @pytest.mark.parametrize("rebound", [False, True], ids=["as-it-was", "rebound"])
 def test_evidence_of_another_connection(scene, change, rebound):
@@ -137,14 +136,14 @@ def test_evidence_of_another_connection(scene, change, rebound):
     assert refusal.code == ("ST-ATTS-113" if rebound else "ST-ATTS-003")
 
 
-@pytest.mark.parametrize(
-    "tunnel",
-    [
-        {"wireguard": "Q" * 43 + "="},
-        {"wireguard_port": 5000},
+@items(
+    "id, tunnel",
+    ("no port", {"wireguard": "Q" * 43 + "="}),
+    ("no key", {"wireguard_port": 5000}),
+    (
+        "not a key",
         {"wireguard": "no key", "wireguard_port": 5000, "network": NetworkProfile.OVERLAY},
-    ],
-    ids=["no port", "no key", "not a key"],
+    ),
 )
 def test_a_tunnel_that_is_none(job, tools, tunnel):
     job.start()
@@ -322,9 +321,12 @@ def test_what_comes_with_the_eviction_is_not_heard_any_more(serve):
     assert (session.hub.beats, session.hub.ends) == (0, [SOLD])
 
 
-@pytest.mark.parametrize(
-    ("error", "admitted", "end"),
-    [(GONE, True, None), (GONE, False, GONE), (SPENT, True, SPENT), (SPENT, False, SPENT)],
+@items(
+    "error, admitted, end",
+    (GONE, True, None),
+    (GONE, False, GONE),
+    (SPENT, True, SPENT),
+    (SPENT, False, SPENT),
 )
 def test_a_member_that_hangs_up_is_lost_and_everything_else_is_a_refusal(
     serve, error, admitted, end

@@ -116,8 +116,7 @@ def test_a_file_of_another_user_is_no_secret(tmp_path, monkeypatch):
 
 @each("text", "=file:/x", "key", "key=", "key=file", "key=file:", "key=env:")
 def test_a_line_that_says_no_place(text):
-    error = refused(UsageError, "ST-USAG-001", parse_source, text, {"": "x"})
-    assert "where a secret lies" in error.what
+    refused(UsageError, "ST-USAG-001", parse_source, text, {"": "x"}, says="where a secret lies")
 
 
 def test_a_program_that_fails_after_it_wrote_gives_no_secret():

@@ -26,6 +26,7 @@ from securetrain.rendezvous.coordinator.figures import Figures
 from securetrain.rendezvous.coordinator.webhook import PER_MINUTE, Target, Webhook, kind_of
 from tests import vocabulary
 from tests.rendezvous.webhook_reader import Reader
+from tests.tables import items
 from tests.vocabulary import refused
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -105,9 +106,7 @@ def test_a_redirect_is_not_followed(stack):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    "address", ["169.254.169.254", "fe80::1", "0.0.0.0", "::ffff:169.254.169.254", "127.0.0.1"]
-)
+@items("address", "169.254.169.254", "fe80::1", "0.0.0.0", "::ffff:169.254.169.254", "127.0.0.1")
 def test_a_name_that_leads_to_metadata_or_here_is_not_asked(stack, monkeypatch, address):
     """The name server lies, also after the first question."""
     asked = []

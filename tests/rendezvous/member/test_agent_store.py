@@ -28,6 +28,7 @@ from securetrain.rendezvous.member.patience import patiently
 from securetrain.rendezvous.member.round import EpochOverError
 from securetrain.rendezvous.member.store import connect_store
 from securetrain.rendezvous.wire.protocol import Workers
+from tests.tables import items
 from tests.vocabulary import refused
 
 SAID_TWO: dict[str, Any] = {"conf": {"local_world": "2", "role": "default"}}
@@ -100,24 +101,22 @@ def test_the_attack_works_on_stores_without_a_membership(job, nodes, pool):
     assert ranks_of(agent, store, 1, 3) == ([2], 3), "it should be 1"
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        (f"{ROLE_INFO}1", '{"role": "default", "rank": 1, "local_world_size": 1}'),
-        (f"{ROLE_INFO}0", '{"role": "default", "rank": 1, "local_world_size": 1}'),
-        (f"{ROLE_INFO}0", '{"role": "default", "rank": 0, "local_world_size": 2}'),
-        (f"{ROLE_INFO}0", '{"role": "other", "rank": 0, "local_world_size": 1}'),
-        (f"{ROLE_INFO}0", '{"role": "default", "rank": 0, "local_world_size": true}'),
-        (f"{ROLE_INFO}0", "[]"),
-        (f"{ROLE_INFO}0", "nonsense"),
-        (f"{ROLE_INFO}", '{"role": "default", "rank": 0, "local_world_size": 1}'),
-        (f"{ROLE_INFO}-1", "{}"),
-        (f"{ROLE_INFO}7", "{}"),
-        (f"{ASSIGNED}0", "[1, 1, 1, 1]"),
-        (f"{ASSIGNED}0", "nonsense"),
-        (f"{ASSIGNED}1", "[0, 1, 0, 1]"),
-        (f"{ASSIGNED}\u0661", "[0, 1, 0, 1]"),
-    ],
+@items(
+    "key, value",
+    (f"{ROLE_INFO}1", '{"role": "default", "rank": 1, "local_world_size": 1}'),
+    (f"{ROLE_INFO}0", '{"role": "default", "rank": 1, "local_world_size": 1}'),
+    (f"{ROLE_INFO}0", '{"role": "default", "rank": 0, "local_world_size": 2}'),
+    (f"{ROLE_INFO}0", '{"role": "other", "rank": 0, "local_world_size": 1}'),
+    (f"{ROLE_INFO}0", '{"role": "default", "rank": 0, "local_world_size": true}'),
+    (f"{ROLE_INFO}0", "[]"),
+    (f"{ROLE_INFO}0", "nonsense"),
+    (f"{ROLE_INFO}", '{"role": "default", "rank": 0, "local_world_size": 1}'),
+    (f"{ROLE_INFO}-1", "{}"),
+    (f"{ROLE_INFO}7", "{}"),
+    (f"{ASSIGNED}0", "[1, 1, 1, 1]"),
+    (f"{ASSIGNED}0", "nonsense"),
+    (f"{ASSIGNED}1", "[0, 1, 0, 1]"),
+    (f"{ASSIGNED}\u0661", "[0, 1, 0, 1]"),
 )
 def test_role_info_and_ranks_that_contradict_the_membership_are_refused(job, nodes, key, value):
     job.start()

@@ -18,6 +18,7 @@ from securetrain.rendezvous.member.client import Member
 from securetrain.rendezvous.member.round import SpareNodeError
 from securetrain.rendezvous.wire.protocol import Close, Ready, Status, Store
 from tests.rendezvous.worlds import entry, membership_of
+from tests.tables import items
 from tests.vocabulary import refused
 
 SOLD = AdmissionError("ST-ADMN-013", "it was sold")
@@ -175,9 +176,7 @@ def test_who_is_out_when_the_epoch_is_applied_is_dropped(build):
     build()._hear(status(evicted=("node-0",)))  # a node without a tunnel has nothing to cut
 
 
-@pytest.mark.parametrize(
-    ("timeout", "looks"), [(5.0, 5), (None, 20)], ids=["its own", "the coordinator's"]
-)
+@items("id, timeout, looks", ("its own", 5.0, 5), ("the coordinator's", None, 20))
 def test_how_long_it_waits_for_others(build, timeout, looks):
     member = build()
     member._link.admitted.terms.join_timeout_seconds = 20.0
@@ -262,13 +261,11 @@ def test_closing_the_job_is_waited_for_and_not_for_ever(build):
     assert member.closed
 
 
-@pytest.mark.parametrize(
-    ("changes", "over"),
-    [
-        ({"closed": True, "unfinished": 1}, False),
-        ({"closed": False, "unfinished": 0}, False),
-        ({"closed": True, "unfinished": 0}, True),
-    ],
+@items(
+    "changes, over",
+    ({"closed": True, "unfinished": 1}, False),
+    ({"closed": False, "unfinished": 0}, False),
+    ({"closed": True, "unfinished": 0}, True),
 )
 def test_the_others_are_waited_for(build, changes, over):
     member = build()

@@ -7,7 +7,8 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from securetrain.core.errors import UsageError
 from securetrain.rendezvous.member.entry import create_handler, get_creator, parse_endpoint
-from tests.tables import each
+from tests.tables import each, items
+from tests.vocabulary import refused
 
 
 @each(
@@ -31,9 +32,8 @@ def test_endpoints(text, host, port):
     ],
 )
 def test_what_is_no_endpoint(text):
-    with pytest.raises(UsageError, match="is not HOST:PORT") as caught:
-        parse_endpoint(text, "--here")
-    assert (caught.value.code, caught.value.where) == ("ST-USAG-001", "--here")
+    error = refused(UsageError, "is not HOST:PORT", parse_endpoint, text, "--here")
+    assert (error.code, error.where) == ("ST-USAG-001", "--here")
 
 
 @pytest.fixture
@@ -57,30 +57,24 @@ def test_a_handler_has_not_connected_yet(create):
     assert get_creator() is create_handler
 
 
-@pytest.mark.parametrize(
-    ("settings", "what"),
-    [
-        ({"identity": ""}, "no identity"),
-        ({"identity": None}, "no identity"),
-        ({"token": "hunter2"}, "unknown setting 'token'"),
-        ({"tunnel": "mine"}, "nothing that can be written"),
-        ({"on_epoch": "rm"}, "nothing that can be written"),
-        ({"run_id": "job-2"}, "the identity is for job job-1"),
-        ({"endpoint": "here"}, "is not HOST:PORT"),
-    ],
+@items(
+    "settings, what",
+    ({"identity": ""}, "no identity"),
+    ({"identity": None}, "no identity"),
+    ({"token": "hunter2"}, "unknown setting 'token'"),
+    ({"tunnel": "mine"}, "nothing that can be written"),
+    ({"on_epoch": "rm"}, "nothing that can be written"),
+    ({"run_id": "job-2"}, "the identity is for job job-1"),
+    ({"endpoint": "here"}, "is not HOST:PORT"),
 )
 def test_settings_that_are_refused(create, settings, what):
-    with pytest.raises(UsageError, match=what) as caught:
-        create(**settings)
-    assert caught.value.code == "ST-USAG-001"
-    assert "hunter2" not in str(caught.value), "a value may be a secret that does not belong here"
+    error = refused(UsageError, what, create, **settings)
+    assert error.code == "ST-USAG-001"
+    assert "hunter2" not in str(error), "a value may be a secret that does not belong here"
 
 
 @pytest.mark.parametrize("name", ["local_world", "join_timeout"])
-@pytest.mark.parametrize(
-    "value", ["0", "two", "-1", "", "1.5", "\N{SUPERSCRIPT TWO}", "1" * 10, "1" * 5000]
-)
+@items("value", "0", "two", "-1", "", "1.5", "\N{SUPERSCRIPT TWO}", "1" * 10, "1" * 5000)
 def test_numbers_are_numbers(create, name, value):
-    with pytest.raises(UsageError, match=f"{name} is ") as caught:
-        create(**{name: value})
-    assert caught.value.code == "ST-USAG-001"
+    error = refused(UsageError, f"{name} is ", create, **{name: value})
+    assert error.code == "ST-USAG-001"

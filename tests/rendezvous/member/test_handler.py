@@ -30,7 +30,7 @@ from securetrain.rendezvous.member.handler import as_rendezvous_error
 from securetrain.rendezvous.member.identity_dir import load_identity, store_identity
 from securetrain.rendezvous.member.round import SpareNodeError
 from securetrain.rendezvous.member.store import connect_store, host_store
-from tests.tables import each
+from tests.tables import each, items
 from tests.vocabulary import refused
 
 _SOON = timedelta(seconds=10)
@@ -215,18 +215,16 @@ def test_before_the_first_round_nobody_waits(job, handlers):
     assert handler.is_closed()
 
 
-@pytest.mark.parametrize(
-    ("config", "what"),
-    [
-        ({"identity": ""}, "no identity"),
-        ({"token": "hunter2"}, "unknown setting 'token'"),
-        ({"local_world": "two"}, "local_world"),
-        ({"last_call_timeout": "3"}, "are the coordinator's"),
-        ({"join_timeout": "0"}, "above 0"),
-        ({"tunnel": "mine"}, "nothing that can be written"),
-        ({"on_epoch": "rm"}, "nothing that can be written"),
-        ({"run_id": "job-2"}, "the identity is for job job-1"),
-    ],
+@items(
+    "config, what",
+    ({"identity": ""}, "no identity"),
+    ({"token": "hunter2"}, "unknown setting 'token'"),
+    ({"local_world": "two"}, "local_world"),
+    ({"last_call_timeout": "3"}, "are the coordinator's"),
+    ({"join_timeout": "0"}, "above 0"),
+    ({"tunnel": "mine"}, "nothing that can be written"),
+    ({"on_epoch": "rm"}, "nothing that can be written"),
+    ({"run_id": "job-2"}, "the identity is for job job-1"),
 )
 def test_bad_settings(job, handlers, config, what):
     job.start()
@@ -364,9 +362,12 @@ def test_a_job_is_closed_when_this_node_or_another_has_closed_it(closed):
     assert handler.is_closed()
 
 
-@pytest.mark.parametrize(
-    ("connected", "closed", "heard"),
-    [(True, False, True), (True, True, True), (False, False, True), (False, True, False)],
+@each(
+    "connected, closed, heard",
+    (True, False, True),
+    (True, True, True),
+    (False, False, True),
+    (False, True, False),
 )
 def test_closing_is_said_unless_nobody_is_there_to_hear_it(connected, closed, heard):
     """Also when another node has closed the job; not when that is why the connection ended."""

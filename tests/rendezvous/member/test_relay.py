@@ -27,6 +27,7 @@ from securetrain.rendezvous.member import relay as relay_module
 from securetrain.rendezvous.member.relay import Carrier, MemberCheck, Relay, require_own, role_of
 from securetrain.rendezvous.wire import tls
 from securetrain.rendezvous.wire.membership import Member, Membership
+from tests.tables import items
 from tests.vocabulary import refused
 
 NODE_ADDRESS = "127.0.0.2"
@@ -301,12 +302,10 @@ def test_a_member_of_another_protocol_is_not_carried(nodes, store):
     assert store.heard == b""
 
 
-@pytest.mark.parametrize(
-    ("credentials", "code"),
-    [
-        (lambda n: n.credentials("node-1"), "ST-ADMN-009"),  # a member, and not rank 0
-        (lambda n: n.credentials("node-0", Role.NODE), "ST-ADMN-003"),
-    ],
+@items(
+    "credentials, code",
+    (lambda n: n.credentials("node-1"), "ST-ADMN-009"),  # a member, and not rank 0
+    (lambda n: n.credentials("node-0", Role.NODE), "ST-ADMN-003"),
 )
 def test_workers_reach_the_store_of_rank_0_or_none(credentials, code, nodes, store):
     impostor = nodes.before_store(store.port, credentials(nodes))

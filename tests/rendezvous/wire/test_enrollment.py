@@ -65,6 +65,7 @@ from securetrain.rendezvous.wire.tls import (
 )
 from tests import vocabulary
 from tests.rendezvous.worlds import serve_once
+from tests.tables import items
 
 
 class Office:
@@ -319,20 +320,18 @@ def forgeries(office, channel, token):
     }
 
 
-@pytest.mark.parametrize(
+@items(
     "name",
-    [
-        "proof by another key",
-        "proof of another connection",
-        "proof for another node",
-        "proof with a flipped bit",
-        "another key than the signed one",
-        "possession by another key",
-        "no possession",
-        "an Ed25519 key",
-        "no key",
-        "a key with trailing bytes",
-    ],
+    "proof by another key",
+    "proof of another connection",
+    "proof for another node",
+    "proof with a flipped bit",
+    "another key than the signed one",
+    "possession by another key",
+    "no possession",
+    "an Ed25519 key",
+    "no key",
+    "a key with trailing bytes",
 )
 def test_a_forged_application(office, job, name):
     channel, token = office.connect(), office.token()
@@ -363,17 +362,15 @@ def frame(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(frame(b"not json"), id="not json"),
-        pytest.param(frame(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00."), id="pickle"),
-        pytest.param((65537).to_bytes(4, "big"), id="oversize"),
-        pytest.param(bytes(4), id="empty"),
-        pytest.param(encode_frame(RendezvousReady(floors=())), id="a message of the rendezvous"),
-        pytest.param(encode_enrollment(Report(body=b"{}")), id="a report before a grant"),
-        pytest.param(encode_enrollment(Filed(digest="0" * 64)), id="the server's own message"),
-    ],
+@items(
+    "id, data",
+    ("not json", frame(b"not json")),
+    ("pickle", frame(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00.")),
+    ("oversize", (65537).to_bytes(4, "big")),
+    ("empty", bytes(4)),
+    ("a message of the rendezvous", encode_frame(RendezvousReady(floors=()))),
+    ("a report before a grant", encode_enrollment(Report(body=b"{}"))),
+    ("the server's own message", encode_enrollment(Filed(digest="0" * 64))),
 )
 def test_bad_frames(office, job, data):
     office.refused(office.connect(), data, "ST-ADMN-001")
@@ -477,17 +474,15 @@ def test_an_impostor_with_a_good_certificate_would_be_heard(office):
     assert isinstance(decode_enrollment(heard[0] or b""), Apply)
 
 
-@pytest.mark.parametrize(
-    ("who", "why"),
-    [
-        ("another CA", "does not show the job CA whose fingerprint"),
-        ("another CA that shows ours", "not issued by the job CA"),
-        ("another job of the cluster", "does not show the job CA whose fingerprint"),
-        ("another job by the same CA", "not of the token's job"),
-        ("a node of the job", "not a certificate for the role"),
-        ("a member of the job", "not a certificate for the role"),
-        ("an expired server", "valid from"),
-    ],
+@items(
+    "who, why",
+    ("another CA", "does not show the job CA whose fingerprint"),
+    ("another CA that shows ours", "not issued by the job CA"),
+    ("another job of the cluster", "does not show the job CA whose fingerprint"),
+    ("another job by the same CA", "not of the token's job"),
+    ("a node of the job", "not a certificate for the role"),
+    ("a member of the job", "not a certificate for the role"),
+    ("an expired server", "valid from"),
 )
 def test_a_server_that_is_not_the_tokens(office, who, why):
     address, thread, heard = impostor(office, *impostors(office)[who])

@@ -5,7 +5,6 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore  # type: ignore[attr-defined]
@@ -85,8 +84,7 @@ def test_every_rank_has_one_node_and_back(numbers):
 
 @each("rank", -1, 5, 1 << 40)
 def test_a_rank_that_nobody_has(rank):
-    with pytest.raises(LookupError, match=str(rank)):
-        node_of(membership((2, "default"), (3, "default")), rank)
+    refused(LookupError, str(rank), node_of, membership((2, "default"), (3, "default")), rank)
     refused(LookupError, "node-9", ranks_of, membership((2, "default")), "node-9")
 
 

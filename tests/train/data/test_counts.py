@@ -12,7 +12,9 @@ from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.train.data import counts
 from securetrain.train.data.counts import Index, Subject
 from securetrain.train.tokenizer import ByteTokenizer
+from tests.tables import items
 from tests.train.data.test_documents import line, lines
+from tests.vocabulary import refused
 
 SUBJECT = Subject(dataset="d" * 64, split="train", format="jsonl:text", tokenizer="t" * 64)
 DATA = line("one") + b"\n" + line("three")
@@ -86,8 +88,7 @@ def test_a_damaged_index_is_not_read(tmp_path: Path):
 def test_a_link_is_not_followed(tmp_path: Path):
     counts.save(counted(), SUBJECT, tmp_path / "elsewhere")
     (tmp_path / SUBJECT.file).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="ST-USAG-002"):
-        counts.load(SUBJECT, tmp_path / SUBJECT.file)
+    refused(UsageError, "ST-USAG-002", counts.load, SUBJECT, tmp_path / SUBJECT.file)
 
 
 def forged(tmp_path: Path, sizes: list[int], tokens: list[int]) -> None:
@@ -96,26 +97,21 @@ def forged(tmp_path: Path, sizes: list[int], tokens: list[int]) -> None:
     counts.save(made, SUBJECT, tmp_path / SUBJECT.file)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "tokens"),
-    [
-        ([1, 2, 3], [4, 0, 6]),
-        ([], []),
-        ([len(DATA)], [0]),
-        ([len(line("one")), 1, len(line("three"))], [4, 0, 0]),
-    ],
+@items(
+    "sizes, tokens",
+    ([1, 2, 3], [4, 0, 6]),
+    ([], []),
+    ([len(DATA)], [0]),
+    ([len(line("one")), 1, len(line("three"))], [4, 0, 0]),
 )
 def test_a_whole_index_that_leaves_something_out_is_refused(tmp_path: Path, sizes, tokens):
     forged(tmp_path, sizes, tokens)
-    with pytest.raises(IntegrityError) as caught:
-        counts.find(SUBJECT, lines(DATA), tmp_path)
-    assert caught.value.code == "ST-DATA-133"
+    refused(IntegrityError, "ST-DATA-133", counts.find, SUBJECT, lines(DATA), tmp_path)
 
 
 def test_too_many_documents_are_refused_while_they_are_counted(monkeypatch):
     monkeypatch.setattr(counts, "MAX_DOCUMENTS", 2)
-    with pytest.raises(UsageError, match="more than 2 documents"):
-        list(counts.count(lines(DATA), ByteTokenizer()))
+    refused(UsageError, "more than 2 documents", list, counts.count(lines(DATA), ByteTokenizer()))
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch):

@@ -12,7 +12,9 @@ from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.train.data import documents
 from securetrain.train.data.documents import JsonLines, TextFiles
 from securetrain.train.data.source import ByteRange, ByteSplit
+from tests.tables import each
 from tests.train.jobs import MemorySource
+from tests.vocabulary import refused
 
 
 def line(text: str) -> bytes:
@@ -54,30 +56,24 @@ def test_long_lines_are_read_in_pieces(monkeypatch):
 def test_a_line_that_is_too_long_is_refused_before_it_is_in_memory(monkeypatch):
     monkeypatch.setattr(documents, "READ", 16)
     monkeypatch.setattr(documents, "DOCUMENT_LIMIT", 64)
-    with pytest.raises(UsageError, match="more than 64"):
-        list(lines(line("x" * 200)).scan())
+    refused(UsageError, "more than 64", list, lines(line("x" * 200)).scan())
 
 
-@pytest.mark.parametrize(
-    ("bad", "what"),
-    [
-        (b"nonsense\n", "Expecting value"),
-        (b"[1]\n", "not an object"),
-        (b'{"body": "x"}\n', "no text in field 'text'; it has body"),
-        (b'{"text": 7}\n', "no text in field"),
-        (b'{"text": "a", "text": "b"}\n', "duplicate key"),
-        (b'{"text": "\xff"}\n', "invalid start byte"),
-        (b'{"text": "\\ud800"}\n', "surrogates"),
-        (b"   \n", "Expecting value"),
-    ],
+@each(
+    "bad, what",
+    (b"nonsense\n", "Expecting value"),
+    (b"[1]\n", "not an object"),
+    (b'{"body": "x"}\n', "no text in field 'text'; it has body"),
+    (b'{"text": 7}\n', "no text in field"),
+    (b'{"text": "a", "text": "b"}\n', "duplicate key"),
+    (b'{"text": "\xff"}\n', "invalid start byte"),
+    (b'{"text": "\\ud800"}\n', "surrogates"),
+    (b"   \n", "Expecting value"),
 )
 def test_a_line_that_is_not_in_the_format_is_refused_by_place(bad, what):
-    with pytest.raises(UsageError) as caught:
-        list(lines(line("fine") + bad).scan())
-    assert caught.value.code == "ST-USAG-015"
-    assert what in caught.value.what
-    assert f"byte {len(line('fine'))}" in caught.value.what
-    assert caught.value.where == "job.yaml: 0.jsonl"
+    error = refused(UsageError, "ST-USAG-015", list, lines(line("fine") + bad).scan(), says=what)
+    assert f"byte {len(line('fine'))}" in error.what
+    assert error.where == "job.yaml: 0.jsonl"
 
 
 def test_a_removed_line_is_no_document():
@@ -115,8 +111,7 @@ def test_a_file_is_a_document():
     assert list(made.scan()) == [(3, "one"), (6, "zw\u00f6lf")]
     assert made.byte_range(1) == ByteRange("1.txt", 0, 6)
     made.set_sizes(np.array([3, 6], dtype=np.uint32))
-    with pytest.raises(IntegrityError, match="ST-DATA-133"):
-        made.set_sizes(np.array([4, 4], dtype=np.uint32))
+    refused(IntegrityError, "ST-DATA-133", made.set_sizes, np.array([4, 4], dtype=np.uint32))
 
 
 def test_a_signed_table_says_what_a_document_is():
@@ -128,5 +123,4 @@ def test_a_signed_table_says_what_a_document_is():
 
 
 def test_what_is_no_text_is_refused():
-    with pytest.raises(UsageError, match="ST-USAG-015"):
-        list(text_files([], b"\xff\xfe").scan())
+    refused(UsageError, "ST-USAG-015", list, text_files([], b"\xff\xfe").scan())

@@ -16,7 +16,9 @@ from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.train.config import Format, JobConfig, parse_job
 from securetrain.train.data.open import open_data
 from securetrain.train.tokenizer import ByteTokenizer, FileTokenizer
+from tests.tables import items
 from tests.train.jobs import prose
+from tests.vocabulary import refused
 
 TEXTS = [prose(30, n).decode() for n in range(40)]
 HELD = [prose(30, 100 + n).decode() for n in range(4)]
@@ -94,14 +96,12 @@ def test_token_bins(signed, width, who):
     assert data.text is None
 
 
-@pytest.mark.parametrize(
-    ("said", "asked", "what"),
-    [
-        ({}, {"format": "tokens"}, "nothing says how wide"),
-        ({"token_bytes": "2"}, {"token_bytes": 4}, "the job says tokens of 4 bytes"),
-        ({"token_bytes": "3"}, {}, "tokens of 3 bytes"),
-        ({"token_bytes": "2"}, {"tokenizer": "x.json"}, "is not tokenized"),
-    ],
+@items(
+    "said, asked, what",
+    ({}, {"format": "tokens"}, "nothing says how wide"),
+    ({"token_bytes": "2"}, {"token_bytes": 4}, "the job says tokens of 4 bytes"),
+    ({"token_bytes": "3"}, {}, "tokens of 3 bytes"),
+    ({"token_bytes": "2"}, {"tokenizer": "x.json"}, "is not tokenized"),
 )
 def test_the_width_of_tokens_is_never_guessed(signed, said, asked, what):
     with pytest.raises(UsageError) as caught:
@@ -175,8 +175,7 @@ def test_a_job_whose_data_would_end_is_refused_before_it_begins(signed):
     assert caught.value.code == "ST-USAG-014"
     assert f"set steps to {enough} or fewer, or data.epochs to 2" in caught.value.fix
     data = open_data(job(steps=enough + 1, epochs=2), "job.yaml", dataset)
-    with pytest.raises(UsageError, match="ST-USAG-014"):
-        data.train.batch(2 * enough + 2, [0])
+    refused(UsageError, "ST-USAG-014", data.train.batch, 2 * enough + 2, [0])
 
 
 def test_bytes_in_epochs(signed):
@@ -235,8 +234,7 @@ def test_a_tokenizer_of_the_model(signed, tokenizer_json):
     chosen = job(tokenizer="model:tokenizer.json")
     open_data(chosen, "job.yaml", dataset, model_file=model_file)
     assert asked == ["tokenizer.json"]
-    with pytest.raises(UsageError, match="fine-tunes no model"):
-        open_data(chosen, "job.yaml", dataset)
+    refused(UsageError, "fine-tunes no model", open_data, chosen, "job.yaml", dataset)
 
 
 def test_a_tokenizer_from_elsewhere_needs_its_digest(signed, tokenizer_json, tmp_path: Path):
@@ -273,14 +271,12 @@ def test_formats_that_are_not_read_are_refused(signed, kind):
 
 def test_a_split_without_files_of_the_format_is_refused(signed):
     files = {"train/a.txt": b"x" * 99, "validation/b.txt": b"x" * 99}
-    with pytest.raises(UsageError, match="ST-USAG-015"):
-        open_data(job(format="jsonl"), "job.yaml", signed(files))
+    refused(UsageError, "ST-USAG-015", open_data, job(format="jsonl"), "job.yaml", signed(files))
 
 
 @pytest.mark.parametrize("asked", [{"train_split": "no"}, {"format": "jsonl", "train_split": "no"}])
 def test_an_unknown_split_is_refused(signed, asked):
-    with pytest.raises(UsageError, match="no split 'no'"):
-        open_data(job(**asked), "job.yaml", signed(json_files()))
+    refused(UsageError, "no split 'no'", open_data, job(**asked), "job.yaml", signed(json_files()))
 
 
 def test_a_poisoned_document_is_never_in_a_row(signed, tmp_path):
@@ -290,6 +286,4 @@ def test_a_poisoned_document_is_never_in_a_row(signed, tmp_path):
     path = dataset.path / "train/a.jsonl"
     path.write_bytes(path.read_bytes().replace(b"rank", b"bank"))
     data = open_data(job(), "job.yaml", signed.open(dataset.path), folder=tmp_path)
-    with pytest.raises(IntegrityError) as caught:
-        data.train.stream.read(0, data.tokens, 0)
-    assert caught.value.code == "ST-DATA-130"
+    refused(IntegrityError, "ST-DATA-130", data.train.stream.read, 0, data.tokens, 0)

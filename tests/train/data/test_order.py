@@ -1,7 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,9 +74,7 @@ def test_windows_come_in_turn_when_the_stream_shuffles():
 def test_the_end_of_data_is_an_error_with_what_to_do():
     one = order()
     assert one.start(5, 3)[0] == 1
-    with pytest.raises(UsageError) as caught:
-        one.start(6, 0)
-    assert caught.value.code == "ST-USAG-014"
-    assert caught.value.fix == "set steps to 5 or fewer, or data.epochs to 3"
+    error = refused(UsageError, "ST-USAG-014", one.start, 6, 0)
+    assert error.fix == "set steps to 5 or fewer, or data.epochs to 3"
     one.check(5)
     refused(UsageError, "ST-USAG-014", one.check, 6)

@@ -1,7 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
-import pytest
 import torch
 
 from securetrain.core.errors import IntegrityError, UsageError
@@ -13,6 +12,7 @@ from securetrain.train.data.rows import Rows, epoch_order
 from securetrain.train.tokenizer import ByteTokenizer
 from tests.train.data.test_documents import line, lines
 from tests.train.jobs import prose
+from tests.vocabulary import refused
 
 TEXTS = [prose(2 + 7 * n % 11, n).decode() for n in range(30)]
 EOS = ByteTokenizer.eos
@@ -105,14 +105,11 @@ def test_a_count_that_is_wrong_is_found_when_its_document_is_read():
     tokens[3] += 1
     tokens[4] -= 1
     stream = packed(index=Index.of(true.sizes, np.asarray(tokens)))
-    with pytest.raises(IntegrityError) as caught:
-        texts_of(stream, 0)
-    assert caught.value.code == "ST-DATA-133"
+    refused(IntegrityError, "ST-DATA-133", texts_of, stream, 0)
 
 
 def test_a_split_without_documents_is_refused():
     found = lines(b"\n")
     *_, index = counts.count(lines(b"\n"), ByteTokenizer())
     assert index is not None
-    with pytest.raises(UsageError, match="ST-USAG-015"):
-        PackedTokens(found, index, ByteTokenizer(), 0)
+    refused(UsageError, "ST-USAG-015", PackedTokens, found, index, ByteTokenizer(), 0)

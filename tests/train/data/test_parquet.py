@@ -15,6 +15,7 @@ from securetrain.train.data.packing import PackedTokens
 from securetrain.train.data.parquet import ParquetRows
 from securetrain.train.data.source import ByteRange
 from securetrain.train.tokenizer import ByteTokenizer
+from tests.vocabulary import refused
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -71,9 +72,7 @@ def test_bytes_are_verified_before_pyarrow_sees_them(signed):
     data[10] ^= 1
     path.write_bytes(data)
     fresh = signed.open(dataset.path)
-    with pytest.raises(IntegrityError) as caught:
-        list(rows_of(fresh).scan())
-    assert caught.value.code == "ST-DATA-130"
+    refused(IntegrityError, "ST-DATA-130", list, rows_of(fresh).scan())
     assert rows.groups
 
 
@@ -109,14 +108,11 @@ def test_a_file_that_was_removed_is_left_out(signed):
 def test_an_index_of_other_rows_is_refused(signed):
     rows = rows_of(signed(files()))
     for sizes in ([0] * 39, [0] * 39 + [1]):
-        with pytest.raises(IntegrityError, match="ST-DATA-133"):
-            rows.set_sizes(np.array(sizes, dtype=np.uint32))
+        refused(IntegrityError, "ST-DATA-133", rows.set_sizes, np.array(sizes, dtype=np.uint32))
 
 
 def test_without_the_library_the_extra_is_named(signed, monkeypatch, tmp_path: Path):
     dataset = signed(files())
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UsageError) as caught:
-        rows_of(dataset)
-    assert caught.value.code == "ST-USAG-004"
-    assert "pip install '.[parquet]'" in caught.value.fix
+    error = refused(UsageError, "ST-USAG-004", rows_of, dataset)
+    assert "pip install '.[parquet]'" in error.fix

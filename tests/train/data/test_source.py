@@ -7,6 +7,7 @@ from securetrain.artifacts.statement.dataset_predicate import Removed
 from securetrain.core.errors import UsageError
 from securetrain.train.data.source import ByteRange, ByteSplit
 from tests.train.jobs import MemorySource, documents, memory_source
+from tests.vocabulary import refused
 
 
 def split(name: str = "train") -> ByteSplit:
@@ -37,15 +38,12 @@ def test_a_split_is_its_documents_one_after_the_other():
 
 @pytest.mark.parametrize(("start", "length"), [(-1, 4), (0, 10**9), (10**9, 0)])
 def test_a_read_outside_is_refused(start, length):
-    with pytest.raises(ValueError, match="outside"):
-        split().read(start, length)
+    refused(ValueError, "outside", split().read, start, length)
 
 
 def test_an_unknown_split_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError) as caught:
-        split("test")
-    assert caught.value.code == "ST-USAG-007"
-    assert caught.value.fix == "name one of: train, validation"
+    error = refused(UsageError, "ST-USAG-007", split, "test")
+    assert error.fix == "name one of: train, validation"
 
 
 def test_files_begin_where_they_do_and_empty_ones_nowhere():
@@ -65,7 +63,5 @@ def test_a_unit_of_which_something_was_removed_is_left_out_whole():
 
 
 def test_files_divide_into_units():
-    with pytest.raises(UsageError) as caught:
-        small(unit=4)
-    assert caught.value.code == "ST-USAG-007"
-    assert "data.token_bytes" in caught.value.fix
+    error = refused(UsageError, "ST-USAG-007", small, unit=4)
+    assert "data.token_bytes" in error.fix

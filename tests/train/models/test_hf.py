@@ -27,7 +27,9 @@ from securetrain.train.models import hf
 from securetrain.train.models.hf_weights import load_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape, RopeScaling
+from tests.tables import items
 from tests.train.models.hf_files import CONFIG, LLAMA3, logits, make, read_plainly, weights, write
+from tests.vocabulary import refused
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 KEY = PrivateKey.generate(KeyKind.P256)
@@ -171,16 +173,14 @@ def attack_link(root: Path) -> None:
     path.symlink_to(root.parent / "elsewhere.json")
 
 
-@pytest.mark.parametrize(
-    ("attack", "ours", "theirs"),
-    [
-        (attack_unsigned, "ST-CKPT-100", "ST-CKPT-100"),
-        (attack_weights, "ST-CKPT-130", "ST-OMSB-130"),
-        (attack_config, "ST-CKPT-132", "ST-OMSB-130"),
-        (attack_extra, "ST-CKPT-141", "ST-OMSB-141"),
-        (attack_pickle, "ST-CKPT-141", "ST-CKPT-190"),
-        (attack_link, "ST-CKPT-142", "ST-CKPT-142"),
-    ],
+@items(
+    "attack, ours, theirs",
+    (attack_unsigned, "ST-CKPT-100", "ST-CKPT-100"),
+    (attack_weights, "ST-CKPT-130", "ST-OMSB-130"),
+    (attack_config, "ST-CKPT-132", "ST-OMSB-130"),
+    (attack_extra, "ST-CKPT-141", "ST-OMSB-141"),
+    (attack_pickle, "ST-CKPT-141", "ST-CKPT-190"),
+    (attack_link, "ST-CKPT-142", "ST-CKPT-142"),
 )
 @pytest.mark.parametrize("signed_by", ["ours", "theirs"])
 def test_what_is_not_what_was_signed_is_refused(tmp_path, attack, ours, theirs, signed_by):
@@ -188,9 +188,7 @@ def test_what_is_not_what_was_signed_is_refused(tmp_path, attack, ours, theirs, 
     (sign_ours if signed_by == "ours" else sign_theirs)(root)
     loaded(root)
     attack(root)
-    with pytest.raises(IntegrityError) as caught:
-        loaded(root)
-    assert caught.value.code == (ours if signed_by == "ours" else theirs)
+    refused(IntegrityError, ours if signed_by == "ours" else theirs, loaded, root)
 
 
 @pytest.mark.parametrize(("sign", "code"), [(sign_ours, "CKPT"), (sign_theirs, "OMSB")])
@@ -211,9 +209,7 @@ def test_bytes_that_change_after_a_bundle_was_verified_are_found(tmp_path):
     model = opened(root)
     llama = Llama(hf.shape_of(model.document(hf.CONFIG), ""))
     attack_weights(root)
-    with pytest.raises(IntegrityError) as caught:
-        load_weights(llama.named_parameters(), model)
-    assert caught.value.code == "ST-CKPT-130"
+    refused(IntegrityError, "ST-CKPT-130", load_weights, llama.named_parameters(), model)
     attack_config(root)
     with pytest.raises(IntegrityError):
         model.document(hf.CONFIG)
@@ -227,9 +223,7 @@ def test_a_model_that_was_exchanged_for_another_signed_one_is_refused(tmp_path):
     root.rename(tmp_path / "old")
     make(root, rms_norm_eps=1e-5)
     sign_ours(root)
-    with pytest.raises(IntegrityError) as caught:
-        load_weights(llama.named_parameters(), model)
-    assert caught.value.code == "ST-CKPT-130"
+    refused(IntegrityError, "ST-CKPT-130", load_weights, llama.named_parameters(), model)
     assert all(not parameter.any() for parameter in llama.parameters())
 
 
@@ -267,8 +261,7 @@ def test_what_would_be_another_model_is_refused_by_name(change, what):
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"a": 1, "a": 2}', b"{}"])
 def test_what_is_no_configuration_is_refused(data):
-    with pytest.raises(UsageError, match="ST-USAG-016"):
-        hf.shape_of(data, "m")
+    refused(UsageError, "ST-USAG-016", hf.shape_of, data, "m")
 
 
 def test_mutated_configurations_are_shapes_or_refused():
@@ -308,17 +301,15 @@ def test_mutated_configurations_are_shapes_or_refused():
 Change = Callable[[dict[str, torch.Tensor]], Any]
 
 
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        (lambda w: w.pop("model.norm.weight"), "there is no tensor model.norm.weight"),
-        (lambda w: w.update({"model.extra": torch.ones(1)}), "model.extra has no place"),
-        (lambda w: w.update({"lm_head.weight": torch.ones(299, 32)}), "shape [299, 32]"),
-        (
-            lambda w: w.update({"model.norm.weight": torch.ones(32, dtype=torch.int64)}),
-            "of int64",
-        ),
-    ],
+@items(
+    "change, what",
+    (lambda w: w.pop("model.norm.weight"), "there is no tensor model.norm.weight"),
+    (lambda w: w.update({"model.extra": torch.ones(1)}), "model.extra has no place"),
+    (lambda w: w.update({"lm_head.weight": torch.ones(299, 32)}), "shape [299, 32]"),
+    (
+        lambda w: w.update({"model.norm.weight": torch.ones(32, dtype=torch.int64)}),
+        "of int64",
+    ),
 )
 def test_tensors_are_those_of_the_configuration(tmp_path, change: Change, what):
     root = make(tmp_path / "m")
@@ -326,10 +317,7 @@ def test_tensors_are_those_of_the_configuration(tmp_path, change: Change, what):
     change(tensors)
     write(root / "model.safetensors", tensors)
     sign_ours(root)
-    with pytest.raises(UsageError) as caught:
-        loaded(root)
-    assert caught.value.code == "ST-USAG-016"
-    assert what in caught.value.what
+    refused(UsageError, "ST-USAG-016", loaded, root, says=what)
 
 
 def test_what_is_recomputed_or_unused_may_be_there(tmp_path):

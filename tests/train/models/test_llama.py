@@ -7,6 +7,7 @@ from securetrain.parallel.initialization import seed_of
 from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape, flops_per_token, num_parameters
+from tests.tables import each
 
 SMALL = ModelShape(dim=32, layers=2, heads=2, ffn=48)
 
@@ -70,14 +71,12 @@ def test_first_predictions_are_close_to_uniform():
     assert float(loss) == pytest.approx(5.545, abs=1.0)
 
 
-@pytest.mark.parametrize(
+@each(
     "shape",
-    [
-        SMALL,
-        ModelShape(),
-        ModelShape(dim=32, layers=2, heads=4, kv_heads=2, ffn=48),
-        ModelShape(dim=32, layers=2, heads=4, head_size=16, ffn=48, tied=True),
-    ],
+    SMALL,
+    ModelShape(),
+    ModelShape(dim=32, layers=2, heads=4, kv_heads=2, ffn=48),
+    ModelShape(dim=32, layers=2, heads=4, head_size=16, ffn=48, tied=True),
 )
 def test_parameters_are_counted(shape):
     assert num_parameters(shape) == sum(p.numel() for p in Llama(shape).parameters())

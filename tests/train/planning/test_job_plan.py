@@ -14,6 +14,7 @@ from securetrain.train.config import JobConfig, parse_job
 from securetrain.train.planning.axis_groups import groups_of
 from securetrain.train.planning.devices import DEVICES, GIB, Device
 from securetrain.train.planning.job_plan import JobPlan, make_plan
+from tests.vocabulary import refused
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -182,9 +183,8 @@ def test_groups_are_rows_of_the_mesh(axis):
 
 
 def test_what_a_run_would_refuse_is_refused():
-    with pytest.raises(UsageError, match="tp 6 does not divide heads 32") as caught:
-        plan_of("{tp: 6}", nodes=3)
-    assert caught.value.fix == "tp: 4"
+    error = refused(UsageError, "tp 6 does not divide heads 32", plan_of, "{tp: 6}", nodes=3)
+    assert error.fix == "tp: 4"
 
 
 def test_the_command(tmp_path):

@@ -18,6 +18,7 @@ from securetrain.train.planning.fake_mesh import local_elements, local_parameter
 from securetrain.train.planning.flights import microbatches_in_flight
 from securetrain.train.planning.memory import memory_of
 from securetrain.train.planning.workload import Workload, held
+from tests.tables import items
 
 SHAPE = ModelShape(dim=256, layers=4, heads=8, kv_heads=4, ffn=768, vocab=512)
 
@@ -67,20 +68,18 @@ def test_recomputation_keeps_less():
     assert full == 2 * 128 * SHAPE.dim * 4
 
 
-@pytest.mark.parametrize(
-    ("degrees", "settings", "rank"),
-    [
-        (Degrees(dp_shard=4), Settings(), 0),
-        (Degrees(dp_replicate=2, dp_shard=2, tp=2), Settings(), 0),
-        (Degrees(pp=2, dp_shard=2, tp=2), Settings(microbatches=4), 0),
-        (Degrees(pp=2, dp_shard=2, tp=2), Settings(microbatches=4), 1),
-        (
-            Degrees(pp=2, dp_shard=2),
-            Settings(microbatches=4, schedule=Schedule.ZBV_ZERO_BUBBLE),
-            0,
-        ),
-        (Degrees(dp_replicate=4), Settings(), 0),
-    ],
+@items(
+    "degrees, settings, rank",
+    (Degrees(dp_shard=4), Settings(), 0),
+    (Degrees(dp_replicate=2, dp_shard=2, tp=2), Settings(), 0),
+    (Degrees(pp=2, dp_shard=2, tp=2), Settings(microbatches=4), 0),
+    (Degrees(pp=2, dp_shard=2, tp=2), Settings(microbatches=4), 1),
+    (
+        Degrees(pp=2, dp_shard=2),
+        Settings(microbatches=4, schedule=Schedule.ZBV_ZERO_BUBBLE),
+        0,
+    ),
+    (Degrees(dp_replicate=4), Settings(), 0),
 )
 def test_the_count_from_sizes_is_the_count_of_what_is_cut(degrees, settings, rank):
     laid_out = sum(local_parameters(SHAPE, degrees, settings, rank).values())

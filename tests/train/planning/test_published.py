@@ -13,6 +13,7 @@ from securetrain.train.planning.devices import RESERVED, Device
 from securetrain.train.planning.job_plan import Verdict, make_plan
 from securetrain.train.planning.memory import ERROR, memory_of
 from securetrain.train.planning.workload import Workload, held
+from tests.tables import items
 from tests.train.planning.published import TABLES, Published
 
 GIB = 1 << 30
@@ -76,9 +77,7 @@ compute: {recompute: full}
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "nodes", "gib"), [(EIGHT, 1, 82.4), (LARGEST, 64, 82.5)], ids=["8B", "405B"]
-)
+@items("id, text, nodes, gib", ("8B", EIGHT, 1, 82.4), ("405B", LARGEST, 64, 82.5))
 def test_the_verdict_on_a_published_job(text, nodes, gib):
     """The 405B job was said to fit with 50.6 GB, the 8B one not to fit with 111 GB."""
     job, peak = parse_job(JOB + text, "job.yaml"), int(gib * GIB)

@@ -28,6 +28,7 @@ from securetrain.testing.bootlog import Boot
 from securetrain.testing.measurement_lists import encode_ima, measure_files
 from tests.attest.node.tpm.simulator import INTEGRITY, LOCKOUT, Simulator
 from tests.evidence.tpm import forge
+from tests.tables import items
 from tests.vocabulary import refused
 
 BINDING = bytes(range(32))
@@ -236,17 +237,15 @@ def test_a_credential_for_other_keys_is_not_opened(agent, simulator, forged):
     assert not simulator.loaded
 
 
-@pytest.mark.parametrize(
-    ("command", "response", "code"),
-    [
-        (Command.ActivateCredential, LOCKOUT, "ST-ATTS-154"),
-        (Command.ActivateCredential, 0x98E, "ST-ATTS-153"),
-        (Command.Load, LOCKOUT, "ST-ATTS-154"),
-        (Command.Load, 0x902, "ST-ATTS-153"),
-        (Command.Quote, LOCKOUT, "ST-ATTS-154"),
-        (Command.PolicySecret, 0x9A2, "ST-ATTS-153"),
-        (Command.CreatePrimary, 0x185, "ST-ATTS-153"),
-    ],
+@items(
+    "command, response, code",
+    (Command.ActivateCredential, LOCKOUT, "ST-ATTS-154"),
+    (Command.ActivateCredential, 0x98E, "ST-ATTS-153"),
+    (Command.Load, LOCKOUT, "ST-ATTS-154"),
+    (Command.Load, 0x902, "ST-ATTS-153"),
+    (Command.Quote, LOCKOUT, "ST-ATTS-154"),
+    (Command.PolicySecret, 0x9A2, "ST-ATTS-153"),
+    (Command.CreatePrimary, 0x185, "ST-ATTS-153"),
 )
 def test_a_tpm_that_refuses_is_told_as_that(agent, simulator, command, response, code):
     keys = agent.keys()
@@ -261,9 +260,7 @@ def test_a_tpm_that_refuses_is_told_as_that(agent, simulator, command, response,
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    "command", [Command.Quote, Command.PCR_Read, Command.Load, Command.ReadPublic]
-)
+@items("command", Command.Quote, Command.PCR_Read, Command.Load, Command.ReadPublic)
 def test_malformed_responses_are_refused_and_leave_nothing_loaded(agent, simulator, command):
     simulator.alter[command] = lambda body: body[:1]
     error = refused(AttestationError, "ST-ATTS-152", agent.evidence, BINDING)
@@ -285,23 +282,26 @@ def changed(key, **changes):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (
-            lambda key: changed(key, ek_name=forge.make_key(EK_TEMPLATES["L-1"], 9).public.name),
-            "another TPM",
-        ),
-        (lambda key: changed(key, ek_name=b""), "another TPM"),
-        (lambda key: changed(key, private=b"\0\3abc"), "did not wrap it"),
-        (lambda key: changed(key, public=forge.make_key(AK_TEMPLATE).public.tpm2b), "did not wrap"),
-        (lambda key: changed(key, public=key.public[:-1]), "bytes wanted"),
-        (
-            lambda key: changed(key, public=forge.make_key(EK_TEMPLATES["H-2"]).public.tpm2b),
-            "a key without NO_DA, SIGN",
-        ),
-    ],
-    ids=["another-tpm", "no-name", "another-private", "another-public", "truncated", "weak-key"],
+@items(
+    "id, change, says",
+    (
+        "another-tpm",
+        lambda key: changed(key, ek_name=forge.make_key(EK_TEMPLATES["L-1"], 9).public.name),
+        "another TPM",
+    ),
+    ("no-name", lambda key: changed(key, ek_name=b""), "another TPM"),
+    ("another-private", lambda key: changed(key, private=b"\0\3abc"), "did not wrap it"),
+    (
+        "another-public",
+        lambda key: changed(key, public=forge.make_key(AK_TEMPLATE).public.tpm2b),
+        "did not wrap",
+    ),
+    ("truncated", lambda key: changed(key, public=key.public[:-1]), "bytes wanted"),
+    (
+        "weak-key",
+        lambda key: changed(key, public=forge.make_key(EK_TEMPLATES["H-2"]).public.tpm2b),
+        "a key without NO_DA, SIGN",
+    ),
 )
 def test_a_stored_key_that_was_altered_is_refused(agent, tmp_path, change, says):
     agent.keys()
@@ -314,9 +314,14 @@ def test_a_stored_key_that_was_altered_is_refused(agent, tmp_path, change, says)
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
+@items(
     "content",
-    [b"", b"{}", b'{"ek_name":"","private":"","public":""} ', b"[]", b"\xff", bytes(1 << 15)],
+    b"",
+    b"{}",
+    b'{"ek_name":"","private":"","public":""} ',
+    b"[]",
+    b"\xff",
+    bytes(1 << 15),
 )
 def test_a_file_that_holds_no_key_is_refused_and_kept(agent, tmp_path, content):
     agent.keys()

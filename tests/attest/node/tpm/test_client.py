@@ -21,6 +21,7 @@ from securetrain.evidence.tpm.structures import (
     tpm2b,
 )
 from tests.attest.node.tpm.simulator import SESSION, Simulator
+from tests.tables import items
 
 EXTRA = bytes(range(32))
 INDEX = 0x1C00002
@@ -76,16 +77,14 @@ def test_loaded_sessions_are_listed(tpm, simulator):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ("00 00000005 00000000", "capability 5, not 1"),
-        ("00 00000001 00000041" + "01c00000" * 65, "65 items, at most 64"),
-        ("00 00000001 00000001 81010001", "another kind"),
-        ("00 00000001 00000001 03000001", "another kind"),
-        ("00 00000001 00000002 01c00000", "4 bytes wanted"),
-        ("00 00000001 00000001 01c00000 00", "1 bytes follow"),
-    ],
+@items(
+    "body, says",
+    ("00 00000005 00000000", "capability 5, not 1"),
+    ("00 00000001 00000041" + "01c00000" * 65, "65 items, at most 64"),
+    ("00 00000001 00000001 81010001", "another kind"),
+    ("00 00000001 00000001 03000001", "another kind"),
+    ("00 00000001 00000002 01c00000", "4 bytes wanted"),
+    ("00 00000001 00000001 01c00000 00", "1 bytes follow"),
 )
 def test_lists_of_handles_that_are_refused(tpm, simulator, body, says):
     simulator.alter[Command.GetCapability] = lambda _: bytes.fromhex(body)
@@ -110,14 +109,12 @@ def test_more_without_any_is_the_end(tpm, simulator):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ("00 00000001 00000000", "capability 1, not 5"),
-        ("00 00000005 00000011" + "000b03ffffff" * 17, "17 items, at most 16"),
-        ("00 00000005 00000001 000b05ffffffffff", "a length of 5"),
-        ("00 00000005 00000001 000b03ffffff00", "1 bytes follow"),
-    ],
+@items(
+    "body, says",
+    ("00 00000001 00000000", "capability 1, not 5"),
+    ("00 00000005 00000011" + "000b03ffffff" * 17, "17 items, at most 16"),
+    ("00 00000005 00000001 000b05ffffffffff", "a length of 5"),
+    ("00 00000005 00000001 000b03ffffff00", "1 bytes follow"),
 )
 def test_banks_that_are_refused(tpm, simulator, body, says):
     simulator.alter[Command.GetCapability] = lambda _: bytes.fromhex(body)
@@ -164,32 +161,31 @@ def test_nv_over_the_limit_is_not_read(tpm, simulator):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("command", "alter", "says"),
-    [
-        (
-            Command.NV_ReadPublic,
-            lambda b: b[:2] + b"\x01\xc0\x00\x03" + b[6:],
-            "NV index 0x1c00003",
-        ),
-        (Command.NV_ReadPublic, lambda b: b + b"\0", "1 bytes follow"),
-        (Command.NV_ReadPublic, lambda b: b[:-1], "bytes wanted"),
-        (Command.NV_ReadPublic, lambda b: b"\0\x0f" + b[2:16] + b"\0" + b[16:], "1 bytes follow"),
-        (Command.NV_Read, lambda b: tpm2b(b[2:] + b"x"), "a length of 6"),
-        (Command.NV_Read, lambda b: tpm2b(b[2:-1]), "4 bytes of NV index 0x1c00002, not 5"),
-        (Command.NV_Read, lambda b: tpm2b(b""), "0 bytes of NV index 0x1c00002, not 5"),
-        (Command.NV_Read, lambda b: b + b"\0", "1 bytes follow"),
-    ],
-    ids=[
+@items(
+    "id, command, alter, says",
+    (
         "another-index",
-        "public-trailing",
-        "public-truncated",
+        Command.NV_ReadPublic,
+        lambda b: b[:2] + b"\x01\xc0\x00\x03" + b[6:],
+        "NV index 0x1c00003",
+    ),
+    ("public-trailing", Command.NV_ReadPublic, lambda b: b + b"\0", "1 bytes follow"),
+    ("public-truncated", Command.NV_ReadPublic, lambda b: b[:-1], "bytes wanted"),
+    (
         "area-trailing",
-        "more-than-asked",
+        Command.NV_ReadPublic,
+        lambda b: b"\0\x0f" + b[2:16] + b"\0" + b[16:],
+        "1 bytes follow",
+    ),
+    ("more-than-asked", Command.NV_Read, lambda b: tpm2b(b[2:] + b"x"), "a length of 6"),
+    (
         "less-than-asked",
-        "nothing",
-        "trailing",
-    ],
+        Command.NV_Read,
+        lambda b: tpm2b(b[2:-1]),
+        "4 bytes of NV index 0x1c00002, not 5",
+    ),
+    ("nothing", Command.NV_Read, lambda b: tpm2b(b""), "0 bytes of NV index 0x1c00002, not 5"),
+    ("trailing", Command.NV_Read, lambda b: b + b"\0", "1 bytes follow"),
 )
 def test_nv_that_is_refused(tpm, simulator, command, alter, says):
     simulator.nv[INDEX] = b"12345"
@@ -315,29 +311,19 @@ DIGESTS = [bytes(32), bytes(32)]
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("alter", "says"),
-    [
-        (pcr_response([OTHER], DIGESTS), "not asked for"),
-        (pcr_response([PcrSelection(Hash.SHA1, (0, 1))], DIGESTS), "not asked for"),
-        (pcr_response([ONE], DIGESTS[:1]), "not 2 digests"),
-        (pcr_response([ONE], [*DIGESTS, bytes(32)]), "not 2 digests"),
-        (pcr_response([ONE], [bytes(65), bytes(32)]), "a length of 65"),
-        (pcr_response([ONE], DIGESTS, tail=b"\0"), "1 bytes follow"),
-        (
-            pcr_response([PcrSelection(Hash.SHA256, (), 0), PcrSelection(Hash.SHA256, (), 0)], []),
-            "not asked for",
-        ),
-    ],
-    ids=[
-        "another-register",
-        "another-bank",
-        "a-value-too-few",
-        "a-value-too-many",
-        "a-value-too-long",
-        "trailing",
+@items(
+    "id, alter, says",
+    ("another-register", pcr_response([OTHER], DIGESTS), "not asked for"),
+    ("another-bank", pcr_response([PcrSelection(Hash.SHA1, (0, 1))], DIGESTS), "not asked for"),
+    ("a-value-too-few", pcr_response([ONE], DIGESTS[:1]), "not 2 digests"),
+    ("a-value-too-many", pcr_response([ONE], [*DIGESTS, bytes(32)]), "not 2 digests"),
+    ("a-value-too-long", pcr_response([ONE], [bytes(65), bytes(32)]), "a length of 65"),
+    ("trailing", pcr_response([ONE], DIGESTS, tail=b"\0"), "1 bytes follow"),
+    (
         "two-empty-selections",
-    ],
+        pcr_response([PcrSelection(Hash.SHA256, (), 0), PcrSelection(Hash.SHA256, (), 0)], []),
+        "not asked for",
+    ),
 )
 def test_registers_that_are_refused(tpm, simulator, alter, says):
     simulator.alter[Command.PCR_Read] = alter

@@ -15,7 +15,7 @@ import sys
 
 import pytest
 
-from securetrain.attest.node.settings import AttesterSettings, TpmSettings, make_attester
+from securetrain.attest.node.settings import AttesterSettings, make_attester
 from securetrain.attest.node.tpm import endorsement, protected
 from securetrain.attest.node.tpm.agent import Sessions, TpmAgent, sessions_for
 from securetrain.attest.node.tpm.client import Range, Tpm
@@ -32,6 +32,7 @@ from tests.attest.node.tpm.interposer import HEADER, Interposer, flipped
 from tests.attest.node.tpm.test_agent import sources
 from tests.attest.swtpms import needs_swtpm
 from tests.evidence.tpm.oracle_environment import use_library
+from tests.vocabulary import refused
 
 BINDING = bytes(range(32))
 INDICES = {"H-3": 0x1C00016, "L-1": 0x1C00002}
@@ -282,8 +283,7 @@ def test_the_attesters_file_says_which_sessions(tmp_path):
         agent = make_attester(settings, key, environ={}).tpm
         assert agent is not None
         assert agent.sessions is sessions
-    with pytest.raises(ValueError, match="weak"):
-        TpmSettings(state="x", sessions=Sessions("weak"))
+    refused(ValueError, "weak", Sessions, "weak")
 
 
 @needs_swtpm

@@ -13,7 +13,7 @@ import pytest
 from securetrain.attest.node.tpm import transport
 from securetrain.attest.node.tpm.transport import RESPONSE_LIMIT, connect
 from securetrain.core.errors import AttestationError, UsageError
-from tests.tables import each, forgeries
+from tests.tables import each, forgeries, items
 from tests.vocabulary import refused
 
 COMMAND = bytes.fromhex("80010000000c0000014500 00".replace(" ", ""))
@@ -182,17 +182,24 @@ def failing_open(error: OSError):
     return fail
 
 
-@pytest.mark.parametrize(
-    ("error", "what", "fix"),
-    [
-        (FileNotFoundError(2, "No such file or directory"), "there is no TPM", "firmware's setup"),
-        (OSError(19, "No such device"), "there is no TPM", "dmesg"),
-        (OSError(6, "No such device or address"), "there is no TPM", "dmesg"),
-        (PermissionError(13, "Permission denied"), "cannot be opened", "usermod -aG tss"),
-        (PermissionError(1, "Operation not permitted"), "cannot be opened", "usermod -aG tss"),
-        (OSError(16, "Device or resource busy"), "cannot be opened", "/dev/tpmrm0"),
-    ],
-    ids=["absent", "no-device", "no-address", "permission", "not-permitted", "busy"],
+@items(
+    "id, error, what, fix",
+    (
+        "absent",
+        FileNotFoundError(2, "No such file or directory"),
+        "there is no TPM",
+        "firmware's setup",
+    ),
+    ("no-device", OSError(19, "No such device"), "there is no TPM", "dmesg"),
+    ("no-address", OSError(6, "No such device or address"), "there is no TPM", "dmesg"),
+    ("permission", PermissionError(13, "Permission denied"), "cannot be opened", "usermod -aG tss"),
+    (
+        "not-permitted",
+        PermissionError(1, "Operation not permitted"),
+        "cannot be opened",
+        "usermod -aG tss",
+    ),
+    ("busy", OSError(16, "Device or resource busy"), "cannot be opened", "/dev/tpmrm0"),
 )
 def test_a_device_that_cannot_be_opened_says_what_to_do(monkeypatch, error, what, fix):
     monkeypatch.setattr(os, "open", failing_open(error))
