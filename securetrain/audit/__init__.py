@@ -5,10 +5,10 @@
 Judge facts by checks and a policy; without facts nothing passes:
 
 >>> from datetime import UTC, datetime
->>> from securetrain.audit import audit, facts_of, load_checks
+>>> from securetrain.audit import Facts, audit, load_checks
 >>> from securetrain.policy import load_policy
 >>> now = datetime(2026, 11, 20, tzinfo=UTC)
->>> result = audit(facts_of([]), load_checks(), load_policy("dev").policy, now)
+>>> result = audit(Facts([]), load_checks(), load_policy("dev").policy, now)
 >>> int(result.exit_code)
 3
 """

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.attest.node import AUTO, settings_for
-from securetrain.audit import Facts, audit, collect_node, facts_of, load_checks
+from securetrain.audit import Facts, audit, load_checks, node_facts
 from securetrain.core import ExitCode
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile, PreflightMode, SandboxMode
@@ -93,7 +93,7 @@ def diagnose(asked: str, environ: Mapping[str, str], now: datetime) -> Diagnosis
     policies = {name: load_policy(name).policy for name in dict.fromkeys([*POLICIES, asked])}
     attesters = list(_attesters())
     lacking = lacking_here()
-    facts = facts_of([collect_node(environ, now=now)])
+    facts = node_facts(environ, now)
     is_attested = any(f.works for f in attesters)
     return Diagnosis(
         asked=asked,

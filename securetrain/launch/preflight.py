@@ -26,13 +26,9 @@ import msgspec
 from securetrain.audit import (
     AuditResult,
     Finding,
-    Interface,
-    NodeFacts,
     audit,
-    collect_node,
-    exit_code_of,
-    facts_of,
     load_checks,
+    node_facts,
     out_of_reach,
 )
 from securetrain.core import ExitCode, RunDir
@@ -132,15 +128,13 @@ def run_preflight(
     if mode is PreflightMode.OFF:
         ledger.write(events.PreflightSkipped(mode=mode.value))
         return Preflight(mode=mode, result=None)
-    facts = facts_of([with_device(collect_node(environ, now=now), tunnel)])
+    facts = node_facts(environ, now, device=tunnel)
     checks = load_checks()
     result = audit(facts, checks, policy, now)
     write_atomic(run.audit, result.to_json(), mode=0o600)
-    excused = out_of_reach(result, facts, checks)
+    excused, code = out_of_reach(result, facts, checks, policy)
     preflight = Preflight(mode=mode, result=result, out_of_reach=tuple(excused))
-    may_start = policy.enforcement is EnforcementMode.REPORT and not exit_code_of(
-        result.findings, result.ledger, policy, result.problems, excused
-    )
+    may_start = policy.enforcement is EnforcementMode.REPORT and code == ExitCode.OK
     if result.exit_code == ExitCode.OK:
         ledger.write(_counted(events.PreflightPassed, result))
     elif mode is PreflightMode.WARN or may_start:
@@ -164,27 +158,6 @@ def _counted(
         unknown=counts.get(State.UNKNOWN, 0),
         not_applicable=counts.get(State.NOT_APPLICABLE, 0),
         waived=counts.get(State.WAIVED, 0),
-    )
-
-
-def with_device(facts: NodeFacts, name: str) -> NodeFacts:
-    """The facts with one more interface, which is still down; unchanged without a name."""
-    found = facts.node.interfaces.value
-    if not name or found is None or any(interface.name == name for interface in found):
-        return facts
-    device = Interface(
-        name=name,
-        kind="wireguard",
-        up=False,
-        loopback=False,
-        rp_filter=None,
-        ipv6=None,
-        accept_ra=None,
-        forwarding6=None,
-    )
-    section = msgspec.structs.replace(facts.node.interfaces, value=(*found, device))
-    return msgspec.structs.replace(
-        facts, node=msgspec.structs.replace(facts.node, interfaces=section)
     )
 
 

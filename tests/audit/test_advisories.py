@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from securetrain.audit.engine.advisories import read_advisories, shipped_advisories
+from securetrain.audit.engine.advisories import Advisories, shipped_advisories
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.errors import AuditError
@@ -63,7 +63,7 @@ def test_a_site_brings_its_own_list(found, tmp_path):
         "metadata: {id: own, version: 1.0.0}\ndated: 2026-11-18\nitems:\n"
         "- {id: SITE-1, package: ray, affected: '>=2.50,<2.70', summary: our fork is broken}\n"
     )
-    (bad,) = found({"ray": "2.60.0"}, advisories=read_advisories(path))
+    (bad,) = found({"ray": "2.60.0"}, advisories=Advisories.read(path))
     assert "SITE-1" in bad.reason
 
 
@@ -80,10 +80,10 @@ def test_a_bad_list_is_an_error(tmp_path, old, new):
         "- {id: SITE-1, package: ray, affected: '<2', summary: our fork is broken}\n"
     )
     path.write_text(text)
-    read_advisories(path)
+    Advisories.read(path)
     path.write_text(text.replace(old, new))
     with pytest.raises(AuditError) as refused:
-        read_advisories(path)
+        Advisories.read(path)
     assert refused.value.code == "ST-AUDT-005"
 
 
@@ -153,12 +153,12 @@ def test_a_sites_list_replaces_what_is_known_of_slurm_only_when_it_names_slurm(
     )
     path = tmp_path / "own.yaml"
     path.write_text(text.replace("WHAT", "package: ray"))
-    own = read_advisories(path)
+    own = Advisories.read(path)
     assert judge_slurm(fixtures, now, "26.5.3", own).state is State.FAIL
     assert judge_slurm(fixtures, now, "26.5.4", own).state is State.PASS
     path.write_text(text.replace("WHAT", "product: slurm"))
-    assert "SITE-1" in judge_slurm(fixtures, now, "26.5.4", read_advisories(path)).reason
+    assert "SITE-1" in judge_slurm(fixtures, now, "26.5.4", Advisories.read(path)).reason
     for wrong in ("package: ray, product: slurm", "package: ''"):
         path.write_text(text.replace("WHAT", wrong))
         with pytest.raises(AuditError, match="neither or both"):
-            read_advisories(path)
+            Advisories.read(path)

@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from securetrain.audit.documents import EVIDENCE, Document, facts_of
-from securetrain.audit.engine.audit import audit, worst_states
+from securetrain.audit.engine.audit import audit
 from securetrain.audit.engine.check import FUNCTIONS, tuned
 from securetrain.audit.engine.fields import View, _open
+from securetrain.audit.engine.findings import worst_states
 from securetrain.audit.engine.function import function
 from securetrain.audit.engine.functions.paths import PathArgs, paths_safe
 from securetrain.audit.engine.judging import Comparison, judge

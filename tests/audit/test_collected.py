@@ -16,8 +16,9 @@ from unittest import mock
 import pytest
 
 from securetrain.audit.documents import facts_of
-from securetrain.audit.engine.audit import audit, worst_states
+from securetrain.audit.engine.audit import audit
 from securetrain.audit.engine.check import Check
+from securetrain.audit.engine.findings import worst_states
 from securetrain.audit.facts import Outcome, Section
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.node.collect import host as collectors

@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 
 from securetrain.audit.documents import facts_of
-from securetrain.audit.engine.audit import audit, worst_states
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.findings import worst_states
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.node.collect.node import collect_node
 from securetrain.core.vocabulary import State

@@ -17,7 +17,7 @@ from securetrain.audit.facts import End, Entry, Location, decode_body
 from securetrain.audit.ledger import MAX_OPEN, MAX_ROWS, Ledger, entry_of
 from securetrain.audit.parser import files
 from securetrain.audit.sources.catalogue import load_checks
-from securetrain.audit.sources.several import Sources, gather
+from securetrain.audit.sources.several import Sources
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import Severity, State
 from securetrain.policy.load import load_policy
@@ -65,7 +65,7 @@ def world(folder, given):
 def audited(folder, now, policy="baseline", checks=CHECKS, **section):
     loaded = load_policy(policy)
     changed = replace(loaded.policy, audit=replace(loaded.policy.audit, **section))
-    facts = gather(Sources(files=(folder,), render=False), loaded, now, {})
+    facts = Sources(files=(folder,), render=False).facts(loaded, now, {})
     return audit(facts, checks, changed, now)
 
 

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from securetrain.audit.documents import facts_of
-from securetrain.audit.engine.audit import audit, worst_states
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.findings import worst_states
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.node.collect.named import NOTHING, named
 from securetrain.audit.subjects.node.collect.node import collect_from

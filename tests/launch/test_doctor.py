@@ -21,8 +21,7 @@ from tests.vocabulary import needs
 
 @pytest.fixture
 def told(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "collect_node", lambda *_, **__: None)
-    monkeypatch.setattr(doctor, "facts_of", lambda _: None)
+    monkeypatch.setattr(doctor, "node_facts", lambda *_: None)
     monkeypatch.setattr(doctor, "audit", lambda *_: type("R", (), {"exit_code": 1}))
     monkeypatch.setattr("securetrain.network.engines.probe", lambda _: "no wireguard-go")
 

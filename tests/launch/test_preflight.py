@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from securetrain.audit import audit, collect_node, load_checks
+from securetrain.audit import audit, load_checks
 from securetrain.audit.facts import Outcome
+from securetrain.audit.subjects.node.collect.node import collect_node
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.vocabulary import EnforcementMode, PreflightMode, Severity
 from securetrain.launch import preflight
@@ -18,6 +19,7 @@ from tests.tables import items
 from tests.vocabulary import refused
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
+COLLECT = "securetrain.audit.subjects.node.collect.node.collect_node"
 
 # Whatever the machine is like, this fails: a fabric variable that names no interface exactly.
 FAILING = {"PATH": "/usr/bin", "LD_PRELOAD": "/tmp/x.so"}
@@ -85,7 +87,7 @@ def test_an_ordinary_user_starts(setup, monkeypatch, enforcement, outcome, start
     seen = collect_node(FAILING, now=NOW)
     gone = replace(seen.node.interfaces, outcome=Outcome(outcome), reason="x", value=None)
     facts = replace(seen, node=replace(seen.node, interfaces=gone))
-    monkeypatch.setattr(preflight, "collect_node", lambda *_, **__: facts)
+    monkeypatch.setattr(COLLECT, lambda *_, **__: facts)
     monkeypatch.setattr(preflight, "load_checks", lambda: checks)
     policy = policy_of(setup, preflight=PreflightMode.ENFORCE, max_unknown=5)
     policy = replace(policy, enforcement=EnforcementMode(enforcement))
@@ -101,7 +103,7 @@ def test_an_ordinary_user_starts(setup, monkeypatch, enforcement, outcome, start
 def test_the_device_of_an_overlay_counts_before_it_is_made(setup, monkeypatch):
     environ = {"PATH": "/usr/bin", "NCCL_SOCKET_IFNAME": "=st0"}
     seen = collect_node(environ, now=NOW)  # once: the machine moves on meanwhile
-    monkeypatch.setattr(preflight, "collect_node", lambda *_, **__: seen)
+    monkeypatch.setattr(COLLECT, lambda *_, **__: seen)
     given = (setup.run, policy_of(setup), environ, agent_ledger(setup, lambda: NOW), NOW)
     without, beside = (run_preflight(*given, tunnel=tunnel).failures() for tunnel in ("", "st0"))
     failed = {"": {one.check for one in without}, "st0": {one.check for one in beside}}

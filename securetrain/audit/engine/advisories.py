@@ -104,6 +104,34 @@ class Advisories:
     by_package: "Mapping[str, tuple[_Listed, ...]]"
     by_product: "Mapping[str, tuple[_Listed, ...]]"
 
+    @classmethod
+    def read(cls, path: Path) -> "Advisories":
+        """Read a file of advisories.
+
+        Raises:
+            AuditError: ST-AUDT-005 naming the file and the item.
+            UsageError: ST-USAG-002 when it cannot be read.
+        """
+        fix = (
+            "kind: Advisories with a date and items of id, package or product, affected and summary"
+        )
+        file = read_document(path, _File, limit=LIMIT, code="ST-AUDT-005", fix=fix)
+        packages: dict[str, list[_Listed]] = {}
+        products: dict[str, list[_Listed]] = {}
+        for item in file.items:
+            where = f"{path}: {item.id}"
+            try:
+                ranges = tuple(map(SpecifierSet, item.ranges))
+            except InvalidSpecifier as error:
+                raise AuditError("ST-AUDT-005", str(error), where, fix) from error
+            if bool(item.package) == bool(item.product):
+                raise AuditError(
+                    "ST-AUDT-005", "neither or both of package and product", where, fix
+                )
+            named = packages if item.package else products
+            named.setdefault(item.package or item.product, []).append((item, ranges))
+        return cls(file.dated, _fixed(packages), _fixed(products))
+
     def listed(self) -> "dict[str, Any]":
         """All of them, as plain data in their order."""
         both = (self.by_package, self.by_product)
@@ -144,30 +172,6 @@ def _affects(range_: SpecifierSet, version: Version) -> bool:
     )
 
 
-def read_advisories(path: Path) -> Advisories:
-    """Read a file of advisories.
-
-    Raises:
-        AuditError: ST-AUDT-005 naming the file and the item.
-        UsageError: ST-USAG-002 when it cannot be read.
-    """
-    fix = "kind: Advisories with a date and items of id, package or product, affected and summary"
-    file = read_document(path, _File, limit=LIMIT, code="ST-AUDT-005", fix=fix)
-    packages: dict[str, list[_Listed]] = {}
-    products: dict[str, list[_Listed]] = {}
-    for item in file.items:
-        where = f"{path}: {item.id}"
-        try:
-            ranges = tuple(map(SpecifierSet, item.ranges))
-        except InvalidSpecifier as error:
-            raise AuditError("ST-AUDT-005", str(error), where, fix) from error
-        if bool(item.package) == bool(item.product):
-            raise AuditError("ST-AUDT-005", "neither or both of package and product", where, fix)
-        named = packages if item.package else products
-        named.setdefault(item.package or item.product, []).append((item, ranges))
-    return Advisories(file.dated, _fixed(packages), _fixed(products))
-
-
 def _fixed(named: "dict[str, list[_Listed]]") -> "dict[str, tuple[_Listed, ...]]":
     return {name: tuple(items) for name, items in named.items()}
 
@@ -175,4 +179,4 @@ def _fixed(named: "dict[str, list[_Listed]]") -> "dict[str, tuple[_Listed, ...]]
 @cache
 def shipped_advisories() -> Advisories:
     """The list that comes with this release."""
-    return read_advisories(bundled_dir("policies") / "advisories" / "training.yaml")
+    return Advisories.read(bundled_dir("policies") / "advisories" / "training.yaml")

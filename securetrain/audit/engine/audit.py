@@ -25,7 +25,7 @@ Rules, in order:
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -35,12 +35,15 @@ from securetrain.audit.engine.check import Check, tuned
 from securetrain.audit.engine.coverage import Scope, Seen
 from securetrain.audit.engine.fields import View
 from securetrain.audit.engine.findings import (
+    STATE_RANK,
     AssetRef,
     AuditResult,
     Finding,
     LedgerRow,
     PolicyRef,
     about_audit,
+    worst,
+    worst_states,
 )
 from securetrain.audit.engine.judging import Comparison, judge
 from securetrain.audit.engine.waivers import Waivers, refusal, waive
@@ -49,16 +52,12 @@ from securetrain.core.vocabulary import Boundary, State
 from securetrain.policy.load import digest_of
 from securetrain.policy.schema import Policy
 
-K = TypeVar("K")
-
 MAX_AGE: Final = timedelta(hours=24)
 MAX_SKEW: Final = timedelta(minutes=5)
 _ROOT: Final = re.compile(r"[.[]")
 _UNJUDGED: Final = frozenset({State.NOT_APPLICABLE, State.UNKNOWN})
 _OF_FILES: Final = ("manifest:", "launch:")
 """Assets whose places are files that others share."""
-_WORST: Final = (State.FAIL, State.UNKNOWN, State.WAIVED, State.PASS, State.NOT_APPLICABLE)
-_RANK: Final = {state: rank for rank, state in enumerate(_WORST)}
 _PLACE: Final = {boundary: place for place, boundary in enumerate(Boundary)}
 
 
@@ -218,22 +217,9 @@ def _ref(document: Document) -> AssetRef:
     )
 
 
-def worst_states(findings: Iterable[Finding]) -> dict[str, State]:
-    """Check id to the state that counts for it."""
-    return _worst(findings, lambda one: one.check)
-
-
-def _worst(findings: Iterable[Finding], key: Callable[[Finding], K]) -> dict[K, State]:
-    states: dict[K, State] = {}
-    for finding in findings:
-        before = states.setdefault(key(finding), finding.state)
-        states[key(finding)] = min(before, finding.state, key=_RANK.__getitem__)
-    return states
-
-
 def _counts(findings: Iterable[Finding]) -> dict[str, int]:
     # a check that asks several kinds of assets is one of each: its subjects begin differently
-    states = list(_worst(findings, lambda one: (one.check, _ROOT.split(one.subject)[0])).values())
+    states = list(worst(findings, lambda one: (one.check, _ROOT.split(one.subject)[0])).values())
     return {state.value: states.count(state) for state in State}
 
 
@@ -270,15 +256,22 @@ def _is_heavy(finding: Finding, policy: Policy) -> bool:
     return finding.state is State.UNKNOWN and heavy
 
 
-def out_of_reach(result: AuditResult, facts: Facts, checks: Iterable[Check]) -> list[Finding]:
-    """The findings that are unknown for no other reason than that only root may read a host."""
+def out_of_reach(
+    result: AuditResult, facts: Facts, checks: Iterable[Check], policy: Policy
+) -> tuple[list[Finding], ExitCode]:
+    """The findings that are unknown for no other reason than that only root may read a host.
+
+    Returns:
+        Them, and the exit code of the audit when none of them weighs anything.
+    """
     evidence = {check.id: check.spec.evidence for check in checks if check.kind == "node"}
     bodies = {one.asset: one for one in facts if isinstance(one, Document) and one.kind == "node"}
-    return [
+    found = [
         one
         for one in result.of(State.UNKNOWN)
         if (document := bodies.get(one.asset)) and document.denied(evidence.get(one.check, ()))
     ]
+    return found, exit_code_of(result.findings, result.ledger, policy, result.problems, found)
 
 
 def _ordered(findings: Iterable[Finding]) -> list[Finding]:
@@ -288,5 +281,5 @@ def _ordered(findings: Iterable[Finding]) -> list[Finding]:
         part = (_PLACE[one.boundary], -one.severity_in_context.rank, one.check)
         parts.setdefault(part, []).append(one)
     for some in parts.values():
-        some.sort(key=lambda one: (one.asset, one.subject, _RANK[one.state]))
+        some.sort(key=lambda one: (one.asset, one.subject, STATE_RANK[one.state]))
     return [one for _, some in sorted(parts.items()) for one in some]

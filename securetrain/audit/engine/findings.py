@@ -4,21 +4,27 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
 from securetrain.audit.engine.schema import FixedBy, Refs
-from securetrain.audit.facts import Entry, Location
+from securetrain.audit.facts import End, Entry, Location
 from securetrain.core import canonical
 from securetrain.core.vocabulary import Boundary, Severity, State
 
 _PIECE: Final = 1000
 """Findings that are written together."""
 RESULT_SCHEMA: Final = "securetrain.audit/v3"
+
+
+K = TypeVar("K")
+
+_WORST: Final = (State.FAIL, State.UNKNOWN, State.WAIVED, State.PASS, State.NOT_APPLICABLE)
+STATE_RANK: Final = {state: rank for rank, state in enumerate(_WORST)}
 
 
 class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -104,6 +110,11 @@ class LedgerRow(_Base, frozen=True, kw_only=True):
     counts: bool = False
     """Whether the audit is incomplete for it."""
 
+    @property
+    def not_understood(self) -> bool:
+        """Tell whether it is open, in scope or not."""
+        return self.entry.end is End.NOT_UNDERSTOOD
+
 
 class Coverage(_Base, frozen=True, kw_only=True):
     """The sums of the ledger for one kind of thing."""
@@ -113,6 +124,10 @@ class Coverage(_Base, frozen=True, kw_only=True):
     of: int
     """All but what is not ours."""
     not_ours: int = 0
+
+    def __str__(self) -> str:
+        """Give it in a few words."""
+        return f"{self.seen}/{self.of}" + (f", {self.not_ours} not ours" if self.not_ours else "")
 
 
 class WaiverStatus(StrEnum):
@@ -179,6 +194,11 @@ class AuditResult(_Base, frozen=True, kw_only=True):
             return self.assets[0].asset.partition(":")[2]
         return f"{len(self.assets)} assets"
 
+    @property
+    def worst(self) -> dict[str, State]:
+        """Check id to the state that counts for it, on all assets together."""
+        return worst_states(self.findings)
+
     def of(self, *states: State) -> tuple[Finding, ...]:
         """The findings in these states."""
         return tuple(finding for finding in self.findings if finding.state in states)
@@ -191,6 +211,20 @@ def fingerprint(check: str, asset: str, subject: str) -> str:
 
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def worst_states(findings: Iterable[Finding]) -> dict[str, State]:
+    """Check id to the state that counts for it."""
+    return worst(findings, lambda one: one.check)
+
+
+def worst(findings: Iterable[Finding], key: Callable[[Finding], K]) -> dict[K, State]:
+    """The state that counts for all findings of a key."""
+    states: dict[K, State] = {}
+    for finding in findings:
+        before = states.setdefault(key(finding), finding.state)
+        states[key(finding)] = min(before, finding.state, key=STATE_RANK.__getitem__)
+    return states
 
 
 # --- about the audit itself ----------------------------------------------------------------------

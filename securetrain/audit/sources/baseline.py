@@ -69,79 +69,69 @@ class Baseline:
     open: Mapping[str, tuple[State, Severity]]
     """By fingerprint; the worst where there are several."""
 
+    @classmethod
+    def read(cls, path: Path) -> "Baseline":
+        """Read the JSON of an earlier audit.
 
-def read_baseline(path: Path) -> Baseline:
-    """Read the JSON of an earlier audit.
+        Raises:
+            AuditError: ST-AUDT-004 when it is none.
+            UsageError: ST-USAG-002 when it cannot be read.
+        """
+        data = read_file(path, FILE_LIMIT)
+        try:
+            file = msgspec.json.decode(data, type=_File, strict=True)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise AuditError("ST-AUDT-004", f"not {RESULT_SCHEMA}: {error}", str(path)) from error
+        known: dict[str, tuple[State, Severity]] = {}
+        for one in file.findings:
+            if one.state in _OPEN:
+                found, also = (one.state, one.severity_in_context), one.evidence.also
+                for name in (one.fingerprint, *(also if isinstance(also, dict) else ())):
+                    known[name] = max(known.get(name, found), found, key=_weight)
+        return cls(at=file.at, policy=file.policy, open=known)
 
-    Raises:
-        AuditError: ST-AUDT-004 when it is none.
-        UsageError: ST-USAG-002 when it cannot be read.
-    """
-    return parse_baseline(read_file(path, FILE_LIMIT), str(path))
+    def compare(self, result: AuditResult, policy: Policy, *, new_only: bool) -> AuditResult:
+        """Mark the findings that the earlier audit had.
 
+        Args:
+            result: This audit.
+            policy: The policy of this one, for its exit code.
+            new_only: Known findings do not count for the exit code.
+        """
+        findings = tuple(
+            replace(finding, known=True) if self._knows(finding) else finding
+            for finding in result.findings
+        )
+        known = {name for one in findings if one.known for name in _members(one)}
+        there = (*_OPEN, State.WAIVED)
+        still = {name for one in findings if one.state in there for name in _members(one)}
+        counted = [
+            replace(finding, state=State.WAIVED) if new_only and finding.known else finding
+            for finding in findings
+        ]
+        return replace(
+            result,
+            findings=findings,
+            baseline=BaselineUse(
+                at=self.at,
+                policy=self.policy,
+                new_only=new_only,
+                known=len(known),
+                gone=len(self.open.keys() - still),
+            ),
+            exit_code=int(exit_code_of(counted, result.ledger, policy, result.problems)),
+        )
 
-def parse_baseline(data: bytes, where: str) -> Baseline:
-    """Parse the bytes of an earlier audit; see `read_baseline`."""
-    try:
-        file = msgspec.json.decode(data, type=_File, strict=True)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise AuditError("ST-AUDT-004", f"not {RESULT_SCHEMA}: {error}", where) from error
-    known: dict[str, tuple[State, Severity]] = {}
-    for one in file.findings:
-        if one.state in _OPEN:
-            found = (one.state, one.severity_in_context)
-            also = one.evidence.also
-            for name in (one.fingerprint, *(also if isinstance(also, dict) else ())):
-                known[name] = max(known.get(name, found), found, key=_weight)
-    return Baseline(at=file.at, policy=file.policy, open=known)
-
-
-def compare(
-    result: AuditResult, baseline: Baseline, policy: Policy, *, new_only: bool
-) -> AuditResult:
-    """Mark the findings that an earlier audit had.
-
-    Args:
-        result: This audit.
-        baseline: The earlier one.
-        policy: The policy of this one, for its exit code.
-        new_only: Known findings do not count for the exit code.
-    """
-    findings = tuple(
-        replace(finding, known=True) if _is_known(finding, baseline) else finding
-        for finding in result.findings
-    )
-    known = {name for one in findings if one.known for name in _members(one)}
-    there = (*_OPEN, State.WAIVED)
-    still = {name for one in findings if one.state in there for name in _members(one)}
-    counted = [
-        replace(finding, state=State.WAIVED) if new_only and finding.known else finding
-        for finding in findings
-    ]
-    return replace(
-        result,
-        findings=findings,
-        baseline=BaselineUse(
-            at=baseline.at,
-            policy=baseline.policy,
-            new_only=new_only,
-            known=len(known),
-            gone=len(baseline.open.keys() - still),
-        ),
-        exit_code=int(exit_code_of(counted, result.ledger, policy, result.problems)),
-    )
+    def _knows(self, finding: Finding) -> bool:
+        if finding.state not in _OPEN:
+            return False
+        now = _weight((finding.state, finding.severity_in_context))
+        before = [self.open.get(name) for name in _members(finding)]
+        return all(one is not None and now <= _weight(one) for one in before)
 
 
 def _members(finding: Finding) -> tuple[str, ...]:
     return finding.fingerprint, *finding.evidence.get("also", ())
-
-
-def _is_known(finding: Finding, baseline: Baseline) -> bool:
-    if finding.state not in _OPEN:
-        return False
-    now = _weight((finding.state, finding.severity_in_context))
-    before = [baseline.open.get(name) for name in _members(finding)]
-    return all(one is not None and now <= _weight(one) for one in before)
 
 
 def _weight(found: tuple[State, Severity]) -> tuple[bool, int]:

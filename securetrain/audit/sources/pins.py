@@ -13,7 +13,7 @@ Whoever can write to a policy or a folder of checks can make every audit pass. R
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -42,33 +42,31 @@ class Pins(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     checks: _Digest
     advisories: _Digest
 
+    @classmethod
+    def of(cls, policy: Policy, checks: Sequence[Check], advisories: Advisories | None) -> "Pins":
+        """The pins of what was loaded."""
+        specs = [msgspec.to_builtins(check.spec) for check in sorted(checks, key=lambda c: c.id)]
+        specs += [msgspec.to_builtins(one) for one in controls().values()]
+        listed = (advisories or shipped_advisories()).listed()
+        return cls(policy=digest_of(policy), checks=_sha256(specs), advisories=_sha256(listed))
 
-def pins_of(policy: Policy, checks: Sequence[Check], advisories: Advisories | None) -> Pins:
-    """The pins of what was loaded."""
-    specs = [msgspec.to_builtins(check.spec) for check in sorted(checks, key=lambda c: c.id)]
-    specs += [msgspec.to_builtins(one) for one in controls().values()]
-    listed = (advisories or shipped_advisories()).listed()
-    return Pins(policy=digest_of(policy), checks=_sha256(specs), advisories=_sha256(listed))
+    def signed(self, key: Signer) -> bytes:
+        """The envelope of these pins."""
+        return dsse.sign(canonical.encode(self), PAYLOAD_TYPE, [key])
+
+    def mismatches(self, data: bytes, key: PublicKey, where: str) -> list[tuple[str, str]]:
+        """List what of these differs from signed ones: its name, and why."""
+        try:
+            payload = dsse.verify(data, PAYLOAD_TYPE, {key.key_id: key}, where=where)
+            pinned = canonical.decode(payload.data, Pins, limit=LIMIT, where=where, canonical=True)
+        except SecureTrainError as error:
+            return [("pins", f"{where} is not signed by the key that was given: {error.what}")]
+        return [
+            (name, f"the {name}: {found[:12]} is used, and {wanted[:12]} is pinned")
+            for name in ("policy", "checks", "advisories")
+            if (wanted := getattr(pinned, name)) != (found := getattr(self, name))
+        ]
 
 
 def _sha256(value: object) -> str:
     return hashlib.sha256(canonical.encode(value)).hexdigest()
-
-
-def sign_pins(pins: Pins, key: Signer) -> bytes:
-    """The envelope of pins."""
-    return dsse.sign(canonical.encode(pins), PAYLOAD_TYPE, [key])
-
-
-def mismatches(data: bytes, key: PublicKey, used: Pins, where: str) -> Iterator[tuple[str, str]]:
-    """Yield what differs from signed pins: its name, and why; once, when they are not signed."""
-    try:
-        payload = dsse.verify(data, PAYLOAD_TYPE, {key.key_id: key}, where=where)
-        pinned = canonical.decode(payload.data, Pins, limit=LIMIT, where=where, canonical=True)
-    except SecureTrainError as error:
-        yield "pins", f"{where} is not signed by the key that was given: {error.what}"
-        return
-    for name in ("policy", "checks", "advisories"):
-        wanted, found = getattr(pinned, name), getattr(used, name)
-        if wanted != found:
-            yield name, f"the {name}: {found[:12]} is used, and {wanted[:12]} is pinned"

@@ -12,6 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from securetrain.audit.documents import Document, Facts, Refused, facts_of, twice
 from securetrain.audit.subjects.node.collect.named import NOTHING, Named
 
@@ -47,11 +49,7 @@ class JoinedFacts(Facts):
 
 
 def joined(parts: Sequence[Facts]) -> Facts:
-    """All parts as one set.
-
-    Raises:
-        AuditError: ST-AUDT-002, when they are read, where two documents are about one asset.
-    """
+    """All parts as one set."""
     return parts[0] if len(parts) == 1 else JoinedFacts(parts)
 
 
@@ -89,28 +87,57 @@ class Sources:
     search_path: Sequence[str] = ()
     stored: SavedFacts | None = None
 
+    def facts(
+        self,
+        policy: "LoadedPolicy",
+        now: datetime,
+        environ: Mapping[str, str],
+        *,
+        checks: "Sequence[Check]" = (),
+        progress: "Callable[[int, int], None] | None" = None,
+    ) -> Facts:
+        """Collect or read everything; no two documents are about one asset.
 
-def gather(
-    sources: Sources,
-    policy: "LoadedPolicy",
-    now: datetime,
-    environ: Mapping[str, str],
-    *,
-    checks: "Sequence[Check]" = (),
-    progress: "Callable[[int, int], None] | None" = None,
-) -> Facts:
-    """Collect or read everything.
+        Args:
+            policy: What a run's ledger is verified by.
+            now: The time, with its zone.
+            environ: The environment.
+            checks: The catalogue: what a site's own ask of the objects of the files.
+            progress: Is told how many files of how many were read.
+
+        Raises:
+            AuditError: ST-AUDT-002, when they are read, where two documents are about one asset.
+        """
+        return joined(list(_parts(self, policy, now, environ, checks=checks, progress=progress)))
+
+
+def node_facts(environ: Mapping[str, str], now: datetime, *, device: str = "") -> Facts:
+    """The facts of this machine alone, and of a device that is made later: it is down.
 
     Args:
-        sources: Where it is.
-        policy: What a run's ledger is verified by.
+        environ: The environment of a job.
         now: The time, with its zone.
-        environ: The environment.
-        checks: The catalogue: what a site's own ask of the objects of the files.
-        progress: Is told how many files of how many were read.
+        device: The name of the device, where a job will have one.
     """
-    parts = _parts(sources, policy, now, environ, checks=checks, progress=progress)
-    return joined(list(parts))
+    from securetrain.audit.subjects.node.collect.node import collect_node  # noqa: PLC0415
+    from securetrain.audit.subjects.node.facts.node import Interface  # noqa: PLC0415
+
+    body = collect_node(environ, now=now)
+    there = body.node.interfaces
+    if device and there.value is not None and all(one.name != device for one in there.value):
+        made = Interface(
+            name=device,
+            kind="wireguard",
+            up=False,
+            loopback=False,
+            rp_filter=None,
+            ipv6=None,
+            accept_ra=None,
+            forwarding6=None,
+        )
+        there = replace(there, value=(*there.value, made))
+        body = replace(body, node=replace(body.node, interfaces=there))
+    return facts_of([body])
 
 
 def _parts(

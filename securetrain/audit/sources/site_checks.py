@@ -26,9 +26,9 @@ import msgspec
 from securetrain.audit.cel.evaluator import Evaluator, is_installed
 from securetrain.audit.cel.expression import Expression
 from securetrain.audit.documents import BODIES, GIVEN, ROOTS, Document, document_of
-from securetrain.audit.engine.audit import worst_states
 from securetrain.audit.engine.check import Check
 from securetrain.audit.engine.fields import View
+from securetrain.audit.engine.findings import worst_states
 from securetrain.audit.engine.judging import judge
 from securetrain.audit.facts import (
     SCHEMA,

@@ -83,12 +83,11 @@ def command(
     holds of 4, 2, 1, 3 counts.
     """
     from securetrain.audit import (
+        Advisories,
+        Baseline,
         NonceStore,
         audit,
-        compare,
         load_checks,
-        read_advisories,
-        read_baseline,
         read_waivers,
     )
     from securetrain.policy import load_policy
@@ -113,12 +112,12 @@ def command(
         raise click.UsageError("--new-only needs --baseline FILE")
     shown.check()
     loaded = load_policy(policy)
-    advisories = read_advisories(own.advisories) if own.advisories else None
+    advisories = Advisories.read(own.advisories) if own.advisories else None
     used = (loaded.policy, checks, advisories)
     if words:
         return own.pin(*used)
     waivers = read_waivers(judging.waivers) if judging.waivers else None
-    baseline = read_baseline(judging.baseline) if judging.baseline else None
+    baseline = Baseline.read(judging.baseline) if judging.baseline else None
     at = now()
     with progress_bar("reading files", counts=True, quiet=output.quiet) as progress:
         facts = sources.facts(loaded, checks, at, progress)
@@ -134,5 +133,5 @@ def command(
             progress=progress,
         )
     if baseline is not None:
-        result = compare(result, baseline, loaded.policy, new_only=judging.new_only)
+        result = baseline.compare(result, loaded.policy, new_only=judging.new_only)
     return shown.write(result, checks, loaded.policy)

@@ -162,10 +162,8 @@ class SourceOptions:
         progress: "Callable[[int, int], None] | None",
     ) -> "Facts":
         """Collect or read what the options name, and save what was collected."""
-        from securetrain.audit import gather
-
         self._refuse_contradictions()
-        found = gather(self._sources(), policy, at, os.environ, checks=checks, progress=progress)
+        found = self._sources().facts(policy, at, os.environ, checks=checks, progress=progress)
         self.saved.save(found, self.stored.nonce or "", at)
         return found
 
@@ -317,22 +315,22 @@ class Own:
         self, policy: "Policy", checks: "Sequence[Check]", advisories: "Advisories | None"
     ) -> Document:
         """``audit pins``: sign for what is used now."""
-        from securetrain.audit import pins_of, sign_pins
+        from securetrain.audit import Pins
         from securetrain.core.files import write_atomic
         from securetrain.identity import open_signer
         from securetrain.report import checks as answers
 
         if self.pins is None or self.pins_key is None:
             raise click.UsageError("securetrain audit pins --pins FILE --pins-key KEY")
-        pins = pins_of(policy, checks, advisories)
-        write_atomic(self.pins, sign_pins(pins, open_signer(self.pins_key, asker(None))))
+        pins = Pins.of(policy, checks, advisories)
+        write_atomic(self.pins, pins.signed(open_signer(self.pins_key, asker(None))))
         return answers.pinned(pins, self.pins)
 
     def unpinned(
         self, policy: "Policy", checks: "Sequence[Check]", advisories: "Advisories | None"
     ) -> list[tuple[str, str]]:
         """All that is used and not pinned."""
-        from securetrain.audit import mismatches, pins_of
+        from securetrain.audit import Pins
         from securetrain.core.files import read_file
         from securetrain.identity import read_public
 
@@ -340,7 +338,7 @@ class Own:
             return []
         public = read_public(self.pins_key, asker(None))
         data = read_file(self.pins, 64 << 10)
-        return list(mismatches(data, public, pins_of(policy, checks, advisories), str(self.pins)))
+        return Pins.of(policy, checks, advisories).mismatches(data, public, str(self.pins))
 
 
 def explained(check_id: str, checks: "Sequence[Check]") -> Document:
@@ -351,6 +349,6 @@ def explained(check_id: str, checks: "Sequence[Check]") -> Document:
     for check in checks:
         if check.id == check_id.upper():
             return answers.explanation(check)
-    if (one := NOT_JUDGED.get(check_id.upper())) is not None:
-        return answers.unanswered(check_id.upper(), one)
+    if check_id.upper() in NOT_JUDGED:
+        return answers.unanswered(check_id.upper())
     raise click.UsageError(f"there is no check {check_id}; securetrain audit --list shows them all")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.audit import Check, NotJudged, Pins
+from securetrain.audit import NOT_JUDGED, Check, Pins
 from securetrain.core import ExitCode
 from securetrain.policy import Level, Remark
 from securetrain.policy import Row as Field
@@ -156,8 +156,9 @@ def pinned(pins: Pins, file: Path) -> Document:
     return done([(name, str(data[name])) for name in names], data, f"wrote {file}")
 
 
-def unanswered(name: str, one: NotJudged) -> Document:
+def unanswered(name: str) -> Document:
     """A question that no check answers."""
+    one = NOT_JUDGED[name]
     data = {"id": name, "title": one.title, "boundary": one.boundary, "not_judged": one.because}
     boundary = f"boundary {one.boundary}; no check answers this"
     return told(f"{name}  {one.title}", boundary, f"Why: {one.because}.", data=data)

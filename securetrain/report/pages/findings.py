@@ -18,8 +18,6 @@ from securetrain.audit import (
     NOT_JUDGED,
     AuditResult,
     Check,
-    Coverage,
-    End,
     Finding,
     LedgerRow,
     Refs,
@@ -233,7 +231,10 @@ def _ledger(result: AuditResult) -> Iterator[Section]:
     """The ledger of all that was given: what is open, the sums, and every row."""
     opened = [_unread_row(one) for one in result.ledger if one.entry.why]
     yield Section(title="not read" if opened else "", rows=opened, most=MAX_UNREAD)
-    sums = [(one.what, _sum(one)) for one in result.coverage]
+    none = {NAMED: f" ({NONE_NAMED})"}
+    sums = [
+        (one.what, f"{one}{'' if one.of else none.get(one.what, '')}") for one in result.coverage
+    ]
     yield facts(sums, title="coverage" if sums else "")
     rows = [
         (one.entry.unit, path_of(one.entry.at), one.entry.end, one.entry.count, _why(one))
@@ -243,16 +244,10 @@ def _ledger(result: AuditResult) -> Iterator[Section]:
     yield table(columns, rows, title="ledger", page_only=True)
 
 
-def _sum(one: Coverage) -> str:
-    rest = f", {one.not_ours} not ours" if one.not_ours else ""
-    hint = f" ({NONE_NAMED})" if one.what == NAMED and not one.of else ""
-    return f"{one.seen}/{one.of}{rest}{hint}"
-
-
 def _unread_row(one: LedgerRow) -> Row:
     """A row of the ledger: open where it was not understood and is in scope."""
     entry = one.entry
-    is_open = entry.end is End.NOT_UNDERSTOOD and not one.scope
+    is_open = one.not_understood and not one.scope
     times = f" ({entry.count})" if entry.count > 1 else ""
     return Row(
         state="unknown" if is_open else "waived" if one.scope else "not-applicable",
@@ -387,9 +382,7 @@ def _findings(result: AuditResult, rationale: Mapping[str, str]) -> Findings:
                 why=rationale.get(one.check, ""),
                 tags=(one.boundary.value, *_external(one.refs)),
             )
-    unread = tuple(
-        _not_understood(one) for one in result.ledger if one.entry.end is End.NOT_UNDERSTOOD
-    )
+    unread = tuple(_not_understood(one) for one in result.ledger if one.not_understood)
     cases = [
         Case(name=f"{one.at.file}: {one.what}", group="ledger", problems=(one,)) for one in unread
     ]

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from securetrain.audit import AuditResult, Finding, worst_states
+from securetrain.audit import AuditResult, Finding
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import Boundary, Severity, State
 from securetrain.report.document import OPEN, pairs, plural, runs
@@ -122,7 +122,7 @@ def sections(result: AuditResult) -> tuple[Section, ...]:
     """Everything that was judged, boundary by boundary; of what is open, only what is new where
     only that counts.
     """
-    worst = worst_states(result.findings)
+    worst = result.worst
     assets = _Assets(result)
     shown: dict[Boundary, list[Finding]] = {boundary: [] for boundary in Boundary}
     for one in result.findings:

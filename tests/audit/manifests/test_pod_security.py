@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from securetrain.audit.documents import facts_of
-from securetrain.audit.engine.audit import audit, worst_states
+from securetrain.audit.engine.audit import audit
 from securetrain.audit.engine.check import compile_check
+from securetrain.audit.engine.findings import worst_states
 from securetrain.audit.sources import pins
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
@@ -262,7 +263,7 @@ def test_a_bad_value_is_never_passed_whatever_else_is_open(data, tmp_path_factor
 
 
 def test_a_table_that_was_changed_is_not_what_was_signed(monkeypatch):
-    signed = pins.pins_of(HARDENED, CHECKS, None)
+    signed = pins.Pins.of(HARDENED, CHECKS, None)
     lax = {name: one for name, one in controls().items() if name != "privileged"}
     monkeypatch.setattr(pins, "controls", lambda: lax)
-    assert pins.pins_of(HARDENED, CHECKS, None).checks != signed.checks
+    assert pins.Pins.of(HARDENED, CHECKS, None).checks != signed.checks

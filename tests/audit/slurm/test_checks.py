@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from securetrain.audit.documents import BODIES, facts_of
-from securetrain.audit.engine.audit import audit, worst_states
-from securetrain.audit.engine.findings import Finding
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.findings import Finding, worst_states
 from securetrain.audit.facts import decode_body
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests

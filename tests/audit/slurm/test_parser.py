@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from securetrain.audit.documents import facts_of
-from securetrain.audit.engine.audit import audit, worst_states
+from securetrain.audit.engine.audit import audit
+from securetrain.audit.engine.findings import worst_states
 from securetrain.audit.facts import Location, Outcome
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm
