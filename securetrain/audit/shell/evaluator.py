@@ -532,36 +532,38 @@ class _Evaluator:
     def fields(self, parts: Iterable[Part], start: int, *, split: bool) -> list[Arg]:  # noqa: C901
         """Parts as the fields that bash makes of them."""
         found: list[Arg] = []
-        current: list[Segment] | None = None if split else []
-        void = False
+        current: list[Segment] = []
+        there, quotes, void = not split, False, False
+        """Whether a word is one without text; quotes stand in it; these hold an empty ``"$@"``."""
 
         def end() -> None:
-            nonlocal current
-            if current is not None and (current or not void):
+            nonlocal current, there, quotes, void
+            if current or there or (quotes and not void):
                 at = current[0].at() if current else self.source.place(start)
                 found.append(arg_of(current, at))
-            current = None
+            current, there, quotes, void = [], False, False, False
 
         for part in parts:
             splits = split and not part.quoted
+            if part.quoted and (not quotes or not part.text):
+                there, quotes, void = there or (quotes and not void), True, False
             value, are = self.part(part, splits=splits)
-            void = void or (are == "words" and not value and split)
+            void = void or (are == "words" and not value and part.quoted)
             for number, element in enumerate(value):
                 if number and are and split:
                     end()
                 elif number and not _uncertain((element[:1], value[number - 1][-1:])):
-                    current = [*(current or []), Segment(" ", always(self.source.place(start)))]
+                    current.append(Segment(" ", always(self.source.place(start))))
                 if are == "fields" or not splits:
-                    kept = element if are else [one.splitting(False) for one in element]
-                    current = [*(current or []), *kept]
+                    there = there or bool(are)
+                    current += element if are else [one.splitting(False) for one in element]
                     continue
                 for one in element:
                     for token in re.finditer(r"\s+|\S+", one.text):
                         if token[0].isspace():
                             end()
                         else:
-                            piece = one.part(*token.span()).splitting(bool(one.name))
-                            current = [*(current or []), piece]
+                            current.append(one.part(*token.span()).splitting(bool(one.name)))
         end()
         return found
 
