@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -16,19 +17,24 @@ from hypothesis import strategies as st
 from securetrain.core.vocabulary import Severity
 from securetrain.report import Document, Row, Section, emit, table, written
 from securetrain.report.document import (
+    Case,
     Findings,
     Located,
     Place,
+    columns,
     facts,
     moment,
     open_rows,
     plural,
     runs,
+    stated,
+    titled,
     told,
     tone,
 )
 from securetrain.report.pages.checks import shown
 from securetrain.report.render.text import lines
+from tests.tables import each
 
 PATH = "/srv/runs/" + "x" * 90 + "/step-100"
 FOUND = Document(
@@ -113,6 +119,55 @@ def test_lines_fit_and_no_name_is_broken(width: int) -> None:
     told_words = " ".join(text).split()
     assert told_words.count(PATH) == 3
     assert told_words.count("word-059") == 6
+
+
+TITLED = "a|  fail  ST-CKPT-130  one two|                   z||b|  fail  ST-CKPT-130  one two"
+SHORT = Section(title="t", rows=[Row(text="x")])
+NARROW = Row(state="fail", name="ST-CKPT-130", text="one two")
+
+
+@each(
+    "document, width, text",
+    (Document(word="OPEN", sections=[SHORT]), 80, "OPEN||t|  x"),
+    (Document(about="a", sections=[SHORT]), 80, "a||t|  x"),
+    (Document(sentence="s", sections=[SHORT]), 80, "s||t|  x"),
+    (Document(sections=[SHORT]), 80, "t|  x"),
+    (Document(sections=[SHORT, SHORT]), 80, "t|  x||t|  x"),
+    (Document(sections=[Section(lead="l"), SHORT]), 80, "t|  x"),
+    (Document(sections=[Section(lead="l", empty="none")]), 80, "l|none"),
+    (Document(sections=[Section(title="t", lead="l")]), 80, "t|  l"),
+    (Document(sections=[Section(title="t", rows=[Row(state="pass")])]), 80, ""),
+    (Document(sections=[Section(title="t", page_only=True, rows=[Row(text="x")])]), 80, ""),
+    (Document(sections=[Section(rows=[NARROW])]), 80, "fail  ST-CKPT-130  one two"),
+    (Document(sections=[Section(rows=[NARROW])]), 42, "fail  ST-CKPT-130|  one two"),
+    (Document(sections=[stated([("note", "x"), ("open", "y")])]), 80, "note  x|open  y"),
+    (Document(sections=titled([("a", NARROW), ("b", NARROW), ("a", Row(text="z"))])), 80, TITLED),
+    (Document(sections=[columns("xy", {"a": str, "b": ord})]), 80, "  a  b|  x  120|  y  121"),
+    (Document(sections=[columns((), {"a": str}, empty="none")]), 80, "none"),
+)
+def test_where_lines_stand(document: Document, width: int, text: str) -> None:
+    assert text_of(document, width) == (text.split("|") if text else [])
+
+
+def test_a_word_without_a_tone_is_not_coloured() -> None:
+    page = Document(sections=[Section(rows=[Row(state="seen", text="x"), Row(text="y")])])
+    assert list(lines(page, 80)) == ["seen  x", "    y"]
+
+
+@each(
+    "tally, problems, counts",
+    ({}, (), {"pass": 1}),
+    ({}, ({}, {"undecided": True}), {"fail": 1}),
+    ({}, ({"undecided": True}, {"accepted": "ours"}), {"unknown": 1}),
+    ({}, ({"accepted": "ours"},), {"waived": 1}),
+    ({"works": 2, "pass": 1, "fail": 3, "none": 0}, (), {"fail": 3, "pass": 1, "works": 2}),
+)
+def test_the_worst_of_a_case_counts_and_the_worst_counts_first(
+    tally: dict[str, int], problems: tuple[dict[str, Any], ...], counts: dict[str, int]
+) -> None:
+    found = tuple(Located(code="ST-CKPT-130", what="x", fix="y", **one) for one in problems)
+    page = Document(findings=Findings(tests=[Case(name="a", problems=found)]), tally=tally)
+    assert list(page.counts.items()) == list(counts.items())
 
 
 def test_what_is_left_out_is_counted() -> None:

@@ -3,7 +3,10 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,9 +17,13 @@ from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import Boundary, Decision
+from securetrain.ledger import events
+from securetrain.report import runs, written
 from securetrain.report.run.model import BoundaryState, ProofState, RunRecord
 from securetrain.report.run.record import exit_code_of, read_run
 from securetrain.testing.runs import SmallRun, make_run
+
+JSON = ["report", "run", "--json"]
 
 
 def read(run: SmallRun, hours: int = 1) -> RunRecord:
@@ -100,6 +107,65 @@ def test_nothing_is_invented_for_a_bare_run(bare):
     assert set(found.values()) == {BoundaryState.NOT_CROSSED}
     for words in ("no checkpoint", "No gradient", "No preflight audit"):
         assert any(words in limit for limit in record.limits), words
+
+
+def test_the_saves_that_were_signed_are_told_by_the_word_of_the_ledger(bare, capsys):
+    saves: dict[str, dict[str, Any]] = {
+        "out/model.pt": {"way": "torch.save", "file": "model.pt", "files": 1, "step": 7},
+        "step-8": {"way": "dcp.save", "place": "step-8", "files": 3},
+        "out/model.safetensors": {"way": "save_file", "file": "model.safetensors", "files": 1},
+    }
+    without = read(bare)
+    for number, one in enumerate(saves.values()):
+        said = {"subject": "rank-1", "place": "out", "number": number, **one}
+        bare.ledger().write(events.SavedFilesSigned(**said))
+    record = read(bare)
+    assert [one.name for one in record.ledger.saves] == list(saves)
+    assert [one.number for one in record.ledger.saves] == [0, 1, 2]
+    assert [(one.step, one.files) for one in record.ledger.saves] == [(7, 1), (None, 3), (None, 1)]
+    page = runs.page(record)
+    text, shown = written(page, "text"), written(page, "html")
+    for name, one in saves.items():
+        assert one["way"] in text
+        assert name in text
+        assert name in shown
+    assert text.index("model.safetensors") < text.index("step-8"), "the newest first"
+    assert "Nothing is in the run directory" not in text
+    assert "Nothing is in the run directory" in written(runs.page(without), "text")
+    assert [tile.value for tile in page.tiles if tile.name == "Signed saves"] == ["3"]
+    assert exit_code_of(record) == ExitCode.OK
+
+
+SCRIPT = """
+import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+dist.init_process_group("gloo")
+weights = {"weight": torch.ones(4)}
+torch.save(weights, sys.argv[1] + "/model.pt")
+dcp.save(weights, checkpoint_id=sys.argv[1] + "/step-1")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.dist
+def test_the_report_lists_what_an_unmodified_script_has_saved(tmp_path):
+    (tmp_path / "job.py").write_text(SCRIPT)
+    (tmp_path / "out").mkdir()
+    told = ("--run-dir", "run", "--output", "out", "--sign-checkpoints", "--nproc-per-node", "1")
+    for verb in (
+        ["run", "--standalone", "--policy", "dev", *told, "job.py", "out"],
+        JSON,
+        JSON[:2],
+    ):
+        command = [sys.executable, "-m", "securetrain", *verb]
+        given = {"cwd": tmp_path, "capture_output": True, "text": True}
+        done = subprocess.run(command, check=True, timeout=300, **given)
+        if verb is JSON:
+            saves = json.loads(done.stdout)["ledger"]["saves"]
+    names = {"out/model.pt", "step-1"}
+    assert {one["name"] for one in saves} == names
+    assert {one["rank"] for one in saves} == {"rank-0"}
+    assert all(name in done.stdout for name in names)
+    assert "Nothing is in the run directory" not in done.stdout
 
 
 @pytest.mark.parametrize("damage", ["edited", "cut", "foreign"])

@@ -42,6 +42,7 @@ from securetrain.report.run.model import (
     LedgerLine,
     ProofState,
     RunRecord,
+    SaveView,
     VerificationView,
     json_text,
 )
@@ -51,6 +52,11 @@ if TYPE_CHECKING:
     from securetrain.integrations import Followed
 
 MAX_FINDINGS: Final = 10
+MAX_SAVES: Final = 20
+SAVED: Final = (
+    "By the word of the ledger, the newest first. Each lies where the script put it, its statement"
+    " beside it; 'securetrain verify' reads every byte."
+)
 _OPEN: Final = (BoundaryState.PARTIAL, BoundaryState.UNKNOWN)
 
 
@@ -177,19 +183,20 @@ def _plots(record: RunRecord) -> str:
 def _artifacts(record: RunRecord) -> Iterator[Section]:
     items = [*([record.dataset] if record.dataset else []), *record.checkpoints]
     proven = {result.digest for result in record.verifications if result.ok}
-    yield columns(
-        items,
-        {
-            "name": attrgetter("name"),
-            "statement": attrgetter("proof.state"),
-            "content": lambda one: "verified" if one.digest in proven else "not recorded",
-            "digest": attrgetter("digest"),
-            "made from": lambda one: ", ".join(one.parents) or ("" if one.step is None else _FRESH),
-            "gradients": attrgetter("verdict"),
-        },
-        title="dataset and checkpoints",
-        empty="Nothing is in the run directory.",
-    )
+    made: Mapping[str, Callable[[ArtifactView], object]] = {
+        "name": attrgetter("name"),
+        "statement": attrgetter("proof.state"),
+        "content": lambda one: "verified" if one.digest in proven else "not recorded",
+        "digest": attrgetter("digest"),
+        "made from": lambda one: ", ".join(one.parents) or ("" if one.step is None else _FRESH),
+        "gradients": attrgetter("verdict"),
+    }
+    saves, empty = record.ledger.saves, "Nothing is in the run directory."
+    if items or not saves:
+        yield columns(items, made, title="dataset and checkpoints", empty=empty)
+    if saves:
+        title = "saves of the script, signed as they were written"
+        yield columns(saves[::-1], _SAVES, title=title, lead=SAVED, most=MAX_SAVES)
     yield columns(items, _STATEMENTS, title="statements", page_only=True)
     empty = "No run of securetrain verify is recorded."
     found = record.verifications
@@ -197,6 +204,14 @@ def _artifacts(record: RunRecord) -> Iterator[Section]:
 
 
 _FRESH: Final = "a fresh start"
+_SAVES: Final[Mapping[str, Callable[[SaveView], object]]] = {
+    "#": attrgetter("seq"),
+    "what": attrgetter("name"),
+    "way": attrgetter("way"),
+    "by": attrgetter("rank"),
+    "step": lambda one: "" if one.step is None else one.step,
+    "files": attrgetter("files"),
+}
 _STATEMENTS: Final[Mapping[str, Callable[[ArtifactView], object]]] = {
     "name": attrgetter("name"),
     "signed": attrgetter("created"),
@@ -261,6 +276,8 @@ def _tiles(record: RunRecord) -> Iterator[Tile]:
     signed = [one.proof.state is ProofState.VERIFIED for one in record.checkpoints]
     note = "signatures verified for this report"
     yield _part("Signed checkpoints", signed, "0 of 0", note)
+    if saves := record.ledger.saves:
+        yield Tile("Signed saves", str(len(saves)), "by the word of the ledger", "good")
     steps, note, tone = "none", "", "warn"
     if (judged := record.guard) is not None:
         note = f"{len(judged.refused_steps)} refused, {len(judged.exclusions)} exclusions"

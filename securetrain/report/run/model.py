@@ -97,6 +97,24 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True):
     details: str
 
 
+class SaveView(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a script has saved and that was signed as it was written."""
+
+    seq: int
+    """Of the ledger's entry."""
+    time: datetime
+    rank: str
+    number: int
+    """Of the save, among those of this rank since its start."""
+    way: str
+    """The function that was called."""
+    name: str
+    """The file with the folder around it, or the directory."""
+    files: int
+    step: int | None
+    """The script's own, where what it saved has one."""
+
+
 class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger. Lines and counts are empty unless all of it verified."""
 
@@ -107,6 +125,7 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[Decision, int] = {}
     refusals: tuple[LedgerLine, ...] = ()
     last: tuple[LedgerLine, ...] = ()
+    saves: tuple[SaveView, ...] = ()
     ignored: tuple[str, ...] = ()
     """Signed lines that count for nothing, and why."""
     names_writers: bool = True

@@ -33,7 +33,7 @@ from securetrain.core.files import read_file
 from securetrain.core.vocabulary import Decision, NetworkProfile, degraded_label
 from securetrain.identity.trust import LIMIT as TRUST_LIMIT
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.ledger import Entry, Reading, read_ledger
+from securetrain.ledger import Entry, Reading, events, read_ledger
 from securetrain.policy.load import LoadedPolicy, load_resolved
 from securetrain.report.document import picked
 from securetrain.report.run import boundaries, guard, limits
@@ -49,6 +49,7 @@ from securetrain.report.run.model import (
     Proof,
     ProofState,
     RunRecord,
+    SaveView,
     StepPoint,
     TrustView,
     VerificationView,
@@ -192,8 +193,8 @@ def read_run(root: Path, now: datetime) -> RunRecord:
     verifications = reader.json(root / VERIFY_FILE, _Verifications)
     drills = reader.json(root / DRILLS_FILE, _Drills)
     summary = reader.json(run.summary, _Summary) or _Summary()
-    events, settings = said.events if said else (), policy.policy.gradients if policy else None
-    seen = guard.view(reader.lines(run.sketches, guard.Step), events, settings)
+    counted, settings = said.events if said else (), policy.policy.gradients if policy else None
+    seen = guard.view(reader.lines(run.sketches, guard.Step), counted, settings)
     outcome, outcome_ok = _outcome(summary)
     record = RunRecord(
         run_dir=str(root),
@@ -216,7 +217,7 @@ def read_run(root: Path, now: datetime) -> RunRecord:
     )
     record = msgspec.structs.replace(record, boundaries=boundaries.judge(record, said))
     own_keys = run.key("root").exists()
-    bounds = limits.of(record, keys_in_run=own_keys, said=events)
+    bounds = limits.of(record, keys_in_run=own_keys, said=counted)
     return msgspec.structs.replace(record, limits=bounds)
 
 
@@ -281,6 +282,7 @@ def _ledger(
         counts={d: sum(line.decision is d for line in lines) for d in Decision},
         refusals=tuple(line for line in lines if line.decision is Decision.REFUSE)[:MAX_LINES],
         last=tuple(lines[-MAX_LINES:]),
+        saves=tuple(_saves(said)),
         ignored=ignored,
         names_writers=said.names_writers,
     )
@@ -291,6 +293,14 @@ def _line(entry: Entry) -> LedgerLine:
     details = ", ".join(f"{name} {value}" for name, value in event.details.items() if value != "")
     told = picked(entry.body, "seq time writer", details=details)
     return LedgerLine(**told, **picked(event, "boundary decision event subject code"))
+
+
+def _saves(said: Reading) -> Iterator[SaveView]:
+    for line in said.recorded:
+        if isinstance(one := line.event, events.SavedFilesSigned):
+            told = picked(one, "way files number step", rank=one.subject, time=line.time)
+            name = f"{one.place}/{one.file}" if one.file else one.place
+            yield SaveView(seq=line.entry.body.seq, name=name, **told)
 
 
 def _policy(reader: _Reader, run: RunDir) -> LoadedPolicy | None:
