@@ -12,9 +12,9 @@ from securetrain.audit.shell.syntax import MAX_COMMANDS
 from securetrain.audit.shell.values import HOLE, Text, container_word, script_text
 from securetrain.audit.subjects.launches.collect.launch import (
     container_launches,
-    places_in,
     script_launches,
 )
+from securetrain.audit.subjects.launches.collect.places import Places
 from securetrain.audit.subjects.launches.facts import LaunchFacts
 from tests.audit.conftest import NOW
 from tests.tables import each
@@ -23,7 +23,7 @@ COLLECTED = Collected(at=NOW, hostname="h", collector="test")
 
 
 def text_of(text, name="run.sh"):
-    return script_text(text, places_in(name, text))
+    return script_text(text, Places(name, text).at)
 
 
 def facts_of(text, name="run.sh", **options):
@@ -375,7 +375,7 @@ def test_workers_of_several_nodes_meet_beside_their_launchers(command, backends)
 
 
 def test_the_words_of_a_container_are_no_shells():
-    place = places_in("x", "x")
+    place = Places("x", "x").at
     words = [
         container_word(Text(one, place), {}) for one in ("echo", "a; torchrun --rdzv-backend=c10d")
     ]

@@ -27,15 +27,13 @@ from securetrain.audit.shell.environment import FILE, NOTHING, Environment
 from securetrain.audit.shell.evaluator import Folder
 from securetrain.audit.shell.values import Arg, Text, always, arg_of, hole, script_text
 from securetrain.audit.subjects.kubernetes.collect.pods.pods import LISTS, PodSpec, pod_specs
-from securetrain.audit.subjects.launches.collect.images import scripts
+from securetrain.audit.subjects.launches.collect.images import commands_of_runtime, scripts
 from securetrain.audit.subjects.launches.collect.launch import (
     container_launches,
-    places_in,
     script_launches,
     variable,
 )
 from securetrain.audit.subjects.launches.collect.places import Places
-from securetrain.audit.subjects.launches.collect.ray import commands_of_runtime
 from securetrain.audit.subjects.launches.collect.runtimes import Started, container_of
 from securetrain.audit.subjects.launches.facts import Form, LaunchFacts, Variable
 from securetrain.audit.subjects.node.collect.access.accounts import kind_of
@@ -86,8 +84,7 @@ class Launches:
         self._places = Places(file.path, file.text)
         if file.is_script:
             name = PurePosixPath(file.path).name
-            place = places_in(file.path, file.text)
-            text = script_text(file.text, place)
+            text = script_text(file.text, self._places.at)
             folder = self._folder(Path(file.path))
             self._add(script_launches(file.path, name, text, self.collected, folder=folder))
         elif holds_scripts(file.path):
@@ -114,7 +111,7 @@ class Launches:
                     return "it lies outside of the folder"
                 found = files.read(beside / name)
                 if isinstance(found, files.Text):
-                    return script_text(found.text, places_in(found.path, found.text))
+                    return script_text(found.text, Places(found.path, found.text).at)
                 return found.why if isinstance(found, Entry) else found.reason
             return "it is not in the folder"
 
@@ -332,7 +329,7 @@ class _Looking:
     def lines(self, node: Node, text: str) -> Text:
         """A text that has the lines of a scalar, with their places."""
         first = node.line + 1 if node.literal else node.line
-        return Text(text, places_in(self.file.path, text, first))
+        return Text(text, Places(self.file.path, text, first).at)
 
     def operators(self) -> Iterator[LaunchFacts | Started]:
         """Commands that an operator makes of fields of its kind."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts inside files that are no scripts: recipes of images, and Terraform.
+"""Scripts inside files that are no scripts: recipes of images, Terraform, environments of Ray.
 
 Rules:
 
@@ -9,13 +9,14 @@ Rules:
 2. every character has its place in the file;
 3. a variable that ``ARG`` sets is open: whoever builds may set another;
 4. a stage begins with the variables of the one that it is made from, else with none;
-5. of Terraform, here-documents that begin as a shell's script are read.
+5. of Terraform, here-documents that begin as a shell's script are read;
+6. a runtime environment of Ray (``runtimeEnvYAML``) is the commands that Ray makes of it, each in
+   its line: ``pip install`` when the job starts, and exports.
 
 Formats: the Dockerfile reference, the Apptainer user guide and the HCL native syntax, as of
 2026-11.
 """
 
-import bisect
 import json
 import re
 from collections.abc import Iterator
@@ -23,9 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from securetrain.audit.facts import Location
 from securetrain.audit.parser.names import bare
 from securetrain.audit.shell.syntax import MAX_TEXT
+from securetrain.audit.subjects.launches.collect.places import Places
 from securetrain.audit.subjects.launches.facts import Form
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ def scripts(path: str, text: str) -> Iterator[Script]:
     """Yield the scripts of a file of such a name."""
     name = PurePosixPath(bare(PurePosixPath(path).name))
     if len(text) > MAX_TEXT:
-        place = _places(path, text, [0])
-        yield Script("text", Form.SCRIPT, "", place, f"longer than {MAX_TEXT} characters")
+        yield Script(
+            "text", Form.SCRIPT, "", Places(path, text).at, f"longer than {MAX_TEXT} characters"
+        )
     elif name.suffix in {".tf", ".hcl"}:
         yield from _terraform(path, text)
     elif name.suffix == ".def":
@@ -100,18 +102,8 @@ class _Text:
         """Yield it, unless nothing is in it."""
         text = "".join(self.parts)
         if text.strip():
-            yield Script(name, form, text, _places(self.path, self.file, self.at))
-
-
-def _places(path: str, file: str, at: list[int]) -> "Place":
-    starts = [0, *(found.end() for found in re.finditer("\n", file))]
-
-    def place(i: int) -> Location:
-        offset = at[min(max(i, 0), len(at) - 1)] if at else 0
-        row = bisect.bisect_right(starts, offset) - 1
-        return Location(path=path, line=row + 1, column=offset - starts[row] + 1)
-
-    return place
+            places = Places(self.path, self.file)
+            yield Script(name, form, text, places.through(self.at, places.at(0)))
 
 
 # --- Dockerfile ----------------------------------------------------------------------------------
@@ -289,3 +281,47 @@ def _terraform(path: str, text: str) -> Iterator[Script]:
             elif _CLOUD.match(one.text):
                 why = "a configuration of cloud-init, which may hold commands"
                 yield replace(one, text="", unread=why)
+
+
+# --- Ray -----------------------------------------------------------------------------------------
+
+_KEY: Final = re.compile(r"([A-Za-z_]\w*)[ ]*:[ ]*(.*)")
+_TOOLS: Final = {"pip": "pip install", "uv": "uv pip install", "conda": "conda install"}
+
+
+def commands_of_runtime(text: str) -> str:
+    """The environment as a script of as many lines."""
+    return "\n".join(_of_runtime(text))
+
+
+def _of_runtime(text: str) -> Iterator[str]:
+    block, base = "", 0
+    for line in text.split("\n"):
+        bare = line.strip()
+        depth = len(line) - len(line.lstrip())
+        found = _KEY.match(bare)
+        if found and (not block or depth <= base):
+            block, base = found[1], depth
+            packages = found[2].strip("[]{} ")
+            yield _install(block, packages) if block in _TOOLS else _fetched(block, packages)
+        elif block == "env_vars" and found:
+            yield f"export {found[1]}={_quoted(found[2])}"
+        else:
+            yield ""
+
+
+def _install(tool: str, packages: str) -> str:
+    return f"{_TOOLS[tool]} {_quoted(packages or 'packages')}"
+
+
+def _fetched(key: str, value: str) -> str:
+    """``working_dir`` and ``py_modules`` bring code when they name a URL."""
+    place = value.strip("\"' ")
+    if key == "working_dir" and place.startswith(("https://", "http://")):
+        return f"curl -O {_quoted(place)}/working_dir.py"
+    return ""
+
+
+def _quoted(text: str) -> str:
+    bare = text.strip().strip("\"'")
+    return "'" + bare.replace("'", "") + "'"

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts of one launch from its text: a container's words, or a script."""
 
-import bisect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -23,7 +22,7 @@ from securetrain.audit.parser.files import is_script
 from securetrain.audit.parser.values import absent, ok
 from securetrain.audit.shell.environment import NOTHING, Environment, processes
 from securetrain.audit.shell.evaluator import Call, Commands, Folder, Open, evaluate, evaluate_words
-from securetrain.audit.shell.values import Arg, Place, Text, container_word
+from securetrain.audit.shell.values import Arg, Text, container_word
 from securetrain.audit.subjects.launches.collect.fetches import fetches_of
 from securetrain.audit.subjects.launches.collect.observe import (
     Seen,
@@ -32,7 +31,7 @@ from securetrain.audit.subjects.launches.collect.observe import (
 )
 from securetrain.audit.subjects.launches.collect.options import reading
 from securetrain.audit.subjects.launches.collect.runtimes import Started, started_by, word_of
-from securetrain.audit.subjects.launches.collect.written import secrets_of
+from securetrain.audit.subjects.launches.collect.secrets import secrets_of
 from securetrain.audit.subjects.launches.facts import (
     Fetch,
     Form,
@@ -60,17 +59,6 @@ _EVIDENCE: Final = tuple(
 )
 _OF_BUILD: Final = ("launch.fetches", "launch.revisions", "launch.secrets")
 """The evidence that building an image bears on: no job starts there."""
-
-
-def places_in(path: str, text: str, first_line: int = 1, column: int = 1) -> Place:
-    """The places of a text that stands in a file line by line."""
-    starts = [0, *(found.end() for found in re.finditer("\n", text))]
-
-    def place(i: int) -> Location:
-        row = bisect.bisect_right(starts, i) - 1
-        return Location(path=path, line=first_line + row, column=column + i - starts[row])
-
-    return place
 
 
 def script_launches(

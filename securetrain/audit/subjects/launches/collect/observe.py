@@ -17,7 +17,7 @@ from securetrain.audit.parser.values import absent, ok
 from securetrain.audit.shell.evaluator import Call, Commands, Open
 from securetrain.audit.shell.programs import PYTHONS, SHELLS
 from securetrain.audit.shell.values import Arg
-from securetrain.audit.subjects.launches.collect.models import REVISIONS, unpinned_models
+from securetrain.audit.subjects.launches.collect.fetches import REVISIONS, unpinned_models
 from securetrain.audit.subjects.launches.collect.options import (
     Option,
     options_of,

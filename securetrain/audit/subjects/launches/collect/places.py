@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Characters of a YAML scalar to their places in the file.
+"""Characters to their places in a file: of a text, of parts of it, and of a YAML scalar.
 
 A parser keeps where a scalar begins and not where its parts are; blocks, folds and quotes move
 them. The scalar's characters stand in the file in their order, with indentation, quotes and escapes
@@ -9,6 +9,7 @@ between them: they are found by walking along both.
 
 import bisect
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from securetrain.audit.facts import Location
@@ -24,33 +25,36 @@ _MAX_TEXT: Final = 1 << 20
 
 
 class Places:
-    """The places in one file."""
+    """The places in a text, which begins at a line and column of a file."""
 
-    def __init__(self, path: str, raw: str) -> None:
+    def __init__(self, path: str, raw: str, first_line: int = 1) -> None:
         self.path = path
         self.raw = raw
+        self.first_line = first_line
         self._starts: list[int] = []
+
+    def at(self, i: int) -> Location:
+        """The place of a character, by its number."""
+        if not self._starts:
+            self._starts = [0, *(found.end() for found in re.finditer("\n", self.raw))]
+        row = bisect.bisect_right(self._starts, i) - 1
+        column = i - self._starts[row] + 1
+        return Location(path=self.path, line=self.first_line + row, column=column)
+
+    def through(self, at: Sequence[int], otherwise: Location) -> "Place":
+        """The places of a text whose characters stand at these offsets."""
+        last = len(at) - 1
+        return lambda i: self.at(at[min(max(i, 0), last)]) if at else otherwise
 
     def of(self, line: int, column: int, text: str) -> "Place":
         """The places of a scalar's characters; its own for what is not found."""
         own = Location(path=self.path, line=line)
-        if "\n" not in self.raw or len(text) > _MAX_TEXT:
+        if "\n" not in self.raw or len(text) > _MAX_TEXT or not line:
             return lambda _: own
-        if not self._starts:
-            self._starts = [0, *(found.end() for found in re.finditer("\n", self.raw))]
-        starts = self._starts
-        if not 0 < line <= len(starts):
+        self.at(0)
+        if line > len(self._starts):
             return lambda _: own
-        offsets = self._offsets(starts[line - 1], max(0, column - 1), text)
-
-        def place(i: int) -> Location:
-            if not offsets:
-                return own
-            offset = offsets[min(max(i, 0), len(offsets) - 1)]
-            row = bisect.bisect_right(starts, offset) - 1
-            return Location(path=self.path, line=row + 1, column=offset - starts[row] + 1)
-
-        return place
+        return self.through(self._offsets(self._starts[line - 1], max(0, column - 1), text), own)
 
     def _offsets(self, start: int, indent: int, text: str) -> list[int]:
         raw = self.raw
