@@ -39,9 +39,8 @@ from securetrain.identity.trust import (
     decode_unverified,
     sign_document,
 )
-from securetrain.identity.truststore import published_name
+from securetrain.identity.truststore import NEWEST, published_name
 
-NEWEST: Final = "root.json"
 DRAFT: Final = "draft.json"
 
 

@@ -15,6 +15,7 @@ signed them, so that they die when a newer root revokes it.
 A user who can write the folder can make this machine forget; others are kept out (0700).
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -33,6 +34,9 @@ from securetrain.identity.rotation import MAX_STEPS, next_root
 from securetrain.identity.trust import LIMIT, TrustRoot
 
 ROOT_FILE: Final = "trusted.json"
+NEWEST: Final = "root.json"
+"""In a published folder: the newest version once more."""
+_NAME: Final = re.compile(r"([1-9][0-9]{0,9})\.root\.json\Z")
 
 
 class TrustStore:
@@ -89,7 +93,7 @@ class TrustStore:
         """Follow ``<version>.root.json`` in a folder, as far as they go.
 
         Raises:
-            IdentityError: Those of `update`.
+            IdentityError: Those of `update`; ST-IDEN-016 where one is missing before a newer one.
             UsageError: ST-USAG-002 for a file that cannot be read.
         """
         return self.update(_published(folder, self._read().version + 1), now)
@@ -135,8 +139,25 @@ def published_name(version: int) -> str:
 
 
 def _published(folder: Path, first: int) -> Iterator[bytes]:
+    """The versions from one on; none newer than the last of them may lie there."""
     for version in range(first, first + MAX_STEPS):
         path = folder / published_name(version)
         if not path.exists():
+            if newer := _newer(folder, version):
+                raise IdentityError(
+                    "ST-IDEN-016",
+                    f"version {newer} was published, and version {version} is not there",
+                    str(path),
+                    f"get {path.name} as well: each version is trusted by the one before it",
+                )
             return
         yield read_file(path, LIMIT)
+
+
+def _newer(folder: Path, version: int) -> int:
+    """The newest version in a folder that is above another one; 0 without one."""
+    found = [int(match[1]) for one in folder.glob("*.json") if (match := _NAME.match(one.name))]
+    newest = folder / NEWEST
+    if newest.exists():
+        found.append(TrustRoot.parse_of_any_time(read_file(newest, LIMIT), str(newest)).version)
+    return max((one for one in found if one >= version), default=0)

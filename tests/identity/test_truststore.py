@@ -10,6 +10,7 @@ from securetrain.identity.trust import sign_document
 from securetrain.identity.truststore import TrustStore, load_trust, published_name
 from tests import vocabulary
 from tests.identity.test_rotation import BOTH, FIRST, NEW, NOW, OLD, SECOND, YEAR, change, replaced
+from tests.tables import each
 
 ONE = sign_document(FIRST, OLD[:2])
 TWO = sign_document(SECOND, BOTH)
@@ -85,6 +86,29 @@ def test_a_published_folder(store, tmp_path):
     refused("ST-IDEN-017", store.update_from, published, NOW)
     (published / published_name(3)).write_bytes(THREE)
     assert store.update_from(published, NOW).version == 3
+
+
+@each(
+    "id, files, reached",
+    ("3 without 2", {"1": ONE, "3": THREE}, 1),
+    ("the newest without 2", {"1": ONE, "": THREE}, 1),
+    ("4 without 3", {"1": ONE, "2": TWO, "4": THREE}, 2),
+    ("the newest without 3", {"2": TWO, "": THREE}, 2),
+)
+def test_a_gap_in_published_roots_is_no_end_of_them(tmp_path, files, reached):
+    """Whoever withholds a version would keep this machine at a root whose keys were revoked."""
+    folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+    store, published = TrustStore(folder / "trust"), folder / "published"
+    store.pin(ONE, NOW)
+    published.mkdir()
+    for name, data in files.items():
+        (published / f"{name}{'.' if name else ''}root.json").write_bytes(data)
+    refused("ST-IDEN-016", store.update_from, published, NOW)
+    assert store.current(NOW).version == reached
+    (published / "2.root.json").write_bytes(TWO)
+    (published / "3.root.json").write_bytes(THREE)
+    (published / "4.root.json").unlink(missing_ok=True)
+    assert store.update_from(published, NOW).version == 3, "the control"
 
 
 def test_an_expired_end_is_refused_and_yet_remembered(store):
