@@ -133,7 +133,8 @@ def verify_path(
         shows: judges the tiers of its nodes by evidence; without, their evidence is missing.
 
     Raises:
-        UsageError: ST-USAG-002 when there is no such directory.
+        UsageError: ST-USAG-002 when there is nothing at the path. A file alone is no error: it is
+            refused as what is not signed (100).
     """
     storage = storage_of(path)
     try:
@@ -144,9 +145,13 @@ def verify_path(
         raise UsageError(
             "ST-USAG-002", f"the store is unreadable: {error}", storage.name
         ) from error
+    report = _Report(root=storage, kind=kind, path=shown(path))
+    if not there and isinstance(storage, LocalStorage) and storage.path.is_file():
+        what = f"a file that nobody signed{_bundle_beside(storage.path)}"
+        report.add(Problem(code=kind.code(100), what=what))
+        return report.result()
     if not there:
         raise UsageError("ST-USAG-002", "there is no such directory", storage.name)
-    report = _Report(root=storage, kind=kind, path=shown(path))
     try:
         asked = Asked(trust=trust, policy=policy, now=now, known=known, expect=expect)
         opened = _open(report, asked, log_proof)
@@ -162,6 +167,14 @@ def verify_path(
     except _Stop:
         pass
     return report.result()
+
+
+def _bundle_beside(file: Path) -> str:
+    """Where a signature in the format of OpenSSF Model Signing lies that may be about a file."""
+    for one in (file.with_name(f"{file.name}.sig"), file.with_name("model.sig")):
+        if one.is_file():
+            return f"; {one.name} lies beside it: --bundle {one.name} with a root verifies that"
+    return ""
 
 
 class _Stop(Exception):  # noqa: N818 - not an error

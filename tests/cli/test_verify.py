@@ -37,6 +37,7 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, sign_root
 from securetrain.policy.load import load_policy
+from tests.tables import each
 
 
 @pytest.fixture(scope="module")
@@ -366,6 +367,26 @@ def test_a_url_that_leads_nowhere(url, code, what, trust):
     with pytest.raises(UsageError, match=what) as refused:
         run(url, "--trust", trust)
     assert refused.value.code == code
+
+
+@each(
+    "id, name, beside, told",
+    ("safetensors", "model.safetensors", None, "nobody signed"),
+    ("GGUF", "model.gguf", None, "nobody signed"),
+    ("an unsigned save of a script", "checkpoint.pt", None, "nobody signed"),
+    ("with its bundle beside it", "a.safetensors", "a.safetensors.sig", "--bundle a.safetensors."),
+    ("with a bundle of its folder", "a.gguf", "model.sig", "--bundle model.sig"),
+)
+def test_a_file_that_nobody_signed_is_refused_as_such(tmp_path, trust, name, beside, told):
+    folder = tmp_path / name.replace(".", "-") / str(beside)
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(b"weights")
+    if beside is not None:
+        (folder / beside).write_bytes(b"{}")
+    code, out = run(folder / name, "--trust", trust, "--json")
+    (problem,) = json.loads(out)["problems"]
+    assert (code, problem["code"]) == (10, "ST-CKPT-100")
+    assert told in problem["what"]
 
 
 @pytest.mark.skipif(bool(find_spec("gcsfs")), reason="gcsfs is installed")
