@@ -6,11 +6,11 @@ Rules for a checkpoint or dataset, in order:
 
 1. the artifact is verified, as the one that was asked for, with what this machine knows besides it:
    waivers and floors;
-2. what verifies is remembered in the floors, so that nothing older counts from now on; an artifact
-   that is older than what they know is refused by that;
-3. a scan and the chain are added where they are asked for; where the chain breaks is a problem of
+2. a scan and the chain are added where they are asked for; where the chain breaks is a problem of
    the artifact. In an artifact that verifies, what the scanner does not know is data: the native
-   format reads it as numbers and bytes, all of which were signed.
+   format reads it as numbers and bytes, all of which were signed;
+3. what held in all of that is remembered in the floors, so that nothing older counts from now on;
+   an artifact that is older than what they know is refused by that.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.logged import LogProof
 from securetrain.artifacts.lineage.waivers import LIMIT as WAIVER_LIMIT
-from securetrain.artifacts.lineage.walk import Link, problems, walk_back
+from securetrain.artifacts.lineage.walk import Link, look_beside, problems, walk_back
 from securetrain.artifacts.model.oms.asked import check_bundle
 from securetrain.artifacts.model.oms.model import ModelResult, Scope, verify_model
 from securetrain.artifacts.model.oms.signers import ModelRoots, one_root
@@ -59,8 +59,8 @@ class Wanted:
     """The keys that may sign its datasets, where the trust root does not name them."""
     shows: Shows | None = None
     """Judges the tiers of its nodes by evidence."""
-    links: Callable[[Link, VerifyResult], Sequence[Problem]] | None = None
-    """Judges the links of the chain that the policy requires."""
+    links: Callable[[VerifyResult, Link], Sequence[Problem]] | None = None
+    """Judges the artifact by evidence, with what it was made from as far as that was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,16 +107,17 @@ def examine(
         expect=wanted.expect,
         shows=wanted.shows,
     )
-    if result.ok and wanted.floors is not None:
-        result = _remembered(result, Floors(wanted.floors), trust)
     scanned = scan_path(Path(path)) if wanted.scan else None
     if scanned is not None and result.ok:
         scanned = scanned.among_data()
     chain = None
-    if wanted.walk or wanted.places or wanted.links is not None:
+    if wanted.walk or wanted.places:
         result, chain = _followed(result, trust, wanted)
-    if chain is not None and wanted.links is not None:
-        result = replace(result, problems=(*result.problems, *wanted.links(chain, result)))
+    if wanted.links is not None and result.opened is not None:
+        near = chain or look_beside(result.path, result.opened, trust, wanted.data)
+        result = replace(result, problems=(*result.problems, *wanted.links(result, near)))
+    if result.ok and wanted.floors is not None:
+        result = _remembered(result, Floors(wanted.floors), trust)
     asked = _asked(result, wanted.expect, policy)
     return Examined(result=result, policy=policy, scanned=scanned, chain=chain, asked=asked)
 
@@ -167,7 +168,7 @@ def _known(wanted: Wanted) -> Freshness | None:
 
 
 def _remembered(result: VerifyResult, floors: Floors, trust: TrustRoot) -> VerifyResult:
-    """Rule 2."""
+    """Rule 3."""
     opened = result.opened
     if opened is None:
         return result

@@ -67,18 +67,14 @@ class VerifyResult:
     num_files: int
     """Files of which every byte was checked."""
     num_bytes: int
-    statement: Predicate | None
-    """What the verified statement says; None when there is none that verifies."""
-    digest: str
-    key_ids: frozenset[str]
+    opened: Opened | None
+    """The verified statement with who signed it; None when there is none that verifies."""
     logged: Logged | None = None
     """Where it stands in the log, if a proof was given and holds."""
     truncated: bool = False
     """Whether there were more problems than are listed."""
     shown: Shown = NOTHING_SHOWN
     """What evidence shows of the nodes' tiers."""
-    said_in: str = ""
-    """SHA-256 of the statement."""
 
     @property
     def ok(self) -> bool:
@@ -86,17 +82,19 @@ class VerifyResult:
         return not self.problems and self.num_files > 0
 
     @property
-    def opened(self) -> Opened | None:
-        """The verified statement with who signed it; None when there is none that verifies."""
-        if self.statement is None:
-            return None
-        return Opened(
-            kind=self.kind,
-            predicate=self.statement,
-            digest=self.digest,
-            key_ids=self.key_ids,
-            statement=self.said_in,
-        )
+    def statement(self) -> Predicate | None:
+        """Its predicate; None when there is no statement that verifies."""
+        return self.opened.predicate if self.opened else None
+
+    @property
+    def digest(self) -> str:
+        """The digest that it names; empty without one."""
+        return self.opened.digest if self.opened else ""
+
+    @property
+    def key_ids(self) -> frozenset[str]:
+        """The keys that signed it."""
+        return self.opened.key_ids if self.opened else frozenset()
 
     @property
     def exit_code(self) -> ExitCode:
@@ -170,7 +168,7 @@ def verify_path(
 
 
 def _bundle_beside(file: Path) -> str:
-    """Where a signature in the format of OpenSSF Model Signing lies that may be about a file."""
+    """The place of a signature in the format of OpenSSF Model Signing lies that may be a file's."""
     for one in (file.with_name(f"{file.name}.sig"), file.with_name("model.sig")):
         if one.is_file():
             return f"; {one.name} lies beside it: --bundle {one.name} with a root verifies that"
@@ -200,12 +198,9 @@ class _Report(Report):
             problems=tuple(self.problems),
             num_files=self.num_files,
             num_bytes=self.num_bytes,
-            statement=opened.predicate if opened else None,
-            digest=opened.digest if opened else "",
-            key_ids=opened.key_ids if opened else frozenset(),
+            opened=opened,
             logged=self.logged if opened else None,
             shown=self.shown,
-            said_in=opened.statement if opened else "",
             truncated=self.truncated,
         )
 

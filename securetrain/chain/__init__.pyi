@@ -24,5 +24,6 @@ from .summary import summary_of as summary_of
 from .unpacking import unpack as unpack
 from .verifying import Form as Form
 from .verifying import Found as Found
+from .verifying import JudgedArtifact as JudgedArtifact
 from .verifying import Question as Question
 from .verifying import answer as answer

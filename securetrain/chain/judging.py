@@ -1,26 +1,36 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The judges, one for each link, and what becomes of their verdicts.
+"""The judges, one for each link, and what becomes of their verdicts, wherever evidence lies.
 
 Rules:
 
 1. a link without a judge in this version is ``missing``: required, it is a refusal;
 2. an exception in a judge is ``broken``, never a pass;
 3. links are judged one by one: a broken one makes no other one pass or fail, and all are said;
-4. of a chain, every checkpoint is asked for itself: with ``depth: all`` an ancestor that could not
-   be found or opened has every required link missing.
+4. every link of the checkpoint that was asked about is judged, but those of `ON_REQUEST`; of its
+   ancestors with ``depth: all`` those that the policy requires. Each is asked for itself: one that
+   was not found, or by another statement than the one that is bound, has every required link
+   missing, so that leaving a statement out is no way to have it not asked;
+5. what the policy asks of a statement itself is asked of each that rule 4 judges: of an ancestor
+   everything but which artifact was expected;
+6. a required link that is not verified refuses, and so does a broken one, whoever requires it;
+7. nothing here recurses: a run saves thousands of checkpoints in a row.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
+from securetrain.artifacts import Problem
+from securetrain.artifacts.lineage import Asked, judge_statement
+from securetrain.artifacts.statement import Expectation, Shown
 from securetrain.chain import kept, nodes, steps
-from securetrain.chain.links import Given, Judge, Subject, Verdict, broken, missing
+from securetrain.chain.links import Given, Judge, Subject, Verdict, broken, code_of, missing
 from securetrain.chain.replayed_link import judge_replay
 from securetrain.chain.tables import judge_tables
 from securetrain.core.errors import SecureTrainError, reason
-from securetrain.core.vocabulary import ChainLink, LinkState
+from securetrain.core.vocabulary import ChainDepth, ChainLink, LinkState
+from securetrain.policy.schema import Policy
 
 JUDGES: Final[dict[ChainLink, Judge]] = {
     ChainLink.NODES: nodes.judge_nodes,
@@ -41,7 +51,9 @@ JUDGES: Final[dict[ChainLink, Judge]] = {
 }
 """The judges of this version."""
 
-
+ON_REQUEST: Final = frozenset({ChainLink.REPLAY, ChainLink.TABLES})
+"""Links of which there is mostly no evidence, and nobody misses it."""
+MAX_PROBLEMS: Final = 1000
 _NOT_ASKED: Final = {link: Verdict(link=link, state=LinkState.NOT_ASKED) for link in ChainLink}
 
 
@@ -83,3 +95,115 @@ def judge_all(subject: Subject, given: Given, required: Iterable[ChainLink]) -> 
             for link, not_asked in _NOT_ASKED.items()
         },
     )
+
+
+class Source(Protocol):
+    """A checkpoint and what it was made from, as far as that is at hand: a pack, or a directory and
+    what lies around it.
+    """
+
+    @property
+    def refused(self) -> str:
+        """A statement that did not verify, and why; empty when there is none."""
+
+    def subjects(self) -> Iterator[Subject]:
+        """The checkpoint, then what it was made from, each once."""
+
+    def lost(self) -> Iterator[tuple[str, str]]:
+        """The parents whose bound statement is not there: which, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """The demands on a chain."""
+
+    policy: Policy | None = None
+    expect: Expectation | None = None
+    again: bool = False
+    """Whether evidence behind results is judged again: that requires the link ``nodes``."""
+    at_hand: frozenset[ChainLink] = frozenset()
+    """Of `ON_REQUEST`, the links of which there is evidence."""
+    statement: bool = True
+    """Whether the checkpoint's own statement is asked here, and nowhere else."""
+
+    @property
+    def required(self) -> frozenset[ChainLink]:
+        """The links that must be verified."""
+        named = frozenset() if self.policy is None else frozenset(self.policy.chain.require)
+        return named | ({ChainLink.NODES} if self.again else frozenset())
+
+    @property
+    def of_all(self) -> bool:
+        """True when ancestors are asked, too."""
+        return self.policy is not None and self.policy.chain.depth is ChainDepth.ALL
+
+    def links(self, *, first: bool) -> frozenset[ChainLink]:
+        """The links that are judged of the checkpoint, or of an ancestor."""
+        asked = frozenset(ChainLink) if first else self.required
+        return asked - (ON_REQUEST - self.required - self.at_hand)
+
+
+@dataclass(slots=True, kw_only=True)
+class Judgement:
+    """The verdicts on a checkpoint and on the ancestors that were asked, and what refuses them."""
+
+    judged: list[Judged] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    first: Subject | None = None
+    """The checkpoint that was asked about."""
+
+    def add(self, code: str, what: str, where: str = "") -> None:
+        """Take a problem, unless there are `MAX_PROBLEMS`."""
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(Problem(code=code, what=what, file=where))
+
+
+def judge_chain(source: Source, given: Given, demand: Demand) -> Judgement:
+    """Judge a checkpoint by its evidence; see the module."""
+    chain = Judgement()
+    for subject in source.subjects():
+        first = not chain.judged
+        if not first and not demand.of_all:
+            break
+        judged = judge_all(subject, given, demand.links(first=first))
+        chain.judged.append(judged)
+        if first:
+            chain.first = subject
+        if demand.statement or not first:
+            _ask_statement(chain, subject, given, demand)
+        _ask_links(chain, judged, demand, source.refused)
+    if demand.of_all and demand.required:
+        for which, why in source.lost():
+            for link in sorted(demand.required):
+                chain.add(code_of(link), f"{which}: {link} missing: {why}")
+    return chain
+
+
+def _ask_statement(chain: Judgement, subject: Subject, given: Given, demand: Demand) -> None:
+    """Rule 5."""
+    judged, first = chain.judged[-1], len(chain.judged) == 1
+    tiers = judged.verdicts[ChainLink.NODES]
+    is_asked = tiers.state is not LinkState.NOT_ASKED
+    shown = Shown(tiers=tiers.tiers, problem=tiers.problem() if is_asked else None)
+    asked = Asked(
+        trust=given.trust,
+        policy=demand.policy,
+        now=given.now,
+        nodes=first or is_asked,
+        expect=demand.expect if first else None,
+        shown=shown,
+    )
+    for problem in (*judge_statement(subject.opened, asked), *subject.doubts):
+        chain.add(problem.code, f"step {judged.step}: {problem.what}", problem.file)
+
+
+def _ask_links(chain: Judgement, judged: Judged, demand: Demand, refused: str) -> None:
+    """Rule 6."""
+    where = f"run {judged.run}, step {judged.step} ({judged.digest[:16]}): "
+    for link, verdict in judged.verdicts.items():
+        problem = verdict.problem()
+        if problem is None or verdict.state is LinkState.NOT_ASKED:
+            continue
+        if link in demand.required or verdict.state is LinkState.BROKEN:
+            hint = f"; {refused}" if refused else ""
+            chain.add(problem.code, where + problem.what + hint, problem.file)

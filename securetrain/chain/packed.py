@@ -9,23 +9,19 @@ Rules, in order:
    there, and is said; the first one is a checkpoint's;
 3. ancestors are followed by the statements that are bound, and where none is, by the digests of
    their trees. Nothing recurses, and nothing is followed twice;
-4. links are judged as beside a run directory (`judging`): all of the checkpoint's, and with
-   ``depth: all`` those that the policy requires of every ancestor. One that is not in the pack, or
-   by another statement than the one that is bound, has all of them missing: leaving a statement out
-   is no way to have it not asked;
-5. what the policy asks of a statement itself is asked of each that rule 4 judges: of an ancestor
-   everything but which artifact was expected. Where it asks for a log (``checkpoint.log``), each
-   needs its proof, by the log and the quorum that the policy names;
-6. a link that is required and not verified refuses. Without a policy nothing is required: a broken
-   link refuses, and a missing one leaves the answer incomplete;
-7. at the witnesses' time (`seen_at`), everything is judged as of the moment at which the quorum of
+4. links and statements are judged as beside a run directory (`judging.judge_chain`). Where the
+   policy asks for a log (``checkpoint.log``), each statement needs its proof, by the log and the
+   quorum that the policy names;
+5. without a policy nothing is required: a broken link refuses all the same, and a missing one
+   leaves the answer incomplete;
+6. at the witnesses' time (`seen_at`), everything is judged as of the moment at which the quorum of
    the log's witnesses had seen the checkpoint: what has expired since then counts;
-8. weights and rows that the pack lists are verified byte by byte (`unpacking`), whatever is asked.
+7. weights and rows that the pack lists are verified byte by byte (`unpacking`), whatever is asked.
 """
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -33,40 +29,36 @@ from typing import Final
 
 import msgspec
 
-from securetrain.artifacts import Problem
-from securetrain.artifacts.lineage import Asked, LogProof, judge_statement
+from securetrain.artifacts import Kind, Problem
+from securetrain.artifacts.lineage import LogProof
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
     DatasetPredicate,
     Expectation,
     Opened,
-    Shown,
     claimed_kind,
     open_statement,
 )
 from securetrain.chain import packing
 from securetrain.chain.container import Descriptor, Pack
 from securetrain.chain.held import main_line, rows_wanted
-from securetrain.chain.judging import Judged, judge_all
-from securetrain.chain.links import Given, Subject, code_of
+from securetrain.chain.judging import Demand, Judged, Judgement, judge_chain
+from securetrain.chain.links import Given, Subject
 from securetrain.chain.pack_pieces import PackPieces
 from securetrain.chain.replayed import Replay
 from securetrain.chain.unpacking import Holding, check
 from securetrain.core import CODES, ExitCode, canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
-from securetrain.core.vocabulary import ChainDepth, ChainLink, LinkState
+from securetrain.core.vocabulary import ChainLink, LinkState
 from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import Policy, TransparencyLog
 
 STATEMENT_LIMIT: Final = 64 << 20
 CONTENTS_LIMIT: Final = 32 << 20
-MAX_PROBLEMS: Final = 1000
 MAX_LEDGERS: Final = 2
 """Ledgers that are kept in memory: checkpoints of one run follow each other."""
 MALFORMED: Final = "ST-PACK-101"
-_ON_REQUEST: Final = frozenset({ChainLink.REPLAY, ChainLink.TABLES})
-"""Links of which most packs have no evidence; nobody misses it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,16 +134,49 @@ def verify_pack(
     Raises:
         IntegrityError: ST-PACK-101 to 141 when the file is no whole pack.
     """
-    verifier = _Verifier(
+    source = _Packed(
         pack=pack,
-        trust=trust,
-        data=data or trust,
-        policy=policy,
+        trusts={Kind.CHECKPOINT: trust, Kind.DATASET: data or trust},
+        log=None if policy is None else policy.checkpoint.log,
         now=now,
-        again=again,
-        replays=replays,
     )
-    return verifier.result(expect)
+    tables = any(one.media_type == packing.TABLE_TYPE for one in pack.layers.values())
+    demand = Demand(
+        policy=policy,
+        expect=expect,
+        again=again,
+        at_hand=frozenset(
+            link
+            for link, there in ((ChainLink.REPLAY, replays), (ChainLink.TABLES, tables))
+            if there
+        ),
+    )
+    made = partial(
+        PackResult,
+        path=pack.path,
+        required=demand.required,
+        num_documents=len(pack.layers),
+        at=now,
+    )
+    if source.first is None:
+        return made(subject=None, problems=source.refusal())
+    pieces = PackPieces(pack)
+    given = Given(trust=trust, pieces=pieces, now=now, again=again, replays=replays)
+    chain = judge_chain(source, given, demand)
+    held = tuple(source.held(chain))
+    assert chain.first is not None
+    ancestors = tuple(source.line())[1:]
+    logged = chain.first.logged
+    return made(
+        subject=source.first,
+        judged=tuple(chain.judged),
+        problems=tuple(sorted(chain.problems, key=lambda one: CODES[one.code].rank or 0)),
+        num_ancestors=len(ancestors),
+        seen=None if logged is None else logged.seen,
+        ancestors=ancestors,
+        dataset=chain.first.dataset,
+        held=held,
+    )
 
 
 def witnessed(pack: Pack, trust: TrustRoot, now: datetime) -> datetime | None:
@@ -229,134 +254,53 @@ def _logged(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Verifier:
+class _Packed:
+    """The statements of a pack, opened; a source of evidence (`judging.Source`)."""
+
     pack: Pack
-    trust: TrustRoot
-    data: TrustRoot
-    policy: Policy | None
+    trusts: Mapping[Kind, TrustRoot]
+    log: TransparencyLog | None
+    """What the policy asks of a log."""
     now: datetime
-    again: bool
-    replays: Sequence[Replay] = ()
-    problems: list[Problem] = field(default_factory=list)
+    listed: packing.Contents = field(init=False)
+    problem: Problem | None = None
+    """Why the first statement does not count."""
+    refusals: list[str] = field(default_factory=list)
     by_statement: dict[str, Opened] = field(default_factory=dict)
     by_tree: dict[str, Opened] = field(default_factory=dict)
     entries: dict[str, packing.Entry] = field(default_factory=dict)
     """By the statement's digest."""
     by_entry: dict[packing.Entry, Opened] = field(default_factory=dict)
-    read: set[str] = field(default_factory=set)
-    """The statements that were read: one that is listed again is none more."""
-    refused: list[str] = field(default_factory=list)
     ledgers: dict[str, bytes] = field(default_factory=dict)
-    given: Given = field(init=False)
-    on_request: frozenset[ChainLink] = field(init=False)
-    """Of the links that are asked on request, those of which there is evidence."""
 
     def __post_init__(self) -> None:
-        found = {ChainLink.REPLAY} if self.replays else set()
-        if any(one.media_type == packing.TABLE_TYPE for one in self.pack.layers.values()):
-            found.add(ChainLink.TABLES)
-        self.on_request = frozenset(found)
-        pieces = PackPieces(self.pack)
-        self.given = Given(
-            trust=self.trust,
-            pieces=pieces,
-            now=self.now,
-            again=self.again,
-            replays=self.replays,
-        )
-
-    def result(self, expect: Expectation | None) -> PackResult:
-        """Everything; see the module."""
-        listed = contents(self.pack)
-        for entry in listed.statements:
-            self._open(entry)
-        opened = self.by_entry.get(listed.statements[0])
-        if not opened or not isinstance(opened.predicate, CheckpointPredicate):
-            self._refuse_subject()
-            return self._made(None, (), None, 0)
-        chain = list(self._ancestors(opened))
-        judged: list[Judged] = []
-        seen: datetime | None = None
-        dataset: Opened | None = None
-        for number, one in enumerate(chain):
-            if number and not self._asks_all:
-                break
-            subject = self._subject(one)
-            verdicts = judge_all(subject, self.given, self._asked(first=not number))
-            judged.append(verdicts)
-            if not number:
-                seen = None if subject.logged is None else subject.logged.seen
-                dataset = subject.dataset
-            self._ask_statement(one, verdicts, None if number else expect, first=not number)
-            self._ask_links(verdicts)
-        if self._asks_all:
-            self._ask_for_lost(chain)
-        held = tuple(self._held(chain, listed))
-        made = self._made(opened, tuple(judged), seen, len(chain) - 1)
-        return replace(made, ancestors=tuple(chain[1:]), dataset=dataset, held=held)
-
-    def _refuse_subject(self) -> None:
-        """The end of rule 2: what is about no checkpoint shows nothing, whoever signed it."""
-        if not self.problems:
-            self._add(MALFORMED, "it is about no checkpoint", "the checkpoint's statement")
-
-    def _held(self, chain: Sequence[Opened], listed: packing.Contents) -> Iterator[Holding]:
-        """Rule 8."""
-        line = main_line(chain[0], chain[1:])
-        pieces = PackPieces(self.pack)
-        known: set[str] = set()
-        for entry in listed.statements:
-            if entry.holds is None:
-                continue
-            whose = f"statement {entry.statement[:16]}"
-            opened = self.by_entry.get(entry)
-            try:
-                if opened is None or opened.statement in known:
-                    raise IntegrityError(MALFORMED, "bytes of nothing that verified, or twice")
-                known.add(opened.statement)
-                rows = partial(rows_wanted, line, opened, pieces)
-                yield check(self.pack, entry.holds, entry.statement, opened, rows)
-            except SecureTrainError as error:
-                self._add(error.code, f"{whose}: {reason(error)}", error.where)
+        self.listed = contents(self.pack)
+        # One that is listed again is none more.
+        firsts = {entry.statement: entry for entry in reversed(self.listed.statements)}
+        for entry in self.listed.statements:
+            if firsts[entry.statement] is entry:
+                self._open(entry)
 
     @property
-    def _required(self) -> frozenset[ChainLink]:
-        named = frozenset() if self.policy is None else frozenset(self.policy.chain.require)
-        return named | ({ChainLink.NODES} if self.again else frozenset())
+    def first(self) -> Opened | None:
+        """The checkpoint that the pack is about; None when its statement does not count."""
+        opened = self.by_entry.get(self.listed.statements[0])
+        if opened is None or not isinstance(opened.predicate, CheckpointPredicate):
+            return None
+        return opened
+
+    def refusal(self) -> tuple[Problem, ...]:
+        """The reason why there is none: what is about no checkpoint shows nothing."""
+        what, where = "it is about no checkpoint", "the checkpoint's statement"
+        return (self.problem or Problem(code=MALFORMED, what=what, file=where),)
 
     @property
-    def _asks_all(self) -> bool:
-        return self.policy is not None and self.policy.chain.depth is ChainDepth.ALL
-
-    def _asked(self, *, first: bool) -> frozenset[ChainLink]:
-        asked = frozenset(ChainLink) if first else self._required
-        return asked - (_ON_REQUEST - self._required - self.on_request)
-
-    def _made(
-        self,
-        subject: Opened | None,
-        judged: tuple[Judged, ...],
-        seen: datetime | None,
-        num_ancestors: int,
-    ) -> PackResult:
-        problems = sorted(self.problems, key=lambda one: CODES[one.code].rank or 0)
-        return PackResult(
-            path=self.pack.path,
-            subject=subject,
-            judged=judged,
-            problems=tuple(problems[:MAX_PROBLEMS]),
-            required=self._required,
-            num_ancestors=num_ancestors,
-            num_documents=len(self.pack.layers),
-            at=self.now,
-            seen=seen,
-        )
+    def refused(self) -> str:
+        """See `judging.Source`."""
+        return self.refusals[0] if self.refusals else ""
 
     def _open(self, entry: packing.Entry) -> None:
         """Rule 2."""
-        if entry.statement in self.read:
-            return
-        self.read.add(entry.statement)
         first = entry.statement == self.pack.subject.hex
         try:
             if not _is_statement(self.pack.layers.get(entry.statement, self.pack.subject)):
@@ -365,13 +309,15 @@ class _Verifier:
             kind = claimed_kind(envelope)
             if kind is None:
                 raise IntegrityError("ST-CKPT-101", "not a statement of ours", "")
-            trust = self.trust if kind.value == "checkpoint" else self.data
-            opened = open_statement(envelope, kind, trust, f"statement {entry.statement[:16]}")
+            where = f"statement {entry.statement[:16]}"
+            opened = open_statement(envelope, kind, self.trusts[kind], where)
         except SecureTrainError as error:
             if first:
-                self._add(error.code, reason(error), "the checkpoint's statement")
+                self.problem = Problem(
+                    code=error.code, what=reason(error), file="the checkpoint's statement"
+                )
             else:
-                self.refused.append(f"{entry.statement[:16]}: {error.code} {reason(error)}")
+                self.refusals.append(f"{entry.statement[:16]}: {error.code} {reason(error)}")
             return
         self.by_statement.setdefault(opened.statement, opened)
         self.by_tree.setdefault(opened.digest, opened)
@@ -382,7 +328,9 @@ class _Verifier:
         """Rule 3: those of some digests that are in the pack."""
         whole = statements if len(statements) == len(digests) else [""] * len(digests)
         for digest, statement in zip(digests, whole, strict=True):
-            found = self.by_statement.get(statement) or self.by_tree.get(digest)
+            found = self.by_statement.get(statement)
+            if found is None or found.digest != digest:
+                found = self.by_tree.get(digest)  # under another statement than the bound one
             if found is not None:
                 yield found
 
@@ -391,9 +339,10 @@ class _Verifier:
         found = self._found([one.digest for one in said.parents], said.bound.parents)
         return {one.digest: one for one in found if isinstance(one.predicate, CheckpointPredicate)}
 
-    def _ancestors(self, opened: Opened) -> Iterator[Opened]:
+    def line(self) -> Iterator[Opened]:
         """The checkpoint and all it was made from, each once."""
-        waiting, known = [opened], {opened.statement}
+        waiting = [] if self.first is None else [self.first]
+        known = {one.statement for one in waiting}
         while waiting:
             one = waiting.pop()
             yield one
@@ -402,9 +351,9 @@ class _Verifier:
                     known.add(parent.statement)
                     waiting.append(parent)
 
-    def _ask_for_lost(self, chain: Sequence[Opened]) -> None:
-        """The end of rule 4."""
-        for one in chain:
+    def lost(self) -> Iterator[tuple[str, str]]:
+        """See `judging.Source`."""
+        for one in self.line():
             said, found = one.checkpoint, self._parents(one)
             bound: Sequence[str | None] = said.bound.parents or [None] * len(said.parents)
             for parent, statement in zip(said.parents, bound, strict=True):
@@ -412,36 +361,37 @@ class _Verifier:
                 if there is not None and statement in {None, there.statement}:
                     continue
                 why = "it is not in the pack" if there is None else "not by the bound statement"
-                what = f"parent {parent.role} {parent.digest[:16]} of step {said.step}"
-                for link in sorted(self._required):
-                    self._add(code_of(link), f"{what}: {link} missing: {why}", "")
+                yield f"parent {parent.role} {parent.digest[:16]} of step {said.step}", why
 
-    def _subject(self, opened: Opened) -> Subject:
-        said, entry = opened.checkpoint, self.entries[opened.statement]
-        bound = [said.bound.dataset] if said.bound.dataset is not None else []
-        named = [said.dataset.digest] if said.dataset.digest else []
-        dataset = next(iter(self._found(named, bound)), None)
-        return Subject(
-            opened=opened,
-            parents=self._parents(opened),
-            known=self.by_tree,
-            dataset=dataset
-            if dataset is not None and isinstance(dataset.predicate, DatasetPredicate)
-            else None,
-            logged=self._proof_of(entry, opened),
-            ledger=self._ledger_of(entry),
-        )
+    def subjects(self) -> Iterator[Subject]:
+        """See `judging.Source`."""
+        for opened in self.line():
+            said, entry = opened.checkpoint, self.entries[opened.statement]
+            bound = [said.bound.dataset] if said.bound.dataset is not None else []
+            named = [said.dataset.digest] if said.dataset.digest else []
+            dataset = next(iter(self._found(named, bound)), None)
+            logged, problem = self._proof_of(entry)
+            yield Subject(
+                opened=opened,
+                parents=self._parents(opened),
+                known=self.by_tree,
+                dataset=dataset
+                if dataset is not None and isinstance(dataset.predicate, DatasetPredicate)
+                else None,
+                logged=logged,
+                ledger=self._ledger_of(entry),
+                doubts=() if problem is None else (problem,),
+            )
 
-    def _proof_of(self, entry: packing.Entry, opened: Opened) -> Logged | None:
-        asked = None if self.policy is None else self.policy.checkpoint.log
-        step = f"step {opened.checkpoint.step}"
-        if entry.proof is None and asked is not None:
-            self._add("ST-CKPT-180", f"{step}: the pack has no proof of it", "its proof")
+    def _proof_of(self, entry: packing.Entry) -> tuple[Logged | None, Problem | None]:
+        where = "its proof"
+        if entry.proof is None and self.log is not None:
+            what = "the pack has no proof of it"
+            return None, Problem(code="ST-CKPT-180", what=what, file=where)
         try:
-            return _logged(self.pack, entry, self.trust, self.now, asked)
+            return _logged(self.pack, entry, self.trusts[Kind.CHECKPOINT], self.now, self.log), None
         except SecureTrainError as error:
-            self._add(error.code, f"{step}: {reason(error)}", "its proof")
-            return None
+            return None, Problem(code=error.code, what=reason(error), file=where)
 
     def _ledger_of(self, entry: packing.Entry) -> bytes | None:
         if entry.ledger is None or entry.ledger not in self.pack:
@@ -452,39 +402,22 @@ class _Verifier:
             self.ledgers[entry.ledger] = self.pack.read(entry.ledger, packing.LEDGER_LIMIT)
         return self.ledgers[entry.ledger]
 
-    def _ask_statement(
-        self, opened: Opened, judged: Judged, expect: Expectation | None, *, first: bool
-    ) -> None:
-        """Rule 5."""
-        nodes = judged.verdicts[ChainLink.NODES]
-        shown = Shown(
-            tiers=nodes.tiers,
-            problem=None if nodes.state is LinkState.NOT_ASKED else nodes.problem(),
-        )
-        asked = Asked(
-            trust=self.trust,
-            policy=self.policy,
-            now=self.now,
-            nodes=first or ChainLink.NODES in self._required,
-            expect=expect,
-            shown=shown,
-        )
-        for problem in judge_statement(opened, asked):
-            self._add(problem.code, f"step {judged.step}: {problem.what}", problem.file)
-
-    def _ask_links(self, judged: Judged) -> None:
-        """Rule 6."""
-        for link, verdict in judged.verdicts.items():
-            if verdict.state is LinkState.NOT_ASKED:
+    def held(self, chain: Judgement) -> Iterator[Holding]:
+        """Rule 7."""
+        line = list(self.line())
+        main = main_line(line[0], line[1:])
+        pieces = PackPieces(self.pack)
+        known: set[str] = set()
+        for entry in self.listed.statements:
+            if entry.holds is None:
                 continue
-            problem = verdict.problem()
-            if problem is None:
-                continue
-            if link in self._required or verdict.state is LinkState.BROKEN:
-                where = f"run {judged.run}, step {judged.step} ({judged.digest[:16]}): "
-                hint = f"; {self.refused[0]}" if self.refused else ""
-                self._add(problem.code, where + problem.what + hint, problem.file)
-
-    def _add(self, code: str, what: str, where: str) -> None:
-        if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(Problem(code=code, what=what, file=where))
+            whose = f"statement {entry.statement[:16]}"
+            opened = self.by_entry.get(entry)
+            try:
+                if opened is None or opened.statement in known:
+                    raise IntegrityError(MALFORMED, "bytes of nothing that verified, or twice")
+                known.add(opened.statement)
+                rows = partial(rows_wanted, main, opened, pieces)
+                yield check(self.pack, entry.holds, entry.statement, opened, rows)
+            except SecureTrainError as error:
+                chain.add(error.code, f"{whose}: {reason(error)}", error.where)

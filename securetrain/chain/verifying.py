@@ -6,11 +6,11 @@ Rules:
 
 1. evidence lies in the run directory that holds the checkpoint, and in the folders that are given;
    it counts by its digest and its signatures, wherever it lies;
-2. the links that a policy requires are asked of the checkpoint, and with ``depth: all`` of every
-   ancestor for itself; one that was not found, or by another statement than the bound one, has all
-   of them missing. Of each ancestor is asked, too, what the policy asks of a statement, whether it
-   was set aside, and for the proof where the policy asks for a log;
-3. nothing here recurses: a run saves thousands of checkpoints in a row.
+2. links are judged with or without a policy, and a broken one refuses (`judging`). Without a policy
+   that requires links, parents and dataset are looked for right beside the checkpoint and its run
+   only, and what is not found there is missing, which refuses nothing;
+3. of each ancestor is asked, too, whether it was set aside, and for the proof where the policy asks
+   for a log.
 
 `answer` is everything that ``verify`` can be asked, whichever kind of artifact there is:
 
@@ -23,11 +23,9 @@ Rules:
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum, auto
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -45,7 +43,7 @@ from securetrain.artifacts import (
     is_words,
     verify_saved,
 )
-from securetrain.artifacts.lineage import Asked, Link, LogProof, judge_statement, quarantine
+from securetrain.artifacts.lineage import Link, LogProof, quarantine
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
     DatasetPredicate,
@@ -54,164 +52,156 @@ from securetrain.artifacts.statement import (
     read_statement,
 )
 from securetrain.chain.container import Pack, is_pack
-from securetrain.chain.judging import Judged, judge, judge_all
-from securetrain.chain.links import Given, Subject, code_of
+from securetrain.chain.judging import Demand, Judged, Judgement, judge, judge_chain
+from securetrain.chain.links import Given, Subject
 from securetrain.chain.packed import PackResult, claimed_time, verify_pack, witnessed
 from securetrain.chain.replayed import read_replay
 from securetrain.chain.store import Places
 from securetrain.core.errors import IntegrityError, SecureTrainError, reason
 from securetrain.core.files import read_file
-from securetrain.core.vocabulary import ChainDepth, ChainLink, LinkState
+from securetrain.core.vocabulary import ChainLink
 from securetrain.identity import load_trust
+from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import LoadedPolicy
 from securetrain.policy.schema import Policy, TransparencyLog
 
 LEDGER_LIMIT: Final = 1 << 30
-MAX_PROBLEMS: Final = 1000
 Found: TypeAlias = Examined | PackResult | SavedResult | CheckedWords
 """The answer about an artifact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedArtifact(Examined):
+    """The answers about a checkpoint, with the verdicts on its links."""
+
+    judged: tuple[Judged, ...]
+    """The checkpoint's, and those of the ancestors that were asked."""
+    required: frozenset[ChainLink]
+
+
+@dataclass(slots=True, kw_only=True)
 class Evidence:
-    """The evidence that a verifier has, and its judgement of artifacts by that."""
+    """The evidence that a verifier has, and its judgement of a checkpoint by that."""
 
     trust: TrustRoot
     places: Sequence[Path]
     """Run directories, or their folders of evidence."""
     now: datetime
+    policy: Policy | None
     again: bool = False
     """See `Given`."""
+    found: Judgement | None = None
+    """The verdicts, once it was judged."""
+    given: Given = field(init=False)
+    demand: Demand = field(init=False)
 
-    def required(self, policy: Policy) -> frozenset[ChainLink]:
-        """The links that are required: the policy's, and `nodes` where that is judged again."""
-        return frozenset(policy.chain.require) | ({ChainLink.NODES} if self.again else set())
+    def __post_init__(self) -> None:
+        pieces = Places.of(self.places)
+        self.given = Given(trust=self.trust, pieces=pieces, now=self.now, again=self.again)
+        # Its own statement was asked when the directory was verified.
+        self.demand = Demand(policy=self.policy, again=self.again, statement=False)
 
     def shows(self, opened: Opened) -> Shown:
         """The tiers that evidence shows for a checkpoint's nodes."""
-        verdict = judge(ChainLink.NODES, Subject(opened=opened), self._given())
+        verdict = judge(ChainLink.NODES, Subject(opened=opened), self.given)
         return Shown(tiers=verdict.tiers, problem=verdict.problem())
 
-    def problems(self, policy: Policy, chain: Link, result: VerifyResult) -> list[Problem]:
-        """The links that a policy requires and that are not verified."""
-        found: list[Problem] = []
-        required = self.required(policy)
-        for number, (link, judged) in enumerate(self._every(policy, chain, result)):
-            told = [
-                problem
-                for verdict in judged.verdicts.values()
-                if verdict.link in required and (problem := verdict.problem()) is not None
-            ]
-            if number:
-                told += self._of_ancestor(link, judged, policy)
-            where = f"run {judged.run}, step {judged.step} ({judged.digest[:16]}): "
-            found += [Problem(code=one.code, what=where + one.what) for one in told]
-            if len(found) > MAX_PROBLEMS:
-                return found[:MAX_PROBLEMS]
-        if required and policy.chain.depth is ChainDepth.ALL:
-            found += self._not_found(required, chain)
-        return found
+    def problems(self, result: VerifyResult, chain: Link) -> list[Problem]:
+        """Judge a checkpoint that was verified; returns what refuses it.
 
-    def _of_ancestor(self, link: Link, judged: Judged, policy: Policy) -> Iterator[Problem]:
-        """The end of rule 2, without its links."""
-        assert link.opened is not None
-        nodes = judged.verdicts[ChainLink.NODES]
-        is_asked = nodes.state is not LinkState.NOT_ASKED
-        asked = Asked(
+        Args:
+            result: What verifying it found.
+            chain: The checkpoint, with what it was made from as far as that was found.
+        """
+        opened = result.opened
+        if opened is None or not isinstance(opened.predicate, CheckpointPredicate):
+            return []
+        source = _Directories(
+            chain=chain,
             trust=self.trust,
-            policy=policy,
             now=self.now,
-            nodes=is_asked,
-            shown=Shown(tiers=nodes.tiers, problem=nodes.problem() if is_asked else None),
+            log=None if self.policy is None else self.policy.checkpoint.log,
+            logged=result.logged,
         )
-        yield from judge_statement(link.opened, asked)
-        if isinstance(link.path, Path):
-            yield from quarantine.check(link.path, link.opened, self.trust)
-        if policy.checkpoint.log is not None:
-            yield from self._unproven(link, policy.checkpoint.log)
+        self.found = judge_chain(source, self.given, self.demand)
+        return self.found.problems
 
-    def _unproven(self, link: Link, asked: TransparencyLog) -> Iterator[Problem]:
-        """The reason why an ancestor is not proven to be logged: the proof lies beside it."""
-        assert link.opened is not None
-        assert link.path is not None
-        try:
-            statement = read_statement(link.path, link.opened.kind)
-            proof = LogProof.beside(link.path)
-            proof.judge(statement, link.opened.kind, self.trust, self.now, asked)
-        except SecureTrainError as error:
-            yield Problem(code=error.code, what=reason(error))
 
-    def judged(self, policy: Policy, chain: Link, result: VerifyResult) -> Iterator[Judged]:
-        """The verdicts on each checkpoint that the policy asks about."""
-        return (judged for _, judged in self._every(policy, chain, result))
+@dataclass(slots=True, kw_only=True)
+class _Directories:
+    """Signed directories that lead to a checkpoint; a source of evidence (`judging.Source`)."""
 
-    def _every(
-        self, policy: Policy, chain: Link, result: VerifyResult
-    ) -> Iterator[tuple[Link, Judged]]:
-        given, ledgers = self._given(), dict[Path, bytes | None]()
+    chain: Link
+    trust: TrustRoot
+    now: datetime
+    log: TransparencyLog | None
+    logged: Logged | None
+    """The place of the checkpoint itself in the log."""
+    ledgers: dict[Path, bytes | None] = field(default_factory=dict)
+    refused: str = ""
+
+    def subjects(self) -> Iterator[Subject]:
+        """See `judging.Source`."""
         known = {
             one.digest: one.opened
-            for one in chain.every()
+            for one in self.chain.every()
             if one.opened is not None and isinstance(one.opened.predicate, CheckpointPredicate)
         }
-        for number, link in enumerate(chain.every()):
-            opened = link.opened
+        for link in self.chain.every():
+            opened, first = link.opened, link is self.chain
             if opened is None or not isinstance(opened.predicate, CheckpointPredicate):
                 continue
-            if number and (policy.chain.depth is not ChainDepth.ALL or _is_repeated(link)):
+            if not first and _is_repeated(link):
                 continue
-            subject = Subject(
+            logged, doubts = (self.logged, []) if first else self._beside(link, opened)
+            yield Subject(
                 opened=opened,
                 parents=_opened(link, CheckpointPredicate),
                 known=known,
                 dataset=next(iter(_opened(link, DatasetPredicate).values()), None),
-                logged=result.logged if number == 0 else None,
-                ledger=self._ledger(link, ledgers),
+                logged=logged,
+                ledger=self._ledger(link),
+                doubts=doubts,
             )
-            yield link, judge_all(subject, given, self.required(policy))
 
-    def _given(self) -> Given:
-        return Given(
-            trust=self.trust, pieces=Places.of(self.places), now=self.now, again=self.again
-        )
+    def _beside(self, link: Link, opened: Opened) -> tuple[Logged | None, list[Problem]]:
+        """Rule 3: an ancestor's place in the log, and what speaks against it."""
+        assert link.path is not None
+        doubts = quarantine.check(link.path, opened, self.trust)
+        try:
+            proof = LogProof.beside(link.path)
+            statement = read_statement(link.path, opened.kind)
+            return proof.judge(statement, opened.kind, self.trust, self.now, self.log), doubts
+        except SecureTrainError as error:
+            if self.log is not None:
+                doubts.append(Problem(code=error.code, what=reason(error)))
+            return None, doubts
 
-    @staticmethod
-    def _ledger(link: Link, known: dict[Path, bytes | None]) -> bytes | None:
+    def _ledger(self, link: Link) -> bytes | None:
         """The ledger of the run whose directory holds a checkpoint; read once."""
         if not isinstance(link.path, Path):
             return None
         path = link.path.absolute().parent.parent / "ledger.jsonl"
-        if path not in known:
+        if path not in self.ledgers:
             try:
-                known[path] = read_file(path, LEDGER_LIMIT) if path.is_file() else None
+                self.ledgers[path] = read_file(path, LEDGER_LIMIT) if path.is_file() else None
             except SecureTrainError:
-                known[path] = None
-        return known[path]
+                self.ledgers[path] = None
+        return self.ledgers[path]
 
-    @staticmethod
-    def _not_found(required: frozenset[ChainLink], chain: Link) -> list[Problem]:
-        """Rule 2, for ancestors of which there is no statement."""
-        lost = list(islice(_lost(chain), 100))
-        return [
-            Problem(code=code_of(link), what=f"{one.role} {one.digest[:16]}: {link} missing: {why}")
-            for one, why in lost
-            for link in sorted(required)
-        ]
-
-
-def _lost(chain: Link) -> Iterator[tuple[Link, str]]:
-    """Parents of which the bound statement is not there, and why."""
-    for link in chain.every():
-        if not isinstance(link.said, CheckpointPredicate) or _is_repeated(link):
-            continue
-        bound: Sequence[str | None] = link.said.bound.parents or [None] * len(link.said.parents)
-        below = [one for one in link.links if "parent" in one.role]
-        for one, statement in zip(below, bound, strict=True):
-            if one.opened is None:
-                yield one, one.problem
-            elif statement not in {None, one.opened.statement}:
-                yield one, "not by the bound statement"
+    def lost(self) -> Iterator[tuple[str, str]]:
+        """See `judging.Source`."""
+        for link in self.chain.every():
+            if not isinstance(link.said, CheckpointPredicate) or _is_repeated(link):
+                continue
+            bound: Sequence[str | None] = link.said.bound.parents or [None] * len(link.said.parents)
+            below = [one for one in link.links if "parent" in one.role]
+            for one, statement in zip(below, bound, strict=True):
+                if one.opened is None:
+                    yield f"{one.role} {one.digest[:16]}", one.problem
+                elif statement not in {None, one.opened.statement}:
+                    yield f"{one.role} {one.digest[:16]}", "not by the bound statement"
 
 
 def near(path: Path | str) -> list[Path]:
@@ -326,18 +316,28 @@ def _examined(
     progress: Callable[[int, int], None] | None,
 ) -> Examined:
     trust, policy = load_trust(asked.trust, now), asked.policy
+    data = None if asked.data is None else load_trust(asked.data, now)
+    evidence = Evidence(
+        trust=trust,
+        places=(*near(path), *asked.evidence),
+        now=now,
+        policy=None if policy is None else policy.policy,
+        again=asked.again,
+    )
+    required = evidence.demand.required
     wanted = replace(
         asked.wanted,
         expect=asked.expect,
-        data=load_trust(asked.data, now) if asked.data is not None else None,
+        data=data,
+        walk=asked.wanted.walk or bool(required),
+        shows=evidence.shows,
+        links=evidence.problems,
     )
-    if policy is not None:
-        places = (*near(path), *asked.evidence)
-        evidence = Evidence(trust=trust, places=places, now=now, again=asked.again)
-        required = bool(evidence.required(policy.policy))
-        links = partial(evidence.problems, policy.policy) if required else None
-        wanted = replace(wanted, shows=evidence.shows, links=links)
-    return examine(path, wanted, trust=trust, policy=policy, now=now, progress=progress)
+    found = examine(path, wanted, trust=trust, policy=policy, now=now, progress=progress)
+    if evidence.found is None:
+        return found
+    answers = {one.name: getattr(found, one.name) for one in fields(found)}
+    return JudgedArtifact(**answers, judged=tuple(evidence.found.judged), required=required)
 
 
 def _seen(opened: Pack, trust: Path, now: datetime) -> datetime:

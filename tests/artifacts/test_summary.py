@@ -16,6 +16,7 @@ from securetrain.artifacts.statement.statements import (
     DatasetRef,
     IndexFile,
     NodeRef,
+    Opened,
     PolicyRef,
     TreeInfo,
 )
@@ -47,15 +48,14 @@ SAID = CheckpointPredicate(
     policy=PolicyRef(id="baseline", digest="b" * 64),
     nodes=[NodeRef(node="n1", tier=NodeTier.TPM)],
 )
+OPENED = Opened(kind=Kind.CHECKPOINT, predicate=SAID, digest="a" * 64, key_ids=frozenset({"k"}))
 GOOD = VerifyResult(
     kind=Kind.CHECKPOINT,
     path=Path("/data/step-1"),
     problems=(),
     num_files=3,
     num_bytes=9,
-    statement=SAID,
-    digest="a" * 64,
-    key_ids=frozenset({"k"}),
+    opened=OPENED,
     shown=Shown(tiers={"n1": NodeTier.TPM}),
 )
 BAD = replace(GOOD, problems=(Problem(code="ST-CKPT-130", what="changed"),))
@@ -64,7 +64,8 @@ BAD = replace(GOOD, problems=(Problem(code="ST-CKPT-130", what="changed"),))
 def struct_replace(**changes: object) -> VerifyResult:
     import msgspec
 
-    return replace(GOOD, statement=msgspec.structs.replace(SAID, **changes))
+    said = msgspec.structs.replace(SAID, **changes)
+    return replace(GOOD, opened=replace(OPENED, predicate=said))
 
 
 def test_a_verified_artifact_passes_with_its_digest_and_policy() -> None:
@@ -127,7 +128,7 @@ def test_a_summary_has_what_slsa_requires(result: VerifyResult, policy: PolicyUs
 
 
 def test_without_a_digest_there_is_no_summary() -> None:
-    refused(UsageError, "ST-USAG-001", summarize, replace(BAD, digest=""), None, NOW)
+    refused(UsageError, "ST-USAG-001", summarize, replace(BAD, opened=None), None, NOW)
 
 
 def test_a_signed_summary_verifies() -> None:

@@ -25,7 +25,6 @@ from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.hashtree import PAGE_LEAVES, pages_of
 from tests import vocabulary
 from tests.chain.test_held import ALL, with_order
-from tests.chain.test_insiders import put_together, taken_apart
 from tests.chain.worlds import (
     LEAF,
     PARAMS,
@@ -38,6 +37,8 @@ from tests.chain.worlds import (
     dataset,
     opened,
     policy,
+    put_together,
+    taken_apart,
     tree_of,
 )
 from tests.chain.worlds import ORDER as SHORT
@@ -57,7 +58,7 @@ ROWS = Wanted(rows=(11, 12))
 
 def refused(run: Whole, wanted: Wanted) -> SecureTrainError:
     with pytest.raises(SecureTrainError) as found:
-        run.packed(wanted, "none.stpack")
+        run.pack("none.stpack", wanted)
     assert not (run.root / "none.stpack").exists()
     return found.value
 
@@ -183,14 +184,14 @@ def test_the_line_of_a_run_ends_at_what_is_no_checkpoint(run: Whole) -> None:
 
 
 def test_rows_that_are_too_many_are_refused_and_not_read(run: Whole, monkeypatch: Any) -> None:
-    path = run.packed(ROWS, "many.stpack")
+    path = run.pack("many.stpack", ROWS)
     assert run.verify(path).problems == ()
     monkeypatch.setattr(held, "MAX_ROWS", 1)
     assert codes(run.verify(path)) == {"ST-PACK-101"}
 
 
 def test_a_full_disk_leaves_no_directory(run: Whole, tmp_path: Path, monkeypatch: Any) -> None:
-    path = run.packed(ALL, "full.stpack")
+    path = run.pack("full.stpack", ALL)
     (rows,) = [one for one in run.verify(path).held if one.steps is not None]
 
     def full(*_: object) -> int:

@@ -62,7 +62,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 @pytest.fixture(scope="module")
 def whole(run: Whole) -> Path:
-    return run.packed(ALL)
+    return run.pack(wanted=ALL)
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +71,15 @@ def found(run: Whole, whole: Path) -> PackResult:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {
-        str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()
-    }
+    files = (one for one in folder.rglob("*") if one.is_file())
+    return {str(one.relative_to(folder)): one.read_bytes() for one in files}
 
 
 def test_what_is_held_comes_out_as_it_was(run: Whole, whole: Path, tmp_path: Path) -> None:
     result = run.verify(whole)
     assert result.problems == ()
-    assert {one.opened.kind.value: one.steps for one in result.held} == {
-        "checkpoint": None,
-        "dataset": (11, 20),
-    }
+    steps = {one.opened.kind.value: one.steps for one in result.held}
+    assert steps == {"checkpoint": None, "dataset": (11, 20)}
     with Pack.open(whole) as file:
         for one in result.held:
             if one.opened.kind is Kind.CHECKPOINT:
@@ -98,9 +95,10 @@ def test_rows_are_read_by_a_reader_of_datasets_and_nothing_else_is(run, whole, t
     with Pack.open(whole) as file:
         unpacking.unpack(file, rows, tmp_path / "data")
     there = run.root / "data"
-    assert {n: len(d) for n, d in tree(tmp_path / "data").items()} == {
-        n: len(d) for n, d in tree(there).items()
-    }
+    sizes = [
+        {name: len(data) for name, data in tree(one).items()} for one in (there, tmp_path / "data")
+    ]
+    assert sizes[0] == sizes[1]
     bytes_of = RowBytes.of(run.dataset.predicate, WHOLE_ORDER, 1)
     ask: dict[str, Any] = {"trust": run.trust(), "policy": None, "now": LATER}
     with (
@@ -118,12 +116,12 @@ def test_rows_are_read_by_a_reader_of_datasets_and_nothing_else_is(run, whole, t
 
 
 def test_the_same_bytes_wherever_it_is_packed(run: Whole, whole: Path) -> None:
-    again = run.packed(ALL, "again.stpack")
+    again = run.pack("again.stpack", ALL)
     assert again.read_bytes() == whole.read_bytes()
-    plain = run.packed(Wanted(), "plain.stpack")
+    plain = run.pack("plain.stpack", Wanted())
     assert run.verify(plain).held == ()
     assert plain.stat().st_size < whole.stat().st_size
-    data = run.packed(Wanted(dataset=True), "data.stpack")
+    data = run.pack("data.stpack", Wanted(dataset=True))
     (held_data,) = run.verify(data).held
     assert held_data.steps is None
     assert held_data.num_bytes == 75_064
@@ -131,7 +129,7 @@ def test_the_same_bytes_wherever_it_is_packed(run: Whole, whole: Path) -> None:
 
 def test_what_cannot_be_packed_is_said(run: Whole, tmp_path: Path) -> None:
     for rows, code in (((31, 31), "ST-CHAN-016"), ((0, 3), "ST-CHAN-016")):
-        vocabulary.refused(SecureTrainError, code, run.packed, Wanted(rows=rows), "none.stpack")
+        vocabulary.refused(SecureTrainError, code, run.pack, "none.stpack", Wanted(rows=rows))
     line, data_, pieces = with_order(run, replace(WHOLE_ORDER, batch_rows=1 << 20))
     vocabulary.refused(UsageError, "ST-USAG-001", held.rows_wanted, line, data_, pieces, (1, 2))
     newest = max((run.root / "checkpoints").iterdir())
@@ -141,7 +139,7 @@ def test_what_cannot_be_packed_is_said(run: Whole, tmp_path: Path) -> None:
         for bad in (good[:-1] + bytes([good[-1] ^ 1]), good[:-1]):
             path.write_bytes(bad)
             with pytest.raises(IntegrityError) as altered:
-                run.packed(Wanted(weights=True, dataset=True), "none.stpack")
+                run.pack("none.stpack", Wanted(weights=True, dataset=True))
             assert altered.value.code[-4:] in {"-130", "-131"}
         path.write_bytes(good)
     assert not (run.root / "none.stpack").exists()
@@ -432,7 +430,7 @@ def test_the_commands_pack_and_unpack(run, whole, tmp_path, capsys, monkeypatch)
     ]
     assert tree(tmp_path / "out" / newest.name) == tree(newest)
     # What is refused is not unpacked, and neither is what is not there; over nothing.
-    flat = run.packed(Wanted(), f"{tmp_path.name}.stpack")
+    flat = run.pack(f"{tmp_path.name}.stpack", Wanted())
     for pack_, out, code in ((flat, "none", 2), (made, "out", 2)):
         assert main(["unpack", str(pack_), *ask, "--out", str(tmp_path / out)]) == code
     data = bytearray(made.read_bytes())

@@ -12,32 +12,38 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from securetrain.artifacts.lineage import chain_of, machine, quarantine
-from securetrain.artifacts.lineage.folder import SET_ASIDE
+from securetrain.artifacts.lineage import machine, quarantine
 from securetrain.artifacts.statement import CheckpointPredicate, Expectation, Parent, members
 from securetrain.artifacts.statement.statements import digest_of, open_statement, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
-from securetrain.chain import kept, packed, packing, verifying
-from securetrain.chain.container import Document, Pack, write_pack
+from securetrain.chain import judging, kept, packed, packing, verifying
+from securetrain.chain.container import Document, Pack
 from securetrain.chain.links import verified
 from securetrain.chain.packed import PackResult
-from securetrain.chain.verifying import Evidence
-from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import Revoked, TrustRole, TrustRoot, sign_document
 from securetrain.ledger import Ledger, events, read_ledger
 from securetrain.policy.schema import Policy, TransparencyLog
 from tests.chain.test_other_keys import Logged
-from tests.chain.test_packs import documents_of, of_nodes
-from tests.chain.worlds import LATER, MINUTE, NOW, Run, codes, dataset, policy
-from tests.vocabulary import trust_document
+from tests.chain.test_packs import of_nodes
+from tests.chain.worlds import (
+    LATER,
+    MINUTE,
+    NOW,
+    Run,
+    codes,
+    dataset,
+    policy,
+    put_together,
+    taken_apart,
+    trust_bytes,
+)
 
 
 def without(path: Path, out: Path, *numbers: int) -> Path:
@@ -46,25 +52,6 @@ def without(path: Path, out: Path, *numbers: int) -> Path:
     for number in sorted(numbers, reverse=True):
         del found[plain["statements"].pop(number)["statement"]]
     return put_together(out, subject, found, plain)
-
-
-def taken_apart(path: Path) -> tuple[Document, dict[str, Document], Any]:
-    """The subject, all other documents but the contents, and the contents as plain data."""
-    subject, found = documents_of(path)
-    (old,) = [one for one in found.values() if one.media_type == packing.CONTENTS_TYPE]
-    del found[old.digest]
-    return subject, found, canonical.loads(bytes(old.source))  # type: ignore[arg-type]
-
-
-def put_together(out: Path, subject: Document, found: dict[str, Document], plain: Any) -> Path:
-    """The pack, whole."""
-    listed = Document.of(packing.CONTENTS_TYPE, canonical.dumps(plain))
-    write_pack(out, subject, [listed, *found.values()])
-    return out
-
-
-def off(monkeypatch: Any, place: object, name: str, instead: Callable[..., Any]) -> None:
-    monkeypatch.setattr(place, name, instead)
 
 
 # --- ancestors that are not asked ---
@@ -93,7 +80,7 @@ def test_an_ancestor_is_not_left_out_to_have_it_not_asked(unattested, tmp_path, 
         # Where the policy asks for the checkpoint alone, so does the verifier.
         assert run.verify(out, policy=policy("nodes", depth="checkpoint")).ok
         with monkeypatch.context() as patch:
-            off(patch, packed._Verifier, "_ask_for_lost", lambda *_: None)
+            patch.setattr(packed._Packed, "lost", lambda *_: iter(()))
             assert run.verify(out, policy=asked).ok, "the control"
 
 
@@ -121,7 +108,7 @@ def test_another_statement_on_an_ancestors_bytes_is_not_the_bound_one(
     assert codes(result) == {"ST-CHAN-010"}, result.problems
     assert "not by the bound statement" in result.problems[0].what
     assert codes(run.verify(out, policy=policy("nodes", "parents"))) >= {"ST-CHAN-018"}
-    off(monkeypatch, packed._Verifier, "_ask_for_lost", lambda *_: None)
+    monkeypatch.setattr(packed._Packed, "lost", lambda *_: iter(()))
     assert run.verify(out, policy=asked).ok, "the control"
 
 
@@ -186,7 +173,7 @@ def test_an_ancestor_that_has_expired_is_refused(tmp_path: Path, monkeypatch: An
     assert codes(result) == {"ST-CKPT-153"}
     assert "step 10" in result.problems[0].what
     assert run.verify(path, policy=policy("nodes"), now=NOW + timedelta(hours=1)).ok
-    off(monkeypatch, machine, "expired", lambda *_: [])
+    monkeypatch.setattr(machine, "expired", lambda *_: [])
     assert run.verify(path, policy=policy("nodes")).ok, "the control"
 
 
@@ -210,35 +197,26 @@ def test_an_ancestor_that_its_ranks_did_not_sign_is_refused(tmp_path, monkeypatc
             ],
         )
 
-    def asked() -> Policy:
-        plain = msgspec.to_builtins(policy("nodes"))
-        plain["checkpoint"]["require_rank_signatures"] = True
-        return msgspec.convert(plain, Policy)
-
+    asked = policy("nodes", require_rank_signatures=True)
     run.save(signed(run.said()))
     run.save(signed(run.said()))
-    assert run.verify(run.pack(), policy=asked()).ok
+    assert run.verify(run.pack(), policy=asked).ok
     run.save()  # its signatures are stripped, and it is signed again
     run.save(signed(run.said()))
     path = run.pack("b.stpack")
-    result = run.verify(path, policy=asked())
+    result = run.verify(path, policy=asked)
     assert codes(result) == {"ST-CKPT-122"}
     assert "step 30" in result.problems[0].what
-    off(monkeypatch, members, "check", lambda *_, **__: [])
-    assert run.verify(path, policy=asked()).ok, "the control"
+    monkeypatch.setattr(members, "check", lambda *_, **__: [])
+    assert run.verify(path, policy=asked).ok, "the control"
 
 
 @pytest.mark.forgery
 def test_a_pack_about_a_dataset_is_no_checkpoints(tmp_path: Path, monkeypatch: Any) -> None:
     """With the dataset's key alone: nothing of it is a link, so nothing would be missing."""
     run, key = Run(tmp_path / "run"), PrivateKey.generate()
-    roles = {
-        TrustRole.ROOT: [run.roles.root.public],
-        TrustRole.CHECKPOINT: [run.key.public],
-        TrustRole.DATASET: [key.public],
-    }
-    made = trust_document(roles, NOW - timedelta(days=9), NOW + timedelta(days=300))
-    trust = TrustRoot.parse(sign_document(made, [run.roles.root]), LATER)
+    named = {TrustRole.CHECKPOINT: [run.key], TrustRole.DATASET: [key]}
+    trust = TrustRoot.parse(trust_bytes(run.roles.root, named), LATER)
     about = Document.of(packing.STATEMENT_TYPE, sign(dataset(), "prose", key))
     out = tmp_path / "x.stpack"
     put_together(out, about, {}, {"statements": [{"statement": about.digest}]})
@@ -250,7 +228,7 @@ def test_a_pack_about_a_dataset_is_no_checkpoints(tmp_path: Path, monkeypatch: A
 
     assert codes(answer()) == {"ST-PACK-101"}
     assert answer().subject is None
-    off(monkeypatch, packed._Verifier, "_refuse_subject", lambda *_: None)
+    monkeypatch.setattr(packed._Packed, "refusal", lambda _: ())
     assert answer().ok, "the control"
 
 
@@ -258,9 +236,7 @@ def test_a_pack_about_a_dataset_is_no_checkpoints(tmp_path: Path, monkeypatch: A
 
 
 def asks_log(*links: str, **log: Any) -> Policy:
-    plain = msgspec.to_builtins(policy(*links, depth="checkpoint"))
-    plain["checkpoint"]["log"] = msgspec.to_builtins(TransparencyLog(**log))
-    return msgspec.convert(plain, Policy)
+    return policy(*links, depth="checkpoint", log=TransparencyLog(**log))
 
 
 @dataclass
@@ -312,7 +288,7 @@ def test_the_quorum_and_the_keys_of_the_log_are_the_policys_too(logged, monkeypa
         result = logged.verify(path, policy=asked)
         assert codes(result) == {"ST-CKPT-180", "ST-CHAN-020", "ST-CHAN-021"}
         with monkeypatch.context() as patch:
-            off(patch, packed, "_logged", lambda *given: unasked(*given[:4]))
+            patch.setattr(packed, "_logged", lambda *given: unasked(*given[:4]))
             assert logged.verify(path, policy=asked).ok, "the control"
 
 
@@ -325,17 +301,13 @@ class WithLedger(Run):
 
     launcher: PrivateKey = field(default_factory=PrivateKey.generate)
 
-    def trust(self, now: Any = LATER) -> TrustRoot:
-        roles = {
-            TrustRole.ROOT: [self.roles.root.public],
-            TrustRole.NODE: [self.roles.node.public],
-            TrustRole.CHECKPOINT: [self.key.public],
-            TrustRole.LEDGER: [self.launcher.public, self.roles.worker.public],
-            TrustRole.LEDGER_LAUNCHER: [self.launcher.public],
-            TrustRole.LEDGER_WORKER: [self.roles.worker.public],
+    def named(self) -> dict[TrustRole, list[PrivateKey]]:
+        return {
+            **super().named(),
+            TrustRole.LEDGER: [self.launcher, self.roles.worker],
+            TrustRole.LEDGER_LAUNCHER: [self.launcher],
+            TrustRole.LEDGER_WORKER: [self.roles.worker],
         }
-        made = trust_document(roles, NOW - timedelta(days=9), NOW + timedelta(days=300))
-        return TrustRoot.parse(sign_document(made, [self.roles.root]), now)
 
     def write(self, said: events.LedgerEvent, key: PrivateKey | None = None) -> str:
         """Write an event; the new head."""
@@ -370,12 +342,7 @@ def test_a_checkpoint_that_was_set_aside_is_none_to_rely_on(tmp_path, monkeypatc
     assert "step 10" in result.problems[0].what
     assert "set aside" in result.problems[0].what
     assert run.verify(path, policy=policy("ledger", depth="checkpoint")).ok
-    off(
-        monkeypatch,
-        events,
-        "CheckpointQuarantined",
-        type("Nothing", (), {}),
-    )
+    monkeypatch.setattr(events, "CheckpointQuarantined", type("Nothing", (), {}))
     assert run.verify(path, policy=policy("ledger")).ok, "the control"
 
 
@@ -401,7 +368,7 @@ def test_a_worker_cannot_set_a_checkpoint_aside(tmp_path: Path, monkeypatch: Any
     assert "worker" in result.problems[0].what
     assert "set aside" not in result.problems[0].what
     link = ChainLink.LEDGER
-    off(monkeypatch, kept, "broken", lambda *_, **__: verified(link, "anything"))
+    monkeypatch.setattr(kept, "broken", lambda *_, **__: verified(link, "anything"))
     assert run.verify(path, policy=policy("ledger")).ok, "the control"
 
 
@@ -438,7 +405,7 @@ def test_a_ledger_is_none_to_rely_on_where_any_line_may_be_a_workers(tmp_path, m
     def all_named(*given: Any, **how: Any) -> Any:
         return replace(read_ledger(*given, **how), names_writers=True)
 
-    off(monkeypatch, kept, "read_ledger", all_named)
+    monkeypatch.setattr(kept, "read_ledger", all_named)
     assert run.verify(path, policy=policy("ledger")).ok, "the control"
 
 
@@ -472,17 +439,6 @@ def test_a_key_that_was_revoked_vouches_for_nobody(tmp_path: Path) -> None:
 
 
 # --- beside directories ---
-
-
-def beside(run: Run, asked: Policy) -> set[str]:
-    """The codes of a verification where the run lies, of its newest checkpoint."""
-    run.keep()
-    folder = run.root / "checkpoints"
-    newest = max(one for one in folder.iterdir() if one.is_dir() and SET_ASIDE not in one.name)
-    chain = chain_of(newest, run.trust(), (run.root,))
-    evidence = Evidence(trust=run.trust(), places=(run.root,), now=LATER)
-    nothing: Any = SimpleNamespace(logged=None)
-    return {problem.code for problem in evidence.problems(asked, chain, nothing)}
 
 
 def exchange(run: Run) -> None:
@@ -529,14 +485,10 @@ def test_an_ancestor_beside_a_directory_is_asked_as_in_a_pack(tmp_path, name, mo
     run.save(said(run))
     run.save()
     run.save()
-    asked = policy("nodes")
-    if code == "ST-CKPT-180":
-        plain = msgspec.to_builtins(asked)
-        plain["checkpoint"]["log"] = {}
-        asked = msgspec.convert(plain, Policy)
+    asked = policy("nodes", log={} if code == "ST-CKPT-180" else None)
     attack(run)
-    assert beside(run, asked) == {code}
-    assert beside(run, policy("nodes", depth="checkpoint")) == set()
-    off(monkeypatch, Evidence, "_of_ancestor", lambda *_: iter(()))
-    off(monkeypatch, verifying, "_lost", lambda *_: iter(()))
-    assert beside(run, asked) == set(), "the control"
+    assert {one.code for one in run.beside(asked).problems} == {code}
+    assert run.beside(policy("nodes", depth="checkpoint")).problems == []
+    monkeypatch.setattr(judging, "_ask_statement", lambda *_: None)
+    monkeypatch.setattr(verifying._Directories, "lost", lambda _: iter(()))
+    assert run.beside(asked).problems == [], "the control"

@@ -44,8 +44,19 @@ from securetrain.identity.trust import (
     key_table,
     sign_document,
 )
-from tests.chain.worlds import LATER, MINUTE, NOW, SHOWN, Job, Roles, Run, codes, opened, policy
-from tests.vocabulary import trust_document
+from tests.chain.worlds import (
+    LATER,
+    MINUTE,
+    NOW,
+    SHOWN,
+    Job,
+    Roles,
+    Run,
+    codes,
+    opened,
+    policy,
+    trust_bytes,
+)
 
 ORIGIN = "log.example/team"
 SEEN = NOW + timedelta(hours=1)
@@ -89,13 +100,6 @@ class Logged(Run):
 
     def trust(self, now: datetime = LATER) -> TrustRoot:
         return TrustRoot.parse(self.document(), now)
-
-    def pack(self, name: str = "a.stpack") -> Path:
-        """Pack the newest; proofs lie beside the checkpoints."""
-        self.keep()
-        newest = max(one for one in (self.root / "checkpoints").iterdir() if one.is_dir())
-        pack(newest, self.root / name, trust=self.trust())
-        return self.root / name
 
     def log(self, path: Path, num_witnesses: int = 2) -> None:
         """Have a checkpoint logged; its proof lies beside it."""
@@ -206,9 +210,7 @@ def signed_dataset(
 
 
 def data_trust(run: Run, key: PrivateKey, role: TrustRole = TrustRole.DATASET) -> TrustRoot:
-    roles = {TrustRole.ROOT: [run.roles.root.public], role: [key.public]}
-    made = trust_document(roles, NOW - timedelta(days=9), NOW + timedelta(days=300))
-    return TrustRoot.parse(sign_document(made, [run.roles.root]), LATER)
+    return TrustRoot.parse(trust_bytes(run.roles.root, {role: [key]}), LATER)
 
 
 def with_dataset(run: Run, ref: DatasetRef, statement: str) -> CheckpointPredicate:

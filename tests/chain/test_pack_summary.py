@@ -68,12 +68,11 @@ def test_levels_are_the_verified_links(run: Run) -> None:
 
 def test_bytes_have_a_level_only_with_the_weights(whole: Whole) -> None:
     asked = policy("nodes", "policy")
-    without = said_of(whole.verify(whole.packed(Wanted(), "a.stpack"), policy=asked))
+    without = said_of(whole.verify(whole.pack("a.stpack", Wanted()), policy=asked))
     assert without["verificationResult"] == "PASSED"
     assert not [one for one in without["verifiedLevels"] if "_L" in one and "LINK" not in one]
-    path = whole.packed(Wanted(weights=True), "b.stpack")
+    path = whole.pack("b.stpack", Wanted(weights=True))
     result = whole.verify(path, policy=asked)
-    assert result.held
     whole_of = result.subject
     assert whole_of is not None
     levels = said_of(result)["verifiedLevels"]
@@ -159,7 +158,7 @@ def ask(whole: Whole, monkeypatch: Any, tmp_path: Path) -> Ask:
 
 
 def test_the_command_writes_one_for_a_pack(whole: Whole, ask: Ask, tmp_path: Path) -> None:
-    path = whole.packed(Wanted(), "c.stpack")
+    path = whole.pack("c.stpack", Wanted())
     out, key = tmp_path / "vsa.json", PrivateKey.generate()
     assert ask(path, "nodes, policy", "--vsa", str(out)) == 0
     said = json.loads(out.read_bytes())
@@ -180,7 +179,7 @@ def test_the_command_writes_one_for_a_pack(whole: Whole, ask: Ask, tmp_path: Pat
 
 @pytest.mark.forgery
 def test_a_refused_pack_has_a_failed_summary_or_none(whole, run, ask, tmp_path):
-    path, out = whole.packed(Wanted(), "d.stpack"), tmp_path / "vsa.json"
+    path, out = whole.pack("d.stpack", Wanted()), tmp_path / "vsa.json"
     assert ask(path, "log", "--vsa", str(out)) != 0
     said = json.loads(out.read_bytes())["predicate"]
     assert (said["verificationResult"], said["verifiedLevels"]) == ("FAILED", [])

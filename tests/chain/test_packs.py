@@ -23,7 +23,7 @@ from securetrain.artifacts.statement import (
 )
 from securetrain.artifacts.statement.statements import sign
 from securetrain.chain import judging, packing
-from securetrain.chain.container import Document, Pack, write_pack
+from securetrain.chain.container import Document, write_pack
 from securetrain.chain.links import code_of, verified
 from securetrain.chain.packing import pack
 from securetrain.core import ExitCode, canonical
@@ -33,7 +33,20 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.policy.load import load_policy
 from tests import vocabulary
 from tests.chain.switches import hold
-from tests.chain.worlds import LATER, MINUTE, NOW, SHOWN, Job, Run, codes, policy, why
+from tests.chain.worlds import (
+    LATER,
+    MINUTE,
+    NOW,
+    SHOWN,
+    Job,
+    Run,
+    codes,
+    documents_of,
+    policy,
+    put_together,
+    taken_apart,
+    why,
+)
 
 
 def test_what_is_there_is_verified_and_what_is_not_is_missing(run: Run) -> None:
@@ -254,15 +267,6 @@ def test_a_tier_that_no_result_shows_meets_no_policy(run: Run) -> None:
 # --- the file -------------------------------------------------------------------------------------
 
 
-def documents_of(path: Path) -> tuple[Document, dict[str, Document]]:
-    with Pack.open(path) as opened:
-        found = {
-            digest: Document.of(one.media_type, opened.read(digest, 1 << 26))
-            for digest, one in opened.layers.items()
-        }
-        return found[opened.subject.hex], found
-
-
 @pytest.mark.forgery
 def test_a_pack_without_any_one_of_its_documents_proves_less(run: Run, tmp_path: Path) -> None:
     """Written anew, so that the container itself is whole."""
@@ -283,18 +287,13 @@ def test_a_pack_without_any_one_of_its_documents_proves_less(run: Run, tmp_path:
 @pytest.mark.forgery
 def test_a_statement_that_a_stranger_signed_is_no_ancestor(run: Run, tmp_path: Path) -> None:
     path = run.pack()
-    subject, found = documents_of(path)
-    mine = found.pop(subject.digest)
+    mine, found, plain = taken_apart(path)
+    del found[mine.digest]
     stranger = PrivateKey.generate()
     forged = Document.of(packing.STATEMENT_TYPE, sign(run.made[-1], "x", stranger))
-    (old,) = [one for one in found.values() if one.media_type == packing.CONTENTS_TYPE]
-    del found[old.digest]
-    plain = canonical.loads(bytes(old.source))  # type: ignore[arg-type]
     for about, code in ((forged, "ST-CKPT-120"), (mine, "")):
         plain["statements"][0]["statement"] = about.digest
-        listed = Document.of(packing.CONTENTS_TYPE, canonical.dumps(plain))
-        out = tmp_path / f"{about.digest}.stpack"
-        write_pack(out, about, [listed, *found.values()])
+        out = put_together(tmp_path / f"{about.digest}.stpack", about, found, plain)
         result = run.verify(out, policy=policy(*SHOWN))
         assert result.ok is not bool(code)
         if code:
@@ -304,11 +303,7 @@ def test_a_statement_that_a_stranger_signed_is_no_ancestor(run: Run, tmp_path: P
 
 @pytest.mark.forgery
 def test_contents_are_hints_and_prove_nothing(run: Run, tmp_path: Path) -> None:
-    path = run.pack()
-    subject, found = documents_of(path)
-    (old,) = [one for one in found.values() if one.media_type == packing.CONTENTS_TYPE]
-    del found[old.digest]
-    plain = canonical.loads(bytes(old.source))  # type: ignore[arg-type]
+    subject, found, plain = taken_apart(run.pack())
     first = plain["statements"][0]
     draw = random.Random(7)
     names = [*found, "0" * 64]
@@ -321,9 +316,8 @@ def test_contents_are_hints_and_prove_nothing(run: Run, tmp_path: Path) -> None:
             entries.append(dict(draw.choice(entries)))
         if draw.random() < 0.3:
             entries.pop(draw.randrange(1, len(entries)))
-        listed = Document.of(packing.CONTENTS_TYPE, canonical.dumps({"statements": entries}))
         out = tmp_path / f"{number}.stpack"
-        write_pack(out, subject, [listed, *found.values()])
+        put_together(out, subject, found, {"statements": entries})
         try:
             result = run.verify(out, policy=policy(*SHOWN))
         except IntegrityError:

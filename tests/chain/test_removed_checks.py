@@ -6,13 +6,11 @@ import shutil
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from securetrain.artifacts.lineage import chain_of
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
     DatasetRef,
@@ -22,7 +20,7 @@ from securetrain.artifacts.statement import (
     ParentRole,
 )
 from securetrain.artifacts.statement.statements import digest_of, sign
-from securetrain.chain import documents, judging, packed, packing, steps
+from securetrain.chain import documents, judging, packing, steps
 from securetrain.chain.container import Document, Pack
 from securetrain.chain.coordinators import LONGEST, accept, endorse
 from securetrain.chain.documents import Appraised, Credential
@@ -33,7 +31,6 @@ from securetrain.chain.records import StepRecord, StepVerdict
 from securetrain.chain.replayed import Word
 from securetrain.chain.row_order import RowOrder
 from securetrain.chain.store import InMemory
-from securetrain.chain.verifying import Evidence
 from securetrain.core import ExitCode, canonical
 from securetrain.core.errors import IdentityError, IntegrityError
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
@@ -42,11 +39,9 @@ from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
 from tests import vocabulary
-from tests.chain.test_insiders import put_together, taken_apart
 from tests.chain.test_replay import Replays
 from tests.chain.test_steps import declare, ordered
 from tests.chain.worlds import (
-    LATER,
     MINUTE,
     NOW,
     ORDER,
@@ -57,7 +52,9 @@ from tests.chain.worlds import (
     codes,
     opened,
     policy,
+    put_together,
     rebound,
+    taken_apart,
 )
 
 
@@ -273,25 +270,17 @@ def test_a_merge_is_judged_once_and_its_ancestors_too(tmp_path: Path) -> None:
     parents = [Parent(digest=digest_of(one), role=ParentRole.MERGE) for one in run.made[2:4]]
     bound = msgspec.structs.replace(said.bound, parents=run.statements[2:4])
     run.save(msgspec.structs.replace(said, parents=parents, bound=bound))
-    run.keep()
-    newest = run.root / "checkpoints" / "step-00000050"
-    evidence = Evidence(trust=run.trust(), places=(run.root,), now=LATER)
-    nothing: Any = SimpleNamespace(logged=None)
-    chain = chain_of(newest, run.trust(), (run.root,))
     asked = policy("nodes", "parents")
-    assert evidence.problems(asked, chain, nothing) == []
-    assert [one.step for one in evidence.judged(asked, chain, nothing)] == [50, 30, 20, 10, 40]
+    assert run.beside(asked).problems == []
+    assert [one.step for one in run.beside(asked).judged] == [50, 30, 20, 10, 40]
     # Left out, it is missing where all are asked, and there alone.
     shutil.rmtree(run.root / "checkpoints" / "step-00000020")
-    chain = chain_of(newest, run.trust(), (run.root,))
-    assert {one.code for one in evidence.problems(asked, chain, nothing)} == {
-        *("ST-CHAN-010", "ST-CHAN-018")
-    }
+    assert {one.code for one in run.beside(asked).problems} == {"ST-CHAN-010", "ST-CHAN-018"}
     alone = policy("nodes", "parents", depth="checkpoint")
-    assert evidence.problems(alone, chain, nothing) == []
+    assert run.beside(alone).problems == []
     # The checkpoint itself is asked all the same.
     rows = policy("rows", depth="checkpoint")
-    assert {one.code for one in evidence.problems(rows, chain, nothing)} == {"ST-CHAN-016"}
+    assert {one.code for one in run.beside(rows).problems} == {"ST-CHAN-016"}
 
 
 # --- coordinators and their results ---
@@ -490,11 +479,11 @@ def test_the_least_tier_is_asked_of_ancestors_too(tmp_path: Path, monkeypatch: A
     result = run.verify(path, policy=policy("nodes", tier="tpm"))
     assert codes(result) == {"ST-CKPT-121"}
     assert "step 10" in result.problems[0].what
-    ask = packed._Verifier._ask_statement
+    ask = judging._ask_statement
     monkeypatch.setattr(
-        packed._Verifier,
+        judging,
         "_ask_statement",
-        lambda *given, first: ask(*given, first=first) if first else None,
+        lambda chain, *rest: ask(chain, *rest) if len(chain.judged) == 1 else None,
     )
     assert run.verify(path, policy=policy("nodes", tier="tpm")).ok, "the control"
 

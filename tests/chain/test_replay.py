@@ -57,7 +57,7 @@ from securetrain.identity.log.checkpoint import Checkpoint
 from securetrain.identity.log.checkpoint import sign as sign_checkpoint
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from tests import vocabulary
-from tests.chain.worlds import MINUTE, NOW, Job, Segment, opened
+from tests.chain.worlds import MINUTE, NOW, Job, Segment, opened, trust_bytes
 from tests.tables import each
 from tests.vocabulary import trust_document
 
@@ -411,9 +411,7 @@ class Replays:
             key_ids=frozenset(),
             statement="cc" * 32,
         )
-        roles = {TrustRole.ROOT: [self.root.public], TrustRole.CI: [self.auditor.public]}
-        made = trust_document(roles, NOW - timedelta(days=9), NOW + timedelta(days=300))
-        self.trust = TrustRoot.parse(sign_document(made, [self.root]), NOW)
+        self.trust = TrustRoot.parse(trust_bytes(self.root, {TrustRole.CI: [self.auditor]}), NOW)
 
     def segment(self, **said: Any) -> ReplayedSegment:
         return replace(segment_said("cc" * 32, compared()), **said)

@@ -8,15 +8,20 @@ with the records of its steps; `Whole` a run with weights, a dataset and records
 
 import hashlib
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET
 
 from securetrain.artifacts.dataset.sign import About, sign_in_place
+from securetrain.artifacts.lineage import chain_of
+from securetrain.artifacts.lineage.folder import SET_ASIDE
+from securetrain.artifacts.lineage.walk import look_beside
 from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
@@ -35,12 +40,13 @@ from securetrain.artifacts.statement import (
 from securetrain.artifacts.statement.checkpoint_predicate import IndexFile, RankFile
 from securetrain.artifacts.statement.dataset_predicate import DataFile, Split
 from securetrain.artifacts.statement.statements import digest_of, sign
+from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
 from securetrain.artifacts.tree.parts import TreeInfo
-from securetrain.chain import documents
-from securetrain.chain.container import Pack
+from securetrain.chain import documents, packing, verifying
+from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.coordinators import endorse
-from securetrain.chain.judging import judge
+from securetrain.chain.judging import Judgement, judge
 from securetrain.chain.keeper import Keeper
 from securetrain.chain.links import Given, Subject, code_of
 from securetrain.chain.packed import PackResult, verify_pack
@@ -70,6 +76,16 @@ from tests.vocabulary import trust_document
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 POLICY = "cd" * 32
 MINUTE = timedelta(minutes=1)
+NOTHING_MORE = Wanted()
+
+
+def trust_bytes(root: PrivateKey, roles: Mapping[TrustRole, Sequence[PrivateKey]]) -> bytes:
+    """A trust root that names keys for roles."""
+    keys = {role: [one.public for one in mine] for role, mine in roles.items()}
+    made = trust_document(
+        {TrustRole.ROOT: [root.public], **keys}, NOW - 9000 * MINUTE, NOW + 300_000 * MINUTE
+    )
+    return sign_document(made, [root])
 
 
 @dataclass
@@ -81,14 +97,8 @@ class Roles:
     worker: PrivateKey = field(default_factory=PrivateKey.generate)
 
     def trust(self) -> TrustRoot:
-        roles = {
-            TrustRole.ROOT: [self.root.public],
-            TrustRole.NODE: [self.node.public],
-            TrustRole.LEDGER: [self.worker.public],
-            TrustRole.LEDGER_WORKER: [self.worker.public],
-        }
-        made = trust_document(roles, NOW - timedelta(days=9), NOW + timedelta(days=300))
-        return TrustRoot.parse(sign_document(made, [self.root]), NOW)
+        worker = {key: [self.worker] for key in (TrustRole.LEDGER, TrustRole.LEDGER_WORKER)}
+        return TrustRoot.parse(trust_bytes(self.root, {TrustRole.NODE: [self.node], **worker}), NOW)
 
 
 @dataclass
@@ -269,14 +279,32 @@ class Run:
         self.job = Job(roles=self.roles, policy=self.policy, lease=timedelta(hours=3))
         self.job.pieces.put(policy)
 
+    def named(self) -> dict[TrustRole, list[PrivateKey]]:
+        """The keys that the run's trust root names."""
+        return {TrustRole.NODE: [self.roles.node], TrustRole.CHECKPOINT: [self.key]}
+
+    def trust_bytes(self) -> bytes:
+        return trust_bytes(self.roles.root, self.named())
+
     def trust(self, now: datetime = LATER) -> TrustRoot:
-        roles = {
-            TrustRole.ROOT: [self.roles.root.public],
-            TrustRole.NODE: [self.roles.node.public],
-            TrustRole.CHECKPOINT: [self.key.public],
-        }
-        made = trust_document(roles, NOW - timedelta(days=9), NOW + timedelta(days=300))
-        return TrustRoot.parse(sign_document(made, [self.roles.root]), now)
+        return TrustRoot.parse(self.trust_bytes(), now)
+
+    def beside(self, asked: Policy | None, *, walked: bool = True) -> Judgement:
+        """The judgement of the newest one by its links, where the run lies."""
+        self.keep()
+        folder = self.root / "checkpoints"
+        newest = max(one for one in folder.iterdir() if one.is_dir() and SET_ASIDE not in one.name)
+        chain = chain_of(newest, self.trust(), (self.root,))
+        assert chain.opened is not None
+        if not walked:
+            chain = look_beside(newest, chain.opened, self.trust())
+        result: Any = SimpleNamespace(logged=None, opened=chain.opened, path=newest)
+        evidence = verifying.Evidence(
+            trust=self.trust(), places=(self.root,), now=LATER, policy=asked
+        )
+        evidence.problems(result, chain)
+        assert evidence.found is not None
+        return evidence.found
 
     def said(self, **changes: Any) -> CheckpointPredicate:
         """The honest word on the next checkpoint."""
@@ -322,23 +350,23 @@ class Run:
         for data in self.job.pieces.pieces.values():
             store.put(data)
 
-    def pack(self, name: str = "a.stpack") -> Path:
+    def pack(self, name: str = "a.stpack", wanted: Wanted = NOTHING_MORE) -> Path:
         """Pack the newest."""
         self.keep()
-        out = self.root / name
-        newest = max((self.root / "checkpoints").iterdir())
-        pack(newest, out, trust=self.trust())
-        return out
+        newest = max(one for one in (self.root / "checkpoints").iterdir() if one.is_dir())
+        pack(newest, self.root / name, trust=self.trust(), wanted=wanted)
+        return self.root / name
 
     def verify(self, path: Path, now: datetime = LATER, **asked: Any) -> PackResult:
         with Pack.open(path) as opened:
             return verify_pack(opened, trust=self.trust(now), now=now, **asked)
 
 
-def policy(*links: str, depth: str = "all", tier: str = "") -> Policy:
+def policy(*links: str, depth: str = "all", tier: str = "", **checkpoint: Any) -> Policy:
     """A policy that asks for links, and for nothing that a small run has not."""
     plain = msgspec.to_builtins(load_policy("dev").policy)
-    plain["checkpoint"] |= {"require_lineage": False, "require_clean_verdict": False}
+    lacking = {"require_lineage": False, "require_clean_verdict": False}
+    plain["checkpoint"] |= lacking | msgspec.to_builtins(checkpoint)
     plain["chain"] = {"require": list(links), "depth": depth}
     if tier:
         plain["node"]["min_tier"] = tier
@@ -504,23 +532,15 @@ class Whole(Run):
         job = documents.Job(program=None, module="m", declared=self.job.pieces.keep(declared))
         self.bound_job = self.job.pieces.keep(job)
 
-    def trust(self, now: Any = LATER) -> TrustRoot:
-        return TrustRoot.parse(self.trust_bytes(), now)
-
-    def trust_bytes(self) -> bytes:
-        roles = {
-            TrustRole.ROOT: [self.roles.root.public],
-            TrustRole.NODE: [self.roles.node.public],
-            TrustRole.CHECKPOINT: [self.key.public],
-            TrustRole.DATASET: [self.data_key.public],
-        }
-        made = trust_document(roles, NOW - 9000 * MINUTE, NOW + 300_000 * MINUTE)
-        return sign_document(made, [self.roles.root])
+    def named(self) -> dict[TrustRole, list[PrivateKey]]:
+        return {**super().named(), TrustRole.DATASET: [self.data_key]}
 
     def weights(self, number: int) -> dict[str, bytes]:
         draw = random.Random(number)
         files = {f"rank-{rank:05d}.bin": draw.randbytes(5000 + rank) for rank in range(2)}
-        return files | {INDEX: b"%d" % number, "config.json": b"{}"}
+        step = index_file.ValueEntry(fqn="step", value=number)
+        values = index_file.encode(index_file.Index.of([], [step]))
+        return files | {INDEX: values, "config.json": b"{}"}
 
     def save_whole(self, **changes: Any) -> Path:
         """Save the next checkpoint with its bytes, ten steps after the last one."""
@@ -563,11 +583,29 @@ class Whole(Run):
             (folder / (name + ".leaves")).write_bytes(tree_of(files[name]).leaves)
         return folder
 
-    def packed(self, wanted: Wanted, name: str = "a.stpack") -> Path:
-        self.keep()
-        newest = max((self.root / "checkpoints").iterdir())
-        pack(newest, self.root / name, trust=self.trust(), wanted=wanted)
-        return self.root / name
+
+def documents_of(path: Path) -> tuple[Document, dict[str, Document]]:
+    with Pack.open(path) as opened:
+        found = {
+            digest: Document.of(one.media_type, opened.read(digest, 1 << 26))
+            for digest, one in opened.layers.items()
+        }
+        return found[opened.subject.hex], found
+
+
+def taken_apart(path: Path) -> tuple[Document, dict[str, Document], Any]:
+    """The subject, all other documents but the contents, and the contents as plain data."""
+    subject, found = documents_of(path)
+    (old,) = [one for one in found.values() if one.media_type == packing.CONTENTS_TYPE]
+    del found[old.digest]
+    return subject, found, canonical.loads(bytes(old.source))  # type: ignore[arg-type]
+
+
+def put_together(out: Path, subject: Document, found: dict[str, Document], plain: Any) -> Path:
+    """The pack, whole."""
+    listed = Document.of(packing.CONTENTS_TYPE, canonical.dumps(plain))
+    write_pack(out, subject, [listed, *found.values()])
+    return out
 
 
 def tree_of(data: bytes) -> Any:

@@ -17,6 +17,7 @@ link. Rules, in order:
 import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,8 @@ MAX_LINKS: Final = 1 << 17
 """Of a run that has saved 10,000 checkpoints: each has a parent, and a dataset."""
 MAX_FOUND: Final = 100_000
 MAX_DEPTH: Final = 4
+MAX_BESIDE: Final = 1024
+"""Signed directories that are looked at where nobody asked for the chain."""
 MAX_NESTED: Final = 64
 """Levels of a chain that are shown as a tree; a run saves thousands of checkpoints in a row."""
 
@@ -125,6 +128,34 @@ def walk_back(
     return walker.chain(str(opened.kind), opened)
 
 
+def look_beside(
+    path: Path | str, opened: Opened, trust: TrustRoot, data: TrustRoot | None = None
+) -> Link:
+    """An artifact with what it was directly made from, as far as that lies right beside it or its
+    folder: at most `MAX_BESIDE` signed directories are looked at.
+
+    Args:
+        path: Where it is.
+        opened: Its verified statement.
+        trust: The keys that may sign what it was made from.
+        data: See `walk_back`.
+    """
+    walker = _Walker(trust, data, {opened.digest: path})
+    first = _Waiting(Link(role=str(opened.kind), digest=opened.digest), opened=opened)
+    below = walker.look(first, 0)
+    first.link.links = [one.link for one in below]
+    wanted = {one.link.digest for one in below}
+    folder = None if isinstance(path, str) else path.absolute().parent
+    places = [] if folder is None else [folder, folder.parent]
+    for digest, place in islice(_near(places, depth=1), MAX_BESIDE):
+        if not wanted - walker.found.keys():
+            break
+        walker.found.setdefault(digest, place)
+    for one in below:
+        walker.look(one, 0)
+    return first.link
+
+
 def chain_of(
     path: Path | str, trust: TrustRoot, places: Sequence[Path], data: TrustRoot | None = None
 ) -> Link:
@@ -179,12 +210,12 @@ class _Walker:
         while waiting:
             one = waiting.pop()
             count += 1
-            below = self._look(one, count)
+            below = self.look(one, count)
             one.link.links = [each.link for each in below]
             waiting.extend(reversed(below))
         return first
 
-    def _look(self, one: _Waiting, count: int) -> list[_Waiting]:
+    def look(self, one: _Waiting, count: int) -> list[_Waiting]:
         """Look at one link; returns those below it."""
         link = one.link
         link.path = self.found.get(link.digest)
@@ -255,11 +286,11 @@ def _facts(said: CheckpointPredicate) -> list[str]:
     return facts
 
 
-def _near(places: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+def _near(places: Sequence[Path], depth: int = MAX_DEPTH) -> Iterator[tuple[str, Path]]:
     """The claims of signed directories, by the digest in their statements (not verified)."""
     count = 0
     for place in places:
-        for folder in _folders(place, MAX_DEPTH):
+        for folder in _folders(place, depth):
             statement = folder / STATEMENT
             if statement.is_symlink() or not statement.is_file():
                 continue

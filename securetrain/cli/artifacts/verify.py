@@ -67,8 +67,10 @@ def command(
       with --policy: age, lineage, the gradient verdict and the nodes that took
       part: their tiers by results that the coordinator signed (the run's
       evidence folder), never by the statement's word;
-      with a policy's chain.require: those links, of the checkpoint or of all
-      its ancestors;
+      the evidence of its run, where that is at hand: a link that it contradicts
+      refuses; what only the statement says is marked as the signer's word;
+      with a policy's chain.require: that those links are verified, of the
+      checkpoint or of all its ancestors;
       of a dispute's transcript: every rank's signature, and who contradicts
       whom, or itself.
 

@@ -29,6 +29,7 @@ from securetrain.report.graph import graphs
 from securetrain.report.pages import verification
 from securetrain.report.pages.verification import (
     NOBODY,
+    links,
     located,
     policy_data,
     policy_named,
@@ -215,9 +216,7 @@ def _to_dict(result: PackResult, policy: LoadedPolicy | None) -> dict[str, Any]:
 
 
 def _links(judged: Judged) -> dict[str, Any]:
-    told = "state what expected found where"
-    links = {link: picked(verdict, told) for link, verdict in judged.verdicts.items()}
-    return picked(judged, "run step digest", links=links)
+    return picked(judged, "run step digest", links=links(judged))
 
 
 def _held(one: Any, **more: object) -> dict[str, Any]:

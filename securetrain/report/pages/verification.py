@@ -21,8 +21,9 @@ from securetrain.artifacts import (
 from securetrain.artifacts.lineage import Link
 from securetrain.artifacts.model import ModelResult
 from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate
+from securetrain.chain import Judged, JudgedArtifact
 from securetrain.core import ExitCode
-from securetrain.core.vocabulary import State
+from securetrain.core.vocabulary import ChainLink, LinkState, State
 from securetrain.policy.load import LoadedPolicy
 from securetrain.report.document import (
     Document,
@@ -64,6 +65,7 @@ def verified(found: Examined, trust_file: Path) -> Document:
         expected=[_given(one) for one in found.asked],
         not_asked=found.not_asked,
         **({} if found.chain is None else {"chain": found.chain.to_dict()}),
+        **({"links": links(found.judged[0])} if isinstance(found, JudgedArtifact) else {}),
     )
     sections = [
         facts(_facts(found, trust_file)),
@@ -173,6 +175,12 @@ def words(checked: CheckedWords) -> Document:
     about = f"words of {len(transcript.ranks)} ranks of {transcript.run_id}, turn {transcript.turn}"
     word = "VERIFIED" if checked.is_signed else "REFUSED"
     return Document(word=word, about=about, sections=[Section(rows=rows)], data=data, code=code)
+
+
+def links(judged: Judged) -> dict[str, dict[str, Any]]:
+    """The verdicts on the links of a checkpoint, for programs."""
+    told = "state what expected found where"
+    return {str(link): picked(verdict, told) for link, verdict in judged.verdicts.items()}
 
 
 def located(problem: Problem) -> Located:
@@ -285,7 +293,8 @@ def _facts(found: Examined, trust_file: Path) -> Iterator[tuple[str, str]]:
         yield "logged", f"entry {result.logged.index} of {origin}{seen}"
     match result.statement:
         case CheckpointPredicate() as checkpoint:
-            yield from _checkpoint_facts(checkpoint, policy)
+            judged = found.judged[0] if isinstance(found, JudgedArtifact) else None
+            yield from _checkpoint_facts(checkpoint, policy, judged)
         case DatasetPredicate() as dataset:
             yield from _dataset_facts(dataset)
         case None:
@@ -306,26 +315,36 @@ def _given(expected: object) -> dict[str, Any]:
 
 
 def _checkpoint_facts(
-    said: CheckpointPredicate, policy: LoadedPolicy | None
+    said: CheckpointPredicate, policy: LoadedPolicy | None, judged_: Judged | None
 ) -> Iterator[tuple[str, str]]:
+    def whose(link: ChainLink) -> str:
+        """The source: evidence, or only the key that signed the statement."""
+        state = LinkState.MISSING if judged_ is None else judged_.verdicts[link].state
+        said = (
+            str(state) if state in {LinkState.VERIFIED, LinkState.BROKEN} else "the signer's word"
+        )
+        return f" ({said})"
+
     yield "name", said.name or "none was signed"
     yield "run", f"{said.run_id or 'not named'}, step {said.step}, checkpoint {said.seq} of the run"
     yield "saved", f"{said.created.isoformat()} by {said.world_size} ranks"
     data = said.dataset
     cursor = pairs(sorted(data.cursor.items()))
     named = f"{data.name} ({data.digest[:16]}){', ' if cursor else ''}{cursor}"
-    yield "dataset", named if data.digest else "not named"
+    yield "dataset", f"{named}{whose(ChainLink.DATASET)}" if data.digest else "not named"
     under = f"{said.policy.id} ({said.policy.digest[:16]})" if said.policy.digest else "not named"
     if policy is not None and said.policy.digest:
         same = policy.digest == said.policy.digest
         under += ", the one given here" if same else ", another than the one given here"
-    yield "made under", under
+    yield "made under", under + (whose(ChainLink.POLICY) if said.policy.digest else "")
     judged = said.gradients
-    yield "gradients", f"{judged.verdict}: {judged.judged} steps judged, {judged.refused} refused"
+    counts = f"{judged.judged} steps judged, {judged.refused} refused"
+    yield "gradients", f"{judged.verdict}: {counts}{whose(ChainLink.GRADIENTS)}"
     for node in said.nodes:
-        yield "node", f"{node.node}: {node.tier}{f' - {node.label}' if node.label else ''}"
+        label = f" - {node.label}" if node.label else ""
+        yield "node", f"{node.node}: {node.tier}{label}{whose(ChainLink.NODES)}"
     for parent in said.parents:
-        yield "parent", f"{parent.role} {parent.digest[:16]}"
+        yield "parent", f"{parent.role} {parent.digest[:16]}{whose(ChainLink.PARENTS)}"
 
 
 def _dataset_facts(said: DatasetPredicate) -> Iterator[tuple[str, str]]:
