@@ -13,7 +13,7 @@ from .engine.schema import NOT_JUDGED as NOT_JUDGED
 from .engine.schema import CheckId as CheckId
 from .engine.schema import Refs as Refs
 from .engine.waivers import read_waivers as read_waivers
-from .parser.document import read_document as read_document
+from .parser.files import read_document as read_document
 from .sources.baseline import Baseline as Baseline
 from .sources.catalogue import load_checks as load_checks
 from .sources.nonces import NonceStore as NonceStore

@@ -37,7 +37,7 @@ from msgspec import Meta
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from securetrain.audit.parser.document import read_document
+from securetrain.audit.parser.files import read_document
 from securetrain.core.errors import AuditError
 from securetrain.policy.load import bundled_dir
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Paths to texts: bounded reads of regular files, and an entry for each file that is not read.
+"""Paths to texts: names, bounds and reads of files, and an entry for each file that is not read.
 
 Rules:
 
@@ -18,21 +18,47 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+import msgspec
 
 from securetrain.audit.facts import End, Entry, Location
-from securetrain.audit.parser.errors import (
-    MAX_ENTRIES,
-    MAX_FILE_BYTES,
-    MAX_FILES,
-    MAX_LIST_BYTES,
-)
-from securetrain.audit.parser.names import bare
-from securetrain.core.errors import UsageError
+from securetrain.core.errors import AuditError, PolicyError, UsageError
 from securetrain.core.files import open_regular, read_file
+from securetrain.policy.load import parse_yaml
 
+T = TypeVar("T")
+
+MAX_FILES: Final = 20_000
+"""Files of one audit."""
+MAX_FILE_BYTES: Final = 16 << 20
+"""Of one file, and of one object of a `List`."""
+MAX_LIST_BYTES: Final = 256 << 20
+"""Of a file that is one `List`: its objects are read one after the other."""
+MAX_ITEMS: Final = 100_000
+"""Objects of one `List`."""
+MAX_ENTRIES: Final = 200_000
+"""Names of folders that are looked at."""
+MAX_NODES: Final = 200_000
+"""Of one YAML document, each alias counted as what it stands for."""
+MAX_DEPTH: Final = 64
+MAX_DOCUMENTS: Final = 20_000
+"""YAML documents of all files."""
+MAX_WORKLOADS: Final = 4_000
+MAX_POLICIES: Final = 4_000
+"""Network policies, bindings, and Services, of each."""
+MAX_HOLES: Final = 100_000
+"""Places of one file that a template leaves open."""
+MAX_EMBEDDED: Final = 3
+"""Strings in strings that hold objects."""
+_SUFFIXES: Final = frozenset(
+    {".j2", ".jinja", ".jinja2", ".erb", ".tmpl", ".tpl", ".gotmpl", ".template", ".in", ".tftpl"}
+    | {".envsubst", ".example", ".sample", ".dist", ".orig", ".bak"}
+)
+"""Endings of templates, examples and copies, which are taken off before a name is looked at."""
+_DASHED: Final = re.compile(r"-(?:template|example|sample|tmpl)$")
 MANIFESTS: Final = frozenset({".yaml", ".yml", ".json"})
 SCRIPTS: Final = frozenset({".sh", ".bash", ".sbatch", ".slurm", ".batch", ".job", ".sub"})
 _SHEBANG: Final = re.compile(r"#!\s*\S*?/[^\n]*\b(?:ba|da|k|z|a)?sh\b")
@@ -294,3 +320,64 @@ def holds_scripts(name: str) -> bool:
     """Return whether a file of this name holds scripts that `scripts` finds."""
     path = Path(bare(Path(name).name))
     return bool(_DOCKERFILE.search(path.name)) or path.suffix in {".def", ".tf", ".hcl"}
+
+
+class ManifestError(Exception):
+    """A text that cannot be read, and its line of the file."""
+
+    def __init__(self, what: str, line: int, *, is_large: bool = False) -> None:
+        super().__init__(what)
+        self.what = what
+        self.line = line
+        self.is_large = is_large
+        """Whether it has too many values, and nothing else is wrong so far."""
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def bare(name: str) -> str:
+    """The name of a file without endings of templates, examples and copies, in lower case."""
+    name = name.lower()
+    while True:
+        stem, dot, ending = name.rpartition(".")
+        if dot and stem and dot + ending in _SUFFIXES:
+            name = stem
+        elif (cut := _DASHED.sub("", name)) != name:
+            name = cut
+        else:
+            return name
+
+
+@dataclass(slots=True)
+class OwnNames:
+    """Gives each of several things of one name a name of its own."""
+
+    seen: dict[str, int] = field(default_factory=dict)
+
+    def of(self, name: str) -> str:
+        """The name, or ``NAME#2`` when it was there before."""
+        self.seen[name] = count = self.seen.get(name, 0) + 1
+        return name if count == 1 else f"{name}#{count}"
+
+
+# --- documents of a strict schema ----------------------------------------------------------------
+
+
+def read_document(path: Path, schema: type[T], *, limit: int, code: str, fix: str) -> T:
+    """Read a file of at most `limit` bytes into `schema`.
+
+    Raises:
+        AuditError: `code`, with the file and the field.
+        UsageError: ST-USAG-002 when it cannot be read.
+    """
+    try:
+        document = parse_yaml(read_file(path, limit).decode("utf-8"), str(path))
+        return msgspec.convert(document, schema, strict=True)
+    except PolicyError as error:
+        raise AuditError(code, error.what, error.where, error.fix) from error
+    except UnicodeDecodeError as error:
+        raise AuditError(code, "not UTF-8", str(path), "save it as UTF-8") from error
+    except msgspec.ValidationError as error:
+        text, _, at = str(error).partition(" - at ")
+        raise AuditError(code, text, f"{path}: {at.strip('`') or 'top level'}", fix) from error

@@ -16,13 +16,16 @@ from itertools import pairwise
 from typing import Final
 
 from securetrain.audit.facts import End, Entry, Location, Runtime
-from securetrain.audit.parser.errors import (
+from securetrain.audit.parser.files import (
+    ALL,
     MAX_DOCUMENTS,
     MAX_EMBEDDED,
     MAX_ITEMS,
+    Large,
     ManifestError,
+    Text,
+    holds_scripts,
 )
-from securetrain.audit.parser.files import ALL, Large, Text, holds_scripts
 from securetrain.audit.parser.templates import (
     Template,
     has_template,

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from securetrain.audit.parser.errors import (
+from securetrain.audit.parser.files import (
     MAX_DEPTH,
     MAX_HOLES,
     ManifestError,

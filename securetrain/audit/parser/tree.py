@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 
 import yaml
 
-from securetrain.audit.parser.errors import (
+from securetrain.audit.parser.files import (
     MAX_DEPTH,
     MAX_FILE_BYTES,
     MAX_NODES,

@@ -7,7 +7,7 @@ from typing import Final
 
 from securetrain.audit.engine.check import Check, compile_check
 from securetrain.audit.engine.schema import CheckSet, each_kind
-from securetrain.audit.parser.document import read_document
+from securetrain.audit.parser.files import read_document
 from securetrain.core.errors import AuditError
 from securetrain.policy.load import bundled_dir
 

@@ -42,7 +42,7 @@ from cryptography import x509
 from msgspec import Meta
 
 from securetrain.audit.facts import FACTS_LIMIT, Body
-from securetrain.audit.parser.document import read_document
+from securetrain.audit.parser.files import read_document
 from securetrain.core import canonical
 from securetrain.core.errors import AuditError, IdentityError, UsageError
 from securetrain.core.files import read_file

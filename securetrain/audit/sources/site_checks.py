@@ -39,8 +39,7 @@ from securetrain.audit.facts import (
     body_of,
 )
 from securetrain.audit.ledger import read_at
-from securetrain.audit.parser.document import read_document
-from securetrain.audit.parser.files import Text
+from securetrain.audit.parser.files import Text, read_document
 from securetrain.audit.parser.objects import Reader
 from securetrain.audit.subjects.kubernetes.collect.expressions import Answers
 from securetrain.audit.subjects.launches.collect.tasks import started_in

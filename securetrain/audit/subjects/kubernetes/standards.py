@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from securetrain.audit.parser.document import read_document
+from securetrain.audit.parser.files import read_document
 from securetrain.policy.load import bundled_dir
 
 LIMIT: Final = 256 << 10

@@ -23,14 +23,12 @@ from securetrain.audit.cel.evaluator import Evaluator
 from securetrain.audit.cel.expression import Expression
 from securetrain.audit.facts import Body, Collected, End, Entry, Location, Reading, Runtime
 from securetrain.audit.ledger import Ledger, read_at
-from securetrain.audit.parser.errors import (
-    MAX_POLICIES,
-    MAX_WORKLOADS,
-    ManifestError,
-)
 from securetrain.audit.parser.files import (
     ALL,
+    MAX_POLICIES,
+    MAX_WORKLOADS,
     Large,
+    ManifestError,
     Text,
     not_ours,
     texts,

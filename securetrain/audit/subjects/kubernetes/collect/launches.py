@@ -18,8 +18,7 @@ import msgspec
 
 from securetrain.audit.facts import Collected, Entry, Location, Runtime
 from securetrain.audit.parser import files
-from securetrain.audit.parser.files import holds_scripts, is_script
-from securetrain.audit.parser.names import OwnNames
+from securetrain.audit.parser.files import OwnNames, holds_scripts, is_script
 from securetrain.audit.parser.objects import Object, strings
 from securetrain.audit.parser.tree import Node
 from securetrain.audit.parser.values import Scope

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from securetrain.audit.parser.names import bare
+from securetrain.audit.parser.files import bare
 from securetrain.audit.shell.syntax import MAX_TEXT
 from securetrain.audit.subjects.launches.collect.places import Places
 from securetrain.audit.subjects.launches.facts import Form

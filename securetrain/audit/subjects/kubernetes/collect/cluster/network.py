@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from securetrain.audit.facts import Location, Reading
-from securetrain.audit.parser.errors import MAX_POLICIES
+from securetrain.audit.parser.files import MAX_POLICIES
 from securetrain.audit.parser.objects import Object
 from securetrain.audit.parser.tree import Node
 from securetrain.audit.parser.values import Scope, failed, is_known, ok

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from securetrain.audit.facts import Location, Outcome, Reading
-from securetrain.audit.parser.errors import MAX_POLICIES
+from securetrain.audit.parser.files import MAX_POLICIES
 from securetrain.audit.parser.objects import Object
 from securetrain.audit.parser.tree import Node
 from securetrain.audit.parser.values import Scope, failed, is_known, ok

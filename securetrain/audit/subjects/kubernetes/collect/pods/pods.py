@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from securetrain.audit.parser.names import OwnNames
+from securetrain.audit.parser.files import OwnNames
 from securetrain.audit.parser.objects import DEFINITIONS, Object
 from securetrain.audit.parser.tree import Node
 

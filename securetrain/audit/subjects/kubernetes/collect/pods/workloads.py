@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from securetrain.audit.facts import Outcome, Reading, Runtime
-from securetrain.audit.parser.names import OwnNames
+from securetrain.audit.parser.files import OwnNames
 from securetrain.audit.parser.objects import Object
 from securetrain.audit.parser.tree import Node
 from securetrain.audit.parser.values import (

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from securetrain.audit.parser.errors import ManifestError
+from securetrain.audit.parser.files import ManifestError
 from securetrain.audit.parser.objects import split
 from securetrain.audit.parser.templates import (
     MARKER,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from securetrain.audit.parser.errors import MAX_ENTRIES, ManifestError
+from securetrain.audit.parser.files import MAX_ENTRIES, ManifestError
 from securetrain.audit.parser.templates import Template
 from securetrain.audit.parser.tree import Builder, Node
 from securetrain.core.errors import UsageError
