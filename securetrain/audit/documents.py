@@ -18,7 +18,6 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
 from typing import Any, Final
 
 from securetrain.audit.facts import (
@@ -197,13 +196,20 @@ class Facts:
     def __init__(self, documents: Iterable[Document]) -> None:
         """Take documents that are at hand."""
         self._documents = tuple(sorted(documents, key=lambda document: document.asset))
-        for one, other in pairwise(self._documents):
-            if one.asset == other.asset:
-                raise twice(one.asset)
+        list(self)
 
     def __iter__(self) -> Iterator[Document | Refused]:
         """Yield the documents, and what is none, in the order in which they are read."""
-        return iter(self._documents)
+        seen: set[str] = set()
+        for one in self._read():
+            if isinstance(one, Document):
+                if one.asset in seen:
+                    raise twice(one.asset)
+                seen.add(one.asset)
+            yield one
+
+    def _read(self) -> Iterable[Document | Refused]:
+        return self._documents
 
     @property
     def count(self) -> int:

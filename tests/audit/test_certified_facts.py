@@ -13,7 +13,7 @@ import pytest
 
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.sources.inventory import read_inventory, sign_facts
-from securetrain.audit.sources.stored import read_facts
+from securetrain.audit.sources.stored import StoredFacts
 from securetrain.audit.subjects.node.facts.node import decode_facts
 from securetrain.core.errors import AuditError
 from securetrain.identity import ClusterCA, JobCA, Role, certificate_pem
@@ -61,7 +61,7 @@ class Fleet:
         assets = [{"asset": f"node:{name}", **more.get(name, {})} for name in names]
         path = self.folder / "inventory.yaml"
         path.write_text(json.dumps(head | {"authorities": [authority], "assets": assets}))
-        facts = read_facts(self.folder / "facts", read_inventory(path), nonce=NONCE)
+        facts = StoredFacts(self.folder / "facts", read_inventory(path), nonce=NONCE)
         result = audit(facts, self.catalogue, self.fixtures.policy, self.now)
         return result, [f.reason for f in result.findings if f.check == "ST-AUD-006"]
 

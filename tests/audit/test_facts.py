@@ -6,7 +6,7 @@ import json
 import pytest
 
 from securetrain.audit.facts import FACTS_LIMIT
-from securetrain.audit.sources.stored import read_facts
+from securetrain.audit.sources.stored import StoredFacts
 from securetrain.audit.subjects.node.facts.node import decode_facts
 from securetrain.core.errors import AuditError
 
@@ -51,7 +51,7 @@ def test_duplicate_keys_are_refused(fixtures, tmp_path):
     path = tmp_path / "facts.json"
     path.write_text(text)
     with pytest.raises(AuditError, match="duplicate"):
-        list(read_facts(path, unsigned=True))
+        list(StoredFacts(path, unsigned=True))
 
 
 def test_a_folder_of_documents_is_one_set_of_facts(fixtures, tmp_path):
@@ -60,13 +60,13 @@ def test_a_folder_of_documents_is_one_set_of_facts(fixtures, tmp_path):
         document["collected"]["hostname"] = name
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     (tmp_path / "notes.txt").write_text("not facts")
-    facts = read_facts(tmp_path, unsigned=True)
+    facts = StoredFacts(tmp_path, unsigned=True)
     assert [document.asset for document in facts.documents] == ["node:a", "node:b"]
     (tmp_path / "c.json").write_text((tmp_path / "a.json").read_text())
     with pytest.raises(AuditError, match="about one asset"):
-        list(read_facts(tmp_path, unsigned=True))
+        list(StoredFacts(tmp_path, unsigned=True))
 
 
 def test_a_folder_without_documents_is_an_error_and_no_clean_audit(tmp_path):
     with pytest.raises(AuditError, match="0 facts documents"):
-        list(read_facts(tmp_path, unsigned=True))
+        list(StoredFacts(tmp_path, unsigned=True))

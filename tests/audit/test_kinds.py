@@ -8,7 +8,7 @@ import pytest
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.facts import Location
 from securetrain.audit.sources.catalogue import load_check_file
-from securetrain.audit.sources.stored import read_facts
+from securetrain.audit.sources.stored import StoredFacts
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 from tests.audit.shelf import CHECK, Box, Rack, not_ok, ok
@@ -180,7 +180,7 @@ def test_saved_facts_say_their_kind_and_are_read_as_that(shelf, case, tmp_path):
     bodies = (case("reference").document.body, shelf("a"))
     for number, body in enumerate(bodies):
         (tmp_path / f"{number}.json").write_bytes(body.to_json())
-    facts = read_facts(tmp_path, unsigned=True)
+    facts = StoredFacts(tmp_path, unsigned=True)
     assert [(one.kind, one.body) for one in facts.documents] == [
         ("node", bodies[0]),
         ("sample", bodies[1]),
@@ -189,5 +189,5 @@ def test_saved_facts_say_their_kind_and_are_read_as_that(shelf, case, tmp_path):
         path = tmp_path / "1.json"
         path.write_bytes(bodies[1].to_json().replace(b'"kind":"sample"', changed))
         with pytest.raises(AuditError) as refused:
-            list(read_facts(path, unsigned=True))
+            list(StoredFacts(path, unsigned=True))
         assert refused.value.code == "ST-AUDT-002"

@@ -14,7 +14,7 @@ import pytest
 
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.sources.nonces import LIFETIME, NonceStore
-from securetrain.audit.sources.stored import read_facts
+from securetrain.audit.sources.stored import StoredFacts
 from securetrain.core.errors import AuditError, UsageError
 from tests.audit.killed import kills
 from tests.audit.test_signed_facts import World, refusals
@@ -36,7 +36,7 @@ def world(tmp_path, fixtures, catalogue, now):
 def judge(world, *names, now=None):
     now = now or world.now
     store = NonceStore(world.folder / "nonces", now)
-    facts = read_facts(world.folder / "facts", world.inventory(*names), store=store)
+    facts = StoredFacts(world.folder / "facts", world.inventory(*names), store=store)
     return audit(facts, world.catalogue, world.fixtures.policy, now)
 
 
@@ -55,7 +55,7 @@ def test_a_replay_is_seen_without_a_nonce_given_by_hand(world, store):
     world.node("a", nonce=nonce)
     assert judge(world, "a").exit_code == 0
     # the control: without the store, the old answer is as good as on the first day
-    again = read_facts(world.folder / "facts", world.inventory("a"))
+    again = StoredFacts(world.folder / "facts", world.inventory("a"))
     assert audit(again, world.catalogue, world.fixtures.policy, world.now).exit_code == 0
     result = judge(world, "a")
     assert result.exit_code == 4

@@ -16,7 +16,7 @@ from securetrain.audit.engine.audit import audit
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.sources.inventory import read_inventory
 from securetrain.audit.sources.several import joined
-from securetrain.audit.sources.stored import read_facts, save_facts
+from securetrain.audit.sources.stored import StoredFacts, save_facts
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.audit.subjects.node.collect.node import collect_from
 from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm
@@ -61,7 +61,7 @@ def test_a_saved_set_of_every_kind_gives_the_same_findings(everything, tmp_path,
     assert {document.kind for document in everything.documents} == {*BODIES} - {"run"}
     first = judged(everything, fixtures)
     save_facts(everything, tmp_path / "saved")
-    again = judged(read_facts(tmp_path / "saved", unsigned=True), fixtures)
+    again = judged(StoredFacts(tmp_path / "saved", unsigned=True), fixtures)
     assert len(first.findings) > 500
     assert msgspec.structs.replace(again, notes=()).to_json() == first.to_json()
     modes = {stat.S_IMODE(one.stat().st_mode) for one in (tmp_path / "saved").iterdir()}
@@ -81,7 +81,7 @@ def test_and_a_signed_one_by_a_key_that_speaks_for_files(everything, tmp_path, f
         head = {"apiVersion": "securetrain.dev/policy/v1", "kind": "Inventory", "assets": [entry]}
         (tmp_path / "i.yaml").write_text(json.dumps(head))
         inventory = read_inventory(tmp_path / "i.yaml")
-        facts = read_facts(tmp_path / "saved", inventory, nonce="9f2c7d51aa0e4b6c")
+        facts = StoredFacts(tmp_path / "saved", inventory, nonce="9f2c7d51aa0e4b6c")
         return judged(facts, fixtures)
 
     first = judged(everything, fixtures)
@@ -96,7 +96,7 @@ def test_one_document_is_a_file_and_replaces_an_older_one(everything, tmp_path):
     place = tmp_path / "one.json"
     for _ in range(2):
         save_facts(facts_of([one.body]), place)
-        (read,) = read_facts(place, unsigned=True).documents
+        (read,) = StoredFacts(place, unsigned=True).documents
         assert (read.asset, read.digest) == (one.asset, one.digest)
 
 
@@ -130,7 +130,7 @@ def test_a_save_that_is_killed_leaves_all_of_it_or_nothing(everything, tmp_path)
         place = tmp_path / f"set-{limit}"
         if place.exists():
             whole += 1
-            assert len(read_facts(place, unsigned=True).documents) == 3
+            assert len(StoredFacts(place, unsigned=True).documents) == 3
     assert whole > 0  # it was killed after the rename too
 
 

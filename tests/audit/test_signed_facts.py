@@ -14,7 +14,7 @@ import pytest
 
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.sources.inventory import read_inventory, sign_facts
-from securetrain.audit.sources.stored import read_facts
+from securetrain.audit.sources.stored import StoredFacts
 from securetrain.audit.subjects.node.facts.node import decode_facts
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
@@ -59,7 +59,7 @@ class World:
 
     def judge(self, *names, nonce=NONCE, unsigned=False):
         inventory = self.inventory(*names) if names else None
-        facts = read_facts(self.folder / "facts", inventory, nonce=nonce, unsigned=unsigned)
+        facts = StoredFacts(self.folder / "facts", inventory, nonce=nonce, unsigned=unsigned)
         return audit(facts, self.catalogue, self.fixtures.policy, self.now)
 
 
@@ -156,7 +156,7 @@ def test_facts_about_what_the_inventory_does_not_list_are_refused(world):
     world.node("a")
     world.node("evil", key="a2")
     inventory = world.inventory("a", "a2")
-    facts = read_facts(world.folder / "facts", inventory, nonce=NONCE)
+    facts = StoredFacts(world.folder / "facts", inventory, nonce=NONCE)
     result = audit(facts, world.catalogue, world.fixtures.policy, world.now)
     assert refusals(result) == ["the inventory does not list node:evil"]
     assert [asset.asset for asset in result.assets] == ["node:a"]
@@ -224,7 +224,7 @@ def test_fewer_answers_than_the_policy_asks_for_are_a_finding(world, fixtures):
     def judged(percent):
         section = msgspec.structs.replace(fixtures.policy.audit, min_coverage_percent=percent)
         policy = msgspec.structs.replace(fixtures.policy, audit=section)
-        facts = read_facts(world.folder / "facts", inventory, nonce=NONCE)
+        facts = StoredFacts(world.folder / "facts", inventory, nonce=NONCE)
         result = audit(facts, world.catalogue, policy, world.now)
         return [f for f in result.findings if f.check == "ST-AUD-001"]
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from securetrain.audit import AuditResult, Finding, audit, load_checks
 from securetrain.audit.engine.findings import fingerprint
 from securetrain.audit.engine.waivers import Waivers, parse_waivers
-from securetrain.audit.sources.stored import read_facts
+from securetrain.audit.sources.stored import StoredFacts
 from securetrain.core.vocabulary import State
 from securetrain.policy import load_policy
 from securetrain.report import written
@@ -44,7 +44,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AuditResult
                 for n in range(3)
             ]
             (folder / f"{name}.json").write_text(json.dumps(document))
-        result = audit(read_facts(folder, unsigned=True), CHECKS, policy, NOW, waivers=waivers)
+        result = audit(StoredFacts(folder, unsigned=True), CHECKS, policy, NOW, waivers=waivers)
         return moved(result, move)
 
     return run

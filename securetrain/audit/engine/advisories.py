@@ -42,7 +42,7 @@ from securetrain.core.errors import AuditError
 from securetrain.policy.load import bundled_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 LIMIT: Final = 4 << 20
 MAX_ITEMS: Final = 20_000
@@ -101,8 +101,8 @@ class Advisories:
     """The advisories of one file, by what they are about."""
 
     dated: date
-    by_package: "Mapping[str, tuple[_Listed, ...]]"
-    by_product: "Mapping[str, tuple[_Listed, ...]]"
+    by_package: "Mapping[str, Sequence[_Listed]]"
+    by_product: "Mapping[str, Sequence[_Listed]]"
 
     @classmethod
     def read(cls, path: Path) -> "Advisories":
@@ -130,7 +130,7 @@ class Advisories:
                 )
             named = packages if item.package else products
             named.setdefault(item.package or item.product, []).append((item, ranges))
-        return cls(file.dated, _fixed(packages), _fixed(products))
+        return cls(file.dated, packages, products)
 
     def listed(self) -> "dict[str, Any]":
         """All of them, as plain data in their order."""
@@ -156,7 +156,7 @@ class Advisories:
         return _matching(self.by_product.get(product, ()), version)
 
 
-def _matching(listed: "tuple[_Listed, ...]", version: str) -> list[Advisory]:
+def _matching(listed: "Sequence[_Listed]", version: str) -> list[Advisory]:
     found = Version(version)
     return [one for one, ranges in listed if any(_affects(range_, found) for range_ in ranges)]
 
@@ -170,10 +170,6 @@ def _affects(range_: SpecifierSet, version: Version) -> bool:
         version < Version(one.version) if one.operator == "<" else one.contains(version, True)
         for one in range_
     )
-
-
-def _fixed(named: "dict[str, list[_Listed]]") -> "dict[str, tuple[_Listed, ...]]":
-    return {name: tuple(items) for name, items in named.items()}
 
 
 @cache

@@ -90,7 +90,7 @@ class Seen:
             for name in check.spec.evidence:
                 for part in (name, name.partition(".")[0]):
                     worst = self._weights.get(part, check.severity)
-                    self._weights[part] = max(worst, check.severity, key=_rank)
+                    self._weights[part] = max(worst, check.severity)
         self._nodes = 0
         self._rows: list[LedgerRow] = []
         self._sums: dict[str, Counter[End]] = {}
@@ -116,7 +116,7 @@ class Seen:
             self._sums.setdefault(what, Counter())[end] += entry.count
         if entry.end is End.NOT_UNDERSTOOD:
             found = [self._weights[name] for name in entry.bears_on if name in self._weights]
-            worst = max(found, key=_rank, default=None)
+            worst = max(found, default=None)
             counts = not why and entry.unit in _WHOLE and self._weighs(worst)
             self._rows.append(
                 LedgerRow(
@@ -147,14 +147,10 @@ class Seen:
         return tuple(found)
 
 
-def _rank(severity: Severity) -> int:
-    return severity.rank
-
-
 def _order(row: LedgerRow) -> tuple[bool, int, str, int]:
     rank = row.severity.rank if row.severity is not None else -1
     return (
-        row.entry.end is not End.NOT_UNDERSTOOD or bool(row.scope),
+        not row.not_understood or bool(row.scope),
         -rank,
         row.entry.at.path,
         row.entry.at.line,

@@ -369,16 +369,14 @@ def _member(parent: Any, name: str) -> Any:
         if typing.get_origin(keys) is Literal and name not in typing.get_args(keys):
             raise UnknownFieldError(f"{name!r} is not collected")
         return value
-    if typing.get_origin(parent) is Entry:
-        hints = {"key": str, "value": typing.get_args(parent)[0]}
-        if name not in hints:
-            raise UnknownFieldError(f"an entry has no field {name!r} (it has key, value)")
-        return hints[name]
     if not is_record(parent):
         raise UnknownFieldError(f"{name!r} is below something that has no fields")
-    hints = _hints(parent)
-    if name not in hints or (name in _HIDDEN and issubclass(parent, Observed)):
-        shown = ", ".join(n for n in hints if not (n in _HIDDEN and issubclass(parent, Observed)))
+    if typing.get_origin(parent) is Entry:
+        hints, hidden = {"key": str, "value": typing.get_args(parent)[0]}, frozenset[str]()
+    else:
+        hints, hidden = _hints(parent), _HIDDEN if issubclass(parent, Observed) else frozenset()
+    if name not in hints or name in hidden:
+        shown = ", ".join(one for one in hints if one not in hidden)
         raise UnknownFieldError(f"{parent.__name__} has no field {name!r} (it has {shown})")
     return hints[name]
 

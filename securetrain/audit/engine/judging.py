@@ -25,7 +25,7 @@ those values. Rules:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -44,6 +44,8 @@ MAX_NAMED: Final = 3
 MAX_SHOWN: Final = 80
 ABSENT: Final = "nothing"
 """The value of what is definitely not there."""
+_WELL: Final = Judgement(label="", good=TRUE)
+_STATES: Final = {True: State.PASS, False: State.FAIL, None: State.UNKNOWN}
 
 
 def judge(check: Check, view: View) -> list[Finding]:
@@ -62,7 +64,7 @@ def judge(check: Check, view: View) -> list[Finding]:
         return [_well(check, view, is_judged=not check.over or _has_elements(check, view))]
     subjects = _subjects(check, bad)
     return [
-        _from_judgement(check, asset, one, subject, weight)
+        _finding(check, asset, one, subject, weight)
         for one, subject in zip(bad, subjects, strict=True)
     ]
 
@@ -73,11 +75,10 @@ def _before(check: Check, view: View) -> Finding | None:
     for path in check.gates:
         section, at = locate(view, path)
         if isinstance(section, Missing) and not section.definite:
-            return _finding(check, asset, State.UNKNOWN, reason=section.reason, location=at)
+            return _finding(check, asset, _not_known(section.reason, at))
     applies = check.applies(view) if check.applies is not None else TRUE
     if applies.value is None:
-        why = "; ".join(applies.reasons)
-        return _finding(check, asset, State.UNKNOWN, reason=why, location=applies.at)
+        return _finding(check, asset, Judgement(label="", good=applies))
     return None if applies.value else _well(check, view, is_judged=False)
 
 
@@ -89,14 +90,18 @@ def _well(check: Check, view: View, *, is_judged: bool) -> Finding:
     """The finding of a check that found nothing bad: whether all that it declares was read."""
     asset = view.document.asset
     if (entry := view.document.unread(check.spec.evidence)) is not None:
-        return _finding(check, asset, State.UNKNOWN, reason=entry.why, location=entry.at)
+        return _finding(check, asset, _not_known(entry.why, entry.at))
     passes = is_judged and not view.document.holds_nothing
-    return _finding(check, asset, State.PASS if passes else State.NOT_APPLICABLE)
+    return _finding(check, asset, _WELL, state=State.PASS if passes else State.NOT_APPLICABLE)
 
 
 def _broken(check: Check, asset: str, error: Exception) -> Finding:
     reason = f"the check failed: {type(error).__name__}: {error}"
-    return _finding(check, asset, State.UNKNOWN, reason=reason)
+    return _finding(check, asset, _not_known(reason))
+
+
+def _not_known(reason: str, at: Location | None = None) -> Judgement:
+    return Judgement(label="", good=unknown(reason, at))
 
 
 def _subjects(check: Check, judged: Iterable[Judgement]) -> list[str]:
@@ -121,33 +126,16 @@ def _weight(check: Check, view: View) -> tuple[Severity, str]:
     return check.severity, ""
 
 
-def _from_judgement(
-    check: Check, asset: str, judgement: Judgement, subject: str, weight: tuple[Severity, str]
-) -> Finding:
-    failed = judgement.good.value is False
-    return _finding(
-        check,
-        asset,
-        State.FAIL if failed else State.UNKNOWN,
-        subject=subject,
-        reason=judgement.why or "; ".join(judgement.good.reasons),
-        location=judgement.location or judgement.good.at,
-        evidence=judgement.evidence,
-        weight=weight,
-    )
-
-
 def _finding(
     check: Check,
     asset: str,
-    state: State,
-    *,
+    one: Judgement,
     subject: str = "",
-    reason: str = "",
-    location: Location | None = None,
-    evidence: Mapping[str, Any] | None = None,
     weight: tuple[Severity, str] | None = None,
+    *,
+    state: State | None = None,
 ) -> Finding:
+    """The finding of a judgement, in the state that it has by itself unless told otherwise."""
     severity, because = weight or (check.severity, "")
     subject = subject or check.root
     return Finding(
@@ -157,12 +145,12 @@ def _finding(
         severity_in_context=severity,
         context=because,
         boundary=check.spec.boundary,
-        state=state,
+        state=state or _STATES[one.good.value],
         asset=asset,
         subject=subject,
-        reason=reason,
-        location=location,
-        evidence=dict(evidence or {}),
+        reason=one.why or "; ".join(one.good.reasons),
+        location=one.location or one.good.at,
+        evidence=dict(one.evidence),
         remediation=check.spec.remediation,
         fixed_by=check.spec.fixed_by,
         refs=check.spec.refs,
@@ -308,7 +296,7 @@ class Comparison:
         try:
             before = _before(check, view)
             if before is None and (entry := view.document.unread(check.spec.evidence)):
-                before = _finding(check, asset, State.UNKNOWN, reason=entry.why, location=entry.at)
+                before = _finding(check, asset, _not_known(entry.why, entry.at))
             seen = [] if before else [see(view, path) for path in paths]
             weight = _weight(check, view)
         except Exception as error:  # noqa: BLE001 - a broken check knows nothing, and says so
@@ -333,7 +321,8 @@ class Comparison:
         for path, seen in self._seen.items():
             if len(seen) == 1 and not seen[0].missing:
                 asset, why = seen[0].asset, "one asset alone has nothing to be compared with"
-                found.append(_finding(self.check, asset, State.NOT_APPLICABLE, reason=why))
+                alone = Judgement(label="", good=TRUE, why=why)
+                found.append(_finding(self.check, asset, alone, state=State.NOT_APPLICABLE))
                 return found
             for one, judged in zip(seen, compare(rule, seen), strict=True):
                 if judged.good.value:
@@ -342,11 +331,11 @@ class Comparison:
                     bad[one.asset] = None
                     found.append(self._of(path, one, judged))
         well = (asset for asset in passed if asset not in bad)
-        found += [_finding(self.check, asset, State.PASS) for asset in well]
+        found += [_finding(self.check, asset, _WELL) for asset in well]
         return found
 
     def _of(self, path: Path, one: AssetValues, judged: Judgement) -> Finding:
         name = ".".join(path)
         seen = None if one.missing else list(one.values)
         there = replace(judged, location=one.at, evidence={name: seen})
-        return _from_judgement(self.check, one.asset, there, name, self._weights[one.asset])
+        return _finding(self.check, one.asset, there, name, self._weights[one.asset])

@@ -25,7 +25,7 @@ There is no eval, no regular expression from a file and no access to anything bu
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from packaging.version import InvalidVersion, Version
@@ -51,10 +51,15 @@ from securetrain.audit.engine.kleene import Truth, all_of, any_of, unknown
 from securetrain.audit.facts import Outcome, Reading
 from securetrain.core.errors import AuditError
 
+T = TypeVar("T")
 Predicate: TypeAlias = Callable[[View], Truth]
 
 MAX_DEPTH: Final = 16
-QUANTIFIERS: Final = ("none", "every", "some")
+QUANTIFIERS: Final[Mapping[str, Callable[[Iterable[Truth]], Truth]]] = {
+    "none": lambda results: ~any_of(results),
+    "every": all_of,
+    "some": any_of,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,21 +162,13 @@ class Compiler:
 
     def collection(self, raw: Any, at: str) -> tuple[Path, Any]:
         """A path that must name a collection of records, and the records' type."""
-        path = self._names(raw, at)
-        try:
-            item = element_at(path, self.item)
-        except UnknownFieldError as error:
-            raise self.refuse(str(error), at) from error
+        path, item = self._names(raw, at, element_at, self.item)
         self._note(path)
         return path, item
 
     def across(self, raw: Any, at: str) -> Path:
         """A path whose values are compared across assets; it may go through collections."""
-        path = self._names(raw, at)
-        try:
-            shape_at(path, None)
-        except UnknownFieldError as error:
-            raise self.refuse(str(error), at) from error
+        path, _ = self._names(raw, at, shape_at, None)
         if path[-1] == EACH or not evidence_name(path):
             raise self.refuse("names no value that assets have", at)
         self._note(path)
@@ -205,16 +202,7 @@ class Compiler:
 
         def evaluate(view: View) -> Truth:
             results = (one(view, item) for _, item in elements(view, steps))
-            match quantifier:
-                case "every":
-                    answer = all_of(results)
-                case "some":
-                    answer = any_of(results)
-                case "none":
-                    answer = ~any_of(results)
-                case _:
-                    raise ValueError(quantifier)
-            return replace(answer, read=(path,))
+            return replace(QUANTIFIERS[quantifier](results), read=(path,))
 
         return evaluate
 
@@ -271,20 +259,22 @@ class Compiler:
         return lambda _: literal
 
     def _path(self, raw: Any, at: str) -> tuple[Path, Shape]:
-        path = self._names(raw, at)
-        try:
-            shape = shape_at(path, self.item)
-        except UnknownFieldError as error:
-            raise self.refuse(str(error), at) from error
+        path, shape = self._names(raw, at, shape_at, self.item)
         if EACH in path:
             raise self.refuse("'*' stands in the path of a quantifier only", at)
         self._note(path)
         return path, shape
 
-    def _names(self, raw: Any, at: str) -> Path:
+    def _names(
+        self, raw: Any, at: str, look: Callable[[Path, Any], T], item: Any
+    ) -> tuple[Path, T]:
+        """A path, and what the schema has there."""
         if not isinstance(raw, list) or not raw or not all(isinstance(p, str) for p in raw):
             raise self.refuse("a path is a list of names", at)
-        return tuple(raw)
+        try:
+            return tuple(raw), look(tuple(raw), item)
+        except UnknownFieldError as error:
+            raise self.refuse(str(error), at) from error
 
     def _note(self, path: Path) -> None:
         evidence = evidence_name(path) if is_absolute(path) else None

@@ -245,22 +245,15 @@ def set_by_policy(param: Param, raw: Any) -> Any:
 def _outside(kind: ParamType, bounds: Bounds, value: Any) -> str:
     if bounds.only and value not in bounds.only:
         return f"{value} is not one of {', '.join(map(str, bounds.only))}"
-    for limit, sign in ((bounds.min, -1), (bounds.max, 1)):
-        if limit is not None and _beyond(kind, value, limit, sign):
-            return f"{value} is {'more' if sign > 0 else 'less'} than {limit}"
+    if kind is ParamType.MODE:
+        more = bounds.max is not None and int(value, 8) & ~int(str(bounds.max), 8)
+        return f"{value} is more than {bounds.max}" if more else ""
+    order: Any = Version if kind is ParamType.VERSION else int
+    if bounds.min is not None and order(value) < order(bounds.min):
+        return f"{value} is less than {bounds.min}"
+    if bounds.max is not None and order(value) > order(bounds.max):
+        return f"{value} is more than {bounds.max}"
     return ""
-
-
-def _beyond(kind: ParamType, value: Any, limit: Any, sign: int) -> bool:
-    match kind:
-        case ParamType.INT | ParamType.INTS:
-            return bool((value - limit) * sign > 0)
-        case ParamType.MODE:
-            return sign > 0 and int(value, 8) & ~int(limit, 8) != 0
-        case ParamType.VERSION:
-            return Version(value) > Version(limit) if sign > 0 else Version(value) < Version(limit)
-        case _:
-            return False  # text has no order: its bounds are `only`
 
 
 def check_bounds(param: Param) -> None:

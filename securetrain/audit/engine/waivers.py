@@ -78,20 +78,11 @@ class _File(_Base, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Malformed:
-    """An item that could not be read as a waiver."""
-
-    id: str
-    check: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Waivers:
     """The waivers of one file, with those that are not."""
 
     items: tuple[Waiver, ...] = ()
-    malformed: tuple[Malformed, ...] = ()
+    malformed: tuple[WaiverUse, ...] = ()
 
 
 def read_waivers(path: Path) -> Waivers:
@@ -113,16 +104,17 @@ def parse_waivers(data: bytes, where: str) -> Waivers:
     except (msgspec.ValidationError, UnicodeDecodeError) as error:
         raise AuditError("ST-AUDT-003", str(error), where, fix) from error
     items: list[Waiver] = []
-    malformed: list[Malformed] = []
+    malformed: list[WaiverUse] = []
     for position, raw in enumerate(file.items):
         name = str(raw.get("id", f"item {position + 1}"))[:64]
         try:
             waiver = msgspec.convert(raw, Waiver, strict=True)
+            if any(other.id == waiver.id for other in items):
+                raise msgspec.ValidationError("a second waiver with this id")
         except msgspec.ValidationError as error:
-            malformed.append(Malformed(name, str(raw.get("check", ""))[:64], str(error)))
-            continue
-        if any(other.id == waiver.id for other in items):
-            malformed.append(Malformed(name, waiver.check, "a second waiver with this id"))
+            check, why = str(raw.get("check", ""))[:64], str(error)
+            status = WaiverStatus.MALFORMED
+            malformed.append(WaiverUse(id=name, check=check, status=status, reason=why))
         else:
             items.append(waiver)
     return Waivers(tuple(items), tuple(malformed))
@@ -209,10 +201,7 @@ def waive(
     refused_for: Callable[[Waiver], tuple[WaiverStatus, str] | None],
 ) -> tuple[list[Finding], list[WaiverUse]]:
     """Cover failures, and report every waiver that does not count."""
-    uses = [
-        WaiverUse(id=bad.id, check=bad.check, status=WaiverStatus.MALFORMED, reason=bad.reason)
-        for bad in waivers.malformed
-    ]
+    uses = list(waivers.malformed)
     result = list(findings)
     for waiver in waivers.items:
         refused = refused_for(waiver)

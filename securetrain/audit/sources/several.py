@@ -9,12 +9,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from securetrain.audit.documents import Document, Facts, Refused, facts_of, twice
+from securetrain.audit.documents import Document, Facts, Refused, facts_of
 from securetrain.audit.subjects.node.collect.named import NOTHING, Named
 
 if TYPE_CHECKING:
@@ -36,16 +37,8 @@ class JoinedFacts(Facts):
         """Those of all parts."""
         return sum(part.count for part in self._parts)
 
-    def __iter__(self) -> Iterator[Document | Refused]:
-        """Read one part after the other."""
-        seen: set[str] = set()
-        for part in self._parts:
-            for document in part:
-                if isinstance(document, Document):
-                    if document.asset in seen:
-                        raise twice(document.asset)
-                    seen.add(document.asset)
-                yield document
+    def _read(self) -> Iterator[Document | Refused]:
+        return chain.from_iterable(self._parts)
 
 
 def joined(parts: Sequence[Facts]) -> Facts:
@@ -108,7 +101,35 @@ class Sources:
         Raises:
             AuditError: ST-AUDT-002, when they are read, where two documents are about one asset.
         """
-        return joined(list(_parts(self, policy, now, environ, checks=checks, progress=progress)))
+        parts: list[Facts] = []
+        if self.files:
+            parts.append(_of_files(self, now, environ.get("PATH", ""), checks, progress))
+        if self.slurm:
+            from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm  # noqa: PLC0415
+
+            salt = os.urandom(32)
+            parts.append(facts_of(collect_slurm(one, now=now, salt=salt) for one in self.slurm))
+        if self.runs:
+            parts.append(_of_runs(self, policy, now))
+        if self.node:
+            from securetrain.audit.subjects.node.collect.node import collect_node  # noqa: PLC0415
+            from securetrain.audit.subjects.storage.collect.files import collect_exports  # noqa: PLC0415
+
+            path = list(self.search_path)
+            facts = collect_node(environ, now=now, search_path=path, job=self.named)
+            parts.append(facts_of([facts, *collect_exports(now=now)]))
+        if (stored := self.stored) is not None:
+            from securetrain.audit.sources.inventory import read_inventory  # noqa: PLC0415
+            from securetrain.audit.sources.nonces import NonceStore  # noqa: PLC0415
+            from securetrain.audit.sources.stored import StoredFacts  # noqa: PLC0415
+
+            listed = read_inventory(stored.inventory) if stored.inventory else None
+            store = NonceStore(stored.nonce_store, now) if stored.nonce_store else None
+            nonce, unsigned = stored.nonce, stored.unsigned
+            parts.append(
+                StoredFacts(stored.path, listed, nonce=nonce, store=store, unsigned=unsigned)
+            )
+        return joined(parts)
 
 
 def node_facts(environ: Mapping[str, str], now: datetime, *, device: str = "") -> Facts:
@@ -138,45 +159,6 @@ def node_facts(environ: Mapping[str, str], now: datetime, *, device: str = "") -
         there = replace(there, value=(*there.value, made))
         body = replace(body, node=replace(body.node, interfaces=there))
     return facts_of([body])
-
-
-def _parts(
-    sources: Sources,
-    policy: "LoadedPolicy",
-    now: datetime,
-    environ: Mapping[str, str],
-    *,
-    checks: "Sequence[Check]",
-    progress: "Callable[[int, int], None] | None",
-) -> Iterator[Facts]:
-    if sources.files:
-        yield _of_files(sources, now, environ.get("PATH", ""), checks, progress)
-    if sources.slurm:
-        from securetrain.audit.subjects.slurm.collect.cluster import collect_slurm  # noqa: PLC0415
-
-        salt = os.urandom(32)
-        yield facts_of([collect_slurm(one, now=now, salt=salt) for one in sources.slurm])
-    if sources.runs:
-        yield _of_runs(sources, policy, now)
-    if sources.node:
-        from securetrain.audit.subjects.node.collect.node import collect_node  # noqa: PLC0415
-        from securetrain.audit.subjects.storage.collect.files import collect_exports  # noqa: PLC0415
-
-        path = list(sources.search_path)
-        facts = collect_node(environ, now=now, search_path=path, job=sources.named)
-        yield facts_of([facts, *collect_exports(now=now)])
-    if (stored := sources.stored) is not None:
-        from securetrain.audit.sources.inventory import read_inventory  # noqa: PLC0415
-        from securetrain.audit.sources.nonces import NonceStore  # noqa: PLC0415
-        from securetrain.audit.sources.stored import read_facts  # noqa: PLC0415
-
-        yield read_facts(
-            stored.path,
-            read_inventory(stored.inventory) if stored.inventory else None,
-            nonce=stored.nonce,
-            store=NonceStore(stored.nonce_store, now) if stored.nonce_store else None,
-            unsigned=stored.unsigned,
-        )
 
 
 def _of_files(

@@ -23,7 +23,6 @@ from securetrain.audit.documents import (
     Facts,
     Refused,
     document_of,
-    twice,
 )
 from securetrain.audit.facts import FACTS_LIMIT, decode_body
 from securetrain.audit.sources.inventory import (
@@ -61,20 +60,33 @@ class StoredFacts(Facts):
     def __init__(
         self,
         path: Path,
-        inventory: Inventory | None,
-        nonces: GivenNonce | NonceStore,
+        inventory: Inventory | None = None,
         *,
-        unsigned: bool,
+        nonce: str = "",
+        store: NonceStore | None = None,
+        unsigned: bool = False,
     ) -> None:
-        """Take the files; see `read_facts`."""
+        """Take a facts document, or every ``*.json`` of a folder; nothing is read yet.
+
+        Args:
+            path: The file or folder.
+            inventory: The assets that there are, and whose key speaks for each.
+            nonce: What the signed answers must hold; empty: whatever they hold.
+            store: The auditor's nonces instead, of which answers must hold one that is not spent.
+            unsigned: Whether facts count that nobody signed.
+
+        Raises:
+            AuditError: ST-AUDT-002 when there is none; and, when they are read, where a single file
+                is malformed or two documents are about one asset. ST-AUDT-006 for a damaged nonce.
+            UsageError: ST-USAG-002 when a single file cannot be read, or a nonce cannot be taken.
+        """
+        self.nonces = store.open() if store is not None else GivenNonce(nonce)
         self.alone = not path.is_dir()
         self.files = [path] if self.alone else sorted(path.glob("*.json"))
         if not self.files or len(self.files) > MAX_DOCUMENTS:
             what = f"{len(self.files)} facts documents, expected 1 to {MAX_DOCUMENTS}"
             raise AuditError("ST-AUDT-002", what, str(path))
-        self.inventory = inventory
-        self.nonces = nonces
-        self.unsigned = unsigned
+        self.inventory, self.unsigned = inventory, unsigned
         if inventory is not None:
             self.expected = frozenset(inventory.assets)
         self.notes = tuple(self._notes())
@@ -92,23 +104,17 @@ class StoredFacts(Facts):
         """The number of files."""
         return len(self.files)
 
-    def __iter__(self) -> Iterator[Document | Refused]:
-        """Read one file after the other."""
-        seen: set[str] = set()
+    def _read(self) -> Iterator[Document | Refused]:
         for file in self.files:
             signed = False
             try:
-                document, signed = self._read(file)
+                document, signed = self._one(file)
             except (AuditError, IdentityError, UsageError) as error:
                 if self.alone and not isinstance(error, IdentityError):
                     raise
                 document = Refused(file.name, error.what)
             if signed and isinstance(document, Document):
                 document = self._answered(file, document)
-            if isinstance(document, Document):
-                if document.asset in seen:
-                    raise twice(document.asset)
-                seen.add(document.asset)
             yield document
 
     def _answered(self, file: Path, document: Document) -> Document | Refused:
@@ -117,53 +123,23 @@ class StoredFacts(Facts):
         why = self.nonces.refusal(collected.nonce, collected.at)
         return Refused(file.name, why) if why else document
 
-    def _read(self, file: Path) -> tuple[Document | Refused, bool]:
+    def _one(self, file: Path) -> tuple[Document | Refused, bool]:
         """A file's document, and whether somebody of the inventory signed it."""
         data = read_file(file, FILE_LIMIT)
-        if not is_envelope(data):
-            return self._unsigned(file, data), False
-        if self.inventory is None:
-            if self.unsigned:
-                data = unverified_payload(data, str(file))
-                return document_of(decode_body(data, BODIES, str(file)), data), False
+        is_signed = is_envelope(data)
+        if is_signed and self.inventory is None and not self.unsigned:
             why = "signed, and no inventory says by whom (--inventory)"
             return Refused(file.name, why), False
+        if not is_signed or self.inventory is None:
+            data = unverified_payload(data, str(file)) if is_signed else data
+            document = document_of(decode_body(data, BODIES, str(file)), data)
+            if self.unsigned:
+                return document, False
+            return Refused(file.name, f"about {document.asset}, and not signed"), False
         signed = open_envelope(data, self.inventory, str(file))
         body = decode_body(signed.data, BODIES, str(file))
         why = refusal(body, signed, self.inventory)
         return Refused(file.name, why) if why else document_of(body, signed.data), True
-
-    def _unsigned(self, file: Path, data: bytes) -> Document | Refused:
-        document = document_of(decode_body(data, BODIES, str(file)), data)
-        if self.unsigned:
-            return document
-        return Refused(file.name, f"about {document.asset}, and not signed")
-
-
-def read_facts(
-    path: Path,
-    inventory: Inventory | None = None,
-    *,
-    nonce: str = "",
-    store: NonceStore | None = None,
-    unsigned: bool = False,
-) -> Facts:
-    """Read a facts document, or every ``*.json`` of a folder, as they are needed.
-
-    Args:
-        path: the file or folder.
-        inventory: the assets that there are, and whose key speaks for each.
-        nonce: what the signed answers must hold; empty: whatever they hold.
-        store: the auditor's nonces instead, of which the answers must hold one that is not spent.
-        unsigned: whether facts count that nobody signed.
-
-    Raises:
-        AuditError: ST-AUDT-002 when there is none; and, when they are read, where a single file is
-            malformed or two documents are about one asset. ST-AUDT-006 for a damaged nonce.
-        UsageError: ST-USAG-002 when a single file cannot be read, or a nonce cannot be taken.
-    """
-    nonces = store.open() if store is not None else GivenNonce(nonce)
-    return StoredFacts(path, inventory, nonces, unsigned=unsigned)
 
 
 def save_facts(
