@@ -46,6 +46,7 @@ NAMES: Final = (
     "mutation",
     "objectstore",
     "properties",
+    "readers",
     "replay",
 )
 KEPT_MISSES: Final = 50

@@ -89,6 +89,7 @@ def test_every_campaign_is_named_and_has_cases() -> None:
         ("bars", 3),
         ("damage", 12),
         pytest.param("kills", 2, marks=pytest.mark.dist),
+        ("readers", 4),
         pytest.param("replay", 2, marks=pytest.mark.many),
     ],
 )

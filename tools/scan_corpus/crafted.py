@@ -257,6 +257,168 @@ def programs() -> Iterator[Case]:
     yield Case("notebook script", "a.ipynb", json.dumps({"cells": [other]}).encode())
 
 
+W = '"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}'
+HEADERS = (
+    ("duplicate key", "{" + W + "," + W + "}", 4),
+    ("overlap", "{" + W + "," + W.replace("w", "v").replace("0,4", "2,6") + "}", 6),
+    ("hole", "{" + W + "," + W.replace("w", "v").replace("0,4", "6,10") + "}", 10),
+    ("trailing bytes", "{" + W + "}", 9),
+    ("wrong shape", "{" + W.replace("[4]", "[5]") + "}", 4),
+    ("negative shape", "{" + W.replace("[4]", "[-2,-2]") + "}", 4),
+    ("length of 2^63", "{" + W.replace("[4]", "[9223372036854775808]") + "}", 4),
+    ("unknown type", "{" + W.replace("U8", "X8") + "}", 4),
+    ("no object", "[]" + " " * 8, 0),
+)
+
+
+def invited() -> Iterator[Case]:
+    """Files that two loaders read, or that say more than is there."""
+    broken = "ST-SCAN-192"
+    both = p.polyglot(b"cos\nsystem\n(S'true'\ntR.")
+    for suffix in (".pt", ".bin", ".pkl", ".ckpt", ".joblib", ".pth"):
+        yield Case(f"safetensors as {suffix}", f"model{suffix}", both, code="ST-SCAN-190")
+    for name, header, size in HEADERS:
+        yield Case(f"safetensors with {name}", "m.safetensors", p.safetensors(header, bytes(size)))
+    long = struct.pack("<Q", 1 << 63) + b"{}"
+    yield Case("safetensors of 2^63 bytes", "m.safetensors", long, code=broken)
+    yield Case("storage too short", "m.pt", p.torch_zip(p.tensor(1_000_000)), code=broken)
+    yield Case("storage of 2^62", "m.pt", p.torch_zip(p.tensor(1 << 62)), code=broken)
+    past = p.tensor(2, shape="K\x02K\x7f\x86", strides="K\x01K\x01\x86")
+    yield Case("tensor past its storage", "m.pt", p.torch_zip(past), code=broken)
+    below = p.tensor(2, strides="J\xff\xff\xff\xff\x85")
+    yield Case("tensor before its storage", "m.pt", p.torch_zip(below), code=broken)
+    yield Case("storage of the old format", "m.pt", p.tensor(1_000_000), code=broken)
+    for place in ("../../x", "/x", "a/../../x", "..\\x", "c:x"):
+        yield Case(f"tar member {place}", "m.tar", p.tarred({place: b"x"}), code="ST-SCAN-197")
+        yield Case(f"zip member {place}", "m.zip", p.zipped({place: b"x"}), code="ST-SCAN-197")
+    gguf = p.gguf({"general.name": "x"}) + TEMPLATES[1].encode()
+    yield Case("gguf as a template", "chat.jinja", gguf, code="ST-SCAN-196")
+    target = gguf[:4] + b": 1\n_target_: os.system\n"
+    yield Case("gguf as a configuration", "a.yaml", target, code="ST-SCAN-195")
+    yield Case("empty zip", "m.zip", p.zipped({}), UNKNOWN)
+    yield Case("empty zip as pt", "m.pt", p.zipped({}), UNKNOWN)
+    many = b"\x80\x04cbuiltins\nlist\ncbuiltins\nrange\n\x8a\x05\0\0\0\x80\0\x85R\x85R."
+    yield Case("a list of 2^31", "m.pkl", many, UNKNOWN)
+    many = b"\x80\x04]cbuiltins\nrange\nJ\0\0\0\x01\x85Racbuiltins\nrange\nK\x01\x85R."
+    yield Case("a range of 2^24 and more", "m.pkl", many, UNKNOWN)
+    held = b"\x80\x04\x8a\x05\0\0\0\x80\0\x940cbuiltins\nbytearray\nh\0\x85R."
+    yield Case("bytes of a number that is remembered", "m.pkl", held, UNKNOWN)
+    made = b"\x80\x04(cnumpy\nndarray\n(J\xff\xff\xff\x7ftX\x02\0\0\0u1o."
+    yield Case("an array by another opcode", "m.pkl", made, UNKNOWN)
+    stored = b"\x80\x02ctorch\nFloatStorage\nJ\xff\xff\xff\x7f\x85R."
+    yield Case("a storage by its length", "m.pkl", stored, UNKNOWN)
+    spelled = p.numpy_objects(EVIL).replace(b"'|O', ", b"'\\x4f', ").replace(b"} ", b"}", 1)
+    spelled = spelled.replace(b"}  ", b"} ", 1)
+    yield Case("numpy objects spelled", "a.npy", spelled, code="ST-SCAN-190")
+    long = p.numpy_objects(b"").replace(b"'|O'", b"'u1'").replace(b"(1,)", b"(9,)")
+    yield Case("numpy array too long", "a.npy", long, code=broken)
+    old = {"pickle": b"\x80\x02N.", "storages": b"\x80\x02K\0.", "tensors": b"\x80\x02K\0."}
+    yield Case("tar of the first torch", "m.pt", p.tarred(old), UNKNOWN)
+    tarred = p.tar_polyglot(b"cos\nsystem\n(S'true'\ntR.")
+    yield Case("tar and pickle", "m.pt", tarred, code="ST-SCAN-190")
+    other = {"m/data.pkl": b"\x80\x04N.", "m/readme": b"hello"}
+    yield Case("a member that nobody writes", "m.pt", p.zipped(other), UNKNOWN, "ST-SCAN-032")
+    members = {"m/data.pkl": b"\x80\x04N.", "m/data/0": bytes(77_777)}
+    deflated = p.zipped(members, zipfile.ZIP_DEFLATED)
+    deflated = deflated.replace(struct.pack("<L", 77_777), struct.pack("<L", (1 << 32) - 16))
+    yield Case("a storage that is a bomb", "m.pt", deflated, UNKNOWN)
+
+
+EXPRESSIONS = (
+    "__import__('os').system('true')", "os.system('true')", "eval('1')", "(lambda: 1)()",
+    "[x for x in y]", "s0.__class__", "Symbol('__import__')", "9**9**9**9", "Pow(9, Pow(9, 99999))",
+    "Add('os.system', 1)", "Integer(1, *s0)", "Symbol('a', **s0)", "s0 if s1 else s2", "f'{s0}'",
+    "Max(s0)(1)", "s0[0]", "(s0 := 1)", "1" + "+1" * 9000, "(" * 3000, "1j", "Float(b'1')",
+)  # fmt: skip
+
+
+def exports() -> Iterator[Case]:
+    """Graphs of torch.export whose texts Python would run."""
+    called = "ST-SCAN-195"
+    for number, text in enumerate(EXPRESSIONS):
+        yield Case(f"expression {number}", "m.pt2", p.exported(text), code=called)
+    for key, value in (
+        ("target", "torch.hub.load"),
+        ("target", "os.system"),
+        ("target", "torch.ops.aten.from_file.default"),
+        ("name", "x=__import__('os').system('true')"),
+        ("guards_code", ["__import__('os').system('true')"]),
+        ("guards_code", ["L['x'].storage().tofile('x')"]),
+        ("guards_code", ["L['x\"); import os #'].size()[0] == 1"]),
+    ):
+        data = p.exported(**{key: value})
+        yield Case(f"export {key} {value}"[:60], "m.pt2", data, code=called)
+    for name, tree in (
+        ("imports", '[1, {"type": "builtins.dict", "context": "[{\\"__enum__\\": 1}]"}]'),
+        ("factory", '[1, {"default_factory_module": "os"}]'),
+        ("type", '[1, {"type": "os.system", "context": null, "children_spec": []}]'),
+    ):
+        yield Case(f"export of a tree: {name}", "m.pt2", p.exported(in_spec=tree), UNKNOWN)
+    yield Case("export of another library", "m.pt2", p.exported(target="torch.ops.my.go"), UNKNOWN)
+    yield Case("export with a pickle", "m.pt2", p.exported(use_pickle=True), UNKNOWN)
+    yield Case("export with an unknown text", "m.pt2", p.exported(code="import os"), UNKNOWN)
+
+
+def texts() -> Iterator[Case]:
+    """Texts of configurations that name code, or are it."""
+    for name, file, data, code in (
+        ("nemo class", "a.yaml", "model:\n  target: os.system\n", "ST-SCAN-195"),
+        (
+            "peft library",
+            "adapter_config.json",
+            '{"auto_mapping": {"parent_library": "evil"}}',
+            "ST-SCAN-195",
+        ),
+        ("peft core", "adapter_config.json", '{"megatron_core": "evil"}', "ST-SCAN-195"),
+        ("mds pickles", "index.json", '{"shards": [{"column_encodings": ["pkl"]}]}', "ST-SCAN-195"),
+        ("mds encoding", "index.json", '{"shards": [{"column_encodings": ["mine"]}]}', ""),
+        (
+            "mds place",
+            "index.json",
+            '{"shards": [{"raw_data": {"basename": "../x"}}]}',
+            "ST-SCAN-197",
+        ),
+        (
+            "weights elsewhere",
+            "model.safetensors.index.json",
+            '{"weight_map": {"w": "/etc/x"}}',
+            "ST-SCAN-197",
+        ),
+        ("spacy", "config.cfg", '[nlp]\ntokenizer = {"@tokenizers": "os.system"}\n', "ST-SCAN-195"),
+        ("spacy section", "config.cfg", "[nlp.tokenizer]\n@tokenizers = evil\n", "ST-SCAN-195"),
+        ("ini twice", "config.cfg", "[a]\nb = 1\nb = 2\n", ""),
+        ("no json", "config.json", '{"a": ', ""),
+        ("a call", "config.json", "{\"activation\": \"__import__('os').system('true')\"}", ""),
+        ("a dotted call", "config.json", '{"activation": "nn.SiLU()"}', ""),
+        ("a program", "config.yaml", 'a: "import os; os.system(1)"\n', ""),
+        ("a lambda", "config.yaml", 'a: "lambda: 1"\n', ""),
+        ("a name of Python's", "config.json", '{"layers": ["x", "os.system"]}', ""),
+        ("a resolver", "config.yaml", 'a: "${eval:1}"\n', ""),
+    ):
+        yield Case(name, file, data.encode(), UNSAFE if code else UNKNOWN, code)
+
+
+COSTS = (
+    "{% for a in range(99999) %}" * 3 + "x" + "{% endfor %}" * 3,
+    "{% set r = range(100000) %}{% for a in r %}{% for b in r %}x{% endfor %}{% endfor %}",
+    "{% for a in m %}" * 5 + "x" + "{% endfor %}" * 5,
+    "{{ range(10**15)|list }}",
+    "{{ 'x' * 1000000000 }}",
+    "{{ 'x' * 10000 * 10000 }}",
+    "{{ '%999999d' % 1 }}",
+    "{{ lipsum(n=9) }}",
+    "{% for m in messages %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "{% macro f(x) %}{{ f(x) }}{{ f(x) }}{% endmacro %}{{ f(1) }}",
+    "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
+)
+
+
+def costs() -> Iterator[Case]:
+    """Templates that cost more than what they are given does."""
+    for number, text in enumerate(COSTS):
+        yield Case(f"cost {number}", "chat_template.jinja", text.encode(), UNKNOWN)
+
+
 def cases() -> list[Case]:
     """All of them."""
     return [
@@ -267,4 +429,8 @@ def cases() -> list[Case]:
         *templates(),
         *graphs(),
         *programs(),
+        *invited(),
+        *exports(),
+        *texts(),
+        *costs(),
     ]

@@ -48,10 +48,63 @@ def tarred(members: Mapping[str, bytes]) -> bytes:
     return out.getvalue()
 
 
+def unzipped(data: bytes) -> dict[str, bytes]:
+    """The members of a zip archive."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def tar_polyglot(pickle: bytes) -> bytes:
+    """A sound tar archive that is a pickle as well: its first member is called like one."""
+    data = tarred({"a": b"x"})
+    head = pickle + data[len(pickle) : 148] + b" " * 8 + data[156:512]
+    return head[:148] + b"%06o\0 " % sum(head) + head[156:] + data[512:]
+
+
 def torch_zip(pickle: bytes) -> bytes:
     """What torch.save writes, around a pickle."""
     members = {"m/data.pkl": pickle, "m/byteorder": b"little", "m/data/0": bytes(8)}
     return zipped(members | {"m/version": b"3\n"})
+
+
+def tensor(elements: int, shape: str = "K\x02\x85", strides: str = "K\x01\x85") -> bytes:
+    """The pickle of a tensor over storage 0 of so many floats; shape and strides as opcodes."""
+    data = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\n"
+    data += b"X\x01\0\0\x000X\x03\0\0\0cpu\x8a\x08" + struct.pack("<q", elements) + b"tQK\0"
+    return data + (shape + strides).encode("latin-1") + b"\x89ccollections\nOrderedDict\n)RtR."
+
+
+def safetensors(header: str, body: bytes = b"") -> bytes:
+    """A file of safetensors with a header as it is written here."""
+    return struct.pack("<Q", len(header)) + header.encode() + body
+
+
+def polyglot(pickle: bytes) -> bytes:
+    """A sound safetensors file that is a pickle as well.
+
+    Its length begins with the opcode of a text that ends with its line, where the tensors begin.
+    """
+    body = b"\n0" + pickle
+    entry = f'{{"w":{{"dtype":"U8","shape":[{len(body)}],"data_offsets":[0,{len(body)}]}}}}'
+    return safetensors(entry.ljust(ord("V") + 256), body)
+
+
+def exported(expression: str = "", /, **changed: Any) -> bytes:
+    """What torch.export.save writes, with a graph of one operator."""
+    node: dict[str, Any] = {
+        "target": "torch.ops.aten.relu.default",
+        "inputs": [],
+        "outputs": [],
+        "metadata": {},
+    }
+    size = {"as_expr": {"expr_str": expression or "Symbol('s0', positive=True, integer=True)"}}
+    graph = {"nodes": [node | changed], "tensor_values": {"x": {"sizes": [size]}}}
+    config = {"config": {"w": {"path_name": "weight_0", "use_pickle": False}}}
+    members: dict[str, Any] = {"models/model.json": {"graph_module": {"graph": graph}}}
+    members |= {"data/weights/model_weights_config.json": config}
+    data = {f"m/{name}": json.dumps(said).encode() for name, said in members.items()}
+    data |= {"m/data/weights/weight_0": bytes(8), "m/archive_format": b"pt2"}
+    return zipped(data | {"m/archive_version": b"0", "m/.data/version": b"6\n"})
 
 
 def torchscript(source: str) -> bytes:

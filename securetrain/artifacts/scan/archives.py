@@ -8,73 +8,124 @@ archive that is not one thing to both is refused (ST-SCAN-193 or 192):
 1. the archive begins where the file begins, and every member's own header has the name and the
    method that the central directory gives it;
 2. no two members have one name or share bytes;
-3. members are stored or deflated; checksums are not looked at, because torch does not.
+3. members are stored or deflated; checksums are not looked at, because torch does not;
+4. no member of any archive has a name that leads out of a folder, whoever unpacks it;
+5. a member is of every maker's archive whose marks are there: it is plain numbers only if each
+   takes it for them, and known only if one of them writes it (`_KNOWN`); an archive without members
+   is none.
 
 Sources: PKWARE APPNOTE.TXT 6.3.10, sections 4.3.7 and 4.3.12; the tar reader is Python's.
 """
 
 import bz2
-import gzip
 import lzma
 import re
 import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import PurePosixPath
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import IO, Any, Final, TypeAlias
 
-from securetrain.artifacts.scan.findings import MALFORMED, TWO_FORMATS
+from securetrain.artifacts.scan import programs
+from securetrain.artifacts.scan.findings import (
+    MALFORMED,
+    OUTSIDE,
+    TWO_FORMATS,
+    Remark,
+    UnjudgedError,
+)
 from securetrain.artifacts.scan.formats import Format
-from securetrain.artifacts.scan.remarks import UnjudgedError
-from securetrain.artifacts.scan.window import Window
+from securetrain.artifacts.scan.window import CHUNK, Window
+
+
+class Archive(StrEnum):
+    """The maker of a zip archive."""
+
+    TORCH = "torch.save"
+    TORCHSCRIPT = "TorchScript"
+    EXPORT = "torch.export"
+    MAR = "TorchServe"
+
 
 MAX_MEMBERS: Final = 1_000_000
-CHUNK: Final = 1 << 20
-NUMPY_HEADER_LIMIT: Final = 1 << 20
+MAX_MEMORY: Final = 256 << 20
+"""What unpacking may need."""
 
 _LOCAL: Final = 30
 _UTF8: Final = 0x800
+_OLD_EXPORT: Final = "serialized_exported_program.json"
+_GRAPH: Final = re.compile(
+    r"(?:^|/)(?:models/[^/]+\.json|data/(?:weights|constants)/[^/]+\.json"
+    r"|serialized_exported_program\.json)$"
+)
+_TORCHES: Final = frozenset({Archive.TORCH, Archive.TORCHSCRIPT})
+_NEVER: Final = re.compile(r"(?!)")
+_RAW: Final = {
+    Archive.TORCH: re.compile(r"data/[^/]+"),
+    Archive.TORCHSCRIPT: re.compile(r"(?:data|constants|traced_inputs)/[^/]+"),
+    Archive.EXPORT: re.compile(r"data/(?:weights/weight|constants/tensor)_\d+"),
+    Archive.MAR: _NEVER,
+}
+"""The members that each maker fills with plain numbers."""
+_OF_TORCH: Final = (
+    r"version|byteorder|\.data/[^/]+|\.format_version|\.storage_alignment|data\.pkl|data/[^/]+"
+)
+_KNOWN: Final = {
+    Archive.TORCH: re.compile(_OF_TORCH),
+    Archive.TORCHSCRIPT: re.compile(
+        rf"{_OF_TORCH}|(?:constants|attributes|bytecode|mobile_debug_handles|traced_inputs)\.pkl"
+        r"|(?:constants|traced_inputs)/[^/]+"
+        r"|code/.+\.(?:py|debug_pkl)|extra/.+|model\.json|debug_pkl/.+"
+    ),
+    Archive.EXPORT: re.compile(
+        r"archive_format|archive_version|version|byteorder|\.data/[^/]+|models/[^/]+\.json|extra/.+"
+        r"|data/(?:weights|constants|sample_inputs)/[^/]+|data/aotinductor/.+"
+        r"|serialized_(?:state_dict|constants|example_inputs)\.pt"
+    ),
+    Archive.MAR: re.compile(".*", re.DOTALL),
+}
+"""The members that each maker writes, below the archive's own folder."""
 _ENCRYPTED: Final = 0x1
-_OBJECT: Final = re.compile(rb"""['"][|<>=]?O\d*['"]""")
 _READ_ERRORS: Final = (
     ValueError, TypeError, EOFError, OSError, IndexError, KeyError, NotImplementedError,
     OverflowError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, RuntimeError,
 )  # fmt: skip
 
 
-class _Zlib:
-    """A zlib stream, which joblib writes, as a file."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._machine = zlib.decompressobj()
-
-    def read(self, size: int) -> bytes:
-        """Up to `size` bytes; none at the end."""
-        while not self._machine.eof:
-            packed = self._machine.unconsumed_tail or self._file.read(CHUNK)
-            try:
-                data = self._machine.decompress(packed, size) if packed else b""
-            except zlib.error as error:
-                raise UnjudgedError(f"packed by zlib, or else: {error}") from error
-            if not packed:
-                raise UnjudgedError("packed by zlib, and cut short")
-            if data:
-                return data
-        return b""
-
-
-_OPENERS: Final[dict[Format, Callable[[IO[bytes]], Any]]] = {
-    Format.GZIP: gzip.open,
-    Format.BZIP2: bz2.open,
-    Format.XZ: lzma.open,
-    Format.ZLIB: _Zlib,
+_MACHINES: Final[dict[Format, Callable[[], Any]]] = {
+    Format.GZIP: lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
+    Format.BZIP2: bz2.BZ2Decompressor,
+    Format.XZ: lambda: lzma.LZMADecompressor(memlimit=MAX_MEMORY),
+    Format.ZLIB: zlib.decompressobj,
 }
+"""What unpacks one stream; a file may be several, one behind the other."""
+
+
+def _unpacked(window: Window, kind: Format) -> Iterator[bytes]:
+    """The bytes of a compressed file, in bounded pieces."""
+    machine, packed, at = _MACHINES[kind](), b"", 0
+    while packed or at < window.size:
+        if not packed:
+            packed = window.peek(at, CHUNK)
+            at += len(packed)
+        yield machine.decompress(packed, CHUNK)
+        packed = getattr(machine, "unconsumed_tail", b"")
+        while not packed and not machine.eof and not getattr(machine, "needs_input", True):
+            yield machine.decompress(b"", CHUNK)
+        if machine.eof:
+            # What is no stream any more is padding to the programs that unpack it.
+            packed = machine.unused_data
+            if kind is Format.ZLIB or not (packed or window.peek(at, 1)).strip(b"\0"):
+                return
+            machine = _MACHINES[kind]()
+    if not machine.eof:
+        raise EOFError("cut short")
 
 
 Take: TypeAlias = Callable[[int], None]
@@ -89,16 +140,6 @@ class ArchiveError(Exception):
         self.code = code
 
 
-class Archive(StrEnum):
-    """The maker of a zip archive."""
-
-    TORCH = "torch.save"
-    TORCHSCRIPT = "TorchScript"
-    EXPORT = "torch.export"
-    MAR = "TorchServe"
-    OTHER = "something else"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One member of an archive."""
@@ -106,10 +147,15 @@ class Member:
     name: str
     window: Window | None = None
     is_raw: bool = False
-    """Whether a loader takes it for plain numbers."""
-    is_program: bool = False
-    """Whether a loader takes it for TorchScript."""
-    of: Archive = Archive.OTHER
+    """Whether loaders take it for plain numbers, and nothing else."""
+    is_known: bool = True
+    """Whether the maker of the archive writes members of that name."""
+    judge: Callable[[Window], Iterator[Remark]] | None = None
+    """What judges it, when its place in the archive decides that and not its bytes."""
+    scripted: bool = False
+    """Whether it is in an archive of TorchScript, whose classes are its own."""
+    storages: Mapping[str, int] | None = None
+    """The storages of tensors that a pickle of torch's may name, with their bytes, by key."""
     problem: str = ""
     """Why it cannot be judged."""
 
@@ -125,27 +171,49 @@ def zip_members(window: Window, take: Take) -> Iterator[Member]:
             entries = archive.infolist()
     except _READ_ERRORS as error:
         raise ArchiveError(MALFORMED, f"not a sound zip archive: {error}") from error
-    names = {entry.orig_filename for entry in entries}
-    if len(entries) > MAX_MEMBERS or len(names) != len(entries):
+    if not entries:
+        raise UnjudgedError("an archive without members")
+    sizes = {entry.orig_filename: entry.file_size for entry in entries}
+    if len(entries) > MAX_MEMBERS or len(sizes) != len(entries):
         raise ArchiveError(MALFORMED, "two members of one name, or too many members")
     places = _places(window, entries)
-    kind = _kind(names)
+    kinds = _kinds(set(sizes))
+    folders: dict[str, dict[str, int]] = defaultdict(dict)
+    for name, size in sizes.items():
+        folder, _, key = name.rpartition("/")
+        folders[folder][key] = size
     for entry in entries:
-        yield from _zip_member(entry, places[entry.header_offset], take, kind)
+        check_name(entry.orig_filename)
+        folder, _, base = entry.orig_filename.rpartition(".")
+        is_index = base == "pkl" and folder.endswith(("/data", "/constants")) and kinds & _TORCHES
+        for member in _zip_member(entry, places[entry.header_offset], take, kinds):
+            yield replace(member, storages=folders[folder] if is_index else None)
 
 
-def _kind(names: set[str]) -> Archive:
-    """The maker of an archive, told by members that only it writes."""
-    for name in names:
-        parts = PurePosixPath(name).parts
-        if parts[1:] == ("archive_format",):
-            return Archive.EXPORT
-        if parts[-1:] == ("data.pkl",):
-            code = any(PurePosixPath(other).parts[1:2] == ("code",) for other in names)
-            return Archive.TORCHSCRIPT if code else Archive.TORCH
-        if parts == ("MAR-INF", "MANIFEST.json"):
-            return Archive.MAR
-    return Archive.OTHER
+def check_name(name: str) -> None:
+    """Rule 4.
+
+    Raises:
+        ArchiveError: it leads out of a folder.
+    """
+    path = PureWindowsPath(name)
+    if path.anchor or ".." in path.parts or "\0" in name:
+        raise ArchiveError(OUTSIDE, f"member {name[:200]!r} leads out of a folder")
+
+
+def _kinds(names: set[str]) -> frozenset[Archive]:
+    """The makers whose marks are in an archive."""
+    paths = [PurePosixPath(name).parts for name in names]
+    found = set()
+    if any(path[1:] in (("archive_format",), ("archive_version",)) or path[-1:] == (_OLD_EXPORT,)
+           for path in paths):  # fmt: skip
+        found.add(Archive.EXPORT)
+    if ("MAR-INF", "MANIFEST.json") in paths:
+        found.add(Archive.MAR)
+    if any(path[1:] == ("data.pkl",) for path in paths):
+        code = any(path[1:2] == ("code",) for path in paths)
+        found.add(Archive.TORCHSCRIPT if code else Archive.TORCH)
+    return frozenset(found)
 
 
 def _places(window: Window, entries: list[zipfile.ZipInfo]) -> dict[int, Window]:
@@ -182,38 +250,38 @@ def _data_start(window: Window, entry: zipfile.ZipInfo) -> int:
 
 
 def _zip_member(
-    entry: zipfile.ZipInfo, place: Window, take: Take, kind: Archive
+    entry: zipfile.ZipInfo, place: Window, take: Take, kinds: frozenset[Archive]
 ) -> Iterator[Member]:
     name = entry.orig_filename
-    parts = PurePosixPath(name).parts
-    program = kind is Archive.TORCHSCRIPT and parts[1:2] == ("code",) and name.endswith(".py")
+    inner = "/".join(PurePosixPath(name).parts[1:])
+    scripted = Archive.TORCHSCRIPT in kinds
+    judge: Callable[[Window], Iterator[Remark]] | None = None
+    if scripted and inner.startswith("code/") and inner.endswith(".py"):
+        judge = programs.script_remarks
+    elif Archive.EXPORT in kinds and _GRAPH.search(name):
+        judge = programs.graph_remarks
+    known = not kinds or any(_KNOWN[kind].fullmatch(inner) for kind in kinds)
+    member = Member(
+        name=name, is_known=known or name == _OLD_EXPORT, judge=judge, scripted=scripted
+    )
+    stored = entry.compress_type == zipfile.ZIP_STORED
     if entry.is_dir() and entry.file_size == 0:
         return
+    if stored and entry.file_size != entry.compress_size:
+        what = f"member {name!r} of {entry.file_size} bytes in {entry.compress_size}"
+        raise ArchiveError(MALFORMED, what)
     if entry.flag_bits & _ENCRYPTED:
-        yield Member(name=name, of=kind, problem="encrypted")
-    elif _is_raw(kind, parts):
-        yield Member(name=name, of=kind, is_raw=True)
-    elif entry.compress_type == zipfile.ZIP_STORED:
-        yield Member(name=name, of=kind, window=place, is_program=program)
+        yield replace(member, problem="encrypted")
+    elif kinds and all(_RAW[kind].fullmatch(inner) for kind in kinds):
+        take(0 if stored else entry.file_size)
+        yield replace(member, is_raw=True, window=place if stored else None)
+    elif stored:
+        yield replace(member, window=place)
     elif entry.compress_type == zipfile.ZIP_DEFLATED:
-        with _spool(_inflate(place), take) as inner:
-            yield Member(name=name, of=kind, window=inner, is_program=program)
+        with _spool(_inflate(place), take) as unpacked:
+            yield replace(member, window=unpacked)
     else:
-        yield Member(name=name, of=kind, problem=f"packed by method {entry.compress_type}")
-
-
-def _is_raw(kind: Archive, parts: tuple[str, ...]) -> bool:
-    """Tell whether torch takes a member for plain numbers."""
-    match kind:
-        case Archive.TORCH | Archive.TORCHSCRIPT:
-            folders = ("data", "constants") if kind is Archive.TORCHSCRIPT else ("data",)
-            known = len(parts) == 3 and parts[1] in folders
-            return known or parts[1:] in ((".format_version",), (".storage_alignment",))
-        case Archive.EXPORT:
-            weights = parts[1:3] in (("data", "weights"), ("data", "constants"))
-            return weights and parts[-1].startswith(("weight_", "tensor_"))
-        case _:
-            return False
+        yield replace(member, problem=f"packed by method {entry.compress_type}")
 
 
 def tar_members(window: Window) -> Iterator[Member]:
@@ -224,13 +292,21 @@ def tar_members(window: Window) -> Iterator[Member]:
     """
     try:
         with tarfile.open(fileobj=_as_file(window), mode="r:") as archive:
-            for count, entry in enumerate(archive):
-                if count >= MAX_MEMBERS:
+            names = set()
+            for entry in archive:
+                names.add(entry.name)
+                check_name(entry.name)
+                if len(names) > MAX_MEMBERS:
                     raise ArchiveError(MALFORMED, f"more than {MAX_MEMBERS} members")
                 if entry.isreg() and not entry.issparse():
                     yield Member(name=entry.name, window=window.part(entry.offset_data, entry.size))
                 elif not entry.isdir():
                     yield Member(name=entry.name, problem="a link, a device or a sparse file")
+        if not names:
+            raise UnjudgedError("an archive without members")
+        if {"pickle", "storages", "tensors"} <= names:
+            # Pickles stand between the numbers of its members, and are not all found.
+            raise UnjudgedError("an archive of a torch before 0.2")
     except _READ_ERRORS as error:
         raise ArchiveError(MALFORMED, f"not a sound tar archive: {error}") from error
 
@@ -243,27 +319,8 @@ def unpack(window: Window, kind: Format, take: Take) -> Iterator[Window]:
         ArchiveError: it is malformed.
         UnjudgedError: it is too large.
     """
-    reader = _OPENERS[kind](_as_file(window))
-    with _spool(iter(lambda: reader.read(CHUNK), b""), take) as inner:
+    with _spool(_unpacked(window, kind), take) as inner:
         yield inner
-
-
-def numpy_pickle(window: Window) -> int | None:
-    """The offset of the pickle of an array of objects; None for an array of numbers.
-
-    Source: NEP 1, the NPY format.
-
-    Raises:
-        UnjudgedError: the header is malformed.
-    """
-    head = window.peek(0, 12)
-    wide = head[6:7] != b"\x01"
-    start = 12 if wide else 10
-    length = int.from_bytes(head[8:start], "little")
-    if len(head) < 12 or length > NUMPY_HEADER_LIMIT or start + length > window.size:
-        raise UnjudgedError("a numpy array whose header is malformed")
-    header = window.peek(start, length)
-    return start + length if _OBJECT.search(header) else None
 
 
 def _inflate(window: Window) -> Iterator[bytes]:

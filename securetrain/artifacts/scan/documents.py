@@ -1,21 +1,23 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""JSON and YAML as plain trees in which nothing is lost: an object keeps all of its pairs.
+"""JSON, YAML and INI as plain trees in which nothing is lost: an object keeps all of its pairs.
 
 Two readers may take different ones of two equal keys, so both are kept. YAML is read as events:
 nothing is constructed, aliases are not followed, and tags are noted.
 """
 
+import configparser
 import json
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
 import yaml
 
-from securetrain.artifacts.scan.remarks import UnjudgedError
+from securetrain.artifacts.scan.findings import UnjudgedError
 
 JSON_LIMIT: Final = 64 << 20
 YAML_LIMIT: Final = 8 << 20
+MAX_OBJECTS: Final = 4_000_000
 MAX_DEPTH: Final = 200
 
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -46,12 +48,34 @@ def of_json(data: bytes) -> object:
         UnjudgedError: it is too large or too deep.
         ValueError: it is none.
     """
-    if len(data) > JSON_LIMIT:
-        raise UnjudgedError(f"JSON of {len(data)} bytes, the limit is {JSON_LIMIT}")
+    if len(data) > JSON_LIMIT or data.count(b"[") + data.count(b"{") > MAX_OBJECTS:
+        raise UnjudgedError(f"JSON of {len(data)} bytes: too large, or of too many objects")
     try:
         return json.loads(data, object_pairs_hook=Pairs, parse_int=_number, parse_float=_number)
     except RecursionError:
         _too_deep()
+
+
+def of_ini(data: bytes) -> object:
+    """The tree of an INI file whose values are JSON, or else texts.
+
+    Raises:
+        UnjudgedError: it is too deep.
+        ValueError: it is none, or says something twice.
+    """
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(data.decode())
+    except configparser.Error as error:
+        raise ValueError(f"not INI: {type(error).__name__}") from error
+    return Pairs((name, Pairs(map(_valued, parser.items(name)))) for name in parser.sections())
+
+
+def _valued(pair: tuple[str, str]) -> tuple[str, object]:
+    try:
+        return pair[0], of_json(pair[1].encode())
+    except ValueError:
+        return pair
 
 
 def of_yaml(data: bytes) -> object:

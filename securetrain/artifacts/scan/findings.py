@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The findings of a scan, as data.
+"""The findings of a scan, as data, and the remarks of the parsers that they are made of.
+
+A parser yields a remark for everything that a loader would do and should not; it raises
+`UnjudgedError` where it cannot tell, and `BrokenError` where the bytes are not of the format.
 
 Rules: unsafe content outranks content that could not be judged, which outranks what could not be
 read; a scan in which nothing was judged is never clean.
@@ -9,11 +12,12 @@ read; a scan in which nothing was judged is never clean.
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from securetrain.core import CODES, ExitCode
+from securetrain.core.files import unsafe_name
 
 NOTHING: Final = "ST-SCAN-030"
 UNJUDGED: Final = "ST-SCAN-031"
@@ -28,6 +32,32 @@ CALLED: Final = "ST-SCAN-195"
 ESCAPE: Final = "ST-SCAN-196"
 OUTSIDE: Final = "ST-SCAN-197"
 UNREADABLE: Final = "ST-SCAN-200"
+DATA: Final = ""
+"""The code of a remark that names a file which holds numbers only, in place of what it says."""
+
+
+class UnjudgedError(Exception):
+    """Something cannot be judged."""
+
+
+class BrokenError(ValueError):
+    """Bytes are not what their format asks for."""
+
+
+class Remark(NamedTuple):
+    """One thing about content."""
+
+    code: str
+    what: str
+    offset: int | None = None
+    """Where, from the start of the window."""
+
+
+def leaves(name: str) -> str:
+    """Explain why a place is not below a folder; empty when it is."""
+    if name.startswith("/"):
+        return "an absolute path"
+    return next(filter(None, map(unsafe_name, name.removeprefix("./").split("/"))), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +92,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, str | int | None]:
         """The finding as plain data."""
-        return {
-            "code": self.code,
-            "title": CODES[self.code].title,
-            "what": self.what,
-            "file": self.file,
-            "offset": self.offset,
-            "at": self.at,
-            "item": self.item,
-            "fix": self.fix,
-        }
+        return {**asdict(self), "title": CODES[self.code].title, "fix": self.fix}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,12 +106,7 @@ class Judged:
 
     def to_dict(self) -> dict[str, object]:
         """As plain data."""
-        return {
-            "name": self.name,
-            "format": self.format,
-            "globals": sorted(self.globals),
-            "opcodes": dict(sorted(self.opcodes.items())),
-        }
+        return asdict(self) | {"globals": sorted(self.globals), "opcodes": dict(self.opcodes)}
 
 
 def merge_scans(results: Sequence["ScanResult"]) -> "ScanResult":

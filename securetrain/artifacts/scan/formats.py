@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Tell the format of bytes: by their first bytes, never by their name alone.
+"""Tell the format of bytes: by their first bytes, and by the loaders that their name invites.
 
-A name only decides whether bytes without a signature must be a sound pickle (of protocol 0 or 1, as
-loaders take them for), or merely must not be an unsafe one.
+A name adds loaders, and takes none away: what is called like a pickle is read as one whatever it
+begins with, and what is called ``.safetensors`` must be that.
 """
 
 import re
@@ -49,9 +49,18 @@ PICKLE_NAMES: Final = frozenset(
     }
 )  # fmt: skip
 """Suffixes under which frameworks unpickle what they find, and under which nothing else is kept."""
+READ_TOO: Final = frozenset({".bin", ".data", ".model", ".npy", ".pt2"})
+"""Suffixes under which frameworks unpickle what they find, beside what else is kept under them."""
 INDEX: Final = ".metadata"
 """The whole name of an index of torch.distributed.checkpoint."""
-_CONFIG_NAMES: Final = frozenset({".json", ".yaml", ".yml", "mlmodel"})
+_NAMED: Final = {
+    ".onnx": Format.ONNX,
+    ".ipynb": Format.NOTEBOOK,
+    ".safetensors": Format.SAFETENSORS,
+    **dict.fromkeys((".jinja", ".jinja2", ".j2"), Format.TEMPLATE),
+    **dict.fromkeys((".json", ".yaml", ".yml", ".cfg", "mlmodel"), Format.CONFIG),
+}
+"""The formats that loaders take files for by their names."""
 _SOURCES: Final = frozenset(
     {
         ".py", ".pyw", ".pyc", ".pyx", ".sh", ".bash", ".bat", ".cmd", ".ps1", ".js", ".mjs", ".ts",
@@ -101,7 +110,7 @@ def recognise(window: Window, name: str) -> Format:
             return found
     if head[_TAR_MAGIC] == b"ustar":
         return Format.TAR
-    if _is_safetensors(window, head):
+    if _is_safetensors(window, head) or invited(name) is Format.SAFETENSORS:
         return Format.SAFETENSORS
     if _PROTOCOL.match(head):
         return Format.PICKLE
@@ -112,8 +121,8 @@ def recognise(window: Window, name: str) -> Format:
 
 def _by_name(head: bytes, name: str) -> Format:
     """The format that bytes without a signature are taken for."""
-    path = PurePosixPath(name.lower())
-    if path.suffix == ".onnx" or (_ONNX.match(head) and path.suffix not in _SOURCES):
+    path, named = PurePosixPath(name.lower()), invited(name)
+    if named is Format.ONNX or (_ONNX.match(head) and path.suffix not in _SOURCES):
         return Format.ONNX
     if head[:2] == b"MZ" and b"\0" in head:
         return Format.ELF
@@ -121,15 +130,13 @@ def _by_name(head: bytes, name: str) -> Format:
         return Format.MEDIA
     if path.suffix in _SOURCES or head.startswith(b"#!"):
         return Format.SOURCE
-    if not _is_text(head):
-        return Format.UNKNOWN
-    if path.suffix == ".ipynb":
-        return Format.NOTEBOOK
-    if path.suffix in (".jinja", ".jinja2", ".j2"):
-        return Format.TEMPLATE
-    if path.suffix in _CONFIG_NAMES or path.name in _CONFIG_NAMES:
-        return Format.CONFIG
-    return Format.TEXT
+    return (named or Format.TEXT) if _is_text(head) else Format.UNKNOWN
+
+
+def invited(name: str) -> Format | None:
+    """The format that a name invites a loader of; None when that is not of `_NAMED`."""
+    path = PurePosixPath(name.lower())
+    return _NAMED.get(path.suffix, _NAMED.get(path.name))
 
 
 def _is_text(head: bytes) -> bool:
@@ -146,6 +153,11 @@ def is_pickle_name(name: str) -> bool:
     """Tell whether frameworks unpickle files of that name."""
     path = PurePosixPath(name.lower())
     return path.suffix in PICKLE_NAMES or path.name in PICKLE_NAMES or path.name == INDEX
+
+
+def may_be_pickle(name: str) -> bool:
+    """Tell whether frameworks unpickle files of that name, among others."""
+    return is_pickle_name(name) or PurePosixPath(name.lower()).suffix in READ_TOO
 
 
 def _is_safetensors(window: Window, head: bytes) -> bool:

@@ -11,25 +11,32 @@ there (`pickletools` gives each opcode's effect on the stack). Rules, in order:
    that loads), count as unsafe;
 3. a pickle that breaks off is unsafe: an unpickler runs everything up to the break;
 4. nothing is resolved, imported or called;
-5. the arrays that joblib writes between opcodes are stepped over (`arrays`), or read as the pickles
-   that they are;
+5. the arrays that joblib writes between opcodes are stepped over, or read as the pickles that they
+   are: a ``NumpyArrayWrapper`` with its state stands in the pickle, and right behind the opcode
+   that sets the state lie the array's bytes, which one that knows no joblib takes for opcodes;
 6. texts that make a loader call something (`_instantiator`, `_target_`) are noted with what they
-   name; a text that is made by a codec, which could be one of them, cannot be followed.
+   name; a text that is made by a codec, which could be one of them, cannot be followed;
+7. a pickle makes as much as its bytes are, but for what a number in it makes: lengths of ``range``,
+   ``bytes`` and arrays are added up (`MAX_MADE`), each of torch's storages has the size that it is
+   said to have (`Analysis.storages`), and every tensor lies inside its storage.
 
-Source of the format: Lib/pickletools.py and PEP 3154, PEP 574.
+Sources: Lib/pickletools.py and PEP 3154, PEP 574; joblib/numpy_pickle.py
+(NumpyArrayWrapper.read_array); torch/_utils.py.
 """
 
 import _compat_pickle
+import math
 import pickletools
+import re
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import IO, Final, cast
+from typing import IO, Final, NamedTuple, cast
 
-from securetrain.artifacts.scan import arrays
-from securetrain.artifacts.scan.safe_globals import STORED
+from securetrain.artifacts.scan.safe_globals import DTYPE_NAMES, STORAGES, STORED
 from securetrain.artifacts.scan.safe_models import MODELS
 from securetrain.artifacts.scan.window import Skipped, TooLargeError, Window
+from securetrain.artifacts.tree.foreign import DTYPES
 
 MAX_OPCODES: Final = 50_000_000
 MAX_STACK: Final = 1_000_000
@@ -37,6 +44,8 @@ MAX_MEMO: Final = 2_000_000
 """Strings that are remembered; other values need no memory."""
 MAX_NAMED: Final = 1000
 """Distinct globals that are listed for one pickle."""
+MAX_MADE: Final = 1 << 24
+"""Values and bytes that numbers in one pickle may make."""
 
 _CALLS: Final = frozenset({"REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD"})
 _TEXTS: Final = frozenset(
@@ -52,7 +61,36 @@ _TUPLES: Final = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _CALLERS: Final = frozenset({"_target_", "_instantiator", "_class_path"})
 _ENCODE: Final = "_codecs.encode"
 _TEXT: Final = "builtins.str"
-_FOLLOWED: Final = frozenset({*arrays.WRAPPERS, arrays.DTYPE, _ENCODE, _TEXT})
+_WRAPPERS: Final = frozenset(
+    f"{package}.numpy_pickle.NumpyArrayWrapper"
+    for package in ("joblib", "sklearn.externals.joblib")
+)
+_DTYPE: Final = "numpy.dtype"
+_DTYPE_CODE: Final = re.compile(r"[<>=|]?([biufcSUVmMO])(\d{1,9})")
+_ITEM_REFCOUNT: Final = 0x1
+"""The flag of a type with objects in it (numpy/ndarraytypes.h)."""
+_MAKERS: Final = {
+    "builtins.range": 0, "builtins.bytearray": 0, "builtins.bytes": 0, "numpy.ndarray": 0,
+    "numpy._core.multiarray._reconstruct": 1, "numpy.core.multiarray._reconstruct": 1,
+    "torch.Tensor": 0, **dict.fromkeys(STORAGES, 0),
+}  # fmt: skip
+"""What makes as much as a number says, and which argument is the first that does."""
+_TENSORS: Final = frozenset(
+    f"torch._utils._rebuild_{name}" for name in ("tensor", "tensor_v2", "tensor_v3", "qtensor")
+)
+_TRACKED: Final = frozenset({*_WRAPPERS, *_MAKERS, *_TENSORS})
+"""The names from which on numbers and tuples are followed, too."""
+_FOLLOWED: Final = frozenset({*_TRACKED, *DTYPE_NAMES, _DTYPE, _ENCODE, _TEXT})
+_BYTES: Final = frozenset({"BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"})
+_STOPS: Final = (
+    "unknown",
+    "remain",
+    "not enough data",
+    "exhausted",
+    "the stack is",
+    "a mark where",
+)
+"""Parts of what is said where every unpickler stops."""
 _PLAIN_CODECS: Final = frozenset({"latin1", "latin_1", "ascii", "utf8", "utf_8"})
 MAX_NESTED: Final = 8
 _CODES: Final = frozenset(one.code.encode("latin-1") for one in pickletools.opcodes)
@@ -81,6 +119,12 @@ class Analysis:
     """Why it could not be read to its end."""
     too_large: bool = False
     """Whether the reason is its size."""
+    storages: dict[str, int] = field(default_factory=dict)
+    """Bytes of each of torch's storages, by key."""
+    lies: list[tuple[str, int]] = field(default_factory=list)
+    """What cannot be so, and where."""
+    doubts: list[tuple[str, int]] = field(default_factory=list)
+    """Sizes that cannot be told, or are too large, and where."""
 
     @property
     def unsafe(self) -> dict[str, int]:
@@ -98,7 +142,14 @@ class Analysis:
             self.globals.setdefault(name, at)
         self.unfollowed += inner.unfollowed
         self.callers += inner.callers
+        self.lies += inner.lies
+        self.doubts += inner.doubts
         self.opcodes.update(inner.opcodes)
+
+    @property
+    def stops(self) -> bool:
+        """Tell whether every unpickler stops where this one did, so that nothing comes after."""
+        return any(part in self.problem for part in _STOPS)
 
     @property
     def calls(self) -> int:
@@ -108,6 +159,48 @@ class Analysis:
 
 class _MalformedError(ValueError):
     """An unpickler would stop here."""
+
+
+class _Named:
+    """A class that counts here."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _Dtype:
+    """A numpy dtype: the bytes of an item, and whether it holds objects."""
+
+    __slots__ = ("is_object", "size")
+
+    def __init__(self, size: int, *, is_object: bool) -> None:
+        self.size = size
+        self.is_object = is_object
+
+    def state(self, state: object) -> None:
+        """Apply the state that a pickle sets."""
+        flags = state[-1] if isinstance(state, tuple) and state else 0
+        if isinstance(flags, int) and flags & _ITEM_REFCOUNT:
+            self.is_object = True
+
+
+class _Wrapper:
+    """An array that follows."""
+
+    __slots__ = ()
+
+
+class _UnknownArrayError(ValueError):
+    """The bytes of an array cannot be told."""
+
+
+class _Storage(NamedTuple):
+    """A storage of torch: its elements, and the bytes of each."""
+
+    length: int
+    width: int
 
 
 def analyse(window: Window, offset: int = 0) -> Analysis:
@@ -132,7 +225,7 @@ def _analyse(window: Window, offset: int, depth: int | None) -> Analysis:
                 machine.step(opcode, argument, at or 0)
                 if machine.array is not None and depth is not None:
                     _step_over(window, machine, depth)
-    except (TooLargeError, arrays.UnknownArrayError) as error:
+    except (TooLargeError, _UnknownArrayError) as error:
         machine.found.problem, machine.found.too_large = str(error), True
     except (ValueError, TypeError, OverflowError, AttributeError, MemoryError) as error:
         machine.found.problem = f"{error}" or type(error).__name__
@@ -148,19 +241,19 @@ def _step_over(window: Window, machine: "_Machine", depth: int) -> None:
     """
     state, machine.array = machine.array, None
     at = window.tell()
-    end = arrays.array_end(window, at, state)
+    end = _array_end(window, at, state)
     if end is None:
         if depth >= MAX_NESTED:
-            raise arrays.UnknownArrayError("arrays of objects in arrays of objects")
+            raise _UnknownArrayError("arrays of objects in arrays of objects")
         inner = _analyse(window, at, depth + 1)
         machine.found.include(inner)
         machine.found.has_pickled_arrays = True
         end = inner.end
         if inner.problem:
-            raise arrays.UnknownArrayError(f"an array of objects: {inner.problem}")
+            raise _UnknownArrayError(f"an array of objects: {inner.problem}")
     elif window.peek(at, 1) in _CODES:
         # What knows nothing of joblib would go on here.
-        raise arrays.UnknownArrayError("an array of joblib that begins like an opcode")
+        raise _UnknownArrayError("an array of joblib that begins like an opcode")
     window.seek(end)
 
 
@@ -173,8 +266,9 @@ class _Machine:
         self._memo: dict[object, object] = {}
         self._memoized = 0
         self._count = 0
-        self._arrays = False
-        """Whether joblib's arrays may come."""
+        self._tracking = False
+        """Whether numbers and tuples count."""
+        self._made = 0
         self.array: object | None = None
         """The state of an array whose bytes are next."""
 
@@ -214,7 +308,7 @@ class _Machine:
         if made is _OTHER:
             made = self._make(opcode.name, argument, at)
         self._move(opcode)
-        if made is not _OTHER and self._stack:
+        if made is not _OTHER and self._stack and opcode.stack_after:
             self._stack[-1] = made
 
     def _text(self, value: object, at: int) -> None:
@@ -238,26 +332,60 @@ class _Machine:
         top = self._stack[-2:]
         if name in _TUPLES and len(self._stack) >= _TUPLES[name]:
             return tuple(self._stack[len(self._stack) - _TUPLES[name] :])
-        if name == "REDUCE" and len(top) == 2 and isinstance(top[0], arrays.Named):
+        if name == "REDUCE" and len(top) == 2 and isinstance(top[0], _Named):
             if _is_recoded(top[0].name, top[1]):
                 self.found.unfollowed.append(at)
-            made = arrays.dtype_of(top[1]) if top[0].name == arrays.DTYPE else None
-            return made if made is not None else _OTHER
-        if name == "BUILD" and len(top) == 2 and isinstance(top[0], arrays.Dtype):
+            made = _dtype_of(top[1]) if top[0].name == _DTYPE else None
+            if made is not None or top[0].name == _ENCODE:
+                return made or b""
+        if name == "BUILD" and len(top) == 2 and isinstance(top[0], _Dtype):
             top[0].state(top[1])
             return top[0]
-        if not self._arrays and name != "TUPLE":
+        if not self._tracking and name != "TUPLE":
             return _OTHER
-        return self._make_for_arrays(name, argument, top)
+        self._size(name, top, at)
+        return self._make_tracked(name, argument, top, at)
 
-    def _make_for_arrays(self, name: str, argument: object, top: list[object]) -> object:
+    def _size(self, name: str, top: list[object], at: int) -> None:
+        """Rule 7, for a call."""
+        called = top[0].name if len(top) == 2 and isinstance(top[0], _Named) else ""
+        if name in ("REDUCE", "NEWOBJ") and called in _TENSORS:
+            if what := _outside(top[1]):
+                self.found.lies.append((what, at))
+        elif name in ("REDUCE", "NEWOBJ") and called in _MAKERS:
+            made = _made(top[1], _MAKERS[called])
+            self._made += made if made is not None else MAX_MADE + 1
+            if self._made > MAX_MADE:
+                self.found.doubts.append((f"{called} of a size that is too large, or not told", at))
+        elif name in ("OBJ", "INST", "NEWOBJ_EX") and any(
+            one in _MAKERS for one in self.found.globals
+        ):
+            self.found.doubts.append(("a value of a size that cannot be told", at))
+
+    def _storage(self, pid: object, at: int) -> object:
+        """A storage, by what torch calls a persistent id."""
+        match pid:
+            case ("storage", _Named(name=name), str(key), _, int(count), *_) if name in STORAGES:
+                made = _Storage(count, STORAGES[name])
+                size = made.length * made.width
+                if count < 0:
+                    self.found.lies.append((f"storage {key[:40]!r} of {count} elements", at))
+                self.found.storages[key] = max(size, self.found.storages.get(key, 0))
+                return made
+        return _OTHER
+
+    def _make_tracked(self, name: str, argument: object, top: list[object], at: int) -> object:
         if isinstance(argument, int):
             return argument
+        if name in _BYTES:
+            return b""
+        if name == "BINPERSID":
+            return self._storage(top[-1] if top else None, at)
         if name == "TUPLE":
             above = self._above_mark()
             return tuple(above) if len(above) <= 64 else _OTHER
-        if name == "NEWOBJ" and len(top) == 2 and isinstance(top[0], arrays.Named):
-            return arrays.Wrapper() if top[0].name in arrays.WRAPPERS else _OTHER
+        if name == "NEWOBJ" and len(top) == 2 and isinstance(top[0], _Named):
+            return _Wrapper() if top[0].name in _WRAPPERS else _OTHER
         if name == "EMPTY_DICT":
             return {}
         if name == "SETITEMS":
@@ -266,7 +394,7 @@ class _Machine:
             if isinstance(below, dict) and len(above) <= 64:
                 pairs = zip(above[::2], above[1::2], strict=False)
                 return below | {key: value for key, value in pairs if isinstance(key, str)}
-        if name == "BUILD" and len(top) == 2 and isinstance(top[0], arrays.Wrapper):
+        if name == "BUILD" and len(top) == 2 and isinstance(top[0], _Wrapper):
             self.array = top[1]
         return _OTHER
 
@@ -280,6 +408,7 @@ class _Machine:
     def _call(self, name: str, argument: object, at: int) -> object:
         """Note what an opcode names; return it when an array needs it."""
         if name == "STACK_GLOBAL":
+            self._top()
             module, attribute = self._stack[-2:] if len(self._stack) > 1 else (_OTHER, _OTHER)
             if isinstance(module, str) and isinstance(attribute, str):
                 return self._name(module, attribute, at)
@@ -303,8 +432,8 @@ class _Machine:
         if name not in self.found.globals and len(self.found.globals) >= MAX_NAMED:
             raise TooLargeError(f"more than {MAX_NAMED} globals")
         self.found.globals.setdefault(name, at)
-        self._arrays |= name in arrays.WRAPPERS
-        return arrays.Named(name) if name in _FOLLOWED else _OTHER
+        self._tracking |= name in _TRACKED
+        return _Named(name) if name in _FOLLOWED else _OTHER
 
     def _move(self, opcode: pickletools.OpcodeInfo) -> None:
         """Apply an opcode's effect on the stack."""
@@ -322,7 +451,8 @@ class _Machine:
         """Remember the top of the stack under `key`."""
         value = self._top()
         self._memoized += 1
-        if isinstance(value, (str, arrays.Named, arrays.Dtype)):
+        kept = (str, bytes, int, tuple) if self._tracking else str
+        if isinstance(value, (_Named, _Dtype, kept)):
             self._memo[key] = value
         elif key in self._memo:
             del self._memo[key]
@@ -341,6 +471,44 @@ class _Machine:
             self._stack.pop()
 
 
+def _made(arguments: object, first: int) -> int | None:
+    """The values and bytes that the numbers of a call make; None when they cannot be told."""
+    if not isinstance(arguments, tuple) or len(arguments) <= first:
+        return 0 if arguments == () else None
+    wanted = arguments[first:] if first == 0 else arguments[first : first + 1]
+    made = 0
+    for one in wanted:
+        if isinstance(one, tuple) and all(type(length) is int for length in one):
+            made += abs(math.prod(one)) if len(one) < 64 else MAX_MADE + 1
+        elif type(one) is int:
+            made += abs(one)
+        elif not isinstance(one, (str, bytes)):
+            return None
+    return made
+
+
+def _outside(arguments: object) -> str:
+    """Explain why a tensor does not lie inside its storage; empty when it does."""
+    match arguments:
+        case (_Storage() as storage, int(offset), tuple(shape), tuple(strides), *more):
+            if len(shape) != len(strides) or not all(
+                type(one) is int and one >= 0 for one in (offset, *shape, *strides)
+            ):
+                return f"a tensor of shape {shape!r:.80} with strides {strides!r:.80}"
+            last = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+            width = _width(more) or storage.width
+            end = (offset + last + 1) * width if all(shape) else 0
+            room = storage.length * storage.width
+            return f"a tensor that ends at byte {end} of {room}" if end > room else ""
+    return "a tensor whose storage, shape or strides cannot be followed"
+
+
+def _width(more: list[object]) -> int:
+    """Bytes of an element, when the call names a dtype of its own; else 0."""
+    names = (one.name.removeprefix("torch.") for one in more if isinstance(one, _Named))
+    return next((DTYPES[name] for name in names if name in DTYPES), 0)
+
+
 def _is_recoded(name: str, arguments: object) -> bool:
     """Tell whether a call makes a text of bytes or by a codec that hides what it spells."""
     count = len(arguments) if isinstance(arguments, tuple) else 3
@@ -349,3 +517,36 @@ def _is_recoded(name: str, arguments: object) -> bool:
     codec = arguments[1] if isinstance(arguments, tuple) and count > 1 else "latin1"
     plain = isinstance(codec, str) and codec.lower().replace("-", "_") in _PLAIN_CODECS
     return name == _ENCODE and not plain
+
+
+def _dtype_of(arguments: object) -> _Dtype | None:
+    """The dtype that ``numpy.dtype(*arguments)`` is."""
+    code = arguments[0] if isinstance(arguments, tuple) and arguments else None
+    found = _DTYPE_CODE.fullmatch(code) if isinstance(code, str) else None
+    if found is None:
+        return None
+    size = int(found[2]) * (4 if found[1] == "U" else 1)
+    return _Dtype(size, is_object=found[1] == "O")
+
+
+def _array_end(window: Window, at: int, state: object) -> int | None:
+    """One past the array's bytes, which begin at `at`; None when it is a pickle.
+
+    Raises:
+        _UnknownArrayError: the state does not say it, or they do not lie inside the window.
+    """
+    if not isinstance(state, dict):
+        raise _UnknownArrayError("an array of joblib whose state cannot be followed")
+    dtype, shape = state.get("dtype"), state.get("shape")
+    if not isinstance(dtype, _Dtype) or not isinstance(shape, tuple):
+        raise _UnknownArrayError("an array of joblib whose type or shape cannot be followed")
+    if dtype.is_object:
+        return None
+    if not all(type(length) is int and length >= 0 for length in shape):
+        raise _UnknownArrayError("an array of joblib whose shape cannot be followed")
+    if "numpy_array_alignment_bytes" in state:
+        at += 1 + int.from_bytes(window.peek(at, 1), "little")
+    end = at + math.prod(shape) * dtype.size
+    if end > window.size:
+        raise _UnknownArrayError(f"an array of joblib that ends at {end} of {window.size}")
+    return end

@@ -113,13 +113,22 @@ DCP_METADATA: Final = frozenset(
 )
 """All that ``.metadata`` of torch.distributed.checkpoint needs, but for the dtypes."""
 
-_STORAGES: Final = frozenset(
-    f"torch.{name}Storage"
-    for name in (
-        "BFloat16", "Bool", "Byte", "Char", "ComplexDouble", "ComplexFloat", "Double", "Float",
-        "Half", "Int", "Long", "QInt32", "QInt8", "QUInt2x4", "QUInt4x2", "QUInt8", "Short",
-    )
-)  # fmt: skip
+STORAGES: Final = {
+    "torch.UntypedStorage": 1,
+    "torch.storage.UntypedStorage": 1,
+    **{
+        f"torch.{name}Storage": size
+        for size, names in {
+            1: "Bool Byte Char QInt8 QUInt2x4 QUInt4x2 QUInt8",
+            2: "BFloat16 Half Short",
+            4: "Float Int QInt32",
+            8: "ComplexFloat Double Long",
+            16: "ComplexDouble",
+        }.items()
+        for name in names.split()
+    },
+}
+"""Torch's storages, with the bytes of an element."""
 
-STORED: Final = VALUES | DTYPE_NAMES | DCP_METADATA | _STORAGES | {"_codecs.encode"}
+STORED: Final = VALUES | DTYPE_NAMES | DCP_METADATA | frozenset(STORAGES) | {"_codecs.encode"}
 """What a pickle in a file may name: values, and torch's storages with their dtypes."""

@@ -4,38 +4,41 @@
 
 Rules, in order:
 
-1. files are told apart by their bytes (`formats`), and archives are opened, in archives too; links
-   and special files are findings, and never followed;
+1. every loader that a file's name or bytes invite is asked for, and the worst of what they would do
+   counts: files are told apart by their bytes (`formats`), what is called like a pickle is read as
+   one as well, and archives are opened, in archives too; links and special files are findings, and
+   never followed;
 2. every pickle in them is analysed (`pickles`), never loaded; so are the items of a checkpoint of
    torch.distributed.checkpoint, each at the place that its index names;
-3. other formats are judged by what their loaders would run, call or read (`contents`);
+3. other formats are judged by what their loaders would run, call or read (`_JUDGES`);
 4. what cannot be judged (of an unknown kind, the source of a program, encrypted, packed in an
    unknown way, too large, broken) is a finding, not a pass; a scan in which nothing was judged is
-   one too. Text, pictures and sound are nothing that a loader of weights runs;
+   one too, and so is a member that no maker of such an archive writes. Text, pictures and sound are
+   nothing that a loader of weights runs;
 5. an archive's two directories must agree, and a file must be of one format only: scanners and
    loaders read different ones otherwise.
 """
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
-from securetrain.artifacts.scan import contents, dcp, torchscript
+from securetrain.artifacts.scan import configurations, dcp, programs, templates, weights
 from securetrain.artifacts.scan.archives import (
-    Archive,
     ArchiveError,
     Member,
-    numpy_pickle,
+    Take,
     tar_members,
     unpack,
     zip_members,
 )
-from securetrain.artifacts.scan.called import is_safe_target
 from securetrain.artifacts.scan.findings import (
     CALLED,
+    DATA,
     MALFORMED,
     NOTHING,
     PROGRAM,
@@ -46,14 +49,22 @@ from securetrain.artifacts.scan.findings import (
     UNREADABLE,
     UNSAFE_GLOBAL,
     UNSAFE_NAME,
+    BrokenError,
     Finding,
     Judged,
+    Remark,
     ScanResult,
+    UnjudgedError,
 )
-from securetrain.artifacts.scan.formats import Format, is_pickle_name, recognise
+from securetrain.artifacts.scan.formats import (
+    Format,
+    invited,
+    is_pickle_name,
+    may_be_pickle,
+    recognise,
+)
 from securetrain.artifacts.scan.pickles import Analysis, analyse
-from securetrain.artifacts.scan.remarks import DATA, BrokenError, Remark, UnjudgedError
-from securetrain.artifacts.scan.window import Window
+from securetrain.artifacts.scan.window import Window, whole
 from securetrain.core.errors import UsageError
 from securetrain.core.files import open_regular, survey
 
@@ -74,6 +85,28 @@ _WITHOUT_SIGNATURE: Final = frozenset(
     }
 )  # fmt: skip
 """Formats that bytes are only taken for while they are no pickle that attacks."""
+_ARCHIVES: Final[Mapping[Format, Callable[[Window, Take], Iterator[Member]]]] = {
+    Format.ZIP: zip_members,
+    Format.TAR: lambda window, _take: tar_members(window),
+}
+
+
+def _template(window: Window, _name: str) -> Iterator[Remark]:
+    text = whole(window, templates.LIMIT).decode("utf-8", "replace")
+    for one in templates.judge(text):
+        yield one._replace(offset=len(text[: one.offset].encode()))
+
+
+_JUDGES: Final[Mapping[Format, Callable[[Window, str], Iterator[Remark]]]] = {
+    Format.SAFETENSORS: weights.safetensors_remarks,
+    Format.GGUF: lambda window, _name: weights.gguf_remarks(window),
+    Format.ONNX: lambda window, _name: programs.onnx_remarks(window),
+    Format.HDF5: lambda window, _name: weights.hdf5_remarks(window),
+    Format.CONFIG: configurations.config_remarks,
+    Format.TEMPLATE: _template,
+    Format.NOTEBOOK: configurations.notebook_remarks,
+}
+"""The judge of each format that is no pickle and no archive."""
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the bytes looked at so far and the bytes in all."""
@@ -103,6 +136,9 @@ def scan_path(path: Path, *, progress: Progress | None = None) -> ScanResult:
     return scan.result
 
 
+_NO_MEMBER: Final = Member(name="")
+
+
 @dataclass(slots=True)
 class _Scan:
     result: ScanResult
@@ -114,8 +150,8 @@ class _Scan:
     """Files that others name as theirs, and read as numbers."""
     fd: int = -1
     """The file on disk that is looked at."""
-    scripted: bool = False
-    """Whether it is inside an archive of TorchScript, whose classes are its own."""
+    member: Member = _NO_MEMBER
+    """The member of an archive that is looked at."""
 
     def add(
         self,
@@ -213,22 +249,48 @@ class _Scan:
                 UNJUDGED, f"archives in archives, more than {MAX_DEPTH} deep", name, None, item
             )
             return
-        try:
+        with self._noting(name, item):
             self._match(found, window, name, depth, item, must_be=must_be)
+        named = invited(name)
+        if named is not None and named is not found and window.size:
+            self.remarks(_JUDGES[named](window, name), window, name, item)
+        if found is Format.ZIP:
+            # It begins with an opcode that asks for a persistent id: there unpicklers stop.
+            return
+        if found not in _WITHOUT_SIGNATURE | {Format.PICKLE}:
+            self._also(found, window, name, item, sure=must_be or may_be_pickle(name))
+        if _ends_as_zip(window):
+            self.add(TWO_FORMATS, f"{found} at its start, a zip archive at its end", name, 0, item)
+
+    def _also(self, found: Format, window: Window, name: str, item: str, *, sure: bool) -> None:
+        """Read what is of another format as an unpickler would, to where every one stops."""
+        pickle = analyse(window)
+        runs = pickle.alarming or pickle.unfollowed or pickle.callers or not pickle.stops
+        if _is_attack(pickle) or (sure and runs):
+            self.add(TWO_FORMATS, f"{found}, and a pickle as well", name, 0, item, within=window)
+            self._report(pickle, window, name, item)
+
+    @contextmanager
+    def _noting(self, name: str, item: str) -> Iterator[None]:
+        """Make findings of what is raised about content."""
+        try:
+            yield
         except UnjudgedError as error:
             self.add(UNJUDGED, str(error), name, None, item)
+        except BrokenError as error:
+            self.add(MALFORMED, f"malformed: {error}", name, None, item)
         except ArchiveError as error:
             self.add(error.code, str(error), name, None, item)
-        if found not in (Format.ZIP, Format.TAR, Format.UNKNOWN) and _ends_as_zip(window):
-            self.add(TWO_FORMATS, f"{found} at its start, a zip archive at its end", name, 0, item)
 
     def _match(  # noqa: C901, PLR0912 - one case a format
         self, found: Format, window: Window, name: str, depth: int, item: str, *, must_be: bool
     ) -> None:
         if found in _WITHOUT_SIGNATURE:
             sure = must_be or is_pickle_name(name)
-            if sure or _is_attack(analyse(window)):
-                self.pickles(window, name, item, must_be=sure)
+            first = analyse(window)
+            too = may_be_pickle(name) and (first.alarming or first.unfollowed)
+            if sure or too or _is_attack(first):
+                self.pickles(window, name, item, must_be=sure, first=first)
                 return
             if window.size == 0:
                 self._pass_over(name)
@@ -241,19 +303,15 @@ class _Scan:
             case Format.UNKNOWN | Format.SOURCE:
                 what = "bytes of no known format" if found is Format.UNKNOWN else str(found)
                 self.add(UNKNOWN_KIND, what, name, None, item)
-            case Format.ZIP:
-                self.archive(zip_members(window, self._take), found, name, depth, item)
-            case Format.TAR:
-                self.archive(tar_members(window), found, name, depth, item)
+            case Format.ZIP | Format.TAR:
+                self.archive(_ARCHIVES[found](window, self._take), found, name, depth, item)
             case Format.NUMPY:
                 self.judged(name, found)
-                offset = numpy_pickle(window)
+                offset = weights.numpy_pickle(window)
                 if offset is not None:
                     self.pickles(
                         window.part(offset, window.size - offset), name, item, must_be=True
                     )
-            case Format.SAFETENSORS:
-                self.judged(name, found)
             case Format.GZIP | Format.BZIP2 | Format.XZ | Format.ZLIB:
                 with unpack(window, found, self._take) as inner:
                     self.content(inner, name + "!" + PurePosixPath(name).stem, depth + 1, item)
@@ -263,38 +321,37 @@ class _Scan:
                 self.add(PROGRAM, "machine code", name, None, item)
             case _:
                 self.judged(name, found)
-                self.remarks(contents.JUDGES[found](window, name), window, name, item)
+                self.remarks(_JUDGES[found](window, name), window, name, item)
 
     def remarks(self, remarks: Iterable[Remark], window: Window, name: str, item: str = "") -> None:
         """Note what a judge of one format has to say."""
-        try:
+        with self._noting(name, item):
             for one in remarks:
                 if one.code == DATA:
                     self.data.add(str(PurePosixPath(name).parent / one.what))
                     continue
                 self.add(one.code, one.what, name, one.offset, item, within=window)
-        except UnjudgedError as error:
-            self.add(UNJUDGED, str(error), name, None, item)
-        except BrokenError as error:
-            self.add(MALFORMED, f"malformed: {error}", name, None, item)
 
     def archive(
         self, members: Iterable[Member], found: Format, name: str, depth: int, item: str
     ) -> None:
         """Scan the members of an archive."""
         self.judged(name, found)
-        outer = self.scripted
-        for member in members:
-            self.scripted = member.of is Archive.TORCHSCRIPT
-            inside = f"{name}!{member.name}"
+        outer = self.member
+        for self.member in members:
+            member, inside = self.member, f"{name}!{self.member.name}"
             if member.problem:
                 self.add(UNJUDGED, member.problem, inside, None, item)
-            elif member.is_program and member.window is not None:
+            elif not member.is_known:
+                self.add(UNKNOWN_KIND, "no loader of such an archive is known to read it", inside)
+            if member.window is None or member.is_raw:
+                continue
+            if member.judge is not None:
                 self.judged(inside, Format.SOURCE)
-                self.remarks(torchscript.judge(member.window), member.window, inside, item)
-            elif not member.is_raw and member.window is not None:
+                self.remarks(member.judge(member.window), member.window, inside, item)
+            else:
                 self.content(member.window, inside, depth + 1, item)
-        self.scripted = outer
+        self.member = outer
 
     def pickles(
         self,
@@ -336,30 +393,43 @@ class _Scan:
             self.result.passed_over.append(name)
 
     def _report(self, found: Analysis, window: Window, name: str, item: str) -> None:
+        self.remarks(self._effects(found, window), window, name, item)
+        self.judged(name, Format.PICKLE, found)
+
+    def _effects(self, found: Analysis, window: Window) -> Iterator[Remark]:
         for unsafe, at in found.alarming.items():
-            if not (self.scripted and unsafe.startswith("__torch__.")):
-                self.add(UNSAFE_GLOBAL, f"it names {unsafe}", name, at, item, within=window)
+            if not (self.member.scripted and unsafe.startswith("__torch__.")):
+                yield Remark(UNSAFE_GLOBAL, f"it names {unsafe}", at)
         for at in found.unfollowed[:10]:
-            self.add(
-                UNFOLLOWED,
-                "a global or text that cannot be followed",
-                name,
-                at,
-                item,
-                within=window,
-            )
+            yield Remark(UNFOLLOWED, "a global or text that cannot be followed", at)
         for key, target, at in found.callers[:10]:
-            if not is_safe_target(target):
-                what = f"{key} names {target[:200]!r}, which a loader calls"
-                self.add(CALLED, what, name, at, item, within=window)
+            if not configurations.is_safe_target(target):
+                yield Remark(CALLED, f"{key} names {target[:200]!r}, which a loader calls", at)
+        for what, at in (*found.lies[:10], *self._missing(found, window)):
+            yield Remark(MALFORMED, what, at)
+        for what, at in found.doubts[:10]:
+            yield Remark(UNJUDGED, what, at)
         if found.too_large:
             what = f"too large or not to be followed: {found.problem}"
-            self.add(UNJUDGED, what, name, found.end, item, within=window)
+            yield Remark(UNJUDGED, what, found.end)
         elif found.problem:
-            self.add(
-                MALFORMED, f"it breaks off: {found.problem}", name, found.end, item, within=window
-            )
-        self.judged(name, Format.PICKLE, found)
+            yield Remark(MALFORMED, f"it breaks off: {found.problem}", found.end)
+
+    def _missing(self, found: Analysis, window: Window) -> Iterator[tuple[str, int]]:
+        """Tell which of torch's storages are not as long as a pickle says.
+
+        They are members of the pickle's archive, or come behind it in the same file.
+        """
+        said, there = sum(found.storages.values()), window.size - found.end
+        if self.member.storages is None:
+            if said > there and not self.member.scripted:
+                yield f"storages of {said} bytes, {there} are there", found.end
+            return
+        for key, size in found.storages.items():
+            have = self.member.storages.get(key, -1)
+            if size != have:
+                what = f"{have} are there" if have >= 0 else "it is not there"
+                yield f"storage {key[:80]!r} of {size} bytes, {what}", found.end
 
     def judged(self, name: str, kind: Format, found: Analysis | None = None) -> None:
         """Note that something was looked at."""

@@ -8,7 +8,10 @@ Nothing is rendered. The tags are cut into tokens as Jinja's lexer cuts them. Ru
    frames, code and generators are an escape, spelled as a name or in a string, escapes undone;
 2. so is the filter ``attr``, which takes an attribute's name from a value;
 3. a subscript whose key is put together in the template cannot be judged, nor can a template that
-   includes another, nor one that is no template.
+   includes another, nor one that is no template;
+4. nor one that may cost more than what it is given does (`_cost`): loops count as the numbers that
+   the template spells, or else as `DATA_ROUNDS`, and multiply where one stands in another; a text
+   is not doubled, and a macro that calls itself gets a part of what it got.
 
 Source: Jinja 3.1, lexer.py and sandbox.py; CVE-2024-34359.
 """
@@ -16,12 +19,15 @@ Source: Jinja 3.1, lexer.py and sandbox.py; CVE-2024-34359.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from securetrain.artifacts.scan.findings import ESCAPE
-from securetrain.artifacts.scan.remarks import Remark, UnjudgedError
+from securetrain.artifacts.scan.findings import ESCAPE, Remark, UnjudgedError
 
 LIMIT: Final = 4 << 20
+MAX_ROUNDS: Final = 10**9
+MAX_NUMBER: Final = 10**6
+DATA_ROUNDS: Final = 100
+"""The rounds of a loop over what a template is given."""
 
 _TAG: Final = re.compile(r"\{[{%#]")
 _TOKEN: Final = re.compile(
@@ -44,6 +50,8 @@ _BUILDERS: Final = frozenset(
      "first", "last", "batch", "slice", "trim", "urlencode", "tojson", "pprint", "e", "escape"}
 )  # fmt: skip
 _ARITHMETIC: Final = frozenset({"+", "*", "%"})
+_WIDE: Final = re.compile(r"[%:][^%:}]{0,8}\d{5}")
+"""A width of more than four digits in a format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +70,9 @@ def judge(text: str) -> Iterator[Remark]:
     if len(text) > LIMIT:
         raise UnjudgedError(f"a template of {len(text)} characters, the limit is {LIMIT}")
     built: set[str] = set()
-    doubts: list[str] = []
-    for tag in _tags(text):
+    tags = list(_tags(text))
+    doubts = [what] if (what := _cost(tags)) else []
+    for tag in tags:
         yield from _escapes(tag)
         built |= _built(tag)
         if tag and tag[0].text in _OTHERS and tag[0].kind == "name":
@@ -131,6 +140,114 @@ def _unescaped(raw: str) -> str:
         return raw.encode("ascii", "backslashreplace").decode("unicode-escape")
     except UnicodeDecodeError:
         return raw
+
+
+def _cost(tags: list[list[_Token]]) -> str:
+    """Explain why rendering may cost too much (rule 4); empty when it does not."""
+    tokens = [token for tag in tags for token in tag]
+    numbers = [_number(one.text) for one in tokens if one.kind == "number"]
+    most = max([DATA_ROUNDS, _product(tokens), *numbers])
+    if most > MAX_NUMBER or any(one.text in ("**", "lipsum") for one in tokens):
+        return "a template with a number, a power or a product that is too large"
+    if any(one.kind == "string" and _WIDE.search(one.text) for one in tokens):
+        return "a template with a format that is too wide"
+    lines = [[token.text for token in tag] for tag in tags]
+    kept = any("range" in words and words[0] != "for" for words in lines)
+    frames = [_Frame(1.0, "loop", frozenset({".", "["}))]
+    for tag, words in zip(tags, lines, strict=True):
+        if words[:1] == ["set"] and _doubles(words):
+            return f"a template that doubles {words[1][:40]!r}"
+        _enter(frames, tag, words, (most if kept else DATA_ROUNDS, most))
+        if frames[-1].rounds > MAX_ROUNDS:
+            return f"a template of more than {MAX_ROUNDS} rounds"
+        if what := _calls_itself(words, frames):
+            return what
+    return ""
+
+
+def _enter(
+    frames: list["_Frame"], tag: list[_Token], words: list[str], rounds: tuple[float, float]
+) -> None:
+    """Follow the loops and macros that a tag begins or ends.
+
+    Args:
+        frames: Those that it stands in.
+        tag: The tag.
+        words: Its tokens' texts.
+        rounds: Those of a loop over a value, and over a range whose end has a name.
+    """
+    top = frames[-1]
+    match words[:2]:
+        case ["for", *_]:
+            begin = words.index("in") + 1 if "in" in words else 0
+            counted = {"range", "*"} & set(words[begin:])
+            times = _range(tag[begin:], rounds[1]) if counted else rounds[0]
+            parts = top.parts | set(words[1:begin])
+            frames.append(_Frame(top.rounds * times, "", parts))
+        case ["macro", name]:
+            frames.append(_Frame(top.rounds, name, top.parts))
+        case ["endfor" | "endmacro", *_] if len(frames) > 1:
+            frames.pop()
+
+
+def _calls_itself(words: list[str], frames: list["_Frame"]) -> str:
+    """Name the macro that a tag of it calls with nothing that is a part of what it got."""
+    for place in range(len(words) - 1):
+        is_call = words[place + 1] == "(" and words[:place][-1:] not in (["."], ["macro"])
+        inside = any(words[place] == frame.name for frame in frames)
+        if is_call and inside and not frames[-1].parts & set(words[place + 2 :]):
+            return f"a template with {words[place][:40]!r} that calls itself with all that it got"
+    return ""
+
+
+class _Frame(NamedTuple):
+    """A loop or macro whose end has not come yet."""
+
+    rounds: float
+    name: str
+    parts: frozenset[str]
+    """The words that stand for a part of what it is given."""
+
+
+def _number(text: str) -> float:
+    try:
+        return float(int(text.replace("_", ""), 0))
+    except ValueError:
+        pass
+    try:
+        return float(text.replace("_", ""))
+    except ValueError:
+        return float("inf")
+
+
+def _product(tokens: list[_Token]) -> float:
+    """The product of all numbers that something is multiplied by."""
+    made = 1.0
+    for place, token in enumerate(tokens):
+        if token.text == "*" and token.kind == "op":
+            near = tokens[max(place - 1, 0)], tokens[min(place + 1, len(tokens) - 1)]
+            made *= max([1.0, *(_number(one.text) for one in near if one.kind == "number")])
+    return made
+
+
+def _range(tag: list[_Token], most: float) -> float:
+    """The rounds of a loop over ``range(...)``: the largest number in it, when it has no name."""
+    if any(token.kind == "name" and token.text != "range" for token in tag):
+        return most
+    return max([1.0, *(_number(token.text) for token in tag if token.kind == "number")])
+
+
+def _doubles(words: list[str]) -> bool:
+    """Tell whether a tag makes of a text one that has it twice."""
+    end = words.index("=") if "=" in words else 0
+    target, value = words[1:end], words[end + 1 :]
+    width = len(target)
+    joined = sum(
+        value[at : at + width] == target
+        and value[at + width : at + width + 1] in ([], ["~"], ["+"], [")"], [","], ["|"], ["]"])
+        for at in range(len(value) if width else 0)
+    )
+    return joined > 1 or (joined > 0 and bool({"*", "replace"} & set(value)))
 
 
 def _keys(tag: list[_Token]) -> Iterator[list[_Token]]:

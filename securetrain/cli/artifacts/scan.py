@@ -26,11 +26,12 @@ def command(
       securetrain scan checkpoints/step-100 --opcodes
       securetrain scan ./downloaded-model --format sarif > scan.sarif
 
-    What is looked at: pickles, torch.save files old and new, torch.distributed.checkpoint's
-    .metadata and every item at the place that it names, joblib and numpy arrays of objects,
-    TorchScript, and all of that in zip, tar, gzip, bzip2, xz and zlib files; values in JSON, YAML
-    and checkpoints that a loader would call (_target_, _instantiator, auto_map, skops); Keras
-    layers, in HDF5 too; Jinja templates, in GGUF too; operators and outside data of ONNX;
+    Every loader that a file's name, bytes or configuration invites is asked for, and the worst
+    answer counts. Known are: pickles (torch.save old and new, torch.distributed.checkpoint's
+    .metadata and every item at the place that it names, joblib, numpy), safetensors, TorchScript
+    and torch.export, and all of that in zip, tar, gzip, bzip2, xz and zlib files; values in JSON,
+    YAML, INI and checkpoints that a loader would call (_target_, _instantiator, auto_map, skops);
+    Keras layers, in HDF5 too; Jinja templates, in GGUF too; operators and outside data of ONNX;
     notebooks. A global passes when it is on the allow-list of names that only build values. It is
     no verdict on the origin of a file: 'securetrain verify' is.
 

@@ -250,7 +250,7 @@ def test_an_index_that_leads_past_the_end(room: Path) -> None:
     [
         ("m.h5", b"\x89HDF\r\n\x1a\n" + bytes(100), "ST-SCAN-031"),
         ("m.7z", b"7z\xbc\xaf\x27\x1c" + bytes(100), "ST-SCAN-031"),
-        ("m.joblib", b"\x78\x9c" + bytes(100), "ST-SCAN-031"),
+        ("m.joblib", b"\x78\x9c" + bytes(100), "ST-SCAN-192"),
         ("m.so", b"\x7fELF" + bytes(100), "ST-SCAN-194"),
         ("m.zip", b"PK\x03\x04" + bytes(100), "ST-SCAN-192"),
         ("m.gz", b"\x1f\x8b" + bytes(100), "ST-SCAN-192"),

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Values of a configuration that make a loader import, call or run something.
+"""Configurations in JSON, YAML or INI, and what in them makes a loader import, call or run code.
 
-Rules; each names the key that makes a loader do it:
+Rules 1 to 8; each names the key that makes a loader do it:
 
 1. Hydra's ``_target_``, Lightning's ``_instantiator`` and ``class_path``: what they name is called;
    layers, optimizers and schedulers of torch, and modules of NeMo and Lightning, build values;
@@ -12,21 +12,44 @@ Rules; each names the key that makes a loader do it:
    module is imported; a vocabulary is read from where it says;
 4. skops: only nodes and types that build values;
 5. jsonpickle's and YAML's tags for Python objects;
-6. chat templates are judged by `templates`.
+6. chat templates are judged by `templates`;
+7. PEFT imports ``parent_library`` and ``megatron_core``; MDS unpickles columns of ``pkl``, and
+   reads the shards that its index names; spaCy calls what is registered under ``@`` names;
+8. no other text is code: one that Python parses as an import or as a call of a built-in or of a
+   dotted name, and one that names something in Python's own library, cannot be judged.
+
+A file that a statement of ours names holds numbers and hashes, in no format that others know.
+Nothing is verified here: whoever lists a file as data gains nothing by it, only "bytes of no known
+format" is forgiven, and what is a pickle, a program or an archive is judged as one.
 """
 
+import ast
+import base64
+import binascii
+import builtins
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Final, TypeGuard
 
-from securetrain.artifacts.scan import templates
+from securetrain.artifacts.scan import documents, templates
 from securetrain.artifacts.scan.documents import Pairs, Tagged
-from securetrain.artifacts.scan.findings import CALLED, OUTSIDE, PROGRAM
-from securetrain.artifacts.scan.remarks import Remark, UnjudgedError
+from securetrain.artifacts.scan.findings import (
+    CALLED,
+    DATA,
+    OUTSIDE,
+    PROGRAM,
+    Remark,
+    UnjudgedError,
+    leaves,
+)
 from securetrain.artifacts.scan.safe_globals import STORED
 from securetrain.artifacts.scan.safe_models import MODELS
+from securetrain.artifacts.scan.window import Window, whole
+from securetrain.artifacts.statement.statements import claimed_kind
+from securetrain.artifacts.tree.layout import STATEMENT, bad_name
 
 _SAFE_TARGET: Final = re.compile(
     r"(?:torch\.(?:nn|optim|optim\.lr_scheduler)"
@@ -72,10 +95,20 @@ _LIBRARIES: Final = re.compile(
 _HANDLERS: Final = frozenset(
     {"image_classifier", "image_segmenter", "object_detector", "text_classifier", "base_handler"}
 )
-_MARKERS: Final = re.compile(
-    rb"_target_|_instantiator|class_path|auto_map|custom_pipelines|trust_remote_code|class_name|"
-    rb"chat_template|py/|!!python|__class__|\\u00"
+_COLUMNS: Final = re.compile(
+    r"(?:bytes|str|u?int\d*|float\d+|str_(?:int|float|decimal)|pil|jpeg|jpeg_array|jpegs|png|json"
+    r"|list\[\w+\]|ndarray(?::\w+(?::[\d,]+)?)?)"
 )
+_REGISTERED: Final = re.compile(r"(?:spacy[a-z-]*\.)?\w+\.v\d+")
+_RESOLVER: Final = re.compile(r"\$\{(?!oc\.(?:env|select|decode|create|dict)\b)\w[\w.]*:")
+_DOTTED: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_LIKE_CODE: Final = re.compile(r"\w\s*\(|\bimport\b|\blambda\b")
+_FILE: Final = re.compile(
+    r"\.(?:json|txt|csv|tsv|md|bin|model|pt|pth|parquet|safetensors|ya?ml|org|com)\Z"
+)
+MAX_FILES: Final = 1 << 20
+MAX_CODE: Final = 64 << 10
+_SCRIPTS: Final = ("application/javascript", "text/javascript")
 
 
 def is_safe_target(name: str) -> bool:
@@ -83,9 +116,20 @@ def is_safe_target(name: str) -> bool:
     return bool(_SAFE_TARGET.fullmatch(name)) and not _LAMBDA.search(name)
 
 
-def has_markers(data: bytes) -> bool:
-    """Tell whether bytes that cannot be parsed might still make a loader call something."""
-    return bool(_MARKERS.search(data))
+def config_remarks(window: Window, name: str) -> Iterator[Remark]:
+    """The remarks about a configuration in a file.
+
+    Raises:
+        UnjudgedError: it cannot be parsed, or be judged.
+    """
+    suffix = PurePosixPath(name.lower()).suffix
+    parse = {".json": documents.of_json, ".cfg": documents.of_ini}.get(suffix, documents.of_yaml)
+    data = whole(window, documents.JSON_LIMIT if suffix == ".json" else documents.YAML_LIMIT)
+    try:
+        tree = parse(data)
+    except ValueError as error:
+        raise UnjudgedError("a configuration that cannot be parsed") from error
+    yield from judge(tree, data, name)
 
 
 def judge(tree: object, data: bytes, name: str) -> Iterator[Remark]:
@@ -97,11 +141,11 @@ def judge(tree: object, data: bytes, name: str) -> Iterator[Remark]:
         name: What the file is called.
 
     Raises:
-        UnjudgedError: a template cannot be judged.
+        UnjudgedError: a template or a text cannot be judged.
     """
     base = PurePosixPath(name).name.lower()
     doubts: list[str] = []
-    for one in _objects(tree):
+    for one in (Pairs([("", tree)]), *_objects(tree)):
         if isinstance(one, Tagged):
             yield Remark(CALLED, f"a tag that YAML loaders call: {one[:80]}", _at(data, one[:12]))
             continue
@@ -110,12 +154,48 @@ def judge(tree: object, data: bytes, name: str) -> Iterator[Remark]:
                 yield from _pair(key, value, data)
                 if "chat_template" in key:
                     yield from _templates(value, data, doubts)
+                elif key not in _JUDGED:
+                    doubts += _codes(key, value)
         yield from _keras(one, data)
         yield from _skops(one, data)
     for rule in _BY_NAME.get(base, ()):
         yield from rule(tree, data)
+    if base.endswith(".index.json"):
+        yield from _shards(tree, data)
     if doubts:
         raise UnjudgedError(doubts[0])
+
+
+def _codes(key: str, value: object) -> Iterator[str]:
+    """Rule 8, for the texts of one value."""
+    waiting = [value]
+    while waiting:
+        text = waiting.pop()
+        if isinstance(text, list) and not isinstance(text, Pairs):
+            waiting += text
+        elif isinstance(text, str) and _is_code(text):
+            yield f"{key or 'a text'} is code, or names some: {text[:120]!r}"
+
+
+def _is_code(text: str) -> bool:
+    if _DOTTED.fullmatch(text):
+        return text.partition(".")[0] in sys.stdlib_module_names and not _FILE.search(text)
+    if _RESOLVER.search(text):
+        return True
+    if not _LIKE_CODE.search(text):
+        return False
+    try:
+        nodes = list(ast.walk(ast.parse(text.strip()))) if len(text) <= MAX_CODE else []
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return len(text) > MAX_CODE or any(map(_runs, nodes))
+
+
+def _runs(node: ast.AST) -> bool:
+    called = node.func if isinstance(node, ast.Call) else None
+    builtin = isinstance(called, ast.Name) and hasattr(builtins, called.id)
+    known = (ast.Import, ast.ImportFrom, ast.Lambda)
+    return builtin or isinstance(called, (ast.Attribute, ast.Call)) or isinstance(node, known)
 
 
 def _objects(tree: object) -> Iterator[Pairs | Tagged]:
@@ -134,34 +214,46 @@ def _objects(tree: object) -> Iterator[Pairs | Tagged]:
 
 
 def _pair(key: str, value: object, data: bytes) -> Iterator[Remark]:
-    """Rules 1, 2 and 5."""
-    at = _at(data, key)
-    if key in TARGETS:
-        for target in _texts(value):
-            if not is_safe_target(target):
-                yield Remark(CALLED, f"{key} names {target[:200]!r}, which a loader calls", at)
-    elif key == "trust_remote_code":
-        if value is True or (
-            isinstance(value, str) and value.lower() in ("true", "yes", "on", "1")
-        ):
-            yield Remark(CALLED, "trust_remote_code is on: code that comes with it is run", at)
-    elif key in _REMOTE:
-        named = sorted({text for one in _flat(value) for text in _texts(one)})
-        if named:
-            what = f"{key} names {', '.join(named)[:200]}: code that comes with the model is run"
-            yield Remark(CALLED, what, at)
-    elif key.startswith("py/"):
-        yield Remark(CALLED, f"{key}: jsonpickle makes objects of it", at)
+    """Rules 1, 2, 5 and 7."""
+    if what := _named(key, value, value if isinstance(value, str) else ""):
+        yield Remark(CALLED, what, _at(data, key))
+
+
+def _named(key: str, value: object, text: str) -> str:
+    """Say what a loader calls or imports for the value of a key; empty when it does not."""
+    for keys, safe, who in _CALLERS:
+        if key in keys and text and not safe(text):
+            return f"{key} names {text[:200]!r}, which {who}"
+    if key == "trust_remote_code" and (value is True or text.lower() in ("true", "yes", "on", "1")):
+        return "trust_remote_code is on: code that comes with it is run"
+    named = sorted({one for one in _flat(value) if isinstance(one, str)}) if key in _REMOTE else []
+    if named and key != "trust_remote_code":
+        return f"{key} names {', '.join(named)[:200]}: code that comes with the model is run"
+    if key.startswith("@") and text and not _REGISTERED.fullmatch(text):
+        return f"{key} names {text[:200]!r}, which spaCy calls"
+    return f"{key}: jsonpickle makes objects of it" if key.startswith("py/") else ""
+
+
+def _is_target(text: str) -> bool:
+    return not _DOTTED.fullmatch(text) or is_safe_target(text)
+
+
+_CALLERS: Final[tuple[tuple[tuple[str, ...], Callable[[str], object], str], ...]] = (
+    (TARGETS, is_safe_target, "a loader calls"),
+    (("target",), _is_target, "NeMo imports"),
+    (("parent_library",), _LIBRARIES.fullmatch, "PEFT imports"),
+    (("megatron_core",), re.compile(r"megatron\.core").fullmatch, "PEFT imports"),
+)
+"""Keys, which of their texts build values, and what happens to the others."""
 
 
 def _templates(value: object, data: bytes, doubts: list[str]) -> Iterator[Remark]:
     """Rule 6: a template, or a list or object of named ones."""
-    at = _at(data, "chat_template")
-    for text in _texts(value) if isinstance(value, str) else _flat(value):
+    for text in _flat(value):
         if isinstance(text, str):
             try:
                 for one in templates.judge(text):
-                    yield one._replace(offset=at)
+                    yield one._replace(offset=_at(data, "chat_template"))
             except UnjudgedError as error:
                 doubts.append(str(error))
 
@@ -263,17 +355,111 @@ def _flavours(tree: object, data: bytes) -> Iterator[Remark]:
                 yield Remark(CALLED, f"loader_module is {name[:200]!r}", _at(data, name))
 
 
+def _columns(tree: object, data: bytes) -> Iterator[Remark]:
+    """index.json of MDS.
+
+    Raises:
+        UnjudgedError: an encoding is not known.
+    """
+    for one in _objects(tree):
+        if not isinstance(one, Pairs):
+            continue
+        for encoding in filter(_is_text, _items(one, "column_encodings")):
+            if encoding == "pkl":
+                what = "a column of MDS that is unpickled"
+                yield Remark(CALLED, what, _at(data, encoding))
+            elif not _COLUMNS.fullmatch(encoding):
+                raise UnjudgedError(f"a column of MDS that is {encoding[:80]!r}")
+        yield from _place(one.text("basename"), data)
+
+
+def _shards(tree: object, data: bytes) -> Iterator[Remark]:
+    """The index of weights in several files."""
+    for name in sorted({str(one) for found in _of(tree, "weight_map") for one in _flat(found)}):
+        yield from _place(name, data, is_data=False)
+
+
+def _place(name: str, data: bytes, *, is_data: bool = True) -> Iterator[Remark]:
+    if name and (reason := leaves(name)):
+        yield Remark(OUTSIDE, f"an index reads {name[:200]!r}: {reason}", _at(data, name))
+    elif name and is_data:
+        yield Remark(DATA, name)
+
+
+def _statement(tree: object, data: bytes) -> Iterator[Remark]:
+    """The data files and hash tables that a statement of ours names."""
+    kind = claimed_kind(data)
+    if kind is None or not isinstance(tree, Pairs):
+        return
+    try:
+        payload = documents.of_json(base64.b64decode(tree.text("payload"), validate=True))
+    except (ValueError, binascii.Error):
+        return
+    for predicate in _of(payload, "predicate"):
+        for one in list(_items(predicate, "files"))[:MAX_FILES]:
+            name = one.text("name") if isinstance(one, Pairs) else ""
+            if name and not bad_name(kind, name):
+                yield Remark(DATA, name)
+                yield Remark(DATA, kind.table_of(name))
+
+
+def notebook_remarks(window: Window, _name: str) -> Iterator[Remark]:
+    """A Jupyter notebook.
+
+    Raises:
+        UnjudgedError: it has code, or is none.
+    """
+    data = whole(window, documents.JSON_LIMIT)
+    try:
+        tree = documents.of_json(data)
+    except ValueError as error:
+        raise UnjudgedError("a notebook that cannot be parsed") from error
+    cells = list(_items(tree, "cells"))
+    for shown in (
+        shown
+        for cell in cells
+        for output in _items(cell, "outputs")
+        for shown in _of(output, "data")
+    ):
+        for kind, what in shown if isinstance(shown, Pairs) else ():
+            if kind in _SCRIPTS or (kind == "text/html" and "<script" in _joined(what)):
+                yield Remark(PROGRAM, "a notebook that runs a script when it is shown")
+    if any(
+        "code" in _of(cell, "cell_type") and any(map(_joined, _of(cell, "source")))
+        for cell in cells
+    ):
+        raise UnjudgedError("a notebook with code")
+
+
+def _items(tree: object, key: str) -> Iterator[object]:
+    for value in _of(tree, key):
+        if isinstance(value, list):
+            yield from value
+
+
+def _of(tree: object, key: str) -> list[object]:
+    return list(tree.of(key)) if isinstance(tree, Pairs) else []
+
+
+def _joined(value: object) -> str:
+    pieces = value if isinstance(value, list) else [value]
+    return "".join(piece for piece in pieces if isinstance(piece, str)).lower()
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)
+
+
+_JUDGED: Final = frozenset({"payload", *_REMOTE, *(key for keys, _, _ in _CALLERS for key in keys)})
+"""The keys that a rule of their own judges."""
 _BY_NAME: Final[dict[str, tuple[Callable[[object, bytes], Iterator[Remark]], ...]]] = {
     "modules.json": (_modules,),
     "model_index.json": (_pipeline,),
     "mlmodel": (_flavours,),
     "manifest.json": (_served,),
+    "index.json": (_columns,),
+    STATEMENT: (_statement,),
 }
-
-
-def _texts(value: object) -> list[str]:
-    """The texts that a value is, or holds."""
-    return [value] if isinstance(value, str) else []
 
 
 def _flat(value: object) -> Iterator[object]:

@@ -1,0 +1,269 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Files of numbers, and what their loaders find between the numbers.
+
+Rules:
+
+1. safetensors is what `tree.safetensors_header` reads, which signing and loading read by, too;
+2. numpy's header is a dictionary of three plain values, and the array is as long as it says; an
+   array of objects is a pickle;
+3. GGUF: the metadata is read, its chat templates are judged, and tensors lie in the file;
+4. HDF5 is searched from front to back, by no reader of the format: the superblock must be one that
+   Keras's files have, and end where the file ends; what a global heap holds and begins as a JSON
+   object is judged as a configuration, because h5py writes attributes of text there, never
+   compressed; a file that names the attribute ``model_config`` and in which no configuration was
+   found, and one whose heaps have filters, cannot be judged. Without that name Keras reads only
+   numbers from it.
+
+Sources: NEP 1, the NPY format; ggml/docs/gguf.md (versions 2 and 3, little-endian); HDF5 File
+Format Specification 3.0, II.A (superblock), III.E (global heap), III.G (fractal heap).
+"""
+
+import ast
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from securetrain.artifacts.scan import configurations, documents, templates
+from securetrain.artifacts.scan.findings import BrokenError, Remark, UnjudgedError
+from securetrain.artifacts.scan.window import CHUNK, Cursor, Window
+from securetrain.artifacts.tree import safetensors_header
+from securetrain.core.errors import IntegrityError
+
+NUMPY_HEADER_LIMIT: Final = 64 << 10
+_NUMPY_CODE: Final = re.compile(r"[<>=|]?([?bBhHiIlLqQefdgFDGSaUVmMOuc])(\d{0,9})(?:\[\w+\])?")
+MAX_ENTRIES: Final = 100_000
+MAX_ELEMENTS: Final = 8_000_000
+STRING_LIMIT: Final = 16 << 20
+
+_WIDTHS: Final = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_STRING: Final = 8
+_ARRAY: Final = 9
+
+CONFIG: Final = b"model_config\0"
+MAX_HEAPS: Final = 100_000
+CONFIG_LIMIT: Final = 32 << 20
+
+_HEAP: Final = b"GCOL\x01\0\0\0"
+_FRACTAL: Final = b"FRHP\0"
+_OVERLAP: Final = 64
+
+
+def safetensors_remarks(window: Window, name: str) -> Iterator[Remark]:
+    """No remarks: a safetensors file is one, or it is not.
+
+    Raises:
+        BrokenError: rule 1.
+    """
+    try:
+        prefix = window.peek(0, safetensors_header.PREFIX)
+        size = safetensors_header.header_size(prefix, window.size, name)
+        data = b"".join(window.peek(at, min(CHUNK, size - at)) for at in range(0, size, CHUNK))
+        safetensors_header.parse(data, window.size, name)
+    except IntegrityError as error:
+        raise BrokenError(error.what) from error
+    yield from ()
+
+
+def numpy_pickle(window: Window) -> int | None:
+    """The offset of the pickle of an array of objects; None for an array of numbers.
+
+    Raises:
+        BrokenError: the array is longer than its file.
+        UnjudgedError: the header is malformed.
+    """
+    head = window.peek(0, 12)
+    wide = head[6:7] != b"\x01"
+    start = 12 if wide else 10
+    length = int.from_bytes(head[8:start], "little")
+    if len(head) < 12 or length > NUMPY_HEADER_LIMIT or start + length > window.size:
+        raise UnjudgedError("a numpy array whose header is malformed")
+    try:
+        header = ast.literal_eval(window.peek(start, length).decode("latin-1").strip())
+        shape = header["shape"]
+        width = _width(header["descr"])
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        raise UnjudgedError("a numpy array whose header is malformed") from error
+    if not isinstance(shape, tuple) or not all(type(one) is int and one >= 0 for one in shape):
+        raise UnjudgedError("a numpy array whose shape is malformed")
+    if width is None:
+        return start + length
+    if (end := start + length + math.prod(shape) * width) > window.size:
+        raise BrokenError(f"a numpy array that ends at {end} of {window.size}")
+    return None
+
+
+def _width(descr: object, depth: int = 0) -> int | None:
+    """Bytes of an item of an array; None when it holds objects.
+
+    Raises:
+        ValueError: it is not a type.
+    """
+    if isinstance(descr, str) and (found := _NUMPY_CODE.fullmatch(descr)):
+        # A code without a number has 16 bytes at most, and at least one.
+        width = int(found[2] or 1) * (4 if found[1] == "U" else 1)
+        return None if found[1] == "O" else width
+    if not isinstance(descr, list) or depth > 8:
+        raise ValueError(f"a type {descr!r:.40}")
+    width = 0
+    for _, inner, *shape in descr:
+        one = _width(inner, depth + 1)
+        if one is None:
+            return None
+        width += one * math.prod(shape[0] if shape and isinstance(shape[0], tuple) else (1,))
+    return width
+
+
+def gguf_remarks(window: Window) -> Iterator[Remark]:
+    """The remarks about a GGUF file.
+
+    Raises:
+        BrokenError: it is malformed.
+        UnjudgedError: its version is not known, or something is too large.
+    """
+    cursor = Cursor(window)
+    cursor.skip(4)
+    version = cursor.number(4)
+    if version not in (2, 3):
+        raise UnjudgedError(f"GGUF of version {version}, or of another byte order")
+    num_tensors, num_entries = cursor.number(8), cursor.number(8)
+    if max(num_tensors, num_entries) > MAX_ENTRIES:
+        raise UnjudgedError(f"more than {MAX_ENTRIES} tensors or entries")
+    for _ in range(num_entries):
+        key = _string(cursor)
+        kind = cursor.number(4)
+        at = cursor.at
+        if kind == _STRING and b"template" in key:
+            text = _string(cursor).decode("utf-8", "replace")
+            for one in templates.judge(text):
+                place = at + 8 + len(text[: one.offset].encode())
+                yield one._replace(
+                    what=f"{key.decode('utf-8', 'replace')}: {one.what}", offset=place
+                )
+        else:
+            _value(cursor, kind)
+    yield from _tensors(cursor, num_tensors)
+
+
+def _tensors(cursor: Cursor, count: int) -> Iterator[Remark]:
+    for _ in range(count):
+        name = _string(cursor)
+        dimensions = cursor.number(4)
+        if dimensions > 8:
+            raise BrokenError(f"a tensor of {dimensions} dimensions at byte {cursor.at}")
+        cursor.skip(8 * dimensions + 4)
+        offset = cursor.number(8)
+        if offset > cursor.window.size:
+            raise BrokenError(f"tensor {name[:80]!r} lies at {offset}, behind the file's end")
+    yield from ()
+
+
+def _string(cursor: Cursor) -> bytes:
+    return cursor.take(cursor.number(8), STRING_LIMIT)
+
+
+def _value(cursor: Cursor, kind: int) -> None:
+    """Step over a value; arrays of arrays without recursion."""
+    if kind != _ARRAY:
+        return _element(cursor, kind)
+    waiting = [(cursor.number(4), cursor.number(8))]
+    seen = 0
+    while waiting:
+        kind, count = waiting.pop()
+        seen += count if kind in (_STRING, _ARRAY) else 1
+        if seen > MAX_ELEMENTS or len(waiting) > 64:
+            raise UnjudgedError(f"arrays of more than {MAX_ELEMENTS} elements")
+        if kind in _WIDTHS:
+            cursor.skip(_WIDTHS[kind] * count)
+        elif kind == _STRING:
+            for _ in range(count):
+                cursor.skip(cursor.number(8))
+        elif kind == _ARRAY and count:
+            waiting.append((_ARRAY, count - 1))
+            waiting.append((cursor.number(4), cursor.number(8)))
+        elif kind != _ARRAY:
+            raise BrokenError(f"a value of kind {kind} at byte {cursor.at}")
+    return None
+
+
+def _element(cursor: Cursor, kind: int) -> None:
+    if kind == _STRING:
+        cursor.skip(cursor.number(8))
+    elif kind in _WIDTHS:
+        cursor.skip(_WIDTHS[kind])
+    else:
+        raise BrokenError(f"a value of kind {kind} at byte {cursor.at}")
+
+
+def hdf5_remarks(window: Window) -> Iterator[Remark]:
+    """The remarks about an HDF5 file.
+
+    Raises:
+        UnjudgedError: rules 1 and 3.
+    """
+    head = window.peek(0, 64)
+    old = head[8:9] in (b"\0", b"\1")
+    sizes = head[13:15] if old else head[9:11]
+    begin, end = (24, 40) if old else (12, 28)
+    end += 4 if head[8:9] == b"\1" else 0
+    begin += 4 if head[8:9] == b"\1" else 0
+    base, last = (int.from_bytes(head[at : at + 8], "little") for at in (begin, end))
+    if head[8:9] > b"\3" or sizes != b"\x08\x08" or base != 0 or last != window.size:
+        raise UnjudgedError("HDF5 of a layout that is not known here, or cut short")
+    named, found = False, False
+    for marker, at in _markers(window):
+        if marker == CONFIG:
+            named = True
+        elif marker == _FRACTAL:
+            if window.peek(at + 7, 2) != b"\0\0":
+                raise UnjudgedError("HDF5 whose heaps are filtered")
+        else:
+            for place, data in _objects(window, at):
+                if (config := _config(data)) is not None:
+                    found = True
+                    for one in configurations.judge(config, data, "config.json"):
+                        yield one._replace(offset=place + (one.offset or 0))
+    if named and not found:
+        raise UnjudgedError("HDF5 with a Keras configuration that was not found")
+
+
+def _markers(window: Window) -> Iterator[tuple[bytes, int]]:
+    """The places where a heap begins or the attribute is named."""
+    count = 0
+    for start in range(0, window.size, CHUNK):
+        piece = window.peek(start, CHUNK + _OVERLAP)
+        for marker in (CONFIG, _HEAP, _FRACTAL):
+            at = piece.find(marker)
+            while 0 <= at < CHUNK:
+                count += 1
+                if count > MAX_HEAPS:
+                    raise UnjudgedError(f"HDF5 of more than {MAX_HEAPS} heaps")
+                yield marker, start + at
+                at = piece.find(marker, at + 1)
+
+
+def _objects(window: Window, at: int) -> Iterator[tuple[int, bytes]]:
+    """The objects of a global heap that begin like JSON, with their places."""
+    end = min(at + int.from_bytes(window.peek(at + 8, 8), "little"), window.size)
+    at += 16
+    while at + 16 <= end:
+        head = window.peek(at, 16)
+        size = int.from_bytes(head[8:], "little")
+        if head[:2] == b"\0\0" or size > end - at - 16:
+            return
+        if size and window.peek(at + 16, 1) == b"{":
+            if size > CONFIG_LIMIT:
+                raise UnjudgedError(f"a configuration of {size} bytes")
+            pieces = range(at + 16, at + 16 + size, CHUNK)
+            data = b"".join(window.peek(one, CHUNK) for one in pieces)
+            yield at + 16, data[:size]
+        at += 16 + -(-size // 8) * 8
+
+
+def _config(data: bytes) -> object | None:
+    try:
+        return documents.of_json(data.rstrip(b"\0"))
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return None

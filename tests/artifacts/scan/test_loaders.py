@@ -1,0 +1,327 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Every loader that a file invites is asked for; what it would read every day stays clean."""
+
+import io
+import json
+import lzma
+import os
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from securetrain.artifacts.scan import scanner
+from securetrain.artifacts.scan.findings import ScanResult
+from securetrain.artifacts.scan.programs import is_arithmetic
+from securetrain.artifacts.scan.scanner import scan_path
+from securetrain.artifacts.tree import safetensors_header
+from securetrain.core.codes import ExitCode
+from securetrain.core.errors import IntegrityError
+from tests.tables import each
+from tests.vocabulary import refused
+from tools.campaigns import readers
+from tools.scan_corpus import pieces
+from tools.scan_corpus.crafted import HEADERS
+from tools.scan_corpus.ordinary import CHATML, TOOLS
+
+
+def codes(result: ScanResult) -> set[str]:
+    return {finding.code for finding in result.findings}
+
+
+def scanned(folder: Path, name: str, data: bytes) -> ScanResult:
+    path = folder / name
+    path.write_bytes(data)
+    return scan_path(path)
+
+
+# A file of one loader that is a file of another one. The control: that one runs it.
+
+
+@pytest.mark.forgery
+def test_safetensors_that_are_a_pickle(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    data = pieces.polyglot(f"cos\nmkdir\n(S'{marker}'\ntR.".encode())
+    size = safetensors_header.header_size(data[:8], len(data), "m")
+    assert list(safetensors_header.parse(data[:size], len(data), "m")) == ["w"]
+    for suffix in (".pt", ".bin", ".pkl", ".ckpt"):
+        assert {"ST-SCAN-190", "ST-SCAN-193"} <= codes(scanned(tmp_path, "m" + suffix, data))
+    assert not marker.exists()
+    with suppress(Exception):  # what torch then does with the result is its affair
+        torch.load(tmp_path / "m.pt", weights_only=False)
+    assert marker.exists()
+
+
+@pytest.fixture(scope="module")
+def exported() -> bytes:
+    """What torch.export writes of a model with sizes that it does not know."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.cat([x, x])[: x.shape[0] + 1], y.reshape(-1)
+
+    rows, other = torch.export.Dim("rows", min=2, max=64), torch.export.Dim("other")
+    sizes = ({0: rows}, {0: other, 1: torch.export.Dim("third")})
+    out = io.BytesIO()
+    program = torch.export.export(
+        Model(), (torch.ones(4, 4), torch.ones(2, 3)), dynamic_shapes=sizes
+    )
+    torch.export.save(program, out)
+    return out.getvalue()
+
+
+@pytest.mark.forgery
+def test_an_expression_that_is_a_program(exported: bytes, tmp_path: Path) -> None:
+    assert scanned(tmp_path, "m.pt2", exported).findings == []
+    members = pieces.unzipped(exported)
+    (name,) = (name for name in members if "/models/" in name)
+    tree = json.loads(members[name])
+    marker = tmp_path / "ran"
+    (first, *_) = tree["graph_module"]["graph"]["sym_int_values"].values()
+    first["as_expr"]["expr_str"] = f"__import__('os').mkdir('{marker}')"
+    data = pieces.zipped(members | {name: json.dumps(tree).encode()})
+    result = scanned(tmp_path, "m.pt2", data)
+    assert codes(result) == {"ST-SCAN-195"}
+    assert "expr_str" in result.findings[0].what
+    assert not marker.exists()
+    load: Any = torch.export.load
+    with pytest.raises(Exception, match=r"."):
+        load(tmp_path / "m.pt2")
+    assert marker.exists()
+
+
+@pytest.mark.forgery
+def test_no_text_of_a_graph_may_be_a_program(tmp_path: Path) -> None:
+    """Each text in turn; those that torch only shows, and gives to nothing, are free."""
+    free = {"stack_trace", "torch_version", "nn_module_stack", "torch_fn"}
+    members = pieces.unzipped(pieces.exported(name="a", guards_code=["s0 >= 2"], as_name="b"))
+    clean = set()
+    for name in (name for name in members if name.endswith(".json")):
+        tree = json.loads(members[name])
+        for holder, key in list(readers._leaves(tree)):
+            said = holder[key]
+            for value in readers._values("/x"):
+                if "." not in value or "(" in value:
+                    holder[key] = value
+                    data = pieces.zipped(members | {name: json.dumps(tree).encode()})
+                    if scanned(tmp_path, "m.pt2", data).ok:
+                        clean.add(key)
+            holder[key] = said
+    assert clean <= free
+
+
+@each(
+    "text",
+    "s0",
+    "Add(Symbol('s77', positive=True, integer=True), Integer(1))",
+    "Mul(Integer(2), Symbol('s77', integer=True))",
+    "Eq(Mod(s0, 8), 0)",
+    "FloorDiv(s0 + 1, 2)",
+    "Max(1, u0) <= 2**31",
+    "Pow(Symbol('s0'), Integer(2))",
+    "Float('1.5', precision=53)",
+    "-s0 + 10",
+)
+def test_arithmetic_is_what_it_is(text: str) -> None:
+    assert is_arithmetic(text)
+
+
+@each("text", "L['x'].size()[0] == 3", "2 <= L['args'][0].stride()[1]", "L['x'].shape[0] > 1")
+def test_guards_ask_for_sizes_and_expressions_do_not(text: str) -> None:
+    assert is_arithmetic(text, guard=True)
+    assert not is_arithmetic(text)
+
+
+# safetensors: one reader.
+
+
+@pytest.mark.forgery
+def test_a_scan_refuses_of_safetensors_what_signing_refuses(tmp_path: Path) -> None:
+    for name, header, size in HEADERS:
+        data = pieces.safetensors(header, bytes(size))
+        result = scanned(tmp_path, "m.safetensors", data)
+        assert codes(result) == {"ST-SCAN-192"}, name
+        whole = data[: 8 + len(header)]
+        error = refused(
+            IntegrityError, "ST-CKPT-191", safetensors_header.parse, whole, len(data), "m"
+        )
+        assert error.what in result.findings[0].what
+    head = safetensors_header.encode_header({"w": ("float32", (2, 3)), "v": ("bool", (5,))})
+    assert scanned(tmp_path, "m.safetensors", head + bytes(29)).ok
+    assert not scanned(tmp_path, "m.safetensors", b"").ok
+
+
+# Torch's storages and tensors.
+
+
+def _tensors() -> Iterator[Any]:
+    whole = torch.arange(24, dtype=torch.float32)
+    yield [whole.reshape(4, 6).t(), whole[3:9], whole.reshape(2, 3, 4)[:, 1:, ::2]]
+    yield [torch.ones(()), torch.ones(0, 3), torch.ones(3).expand(4, 3), torch.nn.Parameter(whole)]
+    yield {str(one): torch.ones(3).to(one) for one in (torch.half, torch.bfloat16, torch.int8)}
+    yield [torch.ones(3, dtype=torch.complex64), torch.ones(2, dtype=torch.bool)]
+    yield [torch.zeros(4, dtype=torch.uint16), torch.zeros(4).to(torch.float8_e4m3fn)]
+    yield [torch.eye(3).to_sparse(), torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8)]
+    yield torch.ones(1 << 12).untyped_storage()
+    yield [np.ones((3, 4)), np.float64(2), range(10), bytearray(b"abc"), 1 << 70]
+    yield torch.optim.Adam([torch.nn.Parameter(whole)]).state_dict()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("format_", ["zip", "old"])
+def test_what_torch_saves_lies_in_its_storages(format_: str, tmp_path: Path) -> None:
+    zipped = format_ == "zip"
+    for number, value in enumerate(_tensors()):
+        if not zipped and number in (4, 6):
+            continue  # the old format has no types of one byte, and no storages without one
+        torch.save(value, tmp_path / "m.pt", _use_new_zipfile_serialization=zipped)
+        assert scan_path(tmp_path / "m.pt").findings == [], number
+
+
+@pytest.mark.forgery
+def test_a_storage_is_as_long_as_its_member(tmp_path: Path) -> None:
+    assert scanned(tmp_path, "m.pt", pieces.torch_zip(pieces.tensor(2))).ok
+    for elements in (1, 3, 1_000_000, 1 << 61, -1):
+        result = scanned(tmp_path, "m.pt", pieces.torch_zip(pieces.tensor(elements)))
+        assert codes(result) == {"ST-SCAN-192"}, elements
+    old = pieces.tensor(4)
+    assert scanned(tmp_path, "m.pt", old + bytes(16)).ok
+    assert codes(scanned(tmp_path, "m.pt", old + bytes(15))) == {"ST-SCAN-192"}
+
+
+# Templates.
+
+RECURSIVE = (
+    "{% macro show(spec) %}{% for part in spec.parts %}{{ show(part) }}{% endfor %}"
+    "{{ show(spec.items) }}{% endmacro %}{{ show(tools) }}"
+)
+FOUR = (
+    "{% for m in messages %}{% for c in m.content %}{% for t in c.tools %}{% for a in t.args %}"
+    "{{ '-' * 40 }}{% set s = s ~ a %}{% endfor %}{% endfor %}{% endfor %}{% endfor %}"
+)
+
+
+@each("text", CHATML, TOOLS, RECURSIVE, FOUR, "{% for i in range(10) %}{{ i }}{% endfor %}")
+def test_what_a_chat_template_does_every_day(tmp_path: Path, text: str) -> None:
+    assert scanned(tmp_path, "chat_template.jinja", text.encode()).findings == []
+
+
+# Bad input: a code, a place and a remedy.
+
+
+def _xz() -> bytes:
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30, "preset": 0}]
+    packed = bytearray(lzma.compress(b"x" * 99, filters=filters))
+    return bytes(packed)
+
+
+BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "JSON that is deep": ("a.json", lambda: b"[" * 100_000),
+    "JSON of objects": ("a.json", lambda: b"[" + b"[]," * 4_100_000 + b"1]"),
+    "YAML that is deep": ("a.yaml", lambda: b"[" * 2_000),
+    "INI that is deep": ("a.cfg", lambda: b"[a]\nb = " + b"[" * 100_000),
+    "a text that is long": ("a.json", lambda: json.dumps("f(" * 50_000).encode()),
+    "numpy that is deep": (
+        "a.npy", lambda: b"\x93NUMPY\x01\0" + struct.pack("<H", 60_000) + b"(" * 60_000,
+    ),
+    "numpy of 2^63": (
+        "a.npy",
+        lambda: pieces.numpy_objects(b"").replace(b"'|O'", b"'u1'").replace(
+            b"(1,), }" + b" " * 20, b"(9223372036854775808,)}   "),
+    ),
+    "GGUF of 2^63": ("a.gguf", lambda: b"GGUF" + struct.pack("<IQQ", 3, 1 << 63, 1 << 63)),
+    "safetensors of 2^63": ("a.safetensors", lambda: struct.pack("<Q", 1 << 63) + b"{}"),
+    "xz with a dictionary of 1 GiB": ("a.pkl.xz", _xz),
+    "a template that is deep": ("a.jinja", lambda: b"{% for a in b %}" * 5_000),
+    "an expression that is deep": ("a.pt2", lambda: pieces.exported("-" * 8_000 + "1")),
+    "a pickle of 2^63": ("a.pkl", lambda: b"\x80\x04\x8e" + struct.pack("<Q", 1 << 63) + b"x."),
+    "a pickle that is deep": ("a.pkl", lambda: b"\x80\x04" + b"(" * 1_100_000 + b"."),
+}  # fmt: skip
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_named_with_its_place_and_a_remedy(name: str, tmp_path: Path) -> None:
+    file, make = BOMBS[name]
+    begun = time.process_time()
+    result = scanned(tmp_path, file, make())
+    assert time.process_time() - begun < 30
+    assert result.exit_code in (ExitCode.INCOMPLETE, ExitCode.UNSAFE_CONTENT)
+    for one in result.findings:
+        assert one.code.startswith("ST-SCAN-")
+        assert one.place.startswith(file)
+        assert one.fix
+
+
+def test_many_members_cost_no_square_of_their_number(tmp_path: Path) -> None:
+    members = {f"{number}/data.pkl": b"\x80\x04N." for number in range(5_000)}
+    begun = time.process_time()
+    assert scanned(tmp_path, "m.zip", pieces.zipped(members)).ok
+    assert time.process_time() - begun < 30
+
+
+def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.pkl")
+    (tmp_path / "b.pt").symlink_to("/dev/zero")
+    result = scan_path(tmp_path)
+    assert {one.file for one in result.findings if one.code == "ST-SCAN-142"} == {"a.pkl", "b.pt"}
+    assert codes(scan_path(tmp_path / "a.pkl")) == {"ST-SCAN-200"}
+    assert all(one.fix for one in result.findings)
+
+
+def test_what_a_storage_unpacks_to_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pieces.zipped({"m/data.pkl": b"\x80\x04N.", "m/data/0": bytes(9_999)}, 8)
+    assert scanned(tmp_path, "m.pt", data).ok
+    monkeypatch.setattr(scanner, "UNPACK_LIMIT", 9_000)
+    assert codes(scanned(tmp_path, "m.pt", data)) == {"ST-SCAN-031"}
+
+
+# Ordinary files.
+
+
+def _ordinary(rng: random.Random, number: int) -> tuple[str, bytes]:
+    out = io.BytesIO()
+    shape = [rng.randint(1, 9) for _ in range(rng.randint(0, 3))]
+    kind = number % 8
+    if kind < 3:
+        types = (torch.float32, torch.half, torch.bfloat16, torch.int64, torch.uint8)
+        state = {f"layers.{n}.weight": torch.rand(shape).to(rng.choice(types)) for n in range(9)}
+        torch.save(state | {"step": number}, out)
+        return f"model{rng.choice(('.pt', '.bin', '.ckpt', '.pth'))}", out.getvalue()
+    if kind == 3:
+        np.save(out, np.random.default_rng(number).random(shape))
+        return "a.npy", out.getvalue()
+    if kind == 4:
+        tensors = {f"w{n}": ("float32", tuple(shape)) for n in range(number % 9)}
+        head = safetensors_header.encode_header(tensors)
+        return "model.safetensors", head + rng.randbytes(4 * len(tensors) * int(np.prod(shape)))
+    if kind == 5:
+        name = rng.choice([name for name in readers.CONFIGURATIONS if name != "config.cfg"])
+        said = json.dumps(readers.CONFIGURATIONS[name], indent=number % 3).encode()
+        return name, said
+    if kind == 6:
+        return "m.gguf", pieces.gguf(
+            {"general.name": str(number), "tokenizer.chat_template": TOOLS}
+        )
+    files = {f"{n:05}.npy": _ordinary(rng, 3)[1] for n in range(3)} | {"a.json": b'{"a": 1}'}
+    return "data.tar", pieces.tarred(files)
+
+
+@pytest.mark.slow
+def test_two_hundred_ordinary_files_raise_two_alarms_at_most(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    alarms = []
+    for number in range(200):
+        name, data = _ordinary(rng, number)
+        result = scanned(tmp_path, name, data)
+        if not result.ok:
+            alarms.append((name, result.findings[:2]))
+    assert len(alarms) <= 2, alarms
