@@ -12,11 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from securetrain.audit.facts import Outcome
+from securetrain.audit.parser.secrets import may_be_secret, secret_kind
 from securetrain.audit.subjects.node.collect import nccl, rtnetlink
 from securetrain.audit.subjects.node.collect.access import ssh
 from securetrain.audit.subjects.node.collect.host import Host
 from securetrain.core import netlink
 from tests.audit.hardened.machine import DONE, ETH0, LO, hardened, link
+from tests.tables import each
 
 TREE = settings(
     max_examples=60,
@@ -138,3 +140,20 @@ def test_ssh_itself_reads_a_file_as_we_do(text, wanted, tmp_path):
     assert said.get(printed, printed) == wanted
     ours = [o.value for file in ssh.ssh(host) for o in file.options or ()]
     assert [{"off": "no"}.get(value, value) for value in ours] == [wanted]
+
+
+@each(
+    "name, value, kept_back, is_found",
+    ("HF_TOKEN", "x", True, False),
+    ("HF_TOKEN", "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345", True, True),
+    ("DB_PASSWORD", "hunter2", True, True),
+    ("HF_TOKEN", "off", False, False),
+    ("HF_TOKEN_PATH", "/x", False, False),
+    ("PWD", "/hunter2", False, False),
+    ("TORCH_X", "ghp_AbCdEfGhIjKlMnOpQrStUvWxYz012345", True, True),
+    ("NCCL_X", "http://a:changeme@b", True, False),
+    ("NCCL_X", "eth0", False, False),
+)
+def test_more_is_kept_back_than_is_a_finding(name, value, kept_back, is_found):
+    assert may_be_secret(name, value) is kept_back
+    assert (secret_kind(name, value) is not None) is is_found

@@ -13,14 +13,14 @@ from typing import Final
 
 from securetrain.audit.facts import Location, Reading
 from securetrain.audit.parser.objects import Object, strings
-from securetrain.audit.parser.tree import Node
-from securetrain.audit.parser.values import Scope, Source, ok, opened
-from securetrain.audit.subjects.kubernetes.facts.cluster import StoredSecret
-from securetrain.audit.subjects.launches.collect.secrets import (
+from securetrain.audit.parser.secrets import (
     is_public,
     secret_kind,
     secrets_in,
 )
+from securetrain.audit.parser.tree import Node
+from securetrain.audit.parser.values import Scope, Source, ok, opened
+from securetrain.audit.subjects.kubernetes.facts.cluster import StoredSecret
 
 _MAX: Final = 200
 _MAX_SCAN: Final = 256 << 10

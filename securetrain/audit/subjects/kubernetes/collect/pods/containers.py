@@ -10,6 +10,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from securetrain.audit.facts import Location, Outcome, Reading, SecretKind
+from securetrain.audit.parser.secrets import (
+    is_secret_name,
+    secret_kind,
+    secrets_in,
+)
 from securetrain.audit.parser.templates import MARKER
 from securetrain.audit.parser.tree import Node
 from securetrain.audit.parser.values import (
@@ -31,11 +36,6 @@ from securetrain.audit.subjects.kubernetes.facts.workload import (
     Setting,
     Source,
     Variable,
-)
-from securetrain.audit.subjects.launches.collect.secrets import (
-    is_secret_name,
-    secret_kind,
-    secrets_in,
 )
 
 T = TypeVar("T")

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from securetrain.audit.facts import Outcome
+from securetrain.audit.parser.secrets import may_be_secret
 from securetrain.audit.subjects.node.collect.access.ssh import identity_files
 from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, outcome_of
 from securetrain.audit.subjects.node.collect.system import NETWORK_FILESYSTEMS, filesystem_of, octal
@@ -22,14 +23,6 @@ from securetrain.network import variables
 MAX_VALUE: Final = 32 << 10
 _TORCH: Final = ("TORCH_", "TORCHELASTIC_", "TORCHINDUCTOR_", "TRITON_", "KINETO_", "MASTER_")
 _LOADER: Final = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONPATH", "TMPDIR")
-_NOT_SECRET: Final = re.compile(
-    r"_(?:FILE|PATH|DIR|SOCK|URL|URI|ENDPOINT|NAME|MODE|MIN|MAX|LEN|LENGTH|POLICY|TTL|TIMEOUT|"
-    r"EXPIRY|EXPIRES|ENABLED|TYPE|COUNT|SIZE|LIMIT)$|^TOKENIZERS_",
-    re.IGNORECASE,
-)
-"""Names that say where a secret is, which is how to hand it over, or how long it may be."""
-_SWITCHES: Final = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
-"""Values that are nobody's secret."""
 _SECRET_FILES: Final = (
     ".netrc",
     ".cache/huggingface/token",
@@ -67,23 +60,13 @@ def env(host: Host) -> tuple[EnvVariable, ...]:
 
 def kind_of(name: str, value: str = "") -> EnvKind | None:
     """The reason for recording a variable; None for one that no check asks about."""
-    if is_secret(name, value):
+    if may_be_secret(name, value):
         return EnvKind.SECRET
     if name in _LOADER:
         return EnvKind.LOADER
     if any(fnmatchcase(name, pattern) for pattern in variables.FABRIC):
         return EnvKind.FABRIC
     return EnvKind.TORCH if name.startswith(_TORCH) else None
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable looks like a secret by its name, or by its value."""
-    if name in variables.SECRET_NAME_KEEP:
-        return False
-    if variables.SECRET_VALUE.search(value):
-        return True
-    named = variables.SECRET_NAME.search(name) and not _NOT_SECRET.search(name)
-    return bool(named) and value.strip().lower() not in _SWITCHES
 
 
 def secrets(host: Host) -> tuple[SecretFile, ...]:
