@@ -28,6 +28,7 @@ from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.policy.load import load_policy
 from securetrain.policy.schema import Expect
+from tests.tables import items
 from tests.vocabulary import refused
 
 PROD = {"run_id": "prod", "name": "prod-model", "step": 400, "seq": 4}
@@ -224,13 +225,11 @@ def bundled(tmp_path, keys):
     return path, ModelRoots(public_key=public)
 
 
-@pytest.mark.parametrize(
-    ("fields", "codes"),
-    [
-        ({"name": "llama"}, []),
-        ({"name": "llama-2"}, ["ST-OMSB-126"]),
-        ({"digest": "b" * 64}, ["ST-OMSB-127"]),
-    ],
+@items(
+    "fields, codes",
+    ({"name": "llama"}, []),
+    ({"name": "llama-2"}, ["ST-OMSB-126"]),
+    ({"digest": "b" * 64}, ["ST-OMSB-127"]),
 )
 def test_a_swapped_model_is_refused(bundled, now, fields, codes):
     path, roots = bundled

@@ -28,6 +28,7 @@ from securetrain.identity import statement
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy import load_policy
 from tests import vocabulary
+from tests.tables import items
 
 DATA = b"\x80\x02weights" * 200
 
@@ -192,19 +193,16 @@ def test_a_policy_gets_what_such_a_statement_does_not_say(saved, trust, now):
     assert asked <= {problem.code for problem in found.problems}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"rank": 2},
-        {"files": []},
-        {"place": ".."},
-        {"place": "a/../b"},
-        {"form": Form.FILE},
-        {"files": [SavedFile(name="../x", size=1, sha256="ab" * 32)]},
-        {"files": [SavedFile(name="x.securetrain.json", size=1, sha256="ab" * 32)]},
-        {"files": [SavedFile(name=name, size=1, sha256="ab" * 32) for name in ("b", "a")]},
-    ],
-    ids=["rank", "none", "up", "dots", "form", "out", "sidecar", "order"],
+@items(
+    "id, change",
+    ("rank", {"rank": 2}),
+    ("none", {"files": []}),
+    ("up", {"place": ".."}),
+    ("dots", {"place": "a/../b"}),
+    ("form", {"form": Form.FILE}),
+    ("out", {"files": [SavedFile(name="../x", size=1, sha256="ab" * 32)]}),
+    ("sidecar", {"files": [SavedFile(name="x.securetrain.json", size=1, sha256="ab" * 32)]}),
+    ("order", {"files": [SavedFile(name=name, size=1, sha256="ab" * 32) for name in ("b", "a")]}),
 )
 def test_a_statement_that_does_not_agree_with_itself_is_none(saved, keys, trust, now, change):
     said = say(saved / "step-3", Form.DIRECTORY, now, ".metadata", "__0_0.distcp")

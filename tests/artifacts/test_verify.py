@@ -30,6 +30,7 @@ from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.errors import UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.policy.load import load_policy
+from tests.tables import items
 from tests.trees import tree_of
 
 DATA = "rank-00000.bin"
@@ -200,28 +201,26 @@ def test_files_of_another_step(forge, check, tmp_path):
     assert check(old).ok
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda p: (p / STATEMENT).unlink(), ["ST-CKPT-100"]),
-        (lambda p: (p / STATEMENT).write_bytes(b"{}"), ["ST-CKPT-101"]),
-        (lambda p: (p / DATA).unlink(), ["ST-CKPT-140"]),
-        (lambda p: (p / TABLE).unlink(), ["ST-CKPT-140"]),
-        (lambda p: (p / INDEX).unlink(), ["ST-CKPT-140"]),
-        (lambda p: os.truncate(p / DATA, 2499), ["ST-CKPT-131"]),
-        (lambda p: os.truncate(p / DATA, 2501), ["ST-CKPT-131"]),
-        (lambda p: os.truncate(p / DATA, 0), ["ST-CKPT-131"]),
-        (lambda p: os.truncate(p / TABLE, 1), ["ST-CKPT-131"]),
-        (lambda p: (p / "zzz.safetensors").write_bytes(b"x"), ["ST-CKPT-141"]),
-        (lambda p: (p / "__9_0.distcp").write_bytes(b"x"), ["ST-CKPT-141"]),
-        (lambda p: (p / ".metadata").write_bytes(b"x"), ["ST-CKPT-141"]),
-        (lambda p: (p / ".git").mkdir() or (p / ".git/x").write_bytes(b""), ["ST-CKPT-141"]),
-        (lambda p: (p / "empty").mkdir(), ["ST-CKPT-142"]),
-        (lambda p: os.mkfifo(p / "pipe"), ["ST-CKPT-142"]),
-        (lambda p: (p / "RANK-00000.BIN").write_bytes(b"x"), ["ST-CKPT-142", "ST-CKPT-141"]),
-        (lambda p: (p / "a:b").write_bytes(b""), ["ST-CKPT-142"]),
-        (lambda p: (p / "link").symlink_to("/etc"), ["ST-CKPT-142"]),
-    ],
+@items(
+    "change, expected",
+    (lambda p: (p / STATEMENT).unlink(), ["ST-CKPT-100"]),
+    (lambda p: (p / STATEMENT).write_bytes(b"{}"), ["ST-CKPT-101"]),
+    (lambda p: (p / DATA).unlink(), ["ST-CKPT-140"]),
+    (lambda p: (p / TABLE).unlink(), ["ST-CKPT-140"]),
+    (lambda p: (p / INDEX).unlink(), ["ST-CKPT-140"]),
+    (lambda p: os.truncate(p / DATA, 2499), ["ST-CKPT-131"]),
+    (lambda p: os.truncate(p / DATA, 2501), ["ST-CKPT-131"]),
+    (lambda p: os.truncate(p / DATA, 0), ["ST-CKPT-131"]),
+    (lambda p: os.truncate(p / TABLE, 1), ["ST-CKPT-131"]),
+    (lambda p: (p / "zzz.safetensors").write_bytes(b"x"), ["ST-CKPT-141"]),
+    (lambda p: (p / "__9_0.distcp").write_bytes(b"x"), ["ST-CKPT-141"]),
+    (lambda p: (p / ".metadata").write_bytes(b"x"), ["ST-CKPT-141"]),
+    (lambda p: (p / ".git").mkdir() or (p / ".git/x").write_bytes(b""), ["ST-CKPT-141"]),
+    (lambda p: (p / "empty").mkdir(), ["ST-CKPT-142"]),
+    (lambda p: os.mkfifo(p / "pipe"), ["ST-CKPT-142"]),
+    (lambda p: (p / "RANK-00000.BIN").write_bytes(b"x"), ["ST-CKPT-142", "ST-CKPT-141"]),
+    (lambda p: (p / "a:b").write_bytes(b""), ["ST-CKPT-142"]),
+    (lambda p: (p / "link").symlink_to("/etc"), ["ST-CKPT-142"]),
 )
 def test_structural_tampering(checkpoint, check, change, expected):
     change(checkpoint)

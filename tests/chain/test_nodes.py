@@ -17,7 +17,7 @@ from securetrain.core.codes import CODES
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import KeyKind, PrivateKey
 from tests.chain.worlds import MINUTE, NOW, Job, Roles, opened, rebound, subject
-from tests.tables import each
+from tests.tables import each, items
 
 NODES, MEMBERSHIP = ChainLink.NODES, ChainLink.MEMBERSHIP
 
@@ -152,19 +152,13 @@ def test_another_node_s_result_is_refused(job):
     assert "its result" in refused_nodes(nodes_of(job, job.checkpoint(nodes=swapped)))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(lambda nodes: nodes[:1], id="left out"),
-        pytest.param(lambda nodes: [*nodes, nodes[0]], id="twice"),
-        pytest.param(lambda nodes: [], id="none"),
-        pytest.param(
-            lambda nodes: [msgspec.structs.replace(nodes[0], node="laptop"), nodes[1]], id="renamed"
-        ),
-        pytest.param(
-            lambda nodes: [msgspec.structs.replace(nodes[0], ranks=[0, 1, 2]), nodes[1]], id="ranks"
-        ),
-    ],
+@items(
+    "id, change",
+    ("left out", lambda nodes: nodes[:1]),
+    ("twice", lambda nodes: [*nodes, nodes[0]]),
+    ("none", lambda nodes: []),
+    ("renamed", lambda nodes: [msgspec.structs.replace(nodes[0], node="laptop"), nodes[1]]),
+    ("ranks", lambda nodes: [msgspec.structs.replace(nodes[0], ranks=[0, 1, 2]), nodes[1]]),
 )
 def test_the_nodes_are_exactly_the_members(job, change):
     refused_nodes(nodes_of(job, job.checkpoint(nodes=change(job.refs()))))
@@ -208,14 +202,12 @@ def test_only_its_own_steps_count(job):
     assert verdict.state is LinkState.VERIFIED, verdict
 
 
-@pytest.mark.parametrize(
-    ("said", "what"),
-    [
-        ({"epoch": 2}, "its epoch"),
-        ({"epoch": 2**40}, "its epoch"),
-        ({"policy": "ab" * 32}, "its policy"),
-        ({"run_id": "job-7"}, "its job"),
-    ],
+@items(
+    "said, what",
+    ({"epoch": 2}, "its epoch"),
+    ({"epoch": 2**40}, "its epoch"),
+    ({"policy": "ab" * 32}, "its policy"),
+    ({"run_id": "job-7"}, "its job"),
 )
 def test_the_membership_is_of_what_the_statement_says(job, said, what):
     if "policy" in said:

@@ -27,6 +27,7 @@ from securetrain.rendezvous.coordinator import Shown
 from securetrain.testing.machine import Machine, reference_values, write_policy
 from tests.attest.swtpms import without_swtpm
 from tests.chain.worlds import MINUTE, Job, Roles, rebound, subject
+from tests.tables import items
 
 pytestmark = [pytest.mark.tpm, without_swtpm]
 NODES = ChainLink.NODES
@@ -233,9 +234,7 @@ def other_bytes(text):
     return base64.b64encode(bytes(data)).decode()
 
 
-@pytest.mark.parametrize(
-    "field_", ["nonce", "session", "exporter", "client_spki", "secret", "wireguard"]
-)
+@items("field_", "nonce", "session", "exporter", "client_spki", "secret", "wireguard")
 def test_another_record_of_the_exchange_is_refused(attested, field_):
     """The launcher that binds the documents can write what it likes; the TPM signed one thing."""
     said, pieces = late(attested), dict(attested.pieces.pieces)

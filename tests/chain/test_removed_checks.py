@@ -56,6 +56,7 @@ from tests.chain.worlds import (
     rebound,
     taken_apart,
 )
+from tests.tables import items
 
 
 @pytest.mark.forgery
@@ -91,14 +92,12 @@ def test_a_node_of_the_cluster_is_no_coordinator(tmp_path: Path) -> None:
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("begins", "ends", "code"),
-    [
-        (timedelta(0), LONGEST, ""),
-        (timedelta(0), LONGEST + timedelta(days=1), "ST-IDEN-005"),
-        (timedelta(0), timedelta(0), "ST-IDEN-005"),
-        (timedelta(days=2), timedelta(days=1), "ST-IDEN-005"),
-    ],
+@items(
+    "begins, ends, code",
+    (timedelta(0), LONGEST, ""),
+    (timedelta(0), LONGEST + timedelta(days=1), "ST-IDEN-005"),
+    (timedelta(0), timedelta(0), "ST-IDEN-005"),
+    (timedelta(days=2), timedelta(days=1), "ST-IDEN-005"),
 )
 def test_an_endorsement_has_a_sound_time(job, begins, ends, code):
     (kept,) = (
@@ -385,15 +384,13 @@ def test_more_rows_of_a_step_than_the_job_declared(job: Job) -> None:
     assert (state, what) == (LinkState.BROKEN, "the rows of a step")
 
 
-@pytest.mark.parametrize(
-    ("order", "kind", "in_turn", "state"),
-    [
-        (None, "epochs", True, LinkState.VERIFIED),
-        (None, "epochs", False, LinkState.BROKEN),
-        (None, "random", False, LinkState.BROKEN),
-        ("random", "random", False, LinkState.VERIFIED),
-        ("random", "random", True, LinkState.BROKEN),
-    ],
+@items(
+    "order, kind, in_turn, state",
+    (None, "epochs", True, LinkState.VERIFIED),
+    (None, "epochs", False, LinkState.BROKEN),
+    (None, "random", False, LinkState.BROKEN),
+    ("random", "random", False, LinkState.VERIFIED),
+    ("random", "random", True, LinkState.BROKEN),
 )
 def test_documents_come_in_turn_once_an_epoch(job, order, kind, in_turn, state):
     segment = Segment(job)

@@ -58,7 +58,7 @@ from securetrain.identity.log.checkpoint import sign as sign_checkpoint
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from tests import vocabulary
 from tests.chain.worlds import MINUTE, NOW, Job, Segment, opened, trust_bytes
-from tests.tables import each
+from tests.tables import each, items
 from tests.vocabulary import trust_document
 
 LINK = ChainLink.REPLAY
@@ -344,22 +344,16 @@ def own() -> str:
     return hashlib.sha256((root() / "__init__.py").read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"python": "3.12.0"},
-        {"distributions": installed("2.12")},
-        {"distributions": installed("2.13", "cd" * 32)},
-        {"distributions": (Distribution(name="evil", version="1"),)},
-        {"files": file("securetrain", "securetrain/__init__.py")},
-        {"files": file("securetrain.more", "securetrain/more.py")},
-        {"files": file("evil", "evil.py")},
-        {"files": file("__main__", "__main__.py")},
-    ],
-    ids=[
-        *("python", "version", "files-of-one", "more"),
-        *("other-file", "no-such-file", "foreign-module", "main"),
-    ],
+@items(
+    "id, said",
+    ("python", {"python": "3.12.0"}),
+    ("version", {"distributions": installed("2.12")}),
+    ("files-of-one", {"distributions": installed("2.13", "cd" * 32)}),
+    ("more", {"distributions": (Distribution(name="evil", version="1"),)}),
+    ("other-file", {"files": file("securetrain", "securetrain/__init__.py")}),
+    ("no-such-file", {"files": file("securetrain.more", "securetrain/more.py")}),
+    ("foreign-module", {"files": file("evil", "evil.py")}),
+    ("main", {"files": file("__main__", "__main__.py")}),
 )
 def test_other_code_is_refused(said):
     def check(run: Code) -> None:

@@ -30,6 +30,7 @@ from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.policy.load import load_policy
 from tests.chain.worlds import MINUTE, NOW, Job, dataset, opened, rebound
+from tests.tables import items
 
 MISSING, BROKEN, VERIFIED = LinkState.MISSING, LinkState.BROKEN, LinkState.VERIFIED
 PARENT, BASE = "aa" * 32, "ba" * 32
@@ -195,15 +196,13 @@ OTHER = "spiffe://securetrain.local/job/job-2/coordinator"
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("name", "signed", "kept_as"),
-    [
-        ("its coordinator", {"coordinator": OTHER}, {}),
-        ("its job", {"job": "job-2"}, {}),
-        ("the evidence's job", {}, {"job": "job-2"}),
-        ("the evidence's epoch", {}, {"epoch": 7}),
-        ("its policy", {"policy": "ee" * 32}, {}),
-    ],
+@items(
+    "name, signed, kept_as",
+    ("its coordinator", {"coordinator": OTHER}, {}),
+    ("its job", {"job": "job-2"}, {}),
+    ("the evidence's job", {}, {"job": "job-2"}),
+    ("the evidence's epoch", {}, {"epoch": 7}),
+    ("its policy", {"policy": "ee" * 32}, {}),
 )
 def test_each_field_of_a_membership_counts_by_itself(job, name, signed, kept_as):
     """The coordinator itself has signed it, so that no other check can find it."""

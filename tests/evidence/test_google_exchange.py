@@ -28,7 +28,7 @@ from tests.attest.worlds import (
 from tests.evidence.tee import forge_google as google
 from tests.evidence.tpm import forge
 from tests.evidence.worlds import GoogleWorld
-from tests.tables import each, forgeries
+from tests.tables import each, forgeries, items
 
 KINDS = ["sev-snp", "tdx"]
 
@@ -195,37 +195,33 @@ def test_the_quote_of_another_key(kind):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"extra": bytes(32)}, "ST-ATTS-113"),
-        ({"extra": b""}, "ST-ATTS-113"),
-        ({"magic": 0x41414141}, "ST-ATTS-112"),
-        ({"digest": bytes(32)}, "ST-ATTS-116"),
-        ({"selections": (PcrSelection(Hash.SHA256, tuple(range(10))),)}, "ST-ATTS-115"),
-    ],
+@items(
+    "changes, code",
+    ({"extra": bytes(32)}, "ST-ATTS-113"),
+    ({"extra": b""}, "ST-ATTS-113"),
+    ({"magic": 0x41414141}, "ST-ATTS-112"),
+    ({"digest": bytes(32)}, "ST-ATTS-116"),
+    ({"selections": (PcrSelection(Hash.SHA256, tuple(range(10))),)}, "ST-ATTS-115"),
 )
 def test_a_quote_that_says_something_else(world, changes, code):
     world.refuses(code, **changes)
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("forge", "code"),
-    [
-        (of_vtpm(event_log=b""), "ST-ATTS-013"),
-        (of_vtpm(event_log=b"?"), "ST-ATTS-201"),
-        (of_vtpm(event_log=google.boot("none").log()), "ST-ATTS-204"),
-        (of_vtpm(ima=None), "ST-ATTS-013"),
-        (of_vtpm(pcrs={}), "ST-ATTS-116"),
-        (of_vtpm(activation=bytes(32)), "ST-ATTS-016"),
-        (of_vtpm(signature=b""), "ST-ATTS-101"),
-        (of_google(ak_certificate=b""), "ST-ATTS-444"),
-        (of_google(ak_certificate=google.root().der), "ST-ATTS-444"),
-        (of_google(ak_chain=(b"x",)), "ST-ATTS-444"),
-        (lambda tee: msgspec.structs.replace(tee, google=None), "ST-ATTS-410"),
-        (lambda tee: msgspec.structs.replace(tee, certificates=()), "ST-ATTS-402"),
-    ],
+@items(
+    "forge, code",
+    (of_vtpm(event_log=b""), "ST-ATTS-013"),
+    (of_vtpm(event_log=b"?"), "ST-ATTS-201"),
+    (of_vtpm(event_log=google.boot("none").log()), "ST-ATTS-204"),
+    (of_vtpm(ima=None), "ST-ATTS-013"),
+    (of_vtpm(pcrs={}), "ST-ATTS-116"),
+    (of_vtpm(activation=bytes(32)), "ST-ATTS-016"),
+    (of_vtpm(signature=b""), "ST-ATTS-101"),
+    (of_google(ak_certificate=b""), "ST-ATTS-444"),
+    (of_google(ak_certificate=google.root().der), "ST-ATTS-444"),
+    (of_google(ak_chain=(b"x",)), "ST-ATTS-444"),
+    (lambda tee: msgspec.structs.replace(tee, google=None), "ST-ATTS-410"),
+    (lambda tee: msgspec.structs.replace(tee, certificates=()), "ST-ATTS-402"),
 )
 def test_parts_that_are_left_out_or_changed(world, forge, code):
     world.refuses(code, forge)

@@ -19,6 +19,7 @@ from tests.attest.collateral import Shelf, case
 from tests.evidence.gpu.authority import DAY, NOW, YEAR, make_authority
 from tests.evidence.gpu.forge import GPUS, SWITCHES, Device, hgx_gpu, hgx_switch, key, spki
 from tests.evidence.gpu.rimforge import manifest, sign
+from tests.tables import forgeries
 
 BINDING = bytes(range(32))
 NONCE = device_nonce(BINDING)
@@ -104,58 +105,32 @@ def test_a_board_that_closes():
     assert [part.name for part in parts] == ["gpu-0", "gpu-1", "switch-2"]
 
 
-@pytest.mark.forgery
-def test_a_report_for_another_connection():
-    refused("ST-ATTS-604", GPU.evidence(nonce=bytes(32)))
+FABRIC = {"policy": Gpu(revocation=False, fabric=True), "names": "node.gpu.fabric"}
+WHOLE = {"devices": (*BOARD, SWITCH), "switches": 0}
+STRANGER = Device("00112233445566bb")
 
 
-@pytest.mark.forgery
-def test_a_fabric_is_asked_for_and_there_is_none():
-    error = refused("ST-ATTS-013", good(), policy=Gpu(revocation=False, fabric=True))
-    assert error.where == "node.gpu.fabric"
-
-
-@pytest.mark.forgery
-def test_the_gpu_of_another_node():
-    assert PDI in refused("ST-ATTS-012", good(), enrolled=("ee" * 8,)).what
-
-
-@pytest.mark.forgery
-def test_a_gpu_of_no_fleet():
-    refused("ST-ATTS-625", good(Device("00112233445566bb")))
-    refused("ST-ATTS-626", good(), revoked_devices=(PDI,))
-
-
-@pytest.mark.forgery
-def test_one_gpu_of_two():
-    refused("ST-ATTS-632", good(), gpus=2)
-
-
-@pytest.mark.forgery
-def test_the_same_gpu_twice():
-    refused("ST-ATTS-631", good(), good(), gpus=2)
-
-
-@pytest.mark.forgery
-def test_the_switch_stays_silent():
-    devices = (*BOARD, SWITCH)
-    refused("ST-ATTS-633", *map(good, BOARD), devices=devices, switches=0)
-
-
-@pytest.mark.forgery
-def test_no_rim_for_this_firmware():
-    refused("ST-ATTS-735", good(), shelf={})
+@forgeries(
+    "id, code, evidence, how",
+    ("for another connection", 604, [GPU.evidence(nonce=bytes(32))], {}),
+    ("a fabric is asked for", 13, [good()], FABRIC),
+    ("of another node", 12, [good()], {"enrolled": ("ee" * 8,), "says": PDI}),
+    ("of no fleet", 625, [good(STRANGER)], {}),
+    ("revoked", 626, [good()], {"revoked_devices": (PDI,)}),
+    ("one of two", 632, [good()], {"gpus": 2}),
+    ("the same twice", 631, [good(), good()], {"gpus": 2}),
+    ("the switch stays silent", 633, list(map(good, BOARD)), WHOLE),
+    ("no RIM for this firmware", 735, [good()], {"shelf": {}}),
+    ("nobody knows what is revoked", 735, [good()], {"policy": Gpu()}),
+)
+def test_devices_that_are_refused(code, evidence, how):
+    refused(f"ST-ATTS-{code:03}", *evidence, **how)
 
 
 @pytest.mark.forgery
 def test_a_measurement_that_is_not_golden():
     error = refused("ST-ATTS-622", good(), shelf=rims(GPU, change={7: [bytes(48)]}))
     assert "7" in f"{error.what} {error.where}"
-
-
-@pytest.mark.forgery
-def test_nobody_knows_whether_a_certificate_is_revoked():
-    refused("ST-ATTS-735", good(), policy=Gpu())
 
 
 def test_answers_are_kept_for_a_minute():

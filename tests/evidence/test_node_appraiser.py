@@ -49,7 +49,7 @@ from tests.evidence import test_tee_appraiser as tees
 from tests.evidence.tee.forge import pem
 from tests.evidence.test_tee_appraiser import AMD
 from tests.evidence.tpm.forge import NOW
-from tests.tables import each, forgeries
+from tests.tables import each, forgeries, items
 from tools.fuzz.engine import bounded_memory
 
 OPERATOR = PrivateKey.generate()
@@ -166,31 +166,29 @@ def test_the_largest_evidence_in_64_mib(world):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "part"),
-    [
-        pytest.param("ST-ATTS-410", lambda _: {"tee": tees.snp(bytes(32))}, id="cpu-report-replay"),
-        pytest.param(
-            "ST-ATTS-604",
-            lambda _: {"devices": (gpus.GPU.evidence(nonce=bytes(32)),)},
-            id="gpu-report-replay",
-        ),
-        pytest.param(
-            "ST-ATTS-604",
-            lambda value: {"devices": (gpus.GPU.evidence(nonce=value),)},
-            id="gpu-answers-the-tpm",
-        ),
-        pytest.param(
-            "ST-ATTS-631",
-            lambda value: {"devices": (gpus.GPU.evidence(nonce=device_nonce(value)),) * 2},
-            id="one-gpu-twice",
-        ),
-        pytest.param(
-            "ST-ATTS-409",
-            lambda value: {"tee": tees.snp(value, policy=(1 << 17) | (1 << 19))},
-            id="cpu-in-debug",
-        ),
-    ],
+@items(
+    "id, code, part",
+    ("cpu-report-replay", "ST-ATTS-410", lambda _: {"tee": tees.snp(bytes(32))}),
+    (
+        "gpu-report-replay",
+        "ST-ATTS-604",
+        lambda _: {"devices": (gpus.GPU.evidence(nonce=bytes(32)),)},
+    ),
+    (
+        "gpu-answers-the-tpm",
+        "ST-ATTS-604",
+        lambda value: {"devices": (gpus.GPU.evidence(nonce=value),)},
+    ),
+    (
+        "one-gpu-twice",
+        "ST-ATTS-631",
+        lambda value: {"devices": (gpus.GPU.evidence(nonce=device_nonce(value)),) * 2},
+    ),
+    (
+        "cpu-in-debug",
+        "ST-ATTS-409",
+        lambda value: {"tee": tees.snp(value, policy=(1 << 17) | (1 << 19))},
+    ),
 )
 def test_what_is_sent_must_hold_also_where_it_is_not_asked_for(world, code, part):
     """The policy is content with a TPM; a part that does not verify is a refusal all the same."""
@@ -310,18 +308,16 @@ def test_documents_that_the_cache_has_and_has_not(cached):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    "elsewhere",
-    [
-        pytest.param({"exporter": b"\x01" * 32}, id="another-tls-connection"),
-        pytest.param({"session": b"\x01" * 16}, id="another-session"),
-        pytest.param({"job": "job-2"}, id="another-job"),
-        pytest.param({"server_spki": b"impostor"}, id="another-coordinator"),
-        pytest.param({"client_spki": b"other"}, id="another-node-key"),
-        pytest.param({"wireguard": b"other"}, id="another-wireguard-key"),
-        pytest.param({"ak_name": b"other"}, id="another-attestation-key"),
-        pytest.param({"nonce": b"\x01" * 32}, id="another-nonce"),
-    ],
+@items(
+    "id, elsewhere",
+    ("another-tls-connection", {"exporter": b"\x01" * 32}),
+    ("another-session", {"session": b"\x01" * 16}),
+    ("another-job", {"job": "job-2"}),
+    ("another-coordinator", {"server_spki": b"impostor"}),
+    ("another-node-key", {"client_spki": b"other"}),
+    ("another-wireguard-key", {"wireguard": b"other"}),
+    ("another-attestation-key", {"ak_name": b"other"}),
+    ("another-nonce", {"nonce": b"\x01" * 32}),
 )
 @pytest.mark.parametrize("part", ["tpm", "tee", "devices"])
 def test_evidence_made_for_another_connection(world, elsewhere, part):
@@ -434,10 +430,10 @@ def test_a_claim_that_no_field_is_for(world, claim, place):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    "media_type",
-    [SELF_ASSERTED_TYPE, NODE_TYPE],
-    ids=["node-evidence-as-self-report", "self-report-as-node-evidence"],
+@items(
+    "id, media_type",
+    ("node-evidence-as-self-report", SELF_ASSERTED_TYPE),
+    ("self-report-as-node-evidence", NODE_TYPE),
 )
 def test_a_body_under_the_other_kind(world, media_type):
     binding = own_binding(world)
@@ -531,23 +527,18 @@ def test_an_older_edition_is_not_taken_back(world, on_disk, tmp_path):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    "forge",
-    [
-        pytest.param(lambda v: sign_reference_values(v, PrivateKey.generate()), id="signer"),
-        pytest.param(lambda v: sign_reference_values(v, OPERATOR)[:-9], id="cut"),
-        pytest.param(canonical.encode, id="not-signed"),
-        pytest.param(
-            lambda v: sign_reference_values(msgspec.structs.replace(v, expires=NOW), OPERATOR),
-            id="over",
+@items(
+    "id, forge",
+    ("signer", lambda v: sign_reference_values(v, PrivateKey.generate())),
+    ("cut", lambda v: sign_reference_values(v, OPERATOR)[:-9]),
+    ("not-signed", canonical.encode),
+    ("over", lambda v: sign_reference_values(msgspec.structs.replace(v, expires=NOW), OPERATOR)),
+    (
+        "not-yet",
+        lambda v: sign_reference_values(
+            msgspec.structs.replace(v, issued=NOW + timedelta(seconds=1)), OPERATOR
         ),
-        pytest.param(
-            lambda v: sign_reference_values(
-                msgspec.structs.replace(v, issued=NOW + timedelta(seconds=1)), OPERATOR
-            ),
-            id="not-yet",
-        ),
-    ],
+    ),
 )
 def test_forged_reference_values(world, on_disk, tmp_path, forge):
     (tmp_path / REFERENCE_FILE).write_bytes(forge(world.values))

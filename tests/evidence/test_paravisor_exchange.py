@@ -19,7 +19,7 @@ from tests.attest.worlds import MANIFEST
 from tests.evidence import test_tee_appraiser as tees
 from tests.evidence.tee import forge_azure as azure
 from tests.evidence.worlds import PARAVISORS, CloudWorld
-from tests.tables import forgeries
+from tests.tables import forgeries, items
 
 KINDS = [azure.snp, azure.tdx]
 
@@ -112,43 +112,40 @@ def test_the_quote_of_another_key(world):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"extra": bytes(32)}, "ST-ATTS-113"),
-        ({"extra": b""}, "ST-ATTS-113"),
-        ({"magic": 0x41414141}, "ST-ATTS-112"),
-        ({"tag": 0x8017}, "ST-ATTS-101"),
-        ({"digest": bytes(32)}, "ST-ATTS-116"),
-        ({"selections": (PcrSelection(Hash.SHA256, tuple(range(10))),)}, "ST-ATTS-115"),
-        ({"tail": b"\0"}, "ST-ATTS-101"),
-    ],
+@items(
+    "changes, code",
+    ({"extra": bytes(32)}, "ST-ATTS-113"),
+    ({"extra": b""}, "ST-ATTS-113"),
+    ({"magic": 0x41414141}, "ST-ATTS-112"),
+    ({"tag": 0x8017}, "ST-ATTS-101"),
+    ({"digest": bytes(32)}, "ST-ATTS-116"),
+    ({"selections": (PcrSelection(Hash.SHA256, tuple(range(10))),)}, "ST-ATTS-115"),
+    ({"tail": b"\0"}, "ST-ATTS-101"),
 )
 def test_a_quote_that_says_something_else(world, changes, code):
     world.refuses(code, **changes)
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"event_log": b""}, "ST-ATTS-013"),
-        ({"event_log": b"?"}, "ST-ATTS-201"),
-        ({"event_log": Boot(kernel=b"other").log()}, "ST-ATTS-204"),
-        ({"ima": None}, "ST-ATTS-013"),
-        ({"pcrs": {}}, "ST-ATTS-116"),
-        ({"activation": bytes(32)}, "ST-ATTS-016"),
-        ({"signature": b""}, "ST-ATTS-101"),
-    ],
+@items(
+    "changes, code",
+    ({"event_log": b""}, "ST-ATTS-013"),
+    ({"event_log": b"?"}, "ST-ATTS-201"),
+    ({"event_log": Boot(kernel=b"other").log()}, "ST-ATTS-204"),
+    ({"ima": None}, "ST-ATTS-013"),
+    ({"pcrs": {}}, "ST-ATTS-116"),
+    ({"activation": bytes(32)}, "ST-ATTS-016"),
+    ({"signature": b""}, "ST-ATTS-101"),
 )
 def test_a_virtual_tpm_that_leaves_out_or_changes(world, changes, code):
     world.refuses(code, forge=of_vtpm(**changes))
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("boot", "code"),
-    [(Boot(kernel=b"other"), "ST-ATTS-213"), (Boot(secure_boot=False), "ST-ATTS-208")],
+@items(
+    "boot, code",
+    (Boot(kernel=b"other"), "ST-ATTS-213"),
+    (Boot(secure_boot=False), "ST-ATTS-208"),
 )
 def test_another_boot_in_a_genuine_vm(world, boot, code):
     world.machine.boot(boot)

@@ -30,6 +30,7 @@ from securetrain.identity import dsse
 from securetrain.identity.keys import KeyKind, PrivateKey
 from tests import vocabulary
 from tests.evidence.tpm.forge import NOW
+from tests.tables import items
 
 KEY = PrivateKey.generate()
 SIGNED_BY = [key_text(KEY.public)]
@@ -78,14 +79,12 @@ def test_one_of_several_keys(path, kind):
     assert load_reference_values(path, both, NOW, MemoryState()).values == VALUES
 
 
-@pytest.mark.parametrize(
-    ("offset", "good"),
-    [
-        (timedelta(0), True),
-        (timedelta(hours=23, minutes=59), True),
-        (timedelta(days=1), False),
-        (timedelta(seconds=-1), False),
-    ],
+@items(
+    "offset, good",
+    (timedelta(0), True),
+    (timedelta(hours=23, minutes=59), True),
+    (timedelta(days=1), False),
+    (timedelta(seconds=-1), False),
 )
 def test_their_time(path, offset, good):
     write_reference_values(path, VALUES, KEY)
@@ -104,21 +103,15 @@ def test_an_empty_section_accepts_nothing():
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(sign_reference_values(VALUES, PrivateKey.generate()), id="another-key"),
-        pytest.param(
-            dsse.sign(canonical.encode(VALUES), "application/json", [KEY]), id="another-type"
-        ),
-        pytest.param(dsse.sign(b" " + canonical.encode(VALUES), PAYLOAD_TYPE, [KEY]), id="respelt"),
-        pytest.param(canonical.encode(VALUES), id="no-envelope"),
-        pytest.param(b"", id="empty"),
-        pytest.param(
-            sign_reference_values(VALUES, KEY).replace(b'"sig":"', b'"sig":"A', 1), id="signature"
-        ),
-        pytest.param(dsse.sign(canonical.encode(VALUES), PAYLOAD_TYPE, []), id="unsigned"),
-    ],
+@items(
+    "id, data",
+    ("another-key", sign_reference_values(VALUES, PrivateKey.generate())),
+    ("another-type", dsse.sign(canonical.encode(VALUES), "application/json", [KEY])),
+    ("respelt", dsse.sign(b" " + canonical.encode(VALUES), PAYLOAD_TYPE, [KEY])),
+    ("no-envelope", canonical.encode(VALUES)),
+    ("empty", b""),
+    ("signature", sign_reference_values(VALUES, KEY).replace(b'"sig":"', b'"sig":"A', 1)),
+    ("unsigned", dsse.sign(canonical.encode(VALUES), PAYLOAD_TYPE, [])),
 )
 def test_a_file_that_was_not_signed_so(path, data):
     path.write_bytes(data)
@@ -134,20 +127,18 @@ def test_a_payload_that_was_changed_after_it_was_signed(path):
     refused(path, said="does not verify")
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        pytest.param({"accept": "everything"}, "unknown field", id="unknown-field"),
-        pytest.param({"version": 0}, "version", id="version-zero"),
-        pytest.param({"version": (1 << 52) + 1}, "version", id="version-too-high"),
-        pytest.param({"version": "3"}, "version", id="version-text"),
-        pytest.param({"issued": "2026-06-01T12:00:00"}, "issued", id="no-time-zone"),
-        pytest.param({"expires": None}, "expires", id="no-end"),
-        pytest.param({"nodes": {"n": {"ek_name": []}}}, "unknown field", id="node-unknown-field"),
-        pytest.param({"tpm": {"any_root": True}}, "unknown field", id="section-unknown-field"),
-        pytest.param({"snp": {"measurements": ["zz"]}}, "measurements", id="not-a-digest"),
-        pytest.param({"boot": {"unjudged": [24]}}, "unjudged", id="no-such-register"),
-    ],
+@items(
+    "id, change, said",
+    ("unknown-field", {"accept": "everything"}, "unknown field"),
+    ("version-zero", {"version": 0}, "version"),
+    ("version-too-high", {"version": (1 << 52) + 1}, "version"),
+    ("version-text", {"version": "3"}, "version"),
+    ("no-time-zone", {"issued": "2026-06-01T12:00:00"}, "issued"),
+    ("no-end", {"expires": None}, "expires"),
+    ("node-unknown-field", {"nodes": {"n": {"ek_name": []}}}, "unknown field"),
+    ("section-unknown-field", {"tpm": {"any_root": True}}, "unknown field"),
+    ("not-a-digest", {"snp": {"measurements": ["zz"]}}, "measurements"),
+    ("no-such-register", {"boot": {"unjudged": [24]}}, "unjudged"),
 )
 def test_a_document_of_another_schema(path, change, said):
     document = msgspec.to_builtins(VALUES) | change

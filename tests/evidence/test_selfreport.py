@@ -21,7 +21,7 @@ from securetrain.evidence.selfreport import (
     SoftwareEvidence,
     parse_software,
 )
-from tests.tables import forgeries
+from tests.tables import forgeries, items
 from tests.vocabulary import refused
 
 
@@ -132,15 +132,13 @@ def test_nothing_in_it_claims_a_judgement():
     assert "self-asserted" in SELF_ASSERTED_TYPE
 
 
-@pytest.mark.parametrize(
+@items(
     "change",
-    [
-        {"tier": "tpm"},
-        {"attested": True},
-        {"missing": "nothing"},
-        {"machine_id_sha256": "x" * 129},
-        {"missing": ["x"] * 65},
-    ],
+    {"tier": "tpm"},
+    {"attested": True},
+    {"missing": "nothing"},
+    {"machine_id_sha256": "x" * 129},
+    {"missing": ["x"] * 65},
 )
 def test_claims_and_overlong_fields_are_refused(machine, change):
     body = canonical.loads(canonical.encode(collect(machine)))
@@ -149,20 +147,18 @@ def test_claims_and_overlong_fields_are_refused(machine, change):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        pytest.param(b'"tainted":"0"', b'"tainted": "0"', id="white-space"),
-        pytest.param(b'"tainted":"0"', b'"tainted":"0","tainted":"0"', id="a-key-twice"),
-        pytest.param(b'"tainted":"0"', b'"tainted":"\\u0030"', id="an-escape-without-need"),
-        pytest.param(b'"tainted":"0"', b'"tainted":"\\ud800"', id="half-a-letter"),
-        pytest.param(b'"tainted":"0"', b'"tainted":"\xff"', id="not-utf-8"),
-        pytest.param(b'"memory_bytes":1048576', b'"memory_bytes":1048576.0', id="a-fraction"),
-        pytest.param(b'"memory_bytes":1048576', b'"memory_bytes":1e6', id="an-exponent"),
-        pytest.param(b'"tpm_device":false', b'"tpm_device":0', id="a-number-for-a-truth"),
-        pytest.param(b'{"hardware":', b'\n{"hardware":', id="a-line-before"),
-        pytest.param(b'{"hardware":', b'\xef\xbb\xbf{"hardware":', id="a-byte-order-mark"),
-    ],
+@items(
+    "id, old, new",
+    ("white-space", b'"tainted":"0"', b'"tainted": "0"'),
+    ("a-key-twice", b'"tainted":"0"', b'"tainted":"0","tainted":"0"'),
+    ("an-escape-without-need", b'"tainted":"0"', b'"tainted":"\\u0030"'),
+    ("half-a-letter", b'"tainted":"0"', b'"tainted":"\\ud800"'),
+    ("not-utf-8", b'"tainted":"0"', b'"tainted":"\xff"'),
+    ("a-fraction", b'"memory_bytes":1048576', b'"memory_bytes":1048576.0'),
+    ("an-exponent", b'"memory_bytes":1048576', b'"memory_bytes":1e6'),
+    ("a-number-for-a-truth", b'"tpm_device":false', b'"tpm_device":0'),
+    ("a-line-before", b'{"hardware":', b'\n{"hardware":'),
+    ("a-byte-order-mark", b'{"hardware":', b'\xef\xbb\xbf{"hardware":'),
 )
 def test_there_is_one_spelling(machine, old, new):
     body = canonical.encode(collect(machine))

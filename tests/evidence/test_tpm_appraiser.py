@@ -35,7 +35,7 @@ from tests.attest.worlds import (
     tpm,
 )
 from tests.evidence.tpm.forge import SWTPM, Authority, Tpm
-from tests.tables import each, forgeries
+from tests.tables import each, forgeries, items
 
 
 @pytest.fixture
@@ -151,12 +151,10 @@ def test_an_attestation_key_of_another_tpm(world):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("signer", "code"),
-    [
-        pytest.param(None, "ST-ATTS-114", id="below-its-own-endorsement-key"),
-        pytest.param("renamed", "ST-ATTS-111", id="renamed-and-not-signed-again"),
-    ],
+@items(
+    "id, signer, code",
+    ("below-its-own-endorsement-key", None, "ST-ATTS-114"),
+    ("renamed-and-not-signed-again", "renamed", "ST-ATTS-111"),
 )
 def test_an_attestation_key_that_two_endorsement_keys_vouch_for(world, signer, code):
     """The forger's TPM opens credentials for any name; the signed parent still tells the two apart.
@@ -196,17 +194,15 @@ def test_the_proof_of_an_earlier_challenge(world):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "changes"),
-    [
-        pytest.param("ST-ATTS-117", {"clock": 1_000_000}, id="clock-back"),
-        pytest.param("ST-ATTS-117", {"clock": 1_001_000}, id="clock-stands-still"),
-        pytest.param("ST-ATTS-117", {"reset": 5}, id="resets-back"),
-        pytest.param("ST-ATTS-117", {"restart": 1}, id="restarts-back"),
-        pytest.param("ST-ATTS-118", {"reset": 7}, id="rebooted"),
-        pytest.param("ST-ATTS-118", {"restart": 3}, id="resumed"),
-        pytest.param("ST-ATTS-119", {"firmware": 1}, id="other-firmware"),
-    ],
+@items(
+    "id, code, changes",
+    ("clock-back", "ST-ATTS-117", {"clock": 1_000_000}),
+    ("clock-stands-still", "ST-ATTS-117", {"clock": 1_001_000}),
+    ("resets-back", "ST-ATTS-117", {"reset": 5}),
+    ("restarts-back", "ST-ATTS-117", {"restart": 1}),
+    ("rebooted", "ST-ATTS-118", {"reset": 7}),
+    ("resumed", "ST-ATTS-118", {"restart": 3}),
+    ("other-firmware", "ST-ATTS-119", {"firmware": 1}),
 )
 @pytest.mark.parametrize("restarted", [False, True])
 def test_the_tpms_clock(world, code, changes, restarted):
@@ -228,25 +224,21 @@ def test_the_first_quote_of_a_tpm_is_compared_with_nothing():
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "forge"),
-    [
-        pytest.param("ST-ATTS-013", tpm(event_log=b""), id="no-firmware-log"),
-        pytest.param("ST-ATTS-013", tpm(ima=None), id="no-measurement-list"),
-        pytest.param("ST-ATTS-016", tpm(activation=b""), id="no-activation"),
-        pytest.param("ST-ATTS-016", tpm(activation=bytes(32)), id="activation-guessed"),
-        pytest.param("ST-ATTS-101", tpm(signature=b"\x00\x18\x00\x0b"), id="signature-cut"),
-        pytest.param("ST-ATTS-111", tpm(quote=b"\xff" * 100), id="quote-is-noise"),
-        pytest.param("ST-ATTS-201", tpm(event_log=b"\xff" * 200), id="log-is-noise"),
-        pytest.param("ST-ATTS-301", ima(entries=b"\xff" * 200), id="list-is-noise"),
-        pytest.param("ST-ATTS-116", tpm(pcrs={}), id="no-registers"),
-        pytest.param(
-            "ST-ATTS-116", tpm(pcrs=dict.fromkeys(range(16), bytes(32))), id="registers-never-used"
-        ),
-        pytest.param("ST-ATTS-204", tpm(event_log=Boot(kernel=b"other").log()), id="another-log"),
-        pytest.param("ST-ATTS-311", ima(first=2), id="list-begins-elsewhere"),
-        pytest.param("ST-ATTS-301", ima(binary=False), id="list-of-another-kind"),
-    ],
+@items(
+    "id, code, forge",
+    ("no-firmware-log", "ST-ATTS-013", tpm(event_log=b"")),
+    ("no-measurement-list", "ST-ATTS-013", tpm(ima=None)),
+    ("no-activation", "ST-ATTS-016", tpm(activation=b"")),
+    ("activation-guessed", "ST-ATTS-016", tpm(activation=bytes(32))),
+    ("signature-cut", "ST-ATTS-101", tpm(signature=b"\x00\x18\x00\x0b")),
+    ("quote-is-noise", "ST-ATTS-111", tpm(quote=b"\xff" * 100)),
+    ("log-is-noise", "ST-ATTS-201", tpm(event_log=b"\xff" * 200)),
+    ("list-is-noise", "ST-ATTS-301", ima(entries=b"\xff" * 200)),
+    ("no-registers", "ST-ATTS-116", tpm(pcrs={})),
+    ("registers-never-used", "ST-ATTS-116", tpm(pcrs=dict.fromkeys(range(16), bytes(32)))),
+    ("another-log", "ST-ATTS-204", tpm(event_log=Boot(kernel=b"other").log())),
+    ("list-begins-elsewhere", "ST-ATTS-311", ima(first=2)),
+    ("list-of-another-kind", "ST-ATTS-301", ima(binary=False)),
 )
 def test_a_part_is_missing_or_broken(world, code, forge):
     world.refused(code, forge=forge)
@@ -256,17 +248,15 @@ def test_a_part_is_missing_or_broken(world, code, forge):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "where", "what"),
-    [
-        pytest.param("ST-ATTS-213", "PCR 4", Boot(kernel=b"with a back door"), id="kernel"),
-        pytest.param("ST-ATTS-213", "PCR 4", Boot(boot_loader=b"evil"), id="boot-loader"),
-        pytest.param("ST-ATTS-214", "PCR 8", Boot(command_line="init=/bin/sh"), id="command-line"),
-        pytest.param("ST-ATTS-215", "PCR 9", Boot(initrd=b"evil"), id="initrd"),
-        pytest.param("ST-ATTS-216", "PCR 0", Boot(firmware=b"older"), id="firmware"),
-        pytest.param("ST-ATTS-211", "PCR 7", Boot(db=("other signer",)), id="signers"),
-        pytest.param("ST-ATTS-208", "PCR 7", Boot(secure_boot=False), id="secure-boot-off"),
-    ],
+@items(
+    "id, code, where, what",
+    ("kernel", "ST-ATTS-213", "PCR 4", Boot(kernel=b"with a back door")),
+    ("boot-loader", "ST-ATTS-213", "PCR 4", Boot(boot_loader=b"evil")),
+    ("command-line", "ST-ATTS-214", "PCR 8", Boot(command_line="init=/bin/sh")),
+    ("initrd", "ST-ATTS-215", "PCR 9", Boot(initrd=b"evil")),
+    ("firmware", "ST-ATTS-216", "PCR 0", Boot(firmware=b"older")),
+    ("signers", "ST-ATTS-211", "PCR 7", Boot(db=("other signer",))),
+    ("secure-boot-off", "ST-ATTS-208", "PCR 7", Boot(secure_boot=False)),
 )
 def test_another_boot_than_the_enrolled_one(world, code, where, what):
     world.machine.boot(what)
@@ -458,9 +448,7 @@ def test_a_violation_during_a_lease_ends_it_and_bars_nobody(mode):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    "removed", ["RESTRICTED", "SIGN", "FIXED_TPM", "FIXED_PARENT", "SENSITIVE_DATA_ORIGIN"]
-)
+@items("removed", "RESTRICTED", "SIGN", "FIXED_TPM", "FIXED_PARENT", "SENSITIVE_DATA_ORIGIN")
 def test_a_key_that_cannot_vouch_is_not_even_challenged(world, removed):
     """Twice, for an accepted key is remembered."""
     attributes = AK_TEMPLATE.attributes & ~Attributes[removed]

@@ -12,6 +12,7 @@ from securetrain.guard.detector_state import DetectorState, Served, packed
 from securetrain.guard.rows import StepRows
 from securetrain.policy.schema import GradientData, Gradients
 from tests.guard.simulated import Simulated
+from tests.tables import items
 from tests.vocabulary import refused
 
 BAD = 2
@@ -536,22 +537,20 @@ def of_probation(*records):
     return lambda state: msgspec.structs.replace(state, probation=list(records))
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        (of_evidence(cusum="AAAA"), "3 bytes"),
-        (of_evidence(cusum="?"), "not base64"),
-        (of_evidence(groups=["layers.0"] * 6), "twice"),
-        (of_evidence(groups=["layers.0"]), "shape"),
-        (of_evidence(pool=packed(np.full((10, 8, 4, 1), -1.0))), "no detector has"),
-        (of_evidence(count=packed(np.full((8, 4, 1), np.nan))), "no detector has"),
-        (of_probation(*[Served(rank=one, term=50) for one in (1, 2)]), "2 ranks on probation"),
-        (of_probation(*[Served(rank=1, term=50)] * 2), "on probation"),
-        (of_probation(Served(rank=4, term=50)), "not one of 4"),
-        (lambda state: msgspec.structs.replace(state, peak=math.nan), "cannot be nan"),
-        (lambda state: msgspec.structs.replace(state, peak=-1.0), "cannot be -1"),
-        (lambda state: msgspec.structs.replace(state, peak=math.inf), "cannot be inf"),
-    ],
+@items(
+    "change, word",
+    (of_evidence(cusum="AAAA"), "3 bytes"),
+    (of_evidence(cusum="?"), "not base64"),
+    (of_evidence(groups=["layers.0"] * 6), "twice"),
+    (of_evidence(groups=["layers.0"]), "shape"),
+    (of_evidence(pool=packed(np.full((10, 8, 4, 1), -1.0))), "no detector has"),
+    (of_evidence(count=packed(np.full((8, 4, 1), np.nan))), "no detector has"),
+    (of_probation(*[Served(rank=one, term=50) for one in (1, 2)]), "2 ranks on probation"),
+    (of_probation(*[Served(rank=1, term=50)] * 2), "on probation"),
+    (of_probation(Served(rank=4, term=50)), "not one of 4"),
+    (lambda state: msgspec.structs.replace(state, peak=math.nan), "cannot be nan"),
+    (lambda state: msgspec.structs.replace(state, peak=-1.0), "cannot be -1"),
+    (lambda state: msgspec.structs.replace(state, peak=math.inf), "cannot be inf"),
 )
 def test_a_state_that_contradicts_itself_is_refused(change, word):
     world = Simulated(4, seed=23)

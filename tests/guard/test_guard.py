@@ -17,6 +17,7 @@ from securetrain.guard import GradientGuard, StepRecord, Totals
 from securetrain.guard.own_past import EARLY
 from securetrain.guard.response import Findings
 from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
+from tests.tables import items
 from tests.vocabulary import refused
 
 SETTINGS = Gradients(warmup_steps=8)
@@ -112,14 +113,12 @@ def test_a_spike_alone_is_refused_and_the_rest_goes_on():
     assert "left its own past" in verdicts[12].reason
 
 
-@pytest.mark.parametrize(
-    ("response", "limit", "expected"),
-    [
-        (GuardResponse.OBSERVE, 2, ["observe"] * 3),
-        (GuardResponse.SKIP_STEP, 2, ["skip-step", "halt", "halt"]),
-        (GuardResponse.SKIP_STEP, 9, ["skip-step"] * 3),
-        (GuardResponse.HALT, 9, ["halt"] * 3),
-    ],
+@items(
+    "response, limit, expected",
+    (GuardResponse.OBSERVE, 2, ["observe"] * 3),
+    (GuardResponse.SKIP_STEP, 2, ["skip-step", "halt", "halt"]),
+    (GuardResponse.SKIP_STEP, 9, ["skip-step"] * 3),
+    (GuardResponse.HALT, 9, ["halt"] * 3),
 )
 def test_the_policy_decides_the_response(response, limit, expected):
     settings = Gradients(warmup_steps=1, response=response, max_refused_steps=limit)
@@ -194,16 +193,14 @@ def test_what_was_learned_of_one_piece_is_not_used_for_another():
     assert other.state_dict()["pieces"][0]["detector"]["steps"] == 0
 
 
-@pytest.mark.parametrize(
+@items(
     "change",
-    [
-        {"version": 1},
-        {"extra": 1},
-        {"totals": {"judged": "many"}},
-        {"pieces": [piece({"ranks": 1, "scales": {"norm": [[None]]}})]},
-        {"pieces": [piece({})]},
-        {"pieces": [{"ranks": [0]}]},
-    ],
+    {"version": 1},
+    {"extra": 1},
+    {"totals": {"judged": "many"}},
+    {"pieces": [piece({"ranks": 1, "scales": {"norm": [[None]]}})]},
+    {"pieces": [piece({})]},
+    {"pieces": [{"ranks": [0]}]},
 )
 def test_a_foreign_state_is_refused(change):
     guard = GradientGuard(None, SETTINGS)

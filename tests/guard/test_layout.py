@@ -14,6 +14,7 @@ from securetrain.guard.beacon import Draw
 from securetrain.guard.collect import Collector, Piece, Segment
 from securetrain.guard.layout import Layout, Layouts, Shape
 from securetrain.guard.sketch import Run, SketchShape, derive, sketch_runs
+from tests.tables import items
 from tests.vocabulary import refused
 
 SIZES = (1, 31, 8192, 8193, 20_000, 5)
@@ -140,13 +141,11 @@ def test_numbers_that_moved_are_read_where_they_are_now():
     assert not np.array_equal(*seen)
 
 
-@pytest.mark.parametrize(
+@items(
     "change",
-    [
-        {"segments": (Segment("other", 0, WHOLE),)},
-        {"moment": lambda: moment_of("gaps", WHOLE)},
-        {"parts": 2, "part": 1, "segments": (), "result": torch.ones(WHOLE // 2)},
-    ],
+    {"segments": (Segment("other", 0, WHOLE),)},
+    {"moment": lambda: moment_of("gaps", WHOLE)},
+    {"parts": 2, "part": 1, "segments": (), "result": torch.ones(WHOLE // 2)},
 )
 def test_a_piece_that_is_another_than_before_gets_another_layout(change):
     collector, plain = (collector_of() for _ in range(2))
@@ -177,13 +176,11 @@ def shape_of(**changes):
     return Shape(**{**whole, **changes})
 
 
-@pytest.mark.parametrize(
+@items(
     "changes",
-    [
-        {"result": WHOLE + 1},
-        {"moment": ((WHOLE - 3, 4),)},
-        {"part": 1},
-    ],
+    {"result": WHOLE + 1},
+    {"moment": ((WHOLE - 3, 4),)},
+    {"part": 1},
 )
 def test_a_slice_outside_of_its_part_is_refused(changes):
     refused(ValueError, "outside of", Layout, shape_of(**changes))

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from securetrain.testing.processes import run_ranks
+from tests.tables import items
 
 RANKS = 2
 
@@ -57,9 +58,7 @@ def lengths(kind: str, optimizer: str) -> list[tuple[float, float]]:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(
-    ("kind", "optimizer"), [("ddp", "adamw"), ("fsdp", "adamw"), ("fsdp", "sgd")]
-)
+@items("kind, optimizer", ("ddp", "adamw"), ("fsdp", "adamw"), ("fsdp", "sgd"))
 def test_the_row_stands_for_the_optimizers_moment(kind, optimizer):
     for seen in run_ranks(lengths, RANKS, kind, optimizer, timeout=60):
         assert seen[0] == (0.0, 0.0), "there is none before the first step"

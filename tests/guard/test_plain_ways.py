@@ -16,6 +16,7 @@ from securetrain.guard.medians import middle_of
 from securetrain.guard.moments import Moments
 from securetrain.guard.rank_statistics import bounded
 from securetrain.policy.schema import GradientData
+from tests.tables import items
 
 ODD = (0.0, -0.0, 1e300, -1e300, math.inf, -math.inf, math.nan, 5e-324, 1.0, 1.0)
 
@@ -85,9 +86,7 @@ def plain_check(parts, received, *, roundoff, groups, owners, weights, keys, rou
     return integrity.IntegrityResult(ratio=worst, holders=holders, groups=tuple(sorted(wrong)))
 
 
-@pytest.mark.parametrize(
-    "owners", [(0, 0), (0, 1), (0,) * 4, (0, 1, 2, 3), (0, 1, 0, 1), (0,) * 8, tuple(range(8))]
-)
+@items("owners", (0, 0), (0, 1), (0,) * 4, (0, 1, 2, 3), (0, 1, 0, 1), (0,) * 8, tuple(range(8)))
 @pytest.mark.parametrize("lie", ["none", "one", "far", "odd"])
 def test_integrity(owners, lie):
     rng = np.random.default_rng(7)

@@ -12,6 +12,7 @@ import torch
 from securetrain.core.errors import GuardError
 from securetrain.guard.presence import Deadline, Waiting
 from securetrain.testing.processes import run_ranks
+from tests.tables import items
 from tests.vocabulary import refused
 
 
@@ -102,9 +103,7 @@ def test_whoever_says_that_it_waits_and_is_silent_is_not_proof_against_anybody()
     assert all(error.code == "ST-GRAD-010" for error in errors.values())
 
 
-@pytest.mark.parametrize(
-    "said", [b"", b"[]", b'{"step":1e400}', b'{"step":0,"place":"","count":"x"}']
-)
+@items("said", b"", b"[]", b'{"step":1e400}', b'{"step":0,"place":"","count":"x"}')
 def test_what_is_not_a_message_is_no_presence(said):
     store = Store()
     store.set("securetrain-guard/0/2", said)

@@ -14,6 +14,7 @@ from securetrain.guard.response import Findings
 from securetrain.guard.verdict import Totals
 from securetrain.policy.schema import GuardResponse
 from tests import vocabulary
+from tests.tables import items
 
 RANKS = (4, 5, 6, 7)
 """By their numbers in the job; their places in the group count from zero."""
@@ -52,13 +53,11 @@ def test_nothing_found_is_nothing_refused():
     assert [one.evidence for one in verdict.table] == [0.0, 12.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("finding", "ground", "code"),
-    [
-        ("not_finite", Ground.NOT_FINITE, "ST-GRAD-001"),
-        ("gross", Ground.GROSS, "ST-GRAD-002"),
-        ("newly_named", Ground.STATISTICS, "ST-GRAD-002"),
-    ],
+@items(
+    "finding, ground, code",
+    ("not_finite", Ground.NOT_FINITE, "ST-GRAD-001"),
+    ("gross", Ground.GROSS, "ST-GRAD-002"),
+    ("newly_named", Ground.STATISTICS, "ST-GRAD-002"),
 )
 def test_the_right_rank_is_named_and_an_excluded_one_refuses_nothing(finding, ground, code):
     findings = assessed(**{finding: (1,)})
@@ -104,16 +103,14 @@ def test_one_of_two_that_is_off_is_named_only_by_its_own_past():
     assert (findings.undecided, findings.outliers) == (False, {5})
 
 
-@pytest.mark.parametrize(
-    ("norms", "excluded", "refused"),
-    [
-        ((1.0, 1.1, 0.9, 4.1), (), True),
-        ((1.0, 1.1, 1.0, 4.0), (), False),
-        ((1.0, 1.1, 0.9, 4.1), (3,), False),
-        ((1.0, 1.1, 0.0, 1.0), (), False),
-        ((1.0, None, 1.0, 1.0), (), False),
-        ((None, None, None, None), (), False),
-    ],
+@items(
+    "norms, excluded, refused",
+    ((1.0, 1.1, 0.9, 4.1), (), True),
+    ((1.0, 1.1, 1.0, 4.0), (), False),
+    ((1.0, 1.1, 0.9, 4.1), (3,), False),
+    ((1.0, 1.1, 0.0, 1.0), (), False),
+    ((1.0, None, 1.0, 1.0), (), False),
+    ((None, None, None, None), (), False),
 )
 def test_somebody_is_undecided_and_refuses_only_what_is_far_off(norms, excluded, refused):
     """A rank without any gradient, as one whose layers were skipped, is not far off by that."""

@@ -13,6 +13,7 @@ from securetrain.identity.job_ca import JobCA, ca_builder, ca_name, certificate_
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role
+from tests.tables import items
 from tests.vocabulary import refused
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -150,16 +151,17 @@ def test_the_forgeries_below_begin_with_a_good_one(cluster):
     check_job_ca(forged(cluster), cluster.certificate, NOW)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"signer": PrivateKey.generate(KeyKind.P256)}, "not issued by the cluster CA"),
-        ({"path_length": 1}, "not limited"),
-        ({"domain": "other.example"}, "not limited"),
-        ({"domain": ""}, "not issued by the cluster CA, or incomplete"),
-        ({"critical": False}, "not limited"),
-    ],
-    ids=["another signer", "may certify CAs", "another domain", "no limit", "limit not critical"],
+@items(
+    "id, change, says",
+    (
+        "another signer",
+        {"signer": PrivateKey.generate(KeyKind.P256)},
+        "not issued by the cluster CA",
+    ),
+    ("may certify CAs", {"path_length": 1}, "not limited"),
+    ("another domain", {"domain": "other.example"}, "not limited"),
+    ("no limit", {"domain": ""}, "not issued by the cluster CA, or incomplete"),
+    ("limit not critical", {"critical": False}, "not limited"),
 )
 def test_a_job_ca_without_its_limits(cluster, change, says):
     with pytest.raises(IdentityError, match=says) as caught:
@@ -235,15 +237,13 @@ def test_a_revoked_serial_says_nothing_about_the_node(cluster):
     refused(IdentityError, "ST-IDEN-011", cluster.revocations().check, "node-0", first, "run-7")
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        (Kind.NODE, ""),
-        (Kind.NODE, "a/b"),
-        (Kind.SERIAL, ""),
-        (Kind.SERIAL, "0X1"),
-        (Kind.SERIAL, "a" * 41),
-    ],
+@items(
+    "kind, name",
+    (Kind.NODE, ""),
+    (Kind.NODE, "a/b"),
+    (Kind.SERIAL, ""),
+    (Kind.SERIAL, "0X1"),
+    (Kind.SERIAL, "a" * 41),
 )
 def test_a_revocation_of_something_that_has_no_such_name(cluster, kind, name):
     refused(IdentityError, "ST-IDEN-006", cluster.revoke, kind, name, "", NOW, cluster.key())

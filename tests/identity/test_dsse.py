@@ -12,7 +12,7 @@ from securetrain.core.errors import IdentityError
 from securetrain.identity.dsse import MAX_SIGNATURES, pae, sign, verify
 from securetrain.identity.keys import KeyKind, PrivateKey
 from tests import vocabulary
-from tests.tables import forgeries
+from tests.tables import forgeries, items
 
 KIND = "application/example"
 KEYS = [PrivateKey.generate(), PrivateKey.generate(KeyKind.P256), PrivateKey.generate()]
@@ -146,17 +146,15 @@ def test_a_document_of_another_type():
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
+@items(
     "changes",
-    [
-        {"payload": "cGF5bG9hZA"},  # without padding
-        {"payload": "cGF5bG9hZB=="},  # bits that no encoder sets
-        {"payload": "cGF5 bG9hZA=="},
-        {"payload": "????"},
-        {"signatures": []},
-        {"more": 1},
-        {"signatures": [{"keyid": str(n), "sig": ""} for n in range(MAX_SIGNATURES + 1)]},
-    ],
+    {"payload": "cGF5bG9hZA"},  # without padding
+    {"payload": "cGF5bG9hZB=="},  # bits that no encoder sets
+    {"payload": "cGF5 bG9hZA=="},
+    {"payload": "????"},
+    {"signatures": []},
+    {"more": 1},
+    {"signatures": [{"keyid": str(n), "sig": ""} for n in range(MAX_SIGNATURES + 1)]},
 )
 def test_malformed(changes):
     """T20, T22: no signature at all, too many, and what is not strict base64."""

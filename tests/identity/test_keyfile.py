@@ -13,7 +13,7 @@ from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity import keyfile
 from securetrain.identity.keyfile import LABEL, Cost, is_sealed, seal, unseal
 from tests import vocabulary
-from tests.tables import each
+from tests.tables import each, items
 
 CHEAP = Cost(memory_kib=19 << 10, passes=2, lanes=1)
 PLAIN, SECRET = b"what PKCS#8 would be", b"correct horse"
@@ -60,17 +60,15 @@ def test_another_passphrase(wrong):
     refused(SEALED, wrong)
 
 
-@pytest.mark.parametrize(
-    ("memory", "passes", "lanes"),
-    [
-        ((19 << 10) - 1, 2, 1),
-        ((1 << 20) + 1, 2, 1),
-        (0xFFFFFFFF, 0xFFFFFFFF, 255),
-        (19 << 10, 1, 1),
-        (19 << 10, 17, 1),
-        (19 << 10, 2, 0),
-        (19 << 10, 2, 17),
-    ],
+@items(
+    "memory, passes, lanes",
+    ((19 << 10) - 1, 2, 1),
+    ((1 << 20) + 1, 2, 1),
+    (0xFFFFFFFF, 0xFFFFFFFF, 255),
+    (19 << 10, 1, 1),
+    (19 << 10, 17, 1),
+    (19 << 10, 2, 0),
+    (19 << 10, 2, 17),
 )
 def test_costs_out_of_bounds_are_refused_before_anything_is_derived(
     memory, passes, lanes, monkeypatch

@@ -29,7 +29,7 @@ from securetrain.identity.trust import (
 )
 from tests.identity.private_sigstore import Instance
 from tests.identity.sigstore_services import ISSUER, PIPELINE, Services, serve, token
-from tests.tables import each
+from tests.tables import each, items
 from tests.vocabulary import refused
 
 pytest.importorskip("sigstore", reason="sigstore is not installed: nothing is signed keyless here")
@@ -119,17 +119,15 @@ def test_a_tag_may_be_left_open_and_an_owner_may_not(services, bundle, offline):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "changes"),
-    [
-        ("ST-IDEN-022", {"identity": PIPELINE + "0"}),
-        ("ST-IDEN-022", {"identity": PIPELINE.replace("acme", "evil")}),
-        ("ST-IDEN-022", {"identity": PIPELINE.replace("refs/tags/v1.0", "*")}),
-        ("ST-IDEN-022", {"issuer": "https://other.example"}),
-        ("ST-IDEN-022", {"role": TrustRole.DATASET}),
-        ("ST-IDEN-015", {"revoked": True}),
-        ("ST-IDEN-024", {"signatures": True}),
-    ],
+@items(
+    "code, changes",
+    ("ST-IDEN-022", {"identity": PIPELINE + "0"}),
+    ("ST-IDEN-022", {"identity": PIPELINE.replace("acme", "evil")}),
+    ("ST-IDEN-022", {"identity": PIPELINE.replace("refs/tags/v1.0", "*")}),
+    ("ST-IDEN-022", {"issuer": "https://other.example"}),
+    ("ST-IDEN-022", {"role": TrustRole.DATASET}),
+    ("ST-IDEN-015", {"revoked": True}),
+    ("ST-IDEN-024", {"signatures": True}),
 )
 def test_somebody_else_or_for_something_else(code, changes, services, bundle, offline):
     """The `*` of a template does not reach across a slash: a branch is no tag."""
@@ -175,25 +173,21 @@ def test_roles_of_keys_alone(role, services):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "change"),
-    [
-        pytest.param(
-            "ST-IDEN-020",
-            lambda b: b["verificationMaterial"].pop("timestampVerificationData"),
-            id="no timestamp",
-        ),
-        pytest.param("ST-IDEN-021", lambda b: restamp(b, Instance()), id="another authority"),
-        pytest.param(
-            "ST-IDEN-021", lambda b: b["dsseEnvelope"].update(payload="eyJhIjoyfQ=="), id="payload"
-        ),
-        pytest.param(
-            "ST-IDEN-021",
-            lambda b: b["dsseEnvelope"].update(payloadType="application/vnd.other+json"),
-            id="type",
-        ),
-        pytest.param("ST-IDEN-020", lambda b: b.update(more=1), id="unknown field"),
-    ],
+@items(
+    "id, code, change",
+    (
+        "no timestamp",
+        "ST-IDEN-020",
+        lambda b: b["verificationMaterial"].pop("timestampVerificationData"),
+    ),
+    ("another authority", "ST-IDEN-021", lambda b: restamp(b, Instance())),
+    ("payload", "ST-IDEN-021", lambda b: b["dsseEnvelope"].update(payload="eyJhIjoyfQ==")),
+    (
+        "type",
+        "ST-IDEN-021",
+        lambda b: b["dsseEnvelope"].update(payloadType="application/vnd.other+json"),
+    ),
+    ("unknown field", "ST-IDEN-020", lambda b: b.update(more=1)),
 )
 def test_what_is_bent(code, change, services, bundle, offline):
     value = copy.deepcopy(json.loads(bundle))

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity.keys import KEY_FILE_LIMIT, KeyKind, PrivateKey, PublicKey
 from tests.rsa_keys import rsa_key
-from tests.tables import each
+from tests.tables import each, items
 from tests.vocabulary import refused
 
 KINDS = list(KeyKind)
@@ -83,12 +83,10 @@ def pkcs8(native):
     )
 
 
-@pytest.mark.parametrize(
-    "native",
-    [
-        pytest.param(ec.generate_private_key(ec.SECP384R1()), id="P-384"),
-        pytest.param(rsa_key(2048), id="RSA"),
-    ],
+@items(
+    "id, native",
+    ("P-384", ec.generate_private_key(ec.SECP384R1())),
+    ("RSA", rsa_key(2048)),
 )
 def test_other_kinds_of_keys_are_refused(native, tmp_path):
     with pytest.raises(IdentityError, match="ST-IDEN-001"):

@@ -16,7 +16,7 @@ from securetrain.identity import signing
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.signing import LIMITS, Ask, LauncherKey, SigningSocket, Welcome
 from securetrain.launch import signing_keys
-from tests.tables import each
+from tests.tables import each, items
 from tests.vocabulary import refused
 
 WELCOME = Welcome(run_id="job-1", rank=3, world_size=4)
@@ -68,16 +68,14 @@ def answering(path, *replies):
         thread.join()
 
 
-@pytest.mark.parametrize(
+@items(
     "reply",
-    [
-        b"",
-        b"+\0\0\0\x02{}",
-        b"+\xff\xff\xff\xff",
-        b"-\0\0\0\x02{}",
-        signing.frame(signing.Reply.REFUSED, b'{"code":"ST-IDEN-001","fix":"","what":""}'),
-        signing.frame(signing.Reply.REFUSED, b'{"code":"ST-RUNT-999","fix":"","what":""}'),
-    ],
+    b"",
+    b"+\0\0\0\x02{}",
+    b"+\xff\xff\xff\xff",
+    b"-\0\0\0\x02{}",
+    signing.frame(signing.Reply.REFUSED, b'{"code":"ST-IDEN-001","fix":"","what":""}'),
+    signing.frame(signing.Reply.REFUSED, b'{"code":"ST-RUNT-999","fix":"","what":""}'),
 )
 def test_a_reply_that_no_launcher_gives(tmp_path, reply):
     with answering(tmp_path / "s", reply) as client, pytest.raises(RuntimeRefusal) as caught:

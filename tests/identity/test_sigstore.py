@@ -25,7 +25,7 @@ from securetrain.identity.sigstore import (
 )
 from tests import vocabulary
 from tests.identity.private_sigstore import ISSUER, KIND, SPIFFE, Instance, new_key
-from tests.tables import each
+from tests.tables import each, items
 
 POLICY = KeylessPolicy(identity=SPIFFE, issuer=ISSUER)
 PAYLOAD = b'{"statement":1}'
@@ -69,18 +69,16 @@ def test_a_statement_without_a_key_to_keep(instance, root):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("identity", "issuer"),
-    [
-        (SPIFFE[:-1], ISSUER),
-        (f"{SPIFFE}0", ISSUER),
-        ("spiffe://cluster.example/job/run-7/member/*", ISSUER),
-        ("spiffe://cluster.example/.*", ISSUER),
-        (SPIFFE.upper(), ISSUER),
-        (SPIFFE, f"{ISSUER}/"),
-        (SPIFFE, "https://attest"),
-        (SPIFFE, "*"),
-    ],
+@items(
+    "identity, issuer",
+    (SPIFFE[:-1], ISSUER),
+    (f"{SPIFFE}0", ISSUER),
+    ("spiffe://cluster.example/job/run-7/member/*", ISSUER),
+    ("spiffe://cluster.example/.*", ISSUER),
+    (SPIFFE.upper(), ISSUER),
+    (SPIFFE, f"{ISSUER}/"),
+    (SPIFFE, "https://attest"),
+    (SPIFFE, "*"),
 )
 def test_identity_and_issuer_are_compared_whole(identity, issuer, instance, root):
     """T28."""
@@ -130,45 +128,35 @@ def bent(bundle, change):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("code", "change"),
-    [
-        pytest.param(
-            "ST-IDEN-021",
-            lambda b, e: b["dsseEnvelope"].update(payload=base64.b64encode(b"x").decode()),
-            id="another payload",
-        ),
-        pytest.param(
-            "ST-IDEN-021",
-            lambda b, e: b["dsseEnvelope"].update(payloadType="text/plain"),
-            id="another type",
-        ),
-        pytest.param(
-            "ST-IDEN-021", lambda b, e: b["dsseEnvelope"].update(signatures=[]), id="none"
-        ),
-        pytest.param("ST-IDEN-020", lambda b, e: b.pop("dsseEnvelope"), id="no envelope"),
-        pytest.param(
-            "ST-IDEN-020",
-            lambda b, e: b["verificationMaterial"].update(tlogEntries=[]),
-            id="not logged",
-        ),
-        pytest.param("ST-IDEN-020", lambda b, e: e.pop("inclusionProof"), id="no proof"),
-        pytest.param("ST-IDEN-020", lambda b, e: e.pop("inclusionPromise"), id="no time"),
-        pytest.param("ST-IDEN-021", lambda b, e: e.update(integratedTime="1"), id="another time"),
-        pytest.param(
-            "ST-IDEN-021",
-            lambda b, e: e["inclusionProof"].update(rootHash=base64.b64encode(bytes(32)).decode()),
-            id="another root",
-        ),
-        pytest.param("ST-IDEN-020", lambda b, e: b.update(mediaType="x"), id="media type"),
-        pytest.param(
-            "ST-IDEN-020",
-            lambda b, e: b["verificationMaterial"].update(
-                publicKey={"hint": "x"}, certificate=None
-            ),
-            id="a key instead of a certificate",
-        ),
-    ],
+@items(
+    "id, code, change",
+    (
+        "another payload",
+        "ST-IDEN-021",
+        lambda b, e: b["dsseEnvelope"].update(payload=base64.b64encode(b"x").decode()),
+    ),
+    (
+        "another type",
+        "ST-IDEN-021",
+        lambda b, e: b["dsseEnvelope"].update(payloadType="text/plain"),
+    ),
+    ("none", "ST-IDEN-021", lambda b, e: b["dsseEnvelope"].update(signatures=[])),
+    ("no envelope", "ST-IDEN-020", lambda b, e: b.pop("dsseEnvelope")),
+    ("not logged", "ST-IDEN-020", lambda b, e: b["verificationMaterial"].update(tlogEntries=[])),
+    ("no proof", "ST-IDEN-020", lambda b, e: e.pop("inclusionProof")),
+    ("no time", "ST-IDEN-020", lambda b, e: e.pop("inclusionPromise")),
+    ("another time", "ST-IDEN-021", lambda b, e: e.update(integratedTime="1")),
+    (
+        "another root",
+        "ST-IDEN-021",
+        lambda b, e: e["inclusionProof"].update(rootHash=base64.b64encode(bytes(32)).decode()),
+    ),
+    ("media type", "ST-IDEN-020", lambda b, e: b.update(mediaType="x")),
+    (
+        "a key instead of a certificate",
+        "ST-IDEN-020",
+        lambda b, e: b["verificationMaterial"].update(publicKey={"hint": "x"}, certificate=None),
+    ),
 )
 def test_what_is_bent(code, change, instance, root):
     good = instance.sign(PAYLOAD)

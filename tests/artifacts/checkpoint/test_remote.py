@@ -16,6 +16,7 @@ from securetrain.artifacts.tree.remote import FsspecStorage
 from securetrain.artifacts.tree.storage import LocalStorage, storage_of
 from securetrain.core.errors import IntegrityError, UsageError
 from tests.artifacts.checkpoint.worlds import DATA, SMALL, context_of
+from tests.tables import items
 from tests.vocabulary import refused
 
 
@@ -85,20 +86,18 @@ def test_the_bytes_are_those_of_a_local_directory(store, keys, now, tmp_path):
     assert store().digest == local.digest
 
 
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        (lambda s: _flip(s, DATA, 3000), "ST-CKPT-130"),
-        (lambda s: _flip(s, f"{DATA}.leaves", 3), "ST-CKPT-132"),
-        (lambda s: _flip(s, "index.json", 30), "ST-CKPT-132"),
-        (lambda s: _flip(s, STATEMENT, 40), "ST-CKPT-101"),
-        (lambda s: s.fs.rm_file(s.place(DATA)), "ST-CKPT-140"),
-        (lambda s: s.fs.rm_file(s.place(STATEMENT)), "ST-CKPT-100"),
-        (lambda s: s.fs.pipe_file(s.place("zzz.safetensors"), b"x"), "ST-CKPT-141"),
-        (lambda s: s.fs.pipe_file(s.place("sub/dir/file"), b"x"), "ST-CKPT-141"),
-        (lambda s: s.fs.pipe_file(s.place("RANK-00000.bin"), b"x"), "ST-CKPT-142"),
-        (lambda s: _cut(s, DATA), "ST-CKPT-131"),
-    ],
+@items(
+    "change, code",
+    (lambda s: _flip(s, DATA, 3000), "ST-CKPT-130"),
+    (lambda s: _flip(s, f"{DATA}.leaves", 3), "ST-CKPT-132"),
+    (lambda s: _flip(s, "index.json", 30), "ST-CKPT-132"),
+    (lambda s: _flip(s, STATEMENT, 40), "ST-CKPT-101"),
+    (lambda s: s.fs.rm_file(s.place(DATA)), "ST-CKPT-140"),
+    (lambda s: s.fs.rm_file(s.place(STATEMENT)), "ST-CKPT-100"),
+    (lambda s: s.fs.pipe_file(s.place("zzz.safetensors"), b"x"), "ST-CKPT-141"),
+    (lambda s: s.fs.pipe_file(s.place("sub/dir/file"), b"x"), "ST-CKPT-141"),
+    (lambda s: s.fs.pipe_file(s.place("RANK-00000.bin"), b"x"), "ST-CKPT-142"),
+    (lambda s: _cut(s, DATA), "ST-CKPT-131"),
 )
 def test_damage_is_refused(store, read, *, trust, now, change, code):
     place = store().path

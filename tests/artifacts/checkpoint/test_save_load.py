@@ -41,7 +41,7 @@ from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import load_policy
 from tests import vocabulary
 from tests.artifacts.checkpoint.worlds import SMALL, assert_same
-from tests.tables import each
+from tests.tables import each, items
 
 
 @pytest.fixture
@@ -100,9 +100,7 @@ def blank(value):
     return "to be replaced"
 
 
-@pytest.mark.parametrize(
-    "params", [None, SMALL, TreeParams(algorithm=HashAlgorithm.SHA256, leaf_size=4096)]
-)
+@items("params", None, SMALL, TreeParams(algorithm=HashAlgorithm.SHA256, leaf_size=4096))
 def test_everything_comes_back_bit_by_bit(saved, load_it, trust, now, params):
     state = rich_state()
     result = saved(state, params=params)
@@ -238,14 +236,12 @@ def test_only_a_part(saved, load_it):
     assert extra["b"].sum() == 4
 
 
-@pytest.mark.parametrize(
+@items(
     "target",
-    [
-        {"a": torch.zeros(4)},
-        {"a": 5},
-        {"v": torch.zeros(1)},
-        {"z": torch.zeros(1)},
-    ],
+    {"a": torch.zeros(4)},
+    {"a": 5},
+    {"v": torch.zeros(1)},
+    {"z": torch.zeros(1)},
 )
 def test_a_state_dict_that_does_not_fit(saved, load_it, target):
     path = saved({"a": torch.ones(3), "v": 1}).path
@@ -262,19 +258,17 @@ class Evil:
         return (os.abort, ())
 
 
-@pytest.mark.parametrize(
+@items(
     "state",
-    [
-        {"x": Evil()},
-        {"x": range(2)},
-        {"x": (torch.randn(3, 3).to_sparse(),)},
-        {"x": torch.randn(3).as_subclass(Sub)},
-        {"x": torch.empty(3, device="meta")},
-        {"a.b": torch.ones(1), "a": {"b": torch.ones(1)}},
-        {},
-        {"x": {}},
-        {"securetrain:file": 1, "y": 2},
-    ],
+    {"x": Evil()},
+    {"x": range(2)},
+    {"x": (torch.randn(3, 3).to_sparse(),)},
+    {"x": torch.randn(3).as_subclass(Sub)},
+    {"x": torch.empty(3, device="meta")},
+    {"a.b": torch.ones(1), "a": {"b": torch.ones(1)}},
+    {},
+    {"x": {}},
+    {"securetrain:file": 1, "y": 2},
 )
 def test_what_the_format_cannot_hold_is_refused_before_anything_is_left(saved, state, tmp_path):
     vocabulary.refused(UsageError, "ST-USAG-013", saved, state)

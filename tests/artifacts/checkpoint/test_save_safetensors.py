@@ -19,6 +19,7 @@ from securetrain.artifacts.tree import safetensors_header as headers
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core.errors import IntegrityError, UsageError
 from tests.artifacts.checkpoint.worlds import SMALL, context_of
+from tests.tables import items
 from tests.vocabulary import refused
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64, "BOOL": torch.bool}
@@ -175,17 +176,15 @@ def test_an_added_file_is_refused(model, sign, refusal):
     assert refusal(model) == "ST-CKPT-141"
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "code"),
-    [
-        ("pytorch_model.bin", b"x", "ST-CKPT-190"),
-        ("optimizer.pt", b"x", "ST-CKPT-190"),
-        (".metadata", b"x", "ST-CKPT-190"),
-        ("sub/file.json", b"{}", "ST-CKPT-142"),
-        ("empty.txt", b"", "ST-CKPT-141"),
-        ("bad.safetensors", b"\0" * 20, "ST-CKPT-191"),
-        ("twin.safetensors", None, "ST-CKPT-191"),
-    ],
+@items(
+    "name, data, code",
+    ("pytorch_model.bin", b"x", "ST-CKPT-190"),
+    ("optimizer.pt", b"x", "ST-CKPT-190"),
+    (".metadata", b"x", "ST-CKPT-190"),
+    ("sub/file.json", b"{}", "ST-CKPT-142"),
+    ("empty.txt", b"", "ST-CKPT-141"),
+    ("bad.safetensors", b"\0" * 20, "ST-CKPT-191"),
+    ("twin.safetensors", None, "ST-CKPT-191"),
 )
 def test_what_cannot_be_signed(model, sign, name, data, code):
     path = model / name

@@ -37,6 +37,7 @@ from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.policy.load import load_policy
 from tests.scenarios import run_scenarios
+from tests.tables import items
 from tests.vocabulary import refused
 
 dcp: Any = checkpoint
@@ -255,15 +256,13 @@ def test_a_planted_pickle_runs_under_torch_and_never_here(writer, reader, tmp_pa
     assert not (tmp_path / "planted").exists()
 
 
-@pytest.mark.parametrize(
-    ("asked", "code"),
-    [
-        ({"run": "prod"}, "ST-CKPT-125"),
-        ({"name": "prod-model"}, "ST-CKPT-126"),
-        ({"digest": "0" * 64}, "ST-CKPT-127"),
-        ({"signer": "0" * 64}, "ST-CKPT-128"),
-        ({"min_step": 6}, "ST-CKPT-154"),
-    ],
+@items(
+    "asked, code",
+    ({"run": "prod"}, "ST-CKPT-125"),
+    ({"name": "prod-model"}, "ST-CKPT-126"),
+    ({"digest": "0" * 64}, "ST-CKPT-127"),
+    ({"signer": "0" * 64}, "ST-CKPT-128"),
+    ({"min_step": 6}, "ST-CKPT-154"),
 )
 def test_another_checkpoint_than_expected(writer, reader, asked, code):
     dcp.save(state(), storage_writer=writer())
@@ -299,12 +298,10 @@ def test_a_value_is_no_tensor(writer, reader):
     assert error.code == "ST-USAG-012"
 
 
-@pytest.mark.parametrize(
-    ("more", "what"),
-    [
-        ({"planner": DefaultSavePlanner(enable_plan_caching=True)}, "keeps its plans"),
-        ({"use_collectives": False}, "speak to each other"),
-    ],
+@items(
+    "more, what",
+    ({"planner": DefaultSavePlanner(enable_plan_caching=True)}, "keeps its plans"),
+    ({"use_collectives": False}, "speak to each other"),
 )
 def test_ways_to_save_that_cannot_be_signed(writer, tmp_path, more, what):
     with pytest.raises((CheckpointException, UsageError), match=what):
@@ -328,13 +325,11 @@ def test_planners_of_pickles_are_refused(writer, reader):
     assert (error.code, "Unpickling" in str(error)) == ("ST-USAG-001", True)
 
 
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        ({"v": range(2)}, "ST-USAG-013"),
-        ({"securetrain:file": torch.ones(1)}, "ST-USAG-013"),
-        ({"s": torch.eye(3).to_sparse()}, "ST-USAG-013"),
-    ],
+@items(
+    "content, code",
+    ({"v": range(2)}, "ST-USAG-013"),
+    ({"securetrain:file": torch.ones(1)}, "ST-USAG-013"),
+    ({"s": torch.eye(3).to_sparse()}, "ST-USAG-013"),
 )
 def test_what_has_no_place_is_refused_and_leaves_nothing(writer, tmp_path, content, code):
     assert refusal(dcp.save, content, storage_writer=writer()).code == code
@@ -349,9 +344,7 @@ def test_a_second_save_needs_a_second_writer(writer, tmp_path):
     assert refusal(dcp.save, state(), storage_writer=writer()).code == "ST-CKPT-201"
 
 
-@pytest.mark.parametrize(
-    "step", ["set_up_planner", "create_local_plan", "create_global_plan", "resolve_data"]
-)
+@items("step", "set_up_planner", "create_local_plan", "create_global_plan", "resolve_data")
 def test_a_planner_that_fails_leaves_nothing(writer, tmp_path, step):
     class Failing(DefaultSavePlanner):
         pass
@@ -481,15 +474,13 @@ def test_a_sessions_clock_counts(files, session, now):
     refused(Exception, "ST-IDEN-008", late.load, blank(), files / "ckpt")
 
 
-@pytest.mark.parametrize(
-    ("said", "call", "what"),
-    [
-        ({"run": "r"}, lambda session, to: session.load(blank(), to), "Session.trust"),
-        ({}, lambda session, to: session.save(state(), to), "Session.run"),
-        ({"run": "r"}, lambda session, to: session.save({"w": torch.ones(1)}, to), "step"),
-        ({"run": "r"}, lambda session, to: session.save({"step": True}, to), "step"),
-        ({"run": "r"}, lambda session, to: session.save(state(), to), "no key"),
-    ],
+@items(
+    "said, call, what",
+    ({"run": "r"}, lambda session, to: session.load(blank(), to), "Session.trust"),
+    ({}, lambda session, to: session.save(state(), to), "Session.run"),
+    ({"run": "r"}, lambda session, to: session.save({"w": torch.ones(1)}, to), "step"),
+    ({"run": "r"}, lambda session, to: session.save({"step": True}, to), "step"),
+    ({"run": "r"}, lambda session, to: session.save(state(), to), "no key"),
 )
 def test_what_a_session_lacks_is_said(tmp_path, said, call, what):
     refused(UsageError, what, call, Session(**said), tmp_path / "ckpt")

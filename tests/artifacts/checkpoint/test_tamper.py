@@ -17,6 +17,7 @@ from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core.errors import IntegrityError
 from tests.artifacts.checkpoint.worlds import DATA, SMALL, context_of, flip, stock_load, stock_save
+from tests.tables import items
 from tests.trees import tree_of
 
 TABLE = f"{DATA}.leaves"
@@ -185,15 +186,13 @@ def swap(index: index_file.Index) -> index_file.Index:
     return replace(index, tensors=(replace(first, chunks=(chunk,)), second))
 
 
-@pytest.mark.parametrize(
+@items(
     "lie",
-    [
-        swap,
-        lambda index: pickle.dumps(print),
-        lambda index: index_file.encode(index).replace(b"float32", b"float64"),
-        lambda index: index_file.encode(index).replace(b"[1000]", b"[9007199254740991]"),
-        lambda index: index_file.encode(index).replace(b"rank-00000.bin", b"../../etc/shad"),
-    ],
+    swap,
+    lambda index: pickle.dumps(print),
+    lambda index: index_file.encode(index).replace(b"float32", b"float64"),
+    lambda index: index_file.encode(index).replace(b"[1000]", b"[9007199254740991]"),
+    lambda index: index_file.encode(index).replace(b"rank-00000.bin", b"../../etc/shad"),
 )
 def test_a_false_index_signed_by_a_trusted_key(saved, refusal, forge, tmp_path, lie):
     honest = saved()

@@ -22,6 +22,7 @@ from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.foreign import Array, Parts
 from securetrain.core.errors import IntegrityError, UsageError
 from tests.artifacts.checkpoint.worlds import assert_same, context_of
+from tests.tables import items
 from tests.vocabulary import refused
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
@@ -127,16 +128,12 @@ def unchecked(layout, *parts, size):
     return make(*map(torch.tensor, parts), size, check_invariants=False)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        pytest.param(lambda: unchecked("coo", [[0, 7]], [1.0, 1.0], size=(3,)), id="outside"),
-        pytest.param(lambda: unchecked("coo", [[-1]], [1.0], size=(3,)), id="negative"),
-        pytest.param(
-            lambda: unchecked("csr", [0, 2, 9], [0, 1], [1.0, 1.0], size=(2, 2)), id="rows"
-        ),
-        pytest.param(lambda: np.full(values.LARGE, 2, "u1").view(bool), id="no boolean"),
-    ],
+@items(
+    "id, value",
+    ("outside", lambda: unchecked("coo", [[0, 7]], [1.0, 1.0], size=(3,))),
+    ("negative", lambda: unchecked("coo", [[-1]], [1.0], size=(3,))),
+    ("rows", lambda: unchecked("csr", [0, 2, 9], [0, 1], [1.0, 1.0], size=(2, 2))),
+    ("no boolean", lambda: np.full(values.LARGE, 2, "u1").view(bool)),
 )
 def test_what_no_reader_would_take_is_refused_at_saving(written, value):
     """Signed, it was refused when it was loaded, as a lie of a trusted key."""

@@ -28,6 +28,7 @@ from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import PAGE_LEAVES, TreeParams
 from securetrain.identity.log import merkle
 from securetrain.identity.log.leaf_hashes import hashes_of
+from tests.tables import items
 from tests.vocabulary import refused
 
 SMALL = TreeParams(leaf_size=1024)
@@ -190,18 +191,16 @@ def _forged(predicate: DatasetPredicate, change: str) -> DatasetPredicate:
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
+@items(
     "change",
-    [
-        "forgotten",
-        "as if it had always been so",
-        "another root",
-        "another size",
-        "as large as now",
-        "in the same version",
-        "one more",
-        "no version before",
-    ],
+    "forgotten",
+    "as if it had always been so",
+    "another root",
+    "another size",
+    "as large as now",
+    "in the same version",
+    "one more",
+    "no version before",
 )
 def test_a_false_history_is_refused_even_when_signed(change, tokens, version, keys):
     tokens.write_bytes(content(2500))
@@ -233,18 +232,16 @@ def _with_history(
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("sizes", "added", "known", "what"),
-    [
-        ((1000, 2500), (0, 1), 0, ""),
-        ((2500, 1000), (0, 1), 0, "not one of growth"),
-        ((2500, 2500), (0, 1), 0, "not one of growth"),
-        ((1000, 4000), (0, 1), 0, "not one of growth"),
-        ((1000, 2500), (0, 0), 0, "not one of growth"),
-        ((1000, 2500), (1, 0), 0, "not one of growth"),
-        ((1000, 2500), (0, 1), 1, "not all there"),
-        ((1000, 2500), (0, 1), 3, "not all there"),
-    ],
+@items(
+    "sizes, added, known, what",
+    ((1000, 2500), (0, 1), 0, ""),
+    ((2500, 1000), (0, 1), 0, "not one of growth"),
+    ((2500, 2500), (0, 1), 0, "not one of growth"),
+    ((1000, 4000), (0, 1), 0, "not one of growth"),
+    ((1000, 2500), (0, 0), 0, "not one of growth"),
+    ((1000, 2500), (1, 0), 0, "not one of growth"),
+    ((1000, 2500), (0, 1), 1, "not all there"),
+    ((1000, 2500), (0, 1), 3, "not all there"),
 )
 def test_a_history_that_proves_itself_and_is_none(
     sizes: Any, added: Any, known: int, what: str, *, tokens: Path, version: Any, keys: Any

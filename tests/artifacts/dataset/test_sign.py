@@ -32,6 +32,7 @@ from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.hashtree import TreeParams
+from tests.tables import items
 from tests.vocabulary import refused
 
 SMALL = TreeParams(leaf_size=1024)
@@ -117,14 +118,12 @@ def test_a_link_is_refused(corpus: Path, signing: Any) -> None:
     assert not (corpus / STATEMENT).exists()
 
 
-@pytest.mark.parametrize(
-    ("about", "what"),
-    [
-        ({"splits": {"train": ["nothing.jsonl"]}}, "nothing.jsonl"),
-        ({"format": DataFormat.MDS, "with_samples": True}, "no samples"),
-        ({"format": DataFormat.RAW, "with_samples": True}, "no samples"),
-        ({"splits": {"A": ["train/a.jsonl"]}}, "split"),
-    ],
+@items(
+    "about, what",
+    ({"splits": {"train": ["nothing.jsonl"]}}, "nothing.jsonl"),
+    ({"format": DataFormat.MDS, "with_samples": True}, "no samples"),
+    ({"format": DataFormat.RAW, "with_samples": True}, "no samples"),
+    ({"splits": {"A": ["train/a.jsonl"]}}, "split"),
 )
 def test_what_does_not_fit_is_said_and_nothing_is_signed(about, what, corpus, signing):
     refused(SecureTrainError, what, signing, corpus, **about)
@@ -260,15 +259,13 @@ def test_what_was_removed_is_not_served(corpus, signing, opened, opening):
     assert later.predicate.removed == [gone]
 
 
-@pytest.mark.parametrize(
+@items(
     "removed",
+    [Removed(file="none", offset=0, length=1)],
+    [Removed(file="test/b.jsonl", offset=10, length=100)],
     [
-        [Removed(file="none", offset=0, length=1)],
-        [Removed(file="test/b.jsonl", offset=10, length=100)],
-        [
-            Removed(file="train/a.jsonl", offset=0, length=10),
-            Removed(file="train/a.jsonl", offset=5, length=10),
-        ],
+        Removed(file="train/a.jsonl", offset=0, length=10),
+        Removed(file="train/a.jsonl", offset=5, length=10),
     ],
 )
 def test_a_removal_that_does_not_fit_is_refused(removed, corpus, signing, opened):
@@ -323,12 +320,10 @@ def lines_of(opening: Any, root: Path) -> list[bytes]:
         return list(data.read(table, 0, data.files[table]).splitlines())
 
 
-@pytest.mark.parametrize(
-    ("data_format", "found"),
-    [
-        (DataFormat.JSONL, [b"one\n", b"two\n", b"three"]),
-        (DataFormat.MDS, [b"one", b"", b"three"]),
-    ],
+@items(
+    "data_format, found",
+    (DataFormat.JSONL, [b"one\n", b"two\n", b"three"]),
+    (DataFormat.MDS, [b"one", b"", b"three"]),
 )
 def test_samples_are_found_in_every_format(data_format, found, tmp_path, signing, opening):
     root = tmp_path / "data"
@@ -366,14 +361,12 @@ def test_other_formats_are_signed_as_files(data_format, tmp_path, signing, trust
     assert verify_path(root, trust=trust, policy=None, now=now + timedelta(minutes=1)).ok
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "data_format"),
-    [
-        ("a.tar", b"not a tar", DataFormat.WEBDATASET),
-        ("a.parquet", b"PAR1 no end", DataFormat.PARQUET),
-        ("index.json", b'{"shards": [{"raw_data": {}}]}', DataFormat.MDS),
-        ("index.json", b"[]", DataFormat.MDS),
-    ],
+@items(
+    "name, data, data_format",
+    ("a.tar", b"not a tar", DataFormat.WEBDATASET),
+    ("a.parquet", b"PAR1 no end", DataFormat.PARQUET),
+    ("index.json", b'{"shards": [{"raw_data": {}}]}', DataFormat.MDS),
+    ("index.json", b"[]", DataFormat.MDS),
 )
 def test_a_file_that_is_not_in_its_format_is_said(name, data, data_format, tmp_path, signing):
     (tmp_path / "data").mkdir()

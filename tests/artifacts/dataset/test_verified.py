@@ -16,6 +16,7 @@ from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import PAGE_LEAVES, HashAlgorithm, TreeParams
 from securetrain.policy.load import load_policy
 from tests import vocabulary
+from tests.tables import items
 
 SMALL = TreeParams(leaf_size=1024)
 BIG = os.urandom(100_000)
@@ -138,18 +139,16 @@ def test_documents_and_their_boundaries(tmp_path, keys, now, open_it):
     assert sorted(found) == sorted(documents)
 
 
-@pytest.mark.parametrize(
+@items(
     "lines",
-    [
-        b"not json\n",
-        b'{"file":"train.bin","length":14,"name":"x","offset":1}\n',
-        b'{"file":"train.bin","length":13,"name":"x","offset":0}\n',
-        b'{"file":"train.bin","length":-14,"name":"x","offset":0}\n',
-        b'{"file":"other.bin","length":14,"name":"x","offset":0}\n',
-        b'{"file":"train.bin","length":14,"name":"x","offset":0,"z":1}\n',
-        b'{"file": "train.bin","length":14,"name":"x","offset":0}\n',
-        b"",
-    ],
+    b"not json\n",
+    b'{"file":"train.bin","length":14,"name":"x","offset":1}\n',
+    b'{"file":"train.bin","length":13,"name":"x","offset":0}\n',
+    b'{"file":"train.bin","length":-14,"name":"x","offset":0}\n',
+    b'{"file":"other.bin","length":14,"name":"x","offset":0}\n',
+    b'{"file":"train.bin","length":14,"name":"x","offset":0,"z":1}\n',
+    b'{"file": "train.bin","length":14,"name":"x","offset":0}\n',
+    b"",
 )
 def test_a_false_table_of_documents_is_refused(tmp_path, keys, now, open_it, lines):
     source = tmp_path / "source"
@@ -234,22 +233,20 @@ def test_tables_edited_together_with_the_data(signed, open_it, tmp_path, keys, n
         assert refused(data.read, "shards/a.bin", 0, 1).code == "ST-DATA-132"
 
 
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        (lambda p: (p / STATEMENT).unlink(), "ST-DATA-100"),
-        (lambda p: (p / STATEMENT).write_bytes(b"{}"), "ST-DATA-101"),
-        (lambda p: (p / "shards/b.bin").unlink(), "ST-DATA-140"),
-        (lambda p: (p / "_securetrain/shards/b.bin.tree").unlink(), "ST-DATA-140"),
-        (lambda p: (p / "shards/c.bin").write_bytes(b"x"), "ST-DATA-141"),
-        (lambda p: (p / ".hidden").write_bytes(b""), "ST-DATA-141"),
-        (lambda p: os.truncate(p / "shards/a.bin", 99_999), "ST-DATA-131"),
-        (lambda p: os.truncate(p / "shards/a.bin", 100_001), "ST-DATA-131"),
-        (lambda p: os.mkfifo(p / "pipe"), "ST-DATA-142"),
-        (lambda p: (p / "folder").mkdir(), "ST-DATA-142"),
-        (lambda p: (p / "Empty.txt").write_bytes(b""), "ST-DATA-142"),
-        (lambda p: (p / "a\nb").write_bytes(b""), "ST-DATA-142"),
-    ],
+@items(
+    "change, code",
+    (lambda p: (p / STATEMENT).unlink(), "ST-DATA-100"),
+    (lambda p: (p / STATEMENT).write_bytes(b"{}"), "ST-DATA-101"),
+    (lambda p: (p / "shards/b.bin").unlink(), "ST-DATA-140"),
+    (lambda p: (p / "_securetrain/shards/b.bin.tree").unlink(), "ST-DATA-140"),
+    (lambda p: (p / "shards/c.bin").write_bytes(b"x"), "ST-DATA-141"),
+    (lambda p: (p / ".hidden").write_bytes(b""), "ST-DATA-141"),
+    (lambda p: os.truncate(p / "shards/a.bin", 99_999), "ST-DATA-131"),
+    (lambda p: os.truncate(p / "shards/a.bin", 100_001), "ST-DATA-131"),
+    (lambda p: os.mkfifo(p / "pipe"), "ST-DATA-142"),
+    (lambda p: (p / "folder").mkdir(), "ST-DATA-142"),
+    (lambda p: (p / "Empty.txt").write_bytes(b""), "ST-DATA-142"),
+    (lambda p: (p / "a\nb").write_bytes(b""), "ST-DATA-142"),
 )
 def test_a_directory_that_is_not_as_signed_does_not_open(signed, open_it, change, code):
     change(signed.path)

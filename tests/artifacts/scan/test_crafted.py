@@ -12,6 +12,7 @@ import pytest
 from securetrain.artifacts.dataset.write import sign_dataset
 from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.report import verification, written
+from tests.tables import items
 from tools.scan_corpus import pieces
 from tools.scan_corpus.crafted import UNKNOWN, UNSAFE, Case, cases
 
@@ -38,9 +39,9 @@ def test_nothing_crafted_is_clean(case: Case, tmp_path: Path) -> None:
 # Beside each attack, what a loader of the same kind reads every day.
 
 
-@pytest.mark.parametrize(
-    ("file", "bad", "good", "code"),
-    [
+@items(
+    "file, bad, good, code",
+
         ("a.yaml", "_target_: os.system", "_target_: torch.optim.AdamW", "ST-SCAN-195"),
         ("a.yaml", "a: !!python/name:os.system ''", "a: !!str x", "ST-SCAN-195"),
         ("config.json", '{"auto_map": {"A": "m.M"}}', '{"auto_map": {}}', "ST-SCAN-195"),
@@ -52,7 +53,7 @@ def test_nothing_crafted_is_clean(case: Case, tmp_path: Path) -> None:
         ("a.jinja", "{{ m.__class__ }}", "{{ m.role }} __class__ {# m.__class__ #}", "ST-SCAN-196"),
         ("a.jinja", "{{ m['\\x5f_class__'] }}", "{{ m['role'] ~ '_' }}", "ST-SCAN-196"),
         ("a.jinja", "{{ m[a ~ b] }}", "{{ m[a + 1] }}{{ a ~ b }}{{ m[1:] }}", "ST-SCAN-031"),
-    ],
+
 )  # fmt: skip
 def test_an_attack_and_its_harmless_twin(file, bad, good, code, tmp_path):
     (tmp_path / file).write_text(bad)

@@ -25,6 +25,7 @@ from securetrain.artifacts.scan.findings import ScanResult
 from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import UsageError
+from tests.tables import items
 from tests.vocabulary import refused
 
 pytestmark = pytest.mark.filterwarnings(
@@ -245,21 +246,19 @@ def test_an_index_that_leads_past_the_end(room: Path) -> None:
 # What cannot be judged is no pass.
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "code"),
-    [
-        ("m.h5", b"\x89HDF\r\n\x1a\n" + bytes(100), "ST-SCAN-031"),
-        ("m.7z", b"7z\xbc\xaf\x27\x1c" + bytes(100), "ST-SCAN-031"),
-        ("m.joblib", b"\x78\x9c" + bytes(100), "ST-SCAN-192"),
-        ("m.so", b"\x7fELF" + bytes(100), "ST-SCAN-194"),
-        ("m.zip", b"PK\x03\x04" + bytes(100), "ST-SCAN-192"),
-        ("m.gz", b"\x1f\x8b" + bytes(100), "ST-SCAN-192"),
-        ("m.npy", b"\x93NUMPY\x01\x00\xff\xff", "ST-SCAN-031"),
-        ("m.pt", b"", "ST-SCAN-192"),
-        ("m.pkl", b"\x00\x01", "ST-SCAN-192"),
-        ("m.pkl", b"\x80\x04\x8c\x02osC\x06system\x93.", "ST-SCAN-191"),
-        ("notes.txt", b"hello", "ST-SCAN-030"),
-    ],
+@items(
+    "name, data, code",
+    ("m.h5", b"\x89HDF\r\n\x1a\n" + bytes(100), "ST-SCAN-031"),
+    ("m.7z", b"7z\xbc\xaf\x27\x1c" + bytes(100), "ST-SCAN-031"),
+    ("m.joblib", b"\x78\x9c" + bytes(100), "ST-SCAN-192"),
+    ("m.so", b"\x7fELF" + bytes(100), "ST-SCAN-194"),
+    ("m.zip", b"PK\x03\x04" + bytes(100), "ST-SCAN-192"),
+    ("m.gz", b"\x1f\x8b" + bytes(100), "ST-SCAN-192"),
+    ("m.npy", b"\x93NUMPY\x01\x00\xff\xff", "ST-SCAN-031"),
+    ("m.pt", b"", "ST-SCAN-192"),
+    ("m.pkl", b"\x00\x01", "ST-SCAN-192"),
+    ("m.pkl", b"\x80\x04\x8c\x02osC\x06system\x93.", "ST-SCAN-191"),
+    ("notes.txt", b"hello", "ST-SCAN-030"),
 )
 def test_what_cannot_be_judged(name: str, data: bytes, code: str, room: Path) -> None:
     (room / name).write_bytes(data)
@@ -364,14 +363,12 @@ def _miscounted(evil: bytes) -> bytes:
     return _bad_crc(zip_of({"a.pkl": evil}))
 
 
-@pytest.mark.parametrize(
-    ("make", "code"),
-    [
-        (_prefixed, "ST-SCAN-193"),
-        (_renamed, "ST-SCAN-193"),
-        (_encrypted, "ST-SCAN-031"),
-        (_miscounted, "ST-SCAN-190"),
-    ],
+@items(
+    "make, code",
+    (_prefixed, "ST-SCAN-193"),
+    (_renamed, "ST-SCAN-193"),
+    (_encrypted, "ST-SCAN-031"),
+    (_miscounted, "ST-SCAN-190"),
 )
 def test_archives_that_two_readers_read_differently(make, code, room, evil):
     (room / "x.pt").write_bytes(make(evil))

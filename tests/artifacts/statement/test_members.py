@@ -17,6 +17,7 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from tests import vocabulary
+from tests.tables import items
 from tests.vocabulary import refused
 
 NODES = ("spiffe://t/job/r/node/a", "spiffe://t/job/r/node/b")
@@ -88,14 +89,12 @@ def test_what_is_signed_must_hold_even_where_it_is_not_asked_for(predicate, sign
     assert codes(bad, trust, required=False) == ["ST-CKPT-111"]
 
 
-@pytest.mark.parametrize(
+@items(
     "change",
-    [
-        {"run_id": "run-2"},
-        {"step": 99},
-        {"save_id": "1" * 32},
-        {"world_size": 5},
-    ],
+    {"run_id": "run-2"},
+    {"step": 99},
+    {"save_id": "1" * 32},
+    {"world_size": 5},
 )
 def test_signatures_of_another_save_do_not_fit(predicate, signers, trust, change):
     assert codes(replace(signed(predicate, signers), **change), trust) in (

@@ -21,6 +21,7 @@ from securetrain.core.hashtree import HashAlgorithm
 from securetrain.core.vocabulary import NodeTier
 from securetrain.policy.load import load_policy
 from securetrain.policy.schema import GuardMode, SelfAsserted
+from tests.tables import items
 
 
 @pytest.fixture
@@ -50,21 +51,19 @@ def test_a_complete_statement_meets_every_policy(check, policy):
     assert check(policy) == []
 
 
-@pytest.mark.parametrize(
-    ("said", "codes"),
-    [
-        ({"run_id": ""}, ["ST-CKPT-170"]),
-        ({"dataset": DatasetRef()}, ["ST-CKPT-170"]),
-        ({"policy": PolicyRef()}, ["ST-CKPT-170"]),
-        ({"gradients": GradientRecord()}, ["ST-CKPT-121"]),
-        (
-            {"gradients": GradientRecord(verdict=GradientVerdict.REFUSED, judged=2, refused=1)},
-            ["ST-CKPT-121"],
-        ),
-        ({"nodes": []}, ["ST-CKPT-121"]),
-        ({"nodes": [node(NodeTier.SELF_ASSERTED)]}, ["ST-CKPT-121"]),
-        ({"nodes": [node(NodeTier.TPM), node(NodeTier.TEST_ONLY, "m")]}, ["ST-CKPT-121"]),
-    ],
+@items(
+    "said, codes",
+    ({"run_id": ""}, ["ST-CKPT-170"]),
+    ({"dataset": DatasetRef()}, ["ST-CKPT-170"]),
+    ({"policy": PolicyRef()}, ["ST-CKPT-170"]),
+    ({"gradients": GradientRecord()}, ["ST-CKPT-121"]),
+    (
+        {"gradients": GradientRecord(verdict=GradientVerdict.REFUSED, judged=2, refused=1)},
+        ["ST-CKPT-121"],
+    ),
+    ({"nodes": []}, ["ST-CKPT-121"]),
+    ({"nodes": [node(NodeTier.SELF_ASSERTED)]}, ["ST-CKPT-121"]),
+    ({"nodes": [node(NodeTier.TPM), node(NodeTier.TEST_ONLY, "m")]}, ["ST-CKPT-121"]),
 )
 def test_each_rule_refuses(check, said, codes):
     assert check(**said) == codes
@@ -74,14 +73,12 @@ def test_nodes_are_asked_for_only_after_the_run(check):
     assert check(after_run=False, nodes=[node(NodeTier.SELF_ASSERTED)]) == []
 
 
-@pytest.mark.parametrize(
-    ("tiers", "ok"),
-    [
-        ([NodeTier.SELF_ASSERTED], True),
-        ([NodeTier.TPM], True),
-        ([NodeTier.SELF_ASSERTED, NodeTier.SELF_ASSERTED], False),
-        ([NodeTier.TEST_ONLY], False),
-    ],
+@items(
+    "tiers, ok",
+    ([NodeTier.SELF_ASSERTED], True),
+    ([NodeTier.TPM], True),
+    ([NodeTier.SELF_ASSERTED, NodeTier.SELF_ASSERTED], False),
+    ([NodeTier.TEST_ONLY], False),
 )
 def test_the_exception_of_the_dev_policy_has_its_limit(check, tiers, ok):
     said = [node(tier, f"n{i}") for i, tier in enumerate(tiers)]
@@ -135,16 +132,14 @@ def test_self_asserted_needs_an_exception_that_has_not_ended(check, now, days, c
     assert check("dev", change=change, nodes=[node(NodeTier.SELF_ASSERTED)]) == codes
 
 
-@pytest.mark.parametrize(
-    ("steps", "step", "codes"),
-    [
-        (0, 9, ["ST-CKPT-121"]),
-        (2, 9, ["ST-CKPT-121"]),
-        (3, 9, []),
-        (9, 9, []),
-        (2, 2, []),  # there were no more
-        (0, 0, ["ST-CKPT-121"]),
-    ],
+@items(
+    "steps, step, codes",
+    (0, 9, ["ST-CKPT-121"]),
+    (2, 9, ["ST-CKPT-121"]),
+    (3, 9, []),
+    (9, 9, []),
+    (2, 2, []),  # there were no more
+    (0, 0, ["ST-CKPT-121"]),
 )
 def test_a_window_in_which_the_guard_found_nothing(check, steps, step, codes):
     change = {"checkpoint": {"min_clean_steps": 3}}
@@ -159,23 +154,19 @@ def test_a_record_without_the_window_is_refused(check):
     assert check(change=change, gradients=said, step=9) == ["ST-CKPT-121"]
 
 
-@pytest.mark.parametrize(
-    ("audited", "codes"), [(None, ["ST-CKPT-121"]), (4, ["ST-CKPT-121"]), (5, []), (9, [])]
-)
+@items("audited, codes", (None, ["ST-CKPT-121"]), (4, ["ST-CKPT-121"]), (5, []), (9, []))
 def test_an_audit_that_is_not_too_old(check, audited, codes):
     change = {"checkpoint": {"max_audit_age_steps": 4}}
     said = GradientRecord(verdict=GradientVerdict.CLEAN, judged=9, audited=audited)
     assert check(change=change, gradients=said, step=9) == codes
 
 
-@pytest.mark.parametrize(
-    ("under", "tier", "codes"),
-    [
-        ("hardened", NodeTier.TEE_GPU, ["ST-CHAN-010"]),
-        ("baseline", NodeTier.VTPM, ["ST-CHAN-010"]),
-        ("dev", NodeTier.TEE_GPU, []),
-        ("baseline", NodeTier.SELF_ASSERTED, []),
-    ],
+@items(
+    "under, tier, codes",
+    ("hardened", NodeTier.TEE_GPU, ["ST-CHAN-010"]),
+    ("baseline", NodeTier.VTPM, ["ST-CHAN-010"]),
+    ("dev", NodeTier.TEE_GPU, []),
+    ("baseline", NodeTier.SELF_ASSERTED, []),
 )
 def test_a_tier_is_never_the_statement_s_own_word(check, under, tier, codes):
     """Without evidence it is missing, and no pass; a node that claims nothing needs none."""

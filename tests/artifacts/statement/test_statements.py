@@ -29,7 +29,7 @@ from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity import dsse, statement
-from tests.tables import each
+from tests.tables import each, items
 from tests.vocabulary import refused
 
 ROOT = "ab" * 32
@@ -161,15 +161,13 @@ def test_a_checkpoint_names_each_rank_once(keys, trust, forge, tmp_path):
     refused(IntegrityError, "distinct ranks", sign, twice, "c", keys.checkpoint)
 
 
-@pytest.mark.parametrize(
+@items(
     "field",
-    [
-        {"step": -1},
-        {"save_id": "x"},
-        {"created": "today"},
-        {"run_id": "x" * 5000},
-        {"env": {"torch": 2}},
-    ],
+    {"step": -1},
+    {"save_id": "x"},
+    {"created": "today"},
+    {"run_id": "x" * 5000},
+    {"env": {"torch": 2}},
 )
 def test_fields_of_the_wrong_type_are_not_signed(field, keys, forge, tmp_path):
     predicate = forge(tmp_path / "c")

@@ -22,6 +22,7 @@ from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError
 from securetrain.identity import statement
+from tests.tables import items
 from tests.vocabulary import refused
 
 
@@ -52,9 +53,7 @@ def at(trust, now):
     return {"trust": trust, "policy": None, "now": now}
 
 
-@pytest.mark.parametrize(
-    "changes", [{"name": "prod-model"}, {"bound": Bound(job="a" * 64)}, {"name": "", "x": 1}]
-)
+@items("changes", {"name": "prod-model"}, {"bound": Bound(job="a" * 64)}, {"name": "", "x": 1})
 def test_version_1_may_not_claim_what_it_never_had(tmp_path, keys, at, forge, changes):
     root = tmp_path / "ckpt"
     said = forge(root)

@@ -18,6 +18,7 @@ from securetrain.artifacts.tree.storage import storage_of
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from tests import vocabulary
 from tests.s3_store import BUCKET, LIES, TRANSPORT, Fault
+from tests.tables import items
 
 DATA = "rank-00000.bin"
 
@@ -297,22 +298,20 @@ def test_a_store_that_keeps_no_conditions_is_refused(run, monkeypatch):
     vocabulary.refused(UsageError, "ST-USAG-024", run.save, 1)
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "refused"),
-    [
-        ("http://10.0.0.1:9000", True),
-        ("http://store.example", True),
-        ("http://169.254.169.254", True),
-        ("https://169.254.169.254", True),
-        ("https://[fd00:ec2::254]", True),
-        ("https://[::ffff:169.254.169.254]", True),
-        ("http://127.0.0.1.example", True),
-        ("ftp://127.0.0.1", True),
-        ("https://store.example", False),
-        ("http://127.0.0.1:9", False),
-        ("http://[::1]:9", False),
-        ("http://localhost:9", False),
-    ],
+@items(
+    "endpoint, refused",
+    ("http://10.0.0.1:9000", True),
+    ("http://store.example", True),
+    ("http://169.254.169.254", True),
+    ("https://169.254.169.254", True),
+    ("https://[fd00:ec2::254]", True),
+    ("https://[::ffff:169.254.169.254]", True),
+    ("http://127.0.0.1.example", True),
+    ("ftp://127.0.0.1", True),
+    ("https://store.example", False),
+    ("http://127.0.0.1:9", False),
+    ("http://[::1]:9", False),
+    ("http://localhost:9", False),
 )
 def test_where_a_store_may_be(endpoint, refused):
     if not refused:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from securetrain.artifacts.tree import lease
 from securetrain.artifacts.tree.lease import GRACE, OLD, Maker, abandoned, this_process
 from securetrain.artifacts.tree.storage import LocalStorage
-from tests.tables import each
+from tests.tables import each, items
 
 ID = "0123456789abcdef" * 2
 OTHER = "f" * 32
@@ -253,16 +253,14 @@ print("not reached")
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "rc", "said", "there"),
-    [
-        ("writing", -signal.SIGTERM, "", set()),
-        ("committing", -signal.SIGTERM, "", {"step-1"}),
-        ("committed", -signal.SIGTERM, "", {"step-1"}),
-        ("thread", -signal.SIGTERM, "", {"step-1"}),
-        ("forked", 0, "['rank-00000.bin']\n", set()),
-        ("handled", 7, "mine\n", {f"step-1.tmp-{'0' * 32}", f"step-1.tmp-{'0' * 32}.lease"}),
-    ],
+@items(
+    "how, rc, said, there",
+    ("writing", -signal.SIGTERM, "", set()),
+    ("committing", -signal.SIGTERM, "", {"step-1"}),
+    ("committed", -signal.SIGTERM, "", {"step-1"}),
+    ("thread", -signal.SIGTERM, "", {"step-1"}),
+    ("forked", 0, "['rank-00000.bin']\n", set()),
+    ("handled", 7, "mine\n", {f"step-1.tmp-{'0' * 32}", f"step-1.tmp-{'0' * 32}.lease"}),
 )
 def test_sigterm_removes_or_finishes(tmp_path, how, rc, said, there):
     done = subprocess.run(

@@ -14,7 +14,7 @@ from securetrain.artifacts.tree import safetensors_header as headers
 from securetrain.artifacts.tree.index import VERSION, Index, by_file
 from securetrain.core.errors import IntegrityError
 from tests import vocabulary
-from tests.tables import each
+from tests.tables import each, items
 
 
 def of(said, *, size=None) -> bytes:
@@ -206,16 +206,14 @@ def test_the_quick_comparison_is_taken_for_an_honest_file(monkeypatch):
         assert headers.differences(tensors, "m", header, len(header) + 16) == []
 
 
-@pytest.mark.parametrize(
+@items(
     "change",
-    [
-        {"dtype": "complex128"},
-        {"dtype": "int32"},
-        {"shape": (1,)},
-        {"chunks": "twice"},
-        {"chunks": "elsewhere"},
-        {"chunks": "narrow"},
-    ],
+    {"dtype": "complex128"},
+    {"dtype": "int32"},
+    {"shape": (1,)},
+    {"chunks": "twice"},
+    {"chunks": "elsewhere"},
+    {"chunks": "narrow"},
 )
 def test_the_quick_comparison_doubts_what_no_header_can_say(change):
     """An index that places tensors otherwise than the file says is never taken for the same."""

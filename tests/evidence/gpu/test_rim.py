@@ -4,6 +4,7 @@
 
 import hashlib
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -255,7 +256,7 @@ def test_time_and_revocation_are_looked_at_again(counted):
     vocabulary.refused(AttestationError, "ST-ATTS-706", cache.parse, GOOD, now=later)
     cache.parse(GOOD, now=later, allow_expired=True)
     vocabulary.refused(AttestationError, "ST-ATTS-706", cache.parse, GOOD, now=later)
-    revoked = {"now": NOW, "status": lambda *_: CertificateStatus.REVOKED}
+    revoked: dict[str, Any] = {"now": NOW, "status": lambda *_: CertificateStatus.REVOKED}
     vocabulary.refused(AttestationError, "ST-ATTS-719", cache.parse, GOOD, **revoked)
     assert len(counted) == 1
 

@@ -4,8 +4,6 @@
 
 import dataclasses
 
-import pytest
-
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.opaque import Mode
 from securetrain.evidence.gpu.topology import check_fabric
@@ -32,6 +30,16 @@ def changed(state, **changes):
 def mpt(number):
     fields = {21: b"\x55", 36: b"\x01\x00"}
     return Device(f"{0x9000 + number:016x}", "GB100", fields=fields).state()
+
+
+def gpu(number=2, peers=SWITCHES, nonce=None, **fields):
+    made = hgx_gpu(number, peers, **fields)
+    return made.state() if nonce is None else made.state(nonce=nonce)
+
+
+def switch(number, peers=GPUS, nonce=None, **fields):
+    made = hgx_switch(number, peers, **fields)
+    return made.state() if nonce is None else made.state(nonce=nonce)
 
 
 def test_the_board_closes():
@@ -64,6 +72,10 @@ def test_a_node_without_devices():
 
 GPU, OTHER_GPU = hgx()[0], hgx()[1]
 SWITCH = hgx()[8]
+BACKWARDS = [bytes.fromhex(pdi)[::-1].hex() for pdi in SWITCHES]
+NOT_OURS = f"names {STRANGER} that is not attested, does not name {SWITCHES[0]} that is"
+ONE_MORE = f"names {STRANGER} that is not attested, does not name nothing"
+STALE = {"nonce": bytes(32)}
 FORGED = {
     # Twice and missing.
     "same-gpu-twice": (board(g1=GPU), 631, GPUS[0]),
@@ -74,62 +86,28 @@ FORGED = {
     "missing-switch": (board(s3=None), 632, "3 of kind switch, the node has 4"),
     "no-switches": (board(s0=None, s1=None, s2=None, s3=None), 632, "0 of kind switch"),
     "switches-alone": (hgx()[8:], 632, "0 of kind gpu"),
-    "ninth-gpu": ([*board(), hgx_gpu(8, SWITCHES).state()], 632, "9 of kind gpu"),
-    "fifth-switch": ([*board(), hgx_switch(4, GPUS).state()], 632, "5 of kind switch"),
+    "ninth-gpu": ([*board(), gpu(8)], 632, "9 of kind gpu"),
+    "fifth-switch": ([*board(), switch(4)], 632, "5 of kind switch"),
     # Links.
-    "gpu-of-another-node": (
-        board(g2=hgx_gpu(99, [STRANGER, *SWITCHES[1:]]).state()),
-        633,
-        f"names {STRANGER} that is not attested, does not name {SWITCHES[0]} that is",
-    ),
-    "gpu-of-another-node-that-names-these-switches": (
-        board(g2=hgx_gpu(99, SWITCHES).state()),
-        634,
-        f"does not name {0x1000 + 99:016x}",
-    ),
-    "gpu-with-a-further-switch": (
-        board(g2=hgx_gpu(2, [*SWITCHES, STRANGER]).state()),
-        633,
-        f"names {STRANGER} that is not attested, does not name nothing",
-    ),
-    "gpu-with-a-switch-less": (board(g2=hgx_gpu(2, SWITCHES[:3]).state()), 633, SWITCHES[3]),
-    "gpu-without-links": (board(g2=hgx_gpu(2, []).state()), 633, "names nothing"),
-    "gpu-that-tells-no-links": (board(g2=hgx_gpu(2, [], f22=None).state()), 633, "names nothing"),
-    "gpu-with-pdis-in-the-order-of-switches": (
-        board(g2=hgx_gpu(2, [bytes.fromhex(pdi)[::-1].hex() for pdi in SWITCHES]).state()),
-        633,
-        "that is not attested",
-    ),
+    "gpu-of-another-node": (board(g2=gpu(99, [STRANGER, *SWITCHES[1:]])), 633, NOT_OURS),
+    "gpu-that-names-these-switches": (board(g2=gpu(99)), 634, f"not name {0x1000 + 99:016x}"),
+    "gpu-with-a-further-switch": (board(g2=gpu(2, [*SWITCHES, STRANGER])), 633, ONE_MORE),
+    "gpu-with-a-switch-less": (board(g2=gpu(2, SWITCHES[:3])), 633, SWITCHES[3]),
+    "gpu-without-links": (board(g2=gpu(2, [])), 633, "names nothing"),
+    "gpu-that-tells-no-links": (board(g2=gpu(2, [], f22=None)), 633, "names nothing"),
+    "gpu-with-pdis-backwards": (board(g2=gpu(2, BACKWARDS)), 633, "that is not attested"),
     "switch-of-another-board": (
-        board(s2=hgx_switch(2, [STRANGER, *GPUS[1:]]).state()),
-        634,
-        f"names {STRANGER}",
+        *(board(s2=switch(2, [STRANGER, *GPUS[1:]])), 634, f"names {STRANGER}"),
     ),
-    "switch-that-is-not-attested": (board(s2=hgx_switch(99, GPUS).state()), 633, SWITCHES[2]),
-    "switch-with-a-gpu-less": (board(s2=hgx_switch(2, GPUS[:7]).state()), 634, GPUS[7]),
-    "switch-without-gpus": (board(s2=hgx_switch(2, []).state()), 634, "names nothing"),
-    "unlocked-switch": (board(s1=hgx_switch(1, GPUS, f25=b"\0\0").state()), 637, "changed"),
+    "switch-that-is-not-attested": (board(s2=switch(99)), 633, SWITCHES[2]),
+    "switch-with-a-gpu-less": (board(s2=switch(2, GPUS[:7])), 634, GPUS[7]),
+    "switch-without-gpus": (board(s2=switch(2, [])), 634, "names nothing"),
+    "unlocked-switch": (board(s1=switch(1, f25=b"\0\0")), 637, "changed"),
     # Nonce and mode.
-    "a-gpu-of-another-nonce": (
-        board(g5=hgx_gpu(5, SWITCHES).state(nonce=bytes(32))),
-        635,
-        "more than one nonce",
-    ),
-    "a-switch-of-another-nonce": (
-        board(s3=hgx_switch(3, GPUS).state(nonce=bytes(32))),
-        635,
-        "more than one nonce",
-    ),
-    "one-gpu-in-spt": (
-        board(g4=hgx_gpu(4, SWITCHES, f21=b"\x55", f36=b"\0\0").state()),
-        636,
-        "ppcie, spt",
-    ),
-    "one-gpu-unstated": (
-        board(g4=hgx_gpu(4, SWITCHES, f21=b"\x55", f36=None).state()),
-        636,
-        "ppcie, unstated",
-    ),
+    "a-gpu-of-another-nonce": (board(g5=gpu(5, **STALE)), 635, "more than one nonce"),
+    "a-switch-of-another-nonce": (board(s3=switch(3, **STALE)), 635, "more than one nonce"),
+    "one-gpu-in-spt": (board(g4=gpu(4, f21=b"\x55", f36=b"\0\0")), 636, "ppcie, spt"),
+    "one-gpu-unstated": (board(g4=gpu(4, f21=b"\x55", f36=None)), 636, "ppcie, unstated"),
 }
 
 
@@ -138,43 +116,30 @@ def test_forged_board_is_refused(states, code, what):
     refused(code, what, states)
 
 
-@pytest.mark.forgery
-def test_spt_and_mpt_do_not_mix():
-    refused(636, "mpt, spt", [mpt(0), mpt(1), Device("aa" * 8).state()], gpus=3, switches=0)
+NAMED = gpu(0, f21=b"\x55", f36=None)
+SPT = [mpt(0), mpt(1), Device("aa" * 8).state()]
+FAR = [f"{0x6000 + number:016x}" for number in range(4)]
+HALVES = [*board()[4:8], *(gpu(100 + number, FAR) for number in range(4)), *board()[8:]]
 
 
-@pytest.mark.forgery
-def test_protected_pcie_needs_switches():
-    """A node whose reference values forgot the switches."""
-    silent = hgx_gpu(0, [], f22=None).state()
-    refused(633, "names nothing", [silent], gpus=1, switches=0)
-
-
-@pytest.mark.forgery
-def test_a_gpu_that_names_switches_needs_them_in_every_mode():
-    named = hgx_gpu(0, SWITCHES, f21=b"\x55", f36=None).state()
-    assert named.mode is Mode.UNSTATED
-    refused(633, "is not attested", [named], gpus=1, switches=0)
-
-
-@pytest.mark.forgery
-def test_switches_close_with_gpus_in_every_mode():
-    """A switch that nobody asked for must still name the node's GPUs, and they it."""
-    refused(633, "names nothing", [mpt(0), SWITCH], gpus=1, switches=1)
-    refused(634, GPUS[0], [SWITCH], gpus=0, switches=1)
-
-
-@pytest.mark.forgery
-def test_two_halves_of_two_boards_are_refused():
-    """Each half is genuine and closed among its own board."""
-    far_switches = [f"{0x6000 + number:016x}" for number in range(4)]
-    halves = [hgx_gpu(100 + number, far_switches).state() for number in range(4)]
-    refused(633, far_switches[0], [*board()[4:8], *halves, *board()[8:]])
+@forgeries(
+    "id, code, what, states, gpus, switches",
+    ("SPT and MPT do not mix", 636, "mpt, spt", SPT, 3, 0),
+    # Reference values forgot the switches.
+    ("protected PCIe needs them", 633, "names nothing", [gpu(0, [], f22=None)], 1, 0),
+    ("named in another mode", 633, "is not attested", [NAMED], 1, 0),
+    # A switch that nobody asked for must still name the node's GPUs, and they it.
+    ("a switch nobody asked for", 633, "names nothing", [mpt(0), SWITCH], 1, 1),
+    ("a switch alone", 634, GPUS[0], [SWITCH], 0, 1),
+    # Each half is genuine and closed among its own board.
+    ("two halves of two boards", 633, FAR[0], HALVES, 8, 4),
+)
+def test_nodes_that_do_not_close(code, what, states, gpus, switches):
+    assert NAMED.mode is Mode.UNSTATED
+    refused(code, what, states, gpus, switches)
 
 
 def refused(code, what, states, gpus=8, switches=4):
-    error = vocabulary.refused(
-        AttestationError, f"ST-ATTS-{code}", check_fabric, states, gpus=gpus, switches=switches
-    )
-    assert what in error.what
+    how = {"gpus": gpus, "switches": switches, "says": what}
+    error = vocabulary.refused(AttestationError, f"ST-ATTS-{code}", check_fabric, states, **how)
     assert error.where.startswith("fabric")

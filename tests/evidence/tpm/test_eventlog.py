@@ -30,6 +30,7 @@ from tests.evidence.vectors import needs_vectors, vector, vectors
 from tests.tables import each, forgeries
 
 FIRST = event(0, CRTM_VERSION, b"firmware")
+BODY, HEAD = encode([FIRST])[: -len(FIRST.data) - 4], header()[:28]
 
 
 def refused(code, log, *args, **more):
@@ -116,16 +117,8 @@ def test_notes_measure_nothing_whatever_register_they_name():
     ("one-byte-too-many", encode([FIRST]) + b"\0", "12 bytes wanted"),
     ("padded-with-zeros", encode([FIRST]) + bytes(64), "0 digests"),
     ("padded-with-ones", encode([FIRST]) + b"\xff" * 64, "digests"),
-    (
-        "event-of-4-gigabytes",
-        encode([FIRST])[: -len(FIRST.data) - 4] + b"\xff\xff\xff\xff" + FIRST.data,
-        "a length of 4294967295",
-    ),
-    (
-        "header-of-4-gigabytes",
-        header()[:28] + b"\xff\xff\xff\xff" + header()[32:],
-        "a length of 4294967295",
-    ),
+    ("event-of-4-gigabytes", BODY + b"\xff" * 4 + FIRST.data, "a length of 4294967295"),
+    ("header-of-4-gigabytes", HEAD + b"\xff" * 4 + header()[32:], "a length of 4294967295"),
     ("over-1-MiB", encode([FIRST]) + bytes(LOG_LIMIT), "the limit is"),
     ("algorithm-twice", header((SHA256, SHA256)), "announced twice"),
     ("algorithm-unknown", header((SHA256, 0x77)), "0x0077 is unknown"),
@@ -151,27 +144,21 @@ def test_malformed_logs(log, said):
     "id, digests, said",
     ("none", struct.pack("<I", 0), "0 digests, the header announces 2"),
     ("one-of-two", struct.pack("<IH", 1, SHA256) + bytes(32), "1 digests, the header"),
-    (
-        "three-of-two",
-        struct.pack("<IH32sH32sH32s", 3, SHA256, b"", SHA384, b"", SHA1, b""),
-        "3 digests, the header",
-    ),
+    ("three-of-two", struct.pack("<I", 3) + bytes(34 * 3), "3 digests, the header"),
     ("2-G", struct.pack("<I", 1 << 31), "2147483648 digests"),
     ("twice", struct.pack("<IH32sH32s", 2, SHA256, b"", SHA256, b""), "or there twice"),
     ("unannounced", struct.pack("<IH32sH20s", 2, SHA256, b"", SHA1, b""), "unannounced"),
 )
 def test_digests_that_are_not_those_of_the_header(digests, said):
     log = header((SHA256, SHA384)) + encode_entry(FIRST, (SHA256, SHA384))
-    error = refused("ST-ATTS-201", log + encode_entry(FIRST, digests=digests))
-    assert said in error.what
-    assert error.where == "event log, entry 2"
+    wrong = log + encode_entry(FIRST, digests=digests)
+    refused("ST-ATTS-201", wrong, says=said, names="event log, entry 2")
 
 
 @forgeries("register", 24, 25, 0xFFFFFFFF)
 def test_a_register_that_does_not_exist(register):
-    error = refused("ST-ATTS-201", encode([FIRST, event(register, CRTM_VERSION, b"x")]))
-    assert f"register {register}" in error.what
-    assert error.where == "event log, entry 2"
+    log = encode([FIRST, event(register, CRTM_VERSION, b"x")])
+    refused("ST-ATTS-201", log, says=f"register {register}", names="event log, entry 2")
 
 
 @forgeries("register", 0, 5)
@@ -200,20 +187,23 @@ def test_a_log_without_the_bank(algorithms, named):
     assert "SHA256" in error.fix
 
 
+def start(rest, register=0):
+    return event(register, NO_ACTION, b"StartupLocality\0" + rest)
+
+
 @forgeries(
     "id, entries, entry",
-    ("late", [FIRST, event(0, NO_ACTION, b"StartupLocality\0\3")], 2),
-    ("twice", [event(0, NO_ACTION, b"StartupLocality\0\3")] * 2, 2),
-    ("locality-1", [event(0, NO_ACTION, b"StartupLocality\0\1")], 1),
-    ("locality-2", [event(0, NO_ACTION, b"StartupLocality\0\2")], 1),
-    ("empty", [event(0, NO_ACTION, b"StartupLocality\0")], 1),
-    ("too-long", [event(0, NO_ACTION, b"StartupLocality\0\3\0")], 1),
-    ("of-pcr-7", [event(7, NO_ACTION, b"StartupLocality\0\3")], 1),
+    ("late", [FIRST, start(b"\3")], 2),
+    ("twice", [start(b"\3")] * 2, 2),
+    ("locality-1", [start(b"\1")], 1),
+    ("locality-2", [start(b"\2")], 1),
+    ("empty", [start(b"")], 1),
+    ("too-long", [start(b"\3\0")], 1),
+    ("of-pcr-7", [start(b"\3", 7)], 1),
 )
 def test_a_startup_locality_that_cannot_be(entries, entry):
-    log = parse(encode(entries))
-    error = vocabulary.refused(AttestationError, "ST-ATTS-201", replay, log)
-    assert error.where == f"event log, entry {entry}"
+    log, where = parse(encode(entries)), f"event log, entry {entry}"
+    vocabulary.refused(AttestationError, "ST-ATTS-201", replay, log, names=where)
 
 
 # Padding, which CCEL tables have.

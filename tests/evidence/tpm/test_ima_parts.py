@@ -29,7 +29,7 @@ from securetrain.testing.measurement_lists import (
 )
 from tests import vocabulary
 from tests.evidence.tpm.test_ima import BOOT, accepted, policy_for
-from tests.tables import each, forgeries
+from tests.tables import each, forgeries, items
 
 PART = 512
 TEMPLATES = ("ima-ng", "ima-sig", "ima-ngv2")
@@ -197,17 +197,14 @@ def test_a_list_without_its_beginning_or_with_its_parts_in_another_order(seed):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        (lambda one: {"size": one.size + PART}, "ST-ATTS-301"),
-        (lambda _: {"size": 1}, "ST-ATTS-301"),
-        (lambda one: {"digests": one.digests[:-1]}, "ST-ATTS-301"),
-        (lambda one: {"digests": one.digests + bytes(32)}, "ST-ATTS-301"),
-        (lambda _: {"size": 0, "digests": b""}, "ST-ATTS-306"),  # no schema allows it
-        (lambda one: {"size": one.size - 1}, "ST-ATTS-314"),
-    ],
-    ids=["a part more", "one byte", "half a digest", "a digest more", "nothing", "a byte less"],
+@items(
+    "id, change, code",
+    ("a part more", lambda one: {"size": one.size + PART}, "ST-ATTS-301"),
+    ("one byte", lambda _: {"size": 1}, "ST-ATTS-301"),
+    ("half a digest", lambda one: {"digests": one.digests[:-1]}, "ST-ATTS-301"),
+    ("a digest more", lambda one: {"digests": one.digests + bytes(32)}, "ST-ATTS-301"),
+    ("nothing", lambda _: {"size": 0, "digests": b""}, "ST-ATTS-306"),  # no schema allows it
+    ("a byte less", lambda one: {"size": one.size - 1}, "ST-ATTS-314"),
 )
 def test_announcements_that_are_not_of_their_parts(change, code):
     made = machine_list(3)

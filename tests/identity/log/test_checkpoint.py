@@ -19,7 +19,7 @@ from securetrain.identity.log.checkpoint import (
 )
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document, sign_root
 from tests import vocabulary
-from tests.tables import forgeries
+from tests.tables import forgeries, items
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 LOG, STRANGER = PrivateKey.generate(), PrivateKey.generate()
@@ -123,27 +123,25 @@ def test_age():
     refused("ST-IDEN-047", data, replace(policy, quorum=0), NOW)  # whose time would count?
 
 
-@pytest.mark.parametrize(
+@items(
     "text",
-    [
-        "",
-        "log.example\n7\n",
-        HEAD.text + "extension\n",
-        HEAD.text[:-1],
-        HEAD.text + "no newline",
-        HEAD.text.replace("log.example", ""),
-        HEAD.text.replace("log.example", "log example"),
-        HEAD.text.replace("\n7\n", "\n07\n"),
-        HEAD.text.replace("\n7\n", "\n-7\n"),
-        HEAD.text.replace("\n7\n", "\n+7\n"),
-        HEAD.text.replace("\n7\n", "\n7 \n"),
-        HEAD.text.replace("\n7\n", "\n\u0667\n"),
-        HEAD.text.replace("\n7\n", "\n9999999999999999\n"),
-        HEAD.text.replace("\n7\n", "\n" + "9" * 5000 + "\n"),
-        HEAD.text.replace("\n7\n", "\n0\n"),  # not the root of the empty tree
-        "log.example\n7\nAAAA\n",
-        "log.example\n7\n????\n",
-    ],
+    "",
+    "log.example\n7\n",
+    HEAD.text + "extension\n",
+    HEAD.text[:-1],
+    HEAD.text + "no newline",
+    HEAD.text.replace("log.example", ""),
+    HEAD.text.replace("log.example", "log example"),
+    HEAD.text.replace("\n7\n", "\n07\n"),
+    HEAD.text.replace("\n7\n", "\n-7\n"),
+    HEAD.text.replace("\n7\n", "\n+7\n"),
+    HEAD.text.replace("\n7\n", "\n7 \n"),
+    HEAD.text.replace("\n7\n", "\n\u0667\n"),
+    HEAD.text.replace("\n7\n", "\n9999999999999999\n"),
+    HEAD.text.replace("\n7\n", "\n" + "9" * 5000 + "\n"),
+    HEAD.text.replace("\n7\n", "\n0\n"),  # not the root of the empty tree
+    "log.example\n7\nAAAA\n",
+    "log.example\n7\n????\n",
 )
 def test_malformed(text):
     vocabulary.refused(IdentityError, "ST-IDEN-040", parse_text, text)

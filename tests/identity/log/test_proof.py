@@ -15,6 +15,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.log.proof import LIMIT, Proof, parse_proof, verify_logged
 from tests import vocabulary
 from tests.identity.log.conftest import KIND, NOW, World
+from tests.tables import items
 
 
 def refused(code, world, proof, *, envelope=None, policy=None, now=NOW, verifiers=None):
@@ -91,30 +92,23 @@ def test_an_old_checkpoint_can_be_refused(logged):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(lambda p: b"", id="nothing"),
-        pytest.param(lambda p: p.replace(b"@v1", b"@v2"), id="version"),
-        pytest.param(lambda p: p.replace(b"index", b"extra eA==\nindex"), id="extra data"),
-        pytest.param(lambda p: p.replace(b"index 1", b"index 01"), id="leading zero"),
-        pytest.param(lambda p: p.replace(b"index 1", b"index -1"), id="negative"),
-        pytest.param(lambda p: p.replace(b"index 1", b"index " + b"9" * 16), id="huge"),
-        pytest.param(lambda p: p.replace(b"index 1", b"index 1\n" + b"x" * 43 + b"="), id="hash"),
-        pytest.param(lambda p: p.replace(b"index 1", b"index 1\nAAAA"), id="short hash"),
-        pytest.param(lambda p: p.replace(b"index", b"\xff"), id="not ASCII"),
-        pytest.param(lambda p: p.replace(b"\n\n", b"\n"), id="no checkpoint"),
-        pytest.param(lambda p: p.partition(b"\n\n")[0], id="nothing after the hashes"),
-        pytest.param(lambda p: p.partition(b"\n")[0], id="one line"),
-        pytest.param(
-            lambda p: b"\n\n".join([p.partition(b"\n")[0], p.partition(b"\n\n")[2]]), id="no index"
-        ),
-        pytest.param(lambda p: p + b"\n" * LIMIT, id="too long"),
-        pytest.param(
-            lambda p: p.replace(b"index 1", b"index 1" + (b"\n" + b"A" * 43 + b"=") * 65),
-            id="too many",
-        ),
-    ],
+@items(
+    "id, change",
+    ("nothing", lambda p: b""),
+    ("version", lambda p: p.replace(b"@v1", b"@v2")),
+    ("extra data", lambda p: p.replace(b"index", b"extra eA==\nindex")),
+    ("leading zero", lambda p: p.replace(b"index 1", b"index 01")),
+    ("negative", lambda p: p.replace(b"index 1", b"index -1")),
+    ("huge", lambda p: p.replace(b"index 1", b"index " + b"9" * 16)),
+    ("hash", lambda p: p.replace(b"index 1", b"index 1\n" + b"x" * 43 + b"=")),
+    ("short hash", lambda p: p.replace(b"index 1", b"index 1\nAAAA")),
+    ("not ASCII", lambda p: p.replace(b"index", b"\xff")),
+    ("no checkpoint", lambda p: p.replace(b"\n\n", b"\n")),
+    ("nothing after the hashes", lambda p: p.partition(b"\n\n")[0]),
+    ("one line", lambda p: p.partition(b"\n")[0]),
+    ("no index", lambda p: b"\n\n".join([p.partition(b"\n")[0], p.partition(b"\n\n")[2]])),
+    ("too long", lambda p: p + b"\n" * LIMIT),
+    ("too many", lambda p: p.replace(b"index 1", b"index 1" + (b"\n" + b"A" * 43 + b"=") * 65)),
 )
 def test_malformed(change, logged):
     bent = change(logged.log.prove(1))

@@ -17,7 +17,7 @@ from securetrain.identity.log.entry import entry_of
 from securetrain.identity.log.store import Log
 from tests import vocabulary
 from tests.identity.log.conftest import NOW, ORIGIN
-from tests.tables import each
+from tests.tables import each, items
 
 
 def refused(code, function, *arguments):
@@ -130,9 +130,7 @@ def test_a_log_of_another_key_or_origin_is_not_read(world):
     refused("ST-IDEN-040", world.log.state)
 
 
-@pytest.mark.parametrize(
-    "name", ["tile/0/000.p/5", "tile/entries/000.p/5", "tile/0/000", "tile/1/000.p/1"]
-)
+@items("name", "tile/0/000.p/5", "tile/entries/000.p/5", "tile/0/000", "tile/1/000.p/1")
 @pytest.mark.parametrize("how", ["flip", "cut", "grow", "hash", "remove", "link"])
 def test_damage_is_found_and_nothing_is_built_upon_it(name, how, world):
     big = name in {"tile/0/000", "tile/1/000.p/1"}

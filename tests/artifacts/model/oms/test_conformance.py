@@ -47,6 +47,7 @@ from securetrain.identity.dsse import IN_TOTO, pae
 from tests import vocabulary
 from tests.identity import worlds
 from tests.identity.private_sigstore import ISSUER, SPIFFE, Instance
+from tests.tables import items
 
 from .conftest import NOW, pem_of
 
@@ -596,15 +597,13 @@ def test_the_vectors_that_are_valid(maker: Maker) -> None:
         assert [one.name for one in manifest.read(read.payload, "").resources] == list(SIGNED)
 
 
-@pytest.mark.parametrize(
-    ("make", "change"),
-    [
-        (by_python(), lambda document: document.clear()),
-        (by_python(), remove("dsseEnvelope")),
-        (by_python(), remove("verificationMaterial")),
-        (keyless(IGNORING), remove("verificationMaterial", "tlogEntries")),
-        (keyless(IGNORING), no_log),
-    ],
+@items(
+    "make, change",
+    (by_python(), lambda document: document.clear()),
+    (by_python(), remove("dsseEnvelope")),
+    (by_python(), remove("verificationMaterial")),
+    (keyless(IGNORING), remove("verificationMaterial", "tlogEntries")),
+    (keyless(IGNORING), no_log),
 )
 def test_the_vectors_that_are_invalid(make, change, maker):
     document = json.loads(json.dumps(make(maker)))

@@ -26,6 +26,7 @@ from securetrain.identity.sigstore import KeylessPolicy
 from tests.identity.private_sigstore import ISSUER, SPIFFE, Instance
 from tests.identity.sigstore_services import ISSUER as SERVICES_ISSUER
 from tests.identity.sigstore_services import PIPELINE, Services, serve, token
+from tests.tables import items
 from tests.vocabulary import refused
 
 from .conftest import NOW
@@ -78,9 +79,7 @@ def test_the_identity_that_was_named_is_accepted(model, bundle, trusted_root):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("identity", "issuer"), [(SPIFFE[:-1], ISSUER), ("*", ISSUER), (SPIFFE, f"{ISSUER}/")]
-)
+@items("identity, issuer", (SPIFFE[:-1], ISSUER), ("*", ISSUER), (SPIFFE, f"{ISSUER}/"))
 def test_another_identity_or_issuer_is_refused(identity, issuer, model, bundle, trusted_root):
     policy = KeylessPolicy(identity=identity, issuer=issuer)
     assert codes(verify(model, bundle, trusted_root, policy)) == {"ST-OMSB-120"}

@@ -29,6 +29,7 @@ from securetrain.artifacts.model.oms.signers import (
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.dsse import IN_TOTO, pae
+from tests.tables import items
 from tests.vocabulary import refused
 
 from .conftest import NOW, Authority
@@ -160,19 +161,17 @@ def _no_bundle(model: Path) -> None:
     (model / "model.sig").unlink()
 
 
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        (_changed, "ST-OMSB-130"),
-        (_missing, "ST-OMSB-140"),
-        (_extra, "ST-OMSB-141"),
-        (_folder_as_bundle, "ST-OMSB-142"),
-        (_link, "ST-OMSB-142"),
-        (_fifo, "ST-OMSB-142"),
-        (_empty_folder, "ST-OMSB-142"),
-        (_linked_bundle, "ST-OMSB-142"),
-        (_no_bundle, "ST-OMSB-100"),
-    ],
+@items(
+    "change, code",
+    (_changed, "ST-OMSB-130"),
+    (_missing, "ST-OMSB-140"),
+    (_extra, "ST-OMSB-141"),
+    (_folder_as_bundle, "ST-OMSB-142"),
+    (_link, "ST-OMSB-142"),
+    (_fifo, "ST-OMSB-142"),
+    (_empty_folder, "ST-OMSB-142"),
+    (_linked_bundle, "ST-OMSB-142"),
+    (_no_bundle, "ST-OMSB-100"),
 )
 def test_a_changed_model_is_refused(change, code, model, bundle, key):
     assert verify(model, bundle, key).ok
@@ -183,13 +182,11 @@ def test_a_changed_model_is_refused(change, code, model, bundle, key):
     assert result.exit_code != 0
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        (_in_git, ".git/hook"),
-        (_in_github, ".github/payload.py"),
-        (_attributes, ".gitattributes"),
-    ],
+@items(
+    "change, name",
+    (_in_git, ".git/hook"),
+    (_in_github, ".github/payload.py"),
+    (_attributes, ".gitattributes"),
 )
 def test_what_git_keeps_is_left_out_and_said_or_refused(change, name, model, bundle, key):
     change(model)
@@ -262,26 +259,24 @@ def _shards(statement: dict[str, Any]) -> None:
     statement["predicate"]["serialization"]["method"] = "shards"
 
 
-@pytest.mark.parametrize(
+@items(
     "change",
-    [
-        _rename_resource("../config.json"),
-        _rename_resource("/etc/passwd"),
-        _rename_resource("a\\b"),
-        _rename_resource("a//b"),
-        _rename_resource("a\x00b"),
-        _rename_resource(""),
-        _no_resources,
-        _unsorted,
-        _twice,
-        _other_root,
-        _two_subjects,
-        _type,
-        _predicate_type,
-        _more,
-        _weak,
-        _shards,
-    ],
+    _rename_resource("../config.json"),
+    _rename_resource("/etc/passwd"),
+    _rename_resource("a\\b"),
+    _rename_resource("a//b"),
+    _rename_resource("a\x00b"),
+    _rename_resource(""),
+    _no_resources,
+    _unsorted,
+    _twice,
+    _other_root,
+    _two_subjects,
+    _type,
+    _predicate_type,
+    _more,
+    _weak,
+    _shards,
 )
 def test_an_unsound_statement_is_refused_though_signed(change, model, bundle, key):
     resign(bundle, key, change)
@@ -347,18 +342,16 @@ def _hint(document: dict[str, Any]) -> None:
     document["verificationMaterial"]["publicKey"]["hint"] = "0" * 64
 
 
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        (_flip, "ST-OMSB-110"),
-        (_no_signature, "ST-OMSB-101"),
-        (_two_signatures, "ST-OMSB-101"),
-        (_payload_type, "ST-OMSB-101"),
-        (_media_type, "ST-OMSB-101"),
-        (_two_materials, "ST-OMSB-101"),
-        (_no_material, "ST-OMSB-101"),
-        (_hint, "ST-OMSB-120"),
-    ],
+@items(
+    "change, code",
+    (_flip, "ST-OMSB-110"),
+    (_no_signature, "ST-OMSB-101"),
+    (_two_signatures, "ST-OMSB-101"),
+    (_payload_type, "ST-OMSB-101"),
+    (_media_type, "ST-OMSB-101"),
+    (_two_materials, "ST-OMSB-101"),
+    (_no_material, "ST-OMSB-101"),
+    (_hint, "ST-OMSB-120"),
 )
 def test_a_changed_bundle_is_refused(change, code, model, bundle, key):
     _edit(bundle, change)
@@ -408,16 +401,14 @@ def test_a_certificate_that_leads_to_the_root_verifies(model, authority, key):
     assert result.signer == "certificate CN=maker"
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({"ends": dt.timedelta(days=-700), "begins": dt.timedelta(days=-800)}, "ST-OMSB-150"),
-        ({"begins": dt.timedelta(hours=1)}, "ST-OMSB-150"),
-        ({"usage": False}, "ST-OMSB-120"),
-        ({"usage": None}, "ST-OMSB-120"),
-        ({"purpose": ExtendedKeyUsageOID.SERVER_AUTH}, "ST-OMSB-120"),
-        ({"is_ca": True}, "ST-OMSB-120"),
-    ],
+@items(
+    "options, code",
+    ({"ends": dt.timedelta(days=-700), "begins": dt.timedelta(days=-800)}, "ST-OMSB-150"),
+    ({"begins": dt.timedelta(hours=1)}, "ST-OMSB-150"),
+    ({"usage": False}, "ST-OMSB-120"),
+    ({"usage": None}, "ST-OMSB-120"),
+    ({"purpose": ExtendedKeyUsageOID.SERVER_AUTH}, "ST-OMSB-120"),
+    ({"is_ca": True}, "ST-OMSB-120"),
 )
 def test_a_certificate_that_is_not_for_this_is_refused(options, code, model, authority, key):
     bundle, trust = certified(model, authority, key, **options)
