@@ -1,7 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 from .documents import Facts as Facts
-from .engine.advisories import Advisories as Advisories
 from .engine.audit import audit as audit
 from .engine.audit import out_of_reach as out_of_reach
 from .engine.check import Check as Check
@@ -9,6 +8,7 @@ from .engine.findings import AuditResult as AuditResult
 from .engine.findings import Finding as Finding
 from .engine.findings import LedgerRow as LedgerRow
 from .engine.findings import WaiverUse as WaiverUse
+from .engine.functions.advisories import Advisories as Advisories
 from .engine.schema import NOT_JUDGED as NOT_JUDGED
 from .engine.schema import CheckId as CheckId
 from .engine.schema import Refs as Refs

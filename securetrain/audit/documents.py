@@ -42,34 +42,27 @@ from securetrain.audit.subjects.storage.facts import StorageFacts
 from securetrain.core.errors import AuditError
 from securetrain.policy.schema import Policy
 
-
-def _by_kind(*bodies: type[Body]) -> dict[str, type[Body]]:
-    return {str(body.__struct_config__.tag): body for body in bodies}
-
-
-BODIES: Final[Mapping[str, type[Body]]] = _by_kind(
-    NodeFacts,
-    StorageFacts,
-    WorkloadFacts,
-    ClusterFacts,
-    LaunchFacts,
-    SlurmFacts,
-    RunFacts,
-)
+BODIES: Final[dict[str, type[Body]]] = {
+    str(body.__struct_config__.tag): body
+    for body in (
+        NodeFacts,
+        StorageFacts,
+        WorkloadFacts,
+        ClusterFacts,
+        LaunchFacts,
+        SlurmFacts,
+        RunFacts,
+    )
+}
 """The facts of each kind; its roots are the records in there."""
 
-
-def _roots(body: type[Body]) -> dict[str, type[Fact]]:
-    hints = typing.get_type_hints(body)
-    return {
+ROOTS: Final[dict[str, Mapping[str, type[Fact]]]] = {
+    kind: {
         name: hint
-        for name, hint in hints.items()
+        for name, hint in typing.get_type_hints(body).items()
         if isinstance(hint, type) and issubclass(hint, Fact) and hint is not Collected
     }
-
-
-ROOTS: Final[Mapping[str, Mapping[str, type[Fact]]]] = {
-    kind: _roots(BODIES[kind]) for kind in BODIES
+    for kind, body in BODIES.items()
 }
 """The roots of each kind, and the type of each."""
 
@@ -86,16 +79,12 @@ EVIDENCE: Final = frozenset(
 """The names that a check may list under ``evidence``: ``node.listeners``, ``workload.pods``."""
 
 
-def _says_itself(hint: Any) -> bool:
-    return typing.get_origin(hint) in (Section, Reading)
-
-
 SAYS_ITSELF: Final = frozenset(
     f"{root}.{field}"
     for roots in ROOTS.values()
     for root, record in roots.items()
     for field, hint in typing.get_type_hints(record).items()
-    if _says_itself(hint)
+    if typing.get_origin(hint) in (Section, Reading)
 )
 """Evidence whose type holds how it was read (rule 5)."""
 

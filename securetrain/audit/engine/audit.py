@@ -23,6 +23,7 @@ Rules, in order:
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -30,7 +31,6 @@ from typing import Final
 import msgspec
 
 from securetrain.audit.documents import Document, Facts, Refused
-from securetrain.audit.engine.advisories import Advisories
 from securetrain.audit.engine.check import Check, tuned
 from securetrain.audit.engine.coverage import Scope, Seen
 from securetrain.audit.engine.fields import View
@@ -45,8 +45,9 @@ from securetrain.audit.engine.findings import (
     worst,
     worst_states,
 )
+from securetrain.audit.engine.functions.advisories import Advisories
 from securetrain.audit.engine.judging import Comparison, judge
-from securetrain.audit.engine.waivers import Waivers, refusal, waive
+from securetrain.audit.engine.waivers import AuditStates, Waivers, waive
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import Boundary, State
 from securetrain.policy.load import digest_of
@@ -98,21 +99,28 @@ def audit(
         if progress is not None:
             progress(number, facts.count)
         if isinstance(document, Refused):
-            about = f"facts[{document.source}]"
-            apart.append(about_audit("ST-AUD-006", about, document.reason))
+            subject = f"facts[{document.source}]"
+            apart.append(about_audit("ST-AUD-006", subject, document.reason))
             problems.append(f"{document.source} was not judged: {document.reason}")
             continue
         if why := scope.of(document):
             seen.leave_out(document, why)
             continue
-        assets.append(_ref(document))
+        assets.append(
+            AssetRef(
+                asset=document.asset,
+                kind=document.kind,
+                collected_at=document.at,
+                digest=document.digest,
+                title=document.body.title,
+            )
+        )
         seen.see(document)
         if problem := _staleness(document, now):
             apart.append(about_audit("ST-AUD-006", "facts", problem, document.asset))
             problems.append(problem)
         view = View(document=document, policy=policy, now=now, advisories=advisories)
-        mine = alone.get(document.kind, ())
-        found = (finding for check in mine for finding in judge(check, view))
+        found = (finding for check in alone[document.kind] for finding in judge(check, view))
         by_asset[document.asset] = [one for one in found if not scope.leaves_out(one)]
         for comparison in together:
             if comparison.check.kind == document.kind:
@@ -126,10 +134,8 @@ def audit(
     states = {asset: worst_states(found) for asset, found in by_asset.items()}
     apart += _unanswered(states.values(), policy)
     findings = [finding for found in by_asset.values() for finding in found] + apart
-    kinds = {one.asset: one.kind for one in assets}
-    findings, uses = waive(
-        findings, waivers or Waivers(), lambda one: refusal(one, checks, states, kinds, now)
-    )
+    about = AuditStates(checks, states, {one.asset: one.kind for one in assets}, now)
+    findings, uses = waive(findings, waivers or Waivers(), about)
     findings, rows = _ordered(findings), seen.rows()
     return AuditResult(
         at=now,
@@ -193,28 +199,18 @@ def _folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     )
 
 
-def _by_kind(checks: Iterable[Check]) -> dict[str, list[Check]]:
+def _by_kind(checks: Iterable[Check]) -> Mapping[str, Sequence[Check]]:
     """The checks that look at one asset alone."""
-    found: dict[str, list[Check]] = {}
+    found: defaultdict[str, list[Check]] = defaultdict(list)
     for check in checks:
         if check.across is None:
-            found.setdefault(check.kind, []).append(check)
+            found[check.kind].append(check)
     return found
 
 
 def _unknown_params(checks: Sequence[Check], policy: Policy) -> list[str]:
     unknown = sorted(set(policy.audit.params) - {check.id for check in checks})
     return [f"audit.params of the policy names no check of this audit: {name}" for name in unknown]
-
-
-def _ref(document: Document) -> AssetRef:
-    return AssetRef(
-        asset=document.asset,
-        kind=document.kind,
-        collected_at=document.at,
-        digest=document.digest,
-        title=document.body.title,
-    )
 
 
 def _counts(findings: Iterable[Finding]) -> dict[str, int]:
@@ -233,8 +229,8 @@ def exit_code_of(
     """Rule 6; what is excused is unknown, and weighs nothing by itself."""
     if problems:
         return ExitCode.INTEGRITY
-    failed = (f for f in findings if f.state is State.FAIL)
-    if any(finding.severity_in_context >= policy.host.fail_on for finding in failed):
+    heavy = [one for one in findings if one.severity_in_context >= policy.host.fail_on]
+    if any(one.state is State.FAIL for one in heavy):
         return ExitCode.FAILURE
     by_asset: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -244,16 +240,10 @@ def exit_code_of(
     incomplete = (
         unknown > policy.host.max_unknown
         or all(finding.state in _UNJUDGED for finding in findings)
-        or any(_is_heavy(one, policy) for one in findings if one not in excused)
+        or any(one.state is State.UNKNOWN and one not in excused for one in heavy)
         or any(row.counts for row in ledger)
     )
     return ExitCode.INCOMPLETE if incomplete else ExitCode.OK
-
-
-def _is_heavy(finding: Finding, policy: Policy) -> bool:
-    """Return whether a check is unknown whose failure would fail the audit."""
-    heavy = finding.severity_in_context >= policy.host.fail_on
-    return finding.state is State.UNKNOWN and heavy
 
 
 def out_of_reach(

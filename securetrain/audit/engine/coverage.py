@@ -24,7 +24,7 @@ from securetrain.audit.engine.check import Check
 from securetrain.audit.engine.findings import Coverage, Finding, LedgerRow
 from securetrain.audit.facts import End, Entry
 from securetrain.core.vocabulary import Severity
-from securetrain.policy.schema import OutOfScope, Policy
+from securetrain.policy.schema import Policy
 
 OF_FILES: Final = frozenset({"cluster", "workload", "launch", "storage"})
 """Kinds of documents that are read from files by name, which a policy can leave out."""
@@ -67,15 +67,10 @@ class Scope:
 
     def why(self, path: str) -> str:
         """Explain why a file is left out; empty when it is not."""
-        return next((_said(one) for one in self._rules if _matches(path, one.glob)), "")
-
-
-def _matches(path: str, glob: str) -> bool:
-    return fnmatchcase(path, glob) or fnmatchcase(path, f"*/{glob}")
-
-
-def _said(rule: OutOfScope) -> str:
-    return f"out of scope until {rule.end} ({rule.owner}): {rule.reason}"
+        for one in self._rules:
+            if fnmatchcase(path, one.glob) or fnmatchcase(path, f"*/{one.glob}"):
+                return f"out of scope until {one.end} ({one.owner}): {one.reason}"
+        return ""
 
 
 class Seen:

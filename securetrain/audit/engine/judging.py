@@ -61,7 +61,8 @@ def judge(check: Check, view: View) -> list[Finding]:
     weight = _weight(check, view)
     bad = [one for one in judged if not one.good.value]
     if not bad:
-        return [_well(check, view, is_judged=not check.over or _has_elements(check, view))]
+        some = not check.over or next(elements(view, check.over), None) is not None
+        return [_well(check, view, is_judged=some)]
     subjects = _subjects(check, bad)
     return [
         _finding(check, asset, one, subject, weight)
@@ -80,10 +81,6 @@ def _before(check: Check, view: View) -> Finding | None:
     if applies.value is None:
         return _finding(check, asset, Judgement(label="", good=applies))
     return None if applies.value else _well(check, view, is_judged=False)
-
-
-def _has_elements(check: Check, view: View) -> bool:
-    return next(elements(view, check.over), None) is not None
 
 
 def _well(check: Check, view: View, *, is_judged: bool) -> Finding:
@@ -316,8 +313,6 @@ class Comparison:
         assert self.check.across is not None
         rule, _ = self.check.across
         found = list(self._others)
-        passed: dict[str, None] = {}
-        bad: dict[str, None] = {}
         for path, seen in self._seen.items():
             if len(seen) == 1 and not seen[0].missing:
                 asset, why = seen[0].asset, "one asset alone has nothing to be compared with"
@@ -325,14 +320,11 @@ class Comparison:
                 found.append(_finding(self.check, asset, alone, state=State.NOT_APPLICABLE))
                 return found
             for one, judged in zip(seen, compare(rule, seen), strict=True):
-                if judged.good.value:
-                    passed[one.asset] = None
-                else:
-                    bad[one.asset] = None
+                if not judged.good.value:
                     found.append(self._of(path, one, judged))
-        well = (asset for asset in passed if asset not in bad)
-        found += [_finding(self.check, asset, _WELL) for asset in well]
-        return found
+        others = {one.asset for one in found}
+        well = (asset for asset in self._weights if asset not in others)
+        return [*found, *(_finding(self.check, asset, _WELL) for asset in well)]
 
     def _of(self, path: Path, one: AssetValues, judged: Judgement) -> Finding:
         name = ".".join(path)

@@ -17,7 +17,7 @@ Rules:
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from fnmatch import fnmatchcase
@@ -120,25 +120,23 @@ def parse_waivers(data: bytes, where: str) -> Waivers:
     return Waivers(tuple(items), tuple(malformed))
 
 
-def refusal(
-    waiver: Waiver,
-    checks: Iterable[Check],
-    states: Mapping[str, Mapping[str, State]],
-    kinds: Mapping[str, str],
-    now: datetime,
-) -> tuple[WaiverStatus, str] | None:
-    """Explain why a waiver does not count today; None when it does.
+@dataclass(frozen=True, slots=True)
+class AuditStates:
+    """The outcome of an audit before waivers."""
 
-    Args:
-        waiver: The waiver.
-        checks: The catalogue.
-        states: For each asset, check id to its state in this audit, before waivers.
-        kinds: The kind of each asset.
-        now: The time of the audit.
-    """
-    today = now.date()
+    checks: Sequence[Check]
+    states: Mapping[str, Mapping[str, State]]
+    """For each asset, check id to its state."""
+    kinds: Mapping[str, str]
+    """The kind of each asset."""
+    now: datetime
+
+
+def refusal(waiver: Waiver, audited: AuditStates) -> tuple[WaiverStatus, str] | None:
+    """Explain why a waiver does not count today; None when it does."""
+    states, today = audited.states, audited.now.date()
     rejected = WaiverStatus.REJECTED
-    named = [check for check in checks if check.id == waiver.check]
+    named = [check for check in audited.checks if check.id == waiver.check]
     if not named:
         return rejected, f"there is no check {waiver.check}"
     if waiver.owner.strip().casefold() == waiver.approved_by.strip().casefold():
@@ -159,9 +157,22 @@ def refusal(
     if len(meant) > 1 and ":" not in _literal(waiver.asset):
         roots = " and ".join(sorted(one.root for one in meant))
         return rejected, f"its check asks {roots}: begin its subject with one of them"
-    of_kind = {one.kind for one in meant}
-    mine = [asset for asset in states if is_about(waiver, asset) and kinds[asset] in of_kind]
-    return _uncompensated(waiver, mine, states)
+    return _uncompensated(waiver, audited, {one.kind for one in meant})
+
+
+def _uncompensated(
+    waiver: Waiver, audited: AuditStates, kinds: Container[str]
+) -> tuple[WaiverStatus, str] | None:
+    """Rule 3, on every asset of these kinds that the waiver is about."""
+    for asset, states in audited.states.items():
+        if is_about(waiver, asset) and audited.kinds[asset] in kinds:
+            for check in waiver.compensating:
+                state = states.get(check)
+                if state is not State.PASS:
+                    on = f" on {asset}" if len(audited.states) > 1 else ""
+                    why = f"its compensating check {check} is {state or 'not there'}{on}, not pass"
+                    return WaiverStatus.REJECTED, why
+    return None
 
 
 def _literal(glob: str) -> str:
@@ -169,59 +180,35 @@ def _literal(glob: str) -> str:
     return re.split(r"[*?\[]", glob, maxsplit=1)[0]
 
 
-def _uncompensated(
-    waiver: Waiver, assets: Iterable[str], states: Mapping[str, Mapping[str, State]]
-) -> tuple[WaiverStatus, str] | None:
-    """Rule 3, on every asset that the waiver is about."""
-    for asset in assets:
-        for check in waiver.compensating:
-            state = states[asset].get(check)
-            if state is not State.PASS:
-                on = f" on {asset}" if len(states) > 1 else ""
-                why = f"its compensating check {check} is {state or 'not there'}{on}, not pass"
-                return WaiverStatus.REJECTED, why
-    return None
-
-
 def is_about(waiver: Waiver, asset: str) -> bool:
     """Return whether a waiver is about this asset."""
     return not waiver.asset or fnmatchcase(asset, waiver.asset)
 
 
-def covers(waiver: Waiver, check: str, asset: str, subject: str) -> bool:
-    """Return whether a waiver is about this finding."""
-    return (
-        waiver.check == check and is_about(waiver, asset) and fnmatchcase(subject, waiver.subject)
-    )
+def covers(waiver: Waiver, finding: Finding) -> bool:
+    """Return whether a waiver is about this finding, and it is a failure."""
+    mine = waiver.check == finding.check and is_about(waiver, finding.asset)
+    return finding.state is State.FAIL and mine and fnmatchcase(finding.subject, waiver.subject)
 
 
 def waive(
     findings: list[Finding],
     waivers: Waivers,
-    refused_for: Callable[[Waiver], tuple[WaiverStatus, str] | None],
+    audited: AuditStates,
 ) -> tuple[list[Finding], list[WaiverUse]]:
     """Cover failures, and report every waiver that does not count."""
     uses = list(waivers.malformed)
     result = list(findings)
     for waiver in waivers.items:
-        refused = refused_for(waiver)
+        refused = refusal(waiver, audited)
         status, reason = refused or (WaiverStatus.UNUSED, "no finding of this audit is covered")
         if refused is None:
             for i, finding in enumerate(result):
-                if finding.state is State.FAIL and covers(
-                    waiver, finding.check, finding.asset, finding.subject
-                ):
+                if covers(waiver, finding):
                     status, reason = WaiverStatus.APPLIED, ""
                     result[i] = replace(finding, state=State.WAIVED, waiver=waiver.id)
-        uses.append(
-            WaiverUse(
-                id=waiver.id,
-                check=waiver.check,
-                status=status,
-                reason=reason,
-                expires=waiver.expires,
-            )
-        )
+        use = WaiverUse(id=waiver.id, check=waiver.check, status=status, reason=reason)
+        uses.append(replace(use, expires=waiver.expires))
     uses.sort(key=lambda use: (use.check, use.id))
     for use in uses:
         if use.status in _FAILED:

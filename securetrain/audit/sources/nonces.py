@@ -132,13 +132,11 @@ class NonceStore:
 
     def _take(self, nonce: str) -> "_Issued | str":
         """The nonce, for this audit alone, or why it is not to be had (rule 2)."""
-        place, taken = self._places(nonce)
+        place, taken = (self.folder / f"{nonce}{end}" for end in (_ISSUED, _TAKEN))
         try:
             record = self._read(place)
         except FileNotFoundError:
-            if taken.exists():
-                return _REPLAYED
-            return _UNKNOWN
+            return _REPLAYED if taken.exists() else _UNKNOWN
         if not record.issued - SKEW <= self.now < record.expires:
             return f"its nonce was good until {record.expires:%Y-%m-%dT%H:%M:%SZ}"
         try:
@@ -164,9 +162,6 @@ class NonceStore:
         if record.nonce != place.stem:
             raise _damaged("it is another nonce's", place)
         return record
-
-    def _places(self, nonce: str) -> tuple[Path, Path]:
-        return self.folder / f"{nonce}{_ISSUED}", self.folder / f"{nonce}{_TAKEN}"
 
     def _clean(self) -> None:
         """Forget what is over for so long that its absence refuses it as well."""

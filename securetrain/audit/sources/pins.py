@@ -19,8 +19,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from securetrain.audit.engine.advisories import Advisories, shipped_advisories
 from securetrain.audit.engine.check import Check
+from securetrain.audit.engine.functions.advisories import Advisories, shipped_advisories
 from securetrain.audit.subjects.kubernetes.standards import controls
 from securetrain.core import canonical
 from securetrain.core.errors import SecureTrainError

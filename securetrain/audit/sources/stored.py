@@ -113,15 +113,11 @@ class StoredFacts(Facts):
                 if self.alone and not isinstance(error, IdentityError):
                     raise
                 document = Refused(file.name, error.what)
-            if signed and isinstance(document, Document):
-                document = self._answered(file, document)
+            if signed and isinstance(document, Document):  # only what counts takes a nonce
+                collected = document.body.collected
+                if why := self.nonces.refusal(collected.nonce, collected.at):
+                    document = Refused(file.name, why)
             yield document
-
-    def _answered(self, file: Path, document: Document) -> Document | Refused:
-        """The document, if it answers this audit. Only what counts otherwise takes a nonce."""
-        collected = document.body.collected
-        why = self.nonces.refusal(collected.nonce, collected.at)
-        return Refused(file.name, why) if why else document
 
     def _one(self, file: Path) -> tuple[Document | Refused, bool]:
         """A file's document, and whether somebody of the inventory signed it."""
