@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
-from securetrain.audit.facts import Reading
+from securetrain.audit.facts import Location, Reading
 from securetrain.audit.parser.values import absent, ok
 from securetrain.audit.shell.evaluator import Call
 from securetrain.audit.shell.programs import SHELLS
@@ -67,7 +67,7 @@ _LOCAL: Final = re.compile(r"(?:\.{0,2}/|\.\Z|\.\[|[^:]*\.whl\Z|file:)")
 
 def fetches_of(calls: Sequence[Call]) -> list[Fetch]:
     """Everything that these calls fetch."""
-    found = []
+    found: list[Fetch] = []
     fed = _interpreted(calls)
     for call in calls:
         options = options_of(call)
@@ -88,40 +88,27 @@ def _interpreted(calls: Sequence[Call]) -> set[int]:
     return runs | {call.fed_by for call in calls if call.fed_by and call.program in _INTERPRETERS}
 
 
-def _downloads(call: Call, options: list[Option], *, runs: bool) -> list[Fetch]:
-    unverified = next(
-        (one for one in options if one.name in _UNVERIFIED),
-        None,
-    )
-    short = next((a for a in call.args if re.fullmatch(r"-[A-Za-z]*k[A-Za-z]*", a.text)), None)
-    found: list[Fetch] = []
-    if value_of(options, *_SENDS) is not None or any(map(_METHOD.fullmatch, _texts(call))):
-        return found
+def _downloads(call: Call, options: list[Option], *, runs: bool) -> Iterator[Fetch]:
+    if value_of(options, *_SENDS) or any(_METHOD.fullmatch(arg.text) for arg in call.args):
+        return
+    unchecked = next((one.at for one in options if one.name in _UNVERIFIED), None)
+    if unchecked is None and call.program == "curl":
+        short = (arg.at for arg in call.args if re.fullmatch(r"-[A-Za-z]*k[A-Za-z]*", arg.text))
+        unchecked = next(short, None)
     for arg in call.args:
-        if not (_URL.match(arg.text) or (arg.opens and "://" in arg.text)):
-            continue
-        if _METADATA.match(arg.text):
-            continue  # that is the network's business
-        verified: Reading[bool]
-        if unverified is not None or (call.program == "curl" and short is not None):
-            verified = ok(False, unverified.at if unverified else short.at if short else arg.at)
-        else:
-            verified = _by_tls(arg)
-        script = runs or bool(re.search(r"\.(?:sh|py)\Z", arg.text))
-        found.append(
-            Fetch(
-                at=arg.at,
-                program=call.program,
-                what=Kind.SCRIPT if script else Kind.DATA,
-                pinned=ok(False, arg.at) if script else absent(arg.at),
-                verified=verified,
-            )
-        )
-    return found
+        is_url = _URL.match(arg.text) or (arg.opens and "://" in arg.text)
+        if is_url and not _METADATA.match(arg.text):  # that is the network's business
+            script = runs or bool(re.search(r"\.(?:sh|py)\Z", arg.text))
+            verified = _by_tls(arg) if unchecked is None else ok(False, unchecked)
+            pinned = ok(False, arg.at) if script else absent(arg.at)
+            what = Kind.SCRIPT if script else Kind.DATA
+            yield _fetched(call, what, arg.at, pinned, verified)
 
 
-def _texts(call: Call) -> Iterator[str]:
-    return (arg.text for arg in call.args)
+def _fetched(
+    call: Call, what: Kind, at: Location, pinned: Reading[bool], verified: Reading[bool]
+) -> Fetch:
+    return Fetch(at=at, program=call.program, what=what, pinned=pinned, verified=verified)
 
 
 def _by_tls(arg: Arg) -> Reading[bool]:
@@ -160,18 +147,15 @@ def _pip_install(call: Call, words: list[str]) -> bool:
 
 
 def _pip(call: Call, options: list[Option]) -> Fetch | None:
-    if value_of(options, "no-index", "require-hashes", "offline") is not None:
+    if value_of(options, "no-index", "require-hashes", "offline"):
         return _fetch(call, Kind.PACKAGE, pinned=True)
-    requirements = value_of(options, "requirement", "r") is not None
     words = [arg.text for arg in call.args if not arg.text.startswith("-")]
     behind = words[words.index("install") + 1 :] if "install" in words else words
-    if (
-        value_of(options, "no-deps") is not None
-        and not requirements
-        and all(_LOCAL.match(word) for word in behind)
-    ):
+    if value_of(options, "requirement", "r"):
+        return _fetch(call, Kind.PACKAGE, pinned=False)
+    if value_of(options, "no-deps") and all(map(_LOCAL.match, behind)):
         return None  # nothing but what is there
-    commits = not requirements and all(re.search(r"@[0-9a-f]{40}(?:#|\Z)", word) for word in behind)
+    commits = all(re.search(r"@[0-9a-f]{40}(?:#|\Z)", word) for word in behind)
     return _fetch(call, Kind.PACKAGE, pinned=bool(behind) and commits)
 
 
@@ -185,54 +169,31 @@ def _repository(call: Call, found: list[Fetch]) -> None:
         commit = next((arg for arg in call.args if _COMMIT.fullmatch(arg.text)), None)
         opened = next((arg for arg in call.args if arg.opens), None)
         if commit is not None:
-            found[number] = msgspec.structs.replace(found[number], pinned=ok(True, commit.at))
+            found[number] = replace(found[number], pinned=ok(True, commit.at))
         elif opened is not None:
-            why: Reading[bool] = templated(opened.opens, opened.at)
-            found[number] = msgspec.structs.replace(found[number], pinned=why)
+            found[number] = replace(found[number], pinned=templated(opened.opens, opened.at))
     elif words[:2] == ["submodule", "update"]:
         one = _fetch(call, Kind.REPOSITORY, pinned=False)
         pinned = found[number].pinned if number >= 0 else one.pinned
-        found.append(msgspec.structs.replace(one, pinned=pinned))
+        found.append(replace(one, pinned=pinned))
     elif words[:1] in (["clone"], ["pull"], ["fetch"]):
         found.append(_fetch(call, Kind.REPOSITORY, pinned=False))
 
 
 def _fetch(call: Call, what: Kind, *, pinned: bool) -> Fetch:
-    insecure = next(
-        (
-            arg
-            for arg in call.args
-            if re.match(r"(?:git\+)?(?:http|git)://", arg.text) or arg.text == "--trusted-host"
-        ),
-        None,
-    )
-    return Fetch(
-        at=call.at,
-        program=call.program,
-        what=what,
-        pinned=ok(pinned, call.at),
-        verified=ok(insecure is None, insecure.at if insecure else call.at),
-    )
+    clear = r"(?:git\+)?(?:http|git)://|--trusted-host\Z"
+    insecure = next((arg.at for arg in call.args if re.match(clear, arg.text)), None)
+    verified = ok(insecure is None, insecure or call.at)
+    return _fetched(call, what, call.at, ok(pinned, call.at), verified)
 
 
-def _data(call: Call, options: list[Option]) -> list[Fetch]:
-    """Datasets that a program's options name by URL."""
-    found = []
-    for option in options:
-        if option.value is None or not _DATA_OPTIONS.search(option.name):
-            continue
-        if re.match(r"(?:https?|ftp)://", option.text):
-            at = option.place
-            found.append(
-                Fetch(
-                    at=at,
-                    program=call.program,
-                    what=Kind.DATA,
-                    pinned=absent(at),
-                    verified=_by_tls(option.value),
-                )
-            )
-    return found
+def _data(call: Call, options: list[Option]) -> Iterator[Fetch]:
+    """Yield datasets that a program's options name by URL."""
+    for one in options:
+        is_url = re.match(r"(?:https?|ftp)://", one.text)
+        if one.value is not None and is_url and _DATA_OPTIONS.search(one.name):
+            at = one.place
+            yield _fetched(call, Kind.DATA, at, absent(at), _by_tls(one.value))
 
 
 # --- models of a hub -----------------------------------------------------------------------------

@@ -269,11 +269,15 @@ def _host_keys(seen: Seen, call: Call) -> None:
 # --- launchers -----------------------------------------------------------------------------------
 
 
+def _module(options: list[Option]) -> str:
+    """The module that Python runs; empty for a file."""
+    module = value_of(options[:6], "m")
+    return module.text if module else ""
+
+
 def _torchrun(seen: Seen, call: Call, options: list[Option]) -> None:
-    if call.program.startswith("python"):
-        module = value_of(options[:6], "m")
-        if module is None or not _LAUNCHER.match(module.text):
-            return
+    if call.program == "python" and not _LAUNCHER.match(_module(options)):
+        return
     backend = value_of(options, "rdzv-backend")
     group = _static(call, options)
     if value_of(options, "standalone"):
@@ -319,10 +323,9 @@ def _etcd_protocol(options: list[Option], at: Location) -> Reading[str]:
 
 def _env_method(seen: Seen, call: Call, options: list[Option]) -> None:
     """A Python program of which several run, and that finds an address in its environment."""
-    module = value_of(options[:6], "m")
-    program = (
-        module.text if module else next((one.text for one in call.args if one.text[:1] != "-"), "")
-    )
+    module = _module(options)
+    files = (one.text for one in call.args if one.text[:1] != "-")
+    program = module or next(files, "")
     if "MASTER_ADDR" not in call.environment or any(one.name in _METHODS for one in options):
         return
     if not (program.endswith(".py") or module) or program.startswith(("torch.distributed", "pip")):
@@ -382,37 +385,38 @@ def _mpi(seen: Seen, call: Call, options: list[Option]) -> None:
 # --- services ------------------------------------------------------------------------------------
 
 
-def _service(
+def _serves(  # noqa: PLR0917 - the parts of a service
+    seen: Seen,
     call: Call,
     tool: Tool,
     scope: Reading[Scope],
-    *,
     secret: Reading[bool] | None = None,
     config: Reading[str] | None = None,
-) -> Service:
-    return Service(
-        at=call.at,
-        program=call.program,
-        tool=tool,
-        scope=scope,
-        secret=secret or absent(call.at),
-        config=config or absent(call.at),
+) -> None:
+    seen.services.append(
+        Service(
+            at=call.at,
+            program=call.program,
+            tool=tool,
+            scope=scope,
+            secret=secret or absent(call.at),
+            config=config or absent(call.at),
+        )
     )
 
 
-def _listens(call: Call, option: Option | None, default: Scope) -> Reading[Scope]:
-    if option is not None:
+def _listens(call: Call, options: list[Option], *names: str) -> Reading[Scope]:
+    """The reach of a service that listens on loopback unless it is told."""
+    if option := value_of(options, *names):
         return option.reading(scope_of)
     rest = next(rest_of(call), None)
-    return templated(rest.opens, rest.at) if rest else ok(default, call.at)
+    return templated(rest.opens, rest.at) if rest else ok(Scope.LOOPBACK, call.at)
 
 
 def _tensorboard(seen: Seen, call: Call, options: list[Option]) -> None:
-    if everywhere := value_of(options, "bind-all"):
-        scope: Reading[Scope] = ok(Scope.ANY, everywhere.at)
-    else:
-        scope = _listens(call, value_of(options, "host"), Scope.LOOPBACK)
-    seen.services.append(_service(call, Tool.TENSORBOARD, scope))
+    everywhere = value_of(options, "bind-all")
+    scope = ok(Scope.ANY, everywhere.at) if everywhere else _listens(call, options, "host")
+    _serves(seen, call, Tool.TENSORBOARD, scope)
 
 
 _JUPYTER_SECRETS: Final = re.compile(
@@ -434,39 +438,25 @@ def _jupyter(seen: Seen, call: Call, options: list[Option]) -> None:
         elif option.name.endswith(".token") and not option.text.strip("'\""):
             secret = ok(False, option.place)
             break
-    ip = value_of(options, "ip", "serverapp.ip", "notebookapp.ip")
-    scope = _listens(call, ip, Scope.LOOPBACK)
-    seen.services.append(_service(call, Tool.JUPYTER, scope, secret=secret))
+    scope = _listens(call, options, "ip", "serverapp.ip", "notebookapp.ip")
+    _serves(seen, call, Tool.JUPYTER, scope, secret)
 
 
 def _ray(seen: Seen, call: Call, options: list[Option]) -> None:
-    if not call.args or call.args[0].text != "start" or value_of(options, "head") is None:
-        return
-    scope = _listens(call, value_of(options, "dashboard-host"), Scope.LOOPBACK)
-    seen.services.append(_service(call, Tool.RAY, scope))
+    if call.args and call.args[0].text == "start" and value_of(options, "head"):
+        _serves(seen, call, Tool.RAY, _listens(call, options, "dashboard-host"))
 
 
 def _debugger(seen: Seen, call: Call, options: list[Option]) -> None:
-    if call.program.startswith("python"):
-        module = value_of(options[:6], "m")
-        if module is None or module.text != "debugpy":
-            return
-        listens = value_of(options, "listen")
-        scope = _port_scope(listens)
-    elif call.program == "gdbserver":
-        place = next((arg for arg in call.args if ":" in arg.text), None)
-        scope = reading(place, scope_of) if place else None
-    else:
-        scope = _port_scope(value_of(options, "listen"))
-    if scope is not None:
-        seen.services.append(_service(call, Tool.DEBUGGER, scope))
-
-
-def _port_scope(listens: Option | None) -> Reading[Scope] | None:
-    """The reach of debugpy, which listens on loopback when it is given a port alone."""
-    if listens is None or listens.value is None:
-        return None
-    return listens.reading(lambda text: Scope.LOOPBACK if text.isdigit() else scope_of(text))
+    listens = value_of(options, "listen")
+    if call.program == "python" and _module(options) != "debugpy":
+        return
+    if call.program == "gdbserver":
+        if place := next((arg for arg in call.args if ":" in arg.text), None):
+            _serves(seen, call, Tool.DEBUGGER, reading(place, scope_of))
+    elif listens and listens.value:  # debugpy listens on loopback when it is given a port alone
+        scope = listens.reading(lambda one: Scope.LOOPBACK if one.isdigit() else scope_of(one))
+        _serves(seen, call, Tool.DEBUGGER, scope)
 
 
 def _sshd(seen: Seen, call: Call, _: list[Option]) -> None:
@@ -477,7 +467,7 @@ def _sshd(seen: Seen, call: Call, _: list[Option]) -> None:
         None,
     )
     config: Reading[str] = ok(own.text, own.at) if own else absent(call.at, "the system's")
-    seen.services.append(_service(call, Tool.SSHD, ok(Scope.ANY, call.at), config=config))
+    _serves(seen, call, Tool.SSHD, ok(Scope.ANY, call.at), config=config)
 
 
 def _started(seen: Seen, call: Call, _: list[Option]) -> None:
@@ -485,7 +475,7 @@ def _started(seen: Seen, call: Call, _: list[Option]) -> None:
     words = {arg.text.removesuffix(".service") for arg in call.args}
     if words & {"ssh", "sshd"} and words & {"start", "restart"}:
         nothing: Reading[str] = absent(call.at, "the system's")
-        seen.services.append(_service(call, Tool.SSHD, ok(Scope.ANY, call.at), config=nothing))
+        _serves(seen, call, Tool.SSHD, ok(Scope.ANY, call.at), config=nothing)
 
 
 def _download(seen: Seen, call: Call, options: list[Option]) -> None:

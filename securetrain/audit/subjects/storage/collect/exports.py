@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from securetrain.audit.facts import Location, Outcome, Reading
+from securetrain.audit.facts import Location, Reading
+from securetrain.audit.parser.values import failed, ok, opened
 from securetrain.audit.subjects.storage.facts import Export, Filesystem
 
 EVERYBODY: Final = "*"
@@ -241,13 +242,31 @@ def export_of(path: str, word: str, place: Location, defaults: _Options | None =
         return _unreadable(path, word, place, str(error))
     encrypted = True if _is_loopback(client) else options.encrypts()
     written = (found[2] or "").translate(_BLANKS_BACK)
+    squashed, private = (
+        opened(options.template, place) if one is None else ok(one, place)
+        for one in (options.squashes(), encrypted)
+    )
+    words = tuple(word for word in written.split(",") if word)
+    return shared(path, client, place, squashed, private, words)
+
+
+def shared(  # noqa: PLR0917 - the parts of an export
+    path: str,
+    client: str,
+    place: Location,
+    squashed: Reading[bool],
+    private: Reading[bool],
+    options: tuple[str, ...] = (),
+    filesystem: Filesystem = Filesystem.NFS,
+) -> Export:
+    """An export of what is known about it."""
     return Export(
-        filesystem=Filesystem.NFS,
+        filesystem=filesystem,
         path=path,
         client=client,
-        root_squash=_reading(options.squashes(), options, place),
-        encrypted=_reading(encrypted, options, place),
-        options=tuple(word for word in written.split(",") if word),
+        root_squash=squashed,
+        encrypted=private,
+        options=options,
         place=place,
     )
 
@@ -264,21 +283,6 @@ def _is_loopback(client: str) -> bool:
         return False
 
 
-def _reading(value: bool | None, options: _Options, place: Location) -> Reading[bool]:  # noqa: FBT001
-    if value is None:
-        reason = f"{options.template} decides"
-        return Reading(outcome=Outcome.TEMPLATED, reason=reason, at=place)
-    return Reading(outcome=Outcome.OK, value=value, at=place)
-
-
 def _unreadable(path: str, word: str, place: Location, why: str) -> Export:
-    reading = Reading[bool](outcome=Outcome.ERROR, reason=why, at=place)
-    return Export(
-        filesystem=Filesystem.NFS,
-        path=path,
-        client=word.partition("(")[0].translate(_BLANKS_BACK) or EVERYBODY,
-        root_squash=reading,
-        encrypted=reading,
-        options=(),
-        place=place,
-    )
+    client = word.partition("(")[0].translate(_BLANKS_BACK) or EVERYBODY
+    return shared(path, client, place, failed(why, place), failed(why, place))

@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from securetrain.audit.facts import Location, Outcome, Reading
-from securetrain.audit.subjects.storage.collect.exports import EVERYBODY, export_of
+from securetrain.audit.facts import Location, Reading
+from securetrain.audit.parser.values import failed, ok
+from securetrain.audit.subjects.storage.collect.exports import EVERYBODY, export_of, shared
 from securetrain.audit.subjects.storage.facts import Export, Filesystem
 
 _SHOWMOUNT: Final = re.compile(r"^Export list for (\S+):\s*$")
@@ -48,23 +49,9 @@ def parse_showmount(text: str, path: str) -> tuple[Export, ...]:
         words = line.split()
         for client in words[1].split(",") if len(words) > 1 else [EVERYBODY] if words else []:
             place = Location(path=path, line=number)
-            silent = Reading[bool](
-                outcome=Outcome.ERROR,
-                reason="showmount does not say it: read the exports",
-                at=place,
-            )
-            everybody = client in ("(everyone)", "")
-            found.append(
-                Export(
-                    filesystem=Filesystem.NFS,
-                    path=words[0],
-                    client=EVERYBODY if everybody else client,
-                    root_squash=silent,
-                    encrypted=silent,
-                    options=(),
-                    place=place,
-                )
-            )
+            silent: Reading[bool] = failed("showmount does not say it: read the exports", place)
+            name = EVERYBODY if client in ("(everyone)", "") else client
+            found.append(shared(words[0], name, place, silent, silent))
     return tuple(found)
 
 
@@ -153,24 +140,12 @@ def _target(
     squashed: bool = False,
     why: str = "",
 ) -> Export:
-    squash = Reading[bool](outcome=Outcome.OK, value=squashed, at=place)
-    if why:
-        squash = Reading[bool](outcome=Outcome.ERROR, reason=why, at=place)
+    squash = failed(why, place) if why else ok(squashed, place)
     weakest = next((f for f in seen.flavors.values() if f[0] not in _PRIVATE), None)
+    private: Reading[bool] = failed("no srpc.flavor is listed", place)
     if seen.flavors:
-        at = weakest[1] if weakest else place
-        private = Reading[bool](outcome=Outcome.OK, value=weakest is None, at=at)
-    else:
-        private = Reading[bool](outcome=Outcome.ERROR, reason="no srpc.flavor is listed", at=place)
-    return Export(
-        filesystem=Filesystem.LUSTRE,
-        path=path,
-        client=client,
-        root_squash=squash,
-        encrypted=private,
-        options=(),
-        place=place,
-    )
+        private = ok(weakest is None, weakest[1] if weakest else place)
+    return shared(path, client, place, squash, private, filesystem=Filesystem.LUSTRE)
 
 
 def parse_gpfs(text: str, path: str) -> tuple[Export, ...]:
@@ -205,16 +180,9 @@ def parse_gpfs(text: str, path: str) -> tuple[Export, ...]:
 
 def _gpfs(match: re.Match[str], cluster: str, ciphers: str, place: Location) -> Export:
     root = match[3]
-    squash = Reading[bool](outcome=Outcome.OK, value=root != "root allowed", at=place)
+    squash = ok(root != "root allowed", place)
     if root is None:
-        squash = Reading[bool](outcome=Outcome.ERROR, reason="it does not speak of root", at=place)
-    private = not _NO_CIPHER.match(ciphers)
-    return Export(
-        filesystem=Filesystem.GPFS,
-        path=match[1],
-        client=cluster,
-        root_squash=squash,
-        encrypted=Reading[bool](outcome=Outcome.OK, value=private, at=place),
-        options=tuple(word for word in (match[2], root) if word),
-        place=place,
-    )
+        squash = failed("it does not speak of root", place)
+    private = ok(not _NO_CIPHER.match(ciphers), place)
+    words = tuple(word for word in (match[2], root) if word)
+    return shared(match[1], cluster, place, squash, private, words, Filesystem.GPFS)
