@@ -12,5 +12,4 @@ from securetrain.audit.engine.functions import network as network
 from securetrain.audit.engine.functions import paths as paths
 from securetrain.audit.engine.functions import run as run
 from securetrain.audit.engine.functions import slurm as slurm
-from securetrain.audit.engine.functions import slurm_files as slurm_files
 from securetrain.audit.engine.functions import standards as standards
