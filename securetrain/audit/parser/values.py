@@ -8,7 +8,7 @@ Nothing of a value is quoted in a reason, for it may be a secret.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from securetrain.audit.facts import Location, Outcome, Reading
 from securetrain.audit.parser.templates import Template
@@ -220,6 +220,11 @@ def absent(at: Location | None, reason: str = NOT_SET) -> Reading[T]:
 def failed(reason: str, at: Location | None) -> Reading[T]:
     """A reading that cannot be known from these files."""
     return Reading(outcome=Outcome.ERROR, reason=reason, at=at)
+
+
+def unknown_as(reading: Reading[Any], at: Location | None) -> Reading[T]:
+    """A reading that is not known for what keeps another one from it."""
+    return Reading(outcome=reading.outcome, reason=reading.reason, at=at)
 
 
 def is_known(reading: Reading[T]) -> bool:

@@ -10,6 +10,7 @@ from securetrain.audit.facts import Outcome
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.vocabulary import State
 from tests.audit.conftest import NOW
+from tests.tables import each
 
 JOB = """\
 apiVersion: batch.volcano.sh/v1alpha1
@@ -162,6 +163,24 @@ def test_rights_come_by_groups_and_by_roles_that_every_cluster_has(rights):
     assert dangers(rights(RBAC % ("ClusterRole", "cluster-admin", group))) == ["everything"]
     assert dangers(rights(RBAC % ("ClusterRole", "view", RUNNER))) == []
     assert dangers(rights(RBAC % ("ClusterRole", "edit", "{kind: User, name: bob}"))) == []
+
+
+@each(
+    "id, rules, dangerous",
+    ("all of a template", "{{ toYaml .Values.rules }}", None),
+    ("a verb of a template", "[{verbs: ['{{ .v }}'], resources: [secrets]}]", None),
+    ("verbs of a template", "[{verbs: {{ .v }}, resources: [secrets]}]", None),
+    ("resources of a template", "[{verbs: [get], resources: ['{{ .r }}']}]", None),
+    ("more of a template", '\n- verbs: [get]\n  {{- include "x" . }}', None),
+    ("too many", "[" + 201 * "{verbs: [get], resources: [pods]}, " + "]", None),
+    ("others add to it", "[]\naggregationRule: {}", None),
+    ("a danger beside", "[{verbs: ['{{ .v }}']}, {verbs: [get], resources: [secrets]}]", True),
+)
+def test_rules_that_a_template_decides_are_no_rights_that_are_known(rights, rules, dangerous):
+    role = ROLE.partition("rules:")[0] + f"rules: {rules}\n---\n"
+    found = rights(role + RBAC % ("Role", "r", RUNNER))
+    assert found.outcome is (Outcome.OK if dangerous else Outcome.ERROR)
+    assert not dangerous or [one.dangerous for one in found.value] == [(), ("read secrets",)]
 
 
 def test_without_bindings_or_a_role_rights_are_not_known(rights):

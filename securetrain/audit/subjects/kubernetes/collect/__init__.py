@@ -4,9 +4,9 @@
 
 ::
 
-    parser/       files to objects        bounded; templates keep their lines
-    pods/         objects to workloads    pod specs by structure; effective values
-    cluster/      the objects around      network, rights, entrances, admission, secrets
-    rendering/    charts and kustomizations, put together by helm and kustomize behind walls
-    collect.py    all of it together
+    pods.py, containers.py, workloads.py, settings.py   pod specs by structure; effective values
+    network.py, rights.py, entrances.py, admission.py, stored.py   the objects around
+    launches.py, labels.py, expressions.py   commands, what selects a pod, what a site asks
+    rendering/   charts and kustomizations, put together by helm and kustomize behind walls
+    collect.py   all of it together
 """

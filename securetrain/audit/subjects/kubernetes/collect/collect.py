@@ -47,39 +47,37 @@ from securetrain.audit.parser.values import (
     failed,
     is_known,
 )
-from securetrain.audit.subjects.kubernetes.collect.cluster.admission import (
+from securetrain.audit.subjects.kubernetes.collect.admission import (
+    INCLUDED,
     AdmissionPolicy,
+    SignaturePolicy,
     admission_policy,
     admissions,
+    signature_policy,
+    signatures,
 )
-from securetrain.audit.subjects.kubernetes.collect.cluster.entrances import (
+from securetrain.audit.subjects.kubernetes.collect.entrances import (
     ROUTES,
     Target,
     Way,
     entrances,
     ways,
 )
-from securetrain.audit.subjects.kubernetes.collect.cluster.network import (
+from securetrain.audit.subjects.kubernetes.collect.expressions import Answers
+from securetrain.audit.subjects.kubernetes.collect.labels import labels_of
+from securetrain.audit.subjects.kubernetes.collect.launches import Launches
+from securetrain.audit.subjects.kubernetes.collect.network import (
     Isolated,
     Policies,
     network_policy,
 )
-from securetrain.audit.subjects.kubernetes.collect.cluster.rights import Rights
-from securetrain.audit.subjects.kubernetes.collect.cluster.signatures import (
-    INCLUDED,
-    SignaturePolicy,
-    signature_policy,
-    signatures,
-)
-from securetrain.audit.subjects.kubernetes.collect.cluster.stored import (
+from securetrain.audit.subjects.kubernetes.collect.rendering.render import Renderer, Rendering
+from securetrain.audit.subjects.kubernetes.collect.rights import Rights
+from securetrain.audit.subjects.kubernetes.collect.stored import (
     ansible_secrets,
     stored_secrets,
 )
-from securetrain.audit.subjects.kubernetes.collect.expressions import Answers
-from securetrain.audit.subjects.kubernetes.collect.labels import labels_of
-from securetrain.audit.subjects.kubernetes.collect.launches import Launches
-from securetrain.audit.subjects.kubernetes.collect.pods.workloads import with_own_names, workload
-from securetrain.audit.subjects.kubernetes.collect.rendering.render import Renderer, Rendering
+from securetrain.audit.subjects.kubernetes.collect.workloads import with_own_names, workload
 from securetrain.audit.subjects.kubernetes.facts.cluster import (
     Cluster,
     ClusterFacts,

@@ -25,7 +25,7 @@ from securetrain.audit.parser.values import Scope
 from securetrain.audit.shell.environment import FILE, NOTHING, Environment
 from securetrain.audit.shell.evaluator import Folder
 from securetrain.audit.shell.values import Arg, Text, always, arg_of, hole, script_text
-from securetrain.audit.subjects.kubernetes.collect.pods.pods import LISTS, PodSpec, pod_specs
+from securetrain.audit.subjects.kubernetes.collect.pods import LISTS, PodSpec, pod_specs
 from securetrain.audit.subjects.launches.collect.images import commands_of_runtime, scripts
 from securetrain.audit.subjects.launches.collect.launch import (
     container_launches,

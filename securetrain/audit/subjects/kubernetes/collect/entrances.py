@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
+
 from securetrain.audit.facts import Location, Outcome, Reading
 from securetrain.audit.parser.objects import Object
 from securetrain.audit.parser.tree import Node
-from securetrain.audit.parser.values import Scope, is_known, ok, opened
+from securetrain.audit.parser.values import Scope, is_known, ok, opened, unknown_as
 from securetrain.audit.subjects.kubernetes.collect.labels import (
     PodLabels,
     Selector,
@@ -50,25 +52,15 @@ _PORTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("8888", "8889"), "notebook"),
 }
 """Ports by what uses them: torchrun, PyTorchJob, etcd, MPI's sshd; Ray, TensorBoard; Jupyter."""
-_NAMES: Final = (
-    (re.compile(r"jupyter|notebook|jupyterhub", re.IGNORECASE), "notebook"),
-    (
-        re.compile(
-            r"dashboard|tensorboard|mlflow|ray-?(?:client|head)|gcs|wandb|aim\b", re.IGNORECASE
-        ),
-        "dashboard",
-    ),
-    (
-        re.compile(
-            r"c10d|rdzv|rendezvous|pytorchjob-port|master-?port|etcd|mpi|nccl", re.IGNORECASE
-        ),
-        "rendezvous",
-    ),
-)
-_IMAGES: Final = (
-    (re.compile(r"jupyter|notebook", re.IGNORECASE), "notebook"),
-    (re.compile(r"tensorboard|mlflow|rayproject/", re.IGNORECASE), "dashboard"),
-)
+_NAMES: Final = {
+    "notebook": r"(?i)jupyter|notebook|jupyterhub",
+    "dashboard": r"(?i)dashboard|tensorboard|mlflow|ray-?(?:client|head)|gcs|wandb|aim\b",
+    "rendezvous": r"(?i)c10d|rdzv|rendezvous|pytorchjob-port|master-?port|etcd|mpi|nccl",
+}
+_IMAGES: Final = {
+    "notebook": r"(?i)jupyter|notebook",
+    "dashboard": r"(?i)tensorboard|mlflow|rayproject/",
+}
 _LEADERS: Final = frozenset({"master", "launcher", "chief", "head", "leader", "mpimaster"})
 _TRAINING: Final = frozenset(
     {
@@ -86,13 +78,18 @@ class Way:
     kind: str
     namespace: Reading[str]
     type: Reading[str]
-    ports: tuple[str, ...]
     at: Location
+    ports: tuple[str, ...] = ()
     selector: Selector | None = None
     """None for what selects no pods."""
     backends: tuple["Backend", ...] = ()
     """The Services that a route leads to."""
     own_name: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name, as routes name it."""
+        return self.namespace.value or "", self.own_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,32 +123,21 @@ def ways(one: Object) -> Iterator[Way]:
     spec = scope.child(one.node, "spec")
     name = f"{one.kind}/{namespace.value or '?'}/{one.said('name') or '?'}"
     at = one.source.at(one.node)
+    way = Way(name, one.kind, namespace, ok(one.kind, at), at, own_name=one.said("name"))
     if one.kind == "Service" and one.group in {"", "core"}:
-        yield Way(
-            name=name,
-            kind=one.kind,
-            namespace=namespace,
-            type=_type(scope, spec),
-            ports=tuple(_ports(scope, spec)),
-            at=at,
-            selector=_selector(scope, spec),
-            own_name=one.said("name"),
-        )
+        ports, kind = tuple(_ports(scope, spec)), _type(scope, spec)
+        yield replace(way, type=kind, ports=ports, selector=_selector(scope, spec))
     elif one.kind in ROUTES and one.group in _ROUTE_GROUPS:
         place = one.source.at(spec) if spec is not None else at
         backends, ports = _backends(one, spec)
-        yield Way(
-            name=name,
-            kind=one.kind,
-            namespace=namespace,
-            type=ok(one.kind, place),
-            ports=ports,
-            at=place,
-            backends=backends,
-            own_name=one.said("name"),
-        )
+        kind = ok(one.kind, place)
+        yield replace(way, type=kind, at=place, backends=backends, ports=ports)
     elif one.group == "ray.io":
-        yield from _of_ray(one, scope, namespace, name)
+        for node in one.node.walk():
+            if (head := node.get("headGroupSpec")) is not None:
+                place, kind = scope.source.at(head), _of_ray(scope, head)
+                ports = ("8265", "dashboard")
+                yield replace(way, name=f"{name}/head", type=kind, at=place, ports=ports)
 
 
 def _type(scope: Scope, spec: Node | None) -> Reading[str]:
@@ -200,34 +186,19 @@ def _backends(one: Object, spec: Node | None) -> tuple[tuple[Backend, ...], tupl
     return tuple(found), tuple(ports)
 
 
-def _of_ray(one: Object, scope: Scope, namespace: Reading[str], name: str) -> Iterator[Way]:
-    """Yield the Service and the Ingress that KubeRay makes for the head."""
-    for node in one.node.walk():
-        head = node.get("headGroupSpec") if node.entries is not None else None
-        if head is None:
-            continue
-        said = head.get("serviceType")
-        service = scope.child(head, "headService")
-        inner = scope.child(service, "spec")
-        ingress = head.get("enableIngress")
-        kind_of = scope.string(head, "serviceType", "ClusterIP")
-        if said is None and inner is not None:
-            kind_of = scope.string(inner, "type", "ClusterIP")
-        if ingress is not None and kind_of.value in _CLOSED:
-            read = scope.value(ingress, lambda value: value.text or "")
-            if (read.value or "").lower() == "true":
-                kind_of = ok("Ingress", read.at)
-            elif not is_known(read):
-                kind_of = read
-        yield Way(
-            name=f"{name}/head",
-            kind=one.kind,
-            namespace=namespace,
-            type=kind_of,
-            ports=("8265", "dashboard"),
-            at=scope.source.at(head),
-            own_name=one.said("name"),
-        )
+def _of_ray(scope: Scope, head: Node) -> Reading[str]:
+    """The type of the Service that KubeRay makes for the head, or its Ingress."""
+    inner = scope.child(scope.child(head, "headService"), "spec")
+    kind = scope.string(head, "serviceType", "ClusterIP")
+    if head.get("serviceType") is None and inner is not None:
+        kind = scope.string(inner, "type", "ClusterIP")
+    ingress = head.get("enableIngress")
+    if ingress is not None and kind.value in _CLOSED:
+        read = scope.value(ingress, lambda value: value.text or "")
+        if (read.value or "").lower() == "true":
+            return ok("Ingress", read.at)
+        return kind if is_known(read) else read
+    return kind
 
 
 def entrances(found: Sequence[Way], targets: Sequence[Target]) -> Iterator[Entrance]:
@@ -239,31 +210,28 @@ def entrances(found: Sequence[Way], targets: Sequence[Target]) -> Iterator[Entra
     for way in found:
         if way.selector is not None and is_known(way.namespace):
             near = [*nearby.get(way.namespace.value, ()), *nearby.get(None, ())]
-            mine = list(_selected(way, way.selector, near))
-            reached[way.namespace.value or "", way.own_name] = (way, mine)
+            reached[way.key] = (way, list(_selected(way, way.selector, near)))
     for way in found:
         joined: list[Target] = []
-        services = [way]
         if way.selector is not None:
-            joined = reached.get((way.namespace.value or "", way.own_name), (way, []))[1]
+            joined = reached.get(way.key, (way, []))[1]
             if not is_known(way.namespace):
                 joined = list(_selected(way, way.selector, targets))
-        ranked: list[tuple[int, Location]] = []
+        if not way.backends:
+            yield _entrance(way, [way], joined)
+            continue
+        services, ranked = [way], []
         for backend in way.backends:
-            service, behind = reached.get((way.namespace.value or "", backend.name), (None, []))
-            if service is not None:
-                services.append(service)
-                joined.extend(behind)
+            service, behind = reached.get((way.key[0], backend.name), (None, []))
             alone = replace(way, backends=(backend,))
-            purpose = _purpose(
-                alone, [service] if service else [], behind, service.ports if service else ()
-            )
-            ranked.append((_WORST.index(purpose.value or "other"), backend.at))
-        if ranked:
-            _, at = min(ranked, key=lambda pair: pair[0])
-            yield _entrance(replace(way, type=ok(way.kind, at)), services, joined)
-        else:
-            yield _entrance(way, services, joined)
+            mine = [service] if service is not None else []
+            ports = service.ports if service is not None else ()
+            purpose = _purpose(alone, mine, behind, ports).value or "other"
+            ranked.append((_WORST.index(purpose), backend.at))
+            services += mine
+            joined = [*joined, *behind]
+        _, at = min(ranked, key=lambda pair: pair[0])
+        yield _entrance(replace(way, type=ok(way.kind, at)), services, joined)
     yield from _host_ports(targets)
 
 
@@ -279,11 +247,9 @@ def _selected(way: Way, selector: Selector, targets: Iterable[Target]) -> Iterat
 
 
 def _entrance(way: Way, services: Sequence[Way], joined: Sequence[Target]) -> Entrance:
-    is_open: Reading[bool]
+    is_open: Reading[bool] = unknown_as(way.type, way.type.at)
     if is_known(way.type):
         is_open = ok(way.type.value not in _CLOSED, way.type.at)
-    else:
-        is_open = Reading(outcome=way.type.outcome, reason=way.type.reason, at=way.type.at)
     ports = tuple(dict.fromkeys(port for one in services for port in one.ports))
     return Entrance(
         at=way.type.at or way.at,
@@ -323,13 +289,9 @@ def _purpose(
     return ok(worst, at)
 
 
-def _by_pattern(
-    patterns: Sequence[tuple[re.Pattern[str], str]], words: Iterable[str]
-) -> Iterator[str]:
+def _by_pattern(patterns: Mapping[str, str], words: Iterable[str]) -> Iterator[str]:
     for word in words:
-        for pattern, purpose in patterns:
-            if pattern.search(word):
-                yield purpose
+        yield from (purpose for purpose, one in patterns.items() if re.search(one, word))
 
 
 def _host_ports(targets: Sequence[Target]) -> Iterator[Entrance]:
@@ -342,25 +304,15 @@ def _host_ports(targets: Sequence[Target]) -> Iterator[Entrance]:
 
 def _of_container(target: Target, container: Container) -> Iterator[Entrance]:
     for port in container.ports:
-        if port.host_port.outcome is Outcome.ABSENT or port.host_port.value == 0:
+        read = port.host_port
+        if read.outcome is Outcome.ABSENT or read.value == 0:
             continue
-        at = port.host_port.at or port.at
-        number = str(port.number.value or port.host_port.value or "")
-        kind: Reading[str] = ok("hostPort", at)
-        is_open: Reading[bool] = ok(True, at)
-        if not is_known(port.host_port):
-            is_open = Reading(outcome=port.host_port.outcome, reason=port.host_port.reason, at=at)
+        at = read.at or port.at
+        number = str(port.number.value or read.value or "")
         name = f"hostPort/{target.title}/{container.name}:{number or '?'}"
         words = tuple(word for word in (number, port.name.value) if word)
-        way = Way(name, "hostPort", target.workload.namespace, kind, words, at)
+        kind: Reading[str] = ok("hostPort", at)
+        way = Way(name, "hostPort", target.workload.namespace, kind, at, words)
         made = _entrance(way, [way], [target])
-        yield Entrance(
-            at=at,
-            name=name,
-            kind="hostPort",
-            type=kind,
-            open=is_open,
-            ports=made.ports,
-            reaches=made.reaches,
-            purpose=made.purpose,
-        )
+        is_open: Reading[bool] = made.open if is_known(read) else unknown_as(read, at)
+        yield msgspec.structs.replace(made, open=is_open)

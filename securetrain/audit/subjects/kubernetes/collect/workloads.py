@@ -8,7 +8,7 @@ namespaces false, seccomp Unconfined (unless the kubelet has ``seccompDefault``,
 shows), automountServiceAccountToken true, serviceAccountName default.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
 import msgspec
@@ -27,31 +27,31 @@ from securetrain.audit.parser.values import (
     ok,
     opened,
 )
-from securetrain.audit.subjects.kubernetes.collect.pods.containers import (
+from securetrain.audit.subjects.kubernetes.collect.containers import (
     InPod,
     container,
+    of_env,
     open_container,
+    volumes,
 )
-from securetrain.audit.subjects.kubernetes.collect.pods.placement import node_labels
-from securetrain.audit.subjects.kubernetes.collect.pods.pods import (
+from securetrain.audit.subjects.kubernetes.collect.pods import (
     COMPOSED,
     LISTS,
     TRAINER,
     PodSpec,
     pod_specs,
 )
-from securetrain.audit.subjects.kubernetes.collect.pods.settings import annotations, settings
-from securetrain.audit.subjects.kubernetes.collect.pods.volumes import volumes
+from securetrain.audit.subjects.kubernetes.collect.settings import annotations, settings
 from securetrain.audit.subjects.kubernetes.facts.cluster import Entrance
 from securetrain.audit.subjects.kubernetes.facts.workload import (
     Account,
     Container,
     Isolation,
+    NodeLabel,
     Pair,
     Pod,
     Ray,
     Role,
-    Variable,
     Workload,
 )
 
@@ -150,7 +150,7 @@ def _pod(one: Object, spec: PodSpec, budget: int) -> Pod:
         ingress=Isolation(at=at, limited=failed(_LATER, at), policies=()),
         egress=Isolation(at=at, limited=failed(_LATER, at), policies=()),
         containers=tuple(with_own_names(_containers(inside, spec)))[:budget],
-        volumes=inside.volumes.records,
+        volumes=inside.volumes,
     )
 
 
@@ -227,7 +227,7 @@ def _ray(one: Object, scope: Scope, pods: list[Pod]) -> Reading[Ray]:
         for variable in made.env
     ]
     said = scope.string(scope.child(cluster, "authOptions"), "mode")
-    auth = said if said.outcome is not Outcome.ABSENT else _of_env(env, "RAY_AUTH_MODE")
+    auth = said if said.outcome is not Outcome.ABSENT else of_env(env, "RAY_AUTH_MODE", None)
     if auth.outcome is Outcome.ABSENT:
         auth = ok("disabled", place, NOT_SET)
     return ok(Ray(at=place, auth=auth), place)
@@ -247,13 +247,50 @@ def _ray_cluster(one: Object, scope: Scope) -> Node | None:
             return spec
 
 
-def _of_env(env: Sequence[Variable], name: str) -> Reading[str]:
-    for variable in env:
-        if variable.name.value == name:
-            return variable.text
-    for variable in env:
-        if not is_known(variable.name):
-            return Reading(
-                outcome=variable.name.outcome, reason=variable.name.reason, at=variable.at
-            )
-    return absent(None)
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_ONE_OF = "it allows more than one label"
+
+
+def node_labels(scope: Scope, pod: Node, left_to: str) -> Iterator[NodeLabel]:
+    """Yield what a node must have; open where a template, an operator or a choice decides."""
+    selector = scope.child(pod, "nodeSelector")
+    required = scope.child(scope.child(scope.child(pod, "affinity"), "nodeAffinity"), _REQUIRED)
+    for block in (selector, required):
+        if block is not None and (reason := scope.opened(block) or scope.rest(block)):
+            at = scope.source.at(block)
+            yield NodeLabel(at=at, text=opened(reason, at))
+    for key, value in (selector.entries or {} if selector is not None else {}).items():
+        yield _label(scope, key, value)
+    if required is not None:
+        yield from _of_terms(scope, required)
+    at = scope.source.at(pod)
+    if selector is None and required is None and (reason := scope.rest(pod) or left_to):
+        yield NodeLabel(at=at, text=failed(reason, at))
+
+
+def _of_terms(scope: Scope, required: Node) -> Iterator[NodeLabel]:
+    terms = list(scope.elements(required, "nodeSelectorTerms"))
+    for term, reason in terms:
+        at = scope.source.at(term)
+        if reason or len(terms) > 1:
+            yield NodeLabel(at=at, text=failed(reason or _ONE_OF, at))
+            continue
+        for item, why in scope.elements(term, "matchExpressions"):
+            key, operator = scope.string(item, "key"), scope.string(item, "operator")
+            found = item.get("values")
+            values = found.items or () if found is not None else ()
+            place = scope.source.at(item)
+            if why or not is_known(key) or not is_known(operator):
+                yield NodeLabel(at=place, text=failed(why or "a template", place))
+            elif operator.value == "In" and len(values) == 1:
+                yield _label(scope, key.value or "", values[0])
+            elif operator.value == "In":
+                yield NodeLabel(at=place, text=failed(_ONE_OF, place))
+
+
+def _label(scope: Scope, key: str, node: Node) -> NodeLabel:
+    value = scope.value(node, as_text)
+    at = scope.source.at(node)
+    if not is_known(value):
+        return NodeLabel(at=at, text=failed(value.reason, at))
+    return NodeLabel(at=at, text=ok(f"{key}={value.value}"[:300], at))

@@ -3,8 +3,9 @@
 """Service accounts and what bindings among the files allow them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -12,12 +13,9 @@ from securetrain.audit.facts import Location, Outcome, Reading
 from securetrain.audit.parser.files import MAX_POLICIES
 from securetrain.audit.parser.objects import Object
 from securetrain.audit.parser.tree import Node
-from securetrain.audit.parser.values import Scope, failed, is_known, ok
+from securetrain.audit.parser.values import NOT_SET, Scope, failed, is_known, ok, unknown_as
 from securetrain.audit.subjects.kubernetes.facts.workload import Account, Right
 
-KINDS: Final = frozenset(
-    {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "ServiceAccount"}
-)
 _GROUP: Final = "rbac.authorization.k8s.io"
 _MAX_RULES: Final = 200
 _CONTROLLERS: Final = frozenset(
@@ -69,12 +67,16 @@ class Binding:
     at: Location
 
 
+_Rules: TypeAlias = tuple[tuple[Rule, ...], str]
+"""Those of a role, and what leaves it open; empty when nothing does."""
+
+
 @dataclass(slots=True)
 class Rights:
     """Roles, bindings and accounts of all files."""
 
-    roles: dict[tuple[str, str], tuple[Rule, ...] | str] = field(default_factory=dict)
-    """By namespace and ``KIND/NAME``; a string: what leaves it open."""
+    roles: dict[tuple[str, str], _Rules] = field(default_factory=dict)
+    """By namespace and ``KIND/NAME``."""
     bindings: list[Binding] = field(default_factory=list)
     seen: dict[tuple[str, str, str], Reading[tuple[Right, ...]]] = field(default_factory=dict)
     """Answers that were given."""
@@ -92,11 +94,7 @@ class Rights:
             return True
         elif one.kind in {"Role", "ClusterRole"}:
             where = namespace if one.kind == "Role" else ""
-            open_rest = scope.rest(one.node)
-            if one.node.get("aggregationRule") is not None:
-                open_rest = "a role that others add to"
-            rules = tuple(_rules(scope, one.node))
-            self.roles[where, one.title] = open_rest or rules
+            self.roles[where, one.title] = _rules(scope, one.node)
         elif one.kind in {"RoleBinding", "ClusterRoleBinding"}:
             if len(self.bindings) >= MAX_POLICIES:
                 return False
@@ -105,29 +103,22 @@ class Rights:
 
     def account(self, account: Account, namespace: Reading[str], unread: str) -> Account:
         """The account with its rights; `unread` is a file that may have a binding."""
-        at = account.at
-        name, space = account.name, namespace
-        if not is_known(name) or not is_known(space):
-            deciding = name if not is_known(name) else space
-            why: Reading[tuple[Right, ...]] = Reading(
-                outcome=deciding.outcome, reason=deciding.reason, at=at
-            )
-            mounted = account.token_mounted
+        at, mounted = account.at, account.token_mounted
+        is_said = mounted.outcome is not Outcome.ABSENT
+        for deciding in (account.name, namespace):
+            if not is_known(deciding):
+                open_: Reading[Any] = unknown_as(deciding, at)
+                mounted = mounted if is_said else open_
+                return msgspec.structs.replace(account, token_mounted=mounted, rights=open_)
+        key = (namespace.value or "", account.name.value or "", unread)
+        if not is_said:
+            mounted = self.automount.get(key[:2], mounted)
             if mounted.outcome is Outcome.ABSENT:
-                mounted = Reading(outcome=deciding.outcome, reason=deciding.reason, at=at)
-            return Account(at=at, name=name, token_mounted=mounted, rights=why)
-        mounted = account.token_mounted
-        if mounted.outcome is Outcome.ABSENT:
-            said = self.automount.get((space.value or "", name.value or ""))
-            if said is None or said.outcome is Outcome.ABSENT:
-                mounted = ok(True, at, "not set")
-            else:
-                mounted = said
-        key = (space.value or "", name.value or "", unread)
+                mounted = ok(True, at, NOT_SET)
         if key not in self.seen:
             self.seen[key] = self._rights(key[0], key[1], at, unread)
         rights = msgspec.structs.replace(self.seen[key], at=at)
-        return Account(at=at, name=name, token_mounted=mounted, rights=rights)
+        return msgspec.structs.replace(account, token_mounted=mounted, rights=rights)
 
     def _rights(
         self, namespace: str, name: str, at: Location, unread: str
@@ -143,24 +134,21 @@ class Rights:
                 unknown = unknown or f"{binding.name}: {binding.open}"
             if not _is_bound(binding, namespace, name):
                 continue
-            rules = self._rules_of(binding)
-            if isinstance(rules, str):
-                unknown = unknown or f"{binding.name}: {rules}"
-                continue
+            rules, opens = self._rules_of(binding)
+            unknown = unknown or (f"{binding.name}: {opens}" if opens else "")
             found.extend(_rights_of(binding, rules))
         if unknown and not any(one.dangerous for one in found):
             return failed(unknown, at)
         return ok(tuple(found), at)
 
-    def _rules_of(self, binding: Binding) -> tuple[Rule, ...] | str:
+    def _rules_of(self, binding: Binding) -> _Rules:
         kind, _, name = binding.role.partition("/")
-        rules = self.roles.get((binding.role_namespace, binding.role))
-        if rules is None and kind == "ClusterRole" and name in _BUILT_IN:
-            dangerous = _BUILT_IN[name]
+        found = self.roles.get((binding.role_namespace, binding.role))
+        if found is None and kind == "ClusterRole" and name in _BUILT_IN:
             everything = name == "cluster-admin"
-            words = ("*",) if everything else ()
-            return (Rule(("*",) if everything else ("get",), words, dangerous, binding.at),)
-        return f"{binding.role} is not among the files" if rules is None else rules
+            verbs, resources = (("*",), ("*",)) if everything else (("get",), ())
+            return (Rule(verbs, resources, _BUILT_IN[name], binding.at),), ""
+        return found or ((), f"{binding.role} is not among the files")
 
 
 def _rights_of(binding: Binding, rules: Sequence[Rule]) -> Iterator[Right]:
@@ -177,49 +165,43 @@ def _rights_of(binding: Binding, rules: Sequence[Rule]) -> Iterator[Right]:
 
 
 def _is_bound(binding: Binding, namespace: str, name: str) -> bool:
-    groups = {
-        "system:serviceaccounts",
-        f"system:serviceaccounts:{namespace}",
-        "system:authenticated",
+    whole = "system:serviceaccounts"
+    named = {
+        ("User", f"system:serviceaccount:{namespace}:{name}"),
+        *(("Group", one) for one in (whole, f"{whole}:{namespace}", "system:authenticated")),
     }
-    for kind, space, said in binding.subjects:
-        if kind == "ServiceAccount" and (space, said) == (namespace, name):
-            return True
-        if kind == "Group" and said in groups:
-            return True
-        if kind == "User" and said == f"system:serviceaccount:{namespace}:{name}":
-            return True
-    return False
+    own = ("ServiceAccount", namespace, name)
+    return any(one == own or (one[0], one[2]) in named for one in binding.subjects)
 
 
 def _binding(scope: Scope, one: Object, namespace: str) -> Binding:
     own = namespace if one.kind == "RoleBinding" else ""
     ref = one.node.get("roleRef")
     kind, name = (_word(ref, key) for key in ("kind", "name"))
-    unknown = ""
-    for node in (ref, *((ref.entries or {}).values() if ref else ())):
-        unknown = unknown or (scope.opened(node) if node is not None else "")
+    opens = [scope.opened(node) for node in _parts(ref)]
     subjects = []
     for item, reason in scope.elements(one.node, "subjects"):
-        if reason or item.entries is None:
-            unknown = unknown or reason
-            continue
-        for value in item.entries.values():
-            unknown = unknown or scope.opened(value)
-        space = _word(item, "namespace") or own or "default"
-        subjects.append((_word(item, "kind"), space, _word(item, "name")))
-    at = one.source.at(ref) if ref is not None else one.source.at(one.node)
-    if ref is not None and (said := ref.get("name")) is not None:
-        at = one.source.at(said)
+        opens.append(reason)
+        if not reason and item.entries is not None:
+            opens += map(scope.opened, item.entries.values())
+            space = _word(item, "namespace") or own or "default"
+            subjects.append((_word(item, "kind"), space, _word(item, "name")))
+    said = (ref.get("name") if ref is not None else None) or ref or one.node
     return Binding(
         name=one.title,
         namespace=own,
         role=f"{kind}/{name}",
         role_namespace=own if kind == "Role" else "",
         subjects=tuple(subjects),
-        open=unknown,
-        at=at,
+        open=next(filter(None, opens), ""),
+        at=one.source.at(said),
     )
+
+
+def _parts(node: Node | None) -> Iterator[Node]:
+    """Yield a mapping and its values."""
+    if node is not None:
+        yield from (node, *(node.entries or {}).values())
 
 
 def _word(node: Node | None, key: str) -> str:
@@ -227,44 +209,38 @@ def _word(node: Node | None, key: str) -> str:
     return (found.text or "")[:200] if found is not None else ""
 
 
-def _rules(scope: Scope, node: Node) -> Iterator[Rule]:
-    for number, (item, reason) in enumerate(scope.elements(node, "rules")):
-        if number >= _MAX_RULES:
-            return
-        at = scope.source.at(item)
-        if reason or item.entries is None:
-            continue
-        verbs, resources = _words(item, "verbs"), _words(item, "resources")
-        yield Rule(verbs, resources, dangers(verbs, resources), at)
+def _rules(scope: Scope, node: Node) -> _Rules:
+    opens = [scope.rest(node)]
+    if node.get("aggregationRule") is not None:
+        opens.append("a role that others add to")
+    found: list[Rule] = []
+    for item, reason in scope.elements(node, "rules"):
+        if len(found) == _MAX_RULES:
+            opens.append(f"more than {_MAX_RULES} rules")
+            break
+        verbs, resources = (item.get(key) for key in ("verbs", "resources"))
+        parts = [one for words in (verbs, resources) if words for one in words.walk()]
+        opens += [reason, scope.rest(item), *map(scope.opened, parts)]
+        if not reason and item.entries is not None:
+            does, on = _words(verbs), _words(resources)
+            found.append(Rule(does, on, dangers(does, on), scope.source.at(item)))
+    return tuple(found), next(filter(None, opens), "")
 
 
-def _words(item: Node, key: str) -> tuple[str, ...]:
-    found = item.get(key)
+def _words(found: Node | None) -> tuple[str, ...]:
     return tuple((one.text or "")[:100] for one in (found.items or () if found else ()))[:100]
 
 
 _ANY: Final = "*"
-_DANGERS: Final[tuple[tuple[str, frozenset[str], frozenset[str]], ...]] = (
-    ("create pods", frozenset({"create"}), frozenset({"pods"})),
-    ("create pods", frozenset({"create", "update", "patch"}), _CONTROLLERS),
-    (
-        "exec into pods",
-        frozenset({"create", "get"}),
-        frozenset({"pods/exec", "pods/attach", "pods/*"}),
-    ),
-    ("read secrets", frozenset({"get", "list", "watch"}), frozenset({"secrets"})),
-    ("change rights", frozenset({"create", "update", "patch", "bind", "escalate"}), _RIGHTS),
-    (
-        "impersonate",
-        frozenset({"impersonate"}),
-        frozenset({"users", "groups", "serviceaccounts"}),
-    ),
-    ("create tokens", frozenset({"create"}), frozenset({"serviceaccounts/token"})),
-    (
-        "reach nodes",
-        frozenset({"get", "create", "update", "patch"}),
-        frozenset({"nodes/proxy"}),
-    ),
+_DANGERS: Final[tuple[tuple[str, AbstractSet[str], AbstractSet[str]], ...]] = (
+    ("create pods", {"create"}, {"pods"}),
+    ("create pods", {"create", "update", "patch"}, _CONTROLLERS),
+    ("exec into pods", {"create", "get"}, {"pods/exec", "pods/attach", "pods/*"}),
+    ("read secrets", {"get", "list", "watch"}, {"secrets"}),
+    ("change rights", {"create", "update", "patch", "bind", "escalate"}, _RIGHTS),
+    ("impersonate", {"impersonate"}, {"users", "groups", "serviceaccounts"}),
+    ("create tokens", {"create"}, {"serviceaccounts/token"}),
+    ("reach nodes", {"get", "create", "update", "patch"}, {"nodes/proxy"}),
 )
 """What no training job needs: one of these verbs on one of these resources."""
 
