@@ -83,11 +83,7 @@ def test_the_form():
     ("superfluous", "<ns0:Resource", f'<ns0:Resource xmlns:ns0="{SWID}"'),
     ("after-the-root", "</SoftwareIdentity>", "</SoftwareIdentity>\n\n"),
     ("line-ends", "\n    <ns0:Entity", "\r\n    <ns0:Entity"),
-    (
-        "empty-transform",
-        f'<ds:Transform Algorithm="{C14N}"></ds:Transform>',
-        f'<ds:Transform Algorithm="{C14N}"/>',
-    ),
+    ("empty-transform", f'"{C14N}"></ds:Transform>', f'"{C14N}"/>'),
 )
 def test_other_spellings_of_the_same_document(old, new):
     data = after(old, new)
@@ -142,6 +138,7 @@ def test_namespaces_that_are_not_used_belong_to_the_canonical_form():
 
 DOCTYPE = '<!DOCTYPE SoftwareIdentity [<!ENTITY x "y">]>'
 NAMESPACE = "http://www.w3.org/XML/1998/namespace"
+TWO_PREFIXES = f'<ns0:Meta xmlns:e="{TCG}" e:BindingSpec="x" e:PlatformModel="GH100"'
 
 
 @forgeries(
@@ -162,11 +159,7 @@ NAMESPACE = "http://www.w3.org/XML/1998/namespace"
     ("separator", after("<ns0:Meta", f'<ns0:Meta xmlns:e="{SWID} a"'), ""),
     ("prefix", after('edition="', 'e:edition="'), "unbound prefix"),
     ("twice", after('edition="', 'edition="" edition="'), "duplicate"),
-    (
-        "twice-by-two-prefixes",
-        after("<ns0:Meta", f'<ns0:Meta xmlns:e="{TCG}" e:BindingSpec="x" e:PlatformModel="GH100"'),
-        "duplicate",
-    ),
+    ("twice-by-two-prefixes", after("<ns0:Meta", TWO_PREFIXES), "duplicate"),
     ("entity", after('edition="GPU"', 'edition="&x;"'), "undefined entity"),
     ("truncated", GOOD[:-1], "not well-formed"),
     ("two-roots", GOOD + GOOD, "not well-formed"),
@@ -189,19 +182,20 @@ def nested(depth):
     return f'<a xmlns="{SWID}">' + "<a>" * (depth - 1) + "</a>" * depth
 
 
+def rows(count):
+    return f'<a xmlns="{SWID}">{"<b/>" * count}</a>'
+
+
 @pytest.mark.forgery
 def test_bounds():
-    def rows(count):
-        return f'<a xmlns="{SWID}">{"<b/>" * count}</a>'
-
-    parse(nested(MAX_DEPTH).encode(), "x")
-    parse(rows(MAX_ELEMENTS - 1).encode(), "x")
-    with pytest.raises(AttestationError, match=f"{MAX_DEPTH} levels"):
-        parse(nested(MAX_DEPTH + 1).encode(), "x")
-    with pytest.raises(AttestationError, match=f"{MAX_ELEMENTS} elements"):
-        parse(rows(MAX_ELEMENTS).encode(), "x")
-    padded = nested(1).encode()
-    parse(padded + b" " * (LIMIT - len(padded)), "x")
+    padded = nested(1) + " " * (LIMIT - len(nested(1)))
+    for text in (nested(MAX_DEPTH), rows(MAX_ELEMENTS - 1), padded):
+        parse(text.encode(), "x")
+    for text, what in (
+        (nested(MAX_DEPTH + 1), f"{MAX_DEPTH} levels"),
+        (rows(MAX_ELEMENTS), f"{MAX_ELEMENTS} elements"),
+    ):
+        vocabulary.refused(AttestationError, what, parse, text.encode(), "x")
 
 
 def test_text_in_pieces():
@@ -237,34 +231,14 @@ REFERENCE = SIGNED_INFO[SIGNED_INFO.index("<ds:Reference") :]
     ("transforms-swapped", ENVELOPED + C14N_TRANSFORM, C14N_TRANSFORM + ENVELOPED, C14N),
     ("no-c14n", C14N_TRANSFORM, "", "1 elements, expected 2"),
     ("another-transform", C14N_TRANSFORM, C14N_TRANSFORM * 2, "3 elements, expected 2"),
-    (
-        "xslt",
-        ENVELOPED,
-        ENVELOPED.replace(f"{DSIG}enveloped-signature", "http://www.w3.org/TR/xslt"),
-        "xslt",
-    ),
-    (
-        "transform-with-parameters",
-        f'"{C14N}"></ds:Transform>',
-        f'"{C14N}"><ds:XPath>1</ds:XPath></ds:Transform>',
-        "parameters",
-    ),
-    (
-        "method-with-parameters",
-        "</ds:SignatureMethod>",
-        "<ds:HMACOutputLength>8</ds:HMACOutputLength></ds:SignatureMethod>",
-        "parameters",
-    ),
+    ("xslt", f"{DSIG}enveloped-signature", "http://www.w3.org/TR/xslt", "xslt"),
+    ("transform-parameters", f'"{C14N}"></ds:T', f'"{C14N}"><ds:XPath/></ds:T', "parameters"),
+    ("method-parameters", "</ds:SignatureM", "<ds:HMACOutputLength/></ds:SignatureM", "parameters"),
     ("text", "<ds:Transforms>", "<ds:Transforms>x", "text between"),
     ("no-digest", "DIGEST", "", "0 bytes, expected 48"),
     ("long-digest", "DIGEST", "DIGESTAAAA", "51 bytes, expected 48"),
     ("digest-that-is-no-base64", "DIGEST", "D\u00efGEST", "bad base64"),
-    (
-        "digest-in-an-element",
-        "<ds:DigestValue>DIGEST</ds:DigestValue>",
-        "<ds:DigestValue><ds:X>DIGEST</ds:X></ds:DigestValue>",
-        "an element where text",
-    ),
+    ("digest-in-an-element", ">DIGEST<", "><ds:X>DIGEST</ds:X><", "an element where text"),
     ("name", "ds:DigestMethod", "ds:DigestMethods", "DigestMethod"),
 )
 def test_signatures_of_another_form(old, new, what):
@@ -278,40 +252,22 @@ def test_signatures_of_another_form(old, new, what):
 ELEMENT = signature_element(TEXT, AUTHORITY)
 CERTIFICATE = re.search(r"<ds:X509Certificate>.*?</ds:X509Certificate>", ELEMENT, re.DOTALL)
 assert CERTIFICATE is not None
+MORE = CERTIFICATE.group() * (MAX_CERTIFICATES - 3)
+TAG = f'<SoftwareIdentity xmlns="{SWID}"/>'
 
 
 @forgeries(
     "id, old, new, what",
     ("id", "<ds:Signature ", '<ds:Signature Id="a" ', "Signature has other"),
     ("info-id", "<ds:SignedInfo>", '<ds:SignedInfo Id="a">', "SignedInfo"),
-    (
-        "object",
-        "</ds:KeyInfo>",
-        f'</ds:KeyInfo><ds:Object><SoftwareIdentity xmlns="{SWID}"/></ds:Object>',
-        "4 elements",
-    ),
+    ("object", "</ds:KeyInfo>", f"</ds:KeyInfo><ds:Object>{TAG}</ds:Object>", "4 elements"),
     ("two-key-infos", "</ds:KeyInfo>", "</ds:KeyInfo><ds:KeyInfo></ds:KeyInfo>", "4 elements"),
     ("key-name", "<ds:X509Data>", "<ds:KeyName>x</ds:KeyName><ds:X509Data>", "2 elements"),
     ("key-value", "ds:X509Data", "ds:KeyValue", "X509Data"),
-    (
-        "subject-name",
-        "<ds:X509Data>",
-        "<ds:X509Data><ds:X509SubjectName>x</ds:X509SubjectName>",
-        "X509Certificate",
-    ),
+    ("subject-name", "<ds:X509Data>", "<ds:X509Data><ds:X509SubjectName/>", "X509Certificate"),
     ("key-id", "<ds:KeyInfo>", '<ds:KeyInfo Id="k">', "KeyInfo has other"),
-    (
-        "many-certificates",
-        "</ds:X509Data>",
-        CERTIFICATE.group() * (MAX_CERTIFICATES - 3) + "</ds:X509Data>",
-        "7 certificates",
-    ),
-    (
-        "long-certificate",
-        "</ds:X509Certificate>",
-        "A" * 20000 + "</ds:X509Certificate>",
-        "characters of base64",
-    ),
+    ("many-certificates", "</ds:X509Data>", f"{MORE}</ds:X509Data>", "7 certificates"),
+    ("long-certificate", "</ds:X509C", "A" * 20000 + "</ds:X509C", "characters of base64"),
     ("base64", "<ds:X509Certificate>", "<ds:X509Certificate>=", "base64"),
     ("long-signature", "<ds:SignatureValue>", "<ds:SignatureValue>AAAA", "99 bytes"),
     ("value-id", "<ds:SignatureValue>", '<ds:SignatureValue Id="v">', "SignatureValue"),
@@ -334,26 +290,21 @@ WRAPPED = TEXT.replace("</ns0:Payload>", f"{ELEMENT}</ns0:Payload>")
 ORIGINAL = GOOD.decode()
 
 
+def inside(text, element):
+    return put_in(text, element).decode()
+
+
 @forgeries(
     "id, data",
     ("not-signed", TEXT),
     ("two", f"{BODY}{ELEMENT}{ELEMENT}</SoftwareIdentity>"),
     ("not-last", TEXT.replace("<ns0:Payload", f"{ELEMENT}<ns0:Payload")),
     ("below-the-payload", WRAPPED),
-    ("another-inside", put_in(WRAPPED, signature_element(WRAPPED, AUTHORITY)).decode()),
-    (
-        "wrapped-beside-a-forged-one",
-        f'<SoftwareIdentity xmlns="{SWID}">{ORIGINAL}{TEXT}</SoftwareIdentity>',
-    ),
-    (
-        "original-kept-inside",
-        put_in(TEXT.replace("5E", "00"), f"<w>{ORIGINAL}</w>{ELEMENT}").decode(),
-    ),
+    ("another-inside", inside(WRAPPED, signature_element(WRAPPED, AUTHORITY))),
+    ("wrapped-beside-a-forged-one", TAG.replace("/>", f">{ORIGINAL}{TEXT}</SoftwareIdentity>")),
+    ("original-kept-inside", inside(TEXT.replace("5E", "00"), f"<w>{ORIGINAL}</w>{ELEMENT}")),
     ("root-is-a-signature", f'<ds:Signature xmlns:ds="{DSIG}">{ELEMENT}</ds:Signature>'),
-    (
-        "in-another-namespace",
-        put_in(TEXT, ELEMENT.replace(f'xmlns:ds="{DSIG}"', f'xmlns:ds="{SWID}"')).decode(),
-    ),
+    ("in-another-namespace", inside(TEXT, ELEMENT.replace(f'ds="{DSIG}"', f'ds="{SWID}"'))),
     ("no-content", f'<SoftwareIdentity xmlns="{SWID}"></SoftwareIdentity>'),
 )
 def test_signatures_in_another_place(data):
@@ -396,7 +347,8 @@ def changed_value(change):
     return GOOD.replace(match.group(1), value)
 
 
-OTHER_TEXT = manifest("96.00.5E.00.02")
+OTHER_TEXT, DIGEST = manifest("96.00.5E.00.02"), "<ds:DigestValue>.*</ds:DigestValue>"
+OTHER_DIGEST = re.findall(DIGEST, signature_element(OTHER_TEXT, AUTHORITY))[0]
 
 
 @forgeries(
@@ -407,19 +359,7 @@ OTHER_TEXT = manifest("96.00.5E.00.02")
     ("zeros", changed_value(lambda v: bytes(96))),
     ("r-is-zero", changed_value(lambda v: bytes(48) + v[48:])),
     ("s-too-large", changed_value(lambda v: v[:48] + b"\xff" * 48)),
-    (
-        "another-documents-digest",
-        put_in(
-            OTHER_TEXT,
-            re.sub(
-                "<ds:DigestValue>.*</ds:DigestValue>",
-                re.findall(
-                    "<ds:DigestValue>.*</ds:DigestValue>", signature_element(OTHER_TEXT, AUTHORITY)
-                )[0],
-                ELEMENT,
-            ),
-        ),
-    ),
+    ("another-documents-digest", put_in(OTHER_TEXT, re.sub(DIGEST, OTHER_DIGEST, ELEMENT))),
     ("namespaces-left-out", sign(TEXT, AUTHORITY, scope={"": SWID, "ns0": SWID})),
 )
 def test_signatures_that_do_not_verify(data):
