@@ -36,7 +36,6 @@ _INSTRUCTION: Final = re.compile(
     r"[ \t]*(?:ONBUILD[ \t]+)?(FROM|ENV|ARG|RUN|CMD|ENTRYPOINT|ADD|HEALTHCHECK)\b[ \t]*",
     re.IGNORECASE,
 )
-_ANY: Final = re.compile(r"[ \t]*[A-Za-z]+[ \t]")
 _FLAG: Final = re.compile(r"--[a-z][\w-]*(?:=\S*)?[ \t]+")
 _HERE: Final = re.compile(r"<<-?[ \t]*([\"']?)([A-Za-z_]\w*)\1")
 _PAIRS: Final = re.compile(r"[A-Za-z_]\w*=")
@@ -170,41 +169,36 @@ class _ImageFile:
         self.commands = {}
 
 
+def _lines(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the lines of a part of a text."""
+    while begin < end:
+        stop = text.find("\n", begin, end) + 1 or end
+        yield begin, stop
+        begin = stop
+
+
 def _instructions(text: str) -> Iterator[tuple[int, int]]:
     """Yield each instruction, with the lines and here-documents that belong to it."""
-    i = 0
-    while i < len(text):
-        start = i
-        ends: list[str] = []
-        while i < len(text):
-            line_end = text.find("\n", i)
-            line_end = len(text) if line_end < 0 else line_end
-            line = text[i:line_end]
-            i = line_end + 1
-            if line.lstrip().startswith("#") and (start != i - len(line) - 1):
-                continue
+    start, ends, goes_on = 0, list[str](), False
+    for begin, stop in _lines(text, 0, len(text)):
+        line = text[begin:stop].strip()
+        if ends and not goes_on:
+            ends = ends[line == ends[0] :]
+        elif not goes_on or not line.startswith("#"):
             ends.extend(found[2] for found in _HERE.finditer(line))
-            if not line.rstrip().endswith("\\"):
-                break
-        for end in ends:
-            while i < len(text):
-                line_end = text.find("\n", i)
-                line_end = len(text) if line_end < 0 else line_end
-                line, i = text[i:line_end], line_end + 1
-                if line.strip() == end:
-                    break
-        yield start, min(i, len(text))
+            goes_on = line.endswith("\\")
+        if not goes_on and not ends:
+            yield start, stop
+            start = stop
+    if start < len(text):
+        yield start, len(text)
 
 
-def _lines(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+def _commands(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the lines of an instruction without the comments between them."""
-    i = begin
-    while i < end:
-        stop = text.find("\n", i, end)
-        stop = end if stop < 0 else stop + 1
-        if i == begin or not text[i:stop].lstrip().startswith("#"):
-            yield i, stop
-        i = stop
+    for start, stop in _lines(text, begin, end):
+        if start == begin or not text[start:stop].lstrip().startswith("#"):
+            yield start, stop
 
 
 def _variables(script: _Text, begin: int, end: int, export: str) -> None:
@@ -216,7 +210,7 @@ def _variables(script: _Text, begin: int, end: int, export: str) -> None:
         script.add(old.end(), end - 1 if text[end - 1] == "\n" else end)
         script.say('"', end - 1)
     else:
-        for start, stop in _lines(text, begin, end):
+        for start, stop in _commands(text, begin, end):
             script.add(start, stop)
     script.say("\n", end - 1)
 
@@ -244,7 +238,7 @@ def _command(script: _Text, begin: int, end: int, *, newline: bool = True) -> No
     here = _HERE.match(text, begin, end)
     if here is not None:
         script.say("sh ", begin)
-    whole = [(begin, end)] if _HERE.search(text, begin, end) else _lines(text, begin, end)
+    whole = [(begin, end)] if _HERE.search(text, begin, end) else _commands(text, begin, end)
     for start, stop in whole:
         script.add(start, stop)
     script.say("\n" if newline else " ", end - 1)

@@ -23,7 +23,7 @@ Specification, as of 2026-11.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from securetrain.audit.facts import Location, Runtime
 from securetrain.audit.parser.objects import Object
@@ -210,6 +210,13 @@ _NAMED: Final = re.compile(r"[A-Za-z0-9][\w.-]*\Z")
 """A volume with a name."""
 
 
+def made(at: Location | Node, **value: Any) -> Node:
+    """A node where a word or another node stands."""
+    if isinstance(at, Node):
+        return Node(at.line, at.column, at.at, path=at.path, **value)
+    return Node(at.line, at.column, at.line, **value)
+
+
 @dataclass(slots=True)
 class _Tree:
     """Makes nodes that stand where words do."""
@@ -221,22 +228,18 @@ class _Tree:
         said = word.text if text is None else text
         if word.opens and (text is None or any(name in said for name in word.opens)):
             said = self.template.marker(said, word.opens[0])
-        place = word.at
-        return Node(place.line, place.column, place.line, text=said, plain=True)
+        return made(word.at, text=said, plain=True)
 
     def fixed(self, text: str) -> Node:
         return self.text(Word(text, self.at))
 
     def entries(self, entries: Mapping[str, Node | None], at: Location | None = None) -> Node:
-        place = at or self.at
         there = {key: node for key, node in entries.items() if node is not None}
-        return Node(place.line, place.column, place.line, entries=there)
+        return made(at or self.at, entries=there)
 
     def items(self, items: Iterable[Node]) -> Node | None:
         found = list(items)
-        if not found:
-            return None
-        return Node(found[0].line, found[0].column, found[0].at, items=found)
+        return made(found[0], items=found) if found else None
 
 
 def container_of(name: str, started: Started) -> Object:

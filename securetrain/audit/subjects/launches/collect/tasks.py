@@ -21,7 +21,13 @@ from securetrain.audit.parser.objects import Object
 from securetrain.audit.parser.tree import Node
 from securetrain.audit.parser.values import Source
 from securetrain.audit.shell.syntax import parse
-from securetrain.audit.subjects.launches.collect.runtimes import Setting, Started, Word, pod_of
+from securetrain.audit.subjects.launches.collect.runtimes import (
+    Setting,
+    Started,
+    Word,
+    made,
+    pod_of,
+)
 
 MAX_EXTENDS: Final = 16
 _SERVICE: Final = frozenset({"image", "build", "extends", "command", "entrypoint", "privileged"})
@@ -87,7 +93,7 @@ class _Reader:
 
     def task(self, name: str, kind: str, container: Node) -> Object:
         """A command on a machine."""
-        spec = _mapping(container, containers=_list(container, [container]))
+        spec = made(container, entries={"containers": made(container, items=[container])})
         return self._object(name, kind, "", spec, Runtime.HOST)
 
     def container(self, name: str, kind: str, title: str, started: Started) -> Object:
@@ -96,8 +102,8 @@ class _Reader:
         return self._object(name, kind, title, spec, Runtime.DOCKER)
 
     def _object(self, name: str, kind: str, title: str, spec: Node, runtime: Runtime) -> Object:
-        metadata = _mapping(spec, name=_word(spec, title))
-        node = _mapping(spec, metadata=metadata, spec=spec)
+        metadata = made(spec, entries={"name": made(spec, text=title)})
+        node = made(spec, entries={"metadata": metadata, "spec": spec})
         return Object(name, node, self.source, kind, "", "", self.marks, runtime)
 
     def service(self, name: str, key: str, services: Node) -> Object:
@@ -122,18 +128,6 @@ class _Reader:
         at = source.at(node)
         started = Started("compose", "docker", at, tuple(settings), command, opened)
         return self.container(name, "compose", key, started)
-
-
-def _mapping(at: Node, **entries: Node) -> Node:
-    return Node(at.line, at.column, at.at, entries=dict(entries), path=at.path)
-
-
-def _list(at: Node, items: list[Node]) -> Node:
-    return Node(at.line, at.column, at.at, items=items, path=at.path)
-
-
-def _word(at: Node, text: str) -> Node:
-    return Node(at.line, at.column, at.at, text=text, path=at.path)
 
 
 # --- compose -------------------------------------------------------------------------------------
@@ -166,7 +160,7 @@ def _reserved(node: Node) -> Iterator[Node]:
     for key in ("deploy", "resources", "reservations", "devices"):
         found = found.get(key) if found is not None else None
     for one in (found.items if found is not None else None) or ():
-        yield _word(one, "all")
+        yield made(one, text="all")
 
 
 def _of(node: Node, source: Source) -> Word:
@@ -231,14 +225,18 @@ def _skypilot(root: Node, key: str) -> Node:
     env = list(_variables(root, ("envs", "secrets")))
     nodes = root.get("num_nodes")
     if nodes is not None and nodes.text:
-        name = _word(nodes, "SKYPILOT_NUM_NODES")
-        env.append(_mapping(nodes, name=name, value=_word(nodes, nodes.text)))
+        env.append(_variable(nodes, "SKYPILOT_NUM_NODES", made(nodes, text=nodes.text)))
     return _shell(run, env)
 
 
 def _shell(text: Node, env: list[Node]) -> Node:
-    words = _list(text, [_word(text, "bash"), _word(text, "-c")])
-    return _mapping(text, command=words, args=_list(text, [text]), env=_list(text, env))
+    words = [made(text, text=word) for word in ("bash", "-c")]
+    lists = {"command": words, "args": [text], "env": env}
+    return made(text, entries={key: made(text, items=found) for key, found in lists.items()})
+
+
+def _variable(at: Node, name: str, value: Node) -> Node:
+    return made(at, entries={"name": made(at, text=name), "value": value})
 
 
 def _variables(node: Node, keys: Iterable[str]) -> Iterator[Node]:
@@ -246,7 +244,7 @@ def _variables(node: Node, keys: Iterable[str]) -> Iterator[Node]:
         found = node.get(key)
         for name, value in ((found.entries if found else None) or {}).items():
             if value.text is not None and not value.is_null:
-                yield _mapping(value, name=_word(value, name), value=value)
+                yield _variable(value, name, value)
 
 
 def _tasks(node: Node, way: tuple[str, ...]) -> Iterator[tuple[str, Node]]:
@@ -271,8 +269,8 @@ def _task(name: str, task: Node, reader: _Reader) -> Iterator[Object]:
             if said is not None and said.text is not None:
                 yield reader.task(name, "Ansible", _shell(said, env))
             elif argv is not None:
-                words = _mapping(value, command=argv, env=_list(value, env))
-                yield reader.task(name, "Ansible", words)
+                words = {"command": argv, "env": made(value, items=env)}
+                yield reader.task(name, "Ansible", made(value, entries=words))
         elif module in _CONTAINERS and value.entries is not None:
             yield reader.container(name, "Ansible", "", _module(value, reader.source))
 
