@@ -114,18 +114,8 @@ def test_honest_lines(rules):
     assert [link.certificate.subject for link in held] == [named(role) for role in ROLES]
     assert paths.spki_sha256(held[-1].certificate) == PIN
     assert (held[0].not_before, held[0].not_after) == (BEGIN, END)
-    assert (
-        len(
-            verify(
-                [
-                    ("leaf", Spec("leaf", "root", ca=None, uses=("digital_signature",)).der()),
-                    LINE[3],
-                ],
-                rules=rules,
-            )
-        )
-        == 2
-    )
+    short = Spec("leaf", "root", ca=None, uses=("digital_signature",)).der()
+    assert len(verify([("leaf", short), LINE[3]], rules=rules)) == 2
     verify(made(low={"path_length": 0}, high={"path_length": 1}, root={"path_length": 2}))
     assert verify(LINE, rules=rules, now=BEGIN)
     assert verify(LINE, rules=rules, now=END)
