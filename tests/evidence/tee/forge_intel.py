@@ -169,17 +169,17 @@ def sized(width: int, data: bytes, lie: int = 0) -> bytes:
 # Certificates.
 
 
+def by_root(subject, **options) -> x509.Certificate:
+    signer, own = (options.pop(name, p256_key("intel-root")) for name in ("signer", "key"))
+    return certificate(subject, ROOT_NAME, own, signer, **options)
+
+
 def root(**options) -> x509.Certificate:
-    signer = options.pop("signer", p256_key("intel-root"))
-    key = options.pop("key", p256_key("intel-root"))
-    return certificate(ROOT_NAME, ROOT_NAME, key, signer, **({"ca": True} | options))
+    return by_root(ROOT_NAME, **({"ca": True} | options))
 
 
 def pck_ca(subject=PLATFORM_CA, **options) -> x509.Certificate:
-    signer = options.pop("signer", p256_key("intel-root"))
-    return certificate(
-        subject, ROOT_NAME, p256_key("pck-ca"), signer, **({"ca": True, "serial": 20} | options)
-    )
+    return by_root(subject, **({"key": p256_key("pck-ca"), "ca": True, "serial": 20} | options))
 
 
 def pck(extension=None, *, subject=PCK_NAME, issuer=PLATFORM_CA, **options) -> x509.Certificate:
@@ -196,10 +196,7 @@ def pck(extension=None, *, subject=PCK_NAME, issuer=PLATFORM_CA, **options) -> x
 
 
 def tcb_signing(subject=SIGNING_NAME, **options) -> x509.Certificate:
-    signer = options.pop("signer", p256_key("intel-root"))
-    return certificate(
-        subject, ROOT_NAME, p256_key("tcb-signing"), signer, **({"serial": 22} | options)
-    )
+    return by_root(subject, **({"key": p256_key("tcb-signing"), "serial": 22} | options))
 
 
 @cache
@@ -297,27 +294,22 @@ def quote(parts: Parts | None = None, **changes) -> bytes:
 
 def level(status="UpToDate", svns=SVNS, pce=PCE_SVN, td=(0, 0, 7), advisories=()) -> dict[str, Any]:
     """A platform's TCB level."""
-    numbers = [*td, *bytes(max(0, 16 - len(td)))]
-    made: dict[str, Any] = {
-        "tcb": {
-            "sgxtcbcomponents": [{"svn": svn, "category": "BIOS"} for svn in svns],
-            "pcesvn": pce,
-            "tdxtcbcomponents": [{"svn": svn} for svn in numbers],
-        },
-        "tcbDate": "2026-01-01T00:00:00Z",
-        "tcbStatus": status,
+    numbers = {
+        "sgxtcbcomponents": [{"svn": svn, "category": "BIOS"} for svn in svns],
+        "pcesvn": pce,
+        "tdxtcbcomponents": [{"svn": svn} for svn in (*td, *bytes(max(0, 16 - len(td))))],
     }
+    return rated(numbers, status, advisories)
+
+
+def rated(numbers, status, advisories) -> dict[str, Any]:
+    made = {"tcb": numbers, "tcbDate": "2026-01-01T00:00:00Z", "tcbStatus": status}
     return made | ({"advisoryIDs": list(advisories)} if advisories else {})
 
 
 def svn_level(svn, status="UpToDate", advisories=()) -> dict[str, Any]:
     """A TCB level of an enclave or module."""
-    made: dict[str, Any] = {
-        "tcb": {"isvsvn": svn},
-        "tcbDate": "2026-01-01T00:00:00Z",
-        "tcbStatus": status,
-    }
-    return made | ({"advisoryIDs": list(advisories)} if advisories else {})
+    return rated({"isvsvn": svn}, status, advisories)
 
 
 MODULE = {"mrsigner": "00" * 48, "attributes": "00" * 8, "attributesMask": "FF" * 8}

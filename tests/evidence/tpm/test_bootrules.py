@@ -12,6 +12,7 @@ from securetrain.evidence.tpm.bootrules import BootReference, Kind, Learner, Reg
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.eventlog import Event
 from securetrain.evidence.tpm.secureboot import PolicyVariable, unread
+from tests import vocabulary
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.bootlogs import APPLICATION, IPL
 from tests.tables import each
@@ -178,15 +179,12 @@ def test_merging_keeps_what_is_there(reference):
 
 
 def test_a_refusal_names_everything():
-    rules = Rules(BootReference(), Hash.SHA256)
-    with pytest.raises(AttestationError) as caught:
-        rules.judge(LOADER, [measured(IPL, b"grub_cmd: reboot\0", b"reboot")])
-    error = caught.value
-    assert error.code == "ST-ATTS-214"
-    assert Hash.SHA256.digest(b"reboot").hex() in error.what
-    assert "boot_commands" in error.what
-    assert "grub_cmd: reboot" in error.what
-    assert error.where == "PCR 8, entry 1 (EV_IPL)"
+    judge = Rules(BootReference(), Hash.SHA256).judge
+    given = (judge, LOADER, [measured(IPL, b"grub_cmd: reboot\0", b"reboot")])
+    where = "PCR 8, entry 1 (EV_IPL)"
+    error = vocabulary.refused(AttestationError, "ST-ATTS-214", *given, names=where)
+    digest = Hash.SHA256.digest(b"reboot").hex()
+    assert all(said in error.what for said in (digest, "boot_commands", "grub_cmd: reboot"))
     assert "enroll" in error.fix
 
 
