@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securetrain.audit.facts import Location
+from securetrain.audit.shell import syntax
 from securetrain.audit.shell.evaluator import evaluate
 from securetrain.audit.shell.values import HOLE, Arg, Text, container_word, script_text
 from tests.audit.shell.worlds import Compared, compare, generated, run_by_bash
@@ -199,6 +200,20 @@ def test_a_word_says_where_it_is_used_and_where_it_is_written(script, place):
     call = next(one for one in evaluate(text, in_file).calls if one.program == "p")
     word = next(one for one in call.args if one.text == "c10d")
     assert (word.at.line, getattr(word.at.written, "line", 0)) == place
+
+
+def test_what_nobody_writes_has_no_place_of_its_own():
+    (call,) = calls_of("p $X")
+    assert not call.args[0].at.written
+    assert [one.shown for one in call.args[0].segments] == ["$X"]
+    (call,) = calls_of('A=$(pick); p "a$A$(b)"')
+    assert [one.shown for one in call.args[0].segments] == ["a", "$A", "$(b)"]
+
+
+def test_too_many_commands_are_one_problem(monkeypatch):
+    monkeypatch.setattr(syntax, "MAX_COMMANDS", 3)
+    assert [one.why for one in syntax.parse("a; b\nc\n").problems] == []
+    assert [one.why for one in syntax.parse("a; b\nc\nd\ne\n").problems] == ["more than 3 commands"]
 
 
 def test_the_files_and_pipes_of_a_call():
