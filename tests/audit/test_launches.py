@@ -9,12 +9,11 @@ import pytest
 from securetrain.audit.facts import Collected, End, Location, Outcome
 from securetrain.audit.shell.evaluator import evaluate, evaluate_words
 from securetrain.audit.shell.syntax import MAX_COMMANDS
-from securetrain.audit.shell.values import HOLE, Text, container_word, script_text
+from securetrain.audit.shell.values import HOLE, Places, Text, container_word, script_text
 from securetrain.audit.subjects.launches.collect.launch import (
     container_launches,
     script_launches,
 )
-from securetrain.audit.subjects.launches.collect.places import Places
 from securetrain.audit.subjects.launches.facts import LaunchFacts
 from tests.audit.conftest import NOW
 from tests.tables import each

@@ -71,6 +71,11 @@ class Node:
         found = self.entries.get(key) if self.entries is not None else None
         return None if found is None or found.is_null else found
 
+    def listed(self, key: str) -> "list[Node]":
+        """The elements of the list under a key; none of anything else."""
+        found = self.get(key)
+        return (found.items or []) if found is not None else []
+
     def walk(self) -> Iterator["Node"]:
         """Yield it and everything below it."""
         stack = [self]

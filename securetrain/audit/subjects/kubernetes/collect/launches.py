@@ -24,7 +24,7 @@ from securetrain.audit.parser.tree import Node
 from securetrain.audit.parser.values import Scope
 from securetrain.audit.shell.environment import FILE, NOTHING, Environment
 from securetrain.audit.shell.evaluator import Folder
-from securetrain.audit.shell.values import Arg, Text, always, arg_of, hole, script_text
+from securetrain.audit.shell.values import Arg, Places, Text, always, arg_of, hole, script_text
 from securetrain.audit.subjects.kubernetes.collect.pods import LISTS, PodSpec, pod_specs
 from securetrain.audit.subjects.launches.collect.images import commands_of_runtime, scripts
 from securetrain.audit.subjects.launches.collect.launch import (
@@ -32,7 +32,6 @@ from securetrain.audit.subjects.launches.collect.launch import (
     script_launches,
     variable,
 )
-from securetrain.audit.subjects.launches.collect.places import Places
 from securetrain.audit.subjects.launches.collect.runtimes import Started, container_of
 from securetrain.audit.subjects.launches.facts import Form, LaunchFacts, Variable
 from securetrain.audit.subjects.node.collect.access.accounts import kind_of
@@ -216,8 +215,7 @@ class _Looking:
             if (inner := pod.containers.get(key)) is not None:
                 yield from self.container(pod, inner, number)
         for key in LISTS:
-            found = pod.spec.get(key)
-            for node in (found.items if found is not None else None) or ():
+            for node in pod.spec.listed(key):
                 number += 1
                 if node.entries is not None:
                     yield from self.container(pod, node, number)
@@ -274,8 +272,7 @@ class _Looking:
         return [self.text(one) for one in nodes if one.text is not None]
 
     def variables(self, node: Node) -> Iterator[tuple[str, Text]]:
-        found = node.get("env")
-        for one in (found.items if found is not None else None) or ():
+        for one in node.listed("env"):
             name, value = one.get("name"), one.get("value")
             if name is not None and name.text and value is not None and value.text is not None:
                 yield name.text, self.text(value)
@@ -283,8 +280,7 @@ class _Looking:
     def given(self, node: Node) -> Environment:
         """The variables that other objects and files give a container."""
         seen, template = NOTHING, self.one.source.template
-        found = node.get("envFrom")
-        for one in (found.items if found is not None else None) or ():
+        for one in node.listed("envFrom"):
             why = next((hole.name for hole in template.holes_of(one.text or "")), "an object")
             for key in ("configMapRef", "secretRef"):
                 ref = one.get(key)
@@ -292,8 +288,7 @@ class _Looking:
                 if name is not None and name.text:
                     why = _stored(key.removesuffix("Ref"), self.one, name.text)
             seen = seen.open_by(arg_of((), self.at(one)), why)
-        found = node.get("env")
-        for one in (found.items if found is not None else None) or ():
+        for one in node.listed("env"):
             name, at = one.get("name"), always(self.at(one))
             source = one.get("valueFrom")
             if name is not None and name.text and source is not None:

@@ -22,15 +22,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from securetrain.audit.parser.files import bare
 from securetrain.audit.shell.syntax import MAX_TEXT
-from securetrain.audit.subjects.launches.collect.places import Places
+from securetrain.audit.shell.values import Place, Places
 from securetrain.audit.subjects.launches.facts import Form
-
-if TYPE_CHECKING:
-    from securetrain.audit.shell.values import Place
 
 _INSTRUCTION: Final = re.compile(
     r"[ \t]*(?:ONBUILD[ \t]+)?(FROM|ENV|ARG|RUN|CMD|ENTRYPOINT|ADD|HEALTHCHECK)\b[ \t]*",
@@ -58,7 +55,7 @@ class Script:
     name: str
     form: Form
     text: str
-    place: "Place"
+    place: Place
     unread: str = ""
     """Why its commands are not known."""
 

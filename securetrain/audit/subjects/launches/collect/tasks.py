@@ -157,9 +157,9 @@ def _extended(node: Node, services: Node, left_open: list[str]) -> Iterator[Node
 def _reserved(node: Node) -> Iterator[Node]:
     """Yield the GPUs that a service reserves."""
     found: Node | None = node
-    for key in ("deploy", "resources", "reservations", "devices"):
+    for key in ("deploy", "resources", "reservations"):
         found = found.get(key) if found is not None else None
-    for one in (found.items if found is not None else None) or ():
+    for one in found.listed("devices") if found is not None else ():
         yield made(one, text="all")
 
 
