@@ -12,13 +12,13 @@ from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.node_evidence import ParavisorEvidence
 from securetrain.evidence.tee.paravisor import ParavisorReference
-from securetrain.evidence.tpm.constants import Hash
-from securetrain.evidence.tpm.structures import PcrSelection
 from securetrain.testing.bootlog import Boot
+from tests import vocabulary
 from tests.attest.worlds import MANIFEST
 from tests.evidence import test_tee_appraiser as tees
 from tests.evidence.tee import forge_azure as azure
-from tests.evidence.worlds import PARAVISORS, CloudWorld
+from tests.evidence.tee.forge import turned
+from tests.evidence.worlds import OTHER_PARTS, OTHER_QUOTES, PARAVISORS, CloudWorld
 from tests.tables import forgeries, items
 
 KINDS = [azure.snp, azure.tdx]
@@ -114,12 +114,8 @@ def test_the_quote_of_another_key(world):
 @pytest.mark.forgery
 @items(
     "changes, code",
-    ({"extra": bytes(32)}, "ST-ATTS-113"),
-    ({"extra": b""}, "ST-ATTS-113"),
-    ({"magic": 0x41414141}, "ST-ATTS-112"),
+    *OTHER_QUOTES,
     ({"tag": 0x8017}, "ST-ATTS-101"),
-    ({"digest": bytes(32)}, "ST-ATTS-116"),
-    ({"selections": (PcrSelection(Hash.SHA256, tuple(range(10))),)}, "ST-ATTS-115"),
     ({"tail": b"\0"}, "ST-ATTS-101"),
 )
 def test_a_quote_that_says_something_else(world, changes, code):
@@ -127,44 +123,27 @@ def test_a_quote_that_says_something_else(world, changes, code):
 
 
 @pytest.mark.forgery
-@items(
-    "changes, code",
-    ({"event_log": b""}, "ST-ATTS-013"),
-    ({"event_log": b"?"}, "ST-ATTS-201"),
-    ({"event_log": Boot(kernel=b"other").log()}, "ST-ATTS-204"),
-    ({"ima": None}, "ST-ATTS-013"),
-    ({"pcrs": {}}, "ST-ATTS-116"),
-    ({"activation": bytes(32)}, "ST-ATTS-016"),
-    ({"signature": b""}, "ST-ATTS-101"),
-)
+@items("changes, code", *OTHER_PARTS, ({"event_log": Boot(kernel=b"other").log()}, "ST-ATTS-204"))
 def test_a_virtual_tpm_that_leaves_out_or_changes(world, changes, code):
     world.refuses(code, forge=of_vtpm(**changes))
 
 
 @pytest.mark.forgery
-@items(
-    "boot, code",
-    (Boot(kernel=b"other"), "ST-ATTS-213"),
-    (Boot(secure_boot=False), "ST-ATTS-208"),
-)
+@items("boot, code", (Boot(kernel=b"other"), "213"), (Boot(secure_boot=False), "208"))
 def test_another_boot_in_a_genuine_vm(world, boot, code):
     world.machine.boot(boot)
-    with pytest.raises(AttestationError) as caught:
-        world.say()
-    assert caught.value.code in {code, "ST-ATTS-211", "ST-ATTS-215"}
+    vocabulary.refused(AttestationError, f"^ST-ATTS-({code}|211|215):", world.say)
 
 
 @pytest.mark.forgery
 def test_the_vm_of_another_node(world):
     other = azure.VM.replace("7d", "8d")
-    assert world.refuses("ST-ATTS-012", runtime=world.vm.runtime(vmUniqueId=other)).where.endswith(
-        "vms"
-    )
+    runtime = world.vm.runtime(vmUniqueId=other)
+    assert world.refuses("ST-ATTS-012", runtime=runtime).where.endswith("vms")
     CloudWorld(vms=()).refuses("ST-ATTS-012")
-    CloudWorld(msgspec.structs.replace(PARAVISORS, any_vm=True), vms=()).say()
-    CloudWorld(msgspec.structs.replace(PARAVISORS, any_vm=True), vms=(other,)).refuses(
-        "ST-ATTS-012"
-    )
+    any_vm = msgspec.structs.replace(PARAVISORS, any_vm=True)
+    CloudWorld(any_vm, vms=()).say()
+    CloudWorld(any_vm, vms=(other,)).refuses("ST-ATTS-012")
 
 
 @pytest.mark.forgery
@@ -195,45 +174,36 @@ def test_an_answer_to_the_last_question(world, make):
     world.refuses("ST-ATTS-113", make, vtpm=lambda _: kept[0])
 
 
+CODES = {
+    "report": "ST-ATTS-4",
+    "runtime": "ST-ATTS-4",
+    "quote": "ST-ATTS-111",
+    "signature": "ST-ATTS-1",
+    "log": "ST-ATTS-116",
+    "pcr": "ST-ATTS-116",
+}
+
+
 @pytest.mark.forgery
 @pytest.mark.parametrize("seed", range(50))
 def test_evidence_that_was_changed_at_random(world, seed):
     """One bit, anywhere in what travels; nothing but a refusal may come out."""
-    source = random.Random(seed)
-    place = ("report", "runtime", "quote", "signature", "log", "pcr")[seed % 6]
-
-    def flip(data):
-        at = source.randrange(len(data) if place != "report" else 0x2A0)
-        return data[:at] + bytes([data[at] ^ (1 << source.randrange(8))]) + data[at + 1 :]
+    source, place = random.Random(seed), [*CODES][seed % 6]
 
     def forge(tee):
         paravisor, vtpm = tee.paravisor, tee.paravisor.vtpm
         match place:
             case "report":
-                return msgspec.structs.replace(tee, report=flip(tee.report))
+                return msgspec.structs.replace(tee, report=turned(tee.report, source, 0x2A0))
             case "runtime":
-                changed = msgspec.structs.replace(
-                    paravisor, runtime_data=flip(paravisor.runtime_data)
-                )
+                data = turned(paravisor.runtime_data, source)
+                changed = msgspec.structs.replace(paravisor, runtime_data=data)
                 return msgspec.structs.replace(tee, paravisor=changed)
             case "quote" | "signature":
-                return of_vtpm(**{place: flip(getattr(vtpm, place))})(tee)
-            case "log":
-                # Types and texts of events are nobody's word; digests are.
-                registers = {**vtpm.pcrs, 4: flip(vtpm.pcrs[4])}
-                return of_vtpm(pcrs=registers)(tee)
+                return of_vtpm(**{place: turned(getattr(vtpm, place), source)})(tee)
             case _:
-                index = source.choice(sorted(vtpm.pcrs))
-                return of_vtpm(pcrs={**vtpm.pcrs, index: flip(vtpm.pcrs[index])})(tee)
+                # Types and texts of events are nobody's word; digests are.
+                index = 4 if place == "log" else source.choice(sorted(vtpm.pcrs))
+                return of_vtpm(pcrs={**vtpm.pcrs, index: turned(vtpm.pcrs[index], source)})(tee)
 
-    codes = {
-        "report": "ST-ATTS-4",
-        "runtime": "ST-ATTS-4",
-        "quote": "ST-ATTS-111",
-        "signature": "ST-ATTS-1",
-        "log": "ST-ATTS-116",
-        "pcr": "ST-ATTS-116",
-    }
-    with pytest.raises(AttestationError) as caught:
-        world.say(forge=forge)
-    assert caught.value.code.startswith(codes[place])
+    vocabulary.refused(AttestationError, f"^{CODES[place]}", world.say, forge=forge)

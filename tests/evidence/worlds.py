@@ -12,6 +12,8 @@ from securetrain.evidence.node_evidence import NodeEvidence, TeeEvidence, TpmEvi
 from securetrain.evidence.result import AttestationResult
 from securetrain.evidence.tee.google import GoogleAppraiser
 from securetrain.evidence.tee.paravisor import ParavisorReference
+from securetrain.evidence.tpm.constants import Hash
+from securetrain.evidence.tpm.structures import PcrSelection
 from tests.attest.worlds import MANIFEST, Machine, World, reference_values, refused
 from tests.evidence import test_tee_appraiser as tees
 from tests.evidence.tee import forge_azure as azure
@@ -20,6 +22,25 @@ from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge_amd import MEASUREMENT
 
 PARAVISORS = ParavisorReference(measurements=(MEASUREMENT.hex(), bytes(intel.Td().mr_td).hex()))
+
+
+OTHER_QUOTES: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"extra": bytes(32)}, "ST-ATTS-113"),
+    ({"extra": b""}, "ST-ATTS-113"),
+    ({"magic": 0x41414141}, "ST-ATTS-112"),
+    ({"digest": bytes(32)}, "ST-ATTS-116"),
+    ({"selections": (PcrSelection(Hash.SHA256, tuple(range(10))),)}, "ST-ATTS-115"),
+)
+"""How a quote of a VM's TPM differs from the one asked for, and the code of its refusal."""
+OTHER_PARTS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"event_log": b""}, "ST-ATTS-013"),
+    ({"event_log": b"?"}, "ST-ATTS-201"),
+    ({"ima": None}, "ST-ATTS-013"),
+    ({"pcrs": {}}, "ST-ATTS-116"),
+    ({"activation": bytes(32)}, "ST-ATTS-016"),
+    ({"signature": b""}, "ST-ATTS-101"),
+)
+"""What else its evidence leaves out or changes."""
 
 
 class VmWorld(World):

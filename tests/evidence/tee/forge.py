@@ -5,6 +5,7 @@
 `forge_amd.py` and `forge_intel.py` make whole worlds of them.
 """
 
+import random
 from datetime import UTC, datetime, timedelta
 from functools import cache
 
@@ -116,6 +117,11 @@ def tlv(tag: int, *parts: bytes) -> bytes:
 
 def der_int(value: int) -> bytes:
     return tlv(2, value.to_bytes(value.bit_length() // 8 + 1, "big"))
+
+
+def turned(data: bytes, source: random.Random, size: int = 0) -> bytes:
+    """The data with one bit turned, anywhere in its first `size` bytes (all)."""
+    return flip(data, source.randrange(size or len(data)), 1 << source.randrange(8))
 
 
 def flip(data: bytes, offset: int, mask: int = 1) -> bytes:
