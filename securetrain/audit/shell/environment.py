@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 
 from securetrain.audit.facts import Location
 from securetrain.audit.shell.evaluator import Call, Commands
-from securetrain.audit.shell.programs import WRAPPERS, inner
+from securetrain.audit.shell.programs import WRAPPERS, family_of, inner
 from securetrain.audit.shell.values import HOLE, Arg, Segment, always, arg_of, hole
 
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)=", re.ASCII)
@@ -70,7 +70,7 @@ _HandsOn: TypeAlias = Callable[[Environment, Sequence[Arg]], Environment]
 
 def handed_on(call: Call, seen: Environment) -> Environment:
     """The environment of what a program runs, by its own and its words."""
-    hands_on = _PROGRAMS.get(call.program)
+    hands_on = _FAMILIES.get(family_of(call.program))
     if hands_on is None:
         return seen
     end = len(call.args) if call.program == "sbatch" else inner(call.program, call.args)
@@ -236,14 +236,14 @@ def _su(seen: Environment, args: Sequence[Arg]) -> Environment:
     return NOTHING if any(arg.text in {"-", "-l", "--login"} for arg in args) else seen
 
 
-_PROGRAMS: Final[Mapping[str, _HandsOn]] = {
+_FAMILIES: Final[Mapping[str, _HandsOn]] = {
     "env": _env,
     "sudo": _sudo,
-    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prun", "prterun"), _mpi),
-    **dict.fromkeys(("srun", "sbatch", "salloc"), _slurm),
-    **dict.fromkeys(("docker", "podman", "nerdctl", "enroot"), _docker),
-    **dict.fromkeys(("apptainer", "singularity"), _apptainer),
-    **dict.fromkeys(("ssh", "pdsh", "clush", "kubectl"), _elsewhere),
-    **dict.fromkeys(("su", "runuser"), _su),
+    "mpirun": _mpi,
+    "srun": _slurm,
+    **dict.fromkeys(("docker", "enroot"), _docker),
+    "apptainer": _apptainer,
+    **dict.fromkeys(("ssh", "pdsh", "kubectl"), _elsewhere),
+    "su": _su,
     "uv": _files,
 }

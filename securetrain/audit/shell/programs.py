@@ -21,6 +21,8 @@ PYTHONS: Final = frozenset({"python", "python2", "python3", "ipython", "pypy3"})
 class Program:
     """A program that runs another one."""
 
+    family: str
+    """The first of those that take the same options."""
     runs: str
     """``words`` that stand behind its own, or the ``text`` that they make, or that of an option."""
     operands: int
@@ -90,7 +92,7 @@ _TABLE: Final = {
     "sudo": ("words", 0, "-u -g -h -p -C -r -t -U --user --group --chdir", "", False),
     "sshpass": ("words", 0, "-p -f -d", "", False),
     "docker podman nerdctl": ("words", 1, _DOCKER, "run exec create", True),
-    "singularity apptainer": ("words", 1, _APPTAINER, "exec run shell", False),
+    "apptainer singularity": ("words", 1, _APPTAINER, "exec run shell", False),
     "enroot": ("words", 1, "-e -m -c --env --mount --conf --rc", "start exec", True),
     "shifter": ("words", 0, "-i --image -V --volume --module", "", False),
     "kubectl oc": ("words", 1, "-c -n -i --container --namespace --image", "exec run debug", True),
@@ -110,11 +112,19 @@ _TABLE: Final = {
     "script": ("option", 1, "", "", False),
 }  # fmt: skip
 WRAPPERS: Final = {
-    name: Program(runs, operands, frozenset(takes.split()), frozenset(verbs.split()), far)
+    name: Program(family, runs, operands, frozenset(takes.split()), frozenset(verbs.split()), far)
     for names, (runs, operands, takes, verbs, far) in _TABLE.items()
+    for family in names.split()[:1]
     for name in names.split()
 }
 """A ``*`` behind an option says that it takes two words."""
+
+
+def family_of(program: str) -> str:
+    """The family of a program that runs others; empty for any other."""
+    wrapper = WRAPPERS.get(program)
+    return wrapper.family if wrapper else ""
+
 
 RUNS: Final = frozenset(
     {

@@ -15,7 +15,7 @@ from typing import Final
 from securetrain.audit.facts import Location, Reading
 from securetrain.audit.parser.values import absent, ok
 from securetrain.audit.shell.evaluator import Call, Commands, Open
-from securetrain.audit.shell.programs import PYTHONS, SHELLS
+from securetrain.audit.shell.programs import PYTHONS, SHELLS, family_of
 from securetrain.audit.shell.values import Arg
 from securetrain.audit.subjects.launches.collect.fetches import REVISIONS, unpinned_models
 from securetrain.audit.subjects.launches.collect.options import (
@@ -65,7 +65,6 @@ _OWN: Final = ("launch.rendezvous", "launch.addresses", "launch.services")
 _OF_SCRIPT: Final = ("launch.revisions", "launch.remote_code")
 _OURS: Final = "securetrain"
 """The backend whose workers' store is authenticated."""
-_MPI: Final = ("mpirun", "mpiexec", "orterun", "prun", "prterun")
 _TRAINERS: Final = frozenset({*PYTHONS, "composer", "tune", "axolotl", "vllm", "sglang"})
 _READERS: Final = frozenset({"grep", "egrep", "rg"})
 
@@ -112,7 +111,7 @@ def observe(commands: Commands, variables: Mapping[str, Arg] | None = None) -> S
         _setting(seen, name, value)
     for call in commands.calls:
         options = options_of(call)
-        for look in _OF_PROGRAM.get(call.program, ()):
+        for look in _looks(call.program):
             look(seen, call, options)
         if not call.opened and call.program not in _QUOTES:
             _any_program(seen, call, options)
@@ -131,9 +130,9 @@ def open_words(call: Call) -> Iterator[Open]:
     rest = next(rest_of(call), None)
     if rest is None:
         return
-    if call.program in _MPI:
+    if family_of(call.program) == "mpirun":
         bears_on: tuple[str, ...] = ("launch.mpi_as_root", "launch.host_keys")
-    elif call.program in _OF_PROGRAM or call.program in _TRAINERS:
+    elif _looks(call.program) or call.program in _TRAINERS:
         bears_on = _OF_SCRIPT if rest.opens[0][:1] in "@*" else (*_OWN, *_OF_SCRIPT)
     elif call.program in {"ssh", "scp", "rsync"}:
         bears_on = ("launch.host_keys",)
@@ -337,11 +336,10 @@ def _env_method(seen: Seen, call: Call, options: list[Option]) -> None:
 
 def _several(call: Call) -> Reading[str]:
     """``env`` where a launcher starts several tasks; unknown where it does not say how many."""
-    if not any(one.program in {"srun", *_MPI} for one in call.within):
+    starters = [one for one in call.within if family_of(one.program) in {"srun", "mpirun"}]
+    if all(one.program in {"sbatch", "salloc"} for one in starters):
         return ok("local", call.at)
-    for outer in reversed(call.within):
-        if outer.program not in {"srun", "sbatch", "salloc", *_MPI}:
-            continue
+    for outer in reversed(starters):
         counts = [
             one
             for one in options_of(outer)
@@ -353,7 +351,7 @@ def _several(call: Call) -> Reading[str]:
             return templated(unknown.opens, unknown.place)
         if counts:
             return ok("local", call.at)
-        if outer.program in _MPI:
+        if family_of(outer.program) == "mpirun":
             return ok("env", call.at)
     return templated(("the number of tasks",), call.at)
 
@@ -495,7 +493,7 @@ _OF_PROGRAM: Final[Mapping[str, tuple[_Look, ...]]] = {
     "deepspeed": (_torchrun,),
     "python": (_torchrun, _debugger, _env_method),
     "etcd": (_etcd,),
-    **dict.fromkeys(_MPI, (_mpi,)),
+    "mpirun": (_mpi,),
     "tensorboard": (_tensorboard,),
     **dict.fromkeys(
         ("jupyter", "jupyter-lab", "jupyter-notebook", "jupyter-server", "start-notebook.sh",
@@ -508,3 +506,7 @@ _OF_PROGRAM: Final[Mapping[str, tuple[_Look, ...]]] = {
     **dict.fromkeys(("service", "systemctl"), (_started,)),
     **dict.fromkeys(("huggingface-cli", "hf"), (_download,)),
 }  # fmt: skip
+
+
+def _looks(program: str) -> tuple[_Look, ...]:
+    return _OF_PROGRAM.get(program) or _OF_PROGRAM.get(family_of(program), ())

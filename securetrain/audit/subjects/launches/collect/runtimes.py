@@ -31,7 +31,7 @@ from securetrain.audit.parser.templates import Template
 from securetrain.audit.parser.tree import Node
 from securetrain.audit.parser.values import Source
 from securetrain.audit.shell.environment import FILE
-from securetrain.audit.shell.programs import WRAPPERS
+from securetrain.audit.shell.programs import WRAPPERS, family_of
 from securetrain.audit.shell.values import Arg
 
 
@@ -97,11 +97,6 @@ _SHORT: Final[Mapping[str, Mapping[str, str]]] = {
     "apptainer": {"B": "volume", "bind": "volume", "add-caps": "cap-add", "H": "home"},
     "enroot": {"m": "volume", "mount": "volume", "e": "env", "r": "root"},
 }
-_PROGRAMS: Final = {
-    **dict.fromkeys(("docker", "podman", "nerdctl"), "docker"),
-    **dict.fromkeys(("apptainer", "singularity"), "apptainer"),
-    "enroot": "enroot",
-}
 _VERBS: Final = {
     "docker": frozenset({"run", "create"}),
     "apptainer": frozenset({"exec", "run", "shell", "test", "start"}),
@@ -115,15 +110,14 @@ _FLAGS: Final = frozenset(
 )
 """Options of docker and podman without a value; any other may have one."""
 _GROUPS: Final = frozenset({"container", "instance"})
-_SLURM: Final = frozenset({"srun", "sbatch", "salloc"})
 _PYXIS: Final = {"container-image": "image", "container-mounts": "volume"}
 
 
 def started_by(program: str, args: Sequence[Word], at: Location) -> Started | None:
     """The container that a command starts; None when it starts none."""
-    runtime = _PROGRAMS.get(program)
-    if runtime is None:
-        return _of_slurm(program, args, at) if program in _SLURM else None
+    runtime = family_of(program)
+    if runtime not in _VERBS:
+        return _of_slurm(program, args, at) if runtime == "srun" else None
     behind = _behind_verb(args, _VERBS[runtime])
     if behind is None:
         return None
