@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 from .documents import Facts as Facts
+from .engine.advisories import Advisories as Advisories
 from .engine.audit import audit as audit
 from .engine.audit import out_of_reach as out_of_reach
 from .engine.check import Check as Check
@@ -8,16 +9,15 @@ from .engine.findings import AuditResult as AuditResult
 from .engine.findings import Finding as Finding
 from .engine.findings import LedgerRow as LedgerRow
 from .engine.findings import WaiverUse as WaiverUse
-from .engine.functions.advisories import Advisories as Advisories
 from .engine.schema import NOT_JUDGED as NOT_JUDGED
 from .engine.schema import CheckId as CheckId
 from .engine.schema import Refs as Refs
+from .engine.waivers import Baseline as Baseline
 from .engine.waivers import read_waivers as read_waivers
 from .parser.files import read_document as read_document
-from .sources.baseline import Baseline as Baseline
+from .sources.catalogue import Pins as Pins
 from .sources.catalogue import load_checks as load_checks
 from .sources.nonces import NonceStore as NonceStore
-from .sources.pins import Pins as Pins
 from .sources.several import SavedFacts as SavedFacts
 from .sources.several import Sources as Sources
 from .sources.several import node_facts as node_facts

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
+from securetrain.audit.engine.advisories import Advisories, shipped_advisories
 from securetrain.audit.engine.audit import audit
-from securetrain.audit.engine.functions.advisories import Advisories, shipped_advisories
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State

@@ -10,7 +10,7 @@ import pytest
 
 from securetrain.audit.documents import Facts, Refused
 from securetrain.audit.engine.audit import audit, out_of_reach
-from securetrain.audit.sources.baseline import Baseline
+from securetrain.audit.engine.waivers import Baseline
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State

@@ -16,10 +16,7 @@ Rules, in order:
    (`judging.py`); an error inside a check is ``unknown``, never a pass. One that compares assets
    answers about each of them (`across.py`);
 5. waivers come last and cover failures only; a waiver that does not count is a finding itself;
-6. exit code: 4 the facts cannot be relied on; 1 a failure whose severity in context is at or above
-   ``host.fail_on``; 3 a check unknown whose severity is, or a file that was not understood and
-   counts (`coverage.py`), or one asset with more checks unknown than ``host.max_unknown``, or
-   nothing that was judged; 0 otherwise. (2, a bad policy or waiver file, is raised before.)
+6. the exit code is that of `findings.py`. (2, a bad policy or waiver file, is raised before.)
 """
 
 import re
@@ -31,6 +28,7 @@ from typing import Final
 import msgspec
 
 from securetrain.audit.documents import Document, Facts, Refused
+from securetrain.audit.engine.advisories import Advisories
 from securetrain.audit.engine.check import Check, tuned
 from securetrain.audit.engine.coverage import Scope, Seen
 from securetrain.audit.engine.fields import View
@@ -39,13 +37,12 @@ from securetrain.audit.engine.findings import (
     AssetRef,
     AuditResult,
     Finding,
-    LedgerRow,
     PolicyRef,
     about_audit,
+    exit_code_of,
     worst,
     worst_states,
 )
-from securetrain.audit.engine.functions.advisories import Advisories
 from securetrain.audit.engine.judging import Comparison, judge
 from securetrain.audit.engine.waivers import AuditStates, Waivers, waive
 from securetrain.core import ExitCode
@@ -56,7 +53,6 @@ from securetrain.policy.schema import Policy
 MAX_AGE: Final = timedelta(hours=24)
 MAX_SKEW: Final = timedelta(minutes=5)
 _ROOT: Final = re.compile(r"[.[]")
-_UNJUDGED: Final = frozenset({State.NOT_APPLICABLE, State.UNKNOWN})
 _OF_FILES: Final = ("manifest:", "launch:")
 """Assets whose places are files that others share."""
 _PLACE: Final = {boundary: place for place, boundary in enumerate(Boundary)}
@@ -217,33 +213,6 @@ def _counts(findings: Iterable[Finding]) -> dict[str, int]:
     # a check that asks several kinds of assets is one of each: its subjects begin differently
     states = list(worst(findings, lambda one: (one.check, _ROOT.split(one.subject)[0])).values())
     return {state.value: states.count(state) for state in State}
-
-
-def exit_code_of(
-    findings: Sequence[Finding],
-    ledger: Sequence[LedgerRow],
-    policy: Policy,
-    problems: Sequence[str],
-    excused: Sequence[Finding] = (),
-) -> ExitCode:
-    """Rule 6; what is excused is unknown, and weighs nothing by itself."""
-    if problems:
-        return ExitCode.INTEGRITY
-    heavy = [one for one in findings if one.severity_in_context >= policy.host.fail_on]
-    if any(one.state is State.FAIL for one in heavy):
-        return ExitCode.FAILURE
-    by_asset: dict[str, list[Finding]] = {}
-    for finding in findings:
-        by_asset.setdefault(finding.asset, []).append(finding)
-    states = (list(worst_states(mine).values()) for mine in by_asset.values())
-    unknown = max((mine.count(State.UNKNOWN) for mine in states), default=0)
-    incomplete = (
-        unknown > policy.host.max_unknown
-        or all(finding.state in _UNJUDGED for finding in findings)
-        or any(one.state is State.UNKNOWN and one not in excused for one in heavy)
-        or any(row.counts for row in ledger)
-    )
-    return ExitCode.INCOMPLETE if incomplete else ExitCode.OK
 
 
 def out_of_reach(

@@ -39,7 +39,7 @@ from securetrain.audit.facts import (
 from securetrain.policy.schema import Policy
 
 if TYPE_CHECKING:
-    from securetrain.audit.engine.functions.advisories import Advisories
+    from securetrain.audit.engine.advisories import Advisories
 
 Path: TypeAlias = tuple[str, ...]
 T = TypeVar("T")

@@ -4,7 +4,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeVar
@@ -13,8 +13,9 @@ import msgspec
 
 from securetrain.audit.engine.schema import FixedBy, Refs
 from securetrain.audit.facts import End, Entry, Location
-from securetrain.core import canonical
+from securetrain.core import ExitCode, canonical
 from securetrain.core.vocabulary import Boundary, Severity, State
+from securetrain.policy.schema import Policy
 
 _PIECE: Final = 1000
 """Findings that are written together."""
@@ -22,6 +23,8 @@ RESULT_SCHEMA: Final = "securetrain.audit/v3"
 
 
 K = TypeVar("K")
+
+_UNJUDGED: Final = frozenset({State.NOT_APPLICABLE, State.UNKNOWN})
 
 _WORST: Final = (State.FAIL, State.UNKNOWN, State.WAIVED, State.PASS, State.NOT_APPLICABLE)
 STATE_RANK: Final = {state: rank for rank, state in enumerate(_WORST)}
@@ -225,6 +228,39 @@ def worst(findings: Iterable[Finding], key: Callable[[Finding], K]) -> dict[K, S
         before = states.setdefault(key(finding), finding.state)
         states[key(finding)] = min(before, finding.state, key=STATE_RANK.__getitem__)
     return states
+
+
+def exit_code_of(
+    findings: Sequence[Finding],
+    ledger: Sequence[LedgerRow],
+    policy: Policy,
+    problems: Sequence[str],
+    excused: Sequence[Finding] = (),
+) -> ExitCode:
+    """The first that holds of these.
+
+    4 the facts cannot be relied on; 1 a failure whose severity in context is at or above
+    ``host.fail_on``; 3 a check unknown whose severity is, or a file that was not understood and
+    counts (`coverage.py`), or one asset with more checks unknown than ``host.max_unknown``, or
+    nothing that was judged; 0 otherwise. What is excused is unknown, and weighs nothing by itself.
+    """
+    if problems:
+        return ExitCode.INTEGRITY
+    heavy = [one for one in findings if one.severity_in_context >= policy.host.fail_on]
+    if any(one.state is State.FAIL for one in heavy):
+        return ExitCode.FAILURE
+    by_asset: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_asset.setdefault(finding.asset, []).append(finding)
+    states = (list(worst_states(mine).values()) for mine in by_asset.values())
+    unknown = max((mine.count(State.UNKNOWN) for mine in states), default=0)
+    incomplete = (
+        unknown > policy.host.max_unknown
+        or all(finding.state in _UNJUDGED for finding in findings)
+        or any(one.state is State.UNKNOWN and one not in excused for one in heavy)
+        or any(row.counts for row in ledger)
+    )
+    return ExitCode.INCOMPLETE if incomplete else ExitCode.OK
 
 
 # --- about the audit itself ----------------------------------------------------------------------

@@ -1,18 +1,44 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Load every check of a directory: safe YAML, strict schema, no id twice."""
+"""The checks that an audit loads, and signed pins of what it should use.
 
+Rules:
+
+1. every check of a folder is loaded: safe YAML, strict schema, no id twice;
+2. whoever can write to a policy or a folder of checks can make every audit pass. Pins are digests
+   of what counts when it is loaded: the resolved policy, every check with its definition, the table
+   of a standard that checks ask, every advisory. Another file with the same content is the same;
+3. the pins are an envelope (DSSE), and nothing of them is read before its signature has verified;
+4. what differs is a finding (ST-AUD-004) and an integrity problem: the audit goes on, and ends with
+   exit code 4.
+"""
+
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
+import msgspec
+from msgspec import Meta
+
+from securetrain.audit.engine.advisories import Advisories, shipped_advisories
 from securetrain.audit.engine.check import Check, compile_check
 from securetrain.audit.engine.schema import CheckSet, each_kind
 from securetrain.audit.parser.files import read_document
-from securetrain.core.errors import AuditError
-from securetrain.policy.load import bundled_dir
+from securetrain.audit.subjects.kubernetes.standards import controls
+from securetrain.core import canonical
+from securetrain.core.errors import AuditError, SecureTrainError
+from securetrain.policy.load import bundled_dir, digest_of
+from securetrain.policy.schema import Policy
+
+if TYPE_CHECKING:
+    from securetrain.identity.keys import PublicKey, Signer
 
 FILE_LIMIT: Final = 512 << 10
 MAX_FILES: Final = 256
+PAYLOAD_TYPE: Final = "application/vnd.securetrain.audit-pins+json"
+PIN_LIMIT: Final = 64 << 10
+_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 def checks_dir() -> Path:
@@ -83,3 +109,47 @@ def load_check_file(path: Path) -> tuple[Check, ...]:
     )
     each = (one for check in spec.checks for one in each_kind(check))
     return tuple(compile_check(one, path.name) for one in each)
+
+
+class Pins(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The digests."""
+
+    schema: Literal["securetrain.audit-pins/v1"] = "securetrain.audit-pins/v1"
+    policy: _Digest
+    checks: _Digest
+    advisories: _Digest
+
+    @classmethod
+    def of(cls, policy: Policy, checks: Sequence[Check], advisories: Advisories | None) -> "Pins":
+        """The pins of what was loaded."""
+        specs = [msgspec.to_builtins(check.spec) for check in sorted(checks, key=lambda c: c.id)]
+        specs += [msgspec.to_builtins(one) for one in controls().values()]
+        listed = (advisories or shipped_advisories()).listed()
+        return cls(policy=digest_of(policy), checks=_sha256(specs), advisories=_sha256(listed))
+
+    def signed(self, key: "Signer") -> bytes:
+        """The envelope of these pins."""
+        from securetrain.identity import dsse  # noqa: PLC0415 - few audits have pins
+
+        return dsse.sign(canonical.encode(self), PAYLOAD_TYPE, [key])
+
+    def mismatches(self, data: bytes, key: "PublicKey", where: str) -> list[tuple[str, str]]:
+        """List what of these differs from signed ones: its name, and why."""
+        from securetrain.identity import dsse  # noqa: PLC0415 - few audits have pins
+
+        try:
+            payload = dsse.verify(data, PAYLOAD_TYPE, {key.key_id: key}, where=where)
+            pinned = canonical.decode(
+                payload.data, Pins, limit=PIN_LIMIT, where=where, canonical=True
+            )
+        except SecureTrainError as error:
+            return [("pins", f"{where} is not signed by the key that was given: {error.what}")]
+        return [
+            (name, f"the {name}: {found[:12]} is used, and {wanted[:12]} is pinned")
+            for name in ("policy", "checks", "advisories")
+            if (wanted := getattr(pinned, name)) != (found := getattr(self, name))
+        ]
+
+
+def _sha256(value: object) -> str:
+    return hashlib.sha256(canonical.encode(value)).hexdigest()

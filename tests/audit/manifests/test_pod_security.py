@@ -13,7 +13,7 @@ from securetrain.audit.documents import facts_of
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.engine.check import compile_check
 from securetrain.audit.engine.findings import worst_states
-from securetrain.audit.sources import pins
+from securetrain.audit.sources import catalogue
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.audit.subjects.kubernetes.collect.collect import collect_manifests
 from securetrain.audit.subjects.kubernetes.standards import controls, rows
@@ -263,7 +263,7 @@ def test_a_bad_value_is_never_passed_whatever_else_is_open(data, tmp_path_factor
 
 
 def test_a_table_that_was_changed_is_not_what_was_signed(monkeypatch):
-    signed = pins.Pins.of(HARDENED, CHECKS, None)
+    signed = catalogue.Pins.of(HARDENED, CHECKS, None)
     lax = {name: one for name, one in controls().items() if name != "privileged"}
-    monkeypatch.setattr(pins, "controls", lambda: lax)
-    assert pins.Pins.of(HARDENED, CHECKS, None).checks != signed.checks
+    monkeypatch.setattr(catalogue, "controls", lambda: lax)
+    assert catalogue.Pins.of(HARDENED, CHECKS, None).checks != signed.checks

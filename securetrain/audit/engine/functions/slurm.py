@@ -7,9 +7,10 @@ from functools import partial
 from operator import le
 from typing import Any, Final
 
+from securetrain.audit.engine.advisories import shipped_advisories
 from securetrain.audit.engine.fields import Missing, View, locate
 from securetrain.audit.engine.function import Args, Judgement, NoArgs, fields, function
-from securetrain.audit.engine.functions.advisories import shipped_advisories, too_old
+from securetrain.audit.engine.functions.advisories import too_old
 from securetrain.audit.engine.functions.paths import chain_is_safe
 from securetrain.audit.engine.kleene import FALSE, TRUE, Truth, all_of, truth, unknown
 from securetrain.audit.engine.predicates import defaults_said
