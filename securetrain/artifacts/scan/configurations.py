@@ -92,6 +92,7 @@ _LIBRARIES: Final = re.compile(
     r"(?:diffusers|transformers|onnxruntime|optimum|sentence_transformers|stable_diffusion|"
     r"k_diffusion|flax|null)(?:\.[a-zA-Z0-9_]+)*"
 )
+_NOTHING: Final = re.compile(r"(?!)")
 _HANDLERS: Final = frozenset(
     {"image_classifier", "image_segmenter", "object_detector", "text_classifier", "base_handler"}
 )
@@ -151,7 +152,7 @@ def judge(tree: object, data: bytes, name: str) -> Iterator[Remark]:
             continue
         for key, value in one:
             if isinstance(key, str):
-                yield from _pair(key, value, data)
+                yield from _pair(key, value, data, base)
                 if "chat_template" in key:
                     yield from _templates(value, data, doubts)
                 elif key not in _JUDGED:
@@ -213,17 +214,18 @@ def _objects(tree: object) -> Iterator[Pairs | Tagged]:
             yield one
 
 
-def _pair(key: str, value: object, data: bytes) -> Iterator[Remark]:
+def _pair(key: str, value: object, data: bytes, base: str) -> Iterator[Remark]:
     """Rules 1, 2, 5 and 7."""
-    if what := _named(key, value, value if isinstance(value, str) else ""):
+    text = value if isinstance(value, str) else ""
+    for file, keys, safe, code, who in _CALLERS:
+        if key in keys and file in ("", base) and text and not safe(text):
+            yield Remark(code, f"{key} names {text[:200]!r}, which {who}", _at(data, key))
+    if what := _named(key, value, text):
         yield Remark(CALLED, what, _at(data, key))
 
 
 def _named(key: str, value: object, text: str) -> str:
-    """Say what a loader calls or imports for the value of a key; empty when it does not."""
-    for keys, safe, who in _CALLERS:
-        if key in keys and text and not safe(text):
-            return f"{key} names {text[:200]!r}, which {who}"
+    """Say what else a loader runs for the value of a key; empty when it does not."""
     if key == "trust_remote_code" and (value is True or text.lower() in ("true", "yes", "on", "1")):
         return "trust_remote_code is on: code that comes with it is run"
     named = sorted({one for one in _flat(value) if isinstance(one, str)}) if key in _REMOTE else []
@@ -238,13 +240,18 @@ def _is_target(text: str) -> bool:
     return not _DOTTED.fullmatch(text) or is_safe_target(text)
 
 
-_CALLERS: Final[tuple[tuple[tuple[str, ...], Callable[[str], object], str], ...]] = (
-    (TARGETS, is_safe_target, "a loader calls"),
-    (("target",), _is_target, "NeMo imports"),
-    (("parent_library",), _LIBRARIES.fullmatch, "PEFT imports"),
-    (("megatron_core",), re.compile(r"megatron\.core").fullmatch, "PEFT imports"),
-)
-"""Keys, which of their texts build values, and what happens to the others."""
+_CALLERS: Final[tuple[tuple[str, tuple[str, ...], Callable[[str], object], str, str], ...]] = (
+    ("", TARGETS, is_safe_target, CALLED, "a loader calls"),
+    ("", ("target",), _is_target, CALLED, "NeMo imports"),
+    ("", ("parent_library",), _LIBRARIES.fullmatch, CALLED, "PEFT imports"),
+    ("", ("megatron_core",), re.compile(r"megatron\.core").fullmatch, CALLED, "PEFT imports"),
+    ("modules.json", ("type",), re.compile(r"sentence_transformers\..*").fullmatch, CALLED,
+     "sentence-transformers imports"),
+    ("mlmodel", ("loader_module",), re.compile(r"mlflow\..*").fullmatch, CALLED, "MLflow imports"),
+    ("manifest.json", ("handler",), _HANDLERS.__contains__, PROGRAM, "TorchServe runs"),
+    ("manifest.json", ("requirementsFile",), _NOTHING.fullmatch, CALLED, "TorchServe installs"),
+)  # fmt: skip
+"""A file or all of them, keys, which of their texts build values, and what becomes of others."""
 
 
 def _templates(value: object, data: bytes, doubts: list[str]) -> Iterator[Remark]:
@@ -313,16 +320,6 @@ def _skops(one: Pairs, data: bytes) -> Iterator[Remark]:
         yield Remark(CALLED, f"skops imports {full[:200]!r}", at)
 
 
-def _modules(tree: object, data: bytes) -> Iterator[Remark]:
-    """modules.json of sentence-transformers."""
-    for one in _objects(tree):
-        for kind in one.of("type") if isinstance(one, Pairs) else ():
-            if isinstance(kind, str) and not kind.startswith("sentence_transformers."):
-                yield Remark(
-                    CALLED, f"a module of type {kind[:200]!r} is imported", _at(data, kind)
-                )
-
-
 def _pipeline(tree: object, data: bytes) -> Iterator[Remark]:
     """model_index.json of diffusers: pairs of a library and a class."""
     for one in _objects(tree):
@@ -332,27 +329,6 @@ def _pipeline(tree: object, data: bytes) -> Iterator[Remark]:
             if pair and isinstance(library, str) and not _LIBRARIES.fullmatch(library):
                 what = f"{key} comes from {library[:200]!r}: code that comes with the model"
                 yield Remark(CALLED, what, _at(data, library))
-
-
-def _served(tree: object, data: bytes) -> Iterator[Remark]:
-    """MANIFEST.json of TorchServe."""
-    for one in _objects(tree):
-        handler = one.text("handler") if isinstance(one, Pairs) else ""
-        if handler and handler not in _HANDLERS:
-            what = f"TorchServe runs the handler {handler[:200]!r}"
-            yield Remark(PROGRAM, what, _at(data, handler))
-        needs = one.text("requirementsFile") if isinstance(one, Pairs) else ""
-        if needs:
-            what = f"TorchServe installs what {needs[:200]!r} names"
-            yield Remark(CALLED, what, _at(data, needs))
-
-
-def _flavours(tree: object, data: bytes) -> Iterator[Remark]:
-    """MLmodel of MLflow."""
-    for one in _objects(tree):
-        for name in one.of("loader_module") if isinstance(one, Pairs) else ():
-            if isinstance(name, str) and not name.startswith("mlflow."):
-                yield Remark(CALLED, f"loader_module is {name[:200]!r}", _at(data, name))
 
 
 def _columns(tree: object, data: bytes) -> Iterator[Remark]:
@@ -450,13 +426,12 @@ def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str)
 
 
-_JUDGED: Final = frozenset({"payload", *_REMOTE, *(key for keys, _, _ in _CALLERS for key in keys)})
+_JUDGED: Final = frozenset(
+    {"payload", *_REMOTE, *(key for _, keys, *_ in _CALLERS for key in keys)}
+)
 """The keys that a rule of their own judges."""
 _BY_NAME: Final[dict[str, tuple[Callable[[object, bytes], Iterator[Remark]], ...]]] = {
-    "modules.json": (_modules,),
     "model_index.json": (_pipeline,),
-    "mlmodel": (_flavours,),
-    "manifest.json": (_served,),
     "index.json": (_columns,),
     STATEMENT: (_statement,),
 }

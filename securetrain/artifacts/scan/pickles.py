@@ -33,6 +33,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import IO, Final, NamedTuple, cast
 
+from securetrain.artifacts.scan.findings import MALFORMED, UNJUDGED, Remark
 from securetrain.artifacts.scan.safe_globals import DTYPE_NAMES, STORAGES, STORED
 from securetrain.artifacts.scan.safe_models import MODELS
 from securetrain.artifacts.scan.window import Skipped, TooLargeError, Window
@@ -121,10 +122,8 @@ class Analysis:
     """Whether the reason is its size."""
     storages: dict[str, int] = field(default_factory=dict)
     """Bytes of each of torch's storages, by key."""
-    lies: list[tuple[str, int]] = field(default_factory=list)
-    """What cannot be so, and where."""
-    doubts: list[tuple[str, int]] = field(default_factory=list)
-    """Sizes that cannot be told, or are too large, and where."""
+    sizes: list[Remark] = field(default_factory=list)
+    """Sizes that cannot be so, cannot be told, or are too large."""
 
     @property
     def unsafe(self) -> dict[str, int]:
@@ -142,8 +141,7 @@ class Analysis:
             self.globals.setdefault(name, at)
         self.unfollowed += inner.unfollowed
         self.callers += inner.callers
-        self.lies += inner.lies
-        self.doubts += inner.doubts
+        self.sizes += inner.sizes
         self.opcodes.update(inner.opcodes)
 
     @property
@@ -351,16 +349,17 @@ class _Machine:
         called = top[0].name if len(top) == 2 and isinstance(top[0], _Named) else ""
         if name in ("REDUCE", "NEWOBJ") and called in _TENSORS:
             if what := _outside(top[1]):
-                self.found.lies.append((what, at))
+                self.found.sizes.append(Remark(MALFORMED, what, at))
         elif name in ("REDUCE", "NEWOBJ") and called in _MAKERS:
             made = _made(top[1], _MAKERS[called])
             self._made += made if made is not None else MAX_MADE + 1
             if self._made > MAX_MADE:
-                self.found.doubts.append((f"{called} of a size that is too large, or not told", at))
+                what = f"{called} of a size that is too large, or not told"
+                self.found.sizes.append(Remark(UNJUDGED, what, at))
         elif name in ("OBJ", "INST", "NEWOBJ_EX") and any(
             one in _MAKERS for one in self.found.globals
         ):
-            self.found.doubts.append(("a value of a size that cannot be told", at))
+            self.found.sizes.append(Remark(UNJUDGED, "a value of a size that cannot be told", at))
 
     def _storage(self, pid: object, at: int) -> object:
         """A storage, by what torch calls a persistent id."""
@@ -369,7 +368,8 @@ class _Machine:
                 made = _Storage(count, STORAGES[name])
                 size = made.length * made.width
                 if count < 0:
-                    self.found.lies.append((f"storage {key[:40]!r} of {count} elements", at))
+                    what = f"storage {key[:40]!r} of {count} elements"
+                    self.found.sizes.append(Remark(MALFORMED, what, at))
                 self.found.storages[key] = max(size, self.found.storages.get(key, 0))
                 return made
         return _OTHER

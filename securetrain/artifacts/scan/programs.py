@@ -218,15 +218,13 @@ def _is_part(node: ast.AST, called: set[int], named: set[int], *, guard: bool) -
 
 def _is_small(power: ast.expr) -> bool:
     """Tell whether a power is a small number, or a symbol that has none."""
-    if isinstance(power, ast.Call) and len(power.args) == 1:
-        power = power.args[0]
-    if isinstance(power, ast.UnaryOp):
-        power = power.operand
-    if isinstance(power, ast.Constant):
-        return isinstance(power.value, (int, str)) and not (
-            isinstance(power.value, int) and power.value > MAX_POWER
-        )
-    return isinstance(power, ast.Name)
+    match power:
+        case ast.Call(args=[inner]) | ast.UnaryOp(operand=inner):
+            return _is_small(inner)
+        case ast.Constant(value=int(value)):
+            return value <= MAX_POWER
+        case _:
+            return isinstance(power, ast.Name) or isinstance(getattr(power, "value", None), str)
 
 
 def graph_remarks(window: Window) -> Iterator[Remark]:
@@ -256,10 +254,7 @@ def graph_remarks(window: Window) -> Iterator[Remark]:
             if not accepts(value):
                 what = f"{key or 'a text'} is {value[:120]!r}"
                 if key in _RUN and not _is_elsewhere(value):
-                    at = data.find(value[:40].encode("utf-8", "replace"))
-                    yield Remark(
-                        CALLED, f"{what}, which torch.export runs", at if at >= 0 else None
-                    )
+                    yield Remark(CALLED, f"{what}, which torch.export gives to Python")
                 else:
                     doubts.append(what)
     if doubts:

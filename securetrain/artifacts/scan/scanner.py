@@ -405,10 +405,9 @@ class _Scan:
         for key, target, at in found.callers[:10]:
             if not configurations.is_safe_target(target):
                 yield Remark(CALLED, f"{key} names {target[:200]!r}, which a loader calls", at)
-        for what, at in (*found.lies[:10], *self._missing(found, window)):
+        yield from found.sizes[:20]
+        for what, at in self._missing(found, window):
             yield Remark(MALFORMED, what, at)
-        for what, at in found.doubts[:10]:
-            yield Remark(UNJUDGED, what, at)
         if found.too_large:
             what = f"too large or not to be followed: {found.problem}"
             yield Remark(UNJUDGED, what, found.end)
