@@ -230,6 +230,8 @@ def test_a_file_of_nccl_may_set_what_the_launch_does_not(tmp_path):
         ("export {V}=1\nsrun --export=A=2 python t.py\n", False),
         ("export {V}=1\nsrun --export={V} python t.py\n", True),
         ("export {V}=1\nssh host python t.py\n", False),
+        ("export {V}=1\noc exec p -- python t.py\n", False),
+        ("export {V}=1\nclush -w a python t.py\n", False),
         ("export {V}=1\ndocker run i python t.py\n", False),
         ("export {V}=1\ndocker run -e {V} i python t.py\n", True),
         ("{V}=1\ntorchrun t.py\n", False),

@@ -15,7 +15,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from securetrain.audit.parser.files import (
     MAX_DEPTH,
@@ -28,14 +28,7 @@ _END: Final = "\ue001"
 MARKER: Final = re.compile(f"{_BEGIN}([0-9]+){_END}")
 
 _OPENERS: Final = re.compile(r"\$\{\{|\{\{|\{%|\{#|<%|\$\{")
-_CLOSERS: Final = {
-    "${{": "}}",
-    "{{": "}}",
-    "{%": "%}",
-    "{#": "#}",
-    "<%": "%>",
-    "${": "}",
-}
+_CLOSERS: Final = {"${{": "}}", "{{": "}}", "{%": "%}", "{#": "#}", "<%": "%>", "${": "}"}
 _HERE_VARIABLES: Final = re.compile(r"\$\([^()\n]*\)|`[^`\n]*`|\$[A-Za-z_][A-Za-z0-9_]*|\$[0-9@*?]")
 """What a shell fills in inside a here-document, beside ``${VAR}``."""
 _BLOCKS: Final = frozenset(
@@ -163,6 +156,16 @@ class _Token:
     opener: str
     text: str
 
+    @property
+    def inner(self) -> str:
+        """The expression without its marks."""
+        return self.text[len(self.opener) : -len(_CLOSERS[self.opener])].strip("-+~= \t\r\n")
+
+    @property
+    def is_comment(self) -> bool:
+        begin = self.text[len(self.opener) :].lstrip("-~ \t\r\n")
+        return self.opener == "{#" or begin.startswith(("/*", "#", "!"))
+
 
 def _tokens(text: str) -> Iterator[_Token]:
     unclosed: set[str] = set()
@@ -191,19 +194,9 @@ def _is_within(text: str, begin: int, end: int) -> bool:
     return text.count("{", begin, end) > text.count("}", begin, end)
 
 
-def _words(token: _Token) -> list[str]:
-    inner = token.text[len(token.opener) : -len(_CLOSERS[token.opener])]
-    return inner.strip("-+~= \t\r\n").split()
-
-
-def _is_comment(token: _Token) -> bool:
-    inner = token.text[len(token.opener) :].lstrip("-~ \t\r\n")
-    return token.opener == "{#" or inner.startswith(("/*", "#")) or (inner[:1] == "!")
-
-
 def _name(token: _Token) -> str:
     """The variable that decides, as far as the text shows it."""
-    inner = token.text[len(token.opener) : -len(_CLOSERS[token.opener])].strip("-+~= \t\r\n")
+    inner = token.inner
     if token.opener == "${":
         return re.split(r"[:\-=?+#%/,^@]", inner.lstrip("!#"), maxsplit=1)[0] or "a variable"
     if quoted := _QUOTED_NAME.search(inner):
@@ -216,36 +209,30 @@ def _name(token: _Token) -> str:
     )
 
 
-class _Kind:
-    COMMENT = "comment"
-    OPEN = "open"
-    MIDDLE = "middle"
-    CLOSE = "close"
-    SILENT = "silent"
-    OUTPUT = "output"
+_Kind: TypeAlias = Literal["comment", "open", "middle", "close", "silent", "output"]
 
 
-def _kind(token: _Token) -> str:
+def _kind(token: _Token) -> _Kind:
     if token.opener in {"${", "${{"}:
-        return _Kind.OUTPUT
-    if _is_comment(token):
-        return _Kind.COMMENT
-    words = _words(token)
+        return "output"
+    if token.is_comment:
+        return "comment"
+    words = token.inner.split()
     first = words[0] if words else ""
     is_output = token.text.startswith(("<%=", "<%-=")) or token.opener == "{{"
     if first == "end" or first.startswith("end") or first == "}":
-        return _Kind.CLOSE
+        return "close"
     if first in _MIDDLES:
-        return _Kind.MIDDLE
+        return "middle"
     if first in _BLOCKS:
-        return _Kind.OPEN
+        return "open"
     if token.opener == "<%" and not is_output:
-        return _Kind.OPEN if words and (words[-1] in {"do", "{"} or "do" in words) else _Kind.SILENT
+        return "open" if words and (words[-1] in {"do", "{"} or "do" in words) else "silent"
     if token.opener == "{%" or first in _SILENT:
-        return _Kind.SILENT
+        return "silent"
     if len(words) > 1 and words[1] in {":=", "="} and first.startswith("$"):
-        return _Kind.SILENT
-    return _Kind.OUTPUT
+        return "silent"
+    return "output"
 
 
 def take_out(text: str, template: Template, first_line: int = 1) -> str:
@@ -265,15 +252,15 @@ def take_out(text: str, template: Template, first_line: int = 1) -> str:
             marked.append(line)
             template.is_chart = template.is_chart or _CHART.search(token.text) is not None
         match kind:
-            case _Kind.OPEN:
+            case "open":
                 blocks.append((line, name))
                 if len(blocks) > MAX_DEPTH:
                     raise ManifestError(f"a template nested deeper than {MAX_DEPTH}", line)
-            case _Kind.CLOSE if blocks:
+            case "close" if blocks:
                 begun, named = blocks.pop()
                 template.conditions.append(Condition(begun, line + height, named))
         alone = _is_alone(text, token)
-        if kind == _Kind.OUTPUT or (kind != _Kind.COMMENT and not alone):
+        if kind == "output" or (kind != "comment" and not alone):
             mark = template.marker(token.text, name, is_shell=token.opener == "${")
             pieces.append(mark)
             if alone and token.opener != "${":
@@ -379,9 +366,8 @@ def _placed(
             return f"{pad}- {marker}"
         if after.indent == indent:
             return f"{pad}{marker}: {marker}"
-    before = next(
-        (shape for i in reversed(above) if (shape := shapes[i]) and shape.indent <= indent), None
-    )
+    around = (shape for i in reversed(above) if (shape := shapes[i]) and shape.indent <= indent)
+    before = next(around, None)
     if before is None:
         return f"{marker}: {marker}" if indent == 0 and after is not None else None
     if before.opens and before.inner <= indent:
