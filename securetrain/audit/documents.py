@@ -107,13 +107,11 @@ class Document:
 
     def unread(self, evidence: Iterable[str]) -> Entry | None:
         """The entry that keeps some of this evidence from counting as read; None: all was read."""
-        read: set[str] = set()
-        for entry in self.body.ledger:
-            if entry.end is End.READ:
-                read.update(entry.bears_on)
+        ledger = self.body.ledger
+        read = {name for entry in ledger if entry.end is End.READ for name in entry.bears_on}
         for name in evidence:
             root = name.partition(".")[0]
-            for entry in self.body.ledger:
+            for entry in ledger:
                 if entry.end is End.NOT_UNDERSTOOD and not {name, root}.isdisjoint(entry.bears_on):
                     return entry
             if name not in SAYS_ITSELF and read.isdisjoint((name, root)):

@@ -22,6 +22,7 @@ Rules:
 There is no eval, no regular expression from a file and no access to anything but the `View`.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -83,17 +84,17 @@ def _some_glob(found: Iterable[str], patterns: Iterable[str]) -> bool:
 
 
 _OPS: Final[Mapping[str, _Op]] = {
-    "eq": _Op(lambda a, b: a == b),
-    "ne": _Op(lambda a, b: a != b),
+    "eq": _Op(operator.eq),
+    "ne": _Op(operator.ne),
     "in": _Op(lambda a, b: a in b, many=True),
     "in_any_case": _Op(lambda a, b: a.lower() in b, takes=(str,), many=True),
     "not_in": _Op(lambda a, b: a not in b, many=True),
-    "lt": _Op(lambda a, b: a < b, takes=(int, float)),
-    "le": _Op(lambda a, b: a <= b, takes=(int, float)),
-    "gt": _Op(lambda a, b: a > b, takes=(int, float)),
-    "ge": _Op(lambda a, b: a >= b, takes=(int, float)),
-    "starts": _Op(lambda a, b: a.startswith(b), takes=(str,)),
-    "ends": _Op(lambda a, b: a.endswith(b), takes=(str,)),
+    "lt": _Op(operator.lt, takes=(int, float)),
+    "le": _Op(operator.le, takes=(int, float)),
+    "gt": _Op(operator.gt, takes=(int, float)),
+    "ge": _Op(operator.ge, takes=(int, float)),
+    "starts": _Op(str.startswith, takes=(str,)),
+    "ends": _Op(str.endswith, takes=(str,)),
     "glob": _Op(fnmatchcase, takes=(str,)),
     "glob_any": _Op(lambda a, b: any(fnmatchcase(a, p) for p in b), takes=(str,), many=True),
     "mode_max": _Op(_mode_max, takes=(str,)),

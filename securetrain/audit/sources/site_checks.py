@@ -158,7 +158,10 @@ def _document(
 
 
 def _blank(hint: Any) -> Any:
-    """The least value of a type: what could be read is out of reach, and collections are empty."""
+    """The least value of a type: what could be read is out of reach, and collections are empty.
+
+    A record has the fields that have no default, and those that are evidence.
+    """
     origin = typing.get_origin(hint) or hint
     if origin in (Section, Reading):
         return {"outcome": "denied", "reason": "not in this fixture", "value": None}
@@ -170,20 +173,15 @@ def _blank(hint: Any) -> Any:
         return next(iter(hint)).value
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         hints = typing.get_type_hints(hint)
-        return {name: _blank(hints[name]) for name in _required(hint)}
+        return {
+            one.name: _blank(hints[one.name])
+            for one in msgspec.structs.fields(hint)
+            if one.required or typing.get_origin(one.type) in (Section, Reading)
+        }
     for kind, least in ((bool, False), (int, 0), (str, "fixture")):
         if isinstance(hint, type) and issubclass(hint, kind):
             return least
     return None
-
-
-def _required(record: type[msgspec.Struct]) -> list[str]:
-    """The fields of a record that have no default, and those that are evidence."""
-    return [
-        one.name
-        for one in msgspec.structs.fields(record)
-        if one.required or typing.get_origin(one.type) in (Section, Reading)
-    ]
 
 
 CHECK: Final = """\
