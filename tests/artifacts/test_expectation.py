@@ -28,6 +28,7 @@ from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.policy.load import load_policy
 from securetrain.policy.schema import Expect
+from tests.identity.worlds import private_pem, public_pem
 from tests.tables import items
 from tests.vocabulary import refused
 
@@ -209,17 +210,15 @@ def test_the_right_dataset_opens(dataset, keys, trust, now):
 
 @pytest.fixture
 def bundled(tmp_path, keys):
-    from cryptography.hazmat.primitives import serialization as pem
     from cryptography.hazmat.primitives.asymmetric import ec
 
     path = tmp_path / "llama"
     path.mkdir()
     (path / "config.json").write_bytes(b"{}")
     key = ec.generate_private_key(ec.SECP256R1())
-    private = key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption())
+    private = private_pem(key)
     public = tmp_path / "maker.pem"
-    form = (pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
-    public.write_bytes(key.public_key().public_bytes(*form))
+    public.write_bytes(public_pem(key))
     signer = KeySigner(key=load_private(private, None, ""))
     sign_model(path, path / "model.sig", signer)
     return path, ModelRoots(public_key=public)

@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity.keys import KEY_FILE_LIMIT, KeyKind, PrivateKey, PublicKey
+from tests.identity.worlds import private_pem
 from tests.rsa_keys import rsa_key
 from tests.tables import each, items
 from tests.vocabulary import refused
@@ -78,9 +79,7 @@ def private_file(path, data):
 
 
 def pkcs8(native):
-    return native.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    return private_pem(native)
 
 
 @items(

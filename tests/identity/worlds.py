@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 
 Extension: TypeAlias = tuple[x509.ExtensionType, bool]
 """An extension, and whether it is critical."""
@@ -34,6 +34,22 @@ def limits(*, ca: bool, path_length: int | None = None, critical: bool = True) -
 
 def custom(oid: str, value: bytes) -> x509.UnrecognizedExtension:
     return x509.UnrecognizedExtension(x509.ObjectIdentifier(oid), value)
+
+
+def private_pem(key: Any, encryption: Any = None) -> bytes:
+    """A private key as files have it."""
+    encryption = encryption or serialization.NoEncryption()
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    text: bytes = key.private_bytes(*form)
+    return text
+
+
+def public_pem(key: Any) -> bytes:
+    """The public half of a key, or a public key."""
+    public = key.public_key() if hasattr(key, "public_key") else key
+    form = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    text: bytes = public.public_bytes(*form)
+    return text
 
 
 def certificate(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from nacl.public import PublicKey, SealedBox
 
@@ -23,6 +22,7 @@ from securetrain.artifacts.tree.encryption import (
     open_key,
 )
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
+from tests.identity.worlds import private_pem
 from tests.vocabulary import refused
 
 KEY = bytes(range(32))
@@ -138,22 +138,12 @@ def test_without_its_package_nothing_is_encrypted(monkeypatch: pytest.MonkeyPatc
 def test_a_private_key_file_is_private(tmp_path: Path) -> None:
     key = DecryptionKey.generate()
     path = tmp_path / "key.pem"
-    path.write_bytes(
-        key.native.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    path.write_bytes(private_pem(key.native))
     path.chmod(0o644)
     refused(IdentityError, "ST-IDEN-010", DecryptionKey.load, path)
     path.chmod(0o600)
     assert DecryptionKey.load(path).recipient == key.recipient
-    signing = ed25519.Ed25519PrivateKey.generate().private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
+    signing = private_pem(ed25519.Ed25519PrivateKey.generate())
     for data, why in ((b"nothing", "not a private key"), (signing, "not an X25519 key")):
         path.write_bytes(data)
         error = refused(IdentityError, why, DecryptionKey.load, path)

@@ -41,6 +41,7 @@ from tests import vocabulary
 from tests.attest import postgres
 from tests.attest.worlds import Machine, World, refused
 from tests.identity import worlds
+from tests.identity.worlds import private_pem
 
 pytestmark = [
     pytest.mark.skipif(postgres.programs() is None, reason="PostgreSQL's server is not installed")
@@ -571,9 +572,7 @@ def certificate_for(host: str, folder: Path) -> Certified:
     pem = made.public_bytes(serialization.Encoding.PEM)
     root = folder.with_suffix(".pem")
     root.write_bytes(pem)
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    secret = private_pem(key)
     return Certified(pem, secret, root)
 
 

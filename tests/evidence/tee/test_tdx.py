@@ -4,6 +4,7 @@
 
 import re
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import hashes
@@ -95,33 +96,27 @@ def test_a_changed_signature_or_report_of_the_enclave(offset, where):
     refused("ST-ATTS-503", where, "does not verify", data=flip(intel.good_quote(), offset))
 
 
+GOOD = intel.good_quote()
+VOUCHED = GOOD[:636] + quote(attestation_key=OTHER)[636 : 636 + 128] + GOOD[636 + 128 :]
+LONGER = parse_quote(GOOD).qe_report.report_data[:32] + b"\x01" * 32
+OTHER_POINT = {"attestation_key": OTHER, "point": intel.point(p256_key("attestation"))}
+
+
 @forgeries(
-    "changes",
-    {"vouched": bytes(64)},
-    {"vouched": b"\xff" * 64},
-    {"attestation_key": OTHER, "point": intel.point(p256_key("attestation"))},
-    {"pck_key": OTHER},
-    {"point": b"\x01" * 64},
-    {"point": bytes(64)},
+    "id, data, where, text",
+    ("vouched by zeros", quote(vouched=bytes(64)), "TDX quote", ""),
+    ("vouched by ones", quote(vouched=b"\xff" * 64), "TDX quote", ""),
+    ("another key's point", quote(**OTHER_POINT), "TDX quote", ""),
+    ("another PCK", quote(pck_key=OTHER), "TDX quote", ""),
+    ("a point of ones", quote(point=b"\x01" * 64), "TDX quote", ""),
+    ("a point of zeros", quote(point=bytes(64)), "TDX quote", ""),
+    ("a key that nobody vouches for", VOUCHED, "REPORTDATA", "another key"),
+    ("more report data", quote(vouched=LONGER), "REPORTDATA", ""),
+    ("other data", flip(GOOD, 770 + 384 + 64 + 2), "REPORTDATA", ""),
+    ("off the curve", quote(point=b"\x07" * 64), "attestation key", "not a point"),
 )
-def test_signatures_that_do_not_hold_one_another(changes):
-    refused("ST-ATTS-503", "TDX quote", data=quote(**changes))
-
-
-@pytest.mark.forgery
-def test_an_attestation_key_that_the_enclave_does_not_vouch_for():
-    other = quote(attestation_key=OTHER)
-    good = intel.good_quote()
-    forged = good[:636] + other[636 : 636 + 128] + good[636 + 128 :]
-    refused("ST-ATTS-503", "REPORTDATA", "another key", data=forged)
-    longer = parse_quote(good).qe_report.report_data[:32] + b"\x01" * 32
-    refused("ST-ATTS-503", "REPORTDATA", data=quote(vouched=longer))
-    refused("ST-ATTS-503", "REPORTDATA", data=flip(good, 770 + 384 + 64 + 2))
-
-
-@pytest.mark.forgery
-def test_a_point_off_the_curve():
-    refused("ST-ATTS-503", "attestation key", "not a point", data=quote(point=b"\x07" * 64))
+def test_signatures_that_do_not_hold_one_another(data, where, text):
+    refused("ST-ATTS-503", where, text, data=data)
 
 
 # The PCK's chain.
@@ -136,35 +131,27 @@ def refused_chain(code, where, text="", **certificates):
     refused(code, where, text, data=quote(chain=pem_with(**certificates)))
 
 
-@forgeries(
-    "options, text",
-    ({"signer": OTHER}, "is not signed by the PCK CA"),
-    ({"signer": p256_key("intel-root")}, "is not signed by the PCK CA"),
-    ({"hash_algorithm": hashes.SHA384()}, "is not signed by the PCK CA"),
-    ({"issuer": "x"}, "does not name the PCK CA"),
-    ({"ca": True}, "is a CA"),
-    ({"subject": "Intel SGX TCB Signing"}, "is not the certificate of a platform's PCK"),
-)
-def test_a_pck_that_intel_did_not_certify(options, text):
-    refused_chain("ST-ATTS-504", "PCK", text, pck=intel.pck(**options))
-
-
-@pytest.mark.forgery
-def test_a_pck_under_another_ca_of_intels():
-    # The same root certifies CAs for other purposes.
-    name = "Intel SGX Other CA"
-    certificates = {"pck": intel.pck(issuer=name), "ca": intel.pck_ca(name)}
-    refused_chain("ST-ATTS-504", "PCK", "is not the certificate of a platform", **certificates)
+BY_PCK_CA, BY_ROOT = "is not signed by the PCK CA", "is not signed by the SGX Root CA"
+NO_PCK = "is not the certificate of a platform's PCK"
+# The same root certifies CAs for other purposes.
+PURPOSE = "Intel SGX Other CA"
 
 
 @forgeries(
-    "options, text",
-    ({"signer": OTHER}, "is not signed by the SGX Root CA"),
-    ({"ca": False}, "may not sign certificates"),
-    ({"may_sign_certificates": False}, "may not sign certificates"),
+    "where, text, certificates",
+    ("PCK", BY_PCK_CA, {"pck": intel.pck(signer=OTHER)}),
+    ("PCK", BY_PCK_CA, {"pck": intel.pck(signer=p256_key("intel-root"))}),
+    ("PCK", BY_PCK_CA, {"pck": intel.pck(hash_algorithm=hashes.SHA384())}),
+    ("PCK", "does not name the PCK CA", {"pck": intel.pck(issuer="x")}),
+    ("PCK", "is a CA", {"pck": intel.pck(ca=True)}),
+    ("PCK", NO_PCK, {"pck": intel.pck(subject="Intel SGX TCB Signing")}),
+    ("PCK", NO_PCK[:35], {"pck": intel.pck(issuer=PURPOSE), "ca": intel.pck_ca(PURPOSE)}),
+    ("PCK CA", BY_ROOT, {"ca": intel.pck_ca(signer=OTHER)}),
+    ("PCK CA", "may not sign certificates", {"ca": intel.pck_ca(ca=False)}),
+    ("PCK CA", "may not sign", {"ca": intel.pck_ca(may_sign_certificates=False)}),
 )
-def test_a_ca_that_is_none(options, text):
-    refused_chain("ST-ATTS-504", "PCK CA", text, ca=intel.pck_ca(**options))
+def test_chains_that_intel_did_not_certify(where, text, certificates):
+    refused_chain("ST-ATTS-504", where, text, **certificates)
 
 
 @pytest.mark.forgery
@@ -226,31 +213,26 @@ def refused_collateral(code, where="", text="", **changes):
     return refused(code, where, text, collateral=intel.collateral(**changes))
 
 
-@pytest.mark.forgery
-def test_revoked_platforms():
+def test_a_list_of_other_platforms():
     assert verify(collateral=intel.collateral(pck_crl=intel.pck_crl([20, 22])))
-    refused_collateral("ST-ATTS-506", "PCK", "was revoked", pck_crl=intel.pck_crl([1, 21]))
-    refused_collateral("ST-ATTS-506", "PCK CA", "was revoked", root_crl=intel.root_crl([20]))
 
 
 @forgeries(
-    "id, crl, text",
-    ("forged", intel.pck_crl(signer=OTHER), "not signed by the CA"),
-    ("processor", intel.pck_crl(issuer=PROCESSOR_CA), "of another CA"),
-    ("root", intel.root_crl(), "of another CA"),
+    "id, code, where, text, changes",
+    ("revoked", 506, "PCK", "was revoked", {"pck_crl": intel.pck_crl([1, 21])}),
+    ("revoked CA", 506, "PCK CA", "was revoked", {"root_crl": intel.root_crl([20])}),
+    ("forged", 507, "PCK CRL", "not signed by the CA", {"pck_crl": intel.pck_crl(signer=OTHER)}),
+    ("processor", 507, "PCK CRL", "of another CA", {"pck_crl": intel.pck_crl(issuer=PROCESSOR_CA)}),
+    ("root", 507, "PCK CRL", "of another CA", {"pck_crl": intel.root_crl()}),
+    *(
+        (name, 505, "PCK CRL", "", {"pck_crl": intel.pck_crl(**dates)})
+        for name, dates in OUT_OF_DATE
+    ),
+    ("family", 511, "fmspc", "", {"tcb_info": intel.tcb_response(fmspc="90C06F000000")}),
+    ("PCE", 511, "pceId", "", {"tcb_info": intel.tcb_response(pceId="0001")}),
 )
-def test_lists_that_are_not_of_the_pcks_ca(crl, text):
-    refused_collateral("ST-ATTS-507", "PCK CRL", text, pck_crl=crl)
-
-
-@forgeries("id, dates", *OUT_OF_DATE)
-def test_lists_out_of_date(dates):
-    refused_collateral("ST-ATTS-505", "PCK CRL", pck_crl=intel.pck_crl(**dates))
-
-
-@forgeries("changes, where", ({"fmspc": "90C06F000000"}, "fmspc"), ({"pceId": "0001"}, "pceId"))
-def test_collateral_of_another_platform(changes, where):
-    refused_collateral("ST-ATTS-511", where, tcb_info=intel.tcb_response(**changes))
+def test_collateral_that_refuses_a_platform(code, where, text, changes):
+    refused_collateral(f"ST-ATTS-{code}", where, text, **changes)
 
 
 @forgeries(
@@ -314,13 +296,14 @@ REAL_NOW = datetime(2026, 6, 1, tzinfo=UTC)
 @needs_vectors
 @each("name", *QUOTES)
 def test_genuine_quotes(name):
-    genuine = authenticate(vector(GO_TDX + name), now=REAL_NOW)
+    data = vector(GO_TDX + name)
+    genuine = authenticate(data, now=REAL_NOW)
     assert genuine.platform.ca == "platform"
     assert len(genuine.platform.svns.components) == 16
-    with pytest.raises(AttestationError, match="ST-ATTS-505"):
-        authenticate(vector(GO_TDX + name), now=datetime(2034, 1, 1, tzinfo=UTC))
-    with pytest.raises(AttestationError, match="ST-ATTS-504"):
-        authenticate(vector(GO_TDX + name), now=REAL_NOW, root=intel.pin())
+    late: dict[str, Any] = {"now": datetime(2034, 1, 1, tzinfo=UTC)}
+    vocabulary.refused(AttestationError, "ST-ATTS-505", authenticate, data, **late)
+    ours: dict[str, Any] = {"now": REAL_NOW, "root": intel.pin()}
+    vocabulary.refused(AttestationError, "ST-ATTS-504", authenticate, data, **ours)
 
 
 @needs_vectors
@@ -360,12 +343,11 @@ def test_a_genuine_quote_with_genuine_collateral_that_nobody_signed():
         root_crl=vector(GO_TDX + "rootcrl.der"),
         pck_crl=vector(GO_TDX + "pckcrl"),
     )
-    with pytest.raises(AttestationError, match="ST-ATTS-509"):
-        verify_tdx(
-            data,
-            reference=TdxReference(any_platform=True),
-            collateral=collateral,
-            accepted_statuses=("UpToDate",),
-            report_data=parse_quote(data).report.report_data,
-            now=datetime(2023, 6, 20, tzinfo=UTC),
-        )
+    how: dict[str, Any] = {
+        "reference": TdxReference(any_platform=True),
+        "collateral": collateral,
+        "accepted_statuses": ("UpToDate",),
+        "report_data": parse_quote(data).report.report_data,
+        "now": datetime(2023, 6, 20, tzinfo=UTC),
+    }
+    vocabulary.refused(AttestationError, "ST-ATTS-509", verify_tdx, data, **how)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from securetrain.artifacts.model.oms.model import Scope, sign_model, verify_model
@@ -27,6 +26,7 @@ from securetrain.artifacts.model.oms.signers import (
 )
 from securetrain.identity import KeylessPolicy
 from tests.identity.sigstore_services import ISSUER, PIPELINE, serve, token
+from tests.identity.worlds import private_pem
 
 from .conftest import NOW, pem_of
 from .test_stock_signer import MANY
@@ -146,13 +146,7 @@ def exchange(
 ) -> dict[str, dict[str, bool]]:
     """Of each case, whether each verifies what each has signed, as it is and changed."""
     private, public = root / "key.pem", root / "public.pem"
-    private.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    private.write_bytes(private_pem(key))
     public.write_bytes(pem_of(key.public_key()))
     trust = TrustedKey(key=key.public_key())
     found: dict[str, dict[str, bool]] = {name: {} for name in cases}

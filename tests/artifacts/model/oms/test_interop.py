@@ -21,6 +21,7 @@ from securetrain.artifacts.model.oms.signers import (
     TrustedKey,
     TrustedRoots,
 )
+from tests.identity.worlds import private_pem
 
 from .conftest import NOW, Authority, pem_of
 
@@ -45,13 +46,7 @@ def files(tmp_path: Path, key: Key, authority: Authority) -> Path:
     leaf = authority.issue(
         key.public_key(), begins=shift - dt.timedelta(hours=1), ends=shift + dt.timedelta(days=1)
     )
-    (tmp_path / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    (tmp_path / "key.pem").write_bytes(private_pem(key))
     (tmp_path / "public.pem").write_bytes(pem_of(key.public_key()))
     (tmp_path / "leaf.pem").write_bytes(leaf.public_bytes(serialization.Encoding.PEM))
     (tmp_path / "root.pem").write_bytes(

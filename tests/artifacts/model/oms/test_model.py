@@ -14,7 +14,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -29,6 +28,7 @@ from securetrain.artifacts.model.oms.signers import (
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.dsse import IN_TOTO, pae
+from tests.identity.worlds import private_pem
 from tests.tables import items
 from tests.vocabulary import refused
 
@@ -448,9 +448,5 @@ def test_other_kinds_of_keys_are_refused() -> None:
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
     edwards = ed25519.Ed25519PrivateKey.generate()
-    pem = edwards.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
+    pem = private_pem(edwards)
     refused(IntegrityError, "ST-OMSB-120", keys.load_private, pem, None, "k")

@@ -26,6 +26,7 @@ from securetrain.artifacts.model.oms.signers import (
 from securetrain.core.errors import IdentityError, IntegrityError
 from securetrain.identity.keys import PrivateKey
 from tests import vocabulary
+from tests.identity.worlds import private_pem
 from tests.vocabulary import refused
 
 from .conftest import NOW, Authority
@@ -102,25 +103,13 @@ def test_a_key_of_a_kind_that_the_format_does_not_know() -> None:
 def test_a_key_under_a_passphrase(model: Path, tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     file = tmp_path / "key.pem"
-    file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.BestAvailableEncryption(b"secret"),
-        )
-    )
+    file.write_bytes(private_pem(key, serialization.BestAvailableEncryption(b"secret")))
     file.chmod(0o600)
     signer = read_signer(str(file), None, (), lambda _: b"secret")
     sign_model(model, tmp_path / "b.sig", signer)
     assert verify_model(model, tmp_path / "b.sig", TrustedKey(key=key.public_key()), NOW).ok
     refused(IntegrityError, "ST-OMSB-120", read_signer, str(file), None, (), lambda _: b"wrong")
-    file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    file.write_bytes(private_pem(key))
     assert public_of(read_signer(str(file), None, (), never)) == key.public_key()
     file.chmod(0o644)
     vocabulary.refused(IdentityError, "ST-IDEN-010", read_signer, str(file), None, (), never)
