@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
+
 from securetrain.artifacts.dataset.verified import check_floor
 from securetrain.artifacts.lineage import freshness
 from securetrain.artifacts.lineage.floors import Floors
@@ -79,10 +81,14 @@ class Examined:
         """The fields that would say which artifact this is, and that nobody gave."""
         fields: tuple[str, ...] = ("name", "digest", "signer")
         if self.result.kind is Kind.CHECKPOINT:
-            fields = ("run", *fields)
-        return tuple(
-            field for field in fields if all(getattr(one, field) is None for one in self.asked)
-        )
+            fields = ("run", "step", "dataset", "policy", *fields)
+        given = {
+            name.removeprefix("min_")
+            for one in self.asked
+            for name, value in msgspec.structs.asdict(one).items()
+            if value is not None
+        }
+        return tuple(field for field in fields if field not in given)
 
 
 def examine(

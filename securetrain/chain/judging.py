@@ -23,7 +23,8 @@ from typing import Final, Protocol
 
 from securetrain.artifacts import Problem
 from securetrain.artifacts.lineage import Asked, judge_statement
-from securetrain.artifacts.statement import Expectation, Shown
+from securetrain.artifacts.statement import CheckpointPredicate, Expectation, Shown
+from securetrain.artifacts.statement.rules import expected_by
 from securetrain.chain import kept, nodes, steps
 from securetrain.chain.links import Given, Judge, Subject, Verdict, broken, code_of, missing
 from securetrain.chain.replayed_link import judge_replay
@@ -65,6 +66,26 @@ class Judged:
     step: int
     run: str
     verdicts: Mapping[ChainLink, Verdict]
+
+    def shows(self, link: ChainLink) -> bool:
+        """Tell whether evidence shows what the statement says of a link."""
+        return self.verdicts[link].state is LinkState.VERIFIED
+
+    def answer(self, said: CheckpointPredicate) -> str:
+        """A checkpoint that held, in a sentence: what evidence shows, and what it does not."""
+        tiers = self.verdicts[ChainLink.NODES].tiers.values()
+        parts = {
+            ChainLink.DATASET: f"trained on {said.dataset.name}",
+            ChainLink.NODES: f"by {len(tiers)} {min(tiers, default='')} nodes",
+            ChainLink.POLICY: f"under {said.policy.id}",
+        }
+        shown = [f"Step {said.step} of run {said.run_id or '(not named)'}"]
+        shown += [part for link, part in parts.items() if self.shows(link)]
+        missing = [
+            str(link) for link, one in self.verdicts.items() if one.state is LinkState.MISSING
+        ]
+        unshown = f"; not shown: {', '.join(missing)}" if missing else ""
+        return f"{', '.join(shown)}: verified{unshown}."
 
 
 def judge(link: ChainLink, subject: Subject, given: Given) -> Verdict:
@@ -119,6 +140,7 @@ class Demand:
 
     policy: Policy | None = None
     expect: Expectation | None = None
+    """With the name of a dataset, the link ``dataset`` is required: the statement only says it."""
     again: bool = False
     """Whether evidence behind results is judged again: that requires the link ``nodes``."""
     at_hand: frozenset[ChainLink] = frozenset()
@@ -129,8 +151,13 @@ class Demand:
     @property
     def required(self) -> frozenset[ChainLink]:
         """The links that must be verified."""
-        named = frozenset() if self.policy is None else frozenset(self.policy.chain.require)
-        return named | ({ChainLink.NODES} if self.again else frozenset())
+        found = set() if self.policy is None else set(self.policy.chain.require)
+        if self.again:
+            found.add(ChainLink.NODES)
+        mine = None if self.policy is None else expected_by(self.policy)
+        if any(one is not None and one.dataset_name for one in (self.expect, mine)):
+            found.add(ChainLink.DATASET)
+        return frozenset(found)
 
     @property
     def of_all(self) -> bool:

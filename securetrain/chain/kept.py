@@ -115,9 +115,12 @@ def judge_dataset(subject: Subject, given: Given) -> Verdict:
         return missing(link, "the statement binds no statement of its dataset")
     if subject.dataset is None:
         return missing(link, f"the dataset {said.dataset.digest[:16]}")
-    return _same(link, subject.dataset, said.dataset.digest, said.bound.dataset) or verified(
-        link, said.dataset.name
-    )
+    if differs := _same(link, subject.dataset, said.dataset.digest, said.bound.dataset):
+        return differs
+    name = subject.dataset.dataset.name
+    if said.dataset.name != name:
+        return broken(link, "its name", expected=name, found=said.dataset.name)
+    return verified(link, name)
 
 
 def judge_parents(subject: Subject, given: Given) -> Verdict:

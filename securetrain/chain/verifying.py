@@ -89,6 +89,7 @@ class Evidence:
     """Run directories, or their folders of evidence."""
     now: datetime
     policy: Policy | None
+    expect: Expectation | None = None
     again: bool = False
     """See `Given`."""
     found: Judgement | None = None
@@ -100,7 +101,9 @@ class Evidence:
         pieces = Places.of(self.places)
         self.given = Given(trust=self.trust, pieces=pieces, now=self.now, again=self.again)
         # Its own statement was asked when the directory was verified.
-        self.demand = Demand(policy=self.policy, again=self.again, statement=False)
+        self.demand = Demand(
+            policy=self.policy, expect=self.expect, again=self.again, statement=False
+        )
 
     def shows(self, opened: Opened) -> Shown:
         """The tiers that evidence shows for a checkpoint's nodes."""
@@ -322,14 +325,14 @@ def _examined(
         places=(*near(path), *asked.evidence),
         now=now,
         policy=None if policy is None else policy.policy,
+        expect=asked.expect,
         again=asked.again,
     )
-    required = evidence.demand.required
     wanted = replace(
         asked.wanted,
         expect=asked.expect,
         data=data,
-        walk=asked.wanted.walk or bool(required),
+        walk=asked.wanted.walk or asked.again or bool(policy and policy.policy.chain.require),
         shows=evidence.shows,
         links=evidence.problems,
     )
@@ -337,7 +340,9 @@ def _examined(
     if evidence.found is None:
         return found
     answers = {one.name: getattr(found, one.name) for one in fields(found)}
-    return JudgedArtifact(**answers, judged=tuple(evidence.found.judged), required=required)
+    return JudgedArtifact(
+        **answers, judged=tuple(evidence.found.judged), required=evidence.demand.required
+    )
 
 
 def _seen(opened: Pack, trust: Path, now: datetime) -> datetime:

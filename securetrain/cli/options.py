@@ -7,7 +7,7 @@ in the words of one verb. What one verb alone has stands in that verb.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 from urllib.parse import quote
@@ -203,6 +203,12 @@ class SubjectOptions:
     """The run that must have saved it."""
     expect_name: Annotated[str | None, Option("--expect-name")]
     """The name that it must bear."""
+    expect_step: Annotated[int | None, Option("--expect-step", type=AT_LEAST_0)]
+    """The step that it must be of."""
+    expect_dataset: Annotated[str | None, Option("--expect-dataset")]
+    """The dataset that it must be trained on: its digest, or the name that its own signer gave."""
+    expect_policy: Annotated[str | None, Option("--expect-policy")]
+    """The policy that it must be made under: its digest, or the name of a shipped one."""
     expect_min_step: Annotated[int | None, Option("--expect-min-step", type=AT_LEAST_0)]
     """The lowest step that will do."""
     expect_min_version: Annotated[int | None, Option("--expect-min-version", type=AT_LEAST_0)]
@@ -215,8 +221,7 @@ class SubjectOptions:
         """As the library calls it; None without any."""
         from securetrain.artifacts import Expectation
 
-        names = ("digest", "run", "name", "min_step", "min_version", "signer")
-        named = {name: getattr(self, f"expect_{name}") for name in names}
+        named = {one.name.removeprefix("expect_"): getattr(self, one.name) for one in fields(self)}
         given = any(value is not None for value in named.values())
         return Expectation(**named) if given else None
 

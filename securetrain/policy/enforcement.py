@@ -94,7 +94,7 @@ _SECTIONS: Final[Mapping[Needs, Mapping[str, str]]] = {
     },
     Needs.OUR_LOADS: {
         "checkpoint": "max_age_days expect",
-        "checkpoint.expect": "run name digest signer min_step min_version",
+        "checkpoint.expect": "run name digest signer step dataset policy min_step min_version",
     },
     Needs.OUR_READERS: {"dataset": "max_age_days"},
 }

@@ -230,7 +230,8 @@ class CheckpointJob(_Section, frozen=True, kw_only=True):
     resume: Annotated[str, Meta(min_length=1)] = AUTO
     """auto: the run's newest checkpoint, if any; never; or a checkpoint's directory."""
     expect: Expect | None = None
-    """What `resume` must hold: run, name, digest, signer, min_step or min_version."""
+    """What `resume` must hold: run, name, digest, signer, step, dataset, policy, min_step or
+    min_version."""
     decryption_key: str = ""
     """X25519 private key file with which an encrypted checkpoint is resumed, or secret:NAME for a
     named secret of the policy; empty for none."""

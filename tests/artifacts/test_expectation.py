@@ -59,6 +59,10 @@ def asked_of_toy(digest):
         ({"name": "prod-model"}, "ST-CKPT-126"),
         ({"digest": digest}, "ST-CKPT-127"),
         ({"signer": "a" * 64}, "ST-CKPT-128"),
+        ({"step": 400}, "ST-CKPT-127"),
+        ({"dataset": "a" * 64}, "ST-CKPT-127"),
+        ({"dataset": "prose"}, "ST-CKPT-127"),
+        ({"policy": "baseline"}, "ST-CKPT-127"),
         ({"min_step": 9}, "ST-CKPT-154"),
         ({"min_version": 2}, "ST-CKPT-154"),
     ]
@@ -88,7 +92,7 @@ def test_without_an_expectation_it_is_taken_and_that_is_said(swapped, trust, now
     assert state["w"][0] == 2.0
     found = examine(place, Wanted(), trust=trust, policy=None, now=now)
     assert found.result.ok
-    assert found.not_asked == ("run", "name", "digest", "signer")
+    assert found.not_asked == ("run", "step", "dataset", "policy", "name", "digest", "signer")
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -134,7 +138,7 @@ def test_the_right_one_meets_every_expectation(tmp_path, keys, trust, now):
     wanted = Wanted(expect=expect)
     found = examine(tmp_path / "prod", wanted, trust=trust, policy=None, now=now)
     assert found.result.ok
-    assert found.not_asked == ()
+    assert found.not_asked == ("dataset", "policy")
 
 
 def test_all_that_does_not_hold_is_named(swapped, trust, now):
@@ -170,6 +174,9 @@ WRONG_DATASETS = [
     ({"name": "corpus"}, "ST-DATA-126"),
     ({"digest": "b" * 64}, "ST-DATA-127"),
     ({"signer": "a" * 64}, "ST-DATA-128"),
+    ({"step": 0}, "ST-DATA-127"),
+    ({"dataset": "prose"}, "ST-DATA-127"),
+    ({"policy": "dev"}, "ST-DATA-127"),
     ({"min_step": 0}, "ST-DATA-154"),
     ({"min_version": 1}, "ST-DATA-154"),
 ]
@@ -237,10 +244,14 @@ def test_a_swapped_model_is_refused(bundled, now, fields, codes):
     assert [problem.code for problem in result.problems] == codes
 
 
-@pytest.mark.parametrize("field", ["run", "signer", "min_step", "min_version"])
+@pytest.mark.parametrize(
+    "field", ["run", "signer", "step", "dataset", "policy", "min_step", "min_version"]
+)
 def test_what_no_bundle_has_is_never_passed_over(bundled, now, field):
     path, roots = bundled
-    expect = msgspec.convert({field: 1 if field.startswith("min") else "x"}, Expectation)
+    expect = msgspec.convert(
+        {field: 1 if "step" in field or "version" in field else "x"}, Expectation
+    )
     with pytest.raises(UsageError) as error:
         examine_model(path, path / "model.sig", roots, now, scan=False, expect=expect)
     assert error.value.code == "ST-USAG-001"
@@ -277,6 +288,10 @@ def test_an_expectation_that_expects_nothing_is_an_error():
         {"digest": "sha256:" + "a" * 64},
         {"min_step": -1},
         {"min_version": -1},
+        {"step": -1},
+        {"step": 3, "min_step": 4},
+        {"dataset": ""},
+        {"policy": ""},
         {"name": "x" * 1025},
     ):
         refused(UsageError, "ST-USAG-001", Expectation, **fields)

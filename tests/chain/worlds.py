@@ -564,6 +564,10 @@ class Whole(Run):
             step_records=taken.digest,
             dataset=self.dataset.statement,
         )
+        fields: dict[str, Any] = {
+            "dataset": DatasetRef(name="prose", digest=self.dataset.digest),
+            **changes,
+        }
         said = self.said(
             tree=TreeInfo.of(PARAMS),
             files=[
@@ -572,9 +576,8 @@ class Whole(Run):
             ],
             index=sizes[INDEX],
             documents=[sizes["config.json"]],
-            dataset=DatasetRef(name="prose", digest=self.dataset.digest),
             bound=bound,
-            **changes,
+            **fields,
         )
         folder = self.save(said)
         for name, data in files.items():

@@ -427,6 +427,10 @@ def test_the_chain_of_a_checkpoint_in_a_store(checkpoint, trust, tmp_path):
     [
         (["--expect-run", "run-1"], 0, ""),
         (["--expect-min-step", "9", "--expect-min-version", "1"], 0, ""),
+        (["--expect-step", "9"], 0, ""),
+        (["--expect-step", "8"], 12, "ST-CKPT-127"),
+        (["--expect-dataset", "e" * 64], 17, "ST-CKPT-173"),
+        (["--expect-policy", "hardened"], 17, "ST-CKPT-174"),
         (["--expect-run", "prod"], 12, "ST-CKPT-125"),
         (["--expect-name", "prod-model"], 12, "ST-CKPT-126"),
         (["--expect-digest", "c" * 64], 12, "ST-CKPT-127"),
@@ -446,9 +450,11 @@ def test_the_artifact_that_is_meant(checkpoint, trust, flags, ended, code):
 def test_what_was_not_asked_is_said(checkpoint, trust):
     _, out = run(checkpoint, "--trust", trust)
     assert "not asked" in out
-    assert "run, name, digest, signer" in out
+    assert "run, step, dataset, policy, name, digest, signer" in " ".join(out.split())
     _, out = run(checkpoint, "--trust", trust, "--json")
-    assert json.loads(out)["not_asked"] == ["run", "name", "digest", "signer"]
+    assert json.loads(out)["not_asked"] == [
+        *("run", "step", "dataset", "policy", "name", "digest", "signer")
+    ]
     _, out = run(checkpoint, "--trust", trust, "--expect-run", "run-1")
     assert "name, digest, signer" in out
     assert "expected" in out

@@ -25,36 +25,32 @@ from securetrain.artifacts.statement.statements import (
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core.errors import UsageError
+from securetrain.policy.expect import Expect
+from securetrain.policy.load import bundled_dir, load_policy
 
 _HEX: Final = re.compile(r"[0-9a-f]{64}\Z")
 MAX_TEXT: Final = 1024
 
 
-class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The artifact that is wanted; every field is optional, and every one that is given must hold.
+class Expectation(Expect, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The artifact that is wanted: what a policy may expect (`policy.expect`, where each field is
+    told), of datasets and bundles, too. Every field is optional, and each that is given must hold.
+
+    `digest` is what identifies the content, as ``verify`` prints it; `min_version` the lowest
+    version of a dataset, or number of a checkpoint in its run; `signer` one of those who signed: an
+    id of 64 hex digits, or the name that a keyless signer's certificate carries, in full, for which
+    the trust root says which issuer must vouch; `dataset` a digest, or the name that its own signer
+    gave it, which only the dataset's statement can show.
 
     Raises:
         UsageError: ST-USAG-001 when a field has a value that no artifact can have.
     """
 
-    digest: str | None = None
-    """What identifies the content, 64 hex digits, as ``verify`` prints it."""
-    run: str | None = None
-    """The run that saved it."""
-    name: str | None = None
-    """The name that was signed."""
-    min_step: int | None = None
-    """The lowest step of training."""
-    min_version: int | None = None
-    """The lowest version of a dataset, or number of a checkpoint in its run."""
-    signer: str | None = None
-    """One of those who signed: an id of 64 hex digits, or the name that a keyless signer's
-    certificate carries, in full; the trust root says which issuer must vouch for the name."""
     statement: str | None = None
     """SHA-256 of what was signed about it, whoever signed; a catalogue names it."""
 
     def __post_init__(self) -> None:
-        for field in ("digest", "run", "name", "signer", "statement"):
+        for field in ("digest", "run", "name", "signer", "statement", "dataset", "policy"):
             value = getattr(self, field)
             if value is not None and not 0 < len(value) <= MAX_TEXT:
                 raise _unusable(field, "is empty" if not value else "is too long")
@@ -62,10 +58,17 @@ class Expectation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             value = getattr(self, field)
             if value is not None and not _HEX.match(value):
                 raise _unusable(field, f"is {value!r}, not 64 hex digits in lower case")
-        for field in ("min_step", "min_version"):
+        for field in ("step", "min_step", "min_version"):
             value = getattr(self, field)
             if value is not None and value < 0:
                 raise _unusable(field, f"is {value}, below 0")
+        if self.step is not None and self.step < (self.min_step or 0):
+            raise _unusable("step", f"is {self.step}, and at least {self.min_step} is expected")
+
+    @property
+    def dataset_name(self) -> str | None:
+        """The dataset that is wanted, where that is a name."""
+        return self.dataset if self.dataset and not _HEX.match(self.dataset) else None
 
     def and_also(self, other: "Expectation") -> "Expectation":
         """Both: whatever either asks for.
@@ -100,6 +103,10 @@ class Identified:
     name: str | None = None
     step: int | None = None
     version: int | None = None
+    dataset: tuple[str, str] | None = None
+    """Digest and name of what a checkpoint was trained on."""
+    policy: str | None = None
+    """Digest of the policy that it was made under."""
 
 
 def identified(opened: Opened) -> Identified:
@@ -116,6 +123,8 @@ def identified(opened: Opened) -> Identified:
                 name=said.name,
                 step=said.step,
                 version=said.seq,
+                dataset=(said.dataset.digest, said.dataset.name) if said.dataset.digest else None,
+                policy=said.policy.digest or None,
             )
         case DatasetPredicate() as dataset:
             return Identified(
@@ -136,14 +145,24 @@ def compare(expected: Expectation | None, found: Identified) -> list[Problem]:
     if expected is None:
         return []
     problems = []
+    data = None if found.dataset is None else found.dataset[bool(expected.dataset_name)]
+    policy = None if expected.policy is None else policy_digest(expected.policy)
     for code, field, wanted, has in (
         (found.code(125), "run", expected.run, found.run),
         (found.code(126), "name", expected.name, found.name),
         (found.code(127), "digest", expected.digest, found.digest),
         (found.code(127), "statement", expected.statement, found.statement),
+        (found.code(127), "step", expected.step, found.step),
+        (found.code(127) if data is None else "ST-CKPT-173", "dataset", expected.dataset, data),
+        (
+            found.code(127) if found.policy is None else "ST-CKPT-174",
+            "policy",
+            policy,
+            found.policy,
+        ),
     ):
         if wanted is not None and wanted != has:
-            shown = f"its {field} is {has}" if has else f"it names no {field}"
+            shown = f"it names no {field}" if has in {None, ""} else f"its {field} is {has}"
             problems.append((code, f"{shown}, {wanted} was expected"))
     if expected.signer is not None and not _has_signed(expected.signer, found):
         who = ", ".join(sorted([*found.identities, *found.signers])) or "nobody"
@@ -156,6 +175,22 @@ def compare(expected: Expectation | None, found: Identified) -> list[Problem]:
             shown = f"it has no {field}" if number is None else f"its {field} is {number}"
             problems.append((found.code(154), f"{shown}, at least {least} was expected"))
     return [Problem(code=code, what=what, file=STATEMENT) for code, what in problems]
+
+
+def policy_digest(wanted: str) -> str:
+    """The digest of an expected policy, which is that or the name of one that is shipped.
+
+    Raises:
+        UsageError: ST-USAG-001 when no policy of that name is shipped.
+    """
+    if _HEX.match(wanted):
+        return wanted
+    if (
+        not re.fullmatch(r"[a-z0-9-]+", wanted)
+        or not (bundled_dir("policies") / f"{wanted}.yaml").is_file()
+    ):
+        raise _unusable("policy", f"is {wanted!r}, neither a digest nor a policy that is shipped")
+    return load_policy(wanted).digest
 
 
 def _has_signed(signer: str, found: Identified) -> bool:

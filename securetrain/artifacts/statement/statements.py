@@ -127,6 +127,12 @@ class Opened:
         assert isinstance(self.predicate, CheckpointPredicate)
         return self.predicate
 
+    @property
+    def dataset(self) -> DatasetPredicate:
+        """The predicate of what is known to be a dataset."""
+        assert isinstance(self.predicate, DatasetPredicate)
+        return self.predicate
+
 
 def tree_digest(
     tree: TreeInfo,

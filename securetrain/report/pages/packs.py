@@ -246,6 +246,8 @@ def _facts(
 ) -> Iterator[tuple[str, str]]:
     if result.subject is not None:
         said = result.subject.checkpoint
+        held = bool(result.judged) and not result.problems
+        yield "answer", result.judged[0].answer(said) if held else ""
         yield "signed by", signer(result.subject.key_ids, trust_file)
         yield "checkpoint", f"run {said.run_id}, step {said.step}, digest {result.subject.digest}"
     else:

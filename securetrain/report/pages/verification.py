@@ -55,6 +55,7 @@ def verified(found: Examined, trust_file: Path) -> Document:
     names = ["statement.json", *(file.name for file in (said.files if said is not None else ()))]
     if isinstance(said, CheckpointPredicate):
         names.append(said.index.name)
+    answer = _answer(found)
     data = picked(
         result,
         "kind path digest num_files num_bytes truncated",
@@ -64,15 +65,23 @@ def verified(found: Examined, trust_file: Path) -> Document:
         statement=msgspec.to_builtins(said),
         expected=[_given(one) for one in found.asked],
         not_asked=found.not_asked,
+        answer=answer,
         **({} if found.chain is None else {"chain": found.chain.to_dict()}),
         **({"links": links(found.judged[0])} if isinstance(found, JudgedArtifact) else {}),
     )
     sections = [
-        facts(_facts(found, trust_file)),
+        facts([("answer", answer), *_facts(found, trust_file)]),
         problems(result.problems, truncated=result.truncated),
         Section(rows=tuple(_tree(found.chain)) if found.chain is not None else ()),
     ]
     return _judged(result, str(result.kind), names, sections, data, found.scanned)
+
+
+def _answer(found: Examined) -> str:
+    """A checkpoint that held, in a sentence; empty for anything else."""
+    if not isinstance(found, JudgedArtifact) or found.result.opened is None or not found.result.ok:
+        return ""
+    return found.judged[0].answer(found.result.opened.checkpoint)
 
 
 def saved(result: SavedResult, trust_file: Path) -> Document:

@@ -28,7 +28,7 @@ def check_bundle(expect: Expectation | None, payload: bytes, where: str) -> list
         return []
     alien = [
         field
-        for field in ("run", "min_step", "min_version", "signer")
+        for field in ("run", "step", "dataset", "policy", "min_step", "min_version", "signer")
         if getattr(expect, field) is not None
     ]
     if alien:

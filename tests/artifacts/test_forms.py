@@ -2,13 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same question about a directory and about its pack has the same answer."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from securetrain.artifacts import Wanted, verify_path
+from securetrain.artifacts import Expectation, Wanted, verify_path
+from securetrain.artifacts.statement import DatasetRef
+from securetrain.chain import kept
+from securetrain.chain.links import verified
 from securetrain.chain.verifying import Evidence, Question, answer
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
@@ -19,10 +23,11 @@ from tests.chain.worlds import LATER, SHOWN, Run, Whole, policy
 
 @pytest.mark.forgery
 @pytest.mark.parametrize("name", LIES)
-def test_a_lie_is_refused_alike_in_a_directory_and_in_its_pack(run: Run, name: str) -> None:
+def test_a_lie_is_refused_alike_in_a_directory_and_in_its_pack(tmp_path: Path, name: str) -> None:
     """Every link that is said to be broken, with or without a policy, and every missing one that
     the policy requires; without one, what leads to the checkpoint is looked for beside it.
     """
+    run = Run(tmp_path / "run").saved(3)
     run.save(LIES[name][1](run))
     path = run.pack()
     for asked in (None, policy(*SHOWN, depth="checkpoint"), policy(*SHOWN)):
@@ -97,3 +102,58 @@ def test_floors_are_not_raised_by_a_checkpoint_whose_evidence_is_broken(whole: W
     old = max((whole.root / "checkpoints").iterdir())
     assert not asked(whole, claiming(whole), wanted=remembering).result.ok
     assert asked(whole, old, wanted=remembering).result.ok
+
+
+QUESTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "the step": ({"step": 20}, ""),
+    "an older step": ({"step": 10}, "ST-CKPT-127"),
+    "a later step": ({"step": 30}, "ST-CKPT-127"),
+    "the dataset's name": ({"dataset": "prose"}, ""),
+    "another name": ({"dataset": "verse"}, "ST-CKPT-173"),
+    "another dataset": ({"dataset": "ab" * 32}, "ST-CKPT-173"),
+    "the policy": ({"policy": "baseline"}, ""),
+    "another policy": ({"policy": "hardened"}, "ST-CKPT-174"),
+    "a policy of another digest": ({"policy": "ab" * 32}, "ST-CKPT-174"),
+    "the run": ({"run": "job-1"}, ""),
+    "another run": ({"run": "job-2"}, "ST-CKPT-125"),
+    "another signer": ({"signer": "ab" * 32}, "ST-CKPT-128"),
+}
+
+
+@pytest.mark.forgery
+def test_the_question_has_one_answer_in_every_form(whole: Whole, subtests: pytest.Subtests) -> None:
+    """Where a name is expected of its dataset, the dataset's own statement must show it."""
+    newest = max((whole.root / "checkpoints").iterdir())
+    path = whole.pack()
+    for name, (fields, code) in QUESTIONS.items():
+        with subtests.test(name):
+            expect = Expectation(**fields)
+            found = asked(whole, newest, expect=expect).result
+            packed = asked(whole, path, expect=expect)
+            told = {one.code for one in found.problems}
+            assert {code} - {""} == told == {one.code for one in packed.problems}
+            assert not code or packed.exit_code is found.exit_code
+    document = packs.answer(asked(whole, newest), None, whole.root.parent / "trust.json")
+    answer = document.data["answer"]
+    assert answer.startswith(
+        "Step 20 of run job-1, trained on prose, by 2 tpm nodes, under baseline: verified; not"
+    )
+    assert "environment" in answer.partition("not shown")[2]
+    shutil.rmtree(whole.root / "data")
+    named = asked(whole, newest, expect=Expectation(dataset="prose")).result
+    assert {one.code for one in named.problems} == {"ST-CHAN-015"}
+    digest = Expectation(dataset=whole.dataset.digest)
+    assert asked(whole, newest, expect=digest).result.ok
+
+
+@pytest.mark.forgery
+def test_a_dataset_has_the_name_that_its_own_signer_gave(whole: Whole, monkeypatch: Any) -> None:
+    """With the checkpoint's key: the data is another one than the statement's words say."""
+    ref = DatasetRef(name="licensed-prose", digest=whole.dataset.digest)
+    path = whole.save_whole(dataset=ref)
+    expect = Expectation(dataset="licensed-prose")
+    found = asked(whole, path, expect=expect).result
+    assert {one.code for one in found.problems} == {"ST-CHAN-015"}
+    assert found.exit_code is asked(whole, whole.pack(), expect=expect).exit_code
+    monkeypatch.setattr(kept, "broken", lambda *_, **__: verified(ChainLink.DATASET, "anything"))
+    assert asked(whole, path, expect=expect).result.ok, "the control"
