@@ -24,7 +24,7 @@ import msgspec
 
 from securetrain.audit.engine.functions.packets import INCOMING, Box, follow
 from securetrain.audit.subjects.node.collect import nftables, rtnetlink
-from securetrain.audit.subjects.node.facts.network import Ruleset, interface
+from securetrain.audit.subjects.node.facts.network import Ruleset, interface, merged
 from tests.vocabulary import ran
 
 NEW_NETWORK = 0x40000000
@@ -392,9 +392,10 @@ def box_of(packet: Packet) -> Box:
 def answer(ruleset: Ruleset, packet: Packet) -> bool | None:
     """Whether a packet is let in; None for unknown."""
     families = {"inet", "netdev", "ip" if packet.version == 4 else "ip6"}
-    found = follow(ruleset, box_of(packet), INCOMING, frozenset(families))
-    ends = {one.accepted for one in found}
-    return ends.pop() if len(ends) == 1 else None
+    box = box_of(packet)
+    found = follow(ruleset, box, INCOMING, frozenset(families))
+    every = merged(one for part in found.sure for one in part.box["ct-status"])
+    return True if every == box["ct-status"] else None if found.possible else False
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ from securetrain.audit.engine.functions.listeners import LISTENING
 from securetrain.audit.engine.functions.packets import (
     INCOMING,
     OUTGOING,
+    Accepted,
     Box,
     Packets,
-    accepted,
     both,
     follow,
     size,
@@ -331,18 +331,16 @@ def _closed(
     asked = {**box, "l4proto": both(values(box, "l4proto"), every), "tcp-flags": _SYN}
     asked |= {"ct-state": ((8, 8), (64, 64))} if beside else {}
     found = _follow(ruleset, tuple(asked.items()), hooks, version, opaque)
-    sure, possible = accepted(found)
     doubt: _Closed = _NOTHING
     for name in _TRANSPORTS:
-        if many := _many(sure, version, measure, name):
+        if many := _many(found.sure, version, measure, name):
             rule = max(many, key=lambda one: size(values(one.box, "saddr" + _SIX[version]))).by
             if not beside:
                 way = "in" if hooks is INCOMING else "out"
                 return FALSE, f"{rule or 'no filter'} lets {name} {way}", rule
             doubt = unknown(beside), "", rule
-        elif _many(possible, version, measure, name):
-            why = next((one.why for one in found if one.why), "")
-            doubt = unknown(why or "a rule of a filter is not understood"), "", ""
+        elif found.possible != found.sure and _many(found.possible, version, measure, name):
+            doubt = unknown(found.why or "a rule of a filter is not understood"), "", ""
     return doubt
 
 
@@ -353,7 +351,7 @@ def _follow(
     hooks: tuple[str, ...],
     version: Version,
     opaque: frozenset[str],
-) -> tuple[Packets, ...]:
+) -> Accepted:
     """Follow packets once where many nodes have the same rules."""
     return follow(ruleset, dict(box), hooks, _FAMILIES[version], opaque)
 
@@ -368,13 +366,17 @@ def _many(
     if axis == "l4proto":  # of one port is something by name here, too
         mine = [one for one in mine if size(values(one.box, "dport")) > many * MANY["dport"]]
     boxes = [(values(one.box, axis), values(one.box, field + _SIX[version])) for one in mine]
+    few, least = (1 << _BITS[version]) * share, many * MANY[axis]
+    if size(merged(one for _, at in boxes for one in at)) <= few:
+        return []
     edges = sorted({edge for own, _ in boxes for low, high in own for edge in (low, high + 1)})
-    count = 0
     for low, behind in pairwise(edges):
-        there = (one for own, at in boxes if both(own, ((low, low),)) for one in at)
-        if size(merged(there)) > (1 << _BITS[version]) * share:
-            count += behind - low
-    return mine if count > many * MANY[axis] else []
+        there = (at for own, at in boxes if any(a <= low <= b for a, b in own))
+        if size(merged(one for at in there for one in at)) > few:
+            least -= behind - low
+            if least < 0:
+                return mine
+    return []
 
 
 def _port_closed(view: View, listener: Listener) -> _Closed:

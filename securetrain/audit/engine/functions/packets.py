@@ -1,14 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a set of packets in a ruleset: accepted, dropped, or not known, and by which rule.
+"""The packets that a ruleset accepts for certain, and all that it may.
 
-A set of packets is a box: ranges of values for each field, and any value of a field that it does
-not name. Each rule cuts the boxes that reach it into those that it is about and the rest. Rules:
+A set of packets is a list of boxes that may overlap; a box has ranges of values for each field, and
+any value of a field that it does not name. A chain is read from its last rule to its first, and
+what is known of it are the packets that it accepts and those that it drops. A rule adds the boxes
+that it is about to one of the two, and takes them away from the other: rules that all accept cut
+nothing, however many there are. Rules:
 
 1. the base chains of a hook see a packet one after another, by priority. A drop is final; an accept
    ends one chain only;
-2. a condition that is not understood may hold or not: both are followed, and what ends so is not
-   certain. A field that some rule writes, or that the caller calls opaque, is read so as well;
+2. a condition that is not understood may hold or not: what both ways have in common is certain. A
+   field that some rule writes, or that the caller calls opaque, is read so as well;
 3. what ends with a verdict that is not understood, in chains that call each other in a circle, or
    after more work than `LIMIT` may have been accepted, may have been dropped;
 4. before connections are tracked every packet is invalid, what a rule untracks stays untracked, and
@@ -17,10 +20,10 @@ not name. Each rule cuts the boxes that reach it into those that it is about and
    one: what an earlier hook drops is not certain then.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from securetrain.audit.subjects.node.facts.network import (
     Chain,
@@ -37,30 +40,39 @@ from securetrain.audit.subjects.node.facts.network import (
 
 Box: TypeAlias = Mapping[str, Ranges]
 
-LIMIT: Final = 100_000
-"""Cuts of a box by a rule."""
+LIMIT: Final = 2_000_000
+"""Cuts of a box by another."""
 INCOMING: Final = ("ingress", "prerouting", "input")
 OUTGOING: Final = ("output", "postrouting", "egress")
-_INVALID, _UNTRACKED = ((1, 1),), ((64, 64),)
-_CONNECTION: Final = ("ct-state", "ct-direction", "ct-status")
+_STATE, _UNTRACKED = "ct-state", "untracked"
+_CONNECTION: Final = frozenset({_STATE, "ct-direction", "ct-status"})
 _TRACKING: Final = -200
 """The priority at which connections are tracked, at the first hook of each direction."""
+_INVALID, _UNTRACKED_STATE = 1, 64
 _MAX_DEPTH: Final = 16
 """The depth to which the kernel itself follows jumps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Packets:
-    """Packets that ended together."""
+class Packets(NamedTuple):
+    """Packets that end together."""
 
     box: Box
-    accepted: bool = True
-    certain: bool = True
-    """Whether no other end of the same packets is possible."""
     by: str = ""
     """The rule, or the chain whose policy decided."""
-    why: str = ""
-    """The reason why it is not certain."""
+
+
+_Boxes: TypeAlias = list[Packets]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The packets that are accepted."""
+
+    sure: _Boxes
+    possible: _Boxes
+    """All that may be."""
+    why: str
+    """The reason why not all of them are certain."""
 
 
 class _TooManyError(Exception):
@@ -111,8 +123,8 @@ def follow(
     hooks: tuple[str, ...],
     families: frozenset[str],
     opaque: frozenset[str] = frozenset(),
-) -> tuple[Packets, ...]:
-    """Cut a box into packets that end together.
+) -> Accepted:
+    """Tell which packets of a box are accepted.
 
     Args:
         ruleset: What filters.
@@ -122,236 +134,298 @@ def follow(
         opaque: Fields of which nothing is known, besides those that rules write.
     """
     try:
-        return tuple(_walk(ruleset, opaque).go(box, hooks, families))
+        return _Walk(ruleset, box, opaque | frozenset(ruleset.written)).go(hooks, families)
     except _TooManyError as error:
-        return tuple(_either([Packets(box)], str(error)))
+        return Accepted([], [Packets(box)], str(error))
 
 
-_Row: TypeAlias = tuple[tuple[str, Ranges], ...]
+class _Outcome(NamedTuple):
+    """The packets that surely have an end, and all that may have it."""
+
+    sure: _Boxes
+    possible: _Boxes
 
 
-@dataclass(frozen=True, slots=True)
-class _Condition:
-    """A condition that is understood: it holds for the packets of one of its rows."""
+class _Ends(NamedTuple):
+    """The ends of packets in a chain; what it neither accepts nor drops comes back from it."""
 
-    fields: tuple[str, ...]
-    rows: tuple[_Row, ...]
-    inverted: bool
-
-    @classmethod
-    def of(cls, match: Match) -> "_Condition":
-        """The condition of a match; one row for one field."""
-        if len(match.fields) == 1:
-            column = merged(one for (text,) in match.rows for one in parse(text))
-            return cls(match.fields, (((match.fields[0], column),),), match.inverted)
-        rows = (zip(match.fields, map(parse, row), strict=True) for row in match.rows)
-        return cls(match.fields, tuple(map(tuple, rows)), match.inverted)
-
-    def never_holds(self, box: Box) -> bool:
-        """Return whether it is about none of these packets, whatever else a rule asks."""
-        if len(self.rows) != 1 or self.inverted:
-            return False
-        return any(not both(values(box, name), ranges) for name, ranges in self.rows[0])
+    accepted: _Outcome
+    dropped: _Outcome
+    untracked: _Outcome
+    """Those that one of its rules untracks, whatever becomes of them."""
 
 
-@lru_cache(maxsize=64)
-def _walk(ruleset: Ruleset, opaque: frozenset[str]) -> "_Walk":
-    return _Walk(ruleset, opaque | frozenset(ruleset.written))
+_EMPTY: Final[_Boxes] = []
+_NOTHING: Final = _Outcome(_EMPTY, _EMPTY)
+_BACK: Final = _Ends(_NOTHING, _NOTHING, _NOTHING)
+
+
+class _Condition(NamedTuple):
+    """The boxes where a condition holds, and those where it is asked at all."""
+
+    rows: _Boxes
+    asked: _Boxes
+
+
+@lru_cache(maxsize=8192)
+def _condition(match: Match, *, early: bool) -> _Condition:
+    """Read a condition that is understood, apart from its inversion."""
+    if len(match.fields) == 1:
+        column = merged(one for (text,) in match.rows for one in parse(text))
+        rows: list[dict[str, Ranges]] = [{match.fields[0]: column}]
+    else:
+        rows = [dict(zip(match.fields, map(parse, row), strict=True)) for row in match.rows]
+    asked: list[Box] = [{}]
+    if not _CONNECTION.isdisjoint(match.fields):
+        is_state = _CONNECTION.intersection(match.fields) == {_STATE}
+        there = [] if early else [row | {_UNTRACKED: ((0, 0),)} for row in rows]
+        for number, state in enumerate((_INVALID, _UNTRACKED_STATE)) if is_state else ():
+            if early or state == _UNTRACKED_STATE:
+                for row in rows:
+                    if both(row[_STATE], ((state, state),)):
+                        rest = {name: own for name, own in row.items() if name != _STATE}
+                        there.append(rest | {_UNTRACKED: ((number, number),)})
+        rows = there
+        if not is_state:
+            asked = [] if early else [{_UNTRACKED: ((0, 0),)}]
+    return _Condition([Packets(row) for row in rows], [Packets(one) for one in asked])
 
 
 class _Walk:
-    """A walk through the hooks."""
+    """A walk back through the hooks."""
 
-    def __init__(self, ruleset: Ruleset, opaque: frozenset[str]) -> None:
-        self._base = [chain for chain in ruleset.chains if chain.hook]
+    def __init__(self, ruleset: Ruleset, box: Box, opaque: frozenset[str]) -> None:
+        state = values(box, _STATE)
+        tracked = without(state, ((_UNTRACKED_STATE, _UNTRACKED_STATE),))
+        self._begins = [
+            Packets({_UNTRACKED: merged([(0, 0)] * bool(tracked) + [(1, 1)] * (tracked != state))})
+        ]
+        self._box = {**box, _STATE: tracked or state, _UNTRACKED: ((0, 1),)}
+        self._all = [Packets({})]
+        self._every = _Outcome(self._all, self._all)
+        self._maybe = _Outcome([], self._all)
         self._chains = {(c.family, c.table, c.name): c for c in ruleset.chains}
         self._opaque = opaque
         self._translates = ruleset.translates
         self._left = LIMIT
-        self._conditions = {
-            id(rule): [None if self._is_opaque(m) else _Condition.of(m) for m in rule.matches]
-            for chain in ruleset.chains
-            for rule in chain.rules
-        }
+        self._found: dict[tuple[str, str, str, bool], _Ends | None] = {}
+        self._depth = 0
+        self._whys: list[str] = []
 
-    def _is_opaque(self, match: Match) -> bool:
-        return bool(match.why) or not self._opaque.isdisjoint(match.fields)
-
-    def go(self, box: Box, hooks: tuple[str, ...], families: frozenset[str]) -> list[Packets]:
+    def go(self, hooks: tuple[str, ...], families: frozenset[str]) -> Accepted:
         """Follow packets through the base chains (rules 1, 4 and 5)."""
-        self._left = LIMIT
-        base = [c for c in self._base if c.hook in hooks and c.family in families]
-        flows, ended = [Packets(box)], []
-        for chain in sorted(base, key=lambda c: (hooks.index(str(c.hook)), c.priority)):
-            is_early = chain.hook == "ingress" or (
-                chain.hook in {"prerouting", "output"} and chain.priority < _TRACKING
-            )
-            is_final = not self._translates or chain.hook not in {"ingress", "prerouting"}
-            passed = []
-            for flow in flows:
-                for one in self._decided(chain, flow, is_early=is_early):
-                    if not one.accepted:
-                        ended.append(one if is_final else replace(one, certain=False))
-                    if one.accepted or not is_final:
-                        passed.append(replace(one, accepted=True, certain=one.certain and is_final))
-            flows = _distinct(passed)
-        return ended + flows
+        base = [c for c in self._chains.values() if c.hook in hooks and c.family in families]
+        passed = self._every
+        for chain in sorted(base, key=lambda c: (hooks.index(str(c.hook)), c.priority))[::-1]:
+            passed = self._before(chain, passed)
+        sure, possible = (
+            [Packets({**self._box, **box}, by) for box, by in self._both(boxes, self._begins)]
+            for boxes in passed
+        )
+        return Accepted(sure, possible, self._whys[-1] if self._whys else "")
 
-    def _decided(self, chain: Chain, flow: Packets, *, is_early: bool) -> Iterator[Packets]:
-        """The ends of packets in a base chain."""
-        flows = [flow]
+    def _before(self, chain: Chain, after: _Outcome) -> _Outcome:
+        """The packets that pass a base chain and what is behind it."""
+        is_early = chain.hook == "ingress" or (
+            chain.hook in {"prerouting", "output"} and chain.priority < _TRACKING
+        )
+        ends = self._ends(chain, early=is_early) or _BACK
+        seen = self._all
         if chain.devices:
             name = "oifname" if chain.hook == "egress" else "iifname"
-            own = merged((interface(one)[0]) for one in chain.devices)
-            flows, others = _within(flow, ((name, own),))
-            yield from others
-        if is_early and values(flow.box, "ct-state") != _UNTRACKED:
-            flows = [_without_connection(one, _INVALID) for one in flows]
-        ended, left = self._run(chain, flows)
-        policy = chain.policy == "accept"
-        ended += [replace(one, accepted=policy, by=f"the policy of {chain.label}") for one in left]
-        for one in ended:
-            if values(one.box, "ct-state") == _INVALID:
-                tracked = {name: values(flow.box, name) for name in _CONNECTION}
-                one = replace(one, box={**one.box, **tracked})  # noqa: PLW2901 - as it goes on
-            yield one
+            own = merged(interface(one)[0] for one in chain.devices)
+            seen = self._narrowed([Packets({name: own})])
+        after = self._untracked(after, _Outcome(seen, seen), ends.untracked)
+        found: list[_Boxes] = []
+        for passing, accepted, dropped in zip(
+            after, ends.accepted, ends.dropped[::-1], strict=True
+        ):
+            if found and _is_certain(after, ends.accepted, ends.dropped):
+                found *= 2
+                break
+            here = self._both(passing, seen)
+            found.append(self._both(here, accepted) + self._less(passing, seen))
+            if chain.policy == "accept":
+                policy = f"the policy of {chain.label}"
+                found[-1] += [Packets(b, by or policy) for b, by in self._less(here, dropped)]
+        is_final = not self._translates or chain.hook not in {"ingress", "prerouting"}
+        return _Outcome(found[0], found[1] if is_final else after.possible)
 
-    def _run(
-        self, chain: Chain | None, flows: list[Packets], depth: int = 0
-    ) -> tuple[list[Packets], list[Packets]]:
-        """The packets that end in a chain, and those that come to its end."""
-        if chain is None or depth > _MAX_DEPTH:
-            return _either(flows, "a chain that is not there, or calls itself"), []
-        ended: list[Packets] = []
-        left: list[Packets] = []
-        for rule in chain.rules:
-            going: list[Packets] = []
-            by = f"rule {rule.handle} of {chain.label}"
-            for flow in flows:
-                hits, rest = self._split(flow, rule, by)
-                going += rest
-                match rule.verdict:
-                    case Verdict.ACCEPT | Verdict.DROP:
-                        good = rule.verdict is Verdict.ACCEPT
-                        ended += [replace(one, accepted=good, by=by) for one in hits]
-                    case Verdict.CONTINUE:
-                        going += hits
-                    case Verdict.RETURN:
-                        left += hits
-                    case Verdict.JUMP | Verdict.GOTO:
-                        target = self._chains.get((chain.family, chain.table, rule.target))
-                        more, back = self._run(target, hits, depth + 1) if hits else ([], [])
-                        ended += more
-                        (going if rule.verdict is Verdict.JUMP else left).extend(back)
-                    case Verdict.UNKNOWN:
-                        ended += _either(hits, f"{by} is not understood")
-                        going += [replace(one, certain=False) for one in hits]
-            flows = _distinct(going)
-        return ended, left + flows
+    def _ends(self, chain: Chain, *, early: bool) -> _Ends | None:
+        """The ends of packets in a chain; None while these are looked for, or too deep for that."""
+        key = chain.family, chain.table, chain.name, early
+        if key not in self._found and self._depth <= _MAX_DEPTH:
+            self._found[key] = None
+            self._depth += 1
+            ends = _BACK
+            for rule in reversed(chain.rules):
+                ends = self._rule(chain, rule, ends, early=early)
+            self._depth -= 1
+            self._found[key] = ends
+        return self._found.get(key)
 
-    def _split(
-        self, flow: Packets, rule: PacketRule, by: str
-    ) -> tuple[list[Packets], list[Packets]]:
-        """The packets that a rule is about, and the rest (rule 2)."""
-        conditions = self._conditions[id(rule)]
-        self._left -= 1 + sum(len(one.rows) for one in conditions if one is not None)
+    def _rule(self, chain: Chain, rule: PacketRule, after: _Ends, *, early: bool) -> _Ends:
+        """The ends of packets in the rest of a chain, from its ends behind this rule (rule 2)."""
+        is_opaque, hits = False, self._all
+        for match in rule.matches:
+            if match.why or not self._opaque.isdisjoint(match.fields):
+                is_opaque = True
+                continue
+            condition = _condition(match, early=early)
+            rows = self._narrowed(condition.rows)
+            if match.inverted:
+                hits = self._less(self._both(hits, self._narrowed(condition.asked)), rows)
+            else:
+                hits = self._both(hits, rows)
+        if not hits:
+            return after
+        by = f"rule {rule.handle} of {chain.label}"
+        own, is_last, why = self._verdict(chain, rule, by, early=early)
+        if is_opaque:
+            why = ": ".join(filter(None, (f"{by} may hold", rule.opaque)))
+        self._whys += [why] * bool(why)
+        if rule.verdict is Verdict.ACCEPT:
+            hits = [Packets(one.box, by) for one in hits]
+        about = _Outcome([] if is_opaque else hits, hits)
+        after = _Ends(*(self._untracked(one, about, own.untracked) for one in after))
+        ended = _Outcome(*map(list.__add__, own.accepted, own.dropped))
+        others = own.dropped, own.accepted, ended
+        return _Ends(
+            *(
+                self._through(about, one, rest, None if is_last else other)
+                for one, rest, other in zip(own, after, others, strict=True)
+            )
+        )
+
+    def _verdict(
+        self, chain: Chain, rule: PacketRule, by: str, *, early: bool
+    ) -> tuple[_Ends, bool, str]:
+        """The ends of the packets of a rule, whether none goes on to the next, and what is open."""
+        ends, is_last, why = _BACK, rule.verdict in {Verdict.GOTO, Verdict.RETURN}, ""
+        match rule.verdict:
+            case Verdict.ACCEPT:
+                ends = _BACK._replace(accepted=self._every)
+            case Verdict.DROP:
+                ends = _BACK._replace(dropped=self._every)
+            case Verdict.UNKNOWN:
+                ends = _Ends(self._maybe, self._maybe, _NOTHING)
+                why = f"{by} is not understood"
+            case Verdict.JUMP | Verdict.GOTO:
+                target = self._chains.get((chain.family, chain.table, rule.target))
+                inner = self._ends(target, early=early) if target else None
+                if inner is None:
+                    inner, is_last = _Ends(self._maybe, self._maybe, _NOTHING), True
+                    why = "a chain that is not there, or calls itself"
+                ends = inner
+        if rule.untracks and early:
+            ends = ends._replace(untracked=self._every)
+        return ends, is_last, why
+
+    def _through(
+        self, about: _Outcome, own: _Outcome, after: _Outcome, other: _Outcome | None
+    ) -> _Outcome:
+        """The packets with an end in a rule, or behind it.
+
+        Args:
+            about: What the rule is about.
+            own: Those with this end where it is.
+            after: Those with this end behind it.
+            other: Those with another end where it is; None: nothing that it is about goes on.
+        """
+        found: list[_Boxes] = []
+        for at, (hits, one, rest) in enumerate(zip(about, own, after, strict=True)):
+            if found and _is_certain(about, own, after, other or own):
+                found *= 2
+                break
+            if other is None:
+                stopped = self._less(about[1 - at], one)
+            else:
+                stopped = self._both(about[1 - at], other[1 - at])
+            found.append(self._both(hits, one) + self._less(rest, stopped))
+        return _Outcome(*found)
+
+    def _untracked(self, after: _Outcome, about: _Outcome, untracked: _Outcome) -> _Outcome:
+        """The packets of `after` before some of them were untracked."""
+        if not untracked.possible:
+            return after
+        sure, possible = map(self._both, about, untracked)
+        later = [
+            [
+                Packets({name: one.box[name] for name in one.box if name != _UNTRACKED}, one.by)
+                for one in boxes
+                if one.box.get(_UNTRACKED) != ((0, 0),)
+            ]
+            for boxes in after
+        ]
+        either = self._both(self._both(after.sure, later[0]), possible)
+        return _Outcome(
+            self._less(after.sure, possible) + self._both(sure, later[0]) + either,
+            self._less(after.possible, sure) + self._both(possible, later[1]),
+        )
+
+    def _narrowed(self, boxes: _Boxes) -> _Boxes:
+        """What boxes ask beyond what all packets here are; none of what none of these is."""
+        found: _Boxes = []
+        for box, by in boxes:
+            own = {name: both(values(self._box, name), box[name]) for name in box}
+            if all(own.values()):
+                rest = {name: own[name] for name in own if own[name] != values(self._box, name)}
+                found.append(Packets(rest, by))
+        return found
+
+    def _both(self, some: _Boxes, others: _Boxes) -> _Boxes:
+        """The packets that are in both."""
+        if others is self._all:
+            return some
+        self._count(len(some) * len(others))
+        return [
+            Packets(box, one.by or other.by)
+            for one in some
+            for other in others
+            if (box := _common(one.box, other.box)) is not None
+        ]
+
+    def _less(self, some: _Boxes, others: _Boxes) -> _Boxes:
+        """The packets of the first that are not among the others."""
+        if others is self._all:
+            return []
+        for other in others:
+            self._count(len(some))
+            some = [
+                Packets(box, one.by) for one in some for box in self._beyond(one.box, other.box)
+            ]
+        return some
+
+    def _beyond(self, one: Box, other: Box) -> list[Box]:
+        """The parts of a box that are not in another."""
+        found: list[Box] = []
+        left = one
+        for name, ranges in other.items():
+            own = left[name] if name in left else values(self._box, name)
+            common = both(own, ranges)
+            if not common:
+                return [one]
+            if common != own:
+                found.append({**left, name: without(own, ranges)})
+                left = {**left, name: common}
+        return found
+
+    def _count(self, cuts: int) -> None:
+        self._left -= cuts
         if self._left < 0:
             raise _TooManyError("there are more rules than are followed")
-        if any(one is not None and one.never_holds(flow.box) for one in conditions):
-            return [], [flow]
-        hits, rest = [flow], []
-        for condition in conditions:
-            inside: list[Packets] = []
-            if condition is None:
-                continue
-            for one in hits:
-                within, beyond = _cut(one, condition)
-                inside += within
-                rest += beyond
-            hits = inside
-        if None in conditions:
-            why = ": ".join(filter(None, (f"{by} may hold", rule.opaque)))
-            hits = [replace(one, certain=False, why=why) for one in hits]
-            rest += hits
-        if rule.untracks and values(flow.box, "ct-state") == _INVALID:
-            hits = [_without_connection(one, _UNTRACKED) for one in hits]
-        return hits, rest
 
 
-def _cut(flow: Packets, condition: _Condition) -> tuple[list[Packets], list[Packets]]:
-    """The packets for which a condition holds, and those for which it does not."""
-    inside: list[Packets] = []
-    beyond = [flow]
-    if () in [flow.box.get(name) for name in condition.fields]:
-        return [], beyond
-    for row in condition.rows:
-        rest: list[Packets] = []
-        for one in beyond:
-            within, others = _within(one, row)
-            inside += within
-            rest += others
-        beyond = rest
-    return (beyond, inside) if condition.inverted else (inside, beyond)
+def _is_certain(*outcomes: _Outcome) -> bool:
+    """Return whether what is sure of them is all that is possible."""
+    return all(one.sure is one.possible for one in outcomes)
 
 
-def _within(
-    flow: Packets, row: Iterable[tuple[str, Ranges]]
-) -> tuple[list[Packets], list[Packets]]:
-    """The part of packets that is in another box, and the parts that are not."""
-    others: list[Packets] = []
-    for name, ranges in row:
-        own = values(flow.box, name)
-        common = both(own, ranges)
-        if not common:
-            return [], [*others, flow]
-        if common != own:
-            others.append(_changed(flow, name, without(own, ranges)))
-            flow = _changed(flow, name, common)
-    return [flow], others
-
-
-def _changed(flow: Packets, name: str, ranges: Ranges) -> Packets:
-    return Packets({**flow.box, name: ranges}, flow.accepted, flow.certain, flow.by, flow.why)
-
-
-def _without_connection(flow: Packets, state: Ranges) -> Packets:
-    """Packets of no connection: conditions on one do not hold, whatever they ask (rule 4)."""
-    return replace(flow, box={**flow.box, **dict.fromkeys(_CONNECTION, ()), "ct-state": state})
-
-
-def _either(flows: list[Packets], why: str) -> list[Packets]:
-    """Packets that end either way (rule 3)."""
-    return [
-        replace(one, accepted=good, certain=False, why=why)
-        for one in flows
-        for good in (True, False)
-    ]
-
-
-def _distinct(flows: list[Packets]) -> list[Packets]:
-    """Flows without those that are part of another: two ways to one place are one."""
-    if all(flow.certain for flow in flows):
-        return flows
-    found: list[Packets] = []
-    for flow in sorted(flows, key=lambda one: len(one.box)):
-        if not any(not _within(flow, one.box.items())[1] for one in found):
-            found.append(flow)
+def _common(one: Box, other: Box) -> Box | None:
+    """The box of packets that are in both; None where there is none."""
+    found = dict(one)
+    for name, ranges in other.items():
+        found[name] = both(found[name], ranges) if name in found else ranges
+        if not found[name]:
+            return None
     return found
-
-
-def accepted(found: Iterable[Packets]) -> tuple[list[Packets], list[Packets]]:
-    """The packets that are accepted for certain, and all that may be."""
-    found = list(found)
-    doubtful = [
-        [(name, ranges) for name, ranges in one.box.items() if name not in _CONNECTION]
-        for one in found
-        if not one.accepted
-    ]
-    possible = [one for one in found if one.accepted]
-    sure: list[Packets] = []
-    for one in possible:
-        parts = [one]
-        for box in () if one.certain else doubtful:
-            parts = [rest for part in parts for rest in _within(part, box)[1]]
-        sure += parts
-    return sure, possible
