@@ -23,5 +23,5 @@ from .sources.several import Sources as Sources
 from .sources.several import node_facts as node_facts
 from .sources.site_checks import scaffold as scaffold
 from .sources.stored import save_facts as save_facts
-from .subjects.node.collect.named import named as named
+from .subjects.node.collect.host import named as named
 from .subjects.node.collect.node import root_files_variable as root_files_variable

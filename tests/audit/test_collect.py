@@ -17,8 +17,7 @@ from securetrain.audit.engine.audit import audit
 from securetrain.audit.engine.functions.paths import path_is_safe
 from securetrain.audit.facts import Outcome
 from securetrain.audit.sources.catalogue import load_checks
-from securetrain.audit.subjects.node.collect import paths, system
-from securetrain.audit.subjects.node.collect.access import accounts
+from securetrain.audit.subjects.node.collect import accounts, network, paths, software, system
 from securetrain.audit.subjects.node.collect.host import (
     Host,
     TooMuchError,
@@ -26,9 +25,7 @@ from securetrain.audit.subjects.node.collect.host import (
     reading,
     section,
 )
-from securetrain.audit.subjects.node.collect.network import network
 from securetrain.audit.subjects.node.collect.node import collect_node
-from securetrain.audit.subjects.node.collect.software import software
 from securetrain.audit.subjects.node.facts.node import EnvKind, PathRole, Scope, decode_facts
 from securetrain.core.vocabulary import State
 

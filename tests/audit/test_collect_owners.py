@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from securetrain.audit.subjects.node.collect import owners
+from securetrain.audit.subjects.node.collect import host as owners
 from securetrain.audit.subjects.node.collect.host import Host
 from tests.network.ordinary_user import AS_USER, ENVIRONMENT, USER, interpreter
 from tests.vocabulary import needs, ran

@@ -12,7 +12,7 @@ from securetrain.audit.documents import facts_of
 from securetrain.audit.engine.audit import audit
 from securetrain.audit.engine.findings import worst_states
 from securetrain.audit.sources.catalogue import load_checks
-from securetrain.audit.subjects.node.collect.named import NOTHING, named
+from securetrain.audit.subjects.node.collect.host import NOTHING, named
 from securetrain.audit.subjects.node.collect.node import collect_from
 from securetrain.cli.audit.audit import command
 from securetrain.core.errors import PolicyError, UsageError

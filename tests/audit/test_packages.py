@@ -5,9 +5,8 @@
 import pytest
 
 from securetrain.audit.facts import Outcome
-from securetrain.audit.subjects.node.collect.host import HiddenError
-from securetrain.audit.subjects.node.collect.named import Named, NamedPath
-from securetrain.audit.subjects.node.collect.software import packages
+from securetrain.audit.subjects.node.collect import software as packages
+from securetrain.audit.subjects.node.collect.host import HiddenError, Named, NamedPath
 from tests.audit.hardened.machine import TOOLKIT, distribution, hardened
 from tests.vocabulary import refused
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from securetrain.audit.facts import Outcome
 from securetrain.audit.parser.secrets import may_be_secret, secret_kind
-from securetrain.audit.subjects.node.collect import nccl, rtnetlink
-from securetrain.audit.subjects.node.collect.access import ssh
+from securetrain.audit.subjects.node.collect import paths, rtnetlink, ssh
 from securetrain.audit.subjects.node.collect.host import Host
 from securetrain.core import netlink
 from tests.audit.hardened.machine import DONE, ETH0, LO, hardened, link
@@ -39,13 +38,13 @@ def test_any_answer_of_the_kernel_is_a_list_or_an_error(data):
             links = rtnetlink.parse_links(answer)
         except (netlink.NetlinkError, OSError):  # OSError: the kernel's own refusal
             continue
-        assert all(link.name for link in links)
+        assert all(link.facts.name for link in links)
 
 
 @pytest.mark.parametrize("cut", range(1, len(LO + ETH0 + DONE), 61))
 def test_an_answer_that_is_cut_off_is_no_shorter_list(cut):
     whole = LO + ETH0 + DONE
-    assert [found.name for found in rtnetlink.parse_links(whole)] == ["lo", "eth0"]
+    assert [found.facts.name for found in rtnetlink.parse_links(whole)] == ["lo", "eth0"]
     with pytest.raises(netlink.NetlinkError):
         rtnetlink.parse_links(whole[:-cut])
 
@@ -58,7 +57,7 @@ def test_an_interface_without_ipv6_is_not_one_whose_settings_are_hidden():
         struct.pack("=IHHII", 16 + len(bare), 16, 2, 1, 0) + bare + DONE
     )
     assert silent.has_ipv6 is None
-    assert silent.rp_filter is None
+    assert silent.facts.rp_filter is None
 
 
 @given(words=st.lists(SSH_WORDS, max_size=30))
@@ -76,7 +75,7 @@ def test_any_sshd_config_is_read_or_unknown(words, tmp_path):
 def test_any_nccl_conf_is_read(text, tmp_path):
     host = _host(tmp_path)
     (host.root / "etc/nccl.conf").write_bytes(text.encode("utf-8", "replace"))
-    names = [option.name for option in nccl.nccl_conf(host)[-1].options or ()]
+    names = [option.name for option in paths.nccl_conf(host)[-1].options or ()]
     assert len(names) == len(set(names))
     assert all(name and "=" not in name and not name.startswith("#") for name in names)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from securetrain.audit.documents import Document, Facts, Refused, facts_of
-from securetrain.audit.subjects.node.collect.named import NOTHING, Named
+from securetrain.audit.subjects.node.collect.host import NOTHING, Named
 
 if TYPE_CHECKING:
     from securetrain.audit.engine.check import Check

@@ -18,10 +18,18 @@ from securetrain.audit.engine.fields import View
 from securetrain.audit.engine.function import NoArgs
 from securetrain.audit.engine.functions import packets
 from securetrain.audit.engine.functions.firewall import inbound_denied
+from securetrain.audit.engine.functions.packets import INCOMING
 from securetrain.audit.engine.kleene import all_of
-from securetrain.audit.subjects.node.collect import nftables
-from securetrain.audit.subjects.node.collect.network import firewall
-from securetrain.audit.subjects.node.facts.network import Chain, Match, PacketRule, Ruleset, Verdict
+from securetrain.audit.subjects.node.collect import firewall
+from securetrain.audit.subjects.node.facts.network import (
+    Chain,
+    Match,
+    PacketRule,
+    Ruleset,
+    Verdict,
+    interface,
+    parse,
+)
 from securetrain.core import netlink
 from securetrain.testing.cluster import missing
 from tests.audit.conftest import FIXTURES
@@ -40,6 +48,7 @@ from tests.audit.hardened.machine import (
     rule,
     verdict,
 )
+from tests.tables import each
 from tests.vocabulary import needs
 
 PASS, FAIL, UNKNOWN = True, False, None
@@ -67,11 +76,11 @@ def kept_out(fixtures):
     replaced = msgspec.structs.replace
     case = fixtures.case("reference")
     body = case.document.body
-    firewall = body.node.firewall
+    filters = body.node.firewall
 
     def ask_for(ruleset):
-        reading = replaced(firewall.value.ruleset, value=ruleset)
-        section = replaced(firewall, value=replaced(firewall.value, ruleset=reading))
+        reading = replaced(filters.value.ruleset, value=ruleset)
+        section = replaced(filters, value=replaced(filters.value, ruleset=reading))
         node = replaced(body, node=replaced(body.node, firewall=section))
         view = View(document=document_of(node, b""), policy=case.policy, now=case.now)
         return all_of(one.good for one in inbound_denied(view, NoArgs())).value
@@ -173,16 +182,16 @@ def read(
 
     def dump(kind: int, *_: object) -> bytes:
         listed = {
-            nftables.CHAINS: chain("c", 1, policy) + chain("d", None),
-            nftables.RULES: b"".join(in_chain("c", one) for one in rules) + more,
-            nftables.SETS: nft(9, attribute(1, b"t\0"), attribute(2, b"s\0"), number(3, 0)),
-            nftables.ELEMENTS: elements or b"",
+            firewall.CHAINS: chain("c", 1, policy) + chain("d", None),
+            firewall.RULES: b"".join(in_chain("c", one) for one in rules) + more,
+            firewall.SETS: nft(9, attribute(1, b"t\0"), attribute(2, b"s\0"), number(3, 0)),
+            firewall.ELEMENTS: elements or b"",
         }
-        if kind == nftables.ELEMENTS and elements is None:
+        if kind == firewall.ELEMENTS and elements is None:
             raise netlink.NetlinkError("the kernel's list is longer than is read")
         return listed.get(kind, b"") + DONE
 
-    return nftables.ruleset(dump, {})
+    return firewall.ruleset(dump, {})
 
 
 def test_chains_that_call_each_other_end(kept_out):
@@ -194,7 +203,7 @@ def test_chains_that_call_each_other_end(kept_out):
 
 def test_what_has_no_end_is_bounded(kept_out):
     many = read(*[rule(*iifname("eth0"), verdict(ACCEPT))] * 5000)
-    assert [len(one.rules) for one in many.chains] == [nftables.MAX_RULES + 1]
+    assert [len(one.rules) for one in many.chains] == [firewall.MAX_RULES + 1]
     assert kept_out(read(*[rule(*iifname("x"), verdict(ACCEPT))] * 5000)) is UNKNOWN
     looked_up = expression("lookup", attribute(1, b"s\0"), number(2, 1))
     asked = rule(*iifname("eth0")[:1], looked_up, verdict(ACCEPT))
@@ -214,6 +223,108 @@ def test_more_work_than_is_done_is_no_answer(kept_out, monkeypatch):
     assert kept_out(msgspec.structs.replace(closed, written=("mark",))) is UNKNOWN
 
 
+def base(*rules: PacketRule, hook="input", name="i", policy="drop", **more) -> Chain:
+    return Chain(family="inet", table="t", name=name, hook=hook, policy=policy, rules=rules, **more)
+
+
+def inner(name: str, *rules: PacketRule) -> Chain:
+    return Chain(family="inet", table="t", name=name, rules=rules)
+
+
+def about(end: Verdict, *matches: Match, handle: int = 1, **more) -> PacketRule:
+    return PacketRule(handle=handle, verdict=end, matches=matches, **more)
+
+
+def asks(row: str, *names: str, inverted: bool = False) -> Match:
+    return Match(fields=names, rows=((row,) * len(names),), inverted=inverted)
+
+
+YES, NO, CALL = Verdict.ACCEPT, Verdict.DROP, Verdict.JUMP
+TO_D = about(CALL, target="d")
+OPAQUE = Match(why="x")
+PORT = asks("16", "dport")
+NEW, UNTRACKED = asks("8", "ct-state"), asks("40", "ct-state")
+ORIGINAL = asks("0", "ct-direction")
+NO_TRACK = about(Verdict.CONTINUE, untracks=True)
+EARLY = {"hook": "prerouting", "name": "p", "priority": -300, "policy": "accept"}
+DEEP = [inner(f"d{n}", about(CALL, target=f"d{n + 1}")) for n in range(30)]
+
+
+@each(
+    "id, chains, state, found",
+    ("a rule", [base(about(YES))], "8", PASS),
+    ("a policy", [base()], "8", FAIL),
+    ("a hook behind another", [base(policy="accept"), base(about(NO), name="j")], "8", FAIL),
+    ("an open drop below", [base(TO_D, about(YES)), inner("d", about(NO, OPAQUE))], "8", UNKNOWN),
+    ("an open accept below", [base(TO_D), inner("d", about(YES, OPAQUE))], "8", UNKNOWN),
+    ("an open call", [base(about(CALL, OPAQUE, target="d")), inner("d", about(YES))], "8", UNKNOWN),
+    ("open both ways", [base(about(YES, OPAQUE), about(YES))], "8", PASS),
+    ("it comes back", [base(TO_D, about(YES)), inner("d", about(Verdict.RETURN))], "8", PASS),
+    ("it goes for good",
+     [base(about(Verdict.GOTO, target="d"), about(YES)), inner("d", about(NO, PORT))], "8", FAIL),
+    ("deeper than the kernel goes", [base(about(CALL, target="d0")), *DEEP], "8", UNKNOWN),
+    ("a direction of no connection", [base(about(YES, UNTRACKED, ORIGINAL))], "40", FAIL),
+    ("nor of one that may be", [base(about(YES, UNTRACKED, ORIGINAL))], "8,40", FAIL),
+    ("nor its contrary", [base(about(YES, asks("1", "ct-direction", inverted=True)))], "40", FAIL),
+    ("untracked", [base(NO_TRACK, **EARLY), base(about(YES, UNTRACKED))], "8", PASS),
+    ("untracked, and not new", [base(NO_TRACK, **EARLY), base(about(YES, NEW))], "8", FAIL),
+    ("untracked too late", [base(NO_TRACK, about(YES, UNTRACKED))], "8", FAIL),
+    ("untracked below",
+     [base(TO_D, **EARLY), inner("d", NO_TRACK), base(about(YES, UNTRACKED))], "8", PASS),
+    ("untracked perhaps",
+     [base(about(Verdict.CONTINUE, OPAQUE, untracks=True), **EARLY), base(about(YES, NEW))],
+     "8", UNKNOWN),
+    ("untracked or not",
+     [base(about(Verdict.CONTINUE, OPAQUE, untracks=True), **EARLY),
+      base(about(YES, NEW), about(YES, UNTRACKED))], "8", PASS),
+    ("invalid before it is tracked", [base(about(NO, NEW), **EARLY), base(about(YES))], "8", PASS),
+    ("of another device",
+     [base(about(NO), hook="ingress", name="n", devices=("lo",)), base(about(YES))], "8", PASS),
+    ("of this device",
+     [base(about(NO), hook="ingress", name="n", devices=("eth0",)), base(about(YES))], "8", FAIL),
+)  # fmt: skip
+def test_the_end_of_a_packet(chains, state, found):
+    box = {"iifname": interface("eth0"), "dport": ((80, 80),), "ct-state": parse(state)}
+    ends = packets.follow(Ruleset(chains=tuple(chains)), box, INCOMING, frozenset({"inet"}))
+    assert (bool(ends.sure), bool(ends.possible)) == {
+        PASS: (True, True), FAIL: (False, False), UNKNOWN: (False, True)
+    }[found]  # fmt: skip
+    assert bool(ends.why) is any(
+        rule.opaque or rule.target in {"d30", "d0"} for chain in chains for rule in chain.rules
+    )
+    assert all(one.box["ct-state"] == parse(state) for one in ends.sure if "," not in state)
+
+
+@each(
+    "id, chains, by",
+    ("the rule", [base(about(YES), policy="accept")], "rule 1 of inet t i"),
+    ("the policy", [base(policy="accept")], "the policy of inet t i"),
+    ("the rule below", [base(TO_D), inner("d", about(YES, handle=7))], "rule 7 of inet t d"),
+    ("the last hook's rule",
+     [base(hook="prerouting", name="p", policy="accept"), base(about(YES))], "rule 1 of inet t i"),
+    ("the last hook's policy",
+     [base(about(YES), hook="prerouting", name="p"), base(policy="accept")],
+     "the policy of inet t i"),
+)  # fmt: skip
+def test_the_rule_that_lets_a_packet_in(chains, by):
+    found = packets.follow(Ruleset(chains=tuple(chains)), {}, INCOMING, frozenset({"inet"}))
+    assert {one.by for one in found.sure} <= {by, "the policy of inet t i"}
+    assert found.sure[0].by == by
+
+
+def test_rules_that_accept_cut_nothing():
+    """However they overlap, each is a box; and a drop in front takes its part from each."""
+    spans = [
+        Match(fields=("saddr", "dport"), rows=((f"0-{n}", f"{99 - n}-ff"),)) for n in range(40)
+    ]
+    rules = [about(YES, one, handle=n) for n, one in enumerate(spans)]
+    for first, count in ((), 40), ((about(NO, PORT),), 40), ((about(NO, asks("98", "dport")),), 80):
+        ruleset = Ruleset(chains=(base(*first, *rules),))
+        found = packets.follow(ruleset, {}, INCOMING, frozenset({"inet"}))
+        assert found.sure == found.possible
+        assert len(found.sure) <= count
+
+
 @needs(missing)
 def test_a_program_of_ebpf_is_seen():
     """The smallest program for tc, loaded and never attached."""
@@ -231,10 +342,10 @@ def test_answers_of_two_generations_are_refused():
     def dump(kind: int, *_: object) -> bytes:
         one = bytearray(chain("c", 1, DROP))
         one[16 + 3] = 7
-        return (bytes(one) if kind == nftables.CHAINS else nft(0, attribute(1, b"t\0"))) + DONE
+        return (bytes(one) if kind == firewall.CHAINS else nft(0, attribute(1, b"t\0"))) + DONE
 
     with pytest.raises(netlink.NetlinkError, match="changed"):
-        nftables.ruleset(dump, {})
+        firewall.ruleset(dump, {})
 
 
 @given(data=st.binary(max_size=200), at=st.integers(0, 200))

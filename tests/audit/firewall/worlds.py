@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from securetrain.audit.engine.functions.packets import INCOMING, Box, follow
-from securetrain.audit.subjects.node.collect import nftables, rtnetlink
+from securetrain.audit.subjects.node.collect import firewall, rtnetlink
 from securetrain.audit.subjects.node.facts.network import Ruleset, interface, merged
 from tests.vocabulary import ran
 
@@ -141,8 +141,10 @@ def main() -> None:
         if error := load(f"flush ruleset\n{text}"):
             print(json.dumps(error), flush=True)  # noqa: T201
             continue
-        names = rtnetlink.parse_numbers(rtnetlink.dump_links())
-        rules = nftables.ruleset(nftables.dump, names)
+        names = {
+            one.number: one.facts.name for one in rtnetlink.parse_links(rtnetlink.dump_links())
+        }
+        rules = firewall.ruleset(firewall.dump, names)
         seen = send([Packet(**one) for one in packets], wires, hardware) if packets else []
         print(json.dumps([msgspec.to_builtins(rules), seen]), flush=True)  # noqa: T201
 

@@ -22,8 +22,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import TypeAlias
 
-from securetrain.audit.subjects.node.collect.host import Host, Kernel
-from securetrain.audit.subjects.node.collect.named import NOTHING, Named
+from securetrain.audit.subjects.node.collect.host import NOTHING, Host, Kernel, Named
 from securetrain.audit.subjects.node.facts.node import SysctlName
 from tests.audit.hardened import keys
 from tests.audit.hardened.signed import NAMED, put_signed

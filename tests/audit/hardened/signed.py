@@ -21,7 +21,7 @@ from securetrain.artifacts.statement.statements import (
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.layout import INDEX, LEAVES_SUFFIX, STATEMENT
 from securetrain.artifacts.tree.storage import LocalStorage
-from securetrain.audit.subjects.node.collect.named import Named, NamedPath
+from securetrain.audit.subjects.node.collect.host import Named, NamedPath
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document

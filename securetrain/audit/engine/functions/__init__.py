@@ -6,8 +6,6 @@ from securetrain.audit.engine.functions import access as access
 from securetrain.audit.engine.functions import advisories as advisories
 from securetrain.audit.engine.functions import fabric as fabric
 from securetrain.audit.engine.functions import firewall as firewall
-from securetrain.audit.engine.functions import keys as keys
-from securetrain.audit.engine.functions import listeners as listeners
 from securetrain.audit.engine.functions import network as network
 from securetrain.audit.engine.functions import paths as paths
 from securetrain.audit.engine.functions import run as run

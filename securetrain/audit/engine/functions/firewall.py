@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from securetrain.audit.engine.fields import Missing, View, resolve
 from securetrain.audit.engine.function import Args, Judgement, NoArgs, fields, function, records
-from securetrain.audit.engine.functions.listeners import LISTENING
+from securetrain.audit.engine.functions.network import LISTENING
 from securetrain.audit.engine.functions.packets import (
     INCOMING,
     OUTGOING,

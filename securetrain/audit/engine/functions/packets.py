@@ -203,12 +203,13 @@ class _Walk:
         self._box = {**box, _STATE: tracked or state, _UNTRACKED: ((0, 1),)}
         self._all = [Packets({})]
         self._every = _Outcome(self._all, self._all)
-        self._maybe = _Outcome([], self._all)
+        maybe = _Outcome([], self._all)
+        self._either = _Ends(maybe, maybe, _NOTHING)
         self._chains = {(c.family, c.table, c.name): c for c in ruleset.chains}
         self._opaque = opaque
         self._translates = ruleset.translates
         self._left = LIMIT
-        self._found: dict[tuple[str, str, str, bool], _Ends | None] = {}
+        self._found: dict[tuple[str, str, str, bool], _Ends] = {}
         self._depth = 0
         self._whys: list[str] = []
 
@@ -229,7 +230,7 @@ class _Walk:
         is_early = chain.hook == "ingress" or (
             chain.hook in {"prerouting", "output"} and chain.priority < _TRACKING
         )
-        ends = self._ends(chain, early=is_early) or _BACK
+        ends = self._ends(chain, early=is_early)
         seen = self._all
         if chain.devices:
             name = "oifname" if chain.hook == "egress" else "iifname"
@@ -251,18 +252,18 @@ class _Walk:
         is_final = not self._translates or chain.hook not in {"ingress", "prerouting"}
         return _Outcome(found[0], found[1] if is_final else after.possible)
 
-    def _ends(self, chain: Chain, *, early: bool) -> _Ends | None:
-        """The ends of packets in a chain; None while these are looked for, or too deep for that."""
+    def _ends(self, chain: Chain, *, early: bool) -> _Ends:
+        """The ends of packets in a chain; either while these are looked for, and too deep down."""
         key = chain.family, chain.table, chain.name, early
         if key not in self._found and self._depth <= _MAX_DEPTH:
-            self._found[key] = None
+            self._found[key] = self._either
             self._depth += 1
             ends = _BACK
             for rule in reversed(chain.rules):
                 ends = self._rule(chain, rule, ends, early=early)
             self._depth -= 1
             self._found[key] = ends
-        return self._found.get(key)
+        return self._found.get(key, self._either)
 
     def _rule(self, chain: Chain, rule: PacketRule, after: _Ends, *, early: bool) -> _Ends:
         """The ends of packets in the rest of a chain, from its ends behind this rule (rule 2)."""
@@ -308,15 +309,12 @@ class _Walk:
             case Verdict.DROP:
                 ends = _BACK._replace(dropped=self._every)
             case Verdict.UNKNOWN:
-                ends = _Ends(self._maybe, self._maybe, _NOTHING)
-                why = f"{by} is not understood"
+                ends, why = self._either, f"{by} is not understood"
             case Verdict.JUMP | Verdict.GOTO:
                 target = self._chains.get((chain.family, chain.table, rule.target))
-                inner = self._ends(target, early=early) if target else None
-                if inner is None:
-                    inner, is_last = _Ends(self._maybe, self._maybe, _NOTHING), True
-                    why = "a chain that is not there, or calls itself"
-                ends = inner
+                ends = self._ends(target, early=early) if target else self._either
+                if ends is self._either:
+                    is_last, why = True, "a chain that is not there, or calls itself"
         if rule.untracks and early:
             ends = ends._replace(untracked=self._every)
         return ends, is_last, why
@@ -364,7 +362,7 @@ class _Walk:
         )
 
     def _narrowed(self, boxes: _Boxes) -> _Boxes:
-        """What boxes ask beyond what all packets here are; none of what none of these is."""
+        """Boxes without what all packets here are; none of what none of these is."""
         found: _Boxes = []
         for box, by in boxes:
             own = {name: both(values(self._box, name), box[name]) for name in box}

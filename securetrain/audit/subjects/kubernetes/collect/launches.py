@@ -34,7 +34,7 @@ from securetrain.audit.subjects.launches.collect.launch import (
 )
 from securetrain.audit.subjects.launches.collect.runtimes import Started, container_of
 from securetrain.audit.subjects.launches.facts import Form, LaunchFacts, Variable
-from securetrain.audit.subjects.node.collect.access.accounts import kind_of
+from securetrain.audit.subjects.node.collect.accounts import kind_of
 
 _COMMANDS: Final = re.compile(
     r"^[ \t]*(?:exec\s+|srun\s[^\n]*)?(?:torchrun|mpirun|mpiexec|deepspeed|accelerate|ray\s+start"

@@ -43,7 +43,7 @@ from securetrain.audit.subjects.launches.facts import (
     Variable,
     WrittenSecret,
 )
-from securetrain.audit.subjects.node.collect.access.accounts import kind_of
+from securetrain.audit.subjects.node.collect.accounts import kind_of
 from securetrain.audit.subjects.node.facts.node import EnvKind
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ facts keep it. Rules:
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -21,8 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from securetrain.audit.facts import Outcome, Reading
-from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, outcome_of
-from securetrain.audit.subjects.node.collect.named import NamedPath
+from securetrain.audit.subjects.node.collect.host import (
+    Host,
+    NamedPath,
+    TooMuchError,
+    at_most,
+    outcome_of,
+    reading,
+)
 from securetrain.audit.subjects.node.facts.artifacts import (
     ArtifactProblem,
     Artifacts,
@@ -76,14 +82,11 @@ def _trust(host: Host) -> "Reading[TrustRoot]":
 def _known(look: Callable[[], Any]) -> Reading[Any]:
     """The reading of a look at something; no error of ours is an answer."""
     try:
-        return Reading(outcome=Outcome.OK, value=look())
+        return reading(look)
     except SecureTrainError as error:
         cause = error.__cause__
         outcome = outcome_of(cause)[0] if isinstance(cause, OSError) else Outcome.ERROR
         return Reading(outcome=outcome, reason=f"{error.code}: {error.what}")
-    except (OSError, ValueError, TooMuchError, HiddenError) as error:
-        outcome, reason = outcome_of(error)
-        return Reading(outcome=outcome, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,6 @@ def _common(
     path: str, origin: str, checked: "Reading[Spotted]", scanned: "Reading[SpotScan]"
 ) -> dict[str, Any]:
     """The fields that every artifact has."""
-    problems = checked.value.problems if checked.value else ()
     there = scanned if scanned.value is None else checked
     return {
         "outcome": _not_absent(there.outcome),
@@ -152,10 +154,7 @@ def _common(
         "path": path,
         "origin": origin,
         "signed": _signed(checked),
-        "problems": tuple(
-            ArtifactProblem(code=one.code, what=one.what, file=one.file)
-            for one in problems[:_SHOWN]
-        ),
+        "problems": _problems(checked.value.problems if checked.value else ()),
         "pickles": _pickles(scanned),
     }
 
@@ -169,13 +168,9 @@ def _pickles(scanned: "Reading[SpotScan]") -> Reading[Any]:
 
 def _signed(checked: "Reading[Spotted]") -> Reading[bool]:
     """The verifier's answer; that something cannot be read is none."""
-    unread = (
-        [one for one in checked.value.problems if one.code.endswith("-200")]
-        if checked.value
-        else []
-    )
-    if unread and len(unread) == len(checked.value.problems):  # type: ignore[union-attr]
-        return _error(f"{unread[0].code}: {unread[0].what}")
+    problems = checked.value.problems if checked.value else ()
+    if problems and all(one.code.endswith("-200") for one in problems):
+        return _error(f"{problems[0].code}: {problems[0].what}")
     return _map(checked, lambda spotted: not spotted.problems)
 
 
@@ -196,13 +191,9 @@ def _error(reason: str) -> Reading[Any]:
 
 def _intact(checked: "Reading[Spotted]") -> Reading[bool]:
     spotted = checked.value
-    if spotted is None:
-        return _map(checked, lambda _: False)
-    if spotted.damage is not None:
-        return Reading(outcome=Outcome.OK, value=False, reason="")
-    if not spotted.sampled:
+    if spotted is not None and spotted.damage is None and not spotted.sampled:
         return _error("no content was sampled: the dataset does not verify, or has none")
-    return Reading(outcome=Outcome.OK, value=True)
+    return _map(checked, lambda spotted: spotted.damage is None)
 
 
 def _unsafe(scanned: "Reading[SpotScan]") -> Reading[Any]:
@@ -210,12 +201,12 @@ def _unsafe(scanned: "Reading[SpotScan]") -> Reading[Any]:
     scan = scanned.value
     if scan is not None and scan.unjudged and not scan.unsafe:
         return _error(scan.unjudged)
-    return _map(
-        scanned,
-        lambda scan: tuple(
-            ArtifactProblem(code=one.code, what=one.what, file=one.file)
-            for one in scan.unsafe[:_SHOWN]
-        ),
+    return _map(scanned, lambda scan: _problems(scan.unsafe))
+
+
+def _problems(found: Sequence[Any]) -> tuple[ArtifactProblem, ...]:
+    return tuple(
+        ArtifactProblem(code=one.code, what=one.what, file=one.file) for one in found[:_SHOWN]
     )
 
 
@@ -240,9 +231,7 @@ def _listing(host: Host, path: str) -> list[str]:
     if any(not _LATEST.match(name) and name not in _BESIDE for name in files):
         return [path]
     folders = [f"{path}/{name}" for name, folder, _ in found if folder]
-    if len(folders) > MAX_ARTIFACTS:
-        raise TooMuchError(f"more than {MAX_ARTIFACTS} artifacts in {path}: name one of them")
-    return folders
+    return at_most(MAX_ARTIFACTS, folders, f"artifacts in {path}: name one of them")
 
 
 _BESIDE: Final = frozenset({"head.json", "head.json.sig"})
@@ -277,8 +266,9 @@ def _pointers(host: Host, named: tuple[NamedPath, ...]) -> Iterator[Pointer]:
         root = host.at(one.path)
         for place, error in _two_levels(root):
             shown = one.path if place == root else f"{one.path}/{place.relative_to(root)}"
-            if error is not None:
-                yield _unlisted(shown, error)
+            if error is not None:  # a folder with links that nobody here sees
+                outcome, reason = outcome_of(error)
+                yield Pointer(outcome=outcome, reason=reason, path=shown, target="", inside=None)
             elif place.is_symlink():
                 yield _link(place, root, shown)
             elif _LATEST.match(place.name) and not place.is_dir():
@@ -305,12 +295,6 @@ def _inside(folder: Path) -> Iterator[tuple[Path, OSError | None]]:
         yield from ((place, None) for place in sorted(folder.iterdir()))
     except PermissionError as error:
         yield folder, error
-
-
-def _unlisted(shown: str, error: OSError) -> Pointer:
-    """A folder with links that nobody here sees."""
-    outcome, reason = outcome_of(error)
-    return Pointer(outcome=outcome, reason=reason, path=shown, target="", inside=None)
 
 
 def _link(place: Path, root: Path, shown: str) -> Pointer:

@@ -8,21 +8,29 @@ Rules:
 2. "permission denied" is ``denied``, "no such file" is ``absent``, everything else is ``error``;
 3. sandboxes hide a file by a device over it, and a directory by an empty mount: what is hidden so
    in the machine's own tree is an error, not absent;
-4. each collector has a time limit: a hung network filesystem costs one section, not the audit.
+4. each collector has a time limit: a hung network filesystem costs one section, not the audit;
+5. of what a job names, options come first, then the job file (``securetrain train``), then the
+   environment; each name keeps its origin. A path of a job file is relative to the directory that
+   the job starts in, as the job takes it. What nothing names is not looked at;
+6. in a user namespace that maps one user only, what belongs to root and what belongs to a stranger
+   look the same: the overflow uid of user_namespaces(7). So the process that goes in says before
+   which files are root's, by device, inode and time of the last change of status, which a change of
+   owner moves. It is believed inside a user namespace only, and about files of that uid only.
 """
 
 import errno
 import os
+import re
 import stat
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from securetrain.audit.facts import Outcome, Reading, Section
-from securetrain.audit.subjects.node.collect import nftables, owners, rtnetlink
-from securetrain.audit.subjects.node.collect.named import NOTHING, Named
+from securetrain.audit.facts import Observed, Outcome, Reading, Section
+from securetrain.core.errors import PolicyError, UsageError
+from securetrain.core.files import read_file
 
 FILE_LIMIT: Final = 1 << 20
 MAX_ENTRIES: Final = 4096
@@ -33,7 +41,17 @@ _HIDEABLE: Final = ("/proc/", "/sys/", "/etc/", "/usr/", "/var/")
 _MOUNTINFO: Final = "/proc/self/mountinfo"
 _MAX_MOUNTS: Final = 4096
 
+_JOB_LIMIT: Final = 64 << 10
+_TRUST: Final = "SECURETRAIN_TRUST"
+VARIABLE: Final = "SECURETRAIN_ROOT_OWNED"
+LIMIT: Final = 64 << 10
+"""Characters; about two thousand files."""
+_FILE: Final = re.compile(r"[0-9a-f]{1,16}:[0-9a-f]{1,16}:[0-9a-f]{1,16}\Z")
+_MAX_PROCESSES: Final = 65536
+
 T = TypeVar("T")
+_S = TypeVar("_S", bound=Observed)
+_C = TypeVar("_C", bound=Collection[Any])
 
 
 class TooMuchError(Exception):
@@ -42,6 +60,10 @@ class TooMuchError(Exception):
 
 class HiddenError(Exception):
     """Something lies over what was asked for."""
+
+
+FAILURES: Final = (OSError, ValueError, LookupError, TooMuchError, HiddenError)
+"""The ends of a reading that are an outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +79,34 @@ class MountPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPath:
+    """A path and what names it."""
+
+    path: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Everything that the job names."""
+
+    checkpoints: tuple[NamedPath, ...] = ()
+    datasets: tuple[NamedPath, ...] = ()
+    requirements: tuple[NamedPath, ...] = ()
+    trust: NamedPath | None = None
+
+
+NOTHING: Final = Named()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """The questions that the kernel is asked."""
 
-    links: Callable[[], bytes] = rtnetlink.dump_links
-    """The list of interfaces."""
-    nft: Callable[..., bytes] = nftables.dump
-    """The packet filters."""
+    links: Callable[[], bytes] | None = None
+    """The list of interfaces; None: those that are there."""
+    nft: Callable[..., bytes] | None = None
+    """The packet filters; None: those that are in force."""
     programs: Callable[[], Iterable[str]] | None = None
     """The kinds of eBPF programs that see packets; None: those that are loaded."""
 
@@ -93,12 +136,12 @@ class Host:
     seen_packages: dict[str, str] = field(default_factory=dict, compare=False)
     """What `software.packages` found; reading so many files costs time."""
     root_owned: frozenset[str] = frozenset()
-    """Files of the machine's root that look like a stranger's from here (`owners`)."""
+    """Files of the machine's root that look like a stranger's from here (rule 6)."""
 
     def owner(self, info: os.stat_result) -> int:
         """The uid that a file belongs to."""
-        is_roots = self.root_owned and owners.name(info) in self.root_owned
-        return 0 if is_roots and info.st_uid == owners.overflow_uid() else info.st_uid
+        is_roots = self.root_owned and _name(info) in self.root_owned
+        return 0 if is_roots and info.st_uid == overflow_uid() else info.st_uid
 
     def at(self, path: str | Path) -> Path:
         """An absolute path of the machine, below `root`."""
@@ -151,6 +194,41 @@ class Host:
             self.refuse_hidden(f"{path}/x")
         return sorted(names)
 
+    def rows(self, path: str) -> list[list[str]]:
+        """The fields of each line of a table like passwd(5)."""
+        return [line.split(":") for line in self.text(path).splitlines()]
+
+    def is_there(self, path: str) -> bool:
+        """Return whether there is something, be it a link to nothing.
+
+        Raises:
+            OSError: when that cannot be seen.
+        """
+        try:
+            self.at(path).lstat()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def processes(self) -> list[str]:
+        """The numbers of the processes that show, in order.
+
+        Raises:
+            OSError: when they cannot be listed.
+            TooMuchError: when there are too many.
+        """
+        pids = [name for name in os.listdir(self.at("/proc")) if name.isdigit()]  # noqa: PTH208
+        return sorted(at_most(_MAX_PROCESSES, pids, "processes"), key=int)
+
+    def mounted(self) -> dict[str, MountPoint]:
+        """The topmost mount of each place; see `mounts`."""
+        return {mount.target: mount for mount in self.mounts()}
+
+    def filesystem_at(self, target: str) -> str:
+        """The type of the topmost mount of a place; empty where nothing is mounted."""
+        mounted = self.mounted()
+        return mounted[target].fstype if target in mounted else ""
+
     def mounts(self) -> tuple[MountPoint, ...]:
         """Every mount of this process's namespace, the topmost of a place last.
 
@@ -166,8 +244,7 @@ class Host:
                 raise HiddenError(f"there is no {_MOUNTINFO}") from error
             if not lines:
                 raise HiddenError(f"{_MOUNTINFO} is empty")
-            if len(lines) > _MAX_MOUNTS:
-                raise TooMuchError(f"more than {_MAX_MOUNTS} mounts")
+            at_most(_MAX_MOUNTS, lines, "mounts")
             self.seen_mounts.extend(_mount_point(line) for line in lines)
         return tuple(self.seen_mounts)
 
@@ -230,13 +307,36 @@ def outcome_of(error: Exception) -> tuple[Outcome, str]:
             return Outcome.ERROR, f"{type(error).__name__}: {error}"
 
 
+def at_most(limit: int, found: _C, what: str) -> _C:
+    """Return what was found.
+
+    Raises:
+        TooMuchError: when it is more than so much.
+    """
+    if len(found) > limit:
+        raise TooMuchError(f"more than {limit} {what}")
+    return found
+
+
 def reading(read: Callable[[], T]) -> Reading[T]:
     """Read one value; a failure becomes its outcome."""
     try:
         return Reading(outcome=Outcome.OK, value=read())
-    except (OSError, ValueError, LookupError, TooMuchError, HiddenError) as error:
+    except FAILURES as error:
         outcome, reason = outcome_of(error)
         return Reading(outcome=outcome, reason=reason)
+
+
+def known(read: Callable[[], T], otherwise: T | None = None) -> T | None:
+    """Read one value; a failure says nothing about it."""
+    found = reading(read)
+    return found.value if found.outcome is Outcome.OK else otherwise
+
+
+def observed(kind: type[_S], read: Callable[[], Mapping[str, Any]], **own: Any) -> _S:
+    """Read the fields of a record that says itself how that ended."""
+    found = reading(read)
+    return kind(outcome=found.outcome, reason=found.reason, **own, **(found.value or {}))
 
 
 def section(collect: Callable[[Host], T], host: Host, seconds: float) -> Section[T]:
@@ -259,3 +359,100 @@ def section(collect: Callable[[Host], T], host: Host, seconds: float) -> Section
     if not box:
         return Section(outcome=Outcome.TIMEOUT, reason=f"no answer within {seconds:g} s")
     return box[0]
+
+
+def named(
+    environ: Mapping[str, str],
+    *,
+    checkpoints: tuple[Path, ...] = (),
+    datasets: tuple[Path, ...] = (),
+    requirements: tuple[Path, ...] = (),
+    trust: Path | None = None,
+    job: Path | None = None,
+) -> Named:
+    """Put together what options, a job file and the environment name.
+
+    Raises:
+        UsageError: ST-USAG-002 when the job file cannot be read.
+        PolicyError: ST-PLCY-001 when it is no YAML, or a path in it is no text.
+    """
+    more = _of_job(job) if job is not None else NOTHING
+    given = NamedPath(path=str(trust.absolute()), origin="--trust") if trust else more.trust
+    if given is None and environ.get(_TRUST):
+        given = NamedPath(path=environ[_TRUST], origin=_TRUST)
+    return Named(
+        checkpoints=(*_options(checkpoints, "--checkpoint"), *more.checkpoints),
+        datasets=(*_options(datasets, "--dataset"), *more.datasets),
+        requirements=_options(requirements, "--requirements"),
+        trust=given,
+    )
+
+
+def _options(paths: tuple[Path, ...], option: str) -> tuple[NamedPath, ...]:
+    return tuple(NamedPath(path=str(path.absolute()), origin=option) for path in paths)
+
+
+def _of_job(path: Path) -> Named:
+    """Names in a job file: data, a checkpoint or weights to begin from, and who may sign them."""
+    from securetrain.policy.load import parse_yaml  # noqa: PLC0415 - most jobs have no file
+
+    text = read_file(path, _JOB_LIMIT).decode("utf-8", "replace")
+    job = parse_yaml(text, str(path))
+    if not isinstance(job, dict):
+        raise PolicyError("ST-PLCY-001", "not a job file: no mapping", str(path))
+    resume = _text(job, ("checkpoint", "resume"), path)
+    if resume is not None and resume.path in ("auto", "never"):
+        resume = None
+    weights = _text(job, ("model", "weights"), path)
+    dataset = _text(job, ("data", "dataset"), path)
+    return Named(
+        checkpoints=tuple(_absolute(one) for one in (resume, weights) if one is not None),
+        datasets=(_absolute(dataset),) if dataset else (),
+        trust=_absolute(trust) if (trust := _text(job, ("trust",), path)) else None,
+    )
+
+
+def _text(job: dict[str, Any], keys: tuple[str, ...], path: Path) -> NamedPath | None:
+    value: Any = job
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    if value is None:
+        return None
+    where = f"{path}: {'.'.join(keys)}"
+    if not isinstance(value, str) or "\0" in value:
+        raise PolicyError("ST-PLCY-001", "not a path", where, "write it in quotes")
+    return NamedPath(path=value, origin=where)
+
+
+def _absolute(one: NamedPath) -> NamedPath:
+    if "://" in one.path:
+        raise UsageError(
+            "ST-USAG-002",
+            "an object store is not looked at by an audit of a node",
+            one.origin,
+            "check it with 'securetrain verify'",
+        )
+    return NamedPath(path=str(Path(one.path).absolute()), origin=one.origin)
+
+
+def _name(info: os.stat_result) -> str:
+    """The name of a file (rule 6)."""
+    return f"{info.st_dev:x}:{info.st_ino:x}:{info.st_ctime_ns:x}"
+
+
+def encode_root_files(seen: Iterable[os.stat_result]) -> dict[str, str]:
+    """The variable for the process that goes in; empty text when there is more than `LIMIT`."""
+    text = ",".join(sorted({_name(info) for info in seen if info.st_uid == 0}))
+    return {VARIABLE: text if len(text) <= LIMIT else ""}
+
+
+def decode_root_files(environ: Mapping[str, str], *, inside: bool) -> frozenset[str]:
+    """Read the list of root's files; empty when this process is not inside, or it is malformed."""
+    text = environ.get(VARIABLE, "")
+    names = text.split(",") if inside and 0 < len(text) <= LIMIT else []
+    return frozenset(names) if all(_FILE.match(one) for one in names) else frozenset()
+
+
+def overflow_uid(proc: Path = Path("/proc")) -> int:
+    """The uid that stands for everybody who has none here."""
+    return int((proc / "sys" / "fs" / "overflowuid").read_text())

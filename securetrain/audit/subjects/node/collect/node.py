@@ -7,28 +7,36 @@ import os
 import pwd
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any, Final
 
 from securetrain import __version__
 from securetrain.audit.facts import Collected, End, Entry, Location, Section
 from securetrain.audit.ledger import Ledger, entry_of
 from securetrain.audit.subjects.node.collect import (
+    accounts,
     artifacts,
+    firewall,
     machine,
-    nccl,
-    owners,
+    network,
     paths,
-    surroundings,
+    software,
+    ssh,
+    sudo,
     system,
 )
-from securetrain.audit.subjects.node.collect.access import accounts, identities, ssh, sudo
-from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, section
-from securetrain.audit.subjects.node.collect.named import NOTHING, Named
-from securetrain.audit.subjects.node.collect.network import firewall, gloo, network, rdma, routes
-from securetrain.audit.subjects.node.collect.software import packages, software
+from securetrain.audit.subjects.node.collect.host import (
+    NOTHING,
+    Host,
+    Named,
+    decode_root_files,
+    encode_root_files,
+    known,
+    section,
+)
 from securetrain.audit.subjects.node.facts.artifacts import Artifacts
 from securetrain.audit.subjects.node.facts.network import Firewall
 from securetrain.audit.subjects.node.facts.node import Job, Listener, Node, NodeFacts
@@ -59,52 +67,32 @@ def collect_node(
 
 def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFacts:
     """Collect the facts that a `Host` shows."""
-    named = section(artifacts.artifacts, host, seconds)
-    filters = section(firewall.firewall, host, seconds)
-    listening = section(network.listeners, host, seconds)
+    found = {one.__name__: section(one, host, seconds) for one in COLLECTORS}
     return NodeFacts(
         collected=Collected(
             at=now,
             hostname=socket.gethostname(),
             collector=f"securetrain {__version__}",
-            boot_id=_boot_id(host),
+            boot_id=known(lambda: machine.boot_id(host)) or "",
         ),
-        ledger=(*_ledger(named), *_of_kernel(filters, listening)),
+        ledger=(
+            *_ledger(found["artifacts"]),
+            *_of_kernel(found["firewall"], found["listeners"]),
+        ),
         job=Job(uid=host.uid, gid=host.gid, user=host.user, home=str(host.home)),
-        node=Node(
-            sysctls=section(system.sysctls, host, seconds),
-            interfaces=section(network.interfaces, host, seconds),
-            mounts=section(system.mounts, host, seconds),
-            firewall=filters,
-            routes=section(routes.routes, host, seconds),
-            listeners=listening,
-            env=section(accounts.env, host, seconds),
-            nccl_conf=section(nccl.nccl_conf, host, seconds),
-            gloo=section(gloo.gloo, host, seconds),
-            paths=section(paths.paths, host, seconds),
-            shm=section(system.shm, host, seconds),
-            packages=section(software.packages, host, seconds),
-            entry_points=section(software.entry_points, host, seconds),
-            secrets=section(accounts.secrets, host, seconds),
-            ssh=section(ssh.ssh, host, seconds),
-            sshd=section(ssh.sshd, host, seconds),
-            sudo=section(sudo.sudo, host, seconds),
-            identities=section(identities.identities, host, seconds),
-            machine=section(machine.machine, host, seconds),
-            rendezvous=section(machine.rendezvous, host, seconds),
-            rdma=section(rdma.rdma, host, seconds),
-            kernel=section(system.kernel, host, seconds),
-            python=section(software.python, host, seconds),
-            hardware=section(system.hardware, host, seconds),
-            context=section(surroundings.context, host, seconds),
-            artifacts=named,
-            indexes=section(packages.indexes, host, seconds),
-            requirements=section(packages.requirements, host, seconds),
-            records=section(packages.records, host, seconds),
-            versions=section(packages.versions, host, seconds),
-            network_mounts=section(system.network_mounts, host, seconds),
-        ),
+        node=Node(**found),
     )
+
+
+COLLECTORS: Final[tuple[Callable[[Host], Any], ...]] = (
+    system.sysctls, system.mounts, system.shm, system.kernel, system.hardware,
+    system.network_mounts, network.interfaces, network.routes, network.listeners, network.gloo,
+    network.rdma, firewall.firewall, machine.machine, machine.rendezvous, machine.context,
+    accounts.env, accounts.secrets, accounts.identities, ssh.ssh, ssh.sshd, sudo.sudo,
+    paths.paths, paths.nccl_conf, artifacts.artifacts, software.packages, software.entry_points,
+    software.python, software.indexes, software.requirements, software.records, software.versions,
+)  # fmt: skip
+"""What collects each section of a node, under the section's name."""
 
 
 def _ledger(named: Section[Artifacts]) -> Iterator[Entry]:
@@ -142,7 +130,7 @@ def _of_kernel(
 
 def root_files_variable(environ: Mapping[str, str]) -> dict[str, str]:
     """The variable by which a launcher that goes into a user namespace says what root owns."""
-    return owners.encode_root_files(paths.seen(host_of(environ, None, Path("/"))))
+    return encode_root_files(paths.seen(host_of(environ, None, Path("/"))))
 
 
 def host_of(environ: Mapping[str, str], search_path: Sequence[str] | None, root: Path) -> Host:
@@ -156,17 +144,14 @@ def host_of(environ: Mapping[str, str], search_path: Sequence[str] | None, root:
         home=Path(environ.get("HOME") or _home() or "/"),
         account_home=_home(),
         root=root,
-        root_owned=owners.decode_root_files(os.environ, inside=_is_inside()),
+        root_owned=decode_root_files(os.environ, inside=_is_inside()),
     )
 
 
 def _is_inside() -> bool:
     from securetrain.network.rootless import is_inside  # noqa: PLC0415 - an audit needs no network
 
-    try:
-        return is_inside()
-    except OSError:
-        return False  # without /proc nothing that was told before is believed
+    return known(is_inside) is True  # without /proc nothing that was told before is believed
 
 
 def _user() -> str:
@@ -182,10 +167,3 @@ def _home() -> Path | None:
         return Path(pwd.getpwuid(os.geteuid()).pw_dir)
     except KeyError:
         return None
-
-
-def _boot_id(host: Host) -> str:
-    try:
-        return machine.boot_id(host)
-    except (OSError, TooMuchError, HiddenError):
-        return ""

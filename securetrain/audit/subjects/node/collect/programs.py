@@ -14,10 +14,16 @@ Rules:
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError
+from securetrain.audit.facts import Outcome
+from securetrain.audit.subjects.node.collect.host import (
+    Host,
+    known,
+    reading,
+)
 from securetrain.audit.subjects.node.facts.node import Program
 
 _ARGUMENTS_LIMIT: Final = 256 << 10
@@ -76,13 +82,10 @@ def program_of(host: Host, pid: str) -> tuple[Program | None, bool | None]:
 
     Either is None when that cannot be read.
     """
-    try:
-        words = host.text(f"/proc/{pid}/cmdline", _ARGUMENTS_LIMIT).split("\0")
-    except (OSError, TooMuchError, HiddenError):
-        return None, None
-    words = words[:-1] if not words[-1] else words
-    if not words:
+    text = known(lambda: host.text(f"/proc/{pid}/cmdline", _ARGUMENTS_LIMIT))
+    if not text:
         return None, None  # threads of the kernel have no arguments, and hold no sockets
+    words = text.removesuffix("\0").split("\0")
     program = identify(words)
     return program, _is_guarded(host, pid, program, words)
 
@@ -174,30 +177,26 @@ def _jupyter_settings(host: Host, environ: Mapping[str, str]) -> Iterator[tuple[
     own = environ.get("JUPYTER_CONFIG_DIR") or f"{environ.get('HOME') or host.home}/.jupyter"
     for folder in (*_JUPYTER_FOLDERS, own):
         for name in _JUPYTER_FILES:
-            try:
-                text = host.text(f"{folder}/{name}")
-            except FileNotFoundError:
-                continue
-            except (OSError, TooMuchError, HiddenError):
+            text = reading(partial(host.text, f"{folder}/{name}"))
+            if text.outcome not in {Outcome.OK, Outcome.ABSENT}:
                 yield "", True
-                continue
-            for setting, _, value in _JUPYTER_SETTING.findall(text):
+            for setting, _, value in _JUPYTER_SETTING.findall(text.value or ""):
                 yield setting, bool(value)
 
 
 def _environ(host: Host, pid: str) -> dict[str, str] | None:
-    try:
-        words = host.text(f"/proc/{pid}/environ", _ENVIRONMENT_LIMIT).split("\0")
-    except (OSError, TooMuchError, HiddenError):
+    text = known(lambda: host.text(f"/proc/{pid}/environ", _ENVIRONMENT_LIMIT))
+    if text is None:
         return None
-    return {name: value for name, _, value in (word.partition("=") for word in words) if name}
+    return {name: value for name, _, value in (w.partition("=") for w in text.split("\0")) if name}
 
 
 def runs_tensorpipe(host: Host, pid: str) -> bool | None:
     """Return whether TensorPipe's threads run in a process; None when they cannot be listed."""
-    try:
+
+    def runs() -> bool:
         threads = host.names(f"/proc/{pid}/task")
         names = (host.text(f"/proc/{pid}/task/{thread}/comm", 64).strip() for thread in threads)
         return any(name.startswith(_RPC_THREADS) for name in names)
-    except (OSError, TooMuchError, HiddenError):
-        return None
+
+    return known(runs)

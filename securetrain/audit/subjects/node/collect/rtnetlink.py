@@ -12,6 +12,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from securetrain.audit.subjects.node.collect.host import Host
+from securetrain.audit.subjects.node.facts.node import Interface
 from securetrain.core import netlink
 
 _LINK: Final = struct.Struct("=BxHiII")
@@ -29,22 +31,14 @@ _FORWARDING6, _ACCEPT_RA, _DISABLE_IPV6 = 0, 3, 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One interface; None is what the kernel did not say."""
+    """One interface, with what is no fact of its own."""
 
-    name: str
-    kind: str
-    up: bool
-    loopback: bool
-    forwarding: int | None
-    accept_redirects: int | None
-    rp_filter: int | None
+    number: int
     address: str
     """Of the hardware, as ``02:00:00:00:00:01``; empty without one."""
     has_ipv6: bool | None
-    """Whether the interface knows IPv6 at all."""
-    disable_ipv6: int | None
-    accept_ra: int | None
-    forwarding6: int | None
+    """Whether the interface knows IPv6 at all; None: the kernel did not say."""
+    facts: Interface
 
 
 def dump_links() -> bytes:
@@ -57,10 +51,14 @@ def dump_links() -> bytes:
     return netlink.dump(socket.NETLINK_ROUTE, _GET_LINK, _LINK.pack(0, 0, 0, 0, 0))
 
 
-def parse_numbers(data: bytes) -> dict[int, str]:
-    """The names of the interfaces of a whole answer, by their numbers."""
-    links = zip(netlink.answers(data), parse_links(data), strict=True)
-    return {_LINK.unpack_from(body)[2]: link.name for (_, body), link in links}
+def links(host: Host) -> tuple[Link, ...]:
+    """Every interface of this network namespace.
+
+    Raises:
+        OSError: when the kernel does not say.
+        NetlinkError: when its answer is malformed.
+    """
+    return parse_links((host.kernel.links or dump_links)())
 
 
 def parse_links(data: bytes) -> tuple[Link, ...]:
@@ -79,7 +77,7 @@ def parse_links(data: bytes) -> tuple[Link, ...]:
 
 
 def _link(body: bytes) -> Link:
-    *_, flags, _ = _LINK.unpack_from(body)
+    _, _, number, flags, _ = _LINK.unpack_from(body)
     attributes = netlink.attributes(body[_LINK.size :])
     name = netlink.text(attributes.get(_IFLA_NAME, b""))
     if not name:
@@ -88,31 +86,25 @@ def _link(body: bytes) -> Link:
     families = netlink.attributes(spec) if spec is not None else {}
     four = _words(netlink.attributes(families.get(socket.AF_INET, b"")).get(_INET_CONF, b""))
     six = _words(netlink.attributes(families.get(socket.AF_INET6, b"")).get(_INET6_CONF, b""))
-    return Link(
+    has_ipv6 = None if spec is None else socket.AF_INET6 in families
+    info = netlink.attributes(attributes.get(_IFLA_LINK_INFO, b""))
+    facts = Interface(
         name=name,
-        kind=netlink.text(
-            netlink.attributes(attributes.get(_IFLA_LINK_INFO, b"")).get(_INFO_KIND, b"")
-        ),
+        kind=netlink.text(info.get(_INFO_KIND, b"")),
         up=bool(flags & _IFF_UP),
         loopback=bool(flags & _IFF_LOOPBACK),
-        forwarding=_at(four, _FORWARDING),
-        accept_redirects=_at(four, _ACCEPT_REDIRECTS),
-        rp_filter=_at(four, _RP_FILTER),
-        address=_hardware(attributes.get(_IFLA_ADDRESS, b"")),
-        has_ipv6=None if spec is None else socket.AF_INET6 in families,
-        disable_ipv6=_at(six, _DISABLE_IPV6),
-        accept_ra=_at(six, _ACCEPT_RA),
-        forwarding6=_at(six, _FORWARDING6),
+        forwarding=four.get(_FORWARDING),
+        accept_redirects=four.get(_ACCEPT_REDIRECTS),
+        rp_filter=four.get(_RP_FILTER),
+        ipv6=has_ipv6 and (not six[_DISABLE_IPV6] if _DISABLE_IPV6 in six else None),
+        accept_ra=six.get(_ACCEPT_RA),
+        forwarding6=six.get(_FORWARDING6),
     )
+    address = attributes.get(_IFLA_ADDRESS, b"")
+    shown = address.hex(":") if any(address) else ""
+    return Link(number=number, address=shown, has_ipv6=has_ipv6, facts=facts)
 
 
-def _hardware(data: bytes) -> str:
-    return data.hex(":") if any(data) else ""
-
-
-def _words(data: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"={len(data) // 4}i", data[: len(data) // 4 * 4])
-
-
-def _at(words: tuple[int, ...], place: int) -> int | None:
-    return words[place] if place < len(words) else None
+def _words(data: bytes) -> dict[int, int]:
+    """The numbers of an array by their places."""
+    return dict(enumerate(struct.unpack(f"={len(data) // 4}i", data[: len(data) // 4 * 4])))

@@ -11,6 +11,7 @@ import ipaddress
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import PurePath
 from typing import Final, get_args
 
 from securetrain.audit.facts import Outcome, Reading
@@ -18,11 +19,11 @@ from securetrain.audit.subjects.node.collect.host import (
     HiddenError,
     Host,
     MountPoint,
-    TooMuchError,
+    known,
     reading,
 )
-from securetrain.audit.subjects.node.collect.software.packages import container_toolkit
-from securetrain.audit.subjects.node.collect.surroundings import NOT_IN_A_CONTAINER, container
+from securetrain.audit.subjects.node.collect.machine import NOT_IN_A_CONTAINER, container
+from securetrain.audit.subjects.node.collect.software import container_toolkit
 from securetrain.audit.subjects.node.facts.artifacts import NetworkMount
 from securetrain.audit.subjects.node.facts.node import (
     Hardware,
@@ -86,41 +87,29 @@ def _sysctl(host: Host, name: str) -> int:
 
 def _in_container(host: Host) -> bool:
     """Return whether this may be a container: when nothing says, it may."""
-    try:
-        return container(host) != NOT_IN_A_CONTAINER
-    except (OSError, ValueError, TooMuchError, HiddenError):
-        return True
+    return known(lambda: container(host)) != NOT_IN_A_CONTAINER
 
 
 def mounts(host: Host) -> tuple[Mount, ...]:
     """The mounts that checks ask about; the topmost of each."""
-    found: dict[str, Mount] = {}
-    for mount in host.mounts():
-        found.pop(mount.target, None)
-        if mount.target in _MOUNT_POINTS:
-            found[mount.target] = Mount(
-                target=mount.target,
-                fstype=mount.fstype,
-                options=tuple(sorted(set(_flags(mount.options)))),
-            )
-    return tuple(found[target] for target in sorted(found))
+    return tuple(
+        Mount(target=target, fstype=mount.fstype, options=_flags(mount))
+        for target, mount in sorted(host.mounted().items())
+        if target in _MOUNT_POINTS
+    )
 
 
 def network_mounts(host: Host) -> tuple[NetworkMount, ...]:
     """The filesystems of other machines that are mounted here."""
-    found: dict[str, MountPoint] = {}
-    for mount in host.mounts():
-        found.pop(mount.target, None)
-        found[mount.target] = mount
     return tuple(
         NetworkMount(
             target=target,
             fstype=mount.fstype,
-            options=tuple(sorted(set(_flags(mount.options)))),
+            options=_flags(mount),
             system=target in _SYSTEM,
             encrypted=_encrypted(mount),
         )
-        for target, mount in sorted(found.items())
+        for target, mount in sorted(host.mounted().items())
         if mount.fstype in NETWORK_FILESYSTEMS
     )
 
@@ -153,22 +142,21 @@ def _is_here(address: str) -> bool:
         return False
 
 
-def _flags(options: str) -> list[str]:
+def _flags(mount: MountPoint) -> tuple[str, ...]:
     """Mount options without their values, which may name hosts and keys, but that of hidepid."""
-    return [
+    found = {
         option if option.startswith("hidepid=") else option.partition("=")[0]
-        for option in options.split(",")
-    ]
+        for option in mount.options.split(",")
+    }
+    return tuple(sorted(found))
 
 
 def filesystem_of(host: Host, path: str) -> str:
     """The type of the filesystem that holds `path` (the longest mount point before it)."""
-    best, kind = "", ""
-    for mount in host.mounts():
-        inside = path == mount.target or path.startswith(mount.target.rstrip("/") + "/")
-        if inside and len(mount.target) >= len(best):
-            best, kind = mount.target, mount.fstype
-    return kind
+    mounted = host.mounted()
+    above = (one for one in (path, *map(str, PurePath(path).parents)) if one in mounted)
+    holds = next(above, None)
+    return mounted[holds].fstype if holds else ""
 
 
 def shm(host: Host) -> tuple[SharedSegment, ...]:
@@ -190,9 +178,7 @@ def kernel(host: Host) -> Kernel:
     return Kernel(
         cmdline=reading(lambda: tuple(_cmdline(host))),
         lockdown=reading(lambda: _chosen(_security(host, "lockdown"))),
-        lsm=reading(
-            lambda: tuple(name for name in _security(host, "lsm").strip().split(",") if name)
-        ),
+        lsm=reading(lambda: tuple(filter(None, _security(host, "lsm").strip().split(",")))),
     )
 
 
@@ -214,8 +200,7 @@ def _security(host: Host, name: str) -> str:
         HiddenError: when that is not mounted, as in most containers: then nothing is known.
     """
     folder = "/sys/kernel/security"
-    top = [mount.fstype for mount in host.mounts() if mount.target == folder][-1:]
-    if top != ["securityfs"]:
+    if host.filesystem_at(folder) != "securityfs":
         raise HiddenError(f"securityfs is not mounted on {folder}")
     return host.text(f"{folder}/{name}", 1024)
 
@@ -285,7 +270,7 @@ def _first_device(host: Host, paths: tuple[str, ...]) -> str:
                 return path
         except FileNotFoundError:
             continue
-    if [mount.fstype for mount in host.mounts() if mount.target == "/dev"][-1:] != ["devtmpfs"]:
+    if host.filesystem_at("/dev") != "devtmpfs":
         raise HiddenError(f"{paths[-1]}: {_NOT_HERE}")
     host.at(paths[-1]).stat()
     raise ValueError(f"{paths[-1]} is no device")

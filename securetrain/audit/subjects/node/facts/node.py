@@ -23,13 +23,15 @@ from securetrain.audit.facts import (
     SeenFile,
     decode_body,
 )
-from securetrain.audit.subjects.node.facts.access import Identities, Sudo
-from securetrain.audit.subjects.node.facts.artifacts import Artifacts, NetworkMount
-from securetrain.audit.subjects.node.facts.gloo import Gloo
-from securetrain.audit.subjects.node.facts.machine import Machine, Rendezvous
-from securetrain.audit.subjects.node.facts.network import Firewall, Route
-from securetrain.audit.subjects.node.facts.packages import IndexSource, RecordSample, Requirements
-from securetrain.audit.subjects.node.facts.rdma import Rdma
+from securetrain.audit.subjects.node.facts.access import Identities, Machine, Rendezvous, Sudo
+from securetrain.audit.subjects.node.facts.artifacts import (
+    Artifacts,
+    IndexSource,
+    NetworkMount,
+    RecordSample,
+    Requirements,
+)
+from securetrain.audit.subjects.node.facts.network import Firewall, Gloo, Rdma, Route
 
 SysctlName: TypeAlias = Literal[
     "fs.protected_fifos",

@@ -17,7 +17,13 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from securetrain.audit.facts import Outcome
-from securetrain.audit.subjects.node.collect.host import HiddenError, Host, TooMuchError, outcome_of
+from securetrain.audit.subjects.node.collect.host import (
+    HiddenError,
+    Host,
+    TooMuchError,
+    at_most,
+    outcome_of,
+)
 from securetrain.audit.subjects.node.facts.node import (
     ConfFile,
     ConfVariable,
@@ -175,8 +181,7 @@ def _expand(host: Host, pattern: str) -> Iterator[str]:
             ]
         else:
             found = [f"{folder}/{part}" for folder in found]
-        if len(found) > _MAX_FILES:
-            raise TooMuchError(f"{pattern} names more than {_MAX_FILES} files")
+        at_most(_MAX_FILES, found, f"files of {pattern}")
     for path in found:
         try:
             host.at(path).stat()
@@ -212,8 +217,7 @@ def sshd(host: Host) -> SshdConfig:
         # a block for all stands over what is outside of blocks
         if key not in first or (found.block == _MATCH_ALL and not first[key].block):
             first[key] = found
-    if len(first) > _MAX_OPTIONS:
-        raise TooMuchError(f"{main} sets more than {_MAX_OPTIONS} options")
+    at_most(_MAX_OPTIONS, first, f"options in {main}")
     options = tuple(
         SshdOption(
             name=one.name,
@@ -243,8 +247,7 @@ def ssh(host: Host) -> tuple[ConfFile, ...]:
             own.append(found)
         if found.block in _FOR_ALL:
             settled.add(found.name)  # for every host: what follows has no effect
-    if sum(map(len, files.values())) > _MAX_OPTIONS:
-        raise TooMuchError(f"more than {_MAX_OPTIONS} options")
+    at_most(_MAX_OPTIONS, [one for own in files.values() for one in own], "options")
     return tuple(_conf_file(path, files.get(path, []), broken.get(path)) for path in files | broken)
 
 
@@ -257,13 +260,11 @@ def _client(host: Host, wanted: frozenset[str]) -> Iterator[_Assignment | _Troub
 
 
 def _conf_file(path: str, found: list[_Assignment], trouble: _Trouble | None) -> ConfFile:
-    if trouble is not None:
-        outcome, reason = outcome_of(trouble.error)
-        return ConfFile(outcome=outcome, reason=reason, path=path)
+    outcome, reason = outcome_of(trouble.error) if trouble else (Outcome.OK, "")
     options = tuple(
         ConfVariable(name=one.name, value=one.value.lower(), line=one.line) for one in found
     )
-    return ConfFile(outcome=Outcome.OK, path=path, options=options)
+    return ConfFile(outcome=outcome, reason=reason, path=path, options=None if trouble else options)
 
 
 def identity_files(host: Host) -> Iterator[str]:

@@ -1,42 +1,43 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about where packages come from, and whether what is installed is what came.
+"""Facts about the software that Python would load, where it comes from, and whether it is that.
 
 Rules:
 
-1. pip and uv read files in fixed places and variables (their documentation, "Configuration"); of a
+1. only metadata is read; nothing is imported;
+2. pip and uv read files in fixed places and variables (their documentation, "Configuration"); of a
    URL only the host is kept, because passwords stand in URLs;
-2. a list of packages is looked at when the job names it: a requirements file with everything that
+3. a list of packages is looked at when the job names it: a requirements file with everything that
    it includes, or a lock file;
-3. of what is installed, files of packages that were picked at random are hashed against RECORD: all
+4. of what is installed, files of packages that were picked at random are hashed against RECORD: all
    that is within a second's reach, and the fact says how many.
 """
 
 import base64
-import binascii
 import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator
-from importlib.metadata import Distribution
+from collections.abc import Callable, Iterator
+from email.parser import HeaderParser
+from functools import partial
+from importlib.metadata import Distribution, distributions
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from packaging.utils import canonicalize_name
+
 from securetrain.audit.facts import Location, Outcome, Reading
 from securetrain.audit.subjects.node.collect.host import (
-    HiddenError,
     Host,
     TooMuchError,
-    outcome_of,
+    at_most,
+    known,
+    observed,
     reading,
 )
-from securetrain.audit.subjects.node.collect.software.software import (
-    installed,
-    name_and_version,
-    packages,
-)
-from securetrain.audit.subjects.node.facts.packages import (
+from securetrain.audit.subjects.node.facts.artifacts import (
     ENVIRONMENT,
     ChangedFile,
     IndexOption,
@@ -44,6 +45,7 @@ from securetrain.audit.subjects.node.facts.packages import (
     RecordSample,
     Requirements,
 )
+from securetrain.audit.subjects.node.facts.node import EntryPoint, Package, Python, StartupFile
 
 T = TypeVar("T")
 
@@ -82,19 +84,18 @@ def indexes(host: Host) -> tuple[IndexSource, ...]:
         pip.append(env["PIP_CONFIG_FILE"])
     uv = ["/etc/uv/uv.toml", f"{config}/uv/uv.toml"]
     return (
-        IndexSource(outcome=Outcome.OK, path=ENVIRONMENT, options=tuple(_in_environment(host))),
+        IndexSource(outcome=Outcome.OK, path=ENVIRONMENT, options=tuple(_of_variables(host))),
         *(_source(host, path, _in_pip) for path in dict.fromkeys(pip)),
         *(_source(host, path, _in_uv) for path in uv),
         *(_source(host, one.path, _in_requirements) for one in host.named.requirements),
     )
 
 
-def _source(host: Host, path: str, parse: Any) -> IndexSource:
-    found = reading(lambda: tuple(parse(host.text(path))))
-    return IndexSource(outcome=found.outcome, reason=found.reason, path=path, options=found.value)
+def _source(host: Host, path: str, parse: Callable[[str], Iterator[IndexOption]]) -> IndexSource:
+    return observed(IndexSource, lambda: {"options": tuple(parse(host.text(path)))}, path=path)
 
 
-def _in_environment(host: Host) -> Iterator[IndexOption]:
+def _of_variables(host: Host) -> Iterator[IndexOption]:
     for option in _PIP_OPTIONS:
         value = host.environ.get(f"PIP_{option.upper().replace('-', '_')}", "")
         yield from _options(option, value)
@@ -155,16 +156,12 @@ def requirements(host: Host) -> tuple[Requirements, ...]:
 
 
 def _hashed(host: Host, path: str) -> Reading[bool]:
-    try:
-        is_lock = _LOCK.search(Path(path).name)
-        place = _in_lock(host, path) if is_lock else _without_hash(host, path, set())
-    except (AttributeError, TypeError) as error:
-        return Reading(outcome=Outcome.ERROR, reason=f"{path} is no lock file: {error}")
-    except (OSError, ValueError, LookupError, TooMuchError, HiddenError) as error:
-        outcome, reason = outcome_of(error)
-        outcome = Outcome.ERROR if outcome is Outcome.ABSENT else outcome  # it was named
-        return Reading(outcome=outcome, reason=reason)
-    return Reading(outcome=Outcome.OK, value=place is None, at=place)
+    is_lock = _LOCK.search(Path(path).name)
+    found = reading(lambda: _in_lock(host, path) if is_lock else _without_hash(host, path, set()))
+    # what was named and is not there is no answer
+    outcome = Outcome.ERROR if found.outcome is Outcome.ABSENT else found.outcome
+    is_hashed = found.value is None if outcome is Outcome.OK else None
+    return Reading(outcome=outcome, reason=found.reason, value=is_hashed, at=found.value)
 
 
 def _without_hash(host: Host, path: str, seen: set[str]) -> Location | None:
@@ -172,11 +169,8 @@ def _without_hash(host: Host, path: str, seen: set[str]) -> Location | None:
     if path in seen:
         return None
     seen.add(path)
-    if len(seen) > _MAX_INCLUDES:
-        raise TooMuchError(f"more than {_MAX_INCLUDES} files")
-    lines = host.text(path).splitlines()
-    if len(lines) > _MAX_LINES:
-        raise TooMuchError(f"{path} has more than {_MAX_LINES} lines")
+    at_most(_MAX_INCLUDES, seen, "files")
+    lines = at_most(_MAX_LINES, host.text(path).splitlines(), f"lines in {path}")
     found = 0
     for number, line in _logical(lines):
         option = re.match(r"^(?:-r|--requirement)[=\s]+(\S+)", line)
@@ -217,7 +211,10 @@ def _in_lock(host: Host, path: str) -> Location | None:
         ValueError: when it is no such file.
     """
     text = host.text(path, 16 << 20)
-    packages = _packages_of(path, text)
+    try:
+        packages = _packages_of(path, text)
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"{path} is no lock file: {error}") from error
     if not packages:
         raise ValueError(f"{path} names no package")
     for name, package in packages:
@@ -247,7 +244,7 @@ def _packages_of(path: str, text: str) -> list[tuple[str, Any]]:
 
 
 def records(host: Host) -> RecordSample:
-    """Files of installed packages, hashed against their RECORD (rule 3).
+    """Files of installed packages, hashed against their RECORD (rule 4).
 
     Raises:
         ValueError: when nothing that is installed has a RECORD.
@@ -279,16 +276,21 @@ def _listed(dist: Distribution) -> list[tuple[str, str]]:
     """
     if re.search(r'"editable"\s*:\s*true', dist.read_text("direct_url.json") or ""):
         return []
-    text = dist.read_text("RECORD") or ""
-    if len(text) > _RECORD_BYTES:
-        raise TooMuchError("a RECORD is larger than 16 MiB")
-    wanted = [line for line in text.splitlines() if ",sha256=" in line]
+    wanted = [line for line in _record(dist).splitlines() if ",sha256=" in line]
     rows = (line.rsplit(",", 2) for line in wanted)
     return [
         (row[0].strip('"'), row[1].removeprefix("sha256="))
         for row in rows
         if len(row) > 2 and row[0].strip('"').endswith(_RUNS)
     ]
+
+
+def _record(dist: Distribution) -> str:
+    """The list of the files of a distribution; empty without one."""
+    text = dist.read_text("RECORD") or ""
+    if len(text) > _RECORD_BYTES:
+        raise TooMuchError(f"the RECORD of {dist.metadata['Name']} is larger than 16 MiB")
+    return text
 
 
 def _pick(items: list[T], most: int) -> list[T]:
@@ -301,13 +303,14 @@ def _pick(items: list[T], most: int) -> list[T]:
 
 def _is_same(path: Path, digest: str) -> bool | None:
     """Return whether a file has its digest; None when it is too large or cannot be read."""
-    try:
+
+    def same() -> bool | None:
         if path.stat().st_size > _SAMPLED_BYTES:
             return None
         found = hashlib.sha256(path.read_bytes()).digest()
         return found == base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4))
-    except (OSError, binascii.Error):
-        return None  # what is not there runs nothing
+
+    return known(same)  # what is not there runs nothing
 
 
 def versions(host: Host) -> str:
@@ -355,3 +358,115 @@ _TOOLKIT: Final = (
     "/usr/bin/nvidia-ctk",
     "/usr/local/nvidia/toolkit/nvidia-container-cli",
 )
+
+
+TORCHRUN_GROUP: Final = "torchrun.handlers"
+_MAX_DISTRIBUTIONS: Final = 3000
+_STARTUP_MODULES: Final = ("sitecustomize", "usercustomize")
+
+
+def packages(host: Host) -> dict[str, Package]:
+    """Name to version of every installed distribution; the first on the search path wins."""
+    if not host.seen_packages:
+        found: dict[str, str] = {}
+        for dist in installed(host):
+            found.setdefault(*name_and_version(dist))
+        host.seen_packages.update(sorted(found.items()))
+    return {name: Package(version=version) for name, version in host.seen_packages.items()}
+
+
+def name_and_version(dist: Distribution) -> tuple[str, str]:
+    """The two headers, without the long description, which costs most of the time to parse.
+
+    Without metadata the name is the folder's, as Python finds it, and the version is empty.
+
+    Raises:
+        ValueError: when there is a distribution and nothing says which.
+    """
+    text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or ""
+    head = HeaderParser().parsestr(text.partition("\n\n")[0])
+    folder = Path(str(getattr(dist, "_path", ""))).stem
+    name = canonicalize_name(head["Name"] or folder.partition("-")[0])
+    if not name:
+        raise ValueError(f"a distribution without a name: {dist.locate_file('')}")
+    return name, head["Version"] or ""
+
+
+def entry_points(host: Host) -> tuple[EntryPoint, ...]:
+    """The entry points that torchrun would load into its agent when it starts."""
+    found = {}
+    for dist in installed(host):
+        if "torchrun.handlers" not in (dist.read_text("entry_points.txt") or ""):
+            continue
+        for entry in dist.entry_points:
+            if entry.group == TORCHRUN_GROUP:
+                fact = EntryPoint(
+                    name=entry.name,
+                    value=entry.value,
+                    distribution=name_and_version(dist)[0],
+                )
+                found[fact.distribution, fact.name] = fact
+    return tuple(found[key] for key in sorted(found))
+
+
+def python(host: Host) -> Python:
+    """The files that the interpreter executes or reads at every start."""
+    claims = _claims(host)
+    files = []
+    for path in _startup_files(host):
+        owner = claims.get(str(path), "")
+        if not owner and _system_package_owns(host, path):
+            owner = "system"
+        files.append(StartupFile(path=str(path), claimed_by=owner))
+    return Python(startup_files=tuple(files))
+
+
+def installed(host: Host) -> list[Distribution]:
+    """Every distribution on the search path.
+
+    Raises:
+        TooMuchError: when there are more than `_MAX_DISTRIBUTIONS`.
+    """
+    found = islice(distributions(path=list(host.search_path)), _MAX_DISTRIBUTIONS + 1)
+    return at_most(_MAX_DISTRIBUTIONS, list(found), "distributions")
+
+
+def _startup_files(host: Host) -> list[Path]:
+    """``*.pth`` in site directories and customisation modules anywhere on the search path."""
+    found: set[Path] = set()
+    for entry in host.search_path:
+        folder = Path(entry)
+        if not entry or not folder.is_dir():
+            continue
+        if folder.name in {"site-packages", "dist-packages"}:
+            found.update(folder.glob("*.pth"))
+        for module in _STARTUP_MODULES:
+            found.update(p for p in (folder / f"{module}.py", folder / module) if p.exists())
+    return sorted(at_most(1000, found, "start-up files"))
+
+
+def _claims(host: Host) -> dict[str, str]:
+    """Map start-up files to the distributions whose RECORD lists them."""
+    claims: dict[str, str] = {}
+    for dist in installed(host):
+        for line in _record(dist).splitlines():
+            name = line.partition(",")[0].strip('"')
+            last = name.rpartition("/")[2]
+            if last.endswith(".pth") or last.partition(".")[0] in _STARTUP_MODULES:
+                path = Path(str(dist.locate_file(name))).resolve()
+                claims[str(path)] = canonicalize_name(dist.metadata["Name"] or "")
+    return claims
+
+
+def _system_package_owns(host: Host, path: Path) -> bool:
+    """Return whether the operating system's Python packages (dpkg) list the file."""
+    lists = host.at("/var/lib/dpkg/info")
+    if not lists.is_dir():
+        return False
+    candidates = {str(path), str(path.resolve())}
+    for pattern in ("python3*.list", "libpython3*.list"):
+        for listing in sorted(lists.glob(pattern)):
+            text = known(partial(host.text, listing.relative_to(host.root))) or ""
+            if candidates & set(text.splitlines()):
+                return True
+    return False

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from securetrain.audit.subjects.node.collect.host import Host, TooMuchError
+from securetrain.audit.subjects.node.collect.host import Host, TooMuchError, at_most
+from securetrain.audit.subjects.node.collect.machine import foreign_sources
 from securetrain.audit.subjects.node.facts.access import Reach, SudoRule
 
 _MAIN: Final = "/etc/sudoers"
@@ -129,10 +130,8 @@ def sudo(host: Host) -> tuple[SudoRule, ...]:
             for part in found[2].split(":"):
                 name, _, members = part.partition("=")
                 reader.aliases[name.strip()] = _list(members)
-    found_rules = [rule for line in lines for rule in _rules(reader, *line)]
-    if len(found_rules) > _MAX_RULES:
-        raise TooMuchError(f"more than {_MAX_RULES} rules")
-    return tuple(found_rules)
+    found_rules = tuple(rule for line in lines for rule in _rules(reader, *line))
+    return at_most(_MAX_RULES, found_rules, "rules")
 
 
 def _rules(reader: _Reader, path: str, number: int, line: str) -> Iterator[SudoRule]:
@@ -194,16 +193,11 @@ def _without_comment(line: str) -> str:
 
 def _groups(host: Host) -> tuple[frozenset[str], bool]:
     """The groups of the job's user by the local files, and whether there are no others."""
-    found = set()
-    users = (line.split(":") for line in host.text("/etc/passwd").splitlines())
+    users = host.rows("/etc/passwd")
     gids = {str(host.gid), *(row[3] for row in users if len(row) > 3 and row[0] == host.user)}
-    for row in (line.split(":") for line in host.text("/etc/group").splitlines()):
-        if len(row) > 3 and (row[2] in gids or host.user in row[3].split(",")):
-            found.add(row[0])
-    try:
-        switch = host.text("/etc/nsswitch.conf")
-    except FileNotFoundError:
-        return frozenset(found), True
-    sources = next((line for line in switch.splitlines() if line.startswith("group:")), "files")
-    words = set(re.sub(r"\[.*?\]|#.*", " ", sources.removeprefix("group:")).split())
-    return frozenset(found), words <= {"files", "compat", "systemd", "mymachines", "altfiles"}
+    found = frozenset(
+        row[0]
+        for row in host.rows("/etc/group")
+        if len(row) > 3 and (row[2] in gids or host.user in row[3].split(","))
+    )
+    return found, not foreign_sources(host, "group")

@@ -1,3 +1,0 @@
-# SPDX-FileCopyrightText: 2026 The securetrain developers
-# SPDX-License-Identifier: Apache-2.0
-"""The network of a machine: interfaces, routes, filters, listeners and fabrics."""
