@@ -9,7 +9,7 @@ Rules:
    judged, and refused, where a ledger records it (`node_run`);
 2. nothing but the policy is read before: the launcher inside starts from the beginning, under the
    same command line, with the same rights over files. Which of them belong to the machine's root,
-   this one says, because nobody inside could see it (`audit.collect.owners`);
+   this one says, because nobody inside could see it (`audit.subjects.node.collect.host`);
 3. the way in is rehearsed, so that what does not work has its reason and not just an exit code;
 4. this process stays, hands signals on to the launcher inside, and ends as it does; one that cannot
    be handed on is said. When it is killed, the kernel ends what is inside (`network.rootless`).
