@@ -4,7 +4,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from securetrain.audit.engine.fields import View
 from securetrain.audit.engine.function import Args, Judgement, fields, function, records
@@ -18,6 +18,9 @@ from securetrain.audit.subjects.node.facts.node import (
     PathFact,
     PathRole,
 )
+
+if TYPE_CHECKING:
+    from securetrain.audit.subjects.slurm.facts import SlurmPath
 
 PATHS: Final = (
     *fields("node", "paths", "*", of=("role", "path", "origin", "chain")),
@@ -112,27 +115,7 @@ def path_is_safe(fact: PathFact, uid: int) -> tuple[Truth, str]:
     return chain_is_safe(fact, {0, uid})
 
 
-class Walked(Protocol):
-    """A path with everything on the way to it."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """The outcome of looking at it."""
-
-    @property
-    def reason(self) -> str:
-        """The reason of that outcome."""
-
-    @property
-    def path(self) -> str:
-        """The path."""
-
-    @property
-    def chain(self) -> tuple[Link, ...]:
-        """The components on the way."""
-
-
-def chain_is_safe(fact: Walked, trusted: set[int]) -> tuple[Truth, str]:
+def chain_is_safe(fact: "PathFact | SlurmPath", trusted: set[int]) -> tuple[Truth, str]:
     """`path_is_safe` for other users than root and the job's."""
     open_: list[str] = []
     for position, link in enumerate(fact.chain):

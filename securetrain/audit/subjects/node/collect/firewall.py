@@ -131,11 +131,30 @@ def dump(kind: int, family: int = 0, attributes: bytes = b"") -> bytes:
     return netlink.dump(_NETFILTER, _SUBSYSTEM | kind, ask, limit=limit)
 
 
+class _Attributes(dict[int, bytes]):
+    """Attributes by their kind, as what they are."""
+
+    def number(self, kind: int, otherwise: int = 0) -> int:
+        """A number; the other without one."""
+        return _number(self[kind]) if kind in self else otherwise
+
+    def text(self, kind: int) -> str:
+        """A name; empty without one."""
+        return netlink.text(self.get(kind, b""))
+
+    def inside(self, kind: int) -> "_Attributes":
+        """Those inside of one."""
+        return _Attributes(netlink.attributes(self.get(kind, b"")))
+
+    def value(self, kind: int) -> bytes:
+        """The bytes of a value, to which the kernel gives an attribute of its own."""
+        return self.inside(kind).get(1, b"")
+
+
 _Place: TypeAlias = tuple[int, str, str]
 _Key: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 """Fields, and the values of each."""
 _Dump: TypeAlias = Callable[..., bytes]
-_Attributes: TypeAlias = dict[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,22 +215,22 @@ class _Reader:
             self._generations.add(generation)
             if len(self._generations) > 1:
                 raise netlink.NetlinkError("the rules changed while they were read")
-            yield of, netlink.attributes(body[_GENERAL.size :])
+            yield of, _Attributes(netlink.attributes(body[_GENERAL.size :]))
 
     def ruleset(self) -> Ruleset:
         """Everything that a packet to or from this machine passes (rule 1)."""
         dormant = {
-            (family, netlink.text(table[1]))
+            (family, table.text(1))
             for family, table in self.objects(TABLES)
-            if _number(table.get(2, bytes(4))) & _DORMANT
+            if table.number(2) & _DORMANT
         }
         chains = {place: found for place, found in self._chains() if place[:2] not in dormant}
         raw: dict[_Place, list[_Attributes]] = {}
         for family, rule in self.objects(RULES):
-            place = (family, _text(rule, 1), _text(rule, 2))
+            place = (family, rule.text(1), rule.text(2))
             raw.setdefault(place, []).append(rule)
         for family, one in self.objects(SETS):
-            self._flags[family, _text(one, 1), _text(one, 2)] = _number(one.get(3, bytes(4)))
+            self._flags[family, one.text(1), one.text(2)] = one.number(3)
         kept: dict[_Place, Chain] = {}
         for place, (chain, kind) in sorted(chains.items()):
             if not chain.hook:
@@ -233,21 +252,21 @@ class _Reader:
             family = _FAMILIES.get(number)
             if family is None:
                 continue
-            hook = netlink.attributes(one.get(4, b""))
+            hook = one.inside(4)
             hooks = _DEVICE_HOOKS if family == "netdev" else _HOOKS
-            at = hooks.get(_number(hook[1])) if 1 in hook else ""
+            at = hooks.get(hook.number(1)) if 1 in hook else ""
             if at is None:
                 continue  # what is passed on to other machines
             chain = Chain(
                 family=family,
-                table=_text(one, 1),
-                name=_text(one, 3),
+                table=one.text(1),
+                name=one.text(3),
                 hook=at,
-                priority=_number(hook[2]) if 2 in hook else 0,
-                policy="drop" if 5 in one and _number(one[5]) == 0 else "accept",
+                priority=hook.number(2),
+                policy="accept" if one.number(5, 1) else "drop",
                 devices=tuple(sorted(set(_devices(hook)))),
             )
-            yield (number, chain.table, chain.name), (chain, _text(one, 7))
+            yield (number, chain.table, chain.name), (chain, one.text(7))
 
     def _follow(
         self,
@@ -297,14 +316,14 @@ class _Reader:
         others = None
         for _, answer in self.objects(ELEMENTS, family, words):
             for _, element in netlink.listed_attributes(answer.get(3, b"")):
-                one = netlink.attributes(element)
+                one = _Attributes(netlink.attributes(element))
                 if {7, 9, 11} & set(one):
                     return _Set(why=f"the set {name} has elements with expressions")
-                if _flag(one) & _CATCHALL:
+                if one.number(3) & _CATCHALL:
                     others = one
                     continue
-                key = netlink.attributes(one[1])[1]
-                last = netlink.attributes(one[10])[1] if 10 in one else key
+                key = one.inside(1)[1]
+                last = one.inside(10)[1] if 10 in one else key
                 rows.append((key, last, one))
         if flags & _INTERVAL and not flags & _CONCAT:
             rows = list(_intervals(rows))
@@ -331,9 +350,9 @@ class _Compiler:
     def rules(self, rule: _Attributes) -> list[PacketRule]:
         """The rule, or one for each verdict of its map; none when it decides nothing."""
         for kind, element in netlink.listed_attributes(rule.get(4, b"")):
-            parts = netlink.attributes(element)
+            parts = _Attributes(netlink.attributes(element))
             if kind == 1:
-                self._read(netlink.text(parts.get(1, b"")), netlink.attributes(parts.get(2, b"")))
+                self._read(parts.text(1), parts.inside(2))
         ends = [*self._map] or [(None, self._verdict, self._target)]
         found = []
         for mapped, verdict, target in ends:
@@ -362,7 +381,7 @@ class _Compiler:
         """Take one expression."""
         match name:
             case "immediate":
-                verdict = _verdict(data.get(2, b""))
+                verdict = _verdict(data)
                 if verdict is None:
                     self._load(data[1], _OPAQUE)
                 else:
@@ -372,9 +391,9 @@ class _Compiler:
             case "notrack":
                 self._untracks, self._tracked = True, len(self._matches)
             case "limit":
-                self._limits.append(bool(_number(data.get(5, bytes(4))) & 1))
+                self._limits.append(bool(data.number(5) & 1))
             case "nat" | "redir" | "masq":
-                is_target = name == "redir" or _number(data.get(1, bytes(4))) == 1
+                is_target = name == "redir" or data.number(1) == 1
                 self._verdict = Verdict.UNKNOWN if is_target else Verdict.ACCEPT
                 self._reader.written.add("ct-status")
                 self._reader.translates |= is_target
@@ -382,7 +401,7 @@ class _Compiler:
                 self._verdict = Verdict.UNKNOWN
                 self._reader.translates |= name == "tproxy"
             case "target":
-                self._xt_target(_text(data, 1))
+                self._xt_target(data.text(1))
             case _:
                 self._condition(name, data)
 
@@ -391,7 +410,7 @@ class _Compiler:
         match name:
             case _ if name in _SILENT:
                 pass
-            case "objref" if _number(data.get(1, bytes(4))) in _SILENT_OBJECTS:
+            case "objref" if data.number(1) in _SILENT_OBJECTS:
                 pass
             case "dynset" if not {6, 11} & set(data):
                 pass  # an element that is added without a condition
@@ -404,7 +423,7 @@ class _Compiler:
             case "lookup":
                 self._lookup(data)
             case "match":
-                self._xt_match(_text(data, 1), data.get(3, b""))
+                self._xt_match(data.text(1), data.get(3, b""))
             case _:
                 self._registers.clear()  # it may have written any
                 self._opaque(f"{name} is not understood")
@@ -420,7 +439,7 @@ class _Compiler:
 
     def _field(self, name: str, data: _Attributes) -> None:
         """A part of the packet that is loaded, or written."""
-        key, first, size = (_number(data.get(kind, bytes(4))) for kind in (2, 3, 4))
+        key, first, size = (data.number(kind) for kind in (2, 3, 4))
         if name == "payload":
             pieces = self._part(_BASES.get(key, ""), first, size)
         else:
@@ -472,8 +491,8 @@ class _Compiler:
         pieces = self._registers.get(_slot(data[1]), ())
         if name == "byteorder":
             changed = tuple(replace(one, is_swapped=False) for one in pieces)
-        elif _number(data.get(6, bytes(4))) == 0 and 4 in data and 5 in data:
-            mask, xor = (netlink.attributes(data[kind]).get(1, b"") for kind in (4, 5))
+        elif data.number(6) == 0 and 4 in data and 5 in data:
+            mask, xor = data.value(4), data.value(5)
             changed = tuple(
                 replace(one, mask=one.read(m), xor=one.read(x), name=one.name * (one.mask is None))
                 for one, m, x in zip(pieces, _taken(pieces, mask), _taken(pieces, xor), strict=True)
@@ -485,9 +504,9 @@ class _Compiler:
     def _compare(self, name: str, data: _Attributes) -> None:
         """A register that is compared with a value, or with two."""
         pieces = self._registers.get(_slot(data[1]), ())
-        operation = _number(data.get(2, bytes(4)))
-        low = netlink.attributes(data.get(3, b"")).get(1, b"")
-        high = netlink.attributes(data.get(4, b"")).get(1, b"") if name == "range" else low
+        operation = data.number(2)
+        low = data.value(3)
+        high = data.value(4) if name == "range" else low
         if operation in {2, 5}:  # less, and its contrary
             high = b"\xff" * len(low)
         elif operation in {3, 4}:
@@ -547,9 +566,9 @@ class _Compiler:
 
     def _lookup(self, data: _Attributes) -> None:
         """A set, a map or a map of verdicts."""
-        name = _text(data, 1)
+        name = data.text(1)
         found = self._reader.elements((*self._place[:2], name))
-        is_verdict = 3 in data and _number(data[3]) == 0
+        is_verdict = data.number(3, 1) == 0
         if 3 in data and not is_verdict:
             self._load(data[3], _OPAQUE)
         keys = [self._key(_slot(data[2]), first, last) for first, last, _ in found.elements]
@@ -558,7 +577,7 @@ class _Compiler:
         if len(keys) > MAX_ROWS or self._reader.rows > ALL_ROWS:
             why = f"the set {name} is longer than what is read of sets"
         read = [key for key in keys if key is not None]
-        inverted = bool(_number(data.get(5, bytes(4))) & 1)
+        inverted = bool(data.number(5) & 1)
         if why:
             self._opaque(why)
             if is_verdict:
@@ -574,12 +593,12 @@ class _Compiler:
         """A rule for each verdict of a map, and one for everything else."""
         ends: dict[tuple[Verdict, str], list[_Key]] = {}
         for key, (*_, element) in zip(keys, found.elements, strict=True):
-            end = _verdict(element.get(2, b"")) or (Verdict.UNKNOWN, "")
+            end = _verdict(element) or (Verdict.UNKNOWN, "")
             ends.setdefault(end, []).append(key)
         self._map += [(_among(some), *end) for end, some in ends.items()]
         self._map = self._map or [(_among([]), Verdict.CONTINUE, "")]
         if found.others is not None:
-            end = _verdict(found.others.get(2, b"")) or (Verdict.UNKNOWN, "")
+            end = _verdict(found.others) or (Verdict.UNKNOWN, "")
             self._map.append((_among(keys, inverted=True), *end))
 
     def _key(self, slot: int, first: bytes, last: bytes) -> _Key | None:
@@ -632,9 +651,9 @@ def _intervals(
     rows: list[tuple[bytes, bytes, _Attributes]],
 ) -> Iterator[tuple[bytes, bytes, _Attributes]]:
     """Intervals from their first keys, and the keys behind their ends."""
-    rows = sorted(rows, key=lambda row: (row[0], not _flag(row[2]) & 1))
+    rows = sorted(rows, key=lambda row: (row[0], not row[2].number(3) & 1))
     for here, behind in zip(rows, [*rows[1:], None], strict=True):
-        if _flag(here[2]) & 1:
+        if here[2].number(3) & 1:
             continue
         size = len(here[0])
         end = int.from_bytes(behind[0]) if behind else 1 << 8 * size
@@ -665,12 +684,12 @@ def _taken(pieces: tuple[_Field, ...], data: bytes) -> Iterator[bytes]:
         at += piece.size
 
 
-def _verdict(data: bytes) -> tuple[Verdict, str] | None:
+def _verdict(data: _Attributes) -> tuple[Verdict, str] | None:
     """Verdict and chain; None for a value."""
-    parts = netlink.attributes(netlink.attributes(data).get(2, b""))
+    parts = data.inside(2).inside(2)
     if 1 not in parts:
         return None
-    return _VERDICTS.get(_number(parts[1]), Verdict.UNKNOWN), _text(parts, 2)
+    return _VERDICTS.get(parts.number(1), Verdict.UNKNOWN), parts.text(2)
 
 
 def _slot(register: bytes) -> int:
@@ -679,16 +698,8 @@ def _slot(register: bytes) -> int:
     return number - 8 if number >= 8 else 4 * (number - 1)
 
 
-def _flag(element: _Attributes) -> int:
-    return _number(element.get(3, bytes(4)))
-
-
 def _attribute(kind: int, data: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(data), kind) + data + bytes(-len(data) % 4)
-
-
-def _text(attributes: _Attributes, kind: int) -> str:
-    return netlink.text(attributes.get(kind, b""))
 
 
 def _number(data: bytes) -> int:

@@ -29,27 +29,22 @@ from securetrain.audit.subjects.node.facts.node import Program
 _ARGUMENTS_LIMIT: Final = 256 << 10
 _ENVIRONMENT_LIMIT: Final = 1 << 20
 _NAMES: Final[Mapping[str, Program]] = {
-    "tensorboard": Program.TENSORBOARD,
-    "jupyter": Program.JUPYTER,
-    "jupyterhub-singleuser": Program.JUPYTER,
-    "notebook": Program.JUPYTER,
-    "jupyterlab": Program.JUPYTER,
-    "ray": Program.RAY,
-    "raylet": Program.RAY,
-    "gcs_server": Program.RAY,
-    "mlflow": Program.MLFLOW,
-    "aim": Program.AIM,
-    "clearml-server": Program.CLEARML,
-    "wandb": Program.WANDB,
-    "debugpy": Program.DEBUGPY,
-    "pydevd": Program.DEBUGPY,
-    "gdbserver": Program.GDBSERVER,
-    "cuda-gdbserver": Program.GDBSERVER,
-    "lldb-server": Program.GDBSERVER,
-    "dynolog": Program.DYNOLOG,
-    "nv-hostengine": Program.DCGM,
-    "dcgm-exporter": Program.EXPORTER,
-    "node_exporter": Program.EXPORTER,
+    name: program
+    for program, names in {
+        Program.TENSORBOARD: ("tensorboard",),
+        Program.JUPYTER: ("jupyter", "jupyterhub-singleuser", "notebook", "jupyterlab"),
+        Program.RAY: ("ray", "raylet", "gcs_server"),
+        Program.MLFLOW: ("mlflow",),
+        Program.AIM: ("aim",),
+        Program.CLEARML: ("clearml-server",),
+        Program.WANDB: ("wandb",),
+        Program.DEBUGPY: ("debugpy", "pydevd"),
+        Program.GDBSERVER: ("gdbserver", "cuda-gdbserver", "lldb-server"),
+        Program.DYNOLOG: ("dynolog",),
+        Program.DCGM: ("nv-hostengine",),
+        Program.EXPORTER: ("dcgm-exporter", "node_exporter"),
+    }.items()
+    for name in names
 }
 _FAMILIES: Final = (("jupyter-", Program.JUPYTER), ("ray::", Program.RAY))
 """What names of a program begin with."""
