@@ -354,6 +354,13 @@ def exports() -> Iterator[Case]:
         ("type", '[1, {"type": "os.system", "context": null, "children_spec": []}]'),
     ):
         yield Case(f"export of a tree: {name}", "m.pt2", p.exported(in_spec=tree), UNKNOWN)
+    members = p.unzipped(p.exported("os.system('true')"))
+    upper = p.zipped({name.upper(): data for name, data in members.items()})
+    yield Case("export in capitals", "m.pt2", upper, code=called)
+    twice = p.zipped(members | {"m/MODELS/model.json": b"{}"})
+    yield Case("export with two graphs of one name", "m.pt2", twice, code="ST-SCAN-192")
+    mobile = p.unzipped(p.script("x = x")) | {"m/bytecode.pkl": b"\x80\x02N."}
+    yield Case("mobile bytecode", "m.ptl", p.zipped(mobile), UNKNOWN, "ST-SCAN-032")
     yield Case("export of another library", "m.pt2", p.exported(target="torch.ops.my.go"), UNKNOWN)
     yield Case("export with a pickle", "m.pt2", p.exported(use_pickle=True), UNKNOWN)
     yield Case("export with an unknown text", "m.pt2", p.exported(code="import os"), UNKNOWN)
@@ -393,6 +400,10 @@ def texts() -> Iterator[Case]:
         ("a program", "config.yaml", 'a: "import os; os.system(1)"\n', ""),
         ("a lambda", "config.yaml", 'a: "lambda: 1"\n', ""),
         ("a name of Python's", "config.json", '{"layers": ["x", "os.system"]}', ""),
+        ("yaml alias", "a.yaml", "a: &x evil.Module\nb:\n  _target_: *x\n", "ST-SCAN-195"),
+        ("yaml alias of an object", "a.yaml", "x: &x {A: m.M}\nauto_map: *x\n", "ST-SCAN-195"),
+        ("another template", "a.json", '{"prompt_template": "{{ m.__class__ }}"}', "ST-SCAN-196"),
+        ("gin", "config.gin", "import os\n", ""),
         ("a resolver", "config.yaml", 'a: "${eval:1}"\n', ""),
     ):
         yield Case(name, file, data.encode(), UNSAFE if code else UNKNOWN, code)

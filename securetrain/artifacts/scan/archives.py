@@ -62,7 +62,8 @@ _UTF8: Final = 0x800
 _OLD_EXPORT: Final = "serialized_exported_program.json"
 _GRAPH: Final = re.compile(
     r"(?:^|/)(?:models/[^/]+\.json|data/(?:weights|constants)/[^/]+\.json"
-    r"|serialized_exported_program\.json)$"
+    r"|serialized_exported_program\.json)$",
+    re.IGNORECASE,
 )
 _TORCHES: Final = frozenset({Archive.TORCH, Archive.TORCHSCRIPT})
 _NEVER: Final = re.compile(r"(?!)")
@@ -79,7 +80,7 @@ _OF_TORCH: Final = (
 _KNOWN: Final = {
     Archive.TORCH: re.compile(_OF_TORCH),
     Archive.TORCHSCRIPT: re.compile(
-        rf"{_OF_TORCH}|(?:constants|attributes|bytecode|mobile_debug_handles|traced_inputs)\.pkl"
+        rf"{_OF_TORCH}|(?:constants|attributes|traced_inputs)\.pkl"
         r"|(?:constants|traced_inputs)/[^/]+"
         r"|code/.+\.(?:py|debug_pkl)|extra/.+|model\.json|debug_pkl/.+"
     ),
@@ -177,7 +178,10 @@ def zip_members(window: Window, take: Take) -> Iterator[Member]:
     if len(entries) > MAX_MEMBERS or len(sizes) != len(entries):
         raise ArchiveError(MALFORMED, "two members of one name, or too many members")
     places = _places(window, entries)
-    kinds = _kinds(set(sizes))
+    lower = {name.lower() for name in sizes}
+    kinds = _kinds(lower)
+    if kinds and len(lower) != len(sizes):
+        raise ArchiveError(MALFORMED, "two members of one name to torch, which knows no case")
     folders: dict[str, dict[str, int]] = defaultdict(dict)
     for name, size in sizes.items():
         folder, _, key = name.rpartition("/")
@@ -202,13 +206,13 @@ def check_name(name: str) -> None:
 
 
 def _kinds(names: set[str]) -> frozenset[Archive]:
-    """The makers whose marks are in an archive."""
+    """The makers whose marks are among names in lower case: torch's reader knows no case."""
     paths = [PurePosixPath(name).parts for name in names]
     found = set()
     if any(path[1:] in (("archive_format",), ("archive_version",)) or path[-1:] == (_OLD_EXPORT,)
            for path in paths):  # fmt: skip
         found.add(Archive.EXPORT)
-    if ("MAR-INF", "MANIFEST.json") in paths:
+    if ("mar-inf", "manifest.json") in paths:
         found.add(Archive.MAR)
     if any(path[1:] == ("data.pkl",) for path in paths):
         code = any(path[1:2] == ("code",) for path in paths)
@@ -256,7 +260,7 @@ def _zip_member(
     inner = "/".join(PurePosixPath(name).parts[1:])
     scripted = Archive.TORCHSCRIPT in kinds
     judge: Callable[[Window], Iterator[Remark]] | None = None
-    if scripted and inner.startswith("code/") and inner.endswith(".py"):
+    if scripted and re.fullmatch(r"code/.+\.py", inner, re.IGNORECASE | re.DOTALL):
         judge = programs.script_remarks
     elif Archive.EXPORT in kinds and _GRAPH.search(name):
         judge = programs.graph_remarks

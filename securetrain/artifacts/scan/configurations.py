@@ -153,7 +153,7 @@ def judge(tree: object, data: bytes, name: str) -> Iterator[Remark]:
         for key, value in one:
             if isinstance(key, str):
                 yield from _pair(key, value, data, base)
-                if "chat_template" in key:
+                if "template" in key:
                     yield from _templates(value, data, doubts)
                 elif key not in _JUDGED:
                     doubts += _codes(key, value)
@@ -169,12 +169,8 @@ def judge(tree: object, data: bytes, name: str) -> Iterator[Remark]:
 
 def _codes(key: str, value: object) -> Iterator[str]:
     """Rule 8, for the texts of one value."""
-    waiting = [value]
-    while waiting:
-        text = waiting.pop()
-        if isinstance(text, list) and not isinstance(text, Pairs):
-            waiting += text
-        elif isinstance(text, str) and _is_code(text):
+    for text in _flat(value, objects=False):
+        if isinstance(text, str) and _is_code(text):
             yield f"{key or 'a text'} is code, or names some: {text[:120]!r}"
 
 
@@ -201,9 +197,12 @@ def _runs(node: ast.AST) -> bool:
 
 def _objects(tree: object) -> Iterator[Pairs | Tagged]:
     """Every object of a tree, and every tag."""
-    waiting = [tree]
+    waiting, seen = [tree], set[int]()
     while waiting:
         one = waiting.pop()
+        if isinstance(one, list) and id(one) in seen:
+            continue  # YAML's aliases lead to it again
+        seen.add(id(one))
         if isinstance(one, Pairs):
             yield one
             waiting.extend(key for key, _ in one if isinstance(key, (list, Tagged)))
@@ -437,13 +436,16 @@ _BY_NAME: Final[dict[str, tuple[Callable[[object, bytes], Iterator[Remark]], ...
 }
 
 
-def _flat(value: object) -> Iterator[object]:
-    """The leaves of a value."""
-    waiting = [value]
+def _flat(value: object, *, objects: bool = True) -> Iterator[object]:
+    """The leaves of a value, those in objects as well, or of its lists alone."""
+    waiting, seen = [value], set[int]()
     while waiting:
         one = waiting.pop()
+        if isinstance(one, list) and id(one) in seen:
+            continue
+        seen.add(id(one))
         if isinstance(one, Pairs):
-            waiting.extend(inner for _, inner in one)
+            waiting.extend(inner for _, inner in one if objects)
         elif isinstance(one, list):
             waiting.extend(one)
         else:

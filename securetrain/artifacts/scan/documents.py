@@ -3,7 +3,7 @@
 """JSON, YAML and INI as plain trees in which nothing is lost: an object keeps all of its pairs.
 
 Two readers may take different ones of two equal keys, so both are kept. YAML is read as events:
-nothing is constructed, aliases are not followed, and tags are noted.
+nothing is constructed, an alias is what it leads to (the same object), and tags are noted.
 """
 
 import configparser
@@ -90,6 +90,8 @@ def of_yaml(data: bytes) -> object:
     documents: list[object] = []
     stack: list[list[object]] = [documents]
     kinds: list[str] = []
+    names: list[str | None] = []
+    anchors: dict[str | None, object] = {}
     try:
         for event in yaml.parse(data, Loader=_Loader):
             match event:
@@ -97,8 +99,9 @@ def of_yaml(data: bytes) -> object:
                     tag = event.tag if event.tag and not event.implicit[0] else ""
                     value = event.value
                     stack[-1].append(Tagged(f"{tag} {value}") if tag else value)
+                    anchors[event.anchor] = stack[-1][-1]
                 case yaml.AliasEvent():
-                    stack[-1].append(None)
+                    stack[-1].append(anchors.get(event.anchor))
                 case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
                     if len(stack) > MAX_DEPTH:
                         _too_deep()
@@ -107,8 +110,10 @@ def of_yaml(data: bytes) -> object:
                         kinds.append("tagged")
                     kinds.append("map" if isinstance(event, yaml.MappingStartEvent) else "list")
                     stack.append([])
+                    names.append(event.anchor)
                 case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
                     _end(stack, kinds)
+                    anchors[names.pop()] = stack[-1][-1]
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"not YAML: {type(error).__name__}") from error
     return documents

@@ -66,6 +66,7 @@ _SOURCES: Final = frozenset(
         ".py", ".pyw", ".pyc", ".pyx", ".sh", ".bash", ".bat", ".cmd", ".ps1", ".js", ".mjs", ".ts",
         ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs", ".go", ".java", ".jar", ".class", ".lua",
         ".rb", ".pl", ".r", ".jl", ".wasm", ".whl", ".egg", ".html", ".htm", ".svg", ".xml",
+        ".gin", ".prototxt", ".pbtxt",
     }
 )  # fmt: skip
 """Suffixes of what something runs, or may run, when it is opened."""

@@ -144,10 +144,10 @@ def gguf_remarks(window: Window) -> Iterator[Remark]:
                 )
         else:
             _value(cursor, kind)
-    yield from _tensors(cursor, num_tensors)
+    _tensors(cursor, num_tensors)
 
 
-def _tensors(cursor: Cursor, count: int) -> Iterator[Remark]:
+def _tensors(cursor: Cursor, count: int) -> None:
     for _ in range(count):
         name = _string(cursor)
         dimensions = cursor.number(4)
@@ -157,7 +157,6 @@ def _tensors(cursor: Cursor, count: int) -> Iterator[Remark]:
         offset = cursor.number(8)
         if offset > cursor.window.size:
             raise BrokenError(f"tensor {name[:80]!r} lies at {offset}, behind the file's end")
-    yield from ()
 
 
 def _string(cursor: Cursor) -> bytes:
@@ -166,9 +165,7 @@ def _string(cursor: Cursor) -> bytes:
 
 def _value(cursor: Cursor, kind: int) -> None:
     """Step over a value; arrays of arrays without recursion."""
-    if kind != _ARRAY:
-        return _element(cursor, kind)
-    waiting = [(cursor.number(4), cursor.number(8))]
+    waiting = [(kind, 1)]
     seen = 0
     while waiting:
         kind, count = waiting.pop()
@@ -180,21 +177,10 @@ def _value(cursor: Cursor, kind: int) -> None:
         elif kind == _STRING:
             for _ in range(count):
                 cursor.skip(cursor.number(8))
-        elif kind == _ARRAY and count:
-            waiting.append((_ARRAY, count - 1))
-            waiting.append((cursor.number(4), cursor.number(8)))
         elif kind != _ARRAY:
             raise BrokenError(f"a value of kind {kind} at byte {cursor.at}")
-    return None
-
-
-def _element(cursor: Cursor, kind: int) -> None:
-    if kind == _STRING:
-        cursor.skip(cursor.number(8))
-    elif kind in _WIDTHS:
-        cursor.skip(_WIDTHS[kind])
-    else:
-        raise BrokenError(f"a value of kind {kind} at byte {cursor.at}")
+        elif count:
+            waiting += [(_ARRAY, count - 1), (cursor.number(4), cursor.number(8))]
 
 
 def hdf5_remarks(window: Window) -> Iterator[Remark]:

@@ -214,6 +214,15 @@ def test_what_a_chat_template_does_every_day(tmp_path: Path, text: str) -> None:
     assert scanned(tmp_path, "chat_template.jinja", text.encode()).findings == []
 
 
+def test_aliases_of_yaml_are_followed_once(tmp_path: Path) -> None:
+    laughs = "a0: &a0 [x, y]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40)
+    )
+    text = laughs + "base: &base {lr: 1}\nrun:\n  <<: *base\n  _target_: torch.optim.AdamW\n"
+    assert scanned(tmp_path, "a.yaml", text.encode()).findings == []
+    assert scanned(tmp_path, "a.yaml", b"a: &a [*a, *b]\n").findings == []
+
+
 # Bad input: a code, a place and a remedy.
 
 
