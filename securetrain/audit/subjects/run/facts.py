@@ -20,7 +20,20 @@ from securetrain.audit.facts import (
 from securetrain.core.vocabulary import NodeTier
 
 
-class RunNode(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _OfLedger(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The base of what a line of the ledger says."""
+
+    path: str
+    line: int
+    """0 when there is none."""
+
+    @property
+    def location(self) -> Location:
+        """The ledger's line."""
+        return Location(path=self.path, line=self.line)
+
+
+class RunNode(_OfLedger, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A member of the newest epoch, and its newest proof."""
 
     name: str
@@ -34,39 +47,24 @@ class RunNode(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The code of its newest refusal, if it was let in no more after that."""
     compared: bool | None
     """Whether it was compared with the reference values that the policy names, if it names any."""
-    line: int
-    """The ledger's line about its newest proof; 0 when there is none."""
-    path: str
 
     @property
     def label(self) -> str:
         """The node."""
         return self.name
 
-    @property
-    def location(self) -> Location:
-        """The ledger's line."""
-        return Location(path=self.path, line=self.line)
 
-
-class RankRange(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RankRange(_OfLedger, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Ranks of one node in the newest epoch."""
 
     node: str
     first: int
     last: int
-    path: str
-    line: int
 
     @property
     def label(self) -> str:
         """The ranks."""
         return f"{self.first}-{self.last}"
-
-    @property
-    def location(self) -> Location:
-        """The ledger's line."""
-        return Location(path=self.path, line=self.line)
 
 
 class Run(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
