@@ -7,13 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from securetrain.audit.documents import Facts, Refused
 from securetrain.audit.engine.audit import audit, out_of_reach
 from securetrain.audit.engine.waivers import Baseline
 from securetrain.audit.sources.catalogue import load_checks
 from securetrain.core.errors import AuditError
-from securetrain.core.vocabulary import State
+from securetrain.core.vocabulary import Severity, State
 from tests.audit.conftest import named
 
 
@@ -191,10 +192,10 @@ def test_what_is_unknown_is_told_of_each_that_shares_a_place(fixtures, now):
 def shared(fixtures, now, tmp_path):
     """Workloads with one fault at one place of one file, as an audit tells them."""
 
-    def go(names, base=None):
+    def go(names, base=None, result=None):
         plain = json.loads(fixtures.case("pod-privileged", "workload").document.body.to_json())
         facts = fixtures.facts_of(*(plain | {"file": f"a.yaml#{name}"} for name in names))
-        result = audit(facts, load_checks(), fixtures.policy, now)
+        result = result or audit(facts, load_checks(), fixtures.policy, now)
         if base is None:
             return result
         (tmp_path / "base.json").write_bytes(base.to_json())
@@ -215,6 +216,32 @@ def test_what_stands_for_several_is_known_when_all_are(before, after, known, gon
     assert {len(one.evidence.get("also", ())) for one in found} == {len(after) - 1}
     assert {one.known for one in found} == {known}
     assert (result.baseline.gone, result.exit_code) == (gone * len(found), 0 if known else 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "known", "gone"),
+    [
+        ({}, {}, True, 0),
+        ({"state": State.UNKNOWN}, {}, False, 0),
+        ({"state": State.WAIVED}, {}, False, 0),
+        ({"state": State.PASS}, {}, False, 0),
+        ({"severity_in_context": Severity.LOW}, {}, False, 0),
+        ({"fingerprint": "0" * 64}, {}, False, 1),
+        ({}, {"state": State.UNKNOWN}, True, 0),
+        ({}, {"state": State.WAIVED}, False, 0),
+        ({}, {"state": State.PASS}, False, 1),
+        # as earlier releases wrote it
+        ({"evidence": {"also": ["manifest:b: workload.pods"]}}, {"state": State.PASS}, False, 1),
+    ],
+)
+def test_a_finding_is_known_when_it_was_as_open_as_it_is(before, after, known, gone, shared):
+    (one, *_) = [found for found in shared("a").of(State.FAIL) if found.location]
+
+    def only(change):
+        return structs.replace(shared("a"), findings=(structs.replace(one, **change),))
+
+    result = shared("a", base=only(before), result=only(after))
+    assert (result.findings[0].known, result.baseline.gone) == (known, gone)
 
 
 def test_one_machine_twice_is_refused(fixtures):
