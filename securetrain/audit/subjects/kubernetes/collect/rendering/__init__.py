@@ -4,7 +4,7 @@
 
 ::
 
-    sources.py   folders to charts and kustomizations   found by their files; remote bases refused
+    sources.py   folders to charts and kustomizations   found by their files; objects to their lines
     tools.py     a tool of PATH, run to its end         no network, bounded time, memory and output
     confined.py  the walls                              a program itself: namespaces, Landlock
     render.py    all of it together                     texts with the file that each came from

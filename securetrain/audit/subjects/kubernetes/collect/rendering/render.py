@@ -17,17 +17,14 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.audit.parser.objects import split
-from securetrain.audit.subjects.kubernetes.collect.rendering.origins import (
-    Origins,
-    origins_of,
-    patches_of,
-)
 from securetrain.audit.subjects.kubernetes.collect.rendering.sources import (
     CHART,
-    Chart,
     Found,
     Kustomization,
+    Origins,
     find_sources,
+    origins_of,
+    patches_of,
 )
 from securetrain.audit.subjects.kubernetes.collect.rendering.tools import (
     NotRenderedError,
@@ -88,7 +85,7 @@ class Renderer:
             try:
                 self._chart(chart, audited, made)
             except NotRenderedError as error:
-                made.left[str(chart.root / CHART)] = f"not rendered: {error}"
+                made.left[str(chart / CHART)] = f"not rendered: {error}"
         for start in found.starts():
             try:
                 self._kustomization(start, found, audited, made)
@@ -101,9 +98,9 @@ class Renderer:
             raise NotRenderedError(f"{names[0]} is not run (--no-render)")
         return find_tool(names, self.path, audited)
 
-    def _chart(self, chart: Chart, audited: Sequence[Path], made: Rendering) -> None:
+    def _chart(self, chart: Path, audited: Sequence[Path], made: Rendering) -> None:
         helm = self._tool(("helm",), audited)
-        root = chart.root.resolve()
+        root = chart.resolve()
         values = [path.resolve() for path in self.values]
         with tempfile.TemporaryDirectory(prefix="securetrain-") as folder:
             words = ["template", RELEASE, str(root), "--namespace", "default"]
@@ -113,13 +110,13 @@ class Renderer:
         texts: dict[str, list[str]] = {}
         for text, _ in split(output, 1):
             match = _SOURCE.match(text)
-            place = _inside(chart.root, match[1].partition("/")[2]) if match else None
-            texts.setdefault(str(place or chart.root / CHART), []).append(text)
+            place = _inside(chart, match[1].partition("/")[2]) if match else None
+            texts.setdefault(str(place or chart / CHART), []).append(text)
         for name, parts in texts.items():
             origins = origins_of(Path(name))
             made.made += (Rendered(name, name, part, origins) for part in parts)
             made.covered.add(name)
-        made.covered.update(_partials(chart.root))
+        made.covered.update(_partials(chart))
 
     def _kustomization(
         self, start: Kustomization, found: Found, audited: Sequence[Path], made: Rendering
@@ -176,6 +173,5 @@ def _back(scratch: Path, name: str, start: Kustomization) -> Path | None:
 def _partials(root: Path) -> Iterator[str]:
     """Files of templates that make no object themselves."""
     for folder, _, files in os.walk(root):
-        for name in files:
-            if name.startswith("_") and Path(folder).name == "templates":
-                yield str(Path(folder, name))
+        if Path(folder).name == "templates":
+            yield from (str(Path(folder, name)) for name in files if name.startswith("_"))

@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import Final
@@ -48,14 +47,6 @@ _CHUNK: Final = 1 << 16
 
 class NotRenderedError(Exception):
     """Nothing was put together; its text says why, and quotes no value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A program, and the words that always come first."""
-
-    name: str
-    argv: tuple[str, ...]
 
 
 def find_tool(names: Sequence[str], path: str, audited: Sequence[Path]) -> str:
