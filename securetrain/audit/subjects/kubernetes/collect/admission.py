@@ -59,53 +59,54 @@ def admission_policy(one: Object) -> Iterator[AdmissionPolicy]:
     spec = scope.child(one.node, "spec")
     at = one.source.at(one.node)
     failure: Reading[str] = absent(at, "no webhook")
+    words: list[Node] = []
     if one.group in _KYVERNO and one.kind in {"ClusterPolicy", "Policy", "ValidatingPolicy"}:
         engine = "kyverno"
-        lists = list(_lists(spec, "kinds", below="match")) or list(_lists(spec, "resources"))
+        lists = _lists(spec, "kinds", below="match") or _lists(spec, "resources")
     elif one.group == _GATEKEEPER:
-        engine = "gatekeeper"
-        lists = list(_lists(spec, "kinds", below="match"))
+        engine, lists = "gatekeeper", _lists(spec, "kinds", below="match")
     elif one.group == _OWN and one.kind == "ValidatingAdmissionPolicy":
-        engine = "validatingadmissionpolicy"
-        lists = list(_lists(scope.child(spec, "matchConstraints"), "resources"))
+        engine, lists = one.kind.lower(), _lists(scope.child(spec, "matchConstraints"), "resources")
         failure = scope.string(spec, "failurePolicy", "Fail")
     elif one.group == _OWN and one.kind.endswith("WebhookConfiguration"):
-        engine = "webhook"
         hooks = scope.child(one.node, "webhooks")
-        lists = list(_lists(hooks, "resources"))
+        engine, lists = "webhook", _lists(hooks, "resources")
         failure = _weakest(scope, hooks, at)
     else:
         return
-    kinds: list[str] = []
-    reason = ""
-    for node in lists:
-        reason = reason or scope.opened(node)
-        for item in node.items or ():
-            reason = reason or scope.opened(item)
-            if item.text is not None:
-                kinds.append(_singular(item.text))
-    place = one.source.at(lists[0]) if lists else at
-    words = (node for node in _lists(one.node, "apiGroups") if one.group == _OWN)
-    items = [item for node in words for item in (node, *(node.items or ()))]
-    reason = reason or next(filter(None, map(scope.opened, items)), "")
-    groups = tuple(item.text for item in items if item.text is not None)
-    yield AdmissionPolicy(one.title, engine, tuple(kinds), groups, reason, place, failure)
+    if one.group == _OWN:
+        words = _lists(one.node, "apiGroups")
+    kinds, groups = ([item for node in some for item in _words(node)] for some in (lists, words))
+    yield AdmissionPolicy(
+        one.title,
+        engine,
+        tuple(_singular(item.text) for item in kinds if item.text is not None),
+        tuple(item.text for item in groups if item.text is not None),
+        next(filter(None, map(scope.opened, (*kinds, *groups))), ""),
+        one.source.at(lists[0]) if lists else at,
+        failure,
+    )
 
 
-def _lists(node: Node | None, key: str, *, below: str = "") -> Iterator[Node]:
-    """Yield the lists of words under a key, wherever it stands below another one."""
+def _words(node: Node) -> Iterator[Node]:
+    """Yield a list and its elements, of which each may be open."""
+    yield from (node, *(node.items or ()))
+
+
+def _lists(node: Node | None, key: str, *, below: str = "") -> list[Node]:
+    """The lists of words under a key, wherever it stands below another one."""
+    found = []
     stack = [(node, not below)] if node is not None else []
     while stack:
         one, inside = stack.pop()
         for name, value in reversed((one.entries or {}).items()):
-            if name == key and inside and (value.items is not None or value.text is not None):
-                is_words = value.items is None or all(i.text is not None for i in value.items)
-                if is_words:
-                    yield value
-                    continue
-            if name != "exclude":
+            is_words = value.entries is None and all(i.text is not None for i in value.items or ())
+            if name == key and inside and is_words:
+                found.append(value)
+            elif name != "exclude":
                 stack.append((value, inside or name == below))
         stack.extend((item, inside) for item in reversed(one.items or ()))
+    return found
 
 
 def _singular(word: str) -> str:
@@ -132,15 +133,12 @@ def admissions(policies: Sequence[AdmissionPolicy], kinds: Sequence[str]) -> Ite
         named = set(policy.kinds)
         if not policy.open and not named & (_HOLDERS | _PODS):
             continue
-        missed: Reading[tuple[str, ...]]
-        if named & _PODS:
-            missed = ok((), policy.at)
-        elif policy.open:
+        own = bool(policy.groups) and not _BUILT_IN & set(policy.groups)
+        reaches_all = own or bool(named & _PODS)
+        overlooked = (kind for kind in kinds if kind.lower() not in named and not reaches_all)
+        missed: Reading[tuple[str, ...]] = ok(tuple(overlooked), policy.at)
+        if policy.open and not named & _PODS:
             missed = opened(policy.open, policy.at)
-        else:
-            own = bool(policy.groups) and not _BUILT_IN & set(policy.groups)
-            overlooked = (kind for kind in kinds if kind.lower() not in named and not own)
-            missed = ok(tuple(overlooked), policy.at)
         yield Admission(
             at=policy.at,
             name=policy.name,
@@ -149,6 +147,8 @@ def admissions(policies: Sequence[AdmissionPolicy], kinds: Sequence[str]) -> Ite
             failure_policy=policy.failure_policy,
         )
 
+
+# --- signatures of images -------------------------------------------------------------------------
 
 INCLUDED: Final = "policy.sigstore.dev/include"
 """The label of a Namespace that Sigstore's controller looks at."""
@@ -207,14 +207,10 @@ def _of_kyverno(one: Object, scope: Scope, spec: Node) -> SignaturePolicy:
             for node in _under(match, "namespaces"):
                 reason = reason or scope.opened(node)
                 into.extend(item.text for item in node.items or () if item.text)
-            if list(_under(match, "namespaceSelector")):
+            if any(True for _ in _under(match, "namespaceSelector")):
                 reason = reason or "a selector of namespaces"
-    said = [
-        node.text or ""
-        for key in ("failureAction", "validationFailureAction")
-        for node in _under(spec, key)
-    ]
-    enforces = any(word.lower() == "enforce" for word in said)
+    actions = (*_under(spec, "failureAction"), *_under(spec, "validationFailureAction"))
+    enforces = any((node.text or "").lower() == "enforce" for node in actions)
     if one.kind == "Policy":
         named = [one.said("namespace") or "default"]
     return SignaturePolicy(

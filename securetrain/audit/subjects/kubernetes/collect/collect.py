@@ -155,6 +155,11 @@ class _Found:
         """Kubernetes starts it."""
         return self.workload.runtime.value is Runtime.KUBERNETES
 
+    @property
+    def repository(self) -> Path:
+        """The checkout that it is of."""
+        return _repository(Path(self.workload.at.path).parent)
+
 
 @dataclass(slots=True)
 class _Collection:
@@ -185,23 +190,29 @@ class _Collection:
         if isinstance(file, Entry):
             self._unread(file)
             return
-        objects, before = 0, len(self.launches.found)
+        before = len(self.launches.found)
         text = file if isinstance(file, Text) else Text(file.path, "", is_script=False)
-        self.launches.take_file(text)
         found = self.reader.objects(file) if isinstance(file, Text) else self._large(file)
-        for one in found:
-            if not self.launches.take_object(text, one):
-                self._left_out("launch", one)
-            objects += 1
-            self._take(one)
-        for one in self.launches.started():
-            self._take(one)
+        objects = self._take_all(text, text, found)
         for kind, name in self.reader.words.items():
             self.unread.setdefault(kind, name)
         if objects or len(self.launches.found) > before or text.is_script:
             self.ledger.add(read_at("file", Location(path=file.path), "cluster"))
         elif not self.ledger.is_open(file.path):
             self.ledger.add(not_ours(file.path, "no object and no command in it"))
+
+    def _take_all(self, whole: Text, of: Text, found: Iterable[Object]) -> int:
+        """Note a file and its objects; return their number."""
+        objects = 0
+        self.launches.take_file(whole)
+        for one in found:
+            objects += 1
+            if not self.launches.take_object(of, one):
+                self._left_out("launch", one)
+            self._take(one)
+        for one in self.launches.started():
+            self._take(one)
+        return objects
 
     def _large(self, file: Large) -> Iterator[Object]:
         try:
@@ -216,13 +227,9 @@ class _Collection:
         for made in rendering.made:
             before = counts.get(made.name, 0)
             part = Part(made.name, made.text, Source(made.path), 1, before=before)
-            self.launches.take_file(Text(made.path, made.origins.text, is_script=False))
-            for one in list(self.reader.rendered(part, made.origins.relocate)):
-                if not self.launches.take_object(Text(made.path, "", is_script=False), one):
-                    self._left_out("launch", one)
-                self._take(one)
-            for one in self.launches.started():
-                self._take(one)
+            whole = Text(made.path, made.origins.text, is_script=False)
+            found = list(self.reader.rendered(part, made.origins.relocate))
+            self._take_all(whole, Text(made.path, "", is_script=False), found)
             counts[made.name] = before + 1
         for path in sorted(rendering.covered | {made.path for made in rendering.made}):
             self.ledger.add(read_at("file", Location(path=path), "cluster"))
@@ -308,18 +315,17 @@ class _Collection:
         targets: list[Target] = []
         bodies: list[Body] = []
         for one in self.found:
-            pods = []
-            for pod in one.workload.pods if one.is_in_cluster else ():
-                joined, target = self._joined(one.workload, pod)
-                pods.append(joined)
-                targets.append(target)
-            record = msgspec.structs.replace(one.workload, pods=tuple(pods) or one.workload.pods)
+            record = one.workload
+            if one.is_in_cluster:
+                mine = [self._joined(one, pod) for pod in record.pods]
+                targets += mine
+                record = msgspec.structs.replace(record, pods=tuple(each.pod for each in mine))
             bodies.append(
                 WorkloadFacts(
                     collected=collected, file=one.name, workload=record, ledger=one.ledger
                 )
             )
-        kinds = tuple(sorted({one.kind for one in self._in_cluster() if one.kind}))
+        kinds = tuple(sorted({one.workload.kind for one in self._in_cluster()} - {""}))
         facts = Cluster(
             name=cluster,
             namespaces=tuple(self._namespaces()),
@@ -335,48 +341,44 @@ class _Collection:
             ClusterFacts(collected=collected, cluster=facts, ledger=self.ledger.entries()),
         ]
 
-    def _joined(self, record: Workload, pod: Pod) -> tuple[Pod, Target]:
-        from_runtime = record.kind == "TrainJob"
-        labels = labels_of(record, pod, from_runtime=from_runtime)
+    def _joined(self, one: _Found, pod: Pod) -> Target:
+        """A pod with what other objects say of it."""
+        record = one.workload
+        labels = labels_of(record, pod, from_runtime=record.kind == "TrainJob")
         unread = self.unread.get("NetworkPolicy", "")
         seen = Isolated(labels, record.namespace, pod.at)
-        repository = _repository(Path(record.at.path).parent)
-        policies = self.policies[repository]
-        ways_of = {way: policies.isolation(seen, way, unread) for way in ("ingress", "egress")}
-        account = self.rights[repository].account(
+        policies = self.policies[one.repository]
+        account = self.rights[one.repository].account(
             pod.account, record.namespace, self.unread.get("RoleBinding", "")
         )
         joined = msgspec.structs.replace(
-            pod, account=account, ingress=ways_of["ingress"], egress=ways_of["egress"]
+            pod,
+            account=account,
+            ingress=policies.isolation(seen, "ingress", unread),
+            egress=policies.isolation(seen, "egress", unread),
         )
-        return joined, Target(record, joined, labels)
+        return Target(record, joined, labels)
 
-    def _in_cluster(self) -> Iterator[Workload]:
-        return (one.workload for one in self.found if one.is_in_cluster)
+    def _in_cluster(self) -> Iterator[_Found]:
+        return (one for one in self.found if one.is_in_cluster)
 
     def _namespaces(self) -> Iterator[Namespace]:
-        counts: dict[str, int] = {}
-        places: dict[str, Location] = {}
+        places: dict[str, list[Location]] = defaultdict(list)
         for one in self._in_cluster():
-            if is_known(one.namespace):
-                name = one.namespace.value or ""
-                counts[name] = counts.get(name, 0) + 1
-                places.setdefault(name, one.namespace.at or one.at)
+            space = one.workload.namespace
+            if is_known(space):
+                places[space.value or ""].append(space.at or one.workload.at)
         unknown = "" if self.signatures else "no policy about signatures is among the files"
-        for name in sorted({*counts, *self.namespaces}):
-            said = self.namespaces.get(name)
-            if said is None:
-                at = places[name]
-                why = "no Namespace of this name is among the files"
-                if unread := self.unread.get("Namespace"):
-                    why = f"{why}, and {unread} could not be read"
-                said = failed(why, at)
+        missing = "no Namespace of this name is among the files"
+        if unread := self.unread.get("Namespace"):
+            missing = f"{missing}, and {unread} could not be read"
+        for name in sorted({*places, *self.namespaces}):
+            said = self.namespaces.get(name) or failed(missing, places[name][0])
             at = said.at or Location(path="")
-            signed = signatures(name, self.included.get(name), self.signatures, at, unknown)
             yield Namespace(
                 at=at,
                 name=name,
-                workloads=counts.get(name, 0),
+                workloads=len(places.get(name, ())),
                 pod_security=said,
-                signatures=signed,
+                signatures=signatures(name, self.included.get(name), self.signatures, at, unknown),
             )
