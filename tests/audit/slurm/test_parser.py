@@ -92,6 +92,26 @@ def test_an_include_is_read_where_it_stands(slurm):
 
 
 @pytest.mark.parametrize(
+    ("field", "first", "name", "line"),
+    [
+        ("auth_type", "slurm.conf", "n{}", "Include n{}"),
+        ("spank", "plugstack.conf", "n{}", "include n{}"),
+        ("login_rules", "pam.d/sshd", "pam.d/n{}", "@include n{}"),
+    ],
+)
+def test_includes_are_followed_to_a_depth(tmp_path, field, first, name, line):
+    (tmp_path / "pam.d").mkdir()
+    (tmp_path / "slurm.conf").write_text("ClusterName=a")
+    for number in range(24):
+        place = tmp_path / (name.format(number - 1) if number else first)
+        place.write_text(line.format(number) + "\n")
+    (tmp_path / name.format(23)).write_text("# nothing")
+    read = getattr(collect_slurm(tmp_path, now=NOW).slurm, field)
+    assert read.outcome is Outcome.ERROR
+    assert "in a circle" in read.reason
+
+
+@pytest.mark.parametrize(
     ("files", "reason"),
     [
         ({"slurm__conf": "Include slurm.conf"}, "in a circle"),

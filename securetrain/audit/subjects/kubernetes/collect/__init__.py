@@ -4,7 +4,7 @@
 
 ::
 
-    pods.py, containers.py, workloads.py, settings.py   pod specs by structure; effective values
+    pods.py, containers.py, workloads.py   pod specs by structure; effective values
     network.py, rights.py, entrances.py, admission.py, stored.py   the objects around
     launches.py, labels.py, expressions.py   commands, what selects a pod, what a site asks
     rendering/   charts and kustomizations, put together by helm and kustomize behind walls

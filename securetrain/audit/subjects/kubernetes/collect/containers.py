@@ -36,7 +36,6 @@ from securetrain.audit.parser.values import (
     opened,
     unknown_as,
 )
-from securetrain.audit.subjects.kubernetes.collect.settings import settings
 from securetrain.audit.subjects.kubernetes.facts.workload import (
     Container,
     Mount,
@@ -48,6 +47,7 @@ from securetrain.audit.subjects.kubernetes.facts.workload import (
     Variable,
     Volume,
 )
+from securetrain.audit.subjects.kubernetes.standards import settings
 
 R = TypeVar("R", bound=Place)
 

@@ -64,7 +64,8 @@ def network_policy(one: Object) -> NetworkPolicy | None:
     at = one.source.at(one.node)
     if one.kind in {"CiliumClusterwideNetworkPolicy", "GlobalNetworkPolicy"}:
         namespace = None
-    selector: Selector
+    ingress: Limits
+    egress: Limits
     if one.group in _OWN:
         selector = selector_of(scope, scope.child(spec, "podSelector"))
         ingress, egress = _directions(scope, spec)
@@ -77,8 +78,8 @@ def network_policy(one: Object) -> NetworkPolicy | None:
         selector = Selector(open="" if selects_all else "a selector of Calico")
         ingress, egress = _directions(scope, spec)
     else:
-        selector, ingress, egress = Selector(open="a kind of a group that is not known"), "", ""
         ingress = egress = "a kind of a group that is not known"
+        selector = Selector(open=ingress)
     return NetworkPolicy(name, namespace, selector, ingress, egress, at)
 
 
@@ -114,45 +115,30 @@ def _directions(scope: Scope, spec: Node | None) -> tuple[Limits, Limits]:
 def _rules(scope: Scope, spec: Node, way: str, peers: str) -> Limits:
     unknown = ""
     for rule, reason in scope.elements(spec, way):
-        if reason:
-            unknown = reason
+        open_ = reason or scope.rest(rule)
+        unknown = open_ or unknown
+        ports, listed = rule.get("ports"), rule.get(peers)
+        if open_ or rule.entries is None or (ports is not None and ports.items):
             continue
-        if rule.entries is None:
-            continue
-        if rule.holes:
-            unknown = scope.rest(rule)
-            continue
-        if rule.get("ports") is not None and (rule.get("ports") or rule).items:
-            continue
-        listed = rule.get(peers)
-        if listed is None or (listed.items is not None and not listed.items):
-            if rule.entries and set(rule.entries) - {peers, "ports"}:
-                unknown = unknown or "rules of another kind of policy"
-                continue
-            return False
-        if any(_is_everybody(peer) for peer in listed.items or ()):
+        if listed is not None and (listed.items is None or listed.items):
+            if any(map(_is_everybody, listed.items or ())):
+                return False
+        elif rule.entries.keys() - {peers, "ports"}:
+            unknown = unknown or "rules of another kind of policy"
+        else:
             return False
     return unknown or True
 
 
 def _is_everybody(peer: Node) -> bool:
-    if peer.entries is None:
-        return False
     block = peer.get("ipBlock")
     if block is not None:
         cidr = block.get("cidr")
         return cidr is not None and cidr.text in _EVERYWHERE and block.get("except") is None
-    spaces = peer.entries.get("namespaceSelector")
-    pods = peer.entries.get("podSelector")
-    is_any = spaces is not None and spaces.entries is not None and not spaces.entries
-    return (
-        is_any and not spaces_holes(spaces) and (pods is None or not (pods.entries or pods.holes))
-    )
-
-
-def spaces_holes(node: Node | None) -> bool:
-    """Return whether a template adds to a mapping."""
-    return node is not None and bool(node.holes)
+    entries = peer.entries or {}
+    spaces, pods = entries.get("namespaceSelector"), entries.get("podSelector")
+    is_any = spaces is not None and spaces.entries is not None
+    return is_any and not any(one and (one.entries or one.holes) for one in (spaces, pods))
 
 
 def _cilium(scope: Scope, spec: Node | None, way: str) -> Limits:

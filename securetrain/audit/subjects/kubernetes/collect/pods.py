@@ -103,18 +103,14 @@ def pod_specs(one: Object) -> list[PodSpec]:
         return []
     names = OwnNames()
     named = []
-    patch = _ARGO_PATCH if one.group == _ARGO else ""
+    whole = one.node.get("spec")
     for found in _specs(one, one.node, (), (), None, taken=set()):
-        if patch and (patch in (found.spec.entries or {}) or _is_patched(one, patch)):
-            marker = one.source.template.marker(patch, patch)
+        said = {*(found.spec.entries or ()), *((whole.entries if whole else None) or ())}
+        if one.group == _ARGO and _ARGO_PATCH in said:
+            marker = one.source.template.marker(_ARGO_PATCH, _ARGO_PATCH)
             found.spec.holes = [*(found.spec.holes or ()), marker]
         named.append(replace(found, role=names.of(found.role)))
     return named
-
-
-def _is_patched(one: Object, patch: str) -> bool:
-    spec = one.node.get("spec")
-    return spec is not None and patch in (spec.entries or {})
 
 
 def _specs(
@@ -127,9 +123,7 @@ def _specs(
     taken: set[int],
 ) -> Iterator[PodSpec]:
     """Yield the pod specs in a mapping or list; `taken` are those whose containers are beside."""
-    if node.text is not None:
-        return
-    if way[:1] in {("metadata",), ("status",)}:
+    if node.text is not None or way[:1] in {("metadata",), ("status",)}:
         return
     if node.entries is not None:
         spec = None
@@ -160,8 +154,7 @@ def _spec_at(
     single = ""
     # A TrainJob's own pods, and what it overrides of them, begin with those of its runtime.
     left_to = f"the runtime {_runtime(one)} sets it" if one.kind == "TrainJob" else ""
-    containers = entries.get("containers")
-    if containers is None or not _is_list_of_containers(one, containers, entries):
+    if not _is_list_of_containers(one, entries):
         if one.group == _ARGO:
             single = next((key for key in _SINGLE if _is_container(entries.get(key))), "")
         if one.kind == "TrainJob" and _is_trainer(way, entries):
@@ -242,19 +235,19 @@ def _is_container(node: Node | None) -> bool:
     return node.entries["image"].entries is None and (not COMPOSED & keys or bool(_WALLS & keys))
 
 
-def _is_list_of_containers(one: Object, node: Node, siblings: dict[str, Node]) -> bool:
-    if node.items is None:
-        is_open = node.text is not None and one.source.template.holes_of(node.text)
-        return bool(is_open) and bool(_POD_FIELDS & set(siblings))
-    mappings = [item for item in node.items if item.entries is not None]
+def _is_list_of_containers(one: Object, entries: dict[str, Node]) -> bool:
+    """Tell whether a mapping has containers in a list, or what a template makes one of."""
+    node = entries.get("containers")
+    if node is None:
+        return False
+    items = node.items if node.items is not None else [node]
+    mappings = [item for item in items if item.entries is not None]
     if not mappings:
-        holes = [i for i in node.items if i.text and one.source.template.holes_of(i.text)]
-        return bool(holes)
-    return any(
-        item.entries is not None
-        and (item.holes or item.entries.keys() & {"name", "image", "command", "args"})
-        for item in mappings
-    )
+        is_open = any(item.text and one.source.template.holes_of(item.text) for item in items)
+        return is_open and (node.items is not None or bool(_POD_FIELDS & set(entries)))
+    words = {"name", "image", "command", "args"}
+    has_words = (item.holes or (item.entries or {}).keys() & words for item in mappings)
+    return node.items is not None and any(has_words)
 
 
 def _role(one: Object, way: tuple[str, ...], nodes: tuple[Node, ...]) -> str:

@@ -30,6 +30,7 @@ from securetrain.audit.parser.values import (
 from securetrain.audit.subjects.kubernetes.collect.containers import (
     InPod,
     container,
+    hole,
     of_env,
     open_container,
     volumes,
@@ -41,7 +42,6 @@ from securetrain.audit.subjects.kubernetes.collect.pods import (
     PodSpec,
     pod_specs,
 )
-from securetrain.audit.subjects.kubernetes.collect.settings import annotations, settings
 from securetrain.audit.subjects.kubernetes.facts.cluster import Entrance
 from securetrain.audit.subjects.kubernetes.facts.workload import (
     Account,
@@ -54,6 +54,7 @@ from securetrain.audit.subjects.kubernetes.facts.workload import (
     Role,
     Workload,
 )
+from securetrain.audit.subjects.kubernetes.standards import annotations, settings
 
 T = TypeVar("T")
 Named = TypeVar("Named", Container, Entrance)
@@ -63,7 +64,13 @@ MAX_PODS: Final = 200
 MAX_NODE_LABELS: Final = 100
 MAX_CONTAINERS: Final = 200
 """Of one object, over all its pods."""
-RAY_KINDS: Final = frozenset({"RayCluster", "RayJob", "RayService", "RayCronJob"})
+RAY_KINDS: Final = {
+    "RayCluster": ("spec",),
+    "RayJob": ("spec", "rayClusterSpec"),
+    "RayService": ("spec", "rayClusterConfig"),
+    "RayCronJob": ("spec", "jobTemplate", "rayClusterSpec"),
+}
+"""Kinds of Ray, and where the cluster stands in them."""
 
 
 def workload(one: Object) -> Workload | None:
@@ -109,17 +116,14 @@ def pairs(scope: Scope, parent: Node | None, key: str) -> tuple[Pair, ...]:
     node = scope.child(parent, key)
     if node is None:
         return ()
-    at = scope.source.at(node)
-    reason = scope.opened(node) or scope.rest(node)
     found = []
-    if reason:
-        found.append(Pair(at=at, name=opened(reason, at), text=opened(reason, at)))
+    if reason := scope.opened(node) or scope.rest(node):
+        found.append(hole(Pair, scope.source.at(node), reason))
     for name, value in (node.entries or {}).items():
-        if name in (node.twice or ()) or value.text is None:
-            continue
-        reading = scope.value(value, as_text)
-        place = scope.source.at(value)
-        found.append(Pair(at=place, name=ok(name[:300], place), text=reading))
+        if name not in (node.twice or ()) and value.text is not None:
+            place = scope.source.at(value)
+            text = scope.value(value, as_text)
+            found.append(Pair(at=place, name=ok(name[:300], place), text=text))
     return tuple(found[:300])
 
 
@@ -133,6 +137,9 @@ def _pod(one: Object, spec: PodSpec, budget: int) -> Pod:
     own = (*settings(scope, node, "pod", spec.left_to), *annotations(scope, metadata))
     inside = InPod(scope, own, volumes(scope, node), spec.left_to)
     mounted = scope.boolean(node, "automountServiceAccountToken")
+    named = scope.string(node, "serviceAccountName")
+    if named.outcome is Outcome.ABSENT:
+        named = scope.string(node, "serviceAccount", "default")
     return Pod(
         at=at,
         role=spec.role,
@@ -143,7 +150,7 @@ def _pod(one: Object, spec: PodSpec, budget: int) -> Pod:
         node_labels=tuple(node_labels(scope, node, spec.left_to))[:MAX_NODE_LABELS],
         account=Account(
             at=at,
-            name=_or_left(_account(scope, node), spec.left_to),
+            name=_or_left(named, spec.left_to),
             token_mounted=_or_left(mounted, spec.left_to),
             rights=failed(_LATER, at),
         ),
@@ -191,15 +198,6 @@ def with_own_names(found: Iterable[Named]) -> Iterator[Named]:
         yield msgspec.structs.replace(one, name=names.of(one.name))
 
 
-def _account(scope: Scope, node: Node) -> Reading[str]:
-    found = scope.string(node, "serviceAccountName")
-    return (
-        found
-        if found.outcome is not Outcome.ABSENT
-        else scope.string(node, "serviceAccount", "default")
-    )
-
-
 def _or_left(reading: Reading[T], left_to: str) -> Reading[T]:
     """The reading, unless a runtime or an operator may set what is not set here."""
     return failed(left_to, reading.at) if left_to and reading.reason == NOT_SET else reading
@@ -215,36 +213,20 @@ def _ray(one: Object, scope: Scope, pods: list[Pod]) -> Reading[Ray]:
     at = one.source.at(one.node)
     if one.kind not in RAY_KINDS:
         return absent(at, "no kind of Ray's")
-    cluster = _ray_cluster(one, scope)
+    cluster: Node | None = one.node
+    for key in RAY_KINDS[one.kind]:
+        cluster = scope.child(cluster, key)
     if cluster is None:
         return absent(at, "it selects a cluster that stands elsewhere")
     place = one.source.at(cluster)
-    env = [
-        variable
-        for pod in pods
-        if pod.role == "head"
-        for made in pod.containers[:1]
-        for variable in made.env
-    ]
-    said = scope.string(scope.child(cluster, "authOptions"), "mode")
-    auth = said if said.outcome is not Outcome.ABSENT else of_env(env, "RAY_AUTH_MODE", None)
+    heads = (made for pod in pods if pod.role == "head" for made in pod.containers[:1])
+    auth = scope.string(scope.child(cluster, "authOptions"), "mode")
+    if auth.outcome is Outcome.ABSENT:
+        env = [variable for made in heads for variable in made.env]
+        auth = of_env(env, "RAY_AUTH_MODE", None)
     if auth.outcome is Outcome.ABSENT:
         auth = ok("disabled", place, NOT_SET)
     return ok(Ray(at=place, auth=auth), place)
-
-
-def _ray_cluster(one: Object, scope: Scope) -> Node | None:
-    """The mapping that describes the cluster; None when it stands elsewhere."""
-    spec = scope.child(one.node, "spec")
-    match one.kind:
-        case "RayService":
-            return scope.child(spec, "rayClusterConfig")
-        case "RayJob":
-            return scope.child(spec, "rayClusterSpec")
-        case "RayCronJob":
-            return scope.child(scope.child(spec, "jobTemplate"), "rayClusterSpec")
-        case _:
-            return spec
 
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -257,40 +239,40 @@ def node_labels(scope: Scope, pod: Node, left_to: str) -> Iterator[NodeLabel]:
     required = scope.child(scope.child(scope.child(pod, "affinity"), "nodeAffinity"), _REQUIRED)
     for block in (selector, required):
         if block is not None and (reason := scope.opened(block) or scope.rest(block)):
-            at = scope.source.at(block)
-            yield NodeLabel(at=at, text=opened(reason, at))
+            yield hole(NodeLabel, scope.source.at(block), reason)
     for key, value in (selector.entries or {} if selector is not None else {}).items():
         yield _label(scope, key, value)
     if required is not None:
         yield from _of_terms(scope, required)
-    at = scope.source.at(pod)
     if selector is None and required is None and (reason := scope.rest(pod) or left_to):
-        yield NodeLabel(at=at, text=failed(reason, at))
+        yield _no_label(scope, pod, reason)
 
 
 def _of_terms(scope: Scope, required: Node) -> Iterator[NodeLabel]:
     terms = list(scope.elements(required, "nodeSelectorTerms"))
     for term, reason in terms:
-        at = scope.source.at(term)
         if reason or len(terms) > 1:
-            yield NodeLabel(at=at, text=failed(reason or _ONE_OF, at))
+            yield _no_label(scope, term, reason or _ONE_OF)
             continue
         for item, why in scope.elements(term, "matchExpressions"):
             key, operator = scope.string(item, "key"), scope.string(item, "operator")
             found = item.get("values")
             values = found.items or () if found is not None else ()
-            place = scope.source.at(item)
             if why or not is_known(key) or not is_known(operator):
-                yield NodeLabel(at=place, text=failed(why or "a template", place))
+                yield _no_label(scope, item, why or "a template")
             elif operator.value == "In" and len(values) == 1:
                 yield _label(scope, key.value or "", values[0])
             elif operator.value == "In":
-                yield NodeLabel(at=place, text=failed(_ONE_OF, place))
+                yield _no_label(scope, item, _ONE_OF)
+
+
+def _no_label(scope: Scope, node: Node, reason: str) -> NodeLabel:
+    at = scope.source.at(node)
+    return NodeLabel(at=at, text=failed(reason, at))
 
 
 def _label(scope: Scope, key: str, node: Node) -> NodeLabel:
-    value = scope.value(node, as_text)
-    at = scope.source.at(node)
+    value, at = scope.value(node, as_text), scope.source.at(node)
     if not is_known(value):
-        return NodeLabel(at=at, text=failed(value.reason, at))
+        return _no_label(scope, node, value.reason)
     return NodeLabel(at=at, text=ok(f"{key}={value.value}"[:300], at))

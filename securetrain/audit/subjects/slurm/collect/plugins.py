@@ -186,9 +186,9 @@ def _stack(place: Place, path: str, above: tuple[str, ...]) -> Iterator[SpankPlu
         if parser.variable_of(line) or "{%" in line or "<%" in line:
             raise ValueError(f"{path}:{number} is a template")
         if words[0] == "include" and len(words) > 1:
-            folder = path.rpartition("/")[0]
-            name = words[1] if words[1].startswith("/") else f"{folder}/{words[1]}"
-            for file in _matching(place, place.named(name) if name.startswith("/") else name):
+            beside = f"{path.rpartition('/')[0]}/{words[1]}"
+            name = place.named(words[1]) if words[1].startswith("/") else beside
+            for file in _matching(place, name):
                 yield from _stack(place, file, (*above, path))
         elif words[0] in {"required", "optional"} and len(words) > 1:
             name = words[1].rpartition("/")[2].partition(".so")[0]
