@@ -141,8 +141,7 @@ def ranks_after_a_drop(job: Job) -> Ranks:
     job.start(1, 2, last_call=600)
     stays, drops = (AgentNode(job, f"node-{n}", (1, 2)) for n in range(2))
     with leaving(stays, drops) as pool:
-        for entered in [pool.submit(node.enter) for node in (stays, drops)]:
-            entered.result(PATIENCE)
+        list(pool.map(AgentNode.enter, (stays, drops), timeout=PATIENCE))
         asked = pool.submit(stays.ranks)
         drops.drop()
         if asked.result(PATIENCE)[1] != 2:
@@ -157,7 +156,6 @@ def ranks_beside_a_silent_one(job: Job) -> Ranks:
     """One of two nodes never says what it runs, and stays connected; the other one's next ranks."""
     stays, withholds = (AgentNode(job, f"node-{n}", (1, 2)) for n in range(2))
     with leaving(stays, withholds) as pool:
-        for entered in [pool.submit(node.enter) for node in (stays, withholds)]:
-            entered.result(PATIENCE)
+        list(pool.map(AgentNode.enter, (stays, withholds), timeout=PATIENCE))
         stays.ranks()
         return pool.submit(stays.meet).result(PATIENCE)

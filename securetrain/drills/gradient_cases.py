@@ -36,7 +36,7 @@ def plain(cases: Sequence[Case], harmful: Sequence[str]) -> Attack:
 
     def side(_workdir: Path) -> Outcome:
         chosen = [case for case in cases if case.name in harmful]
-        found, clean = run_ranks(both, WORLD, chosen, timeout=100.0)[0]
+        found, clean = run_ranks(twins, WORLD, chosen, False, timeout=100.0)[0]
         harmed = [seen.name for seen, good in zip(found, clean, strict=True) if harms(seen, good)]
         losses = "; ".join(
             f"{seen.name}: {seen.after:.2f} ({good.after:.2f} clean)"
@@ -60,7 +60,7 @@ def hardened(cases: Sequence[Case], drill: str, *, caught: Sequence[str]) -> Att
     """
 
     def side(_workdir: Path) -> Outcome:
-        found, clean = run_ranks(guarded, WORLD, list(cases), timeout=100.0)[0]
+        found, clean = run_ranks(twins, WORLD, list(cases), True, timeout=100.0)[0]
         return judge(found, clean, DRILLS[drill].expected_code, caught)
 
     return side
@@ -71,20 +71,10 @@ def harms(seen: Seen, clean: Seen) -> bool:
     return not (seen.finite and seen.after < clean.after + _WORSE)
 
 
-def both(cases: list[Case]) -> tuple[list[Seen], list[Seen]]:
-    """Every case and its clean twin, without a guard; collective."""
-    return (
-        [train(case, guarded=False) for case in cases],
-        [train(case, guarded=False, clean=True) for case in cases],
-    )
-
-
-def guarded(cases: list[Case]) -> tuple[list[Seen], list[Seen]]:
-    """Every case with the guard, and its clean twin without; collective."""
-    return (
-        [train(case, guarded=True) for case in cases],
-        [train(case, guarded=False, clean=True) for case in cases],
-    )
+def twins(cases: list[Case], guarded: bool) -> tuple[list[Seen], list[Seen]]:  # noqa: FBT001 - called through run_ranks
+    """Every case, with the guard or without, and its clean twin without; collective."""
+    found = [train(case, guarded=guarded) for case in cases]
+    return found, [train(case, guarded=False, clean=True) for case in cases]
 
 
 def judge(

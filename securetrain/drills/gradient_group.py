@@ -211,11 +211,11 @@ def _push(model: Any, times: float, active: Callable[[], bool]) -> None:
 # -- lies, with full knowledge of the code ---------------------------------------------------------
 
 
-def _saying(change: Callable[[Any], Any]) -> AbstractContextManager[None]:
+def _saying(change: Callable[[Any], Any]) -> Lie:
     """Change what this rank says of what it sent."""
 
     @contextmanager
-    def saying() -> Iterator[None]:
+    def saying(_guard: "GradientGuard") -> Iterator[None]:
         watch: Any = sys.modules["securetrain.guard.watch"]  # it has the whole process
         real = watch.encode
         watch.encode = lambda sketches: real(change(sketches))
@@ -224,38 +224,23 @@ def _saying(change: Callable[[Any], Any]) -> AbstractContextManager[None]:
         finally:
             watch.encode = real
 
-    return saying()
+    return saying
 
 
 def _scaled(factor: float) -> Lie:
-    def lie(_guard: "GradientGuard") -> AbstractContextManager[None]:
-        return _saying(
-            lambda said: dataclasses.replace(
-                said, parts=said.parts * factor, sent=said.sent * factor
-            )
-        )
-
-    return lie
-
-
-def _bent(_guard: "GradientGuard") -> AbstractContextManager[None]:
-    """One part, which went to one rank, is said to be another."""
-
     def change(said: Any) -> Any:
-        parts = said.parts.copy()
-        parts[0] *= 1.5
-        return dataclasses.replace(said, parts=parts)
+        return dataclasses.replace(said, parts=said.parts * factor, sent=said.sent * factor)
 
     return _saying(change)
 
 
-def _shifted(_guard: "GradientGuard") -> AbstractContextManager[None]:
-    """+V on one part and -V on another: sums and means stay as they are."""
+def _parts(*lies: tuple[float, float]) -> Lie:
+    """The first parts, which went to one rank each, are said to be others: times, and plus."""
 
     def change(said: Any) -> Any:
         parts = said.parts.copy()
-        parts[0] += 1.5e7
-        parts[1] -= 1.5e7
+        for number, (times, plus) in enumerate(lies):
+            parts[number] = parts[number] * times + plus
         return dataclasses.replace(said, parts=parts)
 
     return _saying(change)
@@ -273,11 +258,12 @@ def _accuses(guard: "GradientGuard") -> Iterator[None]:
 LIES: Final[dict[str, Lie]] = {
     "honest": _scaled(-0.2),
     "scaled": _scaled(1.01),
-    "bent": _bent,
-    "shifted": _shifted,
+    "bent": _parts((1.5, 0.0)),
+    "shifted": _parts((1.0, 1.5e7), (1.0, -1.5e7)),
     "accuses": _accuses,
 }
-"""``honest``: what it sent times -5 is told as it was before."""
+"""``honest``: what it sent times -5 is told as it was before. ``shifted``: +V on one part and -V on
+another, so that sums and means stay as they are."""
 
 
 # -- hiding in the null space of a sketch whose seed is known --------------------------------------

@@ -22,6 +22,7 @@ import msgspec
 from securetrain.attest.node import SoftwareAttester
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
+from securetrain.drills import process_tree
 from securetrain.evidence import Ask, AttestationKeys, Binding
 from securetrain.identity import JobCA, Role
 from securetrain.identity.keys import PrivateKey, PublicKey
@@ -61,11 +62,8 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
     Raises:
         NeverHappenedError: It never held.
     """
-    deadline = soon()
-    while not condition():
-        if time.monotonic() > deadline:
-            raise NeverHappenedError(f"never happened: {what}")
-        time.sleep(0.005)
+    if not process_tree.wait_until(condition, PATIENCE, 0.005):
+        raise NeverHappenedError(f"never happened: {what}")
 
 
 def make_policy(max_nodes: int = 16, **rendezvous: Any) -> LoadedPolicy:
@@ -127,14 +125,10 @@ class Job:
 
     def start(self, min_nodes: int = 1, max_nodes: int = 1, **settings: Any) -> Coordinator:
         """Start a coordinator; `settings` are its arguments or its settings."""
-        settings.setdefault("policy", make_policy())
-        settings.setdefault("clock", now)
-        settings.setdefault("ledger", self.ledger)
-        settings.setdefault("generation", len(self.started) + 1)
+        own = {"clock": now, "ledger": self.ledger, "generation": len(self.started) + 1}
+        given = {"policy": make_policy(), "min_nodes": min_nodes, "max_nodes": max_nodes}
         port = settings.pop("port", 0)
-        self.coordinator = Coordinator(
-            self.name, self.ca, min_nodes=min_nodes, max_nodes=max_nodes, **in_settings(settings)
-        )
+        self.coordinator = Coordinator(self.name, self.ca, **in_settings(own | given | settings))
         self.host, self.port = self.coordinator.start(port=port)
         self.started.append(self.coordinator)
         return self.coordinator
@@ -247,13 +241,8 @@ def running_job(root: Path) -> Iterator[Job]:
 
 def make_hello(identity: NodeIdentity, **changes: Any) -> protocol.Hello:
     """The first words of an honest node, but for `changes`."""
-    fields: dict[str, Any] = {
-        "protocol": protocol.PROTOCOL,
-        "job": identity.spiffe.job,
-        "node": identity.spiffe.node,
-        "address": "127.0.0.1",
-    }
-    return protocol.Hello(**{**fields, **changes})
+    own = {"job": identity.spiffe.job, "node": identity.spiffe.node, "address": "127.0.0.1"}
+    return protocol.Hello(**{"protocol": protocol.PROTOCOL, **own, **changes})
 
 
 def binding_of(
@@ -284,15 +273,10 @@ def prove(
         from securetrain.evidence.tpm import parse_public  # noqa: PLC0415 - software has no TPM
 
         binding = replace(binding, ak_name=parse_public(keys.ak_public).name)
-    evidence = attester.collect(
-        binding, Ask(credential=challenge.credential if challenge else None)
-    )
-    return protocol.Proof(
-        media_type=evidence.media_type,
-        body=evidence.body,
-        binding=evidence.binding,
-        signature=evidence.signature,
-    )
+    ask = Ask(credential=challenge.credential if challenge else None)
+    evidence = attester.collect(binding, ask)
+    names = ("media_type", "body", "binding", "signature")
+    return protocol.Proof(**{name: getattr(evidence, name) for name in names})
 
 
 def answer(made: channel.Channel) -> protocol.AnyMessage | SecureTrainError:

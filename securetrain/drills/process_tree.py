@@ -10,7 +10,6 @@ import ipaddress
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from securetrain.core import all_stats
+from securetrain.network import LISTEN, read_sockets
 
-_LISTEN: Final = "0A"
 _PROC: Final = Path("/proc")
 
 
@@ -77,7 +76,11 @@ class Listener:
 
 
 def listeners(pids: Iterable[int]) -> list[Listener]:
-    """Map ports to the addresses on which any of `pids` listens."""
+    """The ports on which any of `pids` listens.
+
+    Raises:
+        NetworkError: ST-NETW-002 when the kernel's tables cannot be read.
+    """
     inodes = set()
     for pid in pids:
         with suppress(OSError):
@@ -86,28 +89,17 @@ def listeners(pids: Iterable[int]) -> list[Listener]:
                     name = str(link.readlink())
                     if name.startswith("socket:["):
                         inodes.add(name[len("socket:[") : -1])
-    found = set()
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError):
-            for line in (_PROC / "net" / table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == _LISTEN and fields[9] in inodes:
-                    address, _, port = fields[1].rpartition(":")
-                    found.add(Listener(int(port, 16), _address(address).is_loopback))
-    return sorted(found)
+    found = {one.local for one in read_sockets() if one.state == LISTEN and one.inode in inodes}
+    return sorted(Listener(one.port, is_loopback(one.address)) for one in found)
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address as /proc/net writes it: 32-bit words in the machine's byte order, in hex."""
-    words = [int(text[i : i + 8], 16) for i in range(0, len(text), 8)]
-    data = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
-    if len(data) == 4:
-        return ipaddress.IPv4Address(data)
-    address = ipaddress.IPv6Address(data)
-    return address.ipv4_mapped or address
+def is_loopback(address: str) -> bool:
+    """True for an address of this machine alone, also of IPv4 in the words of IPv6."""
+    found = ipaddress.ip_address(address)
+    return (getattr(found, "ipv4_mapped", None) or found).is_loopback
 
 
-def wait_until(ready: Callable[[], bool], timeout: float, interval: float = 0.05) -> bool:
+def wait_until(ready: Callable[[], object], timeout: float, interval: float = 0.05) -> bool:
     """Poll `ready` until it says yes; whether it did within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not ready():

@@ -106,6 +106,9 @@ class Sides(NamedTuple):
     hardened: Attack
 
 
+_WHERE: Final = "run it where that is; 'securetrain doctor' says what is missing"
+
+
 class DrillResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Both sides of one drill, and what they prove."""
 
@@ -121,22 +124,16 @@ class DrillResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def error(self) -> AuditError | None:
         """The failure of the drill as an error, None when it is ok."""
-        match self.problem:
-            case "":
-                return None
-            case "ST-DRIL-001":
-                what, fix = self.plain.evidence, "see the side's log in the work directory"
-            case "ST-DRIL-002":
-                what, fix = self.hardened.evidence, "do not train on this machine until it is"
-            case "ST-DRIL-003":
-                found = self.hardened.code or "no code"
-                what = f"{found} instead of {self.expected_code}: {self.hardened.evidence}"
-                fix = "see the side's log in the work directory"
-            case "ST-DRIL-004":
-                what = self.plain.lacks or self.hardened.lacks
-                fix = "run it where that is; 'securetrain doctor' says what is missing"
-            case _:
-                raise ValueError(f"unknown problem {self.problem!r}")
+        if not self.problem:
+            return None
+        plain, ours = self.plain, self.hardened
+        other = f"{ours.code or 'no code'} instead of {self.expected_code}: {ours.evidence}"
+        what, fix = {
+            "ST-DRIL-001": (plain.evidence, "see the side's log in the work directory"),
+            "ST-DRIL-002": (ours.evidence, "do not train on this machine until it is"),
+            "ST-DRIL-003": (other, "see the side's log in the work directory"),
+            "ST-DRIL-004": (plain.lacks or ours.lacks, _WHERE),
+        }[self.problem]
         return AuditError(self.problem, what, self.id, fix)
 
 
@@ -306,12 +303,10 @@ def run_drill(drill_id: str, workdir: Path, progress: Progress | None = None) ->
     Raises:
         UsageError: ST-USAG-001 for an unknown id, ST-USAG-005 when the work directory was used.
     """
-    drill = DRILLS.get(drill_id)
-    if drill is None:
-        raise UsageError(
-            "ST-USAG-001", f"there is no drill {drill_id!r}", "", f"name one of {', '.join(DRILLS)}"
-        )
-    return run_sides(drill, workdir, progress or (lambda _: None))
+    if drill_id not in DRILLS:
+        fix = f"name one of {', '.join(DRILLS)}"
+        raise UsageError("ST-USAG-001", f"there is no drill {drill_id!r}", "", fix)
+    return run_sides(DRILLS[drill_id], workdir, progress or (lambda _: None))
 
 
 def run_sides(drill: Drill, workdir: Path, progress: Progress) -> DrillResult:
@@ -335,16 +330,8 @@ def judge(drill: Drill, plain: Outcome, hardened: Outcome) -> DrillResult:
         problem = "ST-DRIL-002"
     elif hardened.code != drill.expected_code:
         problem = "ST-DRIL-003"
-    return DrillResult(
-        id=drill.id,
-        title=drill.title,
-        boundary=drill.boundary,
-        expected_code=drill.expected_code,
-        plain=plain,
-        hardened=hardened,
-        ok=not problem,
-        problem=problem,
-    )
+    told = {name: getattr(drill, name) for name in ("id", "title", "boundary", "expected_code")}
+    return DrillResult(plain=plain, hardened=hardened, ok=not problem, problem=problem, **told)
 
 
 def lacking() -> str:
@@ -398,9 +385,5 @@ def _collect(side: Side, workdir: Path, code: int | None, seconds: float, log: P
         except SecureTrainError as error:
             problem = f"left no report ({error.what})"
     tail = log.read_bytes()[-_LOG_TAIL:].decode("utf-8", "replace").strip()
-    return Outcome(
-        side=side,
-        succeeded=False,
-        evidence=f"The {side} side {problem}. The end of its log:\n{tail}",
-        seconds=seconds,
-    )
+    evidence = f"The {side} side {problem}. The end of its log:\n{tail}"
+    return Outcome(side=side, succeeded=False, evidence=evidence, seconds=seconds)

@@ -9,6 +9,7 @@ must go on.
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 from typing import Any, Final, TypeVar
 
 from securetrain.core.errors import SecureTrainError
@@ -28,6 +29,7 @@ M = TypeVar("M", bound=protocol.AnyMessage)
 
 ROGUE: Final = "node-2"
 _PORT: Final = 4000
+_NEXT_ROUND: Final[Any] = methodcaller("next_round", lambda _: _PORT)
 
 
 class Rogue:
@@ -126,10 +128,10 @@ class Scene:
         self.honest = [job.join(f"node-{n}") for n in range(2)]
         self.rogue = Rogue(job)
         with ThreadPoolExecutor(2) as pool:
-            rounds = [pool.submit(node.next_round, lambda _: _PORT) for node in self.honest]
+            rounds = pool.map(_NEXT_ROUND, self.honest, timeout=2 * PATIENCE)
             wait_until(lambda: len(self.table.participants) == 2, "the honest ones are in")
             self.rogue.send(protocol.Ready(floors=()))
-            self.rounds = [found.result(PATIENCE) for found in rounds]
+            self.rounds = list(rounds)
         if not isinstance(self.rogue.until(protocol.Formed), protocol.Formed):
             raise NeverHappenedError("the rogue member is in no round")
 
@@ -162,8 +164,7 @@ class Scene:
             return found
         with ThreadPoolExecutor(2) as pool:
             self.table.last_call = 0.1
-            futures = [pool.submit(node.next_round, lambda _: _PORT) for node in self.honest]
-            again = [future.result(PATIENCE) for future in futures]
+            again = list(pool.map(_NEXT_ROUND, self.honest, timeout=PATIENCE))
         nodes = [member.node for member in again[0].membership.members]
         if [one.rank for one in again] != [0, 1] or nodes != ["node-0", "node-1"]:
             found.append(f"the next round has {nodes}")

@@ -14,7 +14,6 @@ import socket
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from securetrain.drills.pickles import marker_pickle
@@ -44,20 +43,17 @@ class StoreClient:
 
     def __init__(self, host: str, port: int, timeout: float = 5.0) -> None:
         self._socket = socket.create_connection((host, port), timeout)
+        self._answers = self._socket.makefile("rb")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """End the connection."""
+        self._answers.close()
         self._socket.close()
 
     def hello(self) -> None:
@@ -76,8 +72,7 @@ class StoreClient:
     def num_keys(self) -> int:
         """Count the keys in the store."""
         self._send(_NUM_KEYS)
-        (count,) = struct.unpack("<q", self._receive(8))
-        return int(count)
+        return self._number()
 
     def list_keys(self) -> list[str]:
         """Every key, which makes random run ids no secret."""
@@ -97,8 +92,7 @@ class StoreClient:
     def delete(self, key: str) -> bool:
         """Remove a key; whether there was one."""
         self._send(_DELETE_KEY + _prefixed(key.encode()))
-        (count,) = struct.unpack("<q", self._receive(8))
-        return bool(count > 0)
+        return self._number() > 0
 
     def _send(self, data: bytes) -> None:
         try:
@@ -107,22 +101,22 @@ class StoreClient:
             raise NotAStoreError(f"the other side closed: {error}") from error
 
     def _receive(self, size: int) -> bytes:
-        data = bytearray()
         try:
-            while len(data) < size:
-                piece = self._socket.recv(min(size - len(data), 64 << 10))
-                if not piece:
-                    raise NotAStoreError(f"the other side closed after {bytes(data)[:16]!r}")
-                data += piece
+            data = self._answers.read(size)
         except OSError as error:
             raise NotAStoreError(f"no answer: {error}") from error
-        return bytes(data)
+        if len(data) < size:
+            raise NotAStoreError(f"the other side closed after {data[:16]!r}")
+        return data
+
+    def _number(self) -> int:
+        return int.from_bytes(self._receive(8), "little", signed=True)
 
     def _length(self, limit: int) -> int:
-        (size,) = struct.unpack("<Q", self._receive(8))
-        if size > limit:
+        size = self._number()
+        if not 0 <= size <= limit:
             raise NotAStoreError(f"a length of {size}")
-        return int(size)
+        return size
 
     def _string(self) -> bytes:
         return self._receive(self._length(_MAX_STRING))

@@ -130,7 +130,7 @@ def plain(workdir: Path) -> Outcome:
     """Let the script loose under torchrun."""
     if lacking := lacks():
         return Outcome.not_made(Side.PLAIN, lacking)
-    with _own_state(workdir), targets(workdir) as script:
+    with targets(_own_state(workdir)) as script:
         _launch(workdir / "work", RunDir(workdir / "run"), ["-m", "this"], check=True)
         came = torchrun(workdir, script)
     done = [name for name, result in came.items() if result == "done"]
@@ -144,7 +144,7 @@ def hardened(workdir: Path) -> Outcome:
     """Let the same script loose in the sandbox."""
     if lacking := lacks():
         return Outcome.not_made(Side.HARDENED, lacking)
-    with _own_state(workdir), targets(workdir) as script:
+    with targets(_own_state(workdir)) as script:
         came, codes = launched(workdir, script)
     done = [name for name, result in came.items() if result == "done"]
     return Outcome.of_hardened(
@@ -157,13 +157,12 @@ def hardened(workdir: Path) -> Outcome:
     )
 
 
-@contextmanager
-def _own_state(workdir: Path) -> Iterator[None]:
+def _own_state(workdir: Path) -> Path:
     """The state of this node goes below the drill's directory."""
     state = workdir / "state"
     state.mkdir(mode=0o700)
     os.environ[STATE_VARIABLE] = str(state)
-    yield
+    return workdir
 
 
 def _launch(work: Path, run: RunDir, words: list[str], *, check: bool = False) -> None:
@@ -178,7 +177,5 @@ def _launch(work: Path, run: RunDir, words: list[str], *, check: bool = False) -
 
 def _probed(workdir: Path) -> dict[str, str]:
     path = workdir / "work" / "probed.json"
-    if not path.exists():
-        return {}
-    came: dict[str, str] = json.loads(path.read_text())
+    came: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     return came

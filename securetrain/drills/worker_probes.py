@@ -59,14 +59,6 @@ def in_child(action: Callable[[], object]) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _key(which: str, targets: Targets) -> str:
-    return f"{targets['run']}/keys/{which}.pem"
-
-
-def _device(name: str, _targets: Targets) -> str:
-    return f"/dev/{name}"
-
-
 def creating(name: str, path: str) -> None:
     def create(_targets: Targets) -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -76,16 +68,15 @@ def creating(name: str, path: str) -> None:
     PROBES[name] = create
 
 
-def opening(name: str, find: Callable[[Targets], str], flags: int = os.O_RDONLY) -> None:
+def opening(name: str, path: str, flags: int = os.O_RDONLY) -> None:
+    """Open a file, whose path may name targets; what is read must hold something."""
+
     def look(targets: Targets) -> None:
-        file = os.open(find(targets), flags)
-        if flags == os.O_RDONLY:
-            found = os.read(file, 64)
-            os.close(file)
-            if not found:
-                raise OSError(errno.ENODATA, "it is empty")
-        else:
-            os.close(file)
+        file = os.open(path.format(**targets), flags)
+        found = flags != os.O_RDONLY or os.read(file, 64)
+        os.close(file)
+        if not found:
+            raise OSError(errno.ENODATA, "it is empty")
 
     PROBES[name] = look
 
@@ -96,29 +87,29 @@ for number, folder in enumerate(
 ):
     creating(f"create_{number}_in{folder.replace('/', '_')}", f"{folder}/st-probe")
 creating("preload_a_library_everywhere", "/etc/ld.so.preload")
-opening("append_to_passwd", lambda _: "/etc/passwd", os.O_WRONLY | os.O_APPEND)
-opening("read_shadow", lambda _: "/etc/shadow")
-opening("change_the_kernels_settings", lambda _: "/proc/sys/kernel/core_pattern", os.O_WRONLY)
-opening("change_sysfs", lambda _: "/sys/kernel/mm/transparent_hugepage/enabled", os.O_WRONLY)
-opening("read_a_home", lambda t: t["home_secret"])
-opening("read_tmp", lambda t: t["tmp_secret"])
-opening("read_shared_memory", lambda t: t["shm_secret"])
+opening("append_to_passwd", "/etc/passwd", os.O_WRONLY | os.O_APPEND)
+opening("read_shadow", "/etc/shadow")
+opening("change_the_kernels_settings", "/proc/sys/kernel/core_pattern", os.O_WRONLY)
+opening("change_sysfs", "/sys/kernel/mm/transparent_hugepage/enabled", os.O_WRONLY)
+opening("read_a_home", "{home_secret}")
+opening("read_tmp", "{tmp_secret}")
+opening("read_shared_memory", "{shm_secret}")
 
 # Code.
-opening("change_our_code", lambda t: t["our_code"], os.O_WRONLY)
-opening("change_the_interpreter", lambda _: os.__file__, os.O_WRONLY)
-opening("change_a_package", lambda t: t["package"], os.O_WRONLY)
-opening("change_the_script", lambda _: str(Path(__file__).absolute()), os.O_WRONLY)
+opening("change_our_code", "{our_code}", os.O_WRONLY)
+opening("change_the_interpreter", "{interpreter}", os.O_WRONLY)
+opening("change_a_package", "{package}", os.O_WRONLY)
+opening("change_the_script", "{script}", os.O_WRONLY)
 
 # Keys, and what is signed with them.
 for which in ("node", "agent", "root", "dataset"):
-    opening(f"read_the_runs_{which}_key", partial(_key, which))
-opening("read_the_nodes_state", lambda t: t["state_secret"])
-opening("read_a_ca_key", lambda t: t["ca_key"])
-opening("read_another_runs_key", lambda t: t["other_run"] + "/keys/agent.pem")
-opening("append_to_another_runs_ledger", lambda t: t["other_run"] + "/ledger.jsonl", os.O_WRONLY)
-opening("change_the_runs_policy", lambda t: t["run"] + "/policy.json", os.O_WRONLY)
-opening("change_the_runs_trust_root", lambda t: t["run"] + "/trust.json", os.O_WRONLY)
+    opening(f"read_the_runs_{which}_key", f"{{run}}/keys/{which}.pem")
+opening("read_the_nodes_state", "{state_secret}")
+opening("read_a_ca_key", "{ca_key}")
+opening("read_another_runs_key", "{other_run}/keys/agent.pem")
+opening("append_to_another_runs_ledger", "{other_run}/ledger.jsonl", os.O_WRONLY)
+opening("change_the_runs_policy", "{run}/policy.json", os.O_WRONLY)
+opening("change_the_runs_trust_root", "{run}/trust.json", os.O_WRONLY)
 
 
 @probe
@@ -141,7 +132,7 @@ def signal_a_process_of_the_machine(targets: Targets) -> None:
     os.kill(targets["process"], 0)
 
 
-opening("read_a_processs_environment", lambda t: f"/proc/{t['process']}/environ")
+opening("read_a_processs_environment", "/proc/{process}/environ")
 
 
 @probe
@@ -211,7 +202,7 @@ def make_a_device(_targets: Targets) -> None:
 
 
 for device in ("kmsg", "loop-control", "fuse", "net/tun"):
-    opening(f"open_{device.replace('/', '_')}", partial(_device, device), os.O_RDWR)
+    opening(f"open_{device.replace('/', '_')}", f"/dev/{device}", os.O_RDWR)
 
 
 @probe
@@ -281,20 +272,20 @@ PROBES["open_a_raw_socket"] = lambda _: socket.socket(socket.AF_INET, socket.SOC
 PROBES["talk_to_the_packet_filter"] = lambda _: socket.socket(16, 3, 12).close()
 
 
-def connecting(name: str, find: Callable[[Targets], str]) -> None:
+def connecting(name: str, place: str) -> None:
     def connect(targets: Targets) -> None:
         with socket.socket(socket.AF_UNIX) as sock:
-            sock.connect(find(targets))
+            sock.connect(place.format(**targets))
 
     PROBES[name] = connect
 
 
-connecting("connect_to_a_service_in_run", lambda t: t["run_socket"])
-connecting("connect_to_an_abstract_service", lambda t: "\0" + t["abstract_socket"])
+connecting("connect_to_a_service_in_run", "{run_socket}")
+connecting("connect_to_an_abstract_service", "\0{abstract_socket}")
 
 
 def main() -> None:
-    targets = json.loads(Path(sys.argv[1]).read_text())
+    targets = json.loads(Path(sys.argv[1]).read_text()) | {"interpreter": os.__file__}
     came_to = {}
     for name, function in PROBES.items():
         try:
