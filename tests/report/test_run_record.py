@@ -75,6 +75,12 @@ def test_the_states_of_the_boundaries_are_computed_from_evidence(full):
     }
 
 
+def test_a_ledger_that_verifies_is_no_reason_to_doubt(full, refuse):
+    refuse(full)
+    for boundary in read(full).boundaries:
+        assert not any("does not verify" in reason for reason in boundary.reasons), boundary
+
+
 def test_an_unattested_node_is_never_green_and_says_so(full):
     node = next(v for v in read(full).boundaries if v.boundary is Boundary.NODE)
     assert node.state is BoundaryState.PARTIAL
@@ -189,6 +195,8 @@ def test_a_ledger_that_does_not_verify_counts_for_nothing(full, damage):
     assert record.ledger.num_entries == 0
     assert record.ledger.last == ()
     assert record.ledger.counts == {}
+    assert record.ledger.saves == ()
+    assert all(f"the ledger does not verify: {code}" in one.reasons for one in record.boundaries)
     assert BoundaryState.CHECKED not in {
         state for name, state in states(record).items()
         if name not in {Boundary.IDENTITY, Boundary.DATASET, Boundary.CHECKPOINT}

@@ -108,15 +108,10 @@ def judgement(judged: Judgement, ear: str) -> Document:
     """A verdict or a refusal; `ear` says what became of the signed result."""
     verdict, refusal = judged.verdict, judged.refusal
     node, code = judged.bundle.node, judged.exit_code
-    data = {
-        "node": node,
-        "ok": judged.proven,
-        "exit": int(code),
-        "exception": judged.exception,
-        "result": msgspec.to_builtins(verdict.result) if verdict is not None else None,
-        "open": list(verdict.open) if verdict is not None else [],
-        "error": refusal.to_dict() if refusal is not None else None,
-    }
+    data = picked(judged, "exception", node=node, ok=judged.proven, exit=int(code))
+    data["result"] = msgspec.to_builtins(verdict.result) if verdict is not None else None
+    data["open"] = list(verdict.open) if verdict is not None else []
+    data["error"] = refusal.to_dict() if refusal is not None else None
     if refusal is not None:
         rows = [("where", refusal.where), ("found", refusal.what), ("fix", refusal.fix)]
         word, about = "REFUSED", f"{node}: {refusal.code}, {refusal.definition.title}"

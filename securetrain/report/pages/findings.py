@@ -155,19 +155,16 @@ def _section(found: Found, rationale: Mapping[str, str]) -> Section:
     shared = {id(group) for cause in causes for group, _ in cause.groups}
     rows = [_row(group, rationale) for group in found.groups if id(group) not in shared]
     for cause in causes:
-        checks = [
-            f"{group.first.check} {group.severity} {group.first.title}"
-            + (f" ({missing})" if missing else "")
-            for group, missing in cause.groups
-        ]
+        checks = []
+        for group, missing in cause.groups:
+            told = f"{group.first.check} {group.severity} {group.first.title}"
+            checks.append(f"{told} ({missing})" if missing else told)
         text = f"{cause.reason} ({len(checks)} checks)"
         rows.append(Row(state="unknown", text=text, detail=tuple(checks), most=len(checks)))
     passed = [(State.PASS, one, f"not found: {one.title}") for one in found.passed]
     passed += [(State.NOT_APPLICABLE, one, one.title) for one in found.not_applicable]
-    rows += [
-        Row(state=state, name=one.check, label=one.severity.value, text=text)
-        for state, one, text in passed
-    ]
+    for state, one, text in passed:
+        rows.append(Row(state=state, name=one.check, label=one.severity.value, text=text))
     return Section(title=found.boundary.value, rows=rows)
 
 
@@ -272,12 +269,14 @@ def _remarks(result: AuditResult, unknown_skips: set[str]) -> Iterator[str]:
     tier = [f for f in result.findings if f.check == "ST-HST-015" and f.state is State.FAIL]
     if tier and len(result.assets) == 1:
         # the check that no laptop can pass
-        yield (
-            f"What this machine cannot pass: policy {result.policy.id} asks for nodes of tier"
-            f" {tier[0].evidence.get('min_tier', '')} or better, and this machine has no device"
-            " that could prove it. Develop under --policy dev, where its evidence is labelled"
-            " UNATTESTED."
-        )
+        asked = f"{result.policy.id} asks for nodes of tier {tier[0].evidence.get('min_tier', '')}"
+        yield f"What this machine cannot pass: policy {asked} or better, and {_NO_DEVICE}"
+
+
+_NO_DEVICE: Final = (
+    "this machine has no device that could prove it. Develop under --policy dev, where its evidence"
+    " is labelled UNATTESTED."
+)
 
 
 def _waiver(use: WaiverUse, result: AuditResult) -> Row:
@@ -293,19 +292,14 @@ def _waiver(use: WaiverUse, result: AuditResult) -> Row:
 
 def _picture(views: tuple[BoundaryView, ...]) -> Section:
     unseen = {BoundaryState.NOT_CROSSED: "not looked at"}
+    rows = []
+    for one in views:
+        state, why = unseen.get(one.state, one.state), "; ".join(one.reasons) or "nothing"
+        rows.append((one.boundary, state, one.num_allowed, one.num_refused, why))
     return graphs.boundary_table(
         views,
         ("boundary", "state", "checks passed", "checks failed", "open"),
-        [
-            (
-                view.boundary,
-                unseen.get(view.state, view.state),
-                view.num_allowed,
-                view.num_refused,
-                "; ".join(view.reasons) or "nothing",
-            )
-            for view in views
-        ],
+        rows,
         lead="Every place where a training job takes something from somebody else, and what the"
         " audit found there before a job runs.",
         page_only=True,
@@ -357,10 +351,9 @@ def _tiles(result: AuditResult) -> Iterator[Tile]:
         ("Waived", len(result.of(State.WAIVED)), "accepted for a while", "warn", "plain"),
         ("Passed", passed, rest, "plain", "plain"),
     ]
-    if result.baseline is not None:
+    if (baseline := result.baseline) is not None:
         new = sum(not one.known for one in result.of(State.FAIL, State.UNKNOWN))
-        note = f"{result.baseline.known} known, {result.baseline.gone} gone"
-        tiles.append(("New", new, note, "bad", "good"))
+        tiles.append(("New", new, f"{baseline.known} known, {baseline.gone} gone", "bad", "good"))
     yield from (Tile.of(*tile) for tile in tiles)
 
 
@@ -374,14 +367,9 @@ def _findings(result: AuditResult, rationale: Mapping[str, str]) -> Findings:
     for one in result.of(*OPEN):
         if one.check not in rules:
             # A finding about a waiver has no check and speaks for itself.
-            rules[one.check] = Rule(
-                id=one.check,
-                title=one.title,
-                fix=flat(one.remediation),
-                severity=one.severity,
-                why=rationale.get(one.check, ""),
-                tags=(one.boundary.value, *_external(one.refs)),
-            )
+            tags = (one.boundary.value, *_external(one.refs))
+            told = picked(one, "title severity", fix=flat(one.remediation), tags=tags)
+            rules[one.check] = Rule(id=one.check, why=rationale.get(one.check, ""), **told)
     unread = tuple(_not_understood(one) for one in result.ledger if one.not_understood)
     cases = [
         Case(name=f"{one.at.file}: {one.what}", group="ledger", problems=(one,)) for one in unread

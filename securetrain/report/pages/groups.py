@@ -219,14 +219,8 @@ class _Assets:
             machines = brief = f"all {len(names)} nodes"
         elif len(machines) > MAX_NAMES:
             brief = f"{fold(names[:FIRST_NAMES])} and {len(names[FIRST_NAMES:])} more"
-        return Place(
-            path=path,
-            machines=machines,
-            brief=brief,
-            what=what,
-            why=tidy(why, path),
-            findings=tuple(findings),
-        )
+        words = {"what": what, "why": tidy(why, path), "machines": machines, "brief": brief}
+        return Place(path=path, findings=tuple(findings), **words)
 
     def _what(self, finding: Finding) -> str:
         asset = self._by_name.get(finding.asset)

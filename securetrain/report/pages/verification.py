@@ -66,14 +66,14 @@ def verified(found: Examined, trust_file: Path) -> Document:
         expected=[_given(one) for one in found.asked],
         not_asked=found.not_asked,
         answer=answer,
-        **({} if found.chain is None else {"chain": found.chain.to_dict()}),
         **({"links": links(found.judged[0])} if isinstance(found, JudgedArtifact) else {}),
     )
-    sections = [
-        facts([("answer", answer), *_facts(found, trust_file)]),
-        problems(result.problems, truncated=result.truncated),
-        Section(rows=tuple(_tree(found.chain)) if found.chain is not None else ()),
-    ]
+    tree: tuple[Row, ...] = ()
+    if (chain := found.chain) is not None:
+        data["chain"], tree = chain.to_dict(), tuple(_tree(chain))
+    head = facts([("answer", answer), *_facts(found, trust_file)])
+    found_there = problems(result.problems, truncated=result.truncated)
+    sections = [head, found_there, Section(rows=tree)]
     return _judged(result, str(result.kind), names, sections, data, found.scanned)
 
 
@@ -155,17 +155,12 @@ def words(checked: CheckedWords) -> Document:
     """The words of a disputed reduction, whose they are, and what they say about the ranks."""
     ruling, transcript = checked.ruling, checked.transcript
     code = ExitCode.OK if checked.is_signed else ExitCode.BAD_SIGNATURE
-    data = picked(
-        transcript,
-        "run_id turn ranks",
-        kind="dispute",
-        digest=checked.digest,
-        attempts=len(transcript.attempts),
-        **picked(ruling, "disputes unsigned"),
-        named={str(rank): why for rank, why in ruling.named.items()},
-        uncertified={str(rank): why for rank, why in checked.uncertified.items()},
-        exit=int(code),
+    named, uncertified = (
+        {str(rank): why for rank, why in of.items()} for of in (ruling.named, checked.uncertified)
     )
+    told = {"kind": "dispute", "named": named, "uncertified": uncertified, "exit": int(code)}
+    told |= picked(ruling, "disputes unsigned", attempts=len(transcript.attempts))
+    data = picked(transcript, "run_id turn ranks", digest=checked.digest, **told)
     missing = "its signature is missing or does not verify"
     said = [
         ("dispute", f"rank {one} and rank {other} contradict each other; neither is named")
@@ -243,12 +238,9 @@ def _scanned(result: ScanResult) -> Findings:
     problems = []
     for one in result.findings:
         file, _, member = one.file.partition("!")
-        at = Place(
-            file=file,
-            offset=one.at if member else one.offset,
-            subject=", ".join(filter(None, (member, one.item))),
-            subject_kind="member" if member else "variable",
-        )
+        offset, kind = (one.at, "member") if member else (one.offset, "variable")
+        subject = ", ".join(filter(None, (member, one.item)))
+        at = Place(file=file, offset=offset, subject=subject, subject_kind=kind)
         problems.append(Located(at=at, **picked(one, "code what fix")))
     names = tuple(one.name.partition("!")[0] for one in result.judged)
     return Findings(root=str(result.path), problems=tuple(problems), checked=names)
