@@ -133,26 +133,20 @@ class Reader:
 
     def objects(self, file: Text) -> Iterator[Object]:
         """Yield the objects of one file."""
-        template = Template()
-        part = Part(file.path, file.text, Source(file.path, template), 1)
+        part = Part(file.path, file.text, Source(file.path, Template()), 1)
         if file.is_script or holds_scripts(file.path):
             yield from self._here_documents(part)
             return
-        text = file.text
-        try:
-            if has_template(text):
-                text = take_out(text, template)
-        except ManifestError as error:
-            self._fail(part, file.path, error)
-            return
-        yield from self._documents(replace(part, text=text))
+        yield from self._without_template(part)
 
     def rendered(self, part: Part, relocate: Callable[[Node, Template], None]) -> Iterator[Object]:
         """Yield the objects of a text that a tool made; its source is where they came from."""
-        template = part.source.template
-        part = replace(part, relocate=relocate)
+        yield from self._without_template(replace(part, relocate=relocate))
+
+    def _without_template(self, part: Part) -> Iterator[Object]:
+        text = part.text
         try:
-            text = take_out(part.text, template) if has_template(part.text) else part.text
+            text = take_out(text, part.source.template) if has_template(text) else text
         except ManifestError as error:
             self._fail(part, part.name, error)
             return
@@ -262,21 +256,12 @@ class Reader:
                     yield from self._expanded(part, item, inner, marks, word.removesuffix("List"))
                 return
             group = version.text or "" if version else ""
-            yield Object(
-                name,
-                node,
-                part.source,
-                "" if template.holes_of(word) else word[:_MAX_NAME],
-                "" if template.holes_of(group) else group[:_MAX_NAME],
-                part.inside,
-                marks,
-            )
+            word = "" if template.holes_of(word) else word[:_MAX_NAME]
+            group = "" if template.holes_of(group) else group[:_MAX_NAME]
+            yield Object(name, node, part.source, word, group, part.inside, marks)
             return
-        below: list[tuple[str, Node]] = []
-        if node.entries is not None:
-            below = [(f"/{key}", value) for key, value in node.entries.items()]
-        elif node.items is not None:
-            below = [(f"[{i}]", value) for i, value in enumerate(node.items)]
+        below = [(f"/{key}", value) for key, value in (node.entries or {}).items()]
+        below += [(f"[{i}]", value) for i, value in enumerate(node.items or ())]
         for key, value in below:
             if value.text is None:
                 yield from self._expanded(part, value, f"{name}{key[:_MAX_NAME]}", marks, "")

@@ -13,7 +13,7 @@ Rules:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Final
 
 import yaml
@@ -189,13 +189,8 @@ class Builder:
     def _take(self, event: Any) -> None:
         match event:
             case yaml.ScalarEvent():
-                style = event.style
-                node = self._node(
-                    event,
-                    text=event.value,
-                    plain=not style,
-                    literal=style == "|" and not self.fixed,
-                )
+                literal = event.style == "|" and not self.fixed
+                node = self._node(event, text=event.value, plain=not event.style, literal=literal)
                 if event.anchor:
                     self.anchors[event.anchor] = node
                 self._add(node)
@@ -211,7 +206,7 @@ class Builder:
                     raise ManifestError(f"*{event.anchor} stands for nothing", line)
                 found = self.anchors[event.anchor]
                 self.count += found.size
-                self._add(_again(found, line))
+                self._add(replace(found, at=line))
             case yaml.DocumentStartEvent() if self.root is not None:
                 raise ManifestError("more than one document", self._line(event.start_mark))
             case _:
@@ -285,23 +280,3 @@ class Builder:
         else:
             parent.twice = {*(parent.twice or ()), name}
             self.duplicates.append((name, key.line))
-
-
-def _again(node: Node, line: int) -> Node:
-    """The node that an alias stands for, in the alias's place."""
-    return Node(
-        node.line,
-        node.column,
-        line,
-        text=node.text,
-        entries=node.entries,
-        items=node.items,
-        plain=node.plain,
-        literal=node.literal,
-        tag=node.tag,
-        size=node.size,
-        twice=node.twice,
-        branches=node.branches,
-        holes=node.holes,
-        path=node.path,
-    )
