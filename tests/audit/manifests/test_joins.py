@@ -183,6 +183,18 @@ def test_rules_that_a_template_decides_are_no_rights_that_are_known(rights, rule
     assert not dangerous or [one.dangerous for one in found.value] == [(), ("read secrets",)]
 
 
+@each(
+    "id, role, subject",
+    ("the subject", "r", "{kind: ServiceAccount, name: '{{ .x }}'}"),
+    ("all subjects", "r", "{{ .x }}"),
+    ("the role", "'{{ .x }}'", "{kind: ServiceAccount, name: another}"),
+)
+def test_a_binding_that_a_template_decides_may_be_of_the_account(rights, role, subject):
+    found = rights(ROLE % ("pods", "get") + RBAC % ("Role", role, subject))
+    assert found.outcome is Outcome.ERROR
+    assert found.reason.startswith("RoleBinding/b: ")
+
+
 def test_without_bindings_or_a_role_rights_are_not_known(rights):
     assert rights("").outcome is Outcome.ERROR
     unknown = rights(RBAC % ("ClusterRole", "custom", RUNNER))

@@ -6,6 +6,7 @@ import pytest
 
 from securetrain.audit.facts import Outcome, SecretKind
 from tests.audit.manifests.worlds import said
+from tests.tables import each
 
 HEAD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n"
 
@@ -225,3 +226,23 @@ def test_two_secrets_of_one_container_are_told_apart(container):
         HEAD + f"  containers:\n  - name: c\n    args:\n    - |\n      a {token}\n      b {token}\n"
     )
     assert len({one.label for one in made.secrets}) == len(made.secrets) == 2
+
+
+@each(
+    "id, keys, outcome, kind",
+    ("under a condition", "{{ if .x }}\n    hostPath: {path: /}\n    {{ end }}", "templated", None),
+    (
+        "one of two",
+        "{{ if .x }}\n    hostPath: {path: /}\n    {{ else }}\n    emptyDir: {}\n    {{ end }}",
+        *("templated", None),
+    ),
+    ("inserted", '{{ include "x" . }}', "templated", None),
+    ("two", "hostPath: {path: /}\n    emptyDir: {}", "error", None),
+    ("none", "", "ok", "emptyDir"),
+    ("a path of a template", "hostPath: {path: '{{ .x }}'}", "ok", "hostPath"),
+)
+def test_the_kind_of_a_volume(read, keys, outcome, kind):
+    text = HEAD + f"  containers: [{{name: c}}]\n  volumes:\n  - name: v\n    {keys}\n"
+    (volume,) = read(text).workloads[0].pods[0].volumes
+    assert (volume.kind.outcome, volume.kind.value) == (outcome, kind)
+    assert (volume.host_path.value == "/") == (outcome == "error")
