@@ -93,6 +93,9 @@ def pickles() -> Iterator[Case]:
     array = b"\x80\x04(" + p.wrapped_array("O8", [1])
     yield Case("array of objects", "model.joblib", array + EVIL + b"l.", code=hidden)
     yield Case("memo of another reader", "model.joblib", _two_memos(), UNKNOWN)
+    yield Case("extension code in data", "notes.dat", b"\x82\x01)R.", code="ST-SCAN-191")
+    grown = p.hdf5([], name=b"other_name__") + b"more"
+    yield Case("hdf5 that goes on", "m.h5", grown, UNKNOWN)
     yield Case("unknown bytes", "weights.dat", bytes(range(1, 255)) * 9, UNKNOWN)
 
 
@@ -218,6 +221,8 @@ def templates() -> Iterator[Case]:
     data = json.dumps({"chat_template": named}).encode()
     yield Case("a list of templates", "tokenizer_config.json", data, code="ST-SCAN-196")
     lies = p.gguf({"general.name": "x"}, [("w", 1 << 40)])
+    other = p.gguf({"general.name": "x"}).replace(struct.pack("<I", 8), struct.pack("<I", 13))
+    yield Case("gguf of an unknown kind", "m.gguf", other, code="ST-SCAN-192")
     yield Case("gguf out of its file", "m.gguf", lies, code="ST-SCAN-192")
 
 

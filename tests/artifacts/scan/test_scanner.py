@@ -27,6 +27,7 @@ from securetrain.core.codes import ExitCode
 from securetrain.core.errors import UsageError
 from tests.tables import items
 from tests.vocabulary import refused
+from tools.scan_corpus import pieces
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:torch.distributed is disabled:UserWarning", "ignore:.*TypedStorage:UserWarning"
@@ -215,6 +216,21 @@ def test_an_item_replaced_in_place_without_a_change_to_the_index(room, evil, mar
     with pytest.raises(BaseException):  # noqa: B017, PT011
         dcp_load({"w": torch.ones(64), "step": 0}, checkpoint_id=folder, no_dist=True)
     assert marker.exists()
+
+
+@pytest.mark.forgery
+def test_an_item_is_a_pickle_whatever_its_file_is_called(room: Path) -> None:
+    folder = saved(room)
+    index = (folder / ".metadata").read_bytes()
+    (folder / ".metadata").write_bytes(index.replace(b"__0_0.distcp", b"__0_0.sounds"))
+    shard = (folder / "__0_0.distcp").rename(folder / "__0_0.sounds")
+    assert scan_path(folder).findings == []
+    data = pieces.polyglot(b"cos\nsystem\n.")  # it names something, and calls nothing
+    shard.write_bytes(data + shard.read_bytes()[len(data) :])
+    found = [f.item for f in scan_path(folder).findings if f.code == "ST-SCAN-190"]
+    assert found == ["step"]
+    shard.write_bytes(b"a" * shard.stat().st_size)
+    assert {f.item for f in scan_path(folder).findings if f.code == "ST-SCAN-192"} == {"step", "w"}
 
 
 @pytest.mark.forgery
