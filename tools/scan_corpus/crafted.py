@@ -204,6 +204,7 @@ TEMPLATES = (
     "{{ (messages|select).gi_frame.f_globals }}",
     "{{ '%c%cclass%c%c'|format(95, 95, 95, 95) }}",
     "{% include '/etc/passwd' %}",
+    "{{ messages._hidden }}",
 )
 
 
@@ -367,7 +368,9 @@ def exports() -> Iterator[Case]:
     mobile = p.unzipped(p.script("x = x")) | {"m/bytecode.pkl": b"\x80\x02N."}
     yield Case("mobile bytecode", "m.ptl", p.zipped(mobile), UNKNOWN, "ST-SCAN-032")
     yield Case("export of another library", "m.pt2", p.exported(target="torch.ops.my.go"), UNKNOWN)
-    yield Case("export with a pickle", "m.pt2", p.exported(use_pickle=True), UNKNOWN)
+    for number, said in enumerate((True, 1, 1.0, "yes", None)):
+        data = p.exported(use_pickle=said)
+        yield Case(f"export with a pickle {number}", "m.pt2", data, UNKNOWN)
     yield Case("export with an unknown text", "m.pt2", p.exported(code="import os"), UNKNOWN)
 
 

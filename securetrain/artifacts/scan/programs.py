@@ -177,12 +177,8 @@ def is_arithmetic(text: str, *, guard: bool = False) -> bool:
 
 
 def _is_power(node: ast.AST) -> bool:
-    match node:
-        case ast.Pow():
-            return True
-        case ast.Call(func=ast.Name(id=name)):
-            return name in _POWERS
-    return False
+    called = getattr(getattr(node, "func", None), "id", "")
+    return isinstance(node, ast.Pow) or called in _POWERS
 
 
 def _is_part(node: ast.AST, called: set[int], named: set[int], *, guard: bool) -> bool:
@@ -247,11 +243,10 @@ def graph_remarks(window: Window) -> Iterator[Remark]:
             waiting += [("", name) for name, _ in value]
         elif isinstance(value, list):
             waiting += [(key, inner) for inner in value]
-        elif key == "use_pickle" and value is True:
+        elif key == "use_pickle" and value is not False:
             doubts.append("use_pickle: torch unpickles what it names")
         elif isinstance(value, str):
-            accepts = _GRAMMAR.get(key, _PATH.fullmatch)
-            if not accepts(value):
+            if not _GRAMMAR.get(key, _PATH.fullmatch)(value):
                 what = f"{key or 'a text'} is {value[:120]!r}"
                 if key in _RUN and not _is_elsewhere(value):
                     yield Remark(CALLED, f"{what}, which torch.export gives to Python")
