@@ -190,6 +190,7 @@ def text_at(text: str, line: int) -> Text:
     ("a here-document", "A=$(cat <<E\nx\nc10d\nE\n)\np $A", (6, 3)),
     ("a default", "A=\np ${A:-c10d}", (2, 0)),
     ("a file", "source v\np $V", (2, 7)),
+    ("a hole of a text", "A='B=$(x)'\neval \"$A\"\np $B", (3, 1)),
 )
 def test_a_word_says_where_it_is_used_and_where_it_is_written(script, place):
     def in_file(name: str) -> Arg:
@@ -198,7 +199,7 @@ def test_a_word_says_where_it_is_used_and_where_it_is_written(script, place):
     lines = [0, *(at + 1 for at, one in enumerate(script) if one == "\n")]
     text = script_text(script, lambda i: Location(path="x", line=bisect(lines, i)))
     call = next(one for one in evaluate(text, in_file).calls if one.program == "p")
-    word = next(one for one in call.args if one.text == "c10d")
+    word = next(one for one in call.args if one.text in {"c10d", HOLE})
     assert (word.at.line, getattr(word.at.written, "line", 0)) == place
 
 
