@@ -164,11 +164,9 @@ ROWS: dict[str, Row] = {
     "node.tee.tcb_statuses": Elsewhere({"tcb_statuses": []}, f"{TEES}::test_a_genuine_report"),
     "node.gpu": Elsewhere({"confidential": True}, f"{GPUS}::test_a_nodes_devices"),
     "node.gpu.confidential": Elsewhere({"confidential": True}, f"{GPUS}::test_a_nodes_devices"),
-    "node.gpu.fabric": Elsewhere(
-        {"fabric": True}, f"{GPUS}::test_a_fabric_is_asked_for_and_there_is_none"
-    ),
+    "node.gpu.fabric": Elsewhere({"fabric": True}, f"{GPUS}::test_devices_that_are_refused"),
     "node.gpu.revocation": Elsewhere(
-        {"revocation": False}, f"{GPUS}::test_nobody_knows_whether_a_certificate_is_revoked"
+        {"revocation": False}, f"{GPUS}::test_devices_that_are_refused"
     ),
     "node.gpu.allow_expired_rims": Elsewhere(
         {"allow_expired_rims": True},
