@@ -14,6 +14,7 @@ from securetrain.attest.session.state import MemoryState
 from securetrain.cli.attest import command
 from securetrain.identity.keys import PrivateKey
 from tests.evidence.tee import forge_google as google
+from tests.tables import items
 
 
 @pytest.fixture
@@ -66,15 +67,13 @@ def test_rules_are_written_and_changed(folder):
     assert values(folder).google.endorsements == ()
 
 
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        ("--endorsement forged.binarypb", "ST-ATTS-009"),
-        ("--root operator.pem", "ST-ATTS-009"),
-        ("--vcpus 0", "ST-USAG-001"),
-        ("", "ST-USAG-001"),
-        ("--new --zone z", "ST-USAG-002"),
-    ],
+@items(
+    "line, code",
+    ("--endorsement forged.binarypb", "ST-ATTS-009"),
+    ("--root operator.pem", "ST-ATTS-009"),
+    ("--vcpus 0", "ST-USAG-001"),
+    ("", "ST-USAG-001"),
+    ("--new --zone z", "ST-USAG-002"),
 )
 def test_what_is_refused_leaves_the_last_edition(folder, line, code):
     assert typed(f"--new {NAMED}").return_value == 0

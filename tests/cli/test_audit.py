@@ -14,6 +14,7 @@ import pytest
 
 from securetrain.cli.main import main
 from tests.audit.conftest import named
+from tests.tables import items
 
 REFERENCE = Path(__file__).parents[1] / "audit" / "fixtures" / "reference.json"
 
@@ -51,14 +52,12 @@ def deny_everything(document):
         section.update(outcome="denied", reason="no rights", value=None)
 
 
-@pytest.mark.parametrize(
-    ("change", "age", "code"),
-    [
-        (lambda document: None, timedelta(), 0),
-        (open_port, timedelta(), 1),
-        (deny_everything, timedelta(), 3),
-        (open_port, timedelta(days=2), 4),
-    ],
+@items(
+    "change, age, code",
+    (lambda document: None, timedelta(), 0),
+    (open_port, timedelta(), 1),
+    (deny_everything, timedelta(), 3),
+    (open_port, timedelta(days=2), 4),
 )
 def test_exit_codes(facts, capsys, change, age, code):
     assert main(["audit", "--facts", facts(change, age=age), "--unsigned", "--json"]) == code
@@ -148,10 +147,10 @@ def test_malformed_facts_are_an_integrity_error(facts, capsys):
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "ST-AUDT-002"
 
 
-@pytest.mark.parametrize(
+@items(
     "args",
-    [[], ["--node", "--facts", "x"], ["--facts", "x", "--save-facts", "y"], ["--policy", "gone"],
-     ["--node", "--policy", "gone"], ["--node", "--new-only"]],
+    [], ["--node", "--facts", "x"], ["--facts", "x", "--save-facts", "y"], ["--policy", "gone"],
+     ["--node", "--policy", "gone"], ["--node", "--new-only"],
 )  # fmt: skip
 def test_a_bad_command_line(args, capsys):
     assert main(["audit", *args]) == 2
@@ -440,12 +439,12 @@ def test_files_and_slurm_are_saved_and_judged_again(tmp_path, capsys):
     assert "choose another name" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@items(
     "args",
-    [["--node", "--unsigned"], ["--node", "--sign-key", "x"], ["--facts", "{}", "--nonce", "short"],
+    ["--node", "--unsigned"], ["--node", "--sign-key", "x"], ["--facts", "{}", "--nonce", "short"],
      ["--node", "--inventory", "{}"], ["--node", "--nonce-store", "{}"], ["nonce"],
      ["nonce", "more", "--nonce-store", "{}"], ["--nonce-store", "{}"],
-     ["--node", "--sign-identity", "{}"], ["--facts", "{}", "--unsigned", "--nonce-store", "{}"]],
+     ["--node", "--sign-identity", "{}"], ["--facts", "{}", "--unsigned", "--nonce-store", "{}"],
 )  # fmt: skip
 def test_signing_options_that_make_no_sense(facts, args, capsys):
     path = facts()

@@ -3,31 +3,29 @@
 """A URL where only this machine's files can be named is refused; a path would be made of it."""
 
 import click
-import pytest
 
 from securetrain.cli.kinds import LocalFile
 from securetrain.cli.main import LazyGroup, main
+from tests.tables import items
 
 URL = "s3://bucket/run/step-1"
 
 
-@pytest.mark.parametrize(
+@items(
     "line",
-    [
-        f"pack {URL} --trust trust.json --out model.stpack",
-        f"pack step-1 --trust trust.json --out {URL}",
-        f"pack step-1 --trust trust.json --out model.stpack --walk-in {URL}",
-        f"sign {URL} --dataset --key data.pem",
-        f"scan {URL}",
-        f"replay {URL} --trust trust.json",
-        f"export {URL} --format spdx-3.0.1",
-        f"report {URL}",
-        f"verify step-1 --trust {URL}",
-        f"audit --node --checkpoint {URL}",
-        f"run --standalone --run-dir {URL} train.py",
-        f"run --standalone --output {URL} train.py",
-        f"quickstart --run-dir {URL}",
-    ],
+    f"pack {URL} --trust trust.json --out model.stpack",
+    f"pack step-1 --trust trust.json --out {URL}",
+    f"pack step-1 --trust trust.json --out model.stpack --walk-in {URL}",
+    f"sign {URL} --dataset --key data.pem",
+    f"scan {URL}",
+    f"replay {URL} --trust trust.json",
+    f"export {URL} --format spdx-3.0.1",
+    f"report {URL}",
+    f"verify step-1 --trust {URL}",
+    f"audit --node --checkpoint {URL}",
+    f"run --standalone --run-dir {URL} train.py",
+    f"run --standalone --output {URL} train.py",
+    f"quickstart --run-dir {URL}",
 )
 def test_a_url_is_no_file(tmp_path, monkeypatch, capsys, line):
     monkeypatch.chdir(tmp_path)

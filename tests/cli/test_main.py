@@ -14,6 +14,7 @@ from securetrain.cli import main as cli
 from securetrain.cli.main import VERBS, Verb, main, wants_json
 from securetrain.core.codes import CODES
 from securetrain.core.errors import IntegrityError, UsageError
+from tests.tables import items
 
 HEAVY = ("torch", "numpy", "rich", "msgspec", "cryptography", "OpenSSL", "matplotlib", "jinja2")
 
@@ -142,9 +143,7 @@ def test_ctrl_c_is_one_line_and_130(verb, capsys):
     assert err.split() == ["interrupted"]
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(None, 0), (0, 0), (3, 3), (True, 0), (False, 0), ("text", 0)]
-)
+@items("value, expected", (None, 0), (0, 0), (3, 3), (True, 0), (False, 0), ("text", 0))
 def test_a_verb_returns_its_exit_code(verb, value, expected):
     verb(lambda: value)
     assert main(["probe"]) == expected
@@ -176,18 +175,16 @@ def test_without_a_verb_the_help_is_shown(capsys):
     assert "Usage: securetrain" in out + err
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("verify x --json", True),
-        ("verify x --format json", True),
-        ("verify x --format=json", True),
-        ("verify x --format text", False),
-        ("verify x -- --json", False),
-        ("run script.py --json", False),
-        ("train job.yaml --format json", False),
-        ("", False),
-    ],
+@items(
+    "line, expected",
+    ("verify x --json", True),
+    ("verify x --format json", True),
+    ("verify x --format=json", True),
+    ("verify x --format text", False),
+    ("verify x -- --json", False),
+    ("run script.py --json", False),
+    ("train job.yaml --format json", False),
+    ("", False),
 )
 def test_json_is_recognised_without_parsing(line, expected):
     assert wants_json(line.split()) is expected

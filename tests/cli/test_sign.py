@@ -21,6 +21,7 @@ from securetrain.cli.main import VERBS
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from tests.tables import items
 
 
 def run(verb: object, *arguments: object) -> tuple[int, str]:
@@ -200,15 +201,13 @@ def test_safetensors_where_they_lie(key: Path, tmp_path: Path) -> None:
     assert run(verify, folder, "--trust", tmp_path / "trust.json")[0] == 14
 
 
-@pytest.mark.parametrize(
+@items(
     "arguments",
-    [
-        (),
-        ("--dataset", "--remove", "a:b:c"),
-        ("--dataset", "--remove", "a"),
-        ("--dataset", "--scan-report", "x"),
-        ("--dataset", "--scan-report", "a:1:maybe:f"),
-    ],
+    (),
+    ("--dataset", "--remove", "a:b:c"),
+    ("--dataset", "--remove", "a"),
+    ("--dataset", "--scan-report", "x"),
+    ("--dataset", "--scan-report", "a:1:maybe:f"),
 )
 def test_a_bad_command_line_is_said(arguments: tuple[str, ...], corpus: Path, key: Path) -> None:
     with pytest.raises(UsageError) as error:

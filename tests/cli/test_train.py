@@ -13,22 +13,21 @@ from click.testing import CliRunner
 
 from securetrain.cli.jobs.train import HELP, TRAINER_FLAGS, command, split_flags
 from securetrain.core.errors import UsageError
+from tests.tables import items
 from tests.train.jobs import JOB
 
 
-@pytest.mark.parametrize(
-    ("flags", "trainer", "launcher"),
-    [
-        ([], [], []),
-        (["--steps", "9"], ["--steps", "9"], []),
-        (["--steps=9", "--tee", "3"], ["--steps=9"], ["--tee", "3"]),
-        (
-            ["--run-dir", "r", "--resume", "never", "--max-restarts", "2", "--stop-after", "4"],
-            ["--resume", "never", "--stop-after", "4"],
-            ["--run-dir", "r", "--max-restarts", "2"],
-        ),
-        (["--standalone"], [], ["--standalone"]),
-    ],
+@items(
+    "flags, trainer, launcher",
+    ([], [], []),
+    (["--steps", "9"], ["--steps", "9"], []),
+    (["--steps=9", "--tee", "3"], ["--steps=9"], ["--tee", "3"]),
+    (
+        ["--run-dir", "r", "--resume", "never", "--max-restarts", "2", "--stop-after", "4"],
+        ["--resume", "never", "--stop-after", "4"],
+        ["--run-dir", "r", "--max-restarts", "2"],
+    ),
+    (["--standalone"], [], ["--standalone"]),
 )
 def test_the_trainers_flags_are_the_trainers(flags, trainer, launcher):
     assert split_flags(flags) == (trainer, launcher)

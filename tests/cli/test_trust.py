@@ -13,6 +13,7 @@ from securetrain.identity.cluster_ca import CERTIFICATE_FILE, ClusterCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole
 from securetrain.identity.trustfolder import TrustFolder
+from tests.tables import items
 
 
 class Team:
@@ -146,16 +147,14 @@ def test_a_cluster_as_an_authority(made, capsys):
     assert "node: also coordinator of cluster.example, run-7" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@items(
     "arguments",
-    [
-        ["--add", "nobody=x"],
-        ["--add", "checkpoint"],
-        ["--threshold", "root=two"],
-        ["--remove", "checkpoint=abc"],
-        ["--remove", "checkpoint=ffffffff"],
-        ["--threshold", "checkpoint=9"],
-    ],
+    ["--add", "nobody=x"],
+    ["--add", "checkpoint"],
+    ["--threshold", "root=two"],
+    ["--remove", "checkpoint=abc"],
+    ["--remove", "checkpoint=ffffffff"],
+    ["--threshold", "checkpoint=9"],
 )
 def test_bad_arguments(arguments, made, capsys):
     command = ["trust", "rotate", made.trust, *made.key("r1"), *made.key("r2"), *arguments]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError
 from tests import vocabulary
+from tests.tables import items
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,24 +115,22 @@ def test_structs():
     assert canonical.decode(b'{"x":1}', Point) == Point(1)
 
 
-@pytest.mark.parametrize(
+@items(
     "data",
-    [
-        b"",
-        b"{",
-        b'{"x":1}x',
-        b'{"x":1,"x":2}',
-        b'{"x":1,"y":2}',
-        b'{"x":"1"}',
-        b'{"x":1.0}',
-        b'{"x":NaN}',
-        b'{"x":Infinity}',
-        b'\xef\xbb\xbf{"x":1}',
-        b'{"x":1,"name":"\xff"}',
-        b"[" * 100_000,
-        b"[1]",
-        b"null",
-    ],
+    b"",
+    b"{",
+    b'{"x":1}x',
+    b'{"x":1,"x":2}',
+    b'{"x":1,"y":2}',
+    b'{"x":"1"}',
+    b'{"x":1.0}',
+    b'{"x":NaN}',
+    b'{"x":Infinity}',
+    b'\xef\xbb\xbf{"x":1}',
+    b'{"x":1,"name":"\xff"}',
+    b"[" * 100_000,
+    b"[1]",
+    b"null",
 )
 def test_what_is_refused(data):
     refused(data)
@@ -170,15 +169,13 @@ def test_the_limit_is_checked_before_parsing():
     assert canonical.decode(b'{"x":1}', Point, limit=7) == Point(1)
 
 
-@pytest.mark.parametrize(
+@items(
     "data",
-    [
-        b'{ "x":1}',
-        b'{"x":1,"name":"a"}',
-        b'{"x":1}\n',
-        b'{"name":"\\u0061","x":1}',
-        b'{"x":9007199254740993}',
-    ],
+    b'{ "x":1}',
+    b'{"x":1,"name":"a"}',
+    b'{"x":1}\n',
+    b'{"name":"\\u0061","x":1}',
+    b'{"x":9007199254740993}',
 )
 def test_other_spellings_are_refused_where_bytes_are_signed(data):
     assert "canonical" in refused(data, canonical=True).what or b"9007" in data
@@ -337,16 +334,14 @@ class Named(msgspec.Struct, omit_defaults=True):
     share: float | None = None
 
 
-@pytest.mark.parametrize(
+@items(
     "many",
-    [
-        [],
-        [Named("a"), Named("b", 3)],
-        [Named("a"), Named('"\\'), Named("\u00e9\u2028")],
-        [Named("a", 2**53 - 1), Named("b")],
-        [Named("a", share=1e21), Named("b", share=0.1)],
-        [Named("]["), Named(',{"name":"x"}')],
-    ],
+    [],
+    [Named("a"), Named("b", 3)],
+    [Named("a"), Named('"\\'), Named("\u00e9\u2028")],
+    [Named("a", 2**53 - 1), Named("b")],
+    [Named("a", share=1e21), Named("b", share=0.1)],
+    [Named("]["), Named(',{"name":"x"}')],
 )
 def test_many_structs_are_written_as_each_of_them_is(many):
     assert canonical.encode_each(many) == [canonical.encode(one) for one in many]

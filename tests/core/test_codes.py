@@ -23,6 +23,7 @@ from securetrain.report import written
 from securetrain.report.document import Document, Findings, Located
 from securetrain.threats.threat_model import load_model, models_dir
 from tests.core import code_rules as rules
+from tests.tables import items
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "securetrain"
@@ -152,22 +153,20 @@ def with_row(**changes):
     return CODES | {row.id: row}
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"title": ""}, "column 'title' is empty"),
-        ({"fix": " "}, "column 'fix' is empty"),
-        ({"threat": ""}, "column 'threat' is empty"),
-        ({"threat": "none: "}, "column 'threat': say why there is none"),
-        ({"threat": "T-NOT-001"}, "no threat model has T-NOT-001"),
-        ({"threat": "T-NOD-001"}, "T-NOD-001 does not cite it"),
-        ({"rank": 5}, "its rank is ALONE"),
-        ({"id": "ST-CKPT-199", "rank": ALONE}, "decide where this one stands"),
-        ({"id": "ST-CKPT-199", "rank": CODES["ST-CKPT-130"].rank}, "ST-CKPT-130 stands there"),
-        ({"id": "ST-NETW-999", "node": Node.BARRED}, "only evidence can bar a node"),
-        ({}, "nothing raises it"),
-        ({}, "no test asserts it"),
-    ],
+@items(
+    "changes, said",
+    ({"title": ""}, "column 'title' is empty"),
+    ({"fix": " "}, "column 'fix' is empty"),
+    ({"threat": ""}, "column 'threat' is empty"),
+    ({"threat": "none: "}, "column 'threat': say why there is none"),
+    ({"threat": "T-NOT-001"}, "no threat model has T-NOT-001"),
+    ({"threat": "T-NOD-001"}, "T-NOD-001 does not cite it"),
+    ({"rank": 5}, "its rank is ALONE"),
+    ({"id": "ST-CKPT-199", "rank": ALONE}, "decide where this one stands"),
+    ({"id": "ST-CKPT-199", "rank": CODES["ST-CKPT-130"].rank}, "ST-CKPT-130 stands there"),
+    ({"id": "ST-NETW-999", "node": Node.BARRED}, "only evidence can bar a node"),
+    ({}, "nothing raises it"),
+    ({}, "no test asserts it"),
 )
 def test_a_row_that_decides_nothing_is_told_what_is_missing(changes, said):
     row = changes.get("id", NEW.id)
@@ -214,52 +213,46 @@ def test_a_raising_site_without_a_row():
     assert "Kind.code(998): neither family has such a row in core/codes" in said
 
 
-@pytest.mark.parametrize(
-    ("text", "raised"),
-    [
-        ('E("ST-ATTS-998")', True),
-        ('E(code="ST-ATTS-998" if x else "ST-ATTS-001")', True),
-        ('_X = "ST-ATTS-998"\nE(_X)', True),
-        ('_X = "ST-ATTS-998"', False),
-        ('_X = "ST-ATTS-998"\nif e.code == _X: pass', False),
-        ('if e.code != "ST-ATTS-998": pass', False),
-        ('match e.code:\n    case "ST-ATTS-998": pass', False),
-        ('"""ST-ATTS-998 is told."""', False),
-    ],
+@items(
+    "text, raised",
+    ('E("ST-ATTS-998")', True),
+    ('E(code="ST-ATTS-998" if x else "ST-ATTS-001")', True),
+    ('_X = "ST-ATTS-998"\nE(_X)', True),
+    ('_X = "ST-ATTS-998"', False),
+    ('_X = "ST-ATTS-998"\nif e.code == _X: pass', False),
+    ('if e.code != "ST-ATTS-998": pass', False),
+    ('match e.code:\n    case "ST-ATTS-998": pass', False),
+    ('"""ST-ATTS-998 is told."""', False),
 )
 def test_what_counts_as_raising(text, raised):
     assert ("ST-ATTS-998" in rules.read({"x.py": ast.parse(text)}).raised) == raised
 
 
-@pytest.mark.parametrize(
+@items(
     "text",
-    [
-        '{"ST-ATTS-001": "a fix"}',
-        '{Kind.A: "ST-ATTS-001", Kind.B: "ST-ATTS-002"}',
-        '{Kind.A: ("ST-ATTS-001", "a"), Kind.B: ("ST-ATTS-002", "b")}',
-        'frozenset({"ST-ATTS-001"})',
-        '("ST-ATTS-001", "ST-ATTS-002")',
-        'error.code in ("ST-ATTS-001",)',
-        '["ST-ATTS-001"]',
-        '_A = "ST-ATTS-001"\nX = {_A: "a fix"}',
-        '_A = "ST-ATTS-001"\n_B = "ST-ATTS-002"\nX = (_A, _B)',
-        'frozenset(f"ST-ATTS-{number:03}" for number in (1, 2))',
-        '{f"ST-ATTS-{number:03}": number for number in (1, 2)}',
-    ],
+    '{"ST-ATTS-001": "a fix"}',
+    '{Kind.A: "ST-ATTS-001", Kind.B: "ST-ATTS-002"}',
+    '{Kind.A: ("ST-ATTS-001", "a"), Kind.B: ("ST-ATTS-002", "b")}',
+    'frozenset({"ST-ATTS-001"})',
+    '("ST-ATTS-001", "ST-ATTS-002")',
+    'error.code in ("ST-ATTS-001",)',
+    '["ST-ATTS-001"]',
+    '_A = "ST-ATTS-001"\nX = {_A: "a fix"}',
+    '_A = "ST-ATTS-001"\n_B = "ST-ATTS-002"\nX = (_A, _B)',
+    'frozenset(f"ST-ATTS-{number:03}" for number in (1, 2))',
+    '{f"ST-ATTS-{number:03}": number for number in (1, 2)}',
 )
 def test_the_check_for_other_tables_can_see(text):
     assert rules.read({"x.py": ast.parse(text)}).tables
 
 
-@pytest.mark.parametrize(
+@items(
     "text",
-    [
-        'E("ST-ATTS-001", "what", "where", "fix")',
-        '{"code": "ST-THRT-002", "what": what}',
-        'code, field = "ST-ATTS-217", "firmware"',
-        'x == "ST-ATTS-001"',
-        'f"ST-THRT-002 {what}"',
-    ],
+    'E("ST-ATTS-001", "what", "where", "fix")',
+    '{"code": "ST-THRT-002", "what": what}',
+    'code, field = "ST-ATTS-217", "firmware"',
+    'x == "ST-ATTS-001"',
+    'f"ST-THRT-002 {what}"',
 )
 def test_the_check_for_other_tables_leaves_sites_alone(text):
     found = rules.read({"x.py": ast.parse(text)})
@@ -332,9 +325,11 @@ def test_what_bars_a_node_is_what_the_row_says():
     assert not AttestationError("ST-ATTS-007", "x").definition.bars_node
 
 
-@pytest.mark.parametrize(
-    ("code", "level"),
-    [("ST-CKPT-130", "error"), ("ST-SCAN-030", "warning"), ("ST-USAG-001", "note")],
+@items(
+    "code, level",
+    ("ST-CKPT-130", "error"),
+    ("ST-SCAN-030", "warning"),
+    ("ST-USAG-001", "note"),
 )
 def test_the_level_in_sarif_is_the_severity(code, level):
     problem = Located(code=code, what="x", fix="y")

@@ -11,6 +11,7 @@ import pytest
 from securetrain.core import errors
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, os_error
+from tests.tables import items
 
 FAMILIES = [
     getattr(errors, name)
@@ -70,14 +71,12 @@ def test_a_code_of_another_family_is_a_programming_error():
         IntegrityError("ST-CKPT-999", "what")
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (errno.ENOSPC, "ST-USAG-006"),
-        (errno.EDQUOT, "ST-USAG-006"),
-        (errno.EADDRINUSE, "ST-USAG-003"),
-        (errno.EACCES, "ST-USAG-002"),
-    ],
+@items(
+    "number, code",
+    (errno.ENOSPC, "ST-USAG-006"),
+    (errno.EDQUOT, "ST-USAG-006"),
+    (errno.EADDRINUSE, "ST-USAG-003"),
+    (errno.EACCES, "ST-USAG-002"),
 )
 def test_os_errors_become_one_clear_error(number, code):
     error = os_error(OSError(number, "text"), "some/file")

@@ -7,6 +7,7 @@ import pytest
 
 from securetrain.core import files
 from securetrain.core.errors import UsageError, os_error
+from tests.tables import items
 
 
 def test_reads_are_bounded_and_follow_no_link(tmp_path):
@@ -150,9 +151,7 @@ def test_the_survey_sorts_files_from_what_is_refused(tmp_path):
         files.walk(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "a\\b", "a:b", "a\x00b", "e\u0301", "x" * 256, "\udc80"]
-)
+@items("name", "", ".", "..", "a/b", "a\\b", "a:b", "a\x00b", "e\u0301", "x" * 256, "\udc80")
 def test_unsafe_names(name):
     assert files.unsafe_name(name)
 

@@ -12,6 +12,7 @@ from securetrain.drills.gradient_cases import judge, judge_known_seed
 from securetrain.drills.gradient_group import BAD, Seen
 from securetrain.guard.blocks import segments_of
 from securetrain.guard.sketch import Run, derive, shape_for, sketch_runs
+from tests.tables import items
 
 CODE = DRILLS["D-GRAD-NULL"].expected_code
 SIZES = [("layers.0.weight", 3000), ("layers.0.bias", 20), ("layers.1.weight", 1200)]
@@ -80,45 +81,29 @@ def test_the_plain_side_succeeds_when_both_models_are_worse_and_nobody_was_named
     assert "named nobody" in judge_known_seed(CLEAN, HARMED, HARMED).evidence
 
 
-@pytest.mark.parametrize(
-    ("bare", "one_seed"),
-    [
-        (CLEAN, HARMED),
-        (HARMED, CLEAN),
-        (HARMED, replace(HARMED, named=(BAD,))),
-        (HARMED, replace(HARMED, lost=1)),
-        (HARMED, replace(HARMED, codes=(CODE,))),
-    ],
-    ids=["unharmed", "unharmed, one seed", "named", "a step lost", "a code"],
+@items(
+    "id, bare, one_seed",
+    ("unharmed", CLEAN, HARMED),
+    ("unharmed, one seed", HARMED, CLEAN),
+    ("named", HARMED, replace(HARMED, named=(BAD,))),
+    ("a step lost", HARMED, replace(HARMED, lost=1)),
+    ("a code", HARMED, replace(HARMED, codes=(CODE,))),
 )
 def test_it_does_not_otherwise(bare, one_seed):
     assert not judge_known_seed(CLEAN, bare, one_seed).succeeded
 
 
-@pytest.mark.parametrize(
-    ("seen", "refused"),
-    [
-        (NAMED, True),
-        (replace(NAMED, named=(BAD, 0)), False),
-        (replace(NAMED, caught_after=-1), False),
-        (replace(NAMED, caught_after=-3), False),
-        (replace(NAMED, lost=3), False),
-        (replace(NAMED, halted=True), False),
-        (replace(NAMED, after=0.9), False),
-        (replace(NAMED, finite=False), False),
-        (replace(NAMED, codes=("ST-GRAD-003",)), False),
-    ],
-    ids=[
-        "",
-        "innocent",
-        "nobody",
-        "too early",
-        "lost",
-        "halted",
-        "harmed",
-        "not finite",
-        "other code",
-    ],
+@items(
+    "id, seen, refused",
+    ("", NAMED, True),
+    ("innocent", replace(NAMED, named=(BAD, 0)), False),
+    ("nobody", replace(NAMED, caught_after=-1), False),
+    ("too early", replace(NAMED, caught_after=-3), False),
+    ("lost", replace(NAMED, lost=3), False),
+    ("halted", replace(NAMED, halted=True), False),
+    ("harmed", replace(NAMED, after=0.9), False),
+    ("not finite", replace(NAMED, finite=False), False),
+    ("other code", replace(NAMED, codes=("ST-GRAD-003",)), False),
 )
 def test_the_guard_has_refused_it_when_the_rank_alone_is_named_and_the_model_learns(seen, refused):
     assert judge([seen], [CLEAN], CODE, caught=[seen.name]).refused is refused

@@ -17,6 +17,7 @@ from securetrain.core.vocabulary import Boundary
 from securetrain.drills import DRILLS, DrillResult, registry, run_drill
 from securetrain.drills.process_tree import wait_until
 from securetrain.drills.registry import Drill, Outcome, Side, judge, run_sides
+from tests.tables import items
 
 DRILL = Drill(
     *("D-FAKE", "tests.drills.fake_side", Boundary.RENDEZVOUS, "ST-ADMN-002"),
@@ -49,20 +50,18 @@ def test_the_table_names_real_codes_boundaries_and_modules():
         assert drill.summary.endswith(".")
 
 
-@pytest.mark.parametrize(
-    ("plain", "hardened", "problem"),
-    [
-        ({}, {}, ""),
-        ({"succeeded": False}, {}, "ST-DRIL-001"),
-        ({"succeeded": False}, {"succeeded": True, "refused": False, "code": ""}, "ST-DRIL-001"),
-        ({}, {"succeeded": True}, "ST-DRIL-002"),
-        ({}, {"refused": False}, "ST-DRIL-002"),
-        ({}, {"refused": False, "code": ""}, "ST-DRIL-002"),
-        ({}, {"code": "ST-ADMN-001"}, "ST-DRIL-003"),
-        ({}, {"code": ""}, "ST-DRIL-003"),
-        ({"lacks": "root", "succeeded": False}, {}, "ST-DRIL-004"),
-        ({}, {"lacks": "a sandbox", "refused": False, "code": ""}, "ST-DRIL-004"),
-    ],
+@items(
+    "plain, hardened, problem",
+    ({}, {}, ""),
+    ({"succeeded": False}, {}, "ST-DRIL-001"),
+    ({"succeeded": False}, {"succeeded": True, "refused": False, "code": ""}, "ST-DRIL-001"),
+    ({}, {"succeeded": True}, "ST-DRIL-002"),
+    ({}, {"refused": False}, "ST-DRIL-002"),
+    ({}, {"refused": False, "code": ""}, "ST-DRIL-002"),
+    ({}, {"code": "ST-ADMN-001"}, "ST-DRIL-003"),
+    ({}, {"code": ""}, "ST-DRIL-003"),
+    ({"lacks": "root", "succeeded": False}, {}, "ST-DRIL-004"),
+    ({}, {"lacks": "a sandbox", "refused": False, "code": ""}, "ST-DRIL-004"),
 )
 def test_what_two_outcomes_prove(plain, hardened, problem):
     result = judge(DRILL, _outcome(Side.PLAIN, **plain), _outcome(Side.HARDENED, **hardened))
@@ -110,14 +109,12 @@ def test_a_side_sees_nothing_of_the_callers_environment(tmp_path, monkeypatch):
     assert run_sides(DRILL, tmp_path / "environment", lambda _: None).ok
 
 
-@pytest.mark.parametrize(
-    ("what", "evidence"),
-    [
-        ("crash", "ended with exit code 1"),
-        ("silent", "left no report"),
-        ("garbage", "left no report"),
-        ("liar", "reported for the side plain"),
-    ],
+@items(
+    "what, evidence",
+    ("crash", "ended with exit code 1"),
+    ("silent", "left no report"),
+    ("garbage", "left no report"),
+    ("liar", "reported for the side plain"),
 )
 def test_a_side_that_reports_nothing_has_proven_nothing(tmp_path, what, evidence):
     result = run_sides(DRILL, tmp_path / what, lambda _: None)

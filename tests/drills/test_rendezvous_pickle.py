@@ -12,6 +12,7 @@ from securetrain.drills.rendezvous_pickle import _judge
 from securetrain.drills.tcpstore_client import Attack
 from securetrain.ledger import events
 from securetrain.testing.runs import make_run
+from tests.tables import items
 
 DOORS = [Listener(1000, loopback=True), Listener(1001, loopback=True)]
 ATTACKS = [
@@ -45,14 +46,12 @@ def test_a_marker_is_a_success_whatever_else_was_seen(run):
     assert "4711" in outcome.evidence
 
 
-@pytest.mark.parametrize(
-    ("doors", "attacks", "ended_well"),
-    [
-        ([*DOORS, Listener(1002, loopback=False)], ATTACKS, True),
-        (DOORS, ATTACKS[1:], True),  # nothing but an open store answered
-        (DOORS, [], True),
-        (DOORS, ATTACKS, False),
-    ],
+@items(
+    "doors, attacks, ended_well",
+    ([*DOORS, Listener(1002, loopback=False)], ATTACKS, True),
+    (DOORS, ATTACKS[1:], True),  # nothing but an open store answered
+    (DOORS, [], True),
+    (DOORS, ATTACKS, False),
 )
 def test_anything_less_is_not(run, doors, attacks, ended_well):
     assert not _judge(_refuse(run), doors, attacks, [], ended_well=ended_well).refused

@@ -31,6 +31,7 @@ from securetrain.ledger import (
     verify_ledger,
 )
 from tests import vocabulary
+from tests.tables import items
 
 KEY, SECOND, STRANGER = (PrivateKey.generate() for _ in range(3))
 KEYS = {key.key_id: key.public for key in (KEY, SECOND)}
@@ -176,16 +177,14 @@ def test_a_number_that_does_not_follow_although_the_chain_does():
             refused(code, line)
 
 
-@pytest.mark.parametrize(
+@items(
     "line",
-    [
-        b"\n",
-        b"{}\n",
-        b"null\n",
-        b"\x80\x04.\n",
-        b"[" * 100_000 + b"\n",
-        b'{"body":' + b"1" * LINE_LIMIT + b"}\n",
-    ],
+    b"\n",
+    b"{}\n",
+    b"null\n",
+    b"\x80\x04.\n",
+    b"[" * 100_000 + b"\n",
+    b'{"body":' + b"1" * LINE_LIMIT + b"}\n",
 )
 def test_a_line_that_is_no_entry(lines, line):
     refused("ST-LEDG-001", b"".join([*lines, line]))
@@ -279,16 +278,14 @@ def test_refusals_and_the_end_are_on_the_disk_before_the_call_returns(monkeypatc
     assert len(synced) == 2
 
 
-@pytest.mark.parametrize(
+@items(
     "said",
-    [
-        events.CheckpointSigned(step=1, digest=""),
-        events.CheckpointSeen(step=1, digest=""),
-        events.CheckpointRecovered(step=1, digest=""),
-        events.CheckpointRemoved(step=1, digest=""),
-        events.RolledBack(to=1, ranks="", evidence=""),
-        events.RestartPoint(step=1, digest=""),
-    ],
+    events.CheckpointSigned(step=1, digest=""),
+    events.CheckpointSeen(step=1, digest=""),
+    events.CheckpointRecovered(step=1, digest=""),
+    events.CheckpointRemoved(step=1, digest=""),
+    events.RolledBack(to=1, ranks="", evidence=""),
+    events.RestartPoint(step=1, digest=""),
 )
 def test_what_a_run_finds_its_way_by_is_on_the_disk_too(monkeypatch, path, said):
     synced: list[int] = []

@@ -4,18 +4,17 @@ import pytest
 
 from securetrain.core.errors import UsageError
 from securetrain.parallel.degrees import Degrees, RequestedDegrees, nearest_divisor, resolve_degrees
+from tests.tables import items
 from tests.vocabulary import refused
 
 
-@pytest.mark.parametrize(
-    ("replicate", "shard", "world", "expected"),
-    [
-        (1, None, 1, (1, 1)),
-        (1, None, 8, (1, 8)),
-        (2, None, 8, (2, 4)),
-        (8, 1, 8, (8, 1)),
-        (2, 2, 4, (2, 2)),
-    ],
+@items(
+    "replicate, shard, world, expected",
+    (1, None, 1, (1, 1)),
+    (1, None, 8, (1, 8)),
+    (2, None, 8, (2, 4)),
+    (8, 1, 8, (8, 1)),
+    (2, 2, 4, (2, 2)),
 )
 def test_degrees_that_fit(replicate, shard, world, expected):
     wanted = RequestedDegrees(dp_replicate=replicate, dp_shard=shard)
@@ -24,21 +23,13 @@ def test_degrees_that_fit(replicate, shard, world, expected):
     assert degrees.world == degrees.dp == world
 
 
-@pytest.mark.parametrize(
-    ("replicate", "shard", "world", "reason", "fix"),
-    [
-        (
-            3,
-            None,
-            8,
-            "dp_replicate 3 is 3, which does not divide 8",
-            "dp_replicate: 2 and dp_shard: 4",
-        ),
-        (2, 2, 8, "is 4 ranks, but there are 8", "dp_shard: 4"),
-        (1, 3, 2, "is 3 ranks, but there are 2", "start 3 processes"),
-        (0, 1, 4, "at least 1", "dp_replicate: 1"),
-        (1, 0, 4, "at least 1", "dp_shard: 1"),
-    ],
+@items(
+    "replicate, shard, world, reason, fix",
+    (3, None, 8, "dp_replicate 3 is 3, which does not divide 8", "dp_replicate: 2 and dp_shard: 4"),
+    (2, 2, 8, "is 4 ranks, but there are 8", "dp_shard: 4"),
+    (1, 3, 2, "is 3 ranks, but there are 2", "start 3 processes"),
+    (0, 1, 4, "at least 1", "dp_replicate: 1"),
+    (1, 0, 4, "at least 1", "dp_shard: 1"),
 )
 def test_a_refusal_gives_reason_and_nearest_choice(replicate, shard, world, reason, fix):
     with pytest.raises(UsageError) as caught:
@@ -55,8 +46,6 @@ def test_degrees_are_positive():
     refused(ValueError, "dp_shard is 0", Degrees, dp_shard=0)
 
 
-@pytest.mark.parametrize(
-    ("number", "wanted", "expected"), [(8, 3, 2), (8, 5, 4), (8, 7, 8), (12, 5, 4), (7, 3, 1)]
-)
+@items("number, wanted, expected", (8, 3, 2), (8, 5, 4), (8, 7, 8), (12, 5, 4), (7, 3, 1))
 def test_nearest_divisor(number, wanted, expected):
     assert nearest_divisor(number, wanted) == expected

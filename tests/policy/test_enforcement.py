@@ -9,6 +9,7 @@ from securetrain.core.vocabulary import EnforcementMode, SandboxMode
 from securetrain.policy import load_policy, sandbox_mode, unsigned_demands
 from securetrain.policy.enforcement import NEEDS, REFUSED_AT, Needs
 from securetrain.policy.explanation import documented_fields
+from tests.tables import items
 
 
 def test_every_field_that_a_run_enforces_is_in_the_table_and_no_other():
@@ -18,13 +19,11 @@ def test_every_field_that_a_run_enforces_is_in_the_table_and_no_other():
     assert set(REFUSED_AT) == set(Needs) == set(NEEDS.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        ("dev", EnforcementMode.REPORT),
-        ("baseline", EnforcementMode.REPORT),
-        ("hardened", EnforcementMode.REQUIRE),
-    ],
+@items(
+    "name, mode",
+    ("dev", EnforcementMode.REPORT),
+    ("baseline", EnforcementMode.REPORT),
+    ("hardened", EnforcementMode.REQUIRE),
 )
 def test_the_shipped_policies(name, mode):
     assert load_policy(name).policy.enforcement is mode

@@ -12,6 +12,7 @@ from securetrain.core.errors import PolicyError
 from securetrain.policy import load_policy, policy_schema
 from securetrain.policy.explanation import documented_fields
 from securetrain.policy.load import parse_yaml
+from tests.tables import items
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = policy_schema()
@@ -42,23 +43,21 @@ def test_there_are_shipped_policies():
     assert {"dev", "baseline", "hardened"} <= {path.stem for path in SHIPPED}
 
 
-@pytest.mark.parametrize(
+@items(
     "body",
-    [
-        "hosts: {preflight: warn}",
-        "host: {preflight: sometimes}",
-        "host: {max_unknown: -1}",
-        "node: {tpm: {imo: log}}",
-        "node: {allow_self_asserted: {max_nodes: 0}}",
-        "node: {reference_values: {file: f, signed_by: [short]}}",
-        "network: {egress: ['UPPER:443']}",
-        "checkpoint: {expect: {digest: 12}}",
-        "gradients: {deadline_seconds: soon}",
-        "chain: {require: [everything]}",
-        "enforcement: perhaps",
-        "kind: Pod",
-        "metadata: {id: Test, version: 1.0.0}",
-    ],
+    "hosts: {preflight: warn}",
+    "host: {preflight: sometimes}",
+    "host: {max_unknown: -1}",
+    "node: {tpm: {imo: log}}",
+    "node: {allow_self_asserted: {max_nodes: 0}}",
+    "node: {reference_values: {file: f, signed_by: [short]}}",
+    "network: {egress: ['UPPER:443']}",
+    "checkpoint: {expect: {digest: 12}}",
+    "gradients: {deadline_seconds: soon}",
+    "chain: {require: [everything]}",
+    "enforcement: perhaps",
+    "kind: Pod",
+    "metadata: {id: Test, version: 1.0.0}",
 )
 def test_what_the_loader_refuses_is_refused(tmp_path, body):
     key = body.partition(":")[0]

@@ -20,6 +20,7 @@ from securetrain.policy.load import (
     parse_yaml,
 )
 from securetrain.policy.schema import FabricTrust, IsolationEvidence
+from tests.tables import items
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -76,48 +77,46 @@ def test_a_fabric_in_clear_needs_its_name_a_reason_and_the_guard(write):
     assert network.isolation.evidence is IsolationEvidence.PARTITION
 
 
-@pytest.mark.parametrize(
-    ("body", "code", "where"),
-    [
-        ("host: {fail_on: severe}\n", "ST-PLCY-002", "host.fail_on"),
-        ("host: {colour: red}\n", "ST-PLCY-002", "mine.yaml"),
-        ("colour: red\n", "ST-PLCY-002", ""),
-        ("host: {max_unknown: '3'}\n", "ST-PLCY-002", "host.max_unknown"),
-        ("host: {max_unknown: -1}\n", "ST-PLCY-002", "host.max_unknown"),
-        ("host: {max_unknown: 1.5}\n", "ST-PLCY-002", "host.max_unknown"),
-        ("host: [1]\n", "ST-PLCY-002", "host"),
-        ("gradients: {threshold: 2.0}\n", "ST-PLCY-002", "gradients.threshold"),
-        ("node: {allow_self_asserted: {max_nodes: 0, reason: x}}\n", "ST-PLCY-002", "node"),
-        ("node: {min_tier: self-asserted}\n", "ST-PLCY-004", "node.allow_self_asserted"),
-        ("node: {allow_self_asserted: {max_nodes: 1, reason: ' '}}\n", "ST-PLCY-004", "reason"),
-        ("gradients: {mode: 'off'}\n", "ST-PLCY-004", "gradients.mode"),
-        ("network: {require: []}\n", "ST-PLCY-004", "network.require"),
-        ("network: {require: [rdma-trusted]}\n", "ST-PLCY-004", "network.fabric"),
-        ("network: {fabric: trusted-plaintext}\n", "ST-PLCY-004", "network.fabric"),
-        (f"{IN_CLEAR}}}\n", "ST-PLCY-004", "network.isolation.statement"),
-        (f"{IN_CLEAR}, isolation: {{statement: ' '}}}}\n", "ST-PLCY-004", "network.isolation"),
-        ("network: {isolation: {statement: x}}\n", "ST-PLCY-004", "network.isolation"),
-        ("network: {fabric: clear}\n", "ST-PLCY-002", "network.fabric"),
-        (UNGUARDED, "ST-PLCY-004", "gradients.mode"),
-        (f"{LOG}origin: log.example}}}}\n", "ST-PLCY-004", "checkpoint.log.keys"),
-        (f"{LOG}keys: [{KEY}]}}}}\n", "ST-PLCY-004", "checkpoint.log.origin"),
-        (f"{LOG}witnesses: [{KEY}, {KEY}]}}}}\n", "ST-PLCY-004", "checkpoint.log.witnesses"),
-        (f"{LOG}quorum: 2}}}}\n", "ST-PLCY-004", "checkpoint.log.quorum"),
-        (f"{LOG}quorum: 2, witnesses: [{KEY}]}}}}\n", "ST-PLCY-004", "checkpoint.log.quorum"),
-        (f"{LOG}quorum: 0}}}}\n", "ST-PLCY-002", "checkpoint.log.quorum"),
-        (
-            f"{LOG}origin: log.example, keys: [{KEY}], witnesses: [{KEY}]}}}}\n",
-            "ST-PLCY-004",
-            "checkpoint.log.witnesses",
-        ),
-        ("node: {tpm: {event_log: false}}\n", "ST-PLCY-004", "node.tpm.event_log"),
-        ("host: {fail_on: !!str high}\n", "ST-PLCY-001", "mine.yaml"),
-        ("a: &x 1\nb: *x\n", "ST-PLCY-001", "mine.yaml"),
-        ("host: {}\nhost: {}\n", "ST-PLCY-001", "mine.yaml"),
-        ("? [a, b]\n: c\n", "ST-PLCY-001", "mine.yaml"),
-        ("host: {\n", "ST-PLCY-001", "mine.yaml"),
-        ("--- second document\n", "ST-PLCY-001", "mine.yaml"),
-    ],
+@items(
+    "body, code, where",
+    ("host: {fail_on: severe}\n", "ST-PLCY-002", "host.fail_on"),
+    ("host: {colour: red}\n", "ST-PLCY-002", "mine.yaml"),
+    ("colour: red\n", "ST-PLCY-002", ""),
+    ("host: {max_unknown: '3'}\n", "ST-PLCY-002", "host.max_unknown"),
+    ("host: {max_unknown: -1}\n", "ST-PLCY-002", "host.max_unknown"),
+    ("host: {max_unknown: 1.5}\n", "ST-PLCY-002", "host.max_unknown"),
+    ("host: [1]\n", "ST-PLCY-002", "host"),
+    ("gradients: {threshold: 2.0}\n", "ST-PLCY-002", "gradients.threshold"),
+    ("node: {allow_self_asserted: {max_nodes: 0, reason: x}}\n", "ST-PLCY-002", "node"),
+    ("node: {min_tier: self-asserted}\n", "ST-PLCY-004", "node.allow_self_asserted"),
+    ("node: {allow_self_asserted: {max_nodes: 1, reason: ' '}}\n", "ST-PLCY-004", "reason"),
+    ("gradients: {mode: 'off'}\n", "ST-PLCY-004", "gradients.mode"),
+    ("network: {require: []}\n", "ST-PLCY-004", "network.require"),
+    ("network: {require: [rdma-trusted]}\n", "ST-PLCY-004", "network.fabric"),
+    ("network: {fabric: trusted-plaintext}\n", "ST-PLCY-004", "network.fabric"),
+    (f"{IN_CLEAR}}}\n", "ST-PLCY-004", "network.isolation.statement"),
+    (f"{IN_CLEAR}, isolation: {{statement: ' '}}}}\n", "ST-PLCY-004", "network.isolation"),
+    ("network: {isolation: {statement: x}}\n", "ST-PLCY-004", "network.isolation"),
+    ("network: {fabric: clear}\n", "ST-PLCY-002", "network.fabric"),
+    (UNGUARDED, "ST-PLCY-004", "gradients.mode"),
+    (f"{LOG}origin: log.example}}}}\n", "ST-PLCY-004", "checkpoint.log.keys"),
+    (f"{LOG}keys: [{KEY}]}}}}\n", "ST-PLCY-004", "checkpoint.log.origin"),
+    (f"{LOG}witnesses: [{KEY}, {KEY}]}}}}\n", "ST-PLCY-004", "checkpoint.log.witnesses"),
+    (f"{LOG}quorum: 2}}}}\n", "ST-PLCY-004", "checkpoint.log.quorum"),
+    (f"{LOG}quorum: 2, witnesses: [{KEY}]}}}}\n", "ST-PLCY-004", "checkpoint.log.quorum"),
+    (f"{LOG}quorum: 0}}}}\n", "ST-PLCY-002", "checkpoint.log.quorum"),
+    (
+        f"{LOG}origin: log.example, keys: [{KEY}], witnesses: [{KEY}]}}}}\n",
+        "ST-PLCY-004",
+        "checkpoint.log.witnesses",
+    ),
+    ("node: {tpm: {event_log: false}}\n", "ST-PLCY-004", "node.tpm.event_log"),
+    ("host: {fail_on: !!str high}\n", "ST-PLCY-001", "mine.yaml"),
+    ("a: &x 1\nb: *x\n", "ST-PLCY-001", "mine.yaml"),
+    ("host: {}\nhost: {}\n", "ST-PLCY-001", "mine.yaml"),
+    ("? [a, b]\n: c\n", "ST-PLCY-001", "mine.yaml"),
+    ("host: {\n", "ST-PLCY-001", "mine.yaml"),
+    ("--- second document\n", "ST-PLCY-001", "mine.yaml"),
 )
 def test_a_bad_policy_names_code_file_and_field(write, body, code, where):
     with pytest.raises(PolicyError) as refused:
@@ -169,13 +168,11 @@ def test_who_a_policy_is_is_not_merged(write):
         load_policy(str(path))
 
 
-@pytest.mark.parametrize(
+@items(
     "body",
-    [
-        "node: {tpm: {event_log: false, secure_boot: false}}\n",
-        "node: {tpm: {event_log: true, secure_boot: false}}\n",
-        "gradients: {mode: 'off'}\ncheckpoint: {require_clean_verdict: false}\n",
-    ],
+    "node: {tpm: {event_log: false, secure_boot: false}}\n",
+    "node: {tpm: {event_log: true, secure_boot: false}}\n",
+    "gradients: {mode: 'off'}\ncheckpoint: {require_clean_verdict: false}\n",
 )
 def test_what_does_not_contradict_itself(write, body):
     load_policy(write(body))
@@ -240,14 +237,12 @@ def test_an_anchor_or_an_alias_alone_is_refused_too(text):
         parse_yaml(text, "x")
 
 
-@pytest.mark.parametrize(
-    ("text", "what", "where"),
-    [
-        pytest.param("a:\n  - {", "did not find expected node content", "x:2", id="a-place"),
-        pytest.param("a: \x01", "unacceptable character #x0001", "x", id="no-place"),
-        pytest.param("a: 2026-13-45", "month must be in 1..12", "x", id="no-day"),
-        pytest.param("a: " + "1" * 5000, "4300 digits", "x", id="a-number-too-long"),
-    ],
+@items(
+    "id, text, what, where",
+    ("a-place", "a:\n  - {", "did not find expected node content", "x:2"),
+    ("no-place", "a: \x01", "unacceptable character #x0001", "x"),
+    ("no-day", "a: 2026-13-45", "month must be in 1..12", "x"),
+    ("a-number-too-long", "a: " + "1" * 5000, "4300 digits", "x"),
 )
 def test_what_the_yaml_parser_says(text, what, where):
     with pytest.raises(PolicyError) as refused:
@@ -275,16 +270,14 @@ def test_any_text_is_data_or_a_policy_error(text):
 # --- what a run directory keeps ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fields", "budget"),
-    [
-        ("{}", 20.0),
-        ("{data: per-rank}", 100.0),
-        ("{threshold: 8.0}", 20.0),
-        ("{threshold: 7.9}", 100.0),
-        ("{threshold: 8.0, data: per-rank}", 100.0),
-        ("{threshold: 5.0, false_alarms_per_million_rank_steps: 3}", 3.0),
-    ],
+@items(
+    "fields, budget",
+    ("{}", 20.0),
+    ("{data: per-rank}", 100.0),
+    ("{threshold: 8.0}", 20.0),
+    ("{threshold: 7.9}", 100.0),
+    ("{threshold: 8.0, data: per-rank}", 100.0),
+    ("{threshold: 5.0, false_alarms_per_million_rank_steps: 3}", 3.0),
 )
 def test_the_budget_of_false_alarms(write, fields, budget):
     assert load_policy(write(f"gradients: {fields}\n")).policy.gradients.budget == budget
@@ -297,13 +290,11 @@ def test_a_resolved_policy_is_read_back(tmp_path):
     assert load_resolved(path).digest == loaded.digest
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "code"),
-    [
-        (b'"exclude-rank"', b'"nothing"', "ST-PLCY-002"),
-        (b'"kind"', b'"sort"', "ST-PLCY-002"),
-        (b'"detect"', b'"off"', "ST-PLCY-004"),
-    ],
+@items(
+    "old, new, code",
+    (b'"exclude-rank"', b'"nothing"', "ST-PLCY-002"),
+    (b'"kind"', b'"sort"', "ST-PLCY-002"),
+    (b'"detect"', b'"off"', "ST-PLCY-004"),
 )
 def test_a_resolved_policy_is_checked_again(tmp_path, old, new, code):
     data = canonical.encode(load_policy("hardened").policy)

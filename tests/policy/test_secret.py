@@ -7,6 +7,7 @@ import pytest
 from securetrain.core.errors import PolicyError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.policy.load import load_policy
+from tests.tables import items
 
 POLICY = """\
 extends: dev
@@ -34,23 +35,21 @@ def test_a_secret_is_for_a_hardware_tpm_unless_the_policy_says_less(loaded):
     assert found.policy.node.secrets["b"].variable == "HF_TOKEN"
 
 
-@pytest.mark.parametrize(
+@items(
     "bad",
-    [
-        "a: {value: s3cret}",
-        "a: {min_tier: none}",
-        "A: {}",
-        "'a/../b': {}",
-        "a: {hand_over: environment}",
-        "a: {variable: HF_TOKEN}",
-        "a: {hand_over: environment, variable: LD_PRELOAD}",
-        "a: {hand_over: environment, variable: PATH}",
-        "a: {hand_over: environment, variable: SECURETRAIN_RUN_DIR}",
-        "a: {hand_over: environment, variable: 'A=B'}",
-        "a: {groups: ['']}",
-        "a: {}, a: {}",
-        ", ".join(f"s{n}: {{}}" for n in range(33)),
-    ],
+    "a: {value: s3cret}",
+    "a: {min_tier: none}",
+    "A: {}",
+    "'a/../b': {}",
+    "a: {hand_over: environment}",
+    "a: {variable: HF_TOKEN}",
+    "a: {hand_over: environment, variable: LD_PRELOAD}",
+    "a: {hand_over: environment, variable: PATH}",
+    "a: {hand_over: environment, variable: SECURETRAIN_RUN_DIR}",
+    "a: {hand_over: environment, variable: 'A=B'}",
+    "a: {groups: ['']}",
+    "a: {}, a: {}",
+    ", ".join(f"s{n}: {{}}" for n in range(33)),
 )
 def test_what_is_no_rule(loaded, bad):
     with pytest.raises(PolicyError) as caught:

@@ -31,6 +31,7 @@ from securetrain.report.render import ci
 from securetrain.report.render.ci import MAX_CHARS
 from tests.report.audits import NOW, finding, mixed, result
 from tests.report.test_html import HOSTILE, parse
+from tests.tables import items
 
 SARIF_KEYS: dict[str, tuple[set[str], set[str]]] = {
     # what an object must have, and what else it may have: SARIF 2.1.0, of each object that we write
@@ -369,35 +370,31 @@ def test_equal_findings_of_machines_are_folded_and_no_others() -> None:
     assert len(groups["ST-HST-010"].places[0].findings) == 3
 
 
-@pytest.mark.parametrize(
-    ("names", "text"),
-    [
-        (["gpu-1"], "gpu-1"),
-        (["gpu-001", "gpu-003", "gpu-002", "gpu-017"], "gpu-[001-003,017]"),
-        (["gpu-9", "gpu-10", "gpu-11"], "gpu-9, gpu-[10-11]"),
-        (["login", "a7", "a8"], "a[7-8], login"),
-        (["x" + "1" * 12, "x" + "1" * 11 + "2"], "x111111111111, x111111111112"),
-    ],
+@items(
+    "names, text",
+    (["gpu-1"], "gpu-1"),
+    (["gpu-001", "gpu-003", "gpu-002", "gpu-017"], "gpu-[001-003,017]"),
+    (["gpu-9", "gpu-10", "gpu-11"], "gpu-9, gpu-[10-11]"),
+    (["login", "a7", "a8"], "a[7-8], login"),
+    (["x" + "1" * 12, "x" + "1" * 11 + "2"], "x111111111111, x111111111112"),
 )
 def test_names_of_machines_fold_as_slurm_writes_them(names: list[str], text: str) -> None:
     assert fold(names) == text
 
 
-@pytest.mark.parametrize(
-    ("subject", "text"),
-    [
-        ("node", ""),
-        ("node.listeners[[::]:22]", "listener [::]:22"),
-        ("workload.pods[Worker].containers[trainer]", "pod Worker, container trainer"),
-        ("workload.pods[].containers[trainer]", "container trainer"),
-        ("cluster.network_policies[a.b]", "network policy a.b"),
-        ("workload.pods[/spec/template/spec].containers[trainer]", "container trainer"),
-        ("launch.addresses[rdzv-endpoint]", "address rdzv-endpoint"),
-        ("launch.rendezvous[torchrun]", "rendezvous torchrun"),
-        ("launch.fetches[curl]", "fetch curl"),
-        ("node.indexes[/etc/pip.conf]", "index /etc/pip.conf"),
-        ("node.path[/tmp/x]", "path /tmp/x"),
-    ],
+@items(
+    "subject, text",
+    ("node", ""),
+    ("node.listeners[[::]:22]", "listener [::]:22"),
+    ("workload.pods[Worker].containers[trainer]", "pod Worker, container trainer"),
+    ("workload.pods[].containers[trainer]", "container trainer"),
+    ("cluster.network_policies[a.b]", "network policy a.b"),
+    ("workload.pods[/spec/template/spec].containers[trainer]", "container trainer"),
+    ("launch.addresses[rdzv-endpoint]", "address rdzv-endpoint"),
+    ("launch.rendezvous[torchrun]", "rendezvous torchrun"),
+    ("launch.fetches[curl]", "fetch curl"),
+    ("node.indexes[/etc/pip.conf]", "index /etc/pip.conf"),
+    ("node.path[/tmp/x]", "path /tmp/x"),
 )
 def test_a_subject_in_words(subject: str, text: str) -> None:
     assert element(subject) == text
@@ -435,16 +432,14 @@ def test_unknown_checks_stand_below_the_one_cause_that_they_share() -> None:
         assert page.count(check) >= 1, check
 
 
-@pytest.mark.parametrize(
-    ("reason", "path", "text"),
-    [
-        ("slurm.auth_type: error: AuthType: x", "", "AuthType: x"),
-        ("node.sysctls: denied: no rights", "", "node.sysctls: denied: no rights"),
-        ("/a/b: /a/b: not here", "/a/b", "/a/b: not here"),
-        ("/a/b: is open; /a/b: is open", "/a/b:7", "is open"),
-        ("a.b: templated: x decides; c", "", "x decides; c"),
-        ("run_as_user: absent: not set", "", "run_as_user: not set"),
-    ],
+@items(
+    "reason, path, text",
+    ("slurm.auth_type: error: AuthType: x", "", "AuthType: x"),
+    ("node.sysctls: denied: no rights", "", "node.sysctls: denied: no rights"),
+    ("/a/b: /a/b: not here", "/a/b", "/a/b: not here"),
+    ("/a/b: is open; /a/b: is open", "/a/b:7", "is open"),
+    ("a.b: templated: x decides; c", "", "x decides; c"),
+    ("run_as_user: absent: not set", "", "run_as_user: not set"),
 )
 def test_a_reason_as_people_read_it(reason: str, path: str, text: str) -> None:
     assert tidy(reason, path) == text

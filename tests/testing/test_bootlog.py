@@ -17,6 +17,7 @@ from securetrain.testing.bootlog import (
     replay,
 )
 from securetrain.testing.measurement_lists import encode_ima, measure_files
+from tests.tables import items
 
 
 def test_a_boot_has_the_same_bytes_on_every_run():
@@ -47,18 +48,15 @@ def test_the_boot_is_one_that_a_verifier_understands(enabled):
 
 
 @pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("other", "code", "where"),
-    [
-        (Boot(firmware=b"other"), "ST-ATTS-216", "PCR 0"),
-        (Boot(boot_loader=b"other"), "ST-ATTS-213", "PCR 4"),
-        (Boot(kernel=b"other"), "ST-ATTS-213", "PCR 4"),
-        (Boot(initrd=b"other"), "ST-ATTS-215", "PCR 9"),
-        (Boot(command_line="init=/bin/sh"), "ST-ATTS-214", "PCR 8"),
-        (Boot(db=("other",)), "ST-ATTS-211", "PCR 7"),
-        (Boot(dbx=()), "ST-ATTS-211", "PCR 7"),
-    ],
-    ids=["firmware", "boot-loader", "kernel", "initrd", "command-line", "db", "dbx"],
+@items(
+    "id, other, code, where",
+    ("firmware", Boot(firmware=b"other"), "ST-ATTS-216", "PCR 0"),
+    ("boot-loader", Boot(boot_loader=b"other"), "ST-ATTS-213", "PCR 4"),
+    ("kernel", Boot(kernel=b"other"), "ST-ATTS-213", "PCR 4"),
+    ("initrd", Boot(initrd=b"other"), "ST-ATTS-215", "PCR 9"),
+    ("command-line", Boot(command_line="init=/bin/sh"), "ST-ATTS-214", "PCR 8"),
+    ("db", Boot(db=("other",)), "ST-ATTS-211", "PCR 7"),
+    ("dbx", Boot(dbx=()), "ST-ATTS-211", "PCR 7"),
 )
 def test_another_boot_is_refused(other, code, where):
     reference = learn_boot(Boot().log(), Boot().registers())

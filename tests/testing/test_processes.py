@@ -8,6 +8,7 @@ import time
 import pytest
 
 from securetrain.testing.processes import RankError, run_ranks
+from tests.tables import items
 from tests.vocabulary import refused
 
 pytestmark = pytest.mark.dist
@@ -52,12 +53,10 @@ def test_a_rank_that_raises_is_reported_with_its_traceback():
     refused(RankError, r"rank 1:[\s\S]*the reason", run_ranks, _fail_on_rank_1, 2)
 
 
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("status", "rank 1 ended with status 9 and without a result"),
-        ("signal", "rank 1 was ended by Segmentation fault (signal 11)"),
-    ],
+@items(
+    "how, said",
+    ("status", "rank 1 ended with status 9 and without a result"),
+    ("signal", "rank 1 was ended by Segmentation fault (signal 11)"),
 )
 def test_a_rank_that_dies_is_reported_with_its_end(how, said):
     refused(RankError, re.escape(said), run_ranks, _end_rank_1, 2, how)

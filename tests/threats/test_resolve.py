@@ -19,6 +19,7 @@ from securetrain.policy.load import parse_yaml
 from securetrain.threats.resolve import verify
 from securetrain.threats.source import SourceTree
 from securetrain.threats.threat_model import ThreatModel, load_model, locate, shipped_models
+from tests.tables import items
 
 PACKAGE = Path(securetrain.__file__).parent
 TODAY = date(2026, 11, 20)
@@ -112,9 +113,9 @@ def test_the_small_model_holds():
     assert problems(MODEL) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "wanted"),
-    [
+@items(
+    "old, new, wanted",
+
         ("between: [z-a, z-b]", "between: [z-a, z-c]", "boundary rendezvous: there is no zone z-c"),
         ("zone: z-b}", "zone: z-c}", "c-b: there is no zone z-c"),
         ("code: securetrain.rendezvous", "code: securetrain.randevu",
@@ -122,8 +123,7 @@ def test_the_small_model_holds():
         ("code: securetrain.rendezvous", "code: os.path", "c-a: there is no module os.path"),
         ("from: c-b", "from: c-z", "f-x: there is no component c-z"),
         ("crosses: rendezvous", "crosses: fabric", "f-x: the model has no boundary fabric"),
-        ("    D: Not in this small model, on purpose.\n", "",
-         "f-x: no decision for D (denial)"),
+        ("    D: Not in this small model, on purpose.\n", "", "f-x: no decision for D (denial)"),
         ("S: [T-RDZ-001]", "S: [T-RDZ-009]", "f-x: S: there is no threat T-RDZ-009"),
         ("    T: Not in this small model, on purpose.", "    T: [T-RDZ-001]",
          "f-x: T: T-RDZ-001 is not about this flow and letter"),
@@ -152,14 +152,13 @@ def test_the_small_model_holds():
          "T-RDZ-001/C-ONE: tests/threats/test_resolve.py does not define test_gone"),
         ("tests/threats/test_resolve.py", "tests/threats/test_gone.py",
          "T-RDZ-001/C-ONE: there is no tests/threats/test_gone.py"),
-        ("2026-11-20}", "2026-11-19}",
-         "T-RDZ-001: its residual was to be reviewed by 2026-11-19"),
+        ("2026-11-20}", "2026-11-19}", "T-RDZ-001: its residual was to be reviewed by 2026-11-19"),
         ("    enforced_by: [securetrain.ledger.log:Ledger.append]\n", "",
          "T-RDZ-001/C-ONE: names codes, but not the code that raises them"),
         (PROOF, "", "T-RDZ-001/C-ONE: proven by neither a drill nor a test"),
         ("- {id: z-b,", "- {id: z-a, title: Again, sp800_223: outside}\n- {id: z-b,",
          "zone z-a: stands twice"),
-    ],
+
 )  # fmt: skip
 def test_each_claim_that_is_not_so_is_named(old, new, wanted):
     assert old in MODEL
@@ -252,24 +251,22 @@ def test_removing_any_one_thing_that_a_model_cites_is_noticed(shipped, every):
 # --- loading -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("title: One flow", "title: One flow\ncolour: red", "unknown field"),
-        ("id: tm-small", "id: small", "matching regex"),
-        ("crosses: rendezvous", "crosses: wire", "Invalid enum value"),
-        ("    S: [T-RDZ-001]", "    X: [T-RDZ-001]", "Invalid enum value"),
-        ("    S: [T-RDZ-001]", "    S: none", "length"),
-        ("    S: [T-RDZ-001]", "    S: []", "length"),
-        ("ledger.log:Ledger.append", "ledger", "matching regex"),
-        ("tests/threats", "../tests", "matching regex"),
-        ("review_by: 2026-11-20", "review_by: later", "date"),
-        ("likelihood: likely", "likelihood: certain", "Invalid enum value"),
-        ("  residual:", "  residuals:", "unknown field"),
-        ("schema: securetrain.threatmodel/v1", "schema: v2", "Invalid enum value"),
-        ("title: One flow", "title: &a One flow", "anchors"),
-        ("title: One flow", "title: One flow\ntitle: Two", "duplicate"),
-    ],
+@items(
+    "old, new, message",
+    ("title: One flow", "title: One flow\ncolour: red", "unknown field"),
+    ("id: tm-small", "id: small", "matching regex"),
+    ("crosses: rendezvous", "crosses: wire", "Invalid enum value"),
+    ("    S: [T-RDZ-001]", "    X: [T-RDZ-001]", "Invalid enum value"),
+    ("    S: [T-RDZ-001]", "    S: none", "length"),
+    ("    S: [T-RDZ-001]", "    S: []", "length"),
+    ("ledger.log:Ledger.append", "ledger", "matching regex"),
+    ("tests/threats", "../tests", "matching regex"),
+    ("review_by: 2026-11-20", "review_by: later", "date"),
+    ("likelihood: likely", "likelihood: certain", "Invalid enum value"),
+    ("  residual:", "  residuals:", "unknown field"),
+    ("schema: securetrain.threatmodel/v1", "schema: v2", "Invalid enum value"),
+    ("title: One flow", "title: &a One flow", "anchors"),
+    ("title: One flow", "title: One flow\ntitle: Two", "duplicate"),
 )
 def test_a_malformed_model_is_an_error_with_its_place(tmp_path, old, new, message):
     path = tmp_path / "m.yaml"

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from securetrain.threats.source import SourceTree
+from tests.tables import items
 
 CODE = """\
 import os
@@ -52,10 +53,10 @@ def tree(tmp_path):
     return SourceTree.of(package)
 
 
-@pytest.mark.parametrize(
+@items(
     "name",
-    ["CONSTANT", "typed", "function", "later", "Outer", "Outer.method", "Outer.attribute",
-     "Outer.Inner.deep", "with_fast", "guarded"],
+    "CONSTANT", "typed", "function", "later", "Outer", "Outer.method", "Outer.attribute",
+     "Outer.Inner.deep", "with_fast", "guarded",
 )  # fmt: skip
 def test_what_a_module_defines_resolves_without_being_imported(tree, name):
     before = set(sys.modules)
@@ -63,20 +64,18 @@ def test_what_a_module_defines_resolves_without_being_imported(tree, name):
     assert set(sys.modules) - before == set()
 
 
-@pytest.mark.parametrize(
+@items(
     "target",
-    [
-        "securetrain.room.code:borrowed",
-        "securetrain.room.code:os",
-        "securetrain.room.code:inner",
-        "securetrain.room.code:Outer.gone",
-        "securetrain.room.code:function.inner",
-        "securetrain.room.code:",
-        "securetrain.room.gone:x",
-        "securetrain.room.broken:x",
-        "securetrain.room/../x:y",
-        "os.path:join",
-    ],
+    "securetrain.room.code:borrowed",
+    "securetrain.room.code:os",
+    "securetrain.room.code:inner",
+    "securetrain.room.code:Outer.gone",
+    "securetrain.room.code:function.inner",
+    "securetrain.room.code:",
+    "securetrain.room.gone:x",
+    "securetrain.room.broken:x",
+    "securetrain.room/../x:y",
+    "os.path:join",
 )
 def test_anything_else_does_not(tree, target):
     assert tree.attribute(target)

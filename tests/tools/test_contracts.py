@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+from tests.tables import items
 from tests.vocabulary import refused
 from tools.contracts import face_faults, first_cycle, room_and_doors
 
@@ -91,13 +90,11 @@ type = "no_cycles"
 """
 
 
-@pytest.mark.parametrize(
-    ("other", "door", "code", "said"),
-    [
-        ("from house.room.door import x", "x = 1", 0, "2 kept"),
-        ("import house.room.door, house.room.inside", "x = 1", 1, "not on the face of house.room"),
-        ("from house.room.door import x", "def f():\n    import house.room", 1, "- house.room"),
-    ],
+@items(
+    "other, door, code, said",
+    ("from house.room.door import x", "x = 1", 0, "2 kept"),
+    ("import house.room.door, house.room.inside", "x = 1", 1, "not on the face of house.room"),
+    ("from house.room.door import x", "def f():\n    import house.room", 1, "- house.room"),
 )
 def test_import_linter_loads_them(tmp_path, other, door, code, said):
     room = tmp_path / "house" / "room"

@@ -19,6 +19,7 @@ from securetrain.core.errors import PolicyError, UsageError
 from securetrain.policy import load_policy
 from securetrain.rendezvous.member.entry import parse_endpoint
 from securetrain.train.config import parse_job
+from tests.tables import items
 from tools.fuzz import __main__ as command
 from tools.fuzz import engine as fuzz
 from tools.fuzz import parsers as modules
@@ -78,9 +79,7 @@ def _with_bang(monkeypatch):
     monkeypatch.setattr(fuzz, "mutate", lambda data, _others, _rng: data + b"!")
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("no"), RecursionError(), MemoryError(), SystemExit(0)]
-)
+@items("error", ValueError("no"), RecursionError(), MemoryError(), SystemExit(0))
 def test_anything_but_a_refusal_is_a_defect(monkeypatch, error):
     _with_bang(monkeypatch)
     tally = fuzz.run(_broken(error), 5, random.Random(0))
@@ -164,14 +163,12 @@ def test_half_a_surrogate_pair_is_refused(data):
     assert canonical.loads(rb'"\ud83d\ude00"') == "\U0001f600"
 
 
-@pytest.mark.parametrize(
+@items(
     "text",
-    [
-        "extends: dev\nhost:\n  max_unknown: 9007199254740993\n",
-        "extends: dev\ndataset:\n  max_age_days: 9007199254740993\n",
-        f"extends: {'a' * 5000}\n",
-        'extends: "a\\0b"\n',
-    ],
+    "extends: dev\nhost:\n  max_unknown: 9007199254740993\n",
+    "extends: dev\ndataset:\n  max_age_days: 9007199254740993\n",
+    f"extends: {'a' * 5000}\n",
+    'extends: "a\\0b"\n',
 )
 def test_policies_with_absurd_values_are_refused(tmp_path, text):
     path = tmp_path / "policy.yaml"

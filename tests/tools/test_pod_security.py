@@ -9,6 +9,7 @@ import re
 import pytest
 
 from securetrain.audit.subjects.kubernetes.standards import controls
+from tests.tables import items
 from tools.standards.pod_security import FACTS, TABLE, _setting, table_of, written
 
 KEPT = json.loads(FACTS.read_text())
@@ -36,9 +37,7 @@ def test_every_fact_of_a_check_counts():
                 assert table_of(changed)["controls"] != table_of(KEPT)["controls"], check["id"]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "\n* none of\nAllowed Values: false", "spec.x\nAllowed Values:"]
-)
+@items("text", "", "\n* none of\nAllowed Values: false", "spec.x\nAllowed Values:")
 def test_text_that_is_not_understood_is_an_error(text):
     with pytest.raises(ValueError, match="not understood"):
         _setting(text)

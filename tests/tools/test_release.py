@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.tables import items
 from tools.release import __main__ as release
 from tools.release import build, describe, environment, inside, installs
 from tools.release.build import Commit, check_names
@@ -49,15 +50,13 @@ def test_a_release_is_of_a_commit_and_not_of_files_beside_it(checkout, tmp_path)
     assert [file.name for file in source.iterdir()] == ["CHANGELOG.md"]
 
 
-@pytest.mark.parametrize(
-    ("tags", "changelog", "refused"),
-    [
-        ([], "# Changelog\n\n## 1.2.3\n", ""),
-        (["v1.2.3", "nightly"], "## 1.2.3 (2026-11-24)\n", ""),
-        (["v1.2.4"], "## 1.2.3\n", "tag is v1.2.4"),
-        (["v1.2.3"], "## Unreleased\n\nabout 1.2.3\n", "no section '## 1.2.3'"),
-        (["v1.2.3"], "## 1.2.30\n", "no section '## 1.2.3'"),
-    ],
+@items(
+    "tags, changelog, refused",
+    ([], "# Changelog\n\n## 1.2.3\n", ""),
+    (["v1.2.3", "nightly"], "## 1.2.3 (2026-11-24)\n", ""),
+    (["v1.2.4"], "## 1.2.3\n", "tag is v1.2.4"),
+    (["v1.2.3"], "## Unreleased\n\nabout 1.2.3\n", "no section '## 1.2.3'"),
+    (["v1.2.3"], "## 1.2.30\n", "no section '## 1.2.3'"),
 )
 def test_tag_and_changelog_speak_of_this_version(tags, changelog, refused):
     if not refused:

@@ -12,6 +12,7 @@ import pytest
 from securetrain.cli.main import main
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
+from tests.tables import items
 from tools.surface import artifacts, nodes, shapes
 from tools.surface.compare import compare, report
 from tools.surface.record import structs
@@ -65,17 +66,15 @@ def test_two_stories_are_the_same(told, tmp_path):
             assert told[part][name] == kept, (part, name)
 
 
-@pytest.mark.parametrize(
-    ("part", "change"),
-    [
-        ("exit codes", lambda found: found.update({"securetrain policy lint warn.yaml": 1})),
-        ("refusal codes", lambda found: found["securetrain policy lint field.yaml"].clear()),
-        ("json", lambda found: found["securetrain policy explain dev --json"].pop(".digest")),
-        ("output", lambda found: found.update({"securetrain policy explain dev": "other"})),
-        ("files", lambda found: found.pop("trust/root.json")),
-        ("files", lambda found: found["trust/root.json"].update({".payload.extra": ["str"]})),
-        ("schemas", lambda found: found.append("securetrain.dev/policy/v2")),
-    ],
+@items(
+    "part, change",
+    ("exit codes", lambda found: found.update({"securetrain policy lint warn.yaml": 1})),
+    ("refusal codes", lambda found: found["securetrain policy lint field.yaml"].clear()),
+    ("json", lambda found: found["securetrain policy explain dev --json"].pop(".digest")),
+    ("output", lambda found: found.update({"securetrain policy explain dev": "other"})),
+    ("files", lambda found: found.pop("trust/root.json")),
+    ("files", lambda found: found["trust/root.json"].update({".payload.extra": ["str"]})),
+    ("schemas", lambda found: found.append("securetrain.dev/policy/v2")),
 )
 def test_a_change_is_a_difference(told, capsys, part, change):
     changed = copy.deepcopy(told)

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
+from tests.tables import items
 from tools import system_packages
 from tools.system_packages import PACKAGES, Package, install, missing
 
@@ -30,16 +29,14 @@ def test_every_package_has_a_reason():
         assert package.tests
 
 
-@pytest.mark.parametrize(
-    ("is_root", "apt", "answers", "calls", "says"),
-    [
-        (False, "/usr/bin/apt-get", [], 0, "not root"),
-        (True, None, [], 0, "no apt-get"),
-        (True, "/usr/bin/apt-get", [True], 1, "installing"),
-        (True, "/usr/bin/apt-get", [False, True, True], 3, "installing"),
-        (True, "/usr/bin/apt-get", [False, True, False], 3, "could not install"),
-        (True, "/usr/bin/apt-get", [False, False], 2, "could not install"),
-    ],
+@items(
+    "is_root, apt, answers, calls, says",
+    (False, "/usr/bin/apt-get", [], 0, "not root"),
+    (True, None, [], 0, "no apt-get"),
+    (True, "/usr/bin/apt-get", [True], 1, "installing"),
+    (True, "/usr/bin/apt-get", [False, True, True], 3, "installing"),
+    (True, "/usr/bin/apt-get", [False, True, False], 3, "could not install"),
+    (True, "/usr/bin/apt-get", [False, False], 2, "could not install"),
 )
 def test_installing(is_root, apt, answers, calls, says):
     told: list[str] = []
@@ -60,9 +57,7 @@ def test_installing(is_root, apt, answers, calls, says):
 NEWER = Package("fake-newer", "true", "is for the test", "none", too_old="v1\\.[0-4]")
 
 
-@pytest.mark.parametrize(
-    ("printed", "old"), [("fake v1.4", True), ("fake v1.5", False), ("", False)]
-)
+@items("printed, old", ("fake v1.4", True), ("fake v1.5", False), ("", False))
 def test_what_is_too_old_is_missing(tmp_path, printed, old):
     tool = tmp_path / "tool"
     tool.write_text(f"#!/bin/sh\necho '{printed}'\n")
@@ -73,9 +68,11 @@ def test_what_is_too_old_is_missing(tmp_path, printed, old):
     assert missing([package]) == [package]
 
 
-@pytest.mark.parametrize(
-    ("answers", "done"),
-    [([True, True, True], True), ([True, True, False], False), ([True, False], False)],
+@items(
+    "answers, done",
+    ([True, True, True], True),
+    ([True, True, False], False),
+    ([True, False], False),
 )
 def test_what_must_be_newer_comes_from_backports(answers, done):
     ran: list[list[str]] = []
@@ -148,13 +145,11 @@ def test_nothing_missing_means_no_word(monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    ("command", "good", "says"),
-    [
-        (["true"], True, ""),
-        (["false"], False, "system packages"),
-        (["no-such-xyz"], False, "No such"),
-    ],
+@items(
+    "command, good, says",
+    (["true"], True, ""),
+    (["false"], False, "system packages"),
+    (["no-such-xyz"], False, "No such"),
 )
 def test_commands_that_fail_say_why(capsys, command, good, says):
     assert system_packages._run(command) is good

@@ -28,6 +28,7 @@ from securetrain.core.vocabulary import (
 from securetrain.ledger import Event, events
 from securetrain.ledger.events.event import UNWATCHED
 from securetrain.network.profile import label
+from tests.tables import items
 from tests.vocabulary import refused
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -136,13 +137,11 @@ def test_labels_of_nodes():
 
 
 @pytest.mark.parametrize("profile", NetworkProfile)
-@pytest.mark.parametrize(
-    ("kind", "shown"),
-    [
-        (events.ProfileAchieved, "label"),
-        (events.JobNetworkUp, "profile"),
-        (events.RdmaGuarded, "profile"),
-    ],
+@items(
+    "kind, shown",
+    (events.ProfileAchieved, "label"),
+    (events.JobNetworkUp, "profile"),
+    (events.RdmaGuarded, "profile"),
 )
 def test_labels_of_networks(kind, shown, profile):
     expected = (degraded_label(profile),) if profile.degraded else ()

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.tables import items
 from tests.tools.gates.worlds import planted
 from tools.gates import check
 
@@ -26,14 +27,12 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("room", "found"),
-    [
-        ("cellar", "attic/direct cellar/deep/well cellar/wine hall/face"),
-        ("cellar/deep", "cellar/deep/well"),
-        ("kitchen", "hall/door hall/face"),
-        ("hall", "hall/alone hall/door hall/face"),
-    ],
+@items(
+    "room, found",
+    ("cellar", "attic/direct cellar/deep/well cellar/wine hall/face"),
+    ("cellar/deep", "cellar/deep/well"),
+    ("kitchen", "hall/door hall/face"),
+    ("hall", "hall/alone hall/door hall/face"),
 )
 def test_a_room_has_its_tests_and_those_of_what_imports_it(tmp_path, room, found):
     chosen = check.tests_of(planted(tmp_path, FILES), room)

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tests.tables import items
 from tests.tools.gates.worlds import HEADER, places, planted
 from tools.gates.lines import code_lines
 from tools.gates.rules import (
@@ -326,24 +327,22 @@ def test_every_gate_of_the_table_has_such_a_case():
     assert all(gate.do for gate in GATES)
 
 
-@pytest.mark.parametrize(
-    ("second", "is_one"),
-    [
-        ("import botocore.client\n", True),
-        ("from botocore import session\n", True),
-        ("import botocores\n", False),
-        ("client.put_object(x)\n", True),
-        ("os.open(x, dir_fd=3)\n", True),
-        ("class FastStore: ...\n", True),
-        ("class Stored: ...\n", False),
-        ("async def fetch(): ...\n", True),
-        ("def fetcher(): ...\n", False),
-        ("x = '<testsuites>'\n", True),
-        ("import torch\ntorch.load = safe\n", True),
-        ("from torch import nn\nsetattr(nn.Module, 'f', safe)\n", True),
-        ("import house.other as torch\ntorch.load = safe\n", False),
-        ("self.torch.load = safe\n", False),
-    ],
+@items(
+    "second, is_one",
+    ("import botocore.client\n", True),
+    ("from botocore import session\n", True),
+    ("import botocores\n", False),
+    ("client.put_object(x)\n", True),
+    ("os.open(x, dir_fd=3)\n", True),
+    ("class FastStore: ...\n", True),
+    ("class Stored: ...\n", False),
+    ("async def fetch(): ...\n", True),
+    ("def fetcher(): ...\n", False),
+    ("x = '<testsuites>'\n", True),
+    ("import torch\ntorch.load = safe\n", True),
+    ("from torch import nn\nsetattr(nn.Module, 'f', safe)\n", True),
+    ("import house.other as torch\ntorch.load = safe\n", False),
+    ("self.torch.load = safe\n", False),
 )
 def test_the_signs_of_a_second_one(second, is_one, tmp_path):
     tree = planted(
@@ -364,54 +363,48 @@ def test_a_second_one_by_its_files_name_and_a_table_that_names_what_is_gone(tmp_
     assert found == ["house/store.py::store", "house/mirror.py::store", "house/my_store.py::store"]
 
 
-@pytest.mark.parametrize(
-    ("code", "is_dangerous"),
-    [
-        ("eval('1')", True),
-        ("torch.load(f)", True),
-        ("torch.load(f, weights_only=False)", True),
-        ("torch.load(f, weights_only=True)", False),
-        ("subprocess.run(x, shell=True)", True),
-        ("subprocess.run(x)", False),
-        ("yaml.load(x)", True),
-        ("yaml.safe_load(x)", True),
-        ("yaml.safe_dump(x)", False),
-        ("model.eval()", False),
-    ],
+@items(
+    "code, is_dangerous",
+    ("eval('1')", True),
+    ("torch.load(f)", True),
+    ("torch.load(f, weights_only=False)", True),
+    ("torch.load(f, weights_only=True)", False),
+    ("subprocess.run(x, shell=True)", True),
+    ("subprocess.run(x)", False),
+    ("yaml.load(x)", True),
+    ("yaml.safe_load(x)", True),
+    ("yaml.safe_dump(x)", False),
+    ("model.eval()", False),
 )
 def test_the_gate_for_dangerous_calls_can_see(code, is_dangerous):
     call = ast.parse(code, mode="eval").body
     assert bool(safety.dangerous(call)) is is_dangerous
 
 
-@pytest.mark.parametrize(
-    ("line", "is_question"),
-    [
-        ("What the policy is.", True),
-        ("Whether all ranks agree.", True),
-        ("How many stages there are.", True),
-        ("By which the other nodes reach this one.", True),
-        ("The policy.", False),
-        ("Return whether all ranks agree.", False),
-        ("Whole files, read at once.", False),
-    ],
+@items(
+    "line, is_question",
+    ("What the policy is.", True),
+    ("Whether all ranks agree.", True),
+    ("How many stages there are.", True),
+    ("By which the other nodes reach this one.", True),
+    ("The policy.", False),
+    ("Return whether all ranks agree.", False),
+    ("Whole files, read at once.", False),
 )
 def test_the_gate_for_docstrings_can_see(line, is_question, tmp_path):
     tree = planted(tmp_path, {"house/a.py": f'"""A module."""\ndef f():\n    """{line}"""\n'})
     assert bool(list(text.docstrings(tree))) is is_question
 
 
-@pytest.mark.parametrize(
-    ("code", "lines"),
-    [
-        ("", 0),
-        ("# a comment\n\nx = 1  # and code\n", 1),
-        ('"""A docstring\n\nof three lines."""\nx = 1\n', 1),
-        ("from a import (\n    b,\n)\nx = b(\n    1,\n    # why\n)\n", 3),
-        ("x = '''a\n\n# no comment\n'''\n", 4),
-        ("x = (\n    'a'\n    # why\n    'b'\n)\n", 4),
-        ("def f():\n    'It does.'\n    return 1\n", 2),
-    ],
+@items(
+    "code, lines",
+    ("", 0),
+    ("# a comment\n\nx = 1  # and code\n", 1),
+    ('"""A docstring\n\nof three lines."""\nx = 1\n', 1),
+    ("from a import (\n    b,\n)\nx = b(\n    1,\n    # why\n)\n", 3),
+    ("x = '''a\n\n# no comment\n'''\n", 4),
+    ("x = (\n    'a'\n    # why\n    'b'\n)\n", 4),
+    ("def f():\n    'It does.'\n    return 1\n", 2),
 )
 def test_code_lines(code, lines):
     tree = ast.parse(code)

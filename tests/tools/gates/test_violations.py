@@ -4,6 +4,7 @@
 
 import pytest
 
+from tests.tables import items
 from tests.tools.gates.worlds import git, planted
 from tools.gates import violations
 from tools.gates.history import History
@@ -54,17 +55,15 @@ def test_shrinking_only_goes_down():
     assert compare(faults, shrunk(faults, LISTED)).new
 
 
-@pytest.mark.parametrize(
-    ("now", "grown"),
-    [
-        (LISTED, []),
-        ({}, []),
-        ({"house/a.py": 2}, []),
-        ({"house/x/a.py": 3}, []),
-        ({"house/a.py": 4}, ["g: house/a.py: 3 -> 4"]),
-        ({"house/x/a.py": 4}, ["g: house/x/a.py: 3 -> 4"]),
-        ({**LISTED, "house/c.py": 1}, ["g: house/c.py"]),
-    ],
+@items(
+    "now, grown",
+    (LISTED, []),
+    ({}, []),
+    ({"house/a.py": 2}, []),
+    ({"house/x/a.py": 3}, []),
+    ({"house/a.py": 4}, ["g: house/a.py: 3 -> 4"]),
+    ({"house/x/a.py": 4}, ["g: house/x/a.py: 3 -> 4"]),
+    ({**LISTED, "house/c.py": 1}, ["g: house/c.py"]),
 )
 def test_a_list_that_grew_by_hand_is_seen(now, grown):
     assert violations.growth({"g": now}, {"g": LISTED}) == grown
@@ -151,28 +150,26 @@ def test_without_a_whole_history_it_says_that_it_saw_nothing(clone, tmp_path, mo
     assert History(clone).blind == "git is not installed"
 
 
-@pytest.mark.parametrize(
-    ("subject", "fault"),
-    [
-        ("guard: refuse a rank that is late", ""),
-        ("tests/evidence: fold refusals into tables", ""),
-        ("core, ledger: pass the clock in", ""),
-        ("report: embed the picture", ""),
-        ("guard: discuss what bring means", ""),
-        ("guard: feed the sketch", ""),
-        ("guard: bring the ranks", ""),
-        ("guard: bypass nothing", ""),
-        ("Guard: refuse a rank", "area"),
-        ("refuse a rank", "area"),
-        ("guard:refuse a rank", "area"),
-        ("guard: ", "area"),
-        ("guard: refused a rank", "imperative"),
-        ("guard: refuses a rank", "imperative"),
-        ("guard: refusing a rank", "imperative"),
-        ("guard: a rank is refused", "imperative"),
-        ("guard: is refused", "imperative"),
-        (f"guard: refuse {'x' * 60}", "more than 72"),
-    ],
+@items(
+    "subject, fault",
+    ("guard: refuse a rank that is late", ""),
+    ("tests/evidence: fold refusals into tables", ""),
+    ("core, ledger: pass the clock in", ""),
+    ("report: embed the picture", ""),
+    ("guard: discuss what bring means", ""),
+    ("guard: feed the sketch", ""),
+    ("guard: bring the ranks", ""),
+    ("guard: bypass nothing", ""),
+    ("Guard: refuse a rank", "area"),
+    ("refuse a rank", "area"),
+    ("guard:refuse a rank", "area"),
+    ("guard: ", "area"),
+    ("guard: refused a rank", "imperative"),
+    ("guard: refuses a rank", "imperative"),
+    ("guard: refusing a rank", "imperative"),
+    ("guard: a rank is refused", "imperative"),
+    ("guard: is refused", "imperative"),
+    (f"guard: refuse {'x' * 60}", "more than 72"),
 )
 def test_subjects(subject, fault):
     found = list(faults(Commit("0", subject, WHY)))
