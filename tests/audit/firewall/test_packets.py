@@ -264,6 +264,7 @@ DEEP = [inner(f"d{n}", about(CALL, target=f"d{n + 1}")) for n in range(30)]
      [base(about(Verdict.GOTO, target="d"), about(YES)), inner("d", about(NO, PORT))], "8", FAIL),
     ("deeper than the kernel goes", [base(about(CALL, target="d0")), *DEEP], "8", UNKNOWN),
     ("a direction of no connection", [base(about(YES, UNTRACKED, ORIGINAL))], "40", FAIL),
+    ("untracked from elsewhere", [base(about(YES, UNTRACKED))], "40", PASS),
     ("nor of one that may be", [base(about(YES, UNTRACKED, ORIGINAL))], "8,40", FAIL),
     ("nor its contrary", [base(about(YES, asks("1", "ct-direction", inverted=True)))], "40", FAIL),
     ("untracked", [base(NO_TRACK, **EARLY), base(about(YES, UNTRACKED))], "8", PASS),
@@ -310,6 +311,19 @@ def test_the_rule_that_lets_a_packet_in(chains, by):
     found = packets.follow(Ruleset(chains=tuple(chains)), {}, INCOMING, frozenset({"inet"}))
     assert {one.by for one in found.sure} <= {by, "the policy of inet t i"}
     assert found.sure[0].by == by
+
+
+def test_a_field_that_is_written_or_opaque_decides_nothing():
+    marked = base(about(YES, asks("0", "mark"), PORT))
+    for one, written, opaque, found in (
+        (marked, (), frozenset(), PASS),
+        (marked, ("mark",), frozenset(), UNKNOWN),
+        (marked, (), frozenset({"mark"}), UNKNOWN),
+        (marked, ("skuid",), frozenset({"skgid"}), PASS),
+    ):
+        ruleset = Ruleset(chains=(one,), written=written)
+        ends = packets.follow(ruleset, {}, INCOMING, frozenset({"inet"}), opaque)
+        assert (bool(ends.sure), bool(ends.possible)) == (found is PASS, True)
 
 
 def test_rules_that_accept_cut_nothing():

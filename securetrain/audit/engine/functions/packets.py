@@ -278,8 +278,8 @@ class _Walk:
                 hits = self._less(self._both(hits, self._narrowed(condition.asked)), rows)
             else:
                 hits = self._both(hits, rows)
-        if not hits:
-            return after
+            if not hits:
+                return after
         by = f"rule {rule.handle} of {chain.label}"
         own, is_last, why = self._verdict(chain, rule, by, early=early)
         if is_opaque:
@@ -330,6 +330,8 @@ class _Walk:
             after: Those with this end behind it.
             other: Those with another end where it is; None: nothing that it is about goes on.
         """
+        if own is after is _NOTHING:
+            return after
         found: list[_Boxes] = []
         for at, (hits, one, rest) in enumerate(zip(about, own, after, strict=True)):
             if found and _is_certain(about, own, after, other or own):
