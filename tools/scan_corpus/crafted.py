@@ -95,6 +95,9 @@ def pickles() -> Iterator[Case]:
     yield Case("memo of another reader", "model.joblib", _two_memos(), UNKNOWN)
     yield Case("extension code in data", "notes.dat", b"\x82\x01)R.", code="ST-SCAN-191")
     grown = p.hdf5([], name=b"other_name__") + b"more"
+    moved = p.hdf5([], name=b"other_name__")
+    moved = moved[:24] + b"\x08" + moved[25:]
+    yield Case("hdf5 that begins elsewhere", "m.h5", moved, UNKNOWN)
     yield Case("hdf5 that goes on", "m.h5", grown, UNKNOWN)
     yield Case("unknown bytes", "weights.dat", bytes(range(1, 255)) * 9, UNKNOWN)
 
@@ -145,6 +148,7 @@ def values() -> Iterator[Case]:
         ("auto_map", "config.json", '{"auto_map": {"AutoModel": "modeling_x.Model"}}'),
         ("custom pipelines", "config.json", '{"custom_pipelines": {"t": {"impl": "x.P"}}}'),
         ("trust remote code", "config.json", '{"trust_remote_code": true}'),
+        ("trust remote code by a number", "config.json", '{"trust_remote_code": 1}'),
         ("modules.json", "modules.json", '[{"idx": 0, "path": "", "type": "evil.Module"}]'),
         ("model_index.json", "model_index.json", '{"unet": ["my_code", "Unet"]}'),
         ("mlflow", "MLmodel", "flavors:\n  python_function:\n    loader_module: evil\n"),
@@ -205,6 +209,7 @@ TEMPLATES = (
     "{{ '%c%cclass%c%c'|format(95, 95, 95, 95) }}",
     "{% include '/etc/passwd' %}",
     "{{ messages._hidden }}",
+    "{{ messages['gi_frame'] }}",
 )
 
 
@@ -334,6 +339,7 @@ EXPRESSIONS = (
     "__import__('os').system('true')", "os.system('true')", "eval('1')", "(lambda: 1)()",
     "[x for x in y]", "s0.__class__", "Symbol('__import__')", "9**9**9**9", "Pow(9, Pow(9, 99999))",
     "Add('os.system', 1)", "Integer(1, *s0)", "Symbol('a', **s0)", "s0 if s1 else s2", "f'{s0}'",
+    "Pow(Pow(Pow(s0, 64), 64), 64)",
     "Max(s0)(1)", "s0[0]", "(s0 := 1)", "1" + "+1" * 9000, "(" * 3000, "1j", "Float(b'1')",
 )  # fmt: skip
 

@@ -225,7 +225,7 @@ def _pair(key: str, value: object, data: bytes, base: str) -> Iterator[Remark]:
 
 def _named(key: str, value: object, text: str) -> str:
     """Say what else a loader runs for the value of a key; empty when it does not."""
-    if key == "trust_remote_code" and (value is True or text.lower() in ("true", "yes", "on", "1")):
+    if key == "trust_remote_code" and (value == 1 or text.lower() in ("true", "yes", "on", "1")):
         return "trust_remote_code is on: code that comes with it is run"
     named = sorted({one for one in _flat(value) if isinstance(one, str)}) if key in _REMOTE else []
     if named and key != "trust_remote_code":

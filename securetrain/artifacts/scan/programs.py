@@ -245,13 +245,12 @@ def graph_remarks(window: Window) -> Iterator[Remark]:
             waiting += [(key, inner) for inner in value]
         elif key == "use_pickle" and value is not False:
             doubts.append("use_pickle: torch unpickles what it names")
-        elif isinstance(value, str):
-            if not _GRAMMAR.get(key, _PATH.fullmatch)(value):
-                what = f"{key or 'a text'} is {value[:120]!r}"
-                if key in _RUN and not _is_elsewhere(value):
-                    yield Remark(CALLED, f"{what}, which torch.export gives to Python")
-                else:
-                    doubts.append(what)
+        elif isinstance(value, str) and not _GRAMMAR.get(key, _PATH.fullmatch)(value):
+            what = f"{key or 'a text'} is {value[:120]!r}"
+            if key in _RUN and not _is_elsewhere(value):
+                yield Remark(CALLED, f"{what}, which torch.export gives to Python")
+            else:
+                doubts.append(what)
     if doubts:
         raise UnjudgedError(f"a graph of torch.export with what is not known here: {doubts[0]}")
 

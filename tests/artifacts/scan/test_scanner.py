@@ -20,7 +20,7 @@ import torch
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from securetrain.artifacts.scan import scanner
+from securetrain.artifacts.scan import archives, scanner
 from securetrain.artifacts.scan.findings import ScanResult
 from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.core.codes import ExitCode
@@ -405,6 +405,21 @@ def test_a_bomb_is_not_unpacked(room: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(scanner, "UNPACK_LIMIT", 1 << 20)
     (room / "a.pkl.gz").write_bytes(gzip.compress(bytes(8 << 20)))
     assert codes(scan_path(room)) == {"ST-SCAN-031"}
+
+
+@pytest.mark.forgery
+def test_a_stream_behind_another_is_unpacked_too(
+    room: Path, evil: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = gzip.compress(pickle.dumps(1))
+    (room / "a.pkl.gz").write_bytes(first + gzip.compress(evil))
+    for size in (1 << 20, len(first)):  # the second one begins inside what was read, or after it
+        monkeypatch.setattr(archives, "CHUNK", size)
+        assert "ST-SCAN-190" in codes(scan_path(room))
+    (room / "a.pkl.gz").write_bytes(first + bytes(9))
+    assert scan_path(room).ok
+    (room / "a.pkl.gz").write_bytes(first[:-9])
+    assert codes(scan_path(room)) == {"ST-SCAN-192"}
 
 
 def test_archives_in_archives_end_somewhere(room: Path, evil: bytes) -> None:
