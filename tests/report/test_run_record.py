@@ -17,11 +17,20 @@ from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import Boundary, Decision
-from securetrain.ledger import events
+from securetrain.ledger import LedgerEvent, events
 from securetrain.report import runs, written
-from securetrain.report.run.model import BoundaryState, ProofState, RunRecord
+from securetrain.report.run import boundaries, limits
+from securetrain.report.run.model import (
+    BoundaryState,
+    FindingView,
+    Proof,
+    ProofState,
+    RunRecord,
+    VerificationView,
+)
 from securetrain.report.run.record import exit_code_of, read_run
 from securetrain.testing.runs import SmallRun, make_run
+from tests.tables import each
 
 JSON = ["report", "run", "--json"]
 
@@ -261,13 +270,77 @@ def test_an_unwatched_run_is_not_green_at_the_gradients(bare, fill):
     fill(bare)
     record = read(bare)
     last = msgspec.structs.replace(record.checkpoints[-1], verdict="unwatched", num_judged=0)
-    from securetrain.report.run import boundaries
-
     changed = (*record.checkpoints[:-1], last)
     views = boundaries.judge(msgspec.structs.replace(record, audit=None, checkpoints=changed), None)
     view = next(v for v in views if v.boundary is Boundary.GRADIENTS)
     assert view.state is not BoundaryState.CHECKED
     assert "UNWATCHED" in view.labels
+
+
+def said_of(record: RunRecord, *told: LedgerEvent, **changes: Any) -> str:
+    changed = msgspec.structs.replace(record, **changes)
+    return "\n".join(limits.of(changed, keys_in_run=False, said=told))
+
+
+def verified(record: RunRecord, **changes: Any) -> tuple[VerificationView, ...]:
+    one = {"kind": "checkpoint", "path": "x", "ok": True, "num_files": 1, "num_bytes": 1, **changes}
+    return (VerificationView(digest=record.checkpoints[0].digest, **one),)
+
+
+def test_a_limit_is_said_where_it_holds_and_nowhere_else(full):
+    record = read(full)
+    nameless = msgspec.structs.replace(record.ledger, names_writers=False)
+    refused = msgspec.structs.replace(nameless, proof=Proof(state=ProofState.REFUSED))
+    judged = events.GradientsJudged(subject="node-0", judged=3, refused=0, settled=0)
+    unsigned = events.CheckpointsNotSigned(subject="", ways="torch.save")
+    begun, opened = (kind(subject="x") for kind in (events.RunStarted, events.DatasetOpened))
+    writers, curves = "does not name the roles", "3 steps were judged; their curves are not here"
+    none, some = "has no checkpoint", "For {} of 3 checkpoints only the statement's"
+    unknown = "No signed dataset was opened"
+    for words, holds, told, changes in (
+        (writers, False, (), {}),
+        (writers, True, (), {"ledger": nameless}),
+        (writers, False, (), {"ledger": refused}),
+        (curves, True, (judged,), {"guard": None}),
+        (curves, False, (), {"guard": None}),
+        (curves, False, (judged,), {}),
+        (some.format(3), True, (), {"verifications": ()}),
+        (some.format(2), True, (), {"verifications": verified(record)}),
+        (some.format(3), True, (), {"verifications": verified(record, ok=False)}),
+        (some.format(3), True, (), {"verifications": verified(record, kind="dataset")}),
+        (none, False, (), {}),
+        (none, True, (), {"checkpoints": ()}),
+        (none, False, (unsigned,), {"checkpoints": ()}),
+        (unknown, True, (begun,), {"dataset": None}),
+        (unknown, False, (begun, opened), {"dataset": None}),
+        (unknown, False, (begun,), {}),
+    ):
+        found = said_of(record, *told, **changes)
+        assert (words in found) is holds, (words, holds, changes)
+
+
+@each("state, label", ("fail", "1 finding open"), ("unknown", "1 not decided"), ("waived", ""))
+def test_an_open_finding_beside_one_that_passed_is_partial(full, state, label):
+    record = read(full)
+    assert record.audit is not None
+    what = {"title": "t", "severity": "high", "boundary": "scheduler"}
+    pair = [{"check": f"ST-{n}", "state": n, **what} for n in ("pass", state)]
+    found = msgspec.convert(pair, tuple[FindingView, ...])
+    audit = msgspec.structs.replace(record.audit, findings=found)
+    views = boundaries.judge(msgspec.structs.replace(record, audit=audit), None)
+    view = next(v for v in views if v.boundary is Boundary.SCHEDULER)
+    assert view.state is BoundaryState.PARTIAL
+    assert label in view.label
+
+
+def test_steps_that_were_judged_and_not_clean_are_no_signature_for_gradients(full):
+    record = read(full)
+    last = msgspec.structs.replace(record.checkpoints[-1], verdict="excluded", num_judged=9)
+    for shown, number in ((record.checkpoints[-1], 1), (last, 0)):
+        changed = msgspec.structs.replace(record, checkpoints=(shown,), audit=None)
+        views = boundaries.judge(changed, None)
+        view = next(v for v in views if v.boundary is Boundary.GRADIENTS)
+        assert any("signature verified for" in reason for reason in view.reasons) is bool(number)
 
 
 @pytest.mark.parametrize("name", ["audit.json", "drills.json", "run.json", "policy.json"])
