@@ -306,6 +306,10 @@ def invited() -> Iterator[Case]:
     yield Case("gguf as a template", "chat.jinja", gguf, code="ST-SCAN-196")
     target = gguf[:4] + b": 1\n_target_: os.system\n"
     yield Case("gguf as a configuration", "a.yaml", target, code="ST-SCAN-195")
+    whole = p.zipped({"notes": bytes(10)})
+    at = whole.index(b"PK\x01\x02") + 20
+    long = whole[:at] + b"\xff\xff\xff\x7f" * 2 + whole[at + 8 :]
+    yield Case("member longer than its archive", "m.zip", long, code=broken)
     yield Case("empty zip", "m.zip", p.zipped({}), UNKNOWN)
     yield Case("empty zip as pt", "m.pt", p.zipped({}), UNKNOWN)
     many = b"\x80\x04cbuiltins\nlist\ncbuiltins\nrange\n\x8a\x05\0\0\0\x80\0\x85R\x85R."
@@ -316,15 +320,19 @@ def invited() -> Iterator[Case]:
     yield Case("bytes of a number that is remembered", "m.pkl", held, UNKNOWN)
     made = b"\x80\x04(cnumpy\nndarray\n(J\xff\xff\xff\x7ftX\x02\0\0\0u1o."
     yield Case("an array by another opcode", "m.pkl", made, UNKNOWN)
-    stored = b"\x80\x02ctorch\nFloatStorage\nJ\xff\xff\xff\x7f\x85R."
-    yield Case("a storage by its length", "m.pkl", stored, UNKNOWN)
+    yield Case(
+        "a storage by its length",
+        "m.pkl",
+        b"\x80\x02ctorch\nFloatStorage\nJ\xff\xff\xff\x7f\x85R.",
+        UNKNOWN,
+    )
     spelled = p.numpy_objects(EVIL).replace(b"'|O', ", b"'\\x4f', ").replace(b"} ", b"}", 1)
     spelled = spelled.replace(b"}  ", b"} ", 1)
     yield Case("numpy objects spelled", "a.npy", spelled, code="ST-SCAN-190")
     long = p.numpy_objects(b"").replace(b"'|O'", b"'u1'").replace(b"(1,)", b"(9,)")
     yield Case("numpy array too long", "a.npy", long, code=broken)
     old = {"pickle": b"\x80\x02N.", "storages": b"\x80\x02K\0.", "tensors": b"\x80\x02K\0."}
-    yield Case("tar of the first torch", "m.pt", p.tarred(old), UNKNOWN)
+    yield Case("tar of the first torch", "m.tar", p.tarred(old), UNKNOWN, "ST-SCAN-031")
     tarred = p.tar_polyglot(b"cos\nsystem\n(S'true'\ntR.")
     yield Case("tar and pickle", "m.pt", tarred, code="ST-SCAN-190")
     other = {"m/data.pkl": b"\x80\x04N.", "m/readme": b"hello"}

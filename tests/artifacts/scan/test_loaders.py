@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from securetrain.artifacts.scan import scanner
+from securetrain.artifacts.scan import scanner, weights
 from securetrain.artifacts.scan.findings import ScanResult
 from securetrain.artifacts.scan.programs import is_arithmetic
 from securetrain.artifacts.scan.scanner import scan_path
@@ -275,6 +275,15 @@ def test_many_members_cost_no_square_of_their_number(tmp_path: Path) -> None:
     begun = time.process_time()
     assert scanned(tmp_path, "m.zip", pieces.zipped(members)).ok
     assert time.process_time() - begun < 30
+
+
+def test_elements_of_gguf_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = struct.pack("<IIQ", 9, 8, 4) + bytes(32)
+    key = struct.pack("<Q", 1) + b"k"
+    data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key + many
+    assert scanned(tmp_path, "m.gguf", data).ok
+    monkeypatch.setattr(weights, "MAX_ELEMENTS", 4)
+    assert codes(scanned(tmp_path, "m.gguf", data)) == {"ST-SCAN-031"}
 
 
 def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
