@@ -24,7 +24,6 @@ from typing import Final, Protocol
 from securetrain.artifacts import Problem
 from securetrain.artifacts.lineage import Asked, judge_statement
 from securetrain.artifacts.statement import CheckpointPredicate, Expectation, Shown
-from securetrain.artifacts.statement.rules import expected_by
 from securetrain.chain import kept, nodes, steps
 from securetrain.chain.links import Given, Judge, Subject, Verdict, broken, code_of, missing
 from securetrain.chain.replayed_link import judge_replay
@@ -154,7 +153,7 @@ class Demand:
         found = set() if self.policy is None else set(self.policy.chain.require)
         if self.again:
             found.add(ChainLink.NODES)
-        mine = None if self.policy is None else expected_by(self.policy)
+        mine = None if self.policy is None else self.policy.checkpoint.expect
         if any(one is not None and one.dataset_name for one in (self.expect, mine)):
             found.add(ChainLink.DATASET)
         return frozenset(found)

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The schema of ``checkpoint.expect``: which of all checkpoints that trusted keys sign is meant."""
 
+import re
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -30,3 +31,9 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     policy: Annotated[_Text, meta(_POLICY, *_BY)] = None
     min_step: Annotated[_Count, meta("the lowest step", *_BY)] = None
     min_version: Annotated[_Count, meta("the lowest number in its run", *_BY)] = None
+
+    @property
+    def dataset_name(self) -> str | None:
+        """The dataset that is wanted, where that is a name."""
+        wanted = self.dataset
+        return wanted if wanted and not re.fullmatch("[0-9a-f]{64}", wanted) else None

@@ -25,8 +25,8 @@ from securetrain.artifacts.statement.statements import (
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core.errors import UsageError
-from securetrain.policy.expect import Expect
 from securetrain.policy.load import bundled_dir, load_policy
+from securetrain.policy.schema import Expect
 
 _HEX: Final = re.compile(r"[0-9a-f]{64}\Z")
 MAX_TEXT: Final = 1024
@@ -64,11 +64,6 @@ class Expectation(Expect, frozen=True, forbid_unknown_fields=True, kw_only=True)
                 raise _unusable(field, f"is {value}, below 0")
         if self.step is not None and self.step < (self.min_step or 0):
             raise _unusable("step", f"is {self.step}, and at least {self.min_step} is expected")
-
-    @property
-    def dataset_name(self) -> str | None:
-        """The dataset that is wanted, where that is a name."""
-        return self.dataset if self.dataset and not _HEX.match(self.dataset) else None
 
     def and_also(self, other: "Expectation") -> "Expectation":
         """Both: whatever either asks for.
