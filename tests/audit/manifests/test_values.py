@@ -246,3 +246,8 @@ def test_the_kind_of_a_volume(read, keys, outcome, kind):
     (volume,) = read(text).workloads[0].pods[0].volumes
     assert (volume.kind.outcome, volume.kind.value) == (outcome, kind)
     assert (volume.host_path.value == "/") == (outcome == "error")
+
+
+def test_an_image_of_this_machine_is_not_of_docker_io(container):
+    made = container(HEAD + "  containers: [{name: c, image: 'localhost/x:1'}]\n")
+    assert made.repository.value == "localhost/x"

@@ -105,8 +105,8 @@ def pod_specs(one: Object) -> list[PodSpec]:
     named = []
     whole = one.node.get("spec")
     for found in _specs(one, one.node, (), (), None, taken=set()):
-        said = {*(found.spec.entries or ()), *((whole.entries if whole else None) or ())}
-        if one.group == _ARGO and _ARGO_PATCH in said:
+        places = (found.spec, whole) if one.group == _ARGO else ()
+        if any(node and _ARGO_PATCH in (node.entries or ()) for node in places):
             marker = one.source.template.marker(_ARGO_PATCH, _ARGO_PATCH)
             found.spec.holes = [*(found.spec.holes or ()), marker]
         named.append(replace(found, role=names.of(found.role)))
