@@ -248,6 +248,7 @@ ORIGINAL = asks("0", "ct-direction")
 NO_TRACK = about(Verdict.CONTINUE, untracks=True)
 EARLY = {"hook": "prerouting", "name": "p", "priority": -300, "policy": "accept"}
 DEEP = [inner(f"d{n}", about(CALL, target=f"d{n + 1}")) for n in range(30)]
+DEEP.append(inner("d30", about(YES)))
 
 
 @each(
@@ -283,6 +284,10 @@ DEEP = [inner(f"d{n}", about(CALL, target=f"d{n + 1}")) for n in range(30)]
     ("not new at ingress",
      [base(about(NO, NEW), hook="ingress", name="n", policy="accept"), base(about(YES))],
      "8", PASS),
+    ("tracked behind an early rule", [base(about(YES), **EARLY), base(about(YES, NEW))], "8", PASS),
+    ("new behind tracking",
+     [base(about(NO, NEW), hook="prerouting", name="p", policy="accept"), base(about(YES))],
+     "8", FAIL),
     ("invalid before it is tracked", [base(about(NO, NEW), **EARLY), base(about(YES))], "8", PASS),
     ("of another device",
      [base(about(NO), hook="ingress", name="n", devices=("lo",)), base(about(YES))], "8", PASS),
@@ -316,6 +321,13 @@ def test_the_rule_that_lets_a_packet_in(chains, by):
     found = packets.follow(Ruleset(chains=tuple(chains)), {}, INCOMING, frozenset({"inet"}))
     assert {one.by for one in found.sure} <= {by, "the policy of inet t i"}
     assert found.sure[0].by == by
+
+
+def test_the_values_in_both_of_several_ranges():
+    several = ((0, 1), (4, 9), (12, 12))
+    assert packets.both(several, ((1, 5),)) == packets.both(((1, 5),), several) == ((1, 1), (4, 5))
+    assert packets.both(several, ((1, 1), (9, 12), (20, 30))) == ((1, 1), (9, 9), (12, 12))
+    assert packets.both(((1, 3),), ((4, 5),)) == packets.both((), several) == ()
 
 
 def test_a_field_that_is_written_or_opaque_decides_nothing():
