@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 import pytest
 
 from securetrain.core import read_stat
@@ -21,6 +22,7 @@ from securetrain.identity.keys import PublicKey
 from securetrain.identity.trust import Revoked, RoleKeys, TrustDocument, TrustRole, key_table
 
 E = TypeVar("E", bound=BaseException)
+S = TypeVar("S", bound=msgspec.Struct)
 _CODE: Final = re.compile(r"ST-[A-Z]{3,4}-[0-9]{3}")
 
 
@@ -55,14 +57,28 @@ def refused(
     pytest.fail(f"not refused: {args} {named}")
 
 
+def outcome(command: Sequence[object], **how: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a program to its end, whatever that is."""
+    how = {"capture_output": True, "text": True, "timeout": 300, **how}
+    return subprocess.run([*map(str, command)], check=False, **how)
+
+
 def ran(command: Sequence[object], **how: Any) -> "subprocess.CompletedProcess[str]":
     """Run a program to its end, which must be a good one; what it said."""
-    how = {"capture_output": True, "text": True, "timeout": 300, **how}
-    done: subprocess.CompletedProcess[str] = subprocess.run(
-        [*map(str, command)], check=False, **how
-    )
+    done = outcome(command, **how)
     assert done.returncode == 0, f"{command}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done
+
+
+def changed(value: S, /, **fields: Any) -> S:
+    """A structure with other fields; a mapping for one that is a structure changes fields of it."""
+    inner = {
+        name: changed(getattr(value, name), **new)
+        for name, new in fields.items()
+        if isinstance(new, Mapping) and isinstance(getattr(value, name), msgspec.Struct)
+    }
+    found: S = msgspec.structs.replace(value, **{**fields, **inner})
+    return found
 
 
 def free_port() -> int:

@@ -61,6 +61,7 @@ from tests.evidence.gpu import forge as gpu
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge_amd import AmdWorld, good_chain, good_leaf
 from tests.evidence.tpm.forge import FIRMWARE, MAKER, NOW, PCRS, Authority, Tpm
+from tests.vocabulary import changed
 
 MAKER_CA: Final = Authority("a maker's root")
 MANIFEST: Final = canonical.encode(
@@ -299,7 +300,7 @@ def tpm(**changes: Any) -> Forger:
 
     def forge(said: NodeEvidence) -> NodeEvidence:
         assert said.tpm is not None
-        return msgspec.structs.replace(said, tpm=msgspec.structs.replace(said.tpm, **changes))
+        return changed(said, tpm=changes)
 
     return forge
 

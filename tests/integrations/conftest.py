@@ -27,7 +27,7 @@ from securetrain.core.hashtree import TreeParams
 from securetrain.core.nodestate import STATE_VARIABLE
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
-from tests.vocabulary import trust_document
+from tests.vocabulary import outcome, trust_document
 from tools.compatibility import section_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,9 +96,7 @@ def tell(keys: Path, extensions: Path) -> Callable[..., Story]:
         (keys / "tmp").mkdir(exist_ok=True)
         script = [str(STORIES / f"{framework}_story.py"), str(PAGE), json.dumps(phases)]
         line = [sys.executable, "-m", *launcher, "--nproc-per-node", str(ranks), *script, "told"]
-        done = subprocess.run(
-            line, cwd=keys, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        done = outcome(line, cwd=keys, env=env, timeout=PATIENCE)
         told = [json.loads(path.read_text()) for path in sorted(keys.glob("told/rank-*.json"))]
         return Story(done.returncode, done.stdout + done.stderr, told, keys)
 

@@ -17,6 +17,7 @@ from securetrain.identity.trust import TrustRoot
 from securetrain.integrations import custody as custody_module
 from securetrain.integrations import ranks
 from securetrain.integrations.custody import custody
+from tests import vocabulary
 from tests.tables import items
 
 
@@ -126,10 +127,7 @@ def test_a_file_in_a_signed_folder_is_covered_by_it(held, saved):
 def test_outside_of_a_run_nothing_may_be_missing(missing, tmp_path):
     given = {"key": tmp_path / "key", "run": "my-run", "trust": tmp_path / "root.json"}
     given[missing] = "" if missing == "run" else None
-    with pytest.raises(UsageError) as error:
-        custody("test", **given)
-    assert error.value.code == "ST-USAG-001"
-    assert missing in error.value.what
+    vocabulary.refused(UsageError, "ST-USAG-001", custody, "test", **given, says=missing)
 
 
 def test_in_a_run_what_the_script_gives_is_left_aside(monkeypatch):
@@ -194,12 +192,10 @@ def test_all_ranks_learn_that_rank_zero_could_not(group):
     def fail():
         raise UsageError("ST-USAG-002", "no space")
 
-    with pytest.raises(SecureTrainError, match="no space"):
-        ranks.on_rank_zero(fail, "a folder")
+    vocabulary.refused(SecureTrainError, "no space", ranks.on_rank_zero, fail, "a folder")
     assert group.calls[-1] == "broadcast", "the others do not wait for ever"
     group.rank, group.said = 1, 1
-    with pytest.raises(UsageError, match="rank 0 could not"):
-        ranks.on_rank_zero(lambda: None, "a folder")
+    vocabulary.refused(UsageError, "rank 0 could not", ranks.on_rank_zero, lambda: None, "a folder")
 
 
 def test_a_signed_folder_says_which_framework_saved_it(held, saved):

@@ -1,7 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import json
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from securetrain.core.rundir import RunDir
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import VerifiedLedger, verify_ledger
 from tests.launch.worlds import clean_environment, run_command
+from tests.vocabulary import outcome
 
 PATIENCE = 240.0
 """Seconds that a launch may take on a busy machine."""
@@ -55,14 +55,11 @@ def launch() -> Callable[..., Launched]:
         patience: float = PATIENCE,
         **env: str,
     ) -> Launched:
-        done = subprocess.run(
+        done = outcome(
             run_command(run_dir, *arguments),
             env=clean_environment(**env),
-            capture_output=True,
-            text=True,
             timeout=patience,
             cwd=cwd,
-            check=False,
         )
         return Launched(done.returncode, done.stdout, done.stderr, RunDir(run_dir))
 

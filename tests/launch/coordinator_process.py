@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,7 @@ from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member.identity_dir import store_identity
 from tests.launch.two_nodes import job_of
 from tests.launch.worlds import clean_environment
-from tests.waiting import in_time
+from tests.waiting import until
 
 PATIENCE = 150
 PORT = 29400
@@ -68,11 +67,7 @@ class CoordinatorProcess:
             self.process = subprocess.Popen(
                 self.host.command(*ours), stdout=log, stderr=subprocess.STDOUT, env=self.env
             )
-        deadline = time.monotonic() + PATIENCE
-        while not self.listens():
-            assert self.process.poll() is None, self.said()[-3000:]
-            in_time(deadline, "the coordinator never listened")
-            time.sleep(0.05)
+        until(self.listens, lambda: f"it never listened: {self.said()[-3000:]}", alive=self.process)
 
     @property
     def log(self) -> Path:

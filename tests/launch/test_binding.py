@@ -147,9 +147,7 @@ def test_a_launcher_binds_the_records_that_it_has_read(binder, monkeypatch):
     declare(binder, "document", made.document)
     assert binder._records_of(about) == made.digest
     assert binder._records_of(Bind(step=5)) is None
-    with pytest.raises(RuntimeRefusal) as caught:
-        binder._records_of(Bind(step=6, records=made.digest))
-    assert caught.value.code == "ST-RUNT-031"
+    refused(RuntimeRefusal, "ST-RUNT-031", binder._records_of, Bind(step=6, records=made.digest))
     assert {made.digest, hashlib.sha256(made.pages[0]).hexdigest()} <= set(
         binder.keeper.store.names()
     )

@@ -143,6 +143,20 @@ def world(tmp_path):
     return World(tmp_path)
 
 
+def turn(*agents):
+    for agent in agents:
+        agent.run_once()
+
+
+@pytest.fixture
+def proven(world):
+    """Two agents, and one checkpoint that both have witnessed."""
+    agents = world.agent(0), world.agent(1)
+    world.save(1)
+    turn(*agents, agents[0])
+    return agents
+
+
 def test_every_checkpoint_is_logged_witnessed_and_proven(world):
     one, two = world.agent(0), world.agent(1)
     digest = world.save(1)
@@ -161,21 +175,16 @@ def test_every_checkpoint_is_logged_witnessed_and_proven(world):
     assert (event.details["index"], event.details["witnesses"]) == (0, 2)
     assert world.head_index() == 0
     world.save(2)
-    for agent in (one, two, one):
-        agent.run_once()
+    turn(one, two, one)
     assert world.log.state()[0].size == 2  # each once, whoever tried
     assert world.codes(2) == set()
     assert world.head_index() == 1
 
 
-def test_what_is_done_is_not_done_again(world):
-    one, two = world.agent(0), world.agent(1)
-    world.save(1)
-    for agent in (one, two, one):
-        agent.run_once()
+def test_what_is_done_is_not_done_again(world, proven):
+    one, two = proven
     before = world.run.ledger.read_bytes(), (world.run.log / "checkpoint").read_bytes()
-    for agent in (one, two):
-        agent.run_once()
+    turn(one, two)
     assert (world.run.ledger.read_bytes(), (world.run.log / "checkpoint").read_bytes()) == before
     # Nor by the agent of a later start, which finds the proof.
     again = world.agent(0)
@@ -232,11 +241,7 @@ def test_what_is_no_checkpoint_of_the_run_is_not_logged(world):
     assert world.log.state()[0].size == 0
 
 
-def test_a_proof_that_was_changed_is_made_again(world):
-    one, two = world.agent(0), world.agent(1)
-    world.save(1)
-    for agent in (one, two, one):
-        agent.run_once()
+def test_a_proof_that_was_changed_is_made_again(world, proven):
     good = world.proof(1).read_bytes()
     world.proof(1).write_bytes(good[:-30])
     assert world.codes(1) == {"ST-CKPT-180"}
@@ -295,11 +300,10 @@ def plain_reader(world, origin, key):
     ("another of that size", ("x",), "ST-IDEN-043", 1),
     ("another that is longer", ("x", "y", "z"), "ST-IDEN-043", 1),
 )
-def test_a_log_that_lies_is_believed_by_a_plain_reader_and_not_by_a_node(world, texts, code, kept):
-    one, two = world.agent(0), world.agent(1)
-    world.save(1)
-    for agent in (one, two, one):
-        agent.run_once()
+def test_a_log_that_lies_is_believed_by_a_plain_reader_and_not_by_a_node(
+    world, texts, code, kept, proven
+):
+    _, two = proven
     assert world.codes(1) == set()
     origin, key = rewrite(world, *texts)
     assert plain_reader(world, origin, key) == len(texts)
@@ -316,11 +320,6 @@ def test_a_log_that_lies_is_believed_by_a_plain_reader_and_not_by_a_node(world, 
     assert world.codes(1) == set()  # what was proven stays proven
 
 
-def turn_both(*agents):
-    for agent in agents:
-        agent.run_once()
-
-
 @pytest.mark.forgery
 def test_a_witness_of_the_future(world):
     """No reader would take such a proof, so it is not just too few."""
@@ -328,7 +327,7 @@ def test_a_witness_of_the_future(world):
     world.save(1)
     one.run_once()
     two.clock = lambda: world.now + timedelta(hours=1)
-    refused(IdentityError, "ST-IDEN-040", turn_both, two, one)
+    refused(IdentityError, "ST-IDEN-040", turn, two, one)
     assert world.codes(1) == {"ST-CKPT-180"}
 
 

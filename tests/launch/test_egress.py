@@ -6,7 +6,6 @@ import contextlib
 import ipaddress
 import socket
 import threading
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -23,7 +22,7 @@ from securetrain.testing.runs import make_run
 from tests.launch.worlds import write_policy
 from tests.tables import items
 from tests.vocabulary import refused
-from tests.waiting import in_time
+from tests.waiting import until
 
 PUBLIC = "93.184.216.34"
 
@@ -135,7 +134,7 @@ def test_a_named_place_is_reached_and_counted(proxy, made, upstream):
         got += client.recv(4096)
     client.close()
     assert upstream == [(PUBLIC, 443)]
-    wait_for(lambda: running.counts["hub.example:443"].received == 1000)
+    until(lambda: running.counts["hub.example:443"].received == 1000)
     running.stop()
     assert said(made) == [
         events.EgressConnected(subject="hub.example:443", address=PUBLIC),
@@ -273,7 +272,7 @@ def test_who_sends_slowly_is_not_waited_for(proxy, made):
     with socket.create_connection(("127.0.0.1", port), 20) as slow:
         slow.sendall(b"CONNECT hub")
         assert slow.recv(100).startswith(b"HTTP/1.1 403")
-    wait_for(lambda: refusals(made) == ["ST-NETW-040"])
+    until(lambda: refusals(made) == ["ST-NETW-040"])
 
 
 def test_a_silent_connection_ends(proxy):
@@ -290,7 +289,7 @@ def test_many_connections_keep_nobody_out_for_long(proxy, made, monkeypatch):
         status, client = connect_to(port, "evil.example:443")
         client.close()
         assert status in {403, 503}
-    wait_for(lambda: connect_to(port, "hub.example:443")[0] == 200)
+    until(lambda: connect_to(port, "hub.example:443")[0] == 200)
     running.stop()
     assert len(refusals(made)) == 50, "the ledger stays readable"
     counted = {e.subject: e.refused for e in said(made) if isinstance(e, events.EgressCounted)}
@@ -304,7 +303,7 @@ def test_more_than_the_slots_are_turned_away(proxy, monkeypatch):
     assert [status for status, _ in held] == [200] * 4
     assert connect_to(port, "hub.example:443")[0] == 503
     held[0][1].close()
-    wait_for(lambda: connect_to(port, "hub.example:443")[0] == 200)
+    until(lambda: connect_to(port, "hub.example:443")[0] == 200)
 
 
 def test_a_place_that_does_not_answer(proxy, made):
@@ -374,10 +373,3 @@ def test_a_request_is_parsed_once():
 def policy_with(tmp_path, place):
     path = write_policy(tmp_path / "policy.yaml", network={"egress": [place]})
     return load_policy(path).policy
-
-
-def wait_for(ready, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not ready():
-        in_time(deadline)
-        time.sleep(0.02)

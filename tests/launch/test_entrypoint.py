@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from securetrain.rendezvous.coordinator.coordinator import Coordinator
 from securetrain.rendezvous.member.identity_dir import write_identity
 from tests.launch.worlds import clean_environment, run_command
 from tests.vocabulary import is_running, outside
-from tests.waiting import in_time
+from tests.waiting import until
 
 STORY = """\
 import json, os, signal, sys
@@ -169,7 +168,7 @@ def test_ctrl_c_leaves_nothing(tmp_path):
         start_new_session=True,
     )
     try:
-        wait_for(lambda: ready.exists() and ready.read_text(), launcher)
+        until(lambda: ready.exists() and ready.read_text(), alive=launcher)
         sleepers = [outside(int(pid), launcher.pid) for pid in ready.read_text().split()]
         # The coordinator and the workers' store: 127.0.0.1 and nothing else.
         assert listening(launcher.pid) == {"0100007F"}
@@ -294,11 +293,3 @@ def test_baseline_refuses_this_machine(tmp_path, monkeypatch, capsys):
     if code == "ST-RUNT-003":
         assert "type: securetrain run --standalone --json --run-dir run s.py;" in error["fix"]
     assert code in (tmp_path / "run" / "ledger.jsonl").read_text()
-
-
-def wait_for(ready, launcher, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert launcher.poll() is None, launcher.stderr.read()
-        in_time(deadline)
-        time.sleep(0.05)

@@ -5,7 +5,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from datetime import UTC, datetime
 
@@ -21,7 +20,7 @@ from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, job_of, up
 from tests.launch.worlds import clean_environment, run_with_documents
 from tests.train.jobs import JOB
-from tests.vocabulary import needs
+from tests.vocabulary import needs, outcome
 
 pytestmark = [
     pytest.mark.netns,
@@ -151,14 +150,7 @@ def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(tmp_path):
     moved = sorted(nodes.run.checkpoints.glob("step-*.quarantined-*"))
     assert {int(path.name[5:13]) for path in moved} == aside
     command = [sys.executable, "-m", "securetrain", "verify", str(moved[-1]), "--json"]
-    done = subprocess.run(
-        [*command, "--trust", str(nodes.run.trust)],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = outcome([*command, "--trust", str(nodes.run.trust)], env=env)
     assert done.returncode == ExitCode.REVOKED
     assert [problem["code"] for problem in json.loads(done.stdout)["problems"]] == ["ST-CKPT-160"]
     # The control: nothing else speaks against it. Whole, signed, and the newest of the run.

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A script makes its process group again and again, on two nodes of two workers."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import POLICY, up
 from tests.launch.worlds import clean_environment
-from tests.vocabulary import needs
+from tests.vocabulary import needs, outcome
 
 pytestmark = [pytest.mark.many, pytest.mark.dist]
 
@@ -48,9 +47,7 @@ def test_torchrun_meets_the_keys_of_the_last_group(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [str(Path(sys.executable).with_name("torchrun")), "--standalone"]
     command += ["--nproc-per-node", "2", str(tmp_path / "train.py"), str(tmp_path), "-", "3", "15"]
-    ended = subprocess.run(
-        command, env=clean_environment(), capture_output=True, text=True, timeout=240, check=False
-    )
+    ended = outcome(command, env=clean_environment())
     assert ended.returncode == 1, ended.stderr
     assert done(tmp_path) == []
 

@@ -48,7 +48,7 @@ from securetrain.rendezvous.member.identity_dir import write_identity
 from securetrain.rendezvous.wire.membership import Membership
 from securetrain.testing.runs import make_run
 from tests.rendezvous.worlds import membership_of
-from tests.vocabulary import refused
+from tests.vocabulary import changed, refused
 
 RUN = "run-1"
 
@@ -188,9 +188,7 @@ def meet(world, nodes):
     clock, job = world.clock, "job-1"
     dev = load_policy("dev").policy
     exception = SelfAsserted(max_nodes=len(nodes), reason="a test")
-    policy = msgspec.structs.replace(
-        dev, node=msgspec.structs.replace(dev.node, allow_self_asserted=exception)
-    )
+    policy = changed(dev, node={"allow_self_asserted": exception})
     ca = JobCA.create("securetrain.local", job, clock())
     coordinator = Coordinator(
         *(job, ca, LoadedPolicy(policy=policy, digest=digest_of_policy(policy)), None),

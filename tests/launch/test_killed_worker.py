@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -20,7 +19,7 @@ from securetrain.train.run import run_job
 from securetrain.train.setup import Worker
 from tests.launch.worlds import clean_environment, run_command, run_with_documents
 from tests.train.jobs import JOB
-from tests.waiting import in_time
+from tests.waiting import until
 
 # The built-in trainer, except that the last rank dies in the middle of its fifth step, once: the
 # two steps of the self-check come before the first.
@@ -143,13 +142,6 @@ def started(run, *arguments):
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # a terminal's Ctrl-C comes to all of them
     )
-
-
-def until(condition):
-    deadline = time.monotonic() + 200
-    while not condition():
-        in_time(deadline)
-        time.sleep(0.05)
 
 
 @pytest.mark.dist

@@ -7,7 +7,6 @@ What a real NCCL makes of its key needs a GPU (test_nccl_gpu.py).
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -17,7 +16,7 @@ from securetrain.network.wireguard import decode_key
 from securetrain.testing.cluster import missing
 from tests.launch.worlds import clean_environment
 from tests.network.fake_nccl import TLS, WITHOUT, compile_nccl
-from tests.vocabulary import needs
+from tests.vocabulary import needs, outcome
 
 pytestmark = [
     pytest.mark.netns,
@@ -70,7 +69,7 @@ def start(tmp_path):
         options = ["--output", str(tmp_path), "--run-dir", str(run.root)]
         options += ["--policy", str(tmp_path / "policy.yaml")]
         script = [str(tmp_path / "worker.py"), str(workers), str(tmp_path)]
-        done = subprocess.run(
+        done = outcome(
             [
                 sys.executable,
                 "-c",
@@ -83,10 +82,6 @@ def start(tmp_path):
                 *script,
             ],
             env=clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", "")),
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
         )
         return done.returncode, done.stderr, run
 

@@ -16,6 +16,7 @@ from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.launch.node_files import MOST_SAVES, NodeFiles, Word
 from securetrain.launch.signing_keys import handed
+from tests import vocabulary
 from tests.launch.worlds import file_message
 
 OTHER_TREE = TreeInfo.of(TreeParams(leaf_size=1 << 16))
@@ -40,11 +41,9 @@ def node():
 
 def refused(node, one, *texts):
     before = msgspec.json.encode({rank: list(kept) for rank, kept in node._words.items()})
-    with pytest.raises(RuntimeRefusal) as caught:
-        node.take(one)
-    assert caught.value.code == "ST-RUNT-033"
+    error = vocabulary.refused(RuntimeRefusal, "ST-RUNT-033", node.take, one)
     for text in texts:
-        assert text in caught.value.what, caught.value.what
+        assert text in error.what, error.what
     after = msgspec.json.encode({rank: list(kept) for rank, kept in node._words.items()})
     assert before == after, "a refusal changes nothing"
 

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -15,7 +14,7 @@ from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import PATIENCE, POLICY
 from tests.launch.worlds import clean_environment, run_command
 from tests.vocabulary import needs
-from tests.waiting import in_time
+from tests.waiting import until
 
 # argv: folder. It listens before torch has made a group, and waits for a visitor afterwards.
 SCRIPT = """
@@ -44,11 +43,7 @@ def script(tmp_path):
 
 def visit(folder, process):
     """Whether the script's listener answers on the machine's loopback once the group is there."""
-    deadline = time.monotonic() + PATIENCE
-    while not (folder / "trained").exists():
-        assert process.poll() is None, "it ended early"
-        in_time(deadline, "it never trained")
-        time.sleep(0.05)
+    until((folder / "trained").exists, "it never trained", alive=process)
     try:
         socket.create_connection(("127.0.0.1", int((folder / "port").read_text())), 5).close()
     except OSError:

@@ -34,7 +34,7 @@ from tests.launch.two_nodes import (
     job_of,
 )
 from tests.launch.worlds import clean_environment
-from tests.vocabulary import needs
+from tests.vocabulary import needs, ran
 
 pytestmark = [
     pytest.mark.netns,
@@ -167,9 +167,7 @@ def test_a_killed_launcher(nodes):
     assert nodes.remains("node-a") == []
     nodes.launchers["node-b"].wait()
     command = [sys.executable, "-m", "securetrain", "network", "gc"]
-    done = subprocess.run(
-        nodes.cluster.hosts[1].command(*command), capture_output=True, text=True, check=True
-    )
+    done = ran(nodes.cluster.hosts[1].command(*command))
     assert Names.of(nodes.job, "node-b").namespace in done.stdout
     assert nodes.remains("node-b") == []
     assert collect().problems == {}

@@ -16,7 +16,7 @@ from securetrain.launch import preflight
 from securetrain.launch.preflight import run_preflight
 from securetrain.launch.run_setup import agent_ledger, prepare_run
 from tests.tables import items
-from tests.vocabulary import refused
+from tests.vocabulary import changed, refused
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 COLLECT = "securetrain.audit.subjects.node.collect.node.collect_node"
@@ -32,7 +32,7 @@ def setup(tmp_path):
 
 def policy_of(setup, **fields):
     policy = setup.policy.policy
-    return replace(policy, host=replace(policy.host, **fields))
+    return changed(policy, host=fields)
 
 
 def run(setup, environ=None, **fields):
@@ -86,7 +86,7 @@ def test_an_ordinary_user_starts(setup, monkeypatch, enforcement, outcome, start
     checks = [one for one in load_checks() if one.id in {"ST-NET-002", "ST-SEC-012"}]
     seen = collect_node(FAILING, now=NOW)
     gone = replace(seen.node.interfaces, outcome=Outcome(outcome), reason="x", value=None)
-    facts = replace(seen, node=replace(seen.node, interfaces=gone))
+    facts = changed(seen, node={"interfaces": gone})
     monkeypatch.setattr(COLLECT, lambda *_, **__: facts)
     monkeypatch.setattr(preflight, "load_checks", lambda: checks)
     policy = policy_of(setup, preflight=PreflightMode.ENFORCE, max_unknown=5)

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,7 +27,7 @@ from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member.identity_dir import store_identity, write_identity
 from tests.launch.worlds import clean_environment, run_command
 from tests.vocabulary import free_port, outside
-from tests.waiting import in_time
+from tests.waiting import until
 
 pytestmark = pytest.mark.dist
 
@@ -43,13 +42,6 @@ time.sleep(600)
 
 def now():
     return datetime.now(UTC)
-
-
-def wait_until(condition, what):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        in_time(deadline, f"never happened: {what}")
-        time.sleep(0.02)
 
 
 class Cluster:
@@ -113,7 +105,7 @@ class Cluster:
     def worker(self, launcher: subprocess.Popen[str]) -> int:
         """The worker's process id, once it runs."""
         started = self.root / "started"
-        wait_until(lambda: started.exists() and started.read_text(), "the worker runs")
+        until(lambda: started.exists() and started.read_text(), "the worker runs")
         return outside(int(started.read_text()), launcher.pid)
 
     def ended(self, launcher: subprocess.Popen[str], code: str, exit_code: int) -> str:

@@ -21,7 +21,7 @@ from securetrain.launch.workerlog import WorkerReport, read_reports, report_path
 from securetrain.network import nccl
 from securetrain.policy.schema import UnpickleMode
 from tests.tables import items
-from tests.vocabulary import refused
+from tests.vocabulary import changed, refused
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,7 @@ def setup(tmp_path_factory):
 def make(setup):
     def make(*, is_child=False, allow_servers=False, **checkpoint):
         policy = setup.policy.policy
-        policy = msgspec.structs.replace(
-            policy,
-            checkpoint=msgspec.structs.replace(policy.checkpoint, **checkpoint),
-            debug=msgspec.structs.replace(policy.debug, allow_servers=allow_servers),
-        )
+        policy = changed(policy, checkpoint=checkpoint, debug={"allow_servers": allow_servers})
         return Shim(
             run=setup.run,
             policy=policy,

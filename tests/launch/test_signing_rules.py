@@ -37,6 +37,7 @@ from securetrain.ledger import WriterRole, events
 from securetrain.ledger.events import WriterRole as Role
 from securetrain.ledger.events import encode_event
 from securetrain.policy.schema import GuardResponse
+from tests import vocabulary
 from tests.launch.worlds import SAVE, TREE, dispute_message, file_message
 from tests.tables import each, items
 
@@ -155,10 +156,7 @@ def judge(bench):
 
 
 def refused(code, said, ask, *arguments):
-    with pytest.raises(RuntimeRefusal) as caught:
-        ask(*arguments)
-    assert caught.value.code == code
-    assert said in caught.value.what, caught.value.what
+    vocabulary.refused(RuntimeRefusal, code, ask, *arguments, says=said)
 
 
 # Control: the truth.

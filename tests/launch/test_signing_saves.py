@@ -71,7 +71,7 @@ def test_it_is_no_checkpoint_and_a_checkpoint_is_no_save(bench):
     judged(bench)
     message = bench.key.messages[-1]
     judge = Judge(here=replace(bench.here, signs_saves=True), epoch=3)
-    with pytest.raises(RuntimeRefusal) as refused:
+    with pytest.raises(RuntimeRefusal) as caught:
         judge.statement(worker(), message)
-    assert refused.value.code == "ST-RUNT-032"
+    assert caught.value.code == "ST-RUNT-032"
     refused(RuntimeRefusal, "ST-RUNT-032", judge.saved, worker(), message + b"x")

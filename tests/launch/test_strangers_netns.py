@@ -31,8 +31,8 @@ from securetrain.network.namespace import Namespace
 from securetrain.testing.cluster import Host, NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, POLICY, coordinated
 from tests.launch.worlds import clean_environment
-from tests.vocabulary import needs
-from tests.waiting import in_time
+from tests.vocabulary import needs, ran
+from tests.waiting import in_time, until
 
 pytestmark = [
     pytest.mark.netns,
@@ -343,13 +343,7 @@ def as_nobody(host: Host, code: str, *arguments: str) -> str:
     # It becomes the user once it has what that user may be unable to read: Python itself.
     become = "import encodings.idna, os, socket, sys; os.setgroups([]); "
     become += f"os.setgid({NOBODY}); os.setuid({NOBODY})"
-    done = subprocess.run(
-        host.command(sys.executable, "-I", "-c", f"{become}\n{code}", *arguments),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = ran(host.command(sys.executable, "-I", "-c", f"{become}\n{code}", *arguments))
     return done.stdout.strip()
 
 
@@ -468,10 +462,7 @@ def test_connections_that_gloo_keeps(scene):
             for number in range(count):
                 peer = stack.enter_context(socket.create_connection(target, 60))
                 peer.sendall(struct.pack("<q", 1000 + number))
-        deadline = time.monotonic() + 120
-        while num_descriptors(pid) < before + count:
-            in_time(deadline)
-            time.sleep(0.02)
+        until(lambda: num_descriptors(pid) >= before + count)
     assert scene.ours.listens(0)
     require_out_of_reach(scene, *scene.ours.listens(0), *scene.ours.listens(1))
 

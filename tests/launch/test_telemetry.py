@@ -5,7 +5,6 @@
 import json
 import os
 import shlex
-import subprocess
 import sys
 import textwrap
 import time
@@ -21,19 +20,12 @@ from tests.integrations.pages import snippet
 from tests.integrations.runs import TOKEN
 from tests.integrations.test_trackers import collector  # noqa: F401 - a fixture
 from tests.tables import items
-from tests.vocabulary import ran
-from tests.waiting import in_time
+from tests.vocabulary import outcome, ran
+from tests.waiting import until
 
 LINE = json.dumps({"trackers": [{"delivered": 7, "undelivered": 0, "problem": ""}]})
 DOWN = json.dumps({"trackers": [{"delivered": 7, "undelivered": 3, "problem": "TimeoutError"}]})
 REFUSED = json.dumps({"error": {"code": "ST-USAG-004", "what": "w", "fix": "f"}}, indent=2)
-
-
-def until(happened):
-    deadline = time.monotonic() + 60
-    while not happened():
-        in_time(deadline)
-        time.sleep(0.02)
 
 
 def follow(tmp_path, program, patience=60.0, environ=None, block=lambda: None):
@@ -134,13 +126,9 @@ dist.destroy_process_group()
 def launch(tmp_path, *options, **environ):
     (tmp_path / "train.py").write_text(SCRIPT)
     given = [sys.executable, "-m", "securetrain", "run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.run(
+    return outcome(
         [*given, "--run-dir", str(tmp_path / "run"), *options, str(tmp_path / "train.py")],
         env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
     )
 
 

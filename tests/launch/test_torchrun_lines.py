@@ -5,7 +5,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.vocabulary import free_port
+from tests.vocabulary import free_port, outcome
 from tools.torchrun_lines import COMMON, LINES, Line
 
 SCRIPT = """\
@@ -82,15 +81,7 @@ def tell(line: Line, command: list[str], folder: Path) -> Told:
     env |= {"PROBE_OUT": str(folder / "out"), "TMPDIR": str(folder / "tmp")}
     env |= {"TORCHELASTIC_ERROR_FILE": str(folder / "error.json"), "OMP_NUM_THREADS": "1"}
     env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
-    done = subprocess.run(
-        [*command, *given],
-        cwd=here,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = outcome([*command, *given], cwd=here, env=env)
     error = folder / "error.json"
     log = folder / "log"
     return Told(

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from datetime import UTC, datetime
 
@@ -17,8 +16,8 @@ import pytest
 from securetrain.launch.run_setup import prepare_run
 from securetrain.launch.workerlog import WorkerReport, read_reports
 from tests.launch.worlds import clean_environment
-from tests.vocabulary import is_running
-from tests.waiting import in_time
+from tests.vocabulary import is_running, outcome
+from tests.waiting import until
 
 SCRIPT = """\
 import json, multiprocessing, pickle, sys
@@ -73,15 +72,7 @@ def start(run, tmp_path):
             TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"),
         )
         entry = [] if plain else ["-u", "-P", "-m", "securetrain.launch.worker"]
-        return subprocess.run(
-            [sys.executable, *entry, *arguments],
-            env=env,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        return outcome([sys.executable, *entry, *arguments], env=env, cwd=tmp_path, timeout=timeout)
 
     return start
 
@@ -277,16 +268,11 @@ def test_a_worker_dies_with_its_launcher(run, tmp_path):
         SECURETRAIN_RUN_DIR=str(run.root), SECURETRAIN_PROFILE="loopback", RANK="0"
     )
     parent = subprocess.Popen([sys.executable, "-c", PARENT, *worker], env=env)
-    deadline = time.monotonic() + 30
-    while not (ready.exists() and ready.read_text()):
-        in_time(deadline)
-        time.sleep(0.02)
+    until(lambda: ready.exists() and ready.read_text())
     pid = int(ready.read_text())
     parent.kill()
     parent.wait()
-    while is_running(pid):
-        in_time(deadline)
-        time.sleep(0.02)
+    until(lambda: not is_running(pid))
 
 
 @pytest.mark.parametrize("arguments", [[], ["-m"], ["missing.py"]])
@@ -297,13 +283,9 @@ def test_no_script(start, arguments):
 
 
 def test_it_says_who_starts_it(tmp_path):
-    done = subprocess.run(
+    done = outcome(
         [sys.executable, "-m", "securetrain.launch.worker", "x.py"],
         env={k: v for k, v in os.environ.items() if not k.startswith("SECURETRAIN_")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
     assert done.returncode == 2
     assert "securetrain run" in done.stderr

@@ -9,7 +9,6 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -29,7 +28,7 @@ from securetrain.report import runs, written
 from securetrain.report.run.record import read_run
 from securetrain.testing.cluster import missing
 from securetrain.testing.runs import make_run
-from tests.vocabulary import needs, refused
+from tests.vocabulary import needs, outcome, ran, refused
 
 P = NetworkProfile
 DEV = load_policy("dev").policy
@@ -57,14 +56,8 @@ def test_39_a_required_overlay_without_the_right_to_build_it(tmp_path):
     env = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
 
     def start(*command):
-        return subprocess.run(
-            [*powerless, sys.executable, "-m", *command, str(script)],
-            env=env,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
+        return outcome(
+            [*powerless, sys.executable, "-m", *command, str(script)], env=env, cwd=tmp_path
         )
 
     # Control: the plain launcher asks for nothing, and trains over whatever is there.
@@ -132,9 +125,7 @@ def test_40_workers_see_no_rdma_devices(tmp_path):
     look = [sys.executable, "-c", f"import os; print(os.listdir({str(tmp_path / 'infiniband')!r}))"]
 
     def seen(*options):
-        done = subprocess.run(
-            [*private_command(list(options)), *look], capture_output=True, text=True, check=True
-        )
+        done = ran([*private_command(list(options)), *look])
         return done.stdout.strip()
 
     assert seen() == "['uverbs0']"

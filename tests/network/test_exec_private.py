@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import ast
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from securetrain.network.exec_private import (
     mounts,
 )
 from tests.tables import each
-from tests.vocabulary import refused
+from tests.vocabulary import outcome, refused
 
 
 def test_options_become_mounts():
@@ -53,13 +52,7 @@ def test_a_bad_option_is_no_mount(options):
 
 
 def start(*arguments):
-    return subprocess.run(
-        [sys.executable, "-I", "-S", exec_private.__file__, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
+    return outcome([sys.executable, "-I", "-S", exec_private.__file__, *arguments])
 
 
 def test_it_becomes_the_program():

@@ -5,7 +5,6 @@
 import ctypes
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -24,7 +23,7 @@ from securetrain.network.nccl import (
 from securetrain.network.wireguard import decode_key
 from tests.network.fake_nccl import OLD, REFUSES, TLS, WITHOUT, compile_nccl
 from tests.tables import each, items
-from tests.vocabulary import refused
+from tests.vocabulary import ran, refused
 
 SECRET = bytes(range(1, 33))
 KEY = group_key(SECRET)
@@ -60,13 +59,7 @@ def judge(tmp_path):
             folder.mkdir()
             name = names[number] if number < len(names) else "libnccl.so.2"
             libraries.append(str(compile_nccl(folder, kind, name)))
-        done = subprocess.run(
-            [sys.executable, "-c", JUDGE, key, *libraries],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        done = ran([sys.executable, "-c", JUDGE, key, *libraries])
         return json.loads(done.stdout)
 
     return start

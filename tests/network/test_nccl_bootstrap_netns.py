@@ -10,7 +10,6 @@ it comes, then with the environment and the namespace of a worker.
 import ctypes.util
 import importlib.util
 import secrets
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,7 @@ from securetrain.network.environment import worker_environment
 from securetrain.network.namespace import Namespace, write_names
 from securetrain.policy import load_policy
 from securetrain.testing.cluster import missing
-from tests.vocabulary import needs
+from tests.vocabulary import needs, ran
 
 
 @cache
@@ -77,7 +76,7 @@ def inside(tmp_path):
 
 def ask(command: list[str], env: dict[str, str]) -> str:
     full = [*command, sys.executable, "-I", "-c", UNIQUE_ID, find_nccl()]
-    done = subprocess.run(full, env=env, capture_output=True, text=True, timeout=60, check=True)
+    done = ran(full, env=env)
     return done.stdout.strip()
 
 

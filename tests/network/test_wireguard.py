@@ -26,8 +26,8 @@ KEY = WireGuardKey.generate()
 A, B, SECRET = bytes([1] * 32), bytes([2] * 32), bytes([3] * 32)
 
 
-def refused(code, call, *arguments):
-    return vocabulary.refused(NetworkError, code, call, *arguments)
+def refused(code, call, *arguments, **how):
+    return vocabulary.refused(NetworkError, code, call, *arguments, **how)
 
 
 def test_a_key_of_rfc_7748():
@@ -83,8 +83,7 @@ def test_base64_round_trip():
     ("utf", "\u00e9" * 44),
 )
 def test_what_is_no_key(text):
-    error = refused("ST-NETW-017", decode_key, text, "public key of node-1")
-    assert error.where == "public key of node-1"
+    refused("ST-NETW-017", decode_key, text, "public key of node-1", names="public key of node-1")
 
 
 @each("key", b"", bytes(32), A[:31], A + b"x")

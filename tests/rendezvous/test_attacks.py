@@ -21,6 +21,7 @@ from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
 from securetrain.core.vocabulary import Boundary, NetworkProfile
+from securetrain.drills.loopback_job import running_job
 from securetrain.drills.tcpstore_client import HELLO, NotAStoreError, StoreClient
 from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.job_ca import JobCA
@@ -47,6 +48,19 @@ from securetrain.rendezvous.wire.tls import PeerCheck, TlsIdentity, make_connect
 from tests import vocabulary
 from tests.rendezvous.worlds import meet, serve_once
 from tests.tables import items
+
+
+@pytest.fixture
+def idle(tmp_path):
+    """A job whose coordinator a test starts by itself, or never."""
+    with running_job(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def job(idle):
+    idle.start()
+    return idle
 
 
 def raw_send(channel: Channel, data: bytes) -> None:
@@ -82,10 +96,7 @@ def shaken(job, tools, identity=None):
 def ended(job, tools, member, code):
     """The member has ended its connection, and says why."""
     tools.wait_until(lambda: not member.connected, "the member ends the connection")
-    with pytest.raises(AdmissionError) as caught:
-        _ = member.num_waiting
-    assert caught.value.code == code
-    return caught.value
+    return vocabulary.refused(AdmissionError, code, lambda: member.num_waiting)
 
 
 def gone(job, tools):
@@ -120,7 +131,6 @@ def refused(job, tools, channel, code):
 
 
 def test_an_honest_raw_node_is_admitted(job, tools):
-    job.start()
     admitted(job, tools).close()
 
 
@@ -128,7 +138,6 @@ def test_an_honest_raw_node_is_admitted(job, tools):
 
 
 def test_no_client_certificate(job, tools):
-    job.start()
     context = SSL.Context(SSL.TLS_CLIENT_METHOD)
     context.set_alpn_protos([b"securetrain-rdzv/5"])
     error = careless_handshake(job.connect(job.identity(), context))
@@ -151,14 +160,12 @@ def stranger(job, tools, certificate, key, ca=None):
 
 
 def test_a_self_signed_certificate(job, tools):
-    job.start()
     other = JobCA.create("securetrain.local", "job-1", tools.now())
     stranger(job, tools, other.certificate, other.key)
     job.expect("ST-ADMN-002")
 
 
 def test_a_certificate_of_another_ca_with_the_same_names(job, tools):
-    job.start()
     other = JobCA.create("securetrain.local", "job-1", tools.now())
     identity = job.identity("node-0", other)
     stranger(job, tools, identity.certificate, identity.key)
@@ -167,7 +174,6 @@ def test_a_certificate_of_another_ca_with_the_same_names(job, tools):
 
 @pytest.mark.parametrize("days", [-3, 3])
 def test_an_expired_certificate_and_one_that_is_not_valid_yet(job, tools, days):
-    job.start()
     key = PrivateKey.generate(KeyKind.P256)
     at = tools.now() + timedelta(days=days)
     leaf = job.ca.issue(Role.NODE, key.public, at, node="node-0", lifetime=timedelta(hours=1))
@@ -176,7 +182,6 @@ def test_an_expired_certificate_and_one_that_is_not_valid_yet(job, tools, days):
 
 
 def test_a_certificate_of_another_job_by_the_same_ca(job, tools):
-    job.start()
     elsewhere = dataclasses.replace(job.ca, job="job-2")
     identity = job.identity("node-0", elsewhere)
     stranger(job, tools, identity.certificate, identity.key)
@@ -184,7 +189,6 @@ def test_a_certificate_of_another_job_by_the_same_ca(job, tools):
 
 
 def test_a_coordinators_certificate_is_no_nodes(job, tools):
-    job.start()
     key = PrivateKey.generate(KeyKind.P256)
     leaf = job.ca.issue(Role.COORDINATOR, key.public, tools.now(), lifetime=timedelta(hours=1))
     stranger(job, tools, leaf, key)
@@ -201,7 +205,6 @@ def context_of(identity):
 
 @pytest.mark.parametrize("ciphers", [b"DEFAULT", b"NULL-SHA256:eNULL:@SECLEVEL=0"])
 def test_tls_1_2_and_null_ciphers(job, tools, ciphers):
-    job.start()
     identity = job.identity()
     context = context_of(identity)
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
@@ -213,7 +216,6 @@ def test_tls_1_2_and_null_ciphers(job, tools, ciphers):
 
 
 def test_another_application_protocol(job, tools):
-    job.start()
     identity = job.identity()
     context = context_of(identity)
     context.set_alpn_protos([b"h2"])
@@ -222,7 +224,6 @@ def test_another_application_protocol(job, tools):
 
 
 def test_a_session_is_never_resumed(job, tools):
-    job.start()
     identity = job.identity()
     context = make_context(identity.tls, server=False)
     reused = vars(SSL)["_lib"].SSL_session_reused  # pyOpenSSL has no public name for it
@@ -266,14 +267,14 @@ def early_data_of(address, identity):
     return _LIB.SSL_SESSION_get_max_early_data(session._session)
 
 
-def test_no_early_data(job, tools):
+def test_no_early_data(idle, tools):
     """The positive control is the same server with OpenSSL's early data switched on."""
-    coordinator = job.start()
-    identity = job.identity()
-    assert early_data_of((job.host, job.port), identity) == 0
+    coordinator = idle.start()
+    identity = idle.identity()
+    assert early_data_of((idle.host, idle.port), identity) == 0
     context = coordinator._reception.context()
     _LIB.SSL_CTX_set_max_early_data(context._context, 1000)
-    assert early_data_of((job.host, job.port), identity) == 1000
+    assert early_data_of((idle.host, idle.port), identity) == 1000
 
 
 # A coordinator that is none.
@@ -301,22 +302,22 @@ def impostor(job, identity):
     return thread
 
 
-def test_a_node_cannot_play_the_coordinator(job):
-    other = job.identity("node-7")
-    thread = impostor(job, other.tls)
+def test_a_node_cannot_play_the_coordinator(idle):
+    other = idle.identity("node-7")
+    thread = impostor(idle, other.tls)
     with pytest.raises(AdmissionError) as caught:
-        job.join("node-0")
+        idle.join("node-0")
     thread.join()
     assert caught.value.code == "ST-ADMN-003"
     assert "node-7" in caught.value.what
 
 
-def test_a_coordinator_of_another_ca(job, tools):
+def test_a_coordinator_of_another_ca(idle, tools):
     other = JobCA.create("securetrain.local", "job-1", tools.now())
     key = PrivateKey.generate(KeyKind.P256)
     leaf = other.issue(Role.COORDINATOR, key.public, tools.now(), lifetime=timedelta(hours=1))
-    thread = impostor(job, TlsIdentity(key=key, certificate=leaf, ca=other.certificate))
-    vocabulary.refused(AdmissionError, "ST-ADMN-002", job.join, "node-0")
+    thread = impostor(idle, TlsIdentity(key=key, certificate=leaf, ca=other.certificate))
+    vocabulary.refused(AdmissionError, "ST-ADMN-002", idle.join, "node-0")
     thread.join()
 
 
@@ -331,7 +332,6 @@ def test_a_coordinator_of_another_ca(job, tools):
     ({"address": "evil.example"}, "ST-ADMN-001"),
 )
 def test_a_hello_that_is_not_what_the_certificate_says(job, tools, change, code):
-    job.start()
     identity = job.identity()
     channel = shaken(job, tools, identity)
     channel.send(tools.make_hello(identity, **change), tools.soon())
@@ -355,7 +355,6 @@ def test_a_hello_that_is_not_what_the_certificate_says(job, tools, change, code)
     ("close before hello", encode_frame(Close())),
 )
 def test_bad_frames_after_authentication(job, tools, data):
-    job.start()
     channel = shaken(job, tools)
     raw_send(channel, data)
     event = refused(job, tools, channel, "ST-ADMN-001")
@@ -364,7 +363,6 @@ def test_bad_frames_after_authentication(job, tools, data):
 
 def test_nobody_can_claim_a_rank(job, tools):
     """There is no field for it, in any message that a node sends."""
-    job.start()
     channel = shaken(job, tools)
     honest = encode_frame(tools.make_hello(job.identity()))[4:]
     raw_send(channel, frame(honest.replace(b'"resume":null', b'"rank":0,"resume":null')))
@@ -372,7 +370,6 @@ def test_nobody_can_claim_a_rank(job, tools):
 
 
 def test_messages_that_only_the_coordinator_sends(job, tools):
-    job.start()
     member = job.join()
     member._link.post(Formed(membership="{}"))
     event = job.expect("ST-ADMN-001", "node-evicted")
@@ -392,7 +389,6 @@ def test_a_pickle_bomb_in_a_frame_runs_nowhere(job, tools, tmp_path):
     pickle.loads(bomb)
     assert marker.exists(), "the bomb works"
     marker.unlink()
-    job.start()
     channel = shaken(job, tools)
     raw_send(channel, frame(bomb))
     refused(job, tools, channel, "ST-ADMN-001")
@@ -400,7 +396,6 @@ def test_a_pickle_bomb_in_a_frame_runs_nowhere(job, tools, tmp_path):
 
 
 def test_evidence_may_be_large_but_nothing_else(job, tools):
-    job.start()
     identity = job.identity()
     channel, _ = job.challenged(identity)
     raw_send(channel, ((4 << 20) + 1).to_bytes(4, "big"))
@@ -417,7 +412,6 @@ def test_evidence_may_be_large_but_nothing_else(job, tools):
 
 def test_evidence_of_another_session_is_refused(job, tools):
     """A relay: the node is honest, but another connection presents its evidence."""
-    job.start()
     identity = job.identity()
     first, challenge = job.challenged(identity)
     stolen = proof_of(job, tools, identity, first, challenge)
@@ -463,7 +457,6 @@ class _Recorder:
 
 def test_a_recorded_join_is_worth_nothing_as_bytes(job, tools):
     """Somebody on the wire sends it all again: another handshake has other keys."""
-    job.start()
     recording, _, _ = recorded_join(job, tools, job.identity())
     assert len(recording) > 2000
     with socket.create_connection((job.host, job.port)) as sock:
@@ -474,7 +467,6 @@ def test_a_recorded_join_is_worth_nothing_as_bytes(job, tools):
 
 def test_a_recorded_join_is_worth_nothing_as_messages(job, tools):
     """Even for the node itself, on a connection of its own: the nonce and session are others."""
-    job.start()
     identity = job.identity()
     _, hello, proof = recorded_join(job, tools, identity)
     channel = shaken(job, tools, identity)
@@ -485,7 +477,6 @@ def test_a_recorded_join_is_worth_nothing_as_messages(job, tools):
 
 
 def test_evidence_for_another_wireguard_key_is_refused(job, tools):
-    job.start()
     identity = job.identity()
     tunnel = {"wireguard": "B" * 42 + "A=", "wireguard_port": 1, "network": NetworkProfile.OVERLAY}
     channel, challenge = job.challenged(identity, **tunnel)
@@ -495,7 +486,6 @@ def test_evidence_for_another_wireguard_key_is_refused(job, tools):
 
 
 def test_evidence_signed_by_another_key_is_refused(job, tools):
-    job.start()
     identity, other = job.identity(), job.identity("node-9")
     channel, challenge = job.challenged(identity)
     channel.send(proof_of(job, tools, identity, channel, challenge, by=other), tools.soon())
@@ -503,7 +493,6 @@ def test_evidence_signed_by_another_key_is_refused(job, tools):
 
 
 def test_a_second_proof_for_one_challenge_is_refused(job, tools):
-    job.start()
     identity = job.identity()
     channel, challenge = job.challenged(identity)
     proof = proof_of(job, tools, identity, channel, challenge)
@@ -513,27 +502,26 @@ def test_a_second_proof_for_one_challenge_is_refused(job, tools):
     refused(job, tools, channel, "ST-ADMN-001")
 
 
-def test_more_unattested_nodes_than_the_policy_allows(job, tools):
-    job.start(2, 2, policy=tools.make_policy(max_nodes=1))
-    first = job.join("node-0")
-    vocabulary.refused(AttestationError, "ST-ATTS-005", job.join, "node-1")
-    job.expect("ST-ATTS-005", "node-refused")
+def test_more_unattested_nodes_than_the_policy_allows(idle, tools):
+    idle.start(2, 2, policy=tools.make_policy(max_nodes=1))
+    first = idle.join("node-0")
+    vocabulary.refused(AttestationError, "ST-ATTS-005", idle.join, "node-1")
+    idle.expect("ST-ATTS-005", "node-refused")
     first.leave()
-    gone(job, tools)
-    job.join("node-1")
+    gone(idle, tools)
+    idle.join("node-1")
 
 
-def test_a_node_that_the_policy_does_not_let_in(job):
+def test_a_node_that_the_policy_does_not_let_in(idle):
     """A good certificate of this job is not enough: the policy asks for a TPM."""
-    job.start(policy=load_policy("baseline"))
-    vocabulary.refused(AttestationError, "ST-ATTS-005", job.join)
-    job.expect("ST-ATTS-005", "node-refused")
-    assert job.coordinator.admissions == []
+    idle.start(policy=load_policy("baseline"))
+    vocabulary.refused(AttestationError, "ST-ATTS-005", idle.join)
+    idle.expect("ST-ATTS-005", "node-refused")
+    assert idle.coordinator.admissions == []
 
 
 def test_nobody_is_in_whom_the_ledger_does_not_know(job, tools):
     """The disk is full, the ledger a directory: whatever it is, the node stays out."""
-    job.start()
     job.ledger.path.unlink()
     job.ledger.path.mkdir()
     vocabulary.refused(AdmissionError, "ST-ADMN-012", job.join)
@@ -551,10 +539,10 @@ def admitted(job, tools, node="node-0"):
     return channel
 
 
-def test_beating_is_not_renewing(job, tools):
+def test_beating_is_not_renewing(idle, tools):
     """A node that is alive but does not answer a challenge in time is out."""
-    job.start(lease=0.4)
-    channel = admitted(job, tools)
+    idle.start(lease=0.4)
+    channel = admitted(idle, tools)
     message = None
     while not isinstance(message, Refuse):
         channel.send(Heartbeat(), tools.soon())
@@ -562,27 +550,25 @@ def test_beating_is_not_renewing(job, tools):
         assert not isinstance(message, SecureTrainError), message
         time.sleep(0.01)  # more in a second would be its end for another reason
     assert message.code == "ST-ATTS-007"
-    event = job.expect("ST-ATTS-007", "node-evicted")
+    event = idle.expect("ST-ATTS-007", "node-evicted")
     assert event.boundary is Boundary.NODE
 
 
-def test_a_lease_also_ends_for_a_node_that_says_nothing(job, tools):
-    job.start(lease=0.2)
-    channel = admitted(job, tools)
+def test_a_lease_also_ends_for_a_node_that_says_nothing(idle, tools):
+    idle.start(lease=0.2)
+    channel = admitted(idle, tools)
     message = tools.answer(channel)
     assert isinstance(message, Refuse)
     assert message.code == "ST-ATTS-007"
 
 
 def test_a_node_that_goes_before_it_has_proven_anything_is_a_refusal(job, tools):
-    job.start()
     channel, _ = job.challenged(job.identity())
     channel.close()
     job.expect("ST-ADMN-007", "node-refused")
 
 
 def test_the_first_verdict_stands(job, tools):
-    job.start()
     job.join()
     session = job.coordinator._nodes["node-0"]
     halt, session.channel.halt = session.channel.halt, lambda: None
@@ -595,13 +581,13 @@ def test_the_first_verdict_stands(job, tools):
 # Twins, rank 0, other people's stores.
 
 
-def test_the_same_node_twice_is_refused_and_both_are_noted(job, tools):
-    job.start(2, 2)
-    identity = job.identity()
-    first = job.join(identity=identity)
-    vocabulary.refused(AdmissionError, "ST-ADMN-011", job.join, identity=identity)
-    job.expect("ST-ADMN-011", "node-refused")
-    assert "node-has-twin" in [e.event for e in job.events()]
+def test_the_same_node_twice_is_refused_and_both_are_noted(idle, tools):
+    idle.start(2, 2)
+    identity = idle.identity()
+    first = idle.join(identity=identity)
+    vocabulary.refused(AdmissionError, "ST-ADMN-011", idle.join, identity=identity)
+    idle.expect("ST-ADMN-011", "node-refused")
+    assert "node-has-twin" in [e.event for e in idle.events()]
     assert first.connected, "the one that was there first stays"
 
 
@@ -610,33 +596,33 @@ def same_key(job, tools, node, key):
     return store_identity(job.folder(node), key, leaf, job.ca.certificate, tools.now())
 
 
-def test_what_only_one_node_can_have(job, tools):
+def test_what_only_one_node_can_have(idle, tools):
     """Another name does not help: the key and the WireGuard key are one node's, too."""
-    job.start(1, 8)
+    idle.start(1, 8)
     key = PrivateKey.generate(KeyKind.P256)
-    first = same_key(job, tools, "node-0", key)
-    member = job.join(identity=first, wireguard="Q" * 43 + "=")
+    first = same_key(idle, tools, "node-0", key)
+    member = idle.join(identity=first, wireguard="Q" * 43 + "=")
     with pytest.raises(AdmissionError, match="with the same key") as caught:
-        job.join(identity=same_key(job, tools, "node-1", key))
+        idle.join(identity=same_key(idle, tools, "node-1", key))
     assert caught.value.code == "ST-ADMN-011"
     with pytest.raises(AdmissionError, match="with the same WireGuard key") as caught:
-        job.join("node-2", wireguard="Q" * 43 + "=")
+        idle.join("node-2", wireguard="Q" * 43 + "=")
     assert caught.value.code == "ST-ADMN-011"
-    twins = [e for e in job.events() if e.event == "node-has-twin"]
+    twins = [e for e in idle.events() if e.event == "node-has-twin"]
     assert [e.details["shared"] for e in twins] == ["key", "WireGuard key"]
     assert member.connected
-    job.join("node-3", wireguard="g" * 43 + "=")
+    idle.join("node-3", wireguard="g" * 43 + "=")
 
 
-def test_who_loses_its_lease_is_in_no_later_membership(job, tools):
+def test_who_loses_its_lease_is_in_no_later_membership(idle, tools):
     """The next epoch is without it, so nobody gives it a tunnel any more."""
-    job.start(1, 2, last_call=0.2, lease=1.5)
-    mute = admitted(job, tools, "node-9")
+    idle.start(1, 2, last_call=0.2, lease=1.5)
+    mute = admitted(idle, tools, "node-9")
     mute.send(Ready(floors=()), tools.soon())
-    member = job.join("node-0")
+    member = idle.join("node-0")
     round_of = member.next_round(lambda membership: 20000)
     assert {m.node for m in round_of.membership.members} == {"node-0", "node-9"}
-    job.expect("ST-ATTS-007", "node-evicted")
+    idle.expect("ST-ATTS-007", "node-evicted")
     tools.wait_until(lambda: member.num_waiting, "the others are told")
     after = member.next_round(lambda membership: 20001)
     assert [m.node for m in after.membership.members] == ["node-0"]
@@ -649,35 +635,35 @@ def formed_pair(job, **keys):
     return members, meet(members)[0].membership.epoch
 
 
-def test_only_rank_0_may_announce_the_store(job):
-    members, epoch = formed_pair(job)
+def test_only_rank_0_may_announce_the_store(idle):
+    members, epoch = formed_pair(idle)
     members[1]._link.post(Store(epoch=epoch, host="127.0.0.1", port=666))
-    event = job.expect("ST-ADMN-001", "node-evicted")
+    event = idle.expect("ST-ADMN-001", "node-evicted")
     assert "node-1 announced a store" in event.details["what"]
 
 
-def test_rank_0_may_not_redirect_the_workers(job, tools, monkeypatch):
-    job.start(1, 1)
-    member = job.join()
+def test_rank_0_may_not_redirect_the_workers(idle, tools, monkeypatch):
+    idle.start(1, 1)
+    member = idle.join()
     monkeypatch.setattr("securetrain.rendezvous.member.client.store_host", lambda _: "192.0.2.7")
     with pytest.raises(AdmissionError):
         member.next_round(lambda membership: 20000, 5)
-    job.expect("ST-ADMN-001", "node-evicted")
+    idle.expect("ST-ADMN-001", "node-evicted")
 
 
-def test_a_member_refuses_a_store_that_is_not_rank_0s(job, tools):
+def test_a_member_refuses_a_store_that_is_not_rank_0s(idle, tools):
     """Even from the coordinator: the membership is what is signed."""
-    members, epoch = formed_pair(job)
-    session = job.coordinator._nodes["node-1"]
+    members, epoch = formed_pair(idle)
+    session = idle.coordinator._nodes["node-1"]
     session.post(Store(epoch=epoch, host="192.0.2.7", port=666))
-    ended(job, tools, members[1], "ST-ADMN-009")
+    ended(idle, tools, members[1], "ST-ADMN-009")
 
 
-def test_an_old_membership_comes_back(job, tools, monkeypatch):
-    job.start(1, 1)
+def test_an_old_membership_comes_back(idle, tools, monkeypatch):
+    idle.start(1, 1)
     sent = []
-    member = job.join()
-    session = job.coordinator._nodes["node-0"]
+    member = idle.join()
+    session = idle.coordinator._nodes["node-0"]
     post = type(session).post
 
     def listen(self, message):
@@ -689,14 +675,14 @@ def test_an_old_membership_comes_back(job, tools, monkeypatch):
     member.next_round(lambda membership: 20001)
     old = next(m for m in sent if isinstance(m, Formed))
     session.post(old)
-    assert "goes back" in ended(job, tools, member, "ST-ADMN-006").what
+    assert "goes back" in ended(idle, tools, member, "ST-ADMN-006").what
 
 
 @pytest.mark.parametrize("who", ["the network", "the coordinator itself"])
-def test_a_membership_that_was_changed(job, tools, who):
+def test_a_membership_that_was_changed(idle, tools, who):
     """Two members' WireGuard keys swapped: then one would get what is meant for the other."""
-    members, epoch = formed_pair(job, wg0="Q" * 43 + "=", wg1="g" * 43 + "=")
-    honest = job.coordinator.membership
+    members, epoch = formed_pair(idle, wg0="Q" * 43 + "=", wg1="g" * 43 + "=")
+    honest = idle.coordinator.membership
     replace = msgspec.structs.replace
     first, second = honest.members
     swapped = replace(
@@ -707,12 +693,12 @@ def test_a_membership_that_was_changed(job, tools, who):
             replace(second, wireguard=first.wireguard),
         ),
     )
-    key = job.coordinator._terms.key
+    key = idle.coordinator._terms.key
     code = "ST-ADMN-009"
     if who == "the network":
         key, code = PrivateKey.generate(KeyKind.P256), "ST-ADMN-006"
-    job.coordinator._nodes["node-1"].post(Formed(membership=sign_membership(swapped, key)))
-    ended(job, tools, members[1], code)
+    idle.coordinator._nodes["node-1"].post(Formed(membership=sign_membership(swapped, key)))
+    ended(idle, tools, members[1], code)
 
 
 # Strangers who waste our time.
@@ -725,14 +711,14 @@ def is_a_store(host, port):
     return False
 
 
-def test_no_port_of_the_coordinator_is_a_store(job, tools, tmp_path):
+def test_no_port_of_the_coordinator_is_a_store(idle, tools, tmp_path):
     """Every port that the process opens is tried; torch's own store, beside them, answers."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     before = {(entry.address, entry.port) for entry in own_listeners()}
     cluster = ClusterCA.create(tmp_path / "ca", "securetrain.local", tools.now())
     plan = Plan(
-        job=job.name,
+        job=idle.name,
         min_nodes=1,
         max_nodes=1,
         policy=tools.make_policy(),
@@ -755,7 +741,6 @@ def test_no_port_of_the_coordinator_is_a_store(job, tools, tmp_path):
 
 def test_the_bytes_of_a_tcpstore_client(job):
     """The attack on stock torchrun begins like this; see test_torchrun for how it ends there."""
-    job.start()
     with StoreClient(job.host, job.port) as client:
         client.hello()
         with pytest.raises(NotAStoreError):
@@ -767,23 +752,22 @@ def test_the_bytes_of_a_tcpstore_client(job):
 
 @items("data", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(70000), HELLO, b"\x00")
 def test_garbage(job, tools, data):
-    job.start()
     with socket.create_connection((job.host, job.port)) as sock:
         hung_up(sock, data, last=True)
     job.expect("ST-ADMN-002")
 
 
-def test_a_connection_that_says_nothing_times_out(job, tools):
-    job.start(policy=tools.make_policy(handshake_timeout_seconds=1))
-    with socket.create_connection((job.host, job.port)) as sock:
+def test_a_connection_that_says_nothing_times_out(idle, tools):
+    idle.start(policy=tools.make_policy(handshake_timeout_seconds=1))
+    with socket.create_connection((idle.host, idle.port)) as sock:
         sock.settimeout(20)
         assert sock.recv(1) == b""
-    job.expect("ST-ADMN-005", "connection-refused")
+    idle.expect("ST-ADMN-005", "connection-refused")
 
 
-def test_a_byte_now_and_then_does_not_move_the_deadline(job, tools):
-    job.start(policy=tools.make_policy(handshake_timeout_seconds=1))
-    with socket.create_connection((job.host, job.port)) as sock:
+def test_a_byte_now_and_then_does_not_move_the_deadline(idle, tools):
+    idle.start(policy=tools.make_policy(handshake_timeout_seconds=1))
+    with socket.create_connection((idle.host, idle.port)) as sock:
         sock.sendall(b"\x16\x03\x01\x02\x00")
         sock.settimeout(0.1)
         for _ in range(100):
@@ -797,51 +781,50 @@ def test_a_byte_now_and_then_does_not_move_the_deadline(job, tools):
                 break
         else:
             pytest.fail("still open")
-    assert job.expect("ST-ADMN-005")
+    assert idle.expect("ST-ADMN-005")
 
 
-def test_idle_connections_cannot_keep_a_member_out(job, tools):
-    job.start(policy=tools.make_policy(max_unauthenticated=4))
-    idle = [socket.create_connection((job.host, job.port)) for _ in range(30)]
-    member = job.join()
+def test_idle_connections_cannot_keep_a_member_out(idle, tools):
+    idle.start(policy=tools.make_policy(max_unauthenticated=4))
+    quiet = [socket.create_connection((idle.host, idle.port)) for _ in range(30)]
+    member = idle.join()
     assert member.connected
-    assert job.coordinator._listener.num_strangers <= 4
-    event = job.expect("ST-ADMN-010", "connection-refused")
+    assert idle.coordinator._listener.num_strangers <= 4
+    event = idle.expect("ST-ADMN-010", "connection-refused")
     assert event.boundary is Boundary.RENDEZVOUS
     tools.wait_until(
         lambda: sum(t.name.startswith("session-") for t in threading.enumerate()) <= 6,
         "threads of evicted strangers end",
     )
-    for sock in idle:
+    for sock in quiet:
         sock.close()
 
 
-def test_an_authenticated_node_that_never_proves_counts_as_a_stranger(job, tools):
-    job.start(1, 8, policy=tools.make_policy(max_unauthenticated=2))
-    held = [job.challenged(job.identity(f"node-{n}"))[0] for n in range(3)]
-    job.expect("ST-ADMN-010", "node-refused")
-    assert job.coordinator._listener.num_strangers <= 2
+def test_an_authenticated_node_that_never_proves_counts_as_a_stranger(idle, tools):
+    idle.start(1, 8, policy=tools.make_policy(max_unauthenticated=2))
+    held = [idle.challenged(idle.identity(f"node-{n}"))[0] for n in range(3)]
+    idle.expect("ST-ADMN-010", "node-refused")
+    assert idle.coordinator._listener.num_strangers <= 2
     for channel in held:
         channel.close()
 
 
-def test_a_flood_does_not_fill_the_ledger(job, tools):
-    coordinator = job.start()
+def test_a_flood_does_not_fill_the_ledger(idle, tools):
+    coordinator = idle.start()
     for _ in range(70):
-        with StoreClient(job.host, job.port) as client:
+        with StoreClient(idle.host, idle.port) as client:
             client.hello()
             with pytest.raises(NotAStoreError):
                 client.ping()
     tools.wait_until(lambda: not coordinator._sessions, "all of them are judged")
     coordinator.stop()
-    events = job.events()
+    events = idle.events()
     assert sum(e.code == "ST-ADMN-002" for e in events) == 50
     (rest,) = (e for e in events if e.event == "refusals-not-listed")
     assert (rest.subject, rest.details["count"]) == ("ST-ADMN-002", 20)
 
 
 def test_a_bad_connection_does_not_disturb_a_member(job, tools):
-    job.start()
     member = job.join()
     with socket.create_connection((job.host, job.port)) as sock:
         sock.sendall(HELLO)
@@ -852,7 +835,6 @@ def test_a_bad_connection_does_not_disturb_a_member(job, tools):
 
 def test_nothing_is_said_to_a_stranger(job):
     """Before TLS is done the coordinator sends TLS records only, no text of ours."""
-    job.start()
     with socket.create_connection((job.host, job.port)) as sock:
         data = hung_up(sock, HELLO)
     assert b"securetrain" not in data

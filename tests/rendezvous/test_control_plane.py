@@ -3,12 +3,12 @@
 """What the control plane must never do, checked over its source and its imports."""
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
 import securetrain
 from tests.tables import each
+from tests.vocabulary import ran
 
 _PACKAGE = Path(securetrain.__file__).parent
 _ROOMS = (
@@ -59,7 +59,7 @@ def test_the_check_itself_notices(bad):
 
 def imported_by(statement: str) -> set[str]:
     code = f"import sys; {statement}; print(*sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    out = ran([sys.executable, "-c", code])
     return set(out.stdout.split())
 
 
@@ -96,9 +96,7 @@ def test_the_entry_point_costs_torch_nothing():
 
 def test_whatever_a_coordinator_imports_was_looked_at():
     """Its whole process, as the command starts it: no source of ours is left out above."""
-    out = subprocess.run(
-        [sys.executable, "-c", _COORDINATOR], capture_output=True, text=True, check=True
-    ).stdout
+    out = ran([sys.executable, "-c", _COORDINATOR]).stdout
     modules = dict(pair.partition("=")[::2] for pair in out.split("MODULES ")[1].split())
     ours = {Path(file) for name, file in modules.items() if name.split(".")[0] == "securetrain"}
     assert _PACKAGE / "rendezvous/coordinator/enrollment_server.py" in ours, (

@@ -37,7 +37,7 @@ from tests import vocabulary
 from tests.attest.fleet.worlds import Office
 from tests.attest.worlds import Machine
 from tests.evidence.tpm.forge import Authority, Tpm
-from tests.waiting import in_time
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def office(tmp_path):
     made.desk.close()
 
 
-def refused(code, what, *args):
+def refused(code, what, *args, **how):
     error = AttestationError if code.startswith("ST-ATTS") else AdmissionError
-    return vocabulary.refused(error, code, what, *args)
+    return vocabulary.refused(error, code, what, *args, **how)
 
 
 def test_a_machine_proves_itself_and_waits(office):
@@ -76,10 +76,8 @@ def test_a_token_is_good_once(office):
     with office.open():
         token = office.token()
         office.join(token, machine)
-        again = refused("ST-ADMN-016", office.join, token, machine)
-        assert "this machine" in again.what
-        stolen = refused("ST-ADMN-016", office.join, token, other)
-        assert "another machine" in stolen.what
+        refused("ST-ADMN-016", office.join, token, machine, says="this machine")
+        refused("ST-ADMN-016", office.join, token, other, says="another machine")
     assert [one.ek for one in office.desk.waiting()] == [machine.ek_name]
 
 
@@ -116,8 +114,8 @@ def test_a_machine_without_a_tpm(office):
     refused("ST-ATTS-013", office.join, office.token(), Machine("node-4"), Nothing())
 
 
-@pytest.mark.parametrize("frame", [b"\xff\xff\xff\xff", b"\0\0\0\2{}", b"\0\0\0\0"])
-def test_a_stranger_gets_nothing(office, frame):
+def not_understood(office, frame):
+    """What the desk answers to this first frame: a refusal."""
     with office.open():
         channel = fleet_entry._connect(office.token(), 60.0, time.monotonic)
         channel.shake_hands(time.monotonic() + 60)
@@ -128,45 +126,43 @@ def test_a_stranger_gets_nothing(office, frame):
     answer = decode_fleet(said)
     assert isinstance(answer, Refuse)
     assert answer.code == "ST-ADMN-001"
+    return answer
+
+
+def service_of(office, **how):
+    return FleetService(
+        desk=office.desk,
+        state=office.state,
+        values=office.intake.current,
+        clock=lambda: office.now,
+        seen=office.seen.append,
+        **how,
+    )
+
+
+@pytest.mark.parametrize("frame", [b"\xff\xff\xff\xff", b"\0\0\0\2{}", b"\0\0\0\0"])
+def test_a_stranger_gets_nothing(office, frame):
+    not_understood(office, frame)
     assert office.desk.waiting() == []
 
 
 def test_a_machine_of_another_protocol_is_told_of_it(office):
     machine = Machine("node-4")
-    with office.open():
-        channel = fleet_entry._connect(office.token(), 60.0, time.monotonic)
-        channel.shake_hands(time.monotonic() + 60)
-        knocked = Knock(
-            protocol="securetrain-fleet/0",
-            token="ab" * 32,
-            key=machine.key.public.spki,
-            keys=machine.keys(),
-            proof=bytes(64),
-            possession=bytes(70),
-        )
-        channel.send_frame(encode_fleet(knocked), time.monotonic() + 60)
-        said = channel.receive_frame(time.monotonic() + 60, limit=KNOCK_LIMIT)
-        channel.close()
-    assert said is not None
-    answer = decode_fleet(said)
-    assert isinstance(answer, Refuse)
-    assert answer.code == "ST-ADMN-001"
-    assert "securetrain-fleet/0" in answer.what
+    knocked = Knock(
+        protocol="securetrain-fleet/0",
+        token="ab" * 32,
+        key=machine.key.public.spki,
+        keys=machine.keys(),
+        proof=bytes(64),
+        possession=bytes(70),
+    )
+    assert "securetrain-fleet/0" in not_understood(office, encode_fleet(knocked)).what
 
 
 @pytest.mark.forgery
 def test_a_machine_that_does_not_begin_with_its_token(office):
-    with office.open():
-        channel = fleet_entry._connect(office.token(), 60.0, time.monotonic)
-        channel.shake_hands(time.monotonic() + 60)
-        first = encode_fleet(Kept(digest="ab" * 32, worth="", learned=(), notes=()))
-        channel.send_frame(first, time.monotonic() + 60)
-        said = channel.receive_frame(time.monotonic() + 60, limit=KNOCK_LIMIT)
-        channel.close()
-    assert said is not None
-    answer = decode_fleet(said)
-    assert isinstance(answer, Refuse)
-    assert answer.code == "ST-ADMN-001"
+    kept = Kept(digest="ab" * 32, worth="", learned=(), notes=())
+    not_understood(office, encode_fleet(kept))
 
 
 def test_who_is_pushed_out_is_told_so():
@@ -217,15 +213,7 @@ def test_nobody_signs_without_a_rule_and_a_key(office):
     stop = threading.Event()
     stop.set()
     for how in ({"intake": office.intake}, {"rule": Rule.SAME}):
-        service = FleetService(
-            desk=office.desk,
-            state=office.state,
-            values=office.intake.current,
-            clock=lambda: office.now,
-            seen=office.seen.append,
-            taken=told.append,
-            **how,
-        )
+        service = service_of(office, taken=told.append, **how)
         assert service.serve(stop)
         assert office.desk.waiting_nodes() == ["node-1"]
     assert told == []
@@ -261,13 +249,7 @@ def test_a_listener_that_answers_with_something_else(office, monkeypatch, early)
 
 @pytest.mark.parametrize("nodes", [None, ["node-4"]])
 def test_a_service_that_is_told_to_stop_stops(office, nodes):
-    service = FleetService(
-        desk=office.desk,
-        state=office.state,
-        values=office.intake.current,
-        clock=lambda: office.now,
-        seen=office.seen.append,
-    )
+    service = service_of(office)
     office.token()
     stop = threading.Event()
     stop.set()
@@ -348,15 +330,7 @@ def test_what_a_rule_signs_and_what_it_leaves(office):
 
 def test_the_last_machine_that_comes_while_others_are_signed_is_signed_too(office, monkeypatch):
     """Found with a thousand: the command ended with 3, and six machines waited for a person."""
-    service = FleetService(
-        desk=office.desk,
-        state=office.state,
-        values=office.intake.current,
-        clock=lambda: office.now,
-        seen=office.seen.append,
-        intake=office.intake,
-        rule=Rule.FIRST,
-    )
+    service = service_of(office, intake=office.intake, rule=Rule.FIRST)
     early, late = Machine("node-0"), Machine("node-1")
     one, two = office.tokens(Guest(node="node-0"), Guest(node="node-1"))
     office.prove(one, early)
@@ -376,24 +350,14 @@ def test_the_last_machine_that_comes_while_others_are_signed_is_signed_too(offic
 
 def wait_for(seen, count):
     """Wait: a visit is written down a moment after the machine has been told."""
-    deadline = time.monotonic() + 60
-    while len(seen) < count:
-        in_time(deadline, lambda: seen)
-        time.sleep(0.01)
+    until(lambda: len(seen) >= count, lambda: seen)
     assert len(seen) == count
 
 
 def test_refusals_of_machines_with_a_token_are_in_the_ledger(office):
     """Those of strangers are not: anybody could fill the disk."""
     heard: list[object] = []
-    service = FleetService(
-        desk=office.desk,
-        state=office.state,
-        values=office.intake.current,
-        clock=lambda: office.now,
-        seen=office.seen.append,
-        taken=heard.append,
-    )
+    service = service_of(office, taken=heard.append)
     with service.listening("127.0.0.1", 0) as address:
         office.address = address
         token = office.token()
@@ -421,14 +385,7 @@ def test_refusals_of_machines_with_a_token_are_in_the_ledger(office):
 
 def test_a_refusal_that_cannot_be_written_is_told(office):
     heard: list[Any] = []
-    service = FleetService(
-        desk=office.desk,
-        state=office.state,
-        values=office.intake.current,
-        clock=lambda: office.now,
-        seen=office.seen.append,
-        taken=heard.append,
-    )
+    service = service_of(office, taken=heard.append)
     (office.folder / "admission" / "ledger.jsonl").mkdir()
     error = AttestationError("ST-ATTS-016", "another key", "node node-4")
     service._seen(Seen(node="node-4", remote="x", error=error))

@@ -8,7 +8,6 @@ A list counts as long from a few bytes on here, so that the boot of a test machi
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from msgspec.structs import replace
 
 from securetrain.attest.node.attester import sign_evidence
 from securetrain.attest.node.tpm import measurements
@@ -28,6 +27,7 @@ from securetrain.rendezvous.wire.protocol import (
 )
 from tests.attest.swtpms import without_swtpm
 from tests.rendezvous.worlds import attested, policy_of, two_machines
+from tests.vocabulary import changed
 
 PART = 512
 FILES = {f"/usr/lib/library-{number}.so": bytes([number]) for number in range(12)}
@@ -211,7 +211,7 @@ def test_a_list_is_asked_for_only_when_all_before_it_holds(job, machines, policy
 
 
 def with_tpm(said, **changes):
-    return replace(said, tpm=replace(said.tpm, **changes))
+    return changed(said, tpm=changes)
 
 
 def sign(body, found, identity):

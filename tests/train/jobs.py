@@ -3,6 +3,7 @@
 """Jobs, text and a byte source for the trainer's tests."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from securetrain.artifacts.dataset.removal import Removals
 from securetrain.train.config import JobConfig
@@ -20,6 +21,14 @@ checkpoint: {every: 3}
 metrics: {console_every: 0, tensorboard: false}
 eval: {every: 3, rows: 4}
 """
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
 
 WORDS = b"the a run node rank seals every byte of its shard and then signs what it saw".split()
 

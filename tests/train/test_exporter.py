@@ -19,6 +19,7 @@ from securetrain.train.models.hf_weights import load_weights
 from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape
+from tests.train.jobs import flip
 from tests.train.models.hf_files import logits, make, read_plainly
 from tests.train.models.test_hf import KEY, NOW, TRUST, sign_ours
 
@@ -95,9 +96,7 @@ def test_the_documents_of_the_base_go_along(tmp_path):
 def test_a_checkpoint_that_was_changed_leaves_nothing(tmp_path):
     trained(tmp_path / "c")
     path = next((tmp_path / "c").glob("rank-*.bin"))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip(path, path.stat().st_size // 2)
     with pytest.raises(IntegrityError, match="ST-CKPT-130"):
         export(tmp_path / "c", tmp_path / "out", SHAPE, trust=TRUST, key=KEY, now=NOW)
     assert [p.name for p in tmp_path.iterdir()] == ["c"]

@@ -33,8 +33,9 @@ from securetrain.train.setup import Worker
 from tests.tables import items
 from tests.train.data.test_open import json_files
 from tests.train.data.tokenizers import bpe
+from tests.train.jobs import flip
 from tests.train.models.hf_files import CONFIG, logits, make, weights
-from tests.vocabulary import refused
+from tests.vocabulary import changed, refused
 
 JOB = """\
 apiVersion: securetrain.dev/job/v1
@@ -165,14 +166,10 @@ def test_who_may_sign_what_comes_from_outside_stands_in_the_job(new_run, one_ran
     run, theirs = new_run().run_dir, new_run("organisation")
     inputs = theirs.run_dir.root
     job = job_of(run)
-    outside = msgspec.structs.replace(
-        job,
-        model=msgspec.structs.replace(job.model, weights=str(inputs / "model")),
-        data=msgspec.structs.replace(job.data, dataset=str(theirs.run_dir.dataset)),
+    outside = changed(
+        job, model={"weights": str(inputs / "model")}, data={"dataset": str(theirs.run_dir.dataset)}
     )
-    with pytest.raises(IntegrityError) as caught:
-        train(run, outside)
-    assert caught.value.code == "ST-CKPT-120"
+    refused(IntegrityError, "ST-CKPT-120", train, run, outside)
     named = msgspec.structs.replace(outside, trust=str(theirs.run_dir.trust))
     assert train(run, named) is ExitCode.OK
     # The run's own trust root does not vouch for what is theirs, nor theirs for what is the run's.
@@ -184,9 +181,7 @@ def test_who_may_sign_what_comes_from_outside_stands_in_the_job(new_run, one_ran
 
 def spoil_weights(run: RunDir) -> None:
     path = run.root / "model" / "model.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(path, -1)
 
 
 def spoil_tokenizer(run: RunDir) -> None:

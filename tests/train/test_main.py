@@ -11,7 +11,7 @@ import pytest
 from securetrain.core.errors import UsageError
 from securetrain.train.__main__ import StopFlag, main, run_dir_of
 from tests.train.jobs import JOB
-from tests.vocabulary import refused
+from tests.vocabulary import outcome, refused
 
 
 @pytest.fixture
@@ -34,12 +34,7 @@ def test_a_folder_that_is_no_run_directory_is_refused(tmp_path):
 def test_a_bad_job_is_refused_before_torch_is_loaded(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(JOB + "stepz: 1\n")
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "securetrain.train", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = outcome([sys.executable, "-X", "importtime", "-m", "securetrain.train", str(path)])
     assert done.returncode == 2
     assert "ST-USAG-007" in done.stderr
     assert f"{path}: stepz" in done.stderr

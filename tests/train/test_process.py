@@ -1,7 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import os
-import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from securetrain.core.errors import UsageError
 from securetrain.train.process import peak_memory, record_collectives, start_group
 from securetrain.train.watching import retained
+from tests.vocabulary import ran
 
 
 @pytest.fixture(autouse=True)
@@ -91,13 +91,7 @@ print(all(one.equal(products[0]) for one in products))
 
 def test_products_do_not_depend_on_where_the_numbers_are() -> None:
     def same(how: str) -> str:
-        found = subprocess.run(
-            [sys.executable, "-c", PLACES, how],
-            env={"OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        found = ran([sys.executable, "-c", PLACES, how], env={"OMP_NUM_THREADS": "1"})
         return found.stdout.strip()
 
     if same("plain") == "True":

@@ -5,8 +5,6 @@
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from tests.chain.test_replay import Log
 from tests.chain.worlds import LATER, MINUTE, NOW, Job, Run
 from tests.train.jobs import JOB
 from tests.vocabulary import refused
-from tests.waiting import in_time
+from tests.waiting import until
 
 ASKED = AskedSegment(
     begin="", begin_digest="", end="x", end_digest="ab" * 32, after=0, last=1, rates=(), again=True
@@ -96,13 +94,6 @@ def test_the_steps_end_with_whoever_asked_for_them(tmp_path: Path, number: signa
             until(lambda: not _runs(child), "the child lives on")
         finally:
             parent.kill()
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not holds():
-        in_time(deadline, what)
-        time.sleep(0.05)
 
 
 def _runs(pid: int) -> bool:

@@ -43,8 +43,9 @@ from securetrain.train.config import JobConfig, override, parse_job
 from securetrain.train.run import FIRST_TIMEOUT, STEADY_TIMEOUT, _Loop, run_job
 from securetrain.train.setup import Worker, open_session
 from securetrain.train.trainer import Trainer
+from tests import vocabulary
 from tests.train.conftest import now
-from tests.train.jobs import JOB
+from tests.train.jobs import JOB, flip
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -198,9 +199,7 @@ def test_a_run_encrypts_for_whom_its_policy_names(new_run: NewRun, tmp_path: Pat
     opened = open_statement((step / STATEMENT).read_bytes(), Kind.CHECKPOINT, run.trust)
     assert isinstance(opened.predicate, CheckpointPredicate)
     assert all(file.sealed is not None for file in opened.predicate.files)
-    with pytest.raises(IntegrityError) as error:
-        train(run.run_dir)
-    assert error.value.code == "ST-CKPT-124"
+    vocabulary.refused(IntegrityError, "ST-CKPT-124", train, run.run_dir)
     job = parse_job(JOB, "job.yaml")
     asked = msgspec.structs.replace(job.checkpoint, decryption_key=str(path))
     assert train(run.run_dir, msgspec.structs.replace(job, checkpoint=asked)) is ExitCode.OK
@@ -265,11 +264,10 @@ def refused(run: SmallRun, **options: Any) -> str:
 def test_a_changed_byte_of_the_dataset_is_refused(new_run: NewRun):
     made = new_run()
     path = made.run_dir.dataset / "train.bin"
-    data = bytearray(path.read_bytes())
-    data[100] ^= 1
-    path.write_bytes(data)
+    before = path.read_bytes()[100]
+    flip(path, 100)
     # A plain loader takes what is there.
-    assert torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)[100] == data[100]
+    assert torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)[100] != before
     assert refused(made) == "ST-DATA-130"
     assert not run_has_trained(made)
 
@@ -296,10 +294,7 @@ def run_has_trained(run: SmallRun) -> bool:
 def test_a_changed_checkpoint_is_refused(new_run: NewRun):
     made = new_run()
     train(made.run_dir, stop_after=3)
-    path = made.run_dir.checkpoint(3) / "rank-00000.bin"
-    data = bytearray(path.read_bytes())
-    data[1000] ^= 1
-    path.write_bytes(data)
+    flip(made.run_dir.checkpoint(3) / "rank-00000.bin", 1000)
     assert refused(made) == "ST-CKPT-130"
 
 
@@ -346,18 +341,15 @@ def test_asking_by_path_goes_back(new_run: NewRun):
 def test_never_does_not_write_over_a_run(new_run: NewRun):
     made = new_run()
     train(made.run_dir, stop_after=3)
-    with pytest.raises(SecureTrainError) as caught:
-        train(made.run_dir, resume="never")
-    assert caught.value.code == "ST-USAG-005"
+    vocabulary.refused(SecureTrainError, "ST-USAG-005", train, made.run_dir, resume="never")
 
 
 def test_a_missing_dataset_is_a_clear_error(new_run: NewRun):
     made = new_run()
     shutil.rmtree(made.run_dir.dataset)
-    with pytest.raises(SecureTrainError) as caught:
-        train(made.run_dir)
-    assert caught.value.code == "ST-USAG-007"
-    assert caught.value.where == "job.yaml: data.dataset"
+    vocabulary.refused(
+        SecureTrainError, "ST-USAG-007", train, made.run_dir, names="job.yaml: data.dataset"
+    )
 
 
 def test_another_split_is_a_clear_error(new_run: NewRun):

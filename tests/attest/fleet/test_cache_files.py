@@ -21,6 +21,7 @@ from securetrain.evidence.collateral import LIMITS, CollateralKind
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.machine import runtime_policy
+from tests import vocabulary
 from tests.evidence.gpu.authority import make_authority
 from tests.evidence.gpu.rimforge import manifest, sign
 from tests.evidence.gpu.test_ocsp import respond
@@ -149,8 +150,7 @@ def test_something_that_is_no_such_document(path, which, data):
 def test_a_rim_that_does_not_verify(path):
     refused("ST-ATTS-703", path, (K.RIM, VBIOS, RIM.replace(b'size="48"', b'size="49"', 1)))
     path.write_bytes(RIM)
-    with pytest.raises(AttestationError, match="ST-ATTS-705"):
-        read_item(K.RIM, VBIOS, path, NOW)
+    vocabulary.refused(AttestationError, "ST-ATTS-705", read_item, K.RIM, VBIOS, path, NOW)
 
 
 def test_an_answer_that_is_no_answer(path):

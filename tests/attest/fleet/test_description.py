@@ -41,6 +41,7 @@ from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.forge import NOW, PCRS
 from tests.evidence.vectors import needs_vectors, vector, vectors
 from tests.tables import each
+from tests.vocabulary import changed
 
 GUEST_LOG = bootlogs.encode(bootlogs.good_guest(), (bootlogs.SHA384,))
 GUEST_RTMRS = tuple(bootlogs.rtmrs(bootlogs.good_guest()))
@@ -69,7 +70,7 @@ def codes(sections):
 def tpm(**changes):
     def forge(said, value):
         assert value
-        return msgspec.structs.replace(said, tpm=msgspec.structs.replace(said.tpm, **changes))
+        return changed(said, tpm=changes)
 
     return forge
 
@@ -144,9 +145,7 @@ def test_an_answer_says_that_somebody_asked(machine):
     found = sections_of(bundle_of(machine, answer_to=secret))
     assert facts(found["node"])["asked"] == "by a verifier"
     assert facts(found["tpm"])["credential"] == "was opened"
-    bare = msgspec.structs.replace(
-        secret, question=msgspec.structs.replace(secret.question, credential=None)
-    )
+    bare = changed(secret, question={"credential": None})
     found = sections_of(bundle_of(machine, answer_to=bare))
     assert facts(found["node"])["asked"] == "by a verifier, without a credential for the TPM"
 

@@ -226,14 +226,24 @@ def test_a_database_that_is_full(office):
     office.prove(token, machine)
 
 
+def copied(office, folder, copy):
+    office.desk.close()
+    shutil.copytree(folder, copy)
+    office.reopen()
+
+
+def put_back(office, folder, copy):
+    office.desk.close()
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+
+
 @pytest.mark.forgery
 def test_an_older_copy_put_back(office):
     """The attack: a copy from before a token was used makes it good again."""
     token = office.token()
     folder, copy = office.folder / "admission", office.folder / "copy"
-    office.desk.close()
-    shutil.copytree(folder, copy)
-    office.reopen()
+    copied(office, folder, copy)
     office.prove(token, Machine("node-4"))
     office.desk.close()
     shutil.copy(copy / "desk.sqlite", folder / "desk.sqlite")
@@ -428,13 +438,9 @@ def test_the_whole_folder_put_back(office):
     """The attack: record, ledger and version of before a token was used. The state knows better."""
     token = office.token()
     folder, copy = office.folder / "admission", office.folder / "copy"
-    office.desk.close()
-    shutil.copytree(folder, copy)
-    office.reopen()
+    copied(office, folder, copy)
     office.prove(token, Machine("node-4"))
-    office.desk.close()
-    shutil.rmtree(folder)
-    shutil.copytree(copy, folder)
+    put_back(office, folder, copy)
     plain = Desk(folder, MemoryState())
     assert [one.used for one in plain.tokens()] == [""], "without a state the attack succeeds"
     plain.close()
@@ -446,13 +452,9 @@ def test_a_folder_that_went_another_way(office):
     """As many changes as before, of which one is another."""
     folder, copy = office.folder / "admission", office.folder / "copy"
     office.token("node-1")
-    office.desk.close()
-    shutil.copytree(folder, copy)
-    office.reopen()
+    copied(office, folder, copy)
     office.desk.cancel(["node-1"], office.now)
-    office.desk.close()
-    shutil.rmtree(folder)
-    shutil.copytree(copy, folder)
+    put_back(office, folder, copy)
     other = Desk(folder, MemoryState())
     other.tried(other.tokens()[0].id, office.now)
     other.close()

@@ -36,7 +36,7 @@ from tests.attest.swtpms import without_swtpm
 from tests.attest.worlds import World
 from tests.evidence.tpm.forge import NOW
 from tests.tables import each
-from tests.vocabulary import refused
+from tests.vocabulary import changed, refused
 
 DOMAIN = "securetrain.local"
 ALL = sorted(code for code, row in CODES.items() if row.family == "ATTS")
@@ -118,9 +118,7 @@ def test_refusals_of_a_software_tpm(tmp_path):
         now = datetime.now(UTC)
         values = software_values([machine], now)
         nobody = msgspec.structs.replace(values, nodes={"node-9": values.nodes["node-0"]})
-        unknown = msgspec.structs.replace(
-            values, boot=msgspec.structs.replace(values.boot, boot_applications=("0" * 64,))
-        )
+        unknown = changed(values, boot={"boot_applications": ("0" * 64,)})
         attester, found = machine.attester(key), []
         for number, given in enumerate((values, nobody, unknown)):
             folder = tmp_path / str(number)

@@ -25,6 +25,7 @@ from tests.attest.fleet.worlds import ROOTS
 from tests.attest.worlds import Machine
 from tests.evidence.test_late_exchange import CHANGES, LINE, UkiBoot, UkiMachine
 from tests.evidence.tpm.forge import NOW
+from tests.vocabulary import changed
 
 
 def come(office, *machines, group="image"):
@@ -79,7 +80,7 @@ def test_the_first_machines_of_a_group_differ_in_their_late_registers(office):
     assert all("differ in late.words.12" in one.why for one in taken.held)
 
 
-def changed(field, value):
+def teaching(field, value):
     """An enrolling code that learns one thing more, as that of a new kind of evidence would."""
 
     def learns(values, enrollments, **how):
@@ -103,7 +104,7 @@ def test_what_every_group_would_accept_is_no_rules_to_sign(office, monkeypatch):
     values = first(office, Machine("node-1"))
     come(office, Machine("node-2"), group="other")
     come(office, Machine("node-3"))
-    monkeypatch.setattr(lessons, "enroll", changed("snp", of_fleet))
+    monkeypatch.setattr(lessons, "enroll", teaching("snp", of_fleet))
     taken = office.intake.sign_by_rule(office.desk, Rule.SAME)
     assert {one.proven.node: one.why.split(":")[0] for one in taken.held} == {
         "node-2": "the image group has no boot yet",
@@ -111,9 +112,7 @@ def test_what_every_group_would_accept_is_no_rules_to_sign(office, monkeypatch):
     }
     good, held = sorted_out(office, values)
     assert [one.node for one in good] == ["node-2", "node-3"], "the fleet had no such list yet"
-    known = msgspec.structs.replace(
-        values, snp=msgspec.structs.replace(values.snp, measurements=("cd" * 48,))
-    )
+    known = changed(values, snp={"measurements": ("cd" * 48,)})
     good, held = sorted_out(office, known)
     assert good == []
     assert [one.why.split(":")[0] for one in held] == [
@@ -125,7 +124,7 @@ def test_what_every_group_would_accept_is_no_rules_to_sign(office, monkeypatch):
 def test_the_first_machine_of_all_may_teach_the_fleet(office, monkeypatch):
     """Nothing was accepted before: no rule can add to it."""
     come(office, Machine("node-1"))
-    monkeypatch.setattr(lessons, "enroll", changed("snp", of_fleet))
+    monkeypatch.setattr(lessons, "enroll", teaching("snp", of_fleet))
     (proven,) = office.desk.waiting()
     assert lesson(None, proven, ROOTS, NOW).of_fleet
     good, held = sorted_out(office, None)
@@ -263,7 +262,7 @@ def sorted_out(office, values, rule=Rule.FIRST):
 def test_the_numbers_of_chips_teach_nothing(office, monkeypatch):
     values = first(office, Machine("node-1"))
     come(office, Machine("node-2"))
-    monkeypatch.setattr(lessons, "enroll", changed("snp", identities))
+    monkeypatch.setattr(lessons, "enroll", teaching("snp", identities))
     assert len(sorted_out(office, values)[0]) == 1
     assert {"snp.chip_ids", "tdx.ppids", "gpu.devices"} == IDENTITIES
 
@@ -300,9 +299,7 @@ def test_a_proof_that_cannot_be_signed_says_so(office):
     values = first(office, Machine("node-1"))
     come(office, Machine("node-2"))
     (proven,) = office.desk.waiting()
-    broken = msgspec.structs.replace(
-        proven, secret=msgspec.structs.replace(proven.secret, secret=bytes(32))
-    )
+    broken = changed(proven, secret={"secret": bytes(32)})
     for one in (values, None):
         assert lesson(one, broken, ROOTS, NOW).refused.startswith("ST-ATTS-016")
         for rule in Rule:

@@ -21,6 +21,7 @@ from tests.evidence.test_google_exchange import KINDS
 from tests.evidence.tpm import forge
 from tests.evidence.worlds import GoogleWorld
 from tests.tables import each, forgeries
+from tests.vocabulary import changed
 
 MAKERS = CpuRoots(amd=google.AMD.roots, intel=intel.pin())
 OTHER = forge.Tpm(ak=google.Vm().tpm.ak.public, key=4)
@@ -134,7 +135,7 @@ def test_no_log_teaches_nothing():
 
     def without(tee):
         vtpm = msgspec.structs.replace(tee.google.vtpm, event_log=b"")
-        return msgspec.structs.replace(tee, google=msgspec.structs.replace(tee.google, vtpm=vtpm))
+        return changed(tee, google={"vtpm": vtpm})
 
     bundle = bundle_of(world.machine, speaks(world, forge=without), tpm=False)
     assert "ST-ATTS-013" in refused("ST-ATTS-013", bare(world), bundle, makers=MAKERS).what

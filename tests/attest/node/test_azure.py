@@ -91,8 +91,8 @@ def asking(server):
     return azure.Service("127.0.0.1", server.server_address[1], timeout=60.0)
 
 
-def refused(code, call, *args):
-    return vocabulary.refused(AttestationError, code, call, *args)
+def refused(code, call, *args, **how):
+    return vocabulary.refused(AttestationError, code, call, *args, **how)
 
 
 def command(machine, code, handles, parameters):

@@ -6,7 +6,6 @@ import ctypes
 import sys
 from types import SimpleNamespace
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -223,5 +222,4 @@ def test_a_chain_that_is_none(pem, what):
 
 @each("nonce", b"", bytes(31), bytes(33))
 def test_a_nonce_of_another_size_is_a_mistake(nonce):
-    with pytest.raises(ValueError, match="not 32"):
-        collect(nonce, FakeNvml())
+    vocabulary.refused(ValueError, "not 32", collect, nonce, FakeNvml())

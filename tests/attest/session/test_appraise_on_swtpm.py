@@ -38,7 +38,7 @@ from securetrain.testing.machine import (
 from tests import vocabulary
 from tests.attest.swtpms import without_swtpm
 from tests.tables import items
-from tests.vocabulary import refused
+from tests.vocabulary import changed, refused
 
 pytestmark = [pytest.mark.tpm, without_swtpm]
 OPERATOR = PrivateKey.generate()
@@ -136,9 +136,7 @@ def quoted(evidence):
 
 def tpm(**changes):
     """A forger of the TPM's part."""
-    return lambda node: msgspec.structs.replace(
-        node, tpm=msgspec.structs.replace(node.tpm, **changes)
-    )
+    return lambda node: changed(node, tpm=changes)
 
 
 # What must work.
@@ -518,10 +516,7 @@ def test_a_list_that_begins_elsewhere(world):
 @pytest.mark.forgery
 def test_gpus_are_asked_for_and_none_speaks(folder, machines):
     world = World(folder, machines)
-    node = msgspec.structs.replace(
-        world.policy.policy.node,
-        gpu=msgspec.structs.replace(world.policy.policy.node.gpu, confidential=True),
-    )
+    node = changed(world.policy.policy.node, gpu={"confidential": True})
     policy = msgspec.structs.replace(world.policy.policy, node=node)
     world.policy = dataclasses.replace(world.policy, policy=policy, digest=digest_of(policy))
     world.verifier = world.make_verifier()

@@ -13,6 +13,7 @@ from securetrain.launch.sandbox import landlock
 from securetrain.launch.sandbox.sandbox import Sandbox
 from securetrain.launch.sandbox.user import reserve
 from securetrain.launch.sandbox.view import Scene
+from tests.vocabulary import outcome
 
 
 @pytest.fixture
@@ -64,13 +65,8 @@ def inside(sandbox, tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]
 
     def run(text: str, *arguments: str, **changed: Any) -> subprocess.CompletedProcess[str]:
         started = sandbox(**changed)
-        return subprocess.run(
-            started.command([sys.executable, "-c", text, *arguments]),
-            cwd=tmp_path / "work",
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+        return outcome(
+            started.command([sys.executable, "-c", text, *arguments]), cwd=tmp_path / "work"
         )
 
     return run

@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from securetrain.launch.sandbox.cgroup import (
 from tests.launch.sandbox.machine import lacking
 from tests.tables import items
 from tests.vocabulary import needs, refused
-from tests.waiting import in_time
+from tests.waiting import until
 
 BOTH = Limits(memory_mib=64, tasks=100)
 SCOPE = "user.slice/user-0.slice/session-3.scope"
@@ -458,7 +457,4 @@ def test_what_a_killed_launcher_left_is_removed_with_its_processes():
         launcher.wait(30)
     assert Path(path).name in collect_groups().removed
     assert not Path(path).exists()
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{pid}/fd/0").exists():
-        in_time(deadline)
-        time.sleep(0.01)
+    until(lambda: not Path(f"/proc/{pid}/fd/0").exists())

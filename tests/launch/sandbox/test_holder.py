@@ -19,8 +19,8 @@ import pytest
 from securetrain.launch.sandbox import sandbox as sandbox_module
 from securetrain.launch.sandbox.orders import orders
 from tests.launch.sandbox.machine import lacking
-from tests.vocabulary import needs
-from tests.waiting import in_time
+from tests.vocabulary import needs, outcome
+from tests.waiting import until
 
 pytestmark = [pytest.mark.netns, needs(lacking)]
 
@@ -45,9 +45,7 @@ def send(connection, data, files=(0, 1, 2)):
 
 def still_starts(started):
     words = started.command([sys.executable, "-I", "-S", "-c", "raise SystemExit(5)"])
-    done = subprocess.run(
-        words, check=False, timeout=60, cwd="/", capture_output=True, text=True, env={}
-    )
+    done = outcome(words, cwd="/", env={})
     assert (done.returncode, done.stderr) == (5, "")
 
 
@@ -110,10 +108,7 @@ def children(pid):
 
 def is_left_alone(started):
     """Wait until no worker is left."""
-    deadline = time.monotonic() + 60
-    while left := workers(started):
-        in_time(deadline, f"workers that nobody asked for: {left}")
-        time.sleep(0.01)
+    until(lambda: not workers(started), lambda: f"nobody asked for {workers(started)}")
 
 
 def killed_at_any_time(started, chance, times):

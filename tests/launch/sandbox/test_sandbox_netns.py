@@ -11,7 +11,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,8 +25,8 @@ from securetrain.launch.sandbox.sandbox import Sandbox
 from securetrain.launch.sandbox.user import JobUser, reserve
 from tests.launch.sandbox.machine import lacking
 from tests.tables import items
-from tests.vocabulary import is_running, needs, outside, ran
-from tests.waiting import in_time
+from tests.vocabulary import is_running, needs, outcome, outside, ran
+from tests.waiting import until
 
 pytestmark = [pytest.mark.netns, needs(lacking)]
 
@@ -87,10 +86,7 @@ def waiting(sandbox, tmp_path):
         start_new_session=True,
     )
     ready = tmp_path / "work" / "ready"
-    deadline = time.monotonic() + 60
-    while not ready.exists():
-        in_time(deadline)
-        time.sleep(0.01)
+    until(ready.exists)
     pids = [outside(int(word), os.getpid()) for word in ready.read_text().split()]
     yield started, process, pids
     process.kill()
@@ -98,10 +94,7 @@ def waiting(sandbox, tmp_path):
 
 
 def gone(pids):
-    deadline = time.monotonic() + 30
-    while any(map(is_running, pids)):
-        in_time(deadline, "a process is left")
-        time.sleep(0.01)
+    until(lambda: not any(map(is_running, pids)), "a process is left")
     return True
 
 
@@ -135,11 +128,7 @@ def test_nothing_outlives_the_launcher(tmp_path, scene):
     )
     launcher = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), WAITING])
     ready = tmp_path / "work" / "ready"
-    deadline = time.monotonic() + 60
-    while not ready.exists():
-        in_time(deadline)
-        assert launcher.poll() is None
-        time.sleep(0.01)
+    until(ready.exists, alive=launcher)
     pids = [outside(int(word), launcher.pid) for word in ready.read_text().split()]
     launcher.kill()
     launcher.wait()
@@ -177,9 +166,7 @@ def test_two_ranks_share_processes_and_memory(sandbox, tmp_path):
 
     def told(one, name):
         words = one.command([sys.executable, "-c", say, name])
-        done = subprocess.run(
-            words, cwd=tmp_path / "work", capture_output=True, text=True, check=True, timeout=60
-        )
+        done = ran(words, cwd=tmp_path / "work")
         return json.loads(done.stdout)
 
     a, b, c = told(first, "a"), told(first, "b"), told(second, "c")
@@ -240,10 +227,7 @@ def test_closed_folders_of_what_is_shown_are_no_obstacle(sandbox, tmp_path, wher
     shown = (*sys.path, str(tree))
     started = sandbox(homes=(tree.parent,), search_path=shown, **place)
     code = f"import os; open('{out}/made', 'w'); print(os.listdir('{tree / 'run'}'))"
-    done = subprocess.run(
-        started.command([sys.executable, "-c", code]),
-        cwd=out, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = outcome(started.command([sys.executable, "-c", code]), cwd=out)
     assert done.stdout == "['out']\n", done.stderr
     assert (out / "made").stat().st_uid == out.stat().st_uid
 
@@ -379,9 +363,7 @@ def test_a_job_that_has_all_its_tasks_keeps_its_sandbox(tmp_path):
 
     def run():
         words = [sys.executable, "-I", "-S", enter.__file__, name, "--", sys.executable, "-c"]
-        return subprocess.run(
-            [*words, "print(1)"], check=False, capture_output=True, text=True, timeout=60
-        )
+        return outcome([*words, "print(1)"])
 
     try:
         done = run()
@@ -423,10 +405,7 @@ def test_a_run_in_the_working_directory_leaves_it_to_imports(sandbox, tmp_path):
         "    try: open(name, how)\n"
         "    except PermissionError: print('refused')\n"
     )
-    done = subprocess.run(
-        started.command([sys.executable, "-c", code, named]),
-        cwd=work, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = outcome(started.command([sys.executable, "-c", code, named]), cwd=work)
     assert done.stdout == "imported\nrefused\nrefused\n", done.stderr
 
 
@@ -451,13 +430,9 @@ def test_without_namespaces_landlock_alone(sandbox, tmp_path):
         "    lambda: open(root + '/policy.json', 'w'), lambda: os.kill(int(parent), 0),\n"
         "    lambda: open('mine', 'w'), lambda: open(root + '/checkpoints/mine', 'w'))])\n"
     )
-    done = subprocess.run(
+    done = outcome(
         started.command([sys.executable, "-c", code, str(tmp_path / "run"), str(os.getpid())]),
         cwd=tmp_path / "work",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
     )
     assert done.stdout == "[13, 13, 13, 13, 13, 1, None, None]\n", done.stderr
 

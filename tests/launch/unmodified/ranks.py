@@ -147,6 +147,11 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1)
 
 
+def step_of(optimizer):
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def train(model, step_once, bad=(BAD,), steps=STEPS):
     """Steps in which the weights moved, and the weights at the end."""
     moved = []
@@ -179,8 +184,7 @@ def plain(model, optimizer=None, *, clipped=False, micro=1, late=0, wrap_closure
             backward(step, bad)
             if clipped:
                 clip(model.parameters())
-            optimizer.step()
-            optimizer.zero_grad()
+            step_of(optimizer)
 
     return once
 
@@ -209,20 +213,17 @@ def told():
 
 
 def basic(kind, **options):
-    fresh()
     model = build(kind)
     return outcome(model, plain(model, **options))
 
 
 def lbfgs():
-    fresh()
     model = build("ddp")
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
     return outcome(model, plain(model, optimizer, wrap_closure=True))
 
 
 def scaled(*, fused=False, unscale=False, bad=(BAD,)):
-    fresh()
     model = build("ddp")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -240,7 +241,6 @@ def scaled(*, fused=False, unscale=False, bad=(BAD,)):
 
 
 def no_sync():
-    fresh()
     model = build("ddp")
     optimizer = adamw(model.parameters())
 
@@ -248,19 +248,16 @@ def no_sync():
         with model.no_sync():
             loss_of(model, step, bad).backward()
         loss_of(model, step + 50, bad).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        step_of(optimizer)
 
     return outcome(model, once)
 
 
 def unreduced():
-    fresh()
     model = build("ddp")
     optimizer = adamw(model.parameters())
     loss_of(model, 0).backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    step_of(optimizer)
     with model.no_sync():
         loss_of(model, 1).backward()
     optimizer.step()
@@ -268,7 +265,6 @@ def unreduced():
 
 
 def two_optimizers():
-    fresh()
     model = build("ddp")
     one = adamw(model.module.first.parameters())
     two = torch.optim.SGD(model.module.second.parameters(), lr=0.1, momentum=0.9)
@@ -283,7 +279,6 @@ def two_optimizers():
 
 
 def two_models():
-    fresh()
     left, right = build("ddp"), build("fsdp")
     optimizer = adamw([*left.parameters()])
     other = adamw([*right.parameters()])
@@ -300,7 +295,6 @@ def two_models():
 
 
 def conditional(kind):
-    fresh()
     model = build(kind, shard_sometimes=True)
     inner = model.module if kind == "ddp" else model
     inner.conditional = True
@@ -314,7 +308,6 @@ def conditional(kind):
 
 
 def static_graph():
-    fresh()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
     model = DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
@@ -322,7 +315,6 @@ def static_graph():
 
 
 def thawed(kind):
-    fresh()
     torch.manual_seed(0)
     model = Net()
     model.first.requires_grad_(requires_grad=False)
@@ -342,7 +334,6 @@ def thawed(kind):
 
 
 def compressed(hook, state=None):
-    fresh()
     model = build("ddp")
     model.register_comm_hook(state, hook)
     run = plain(model)
@@ -356,14 +347,12 @@ def halving(_state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tenso
 
 
 def equal(kind, **options):
-    fresh()
     model = build(kind)
     moved, end = train(model, plain(model, **options), bad=())
     return {"moved": moved, "end": end.tolist(), **told()}
 
 
 def sparse():
-    fresh()
     torch.manual_seed(0)
     model = DistributedDataParallel(
         nn.Sequential(nn.Embedding(20, 4, sparse=True), nn.Linear(4, 4))
@@ -372,13 +361,11 @@ def sparse():
     for step in range(3):
         ids = torch.randint(0, 20, (16,), generator=torch.Generator().manual_seed(step + RANK))
         model(ids).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        step_of(optimizer)
     return told()
 
 
 def unused():
-    fresh()
     build("ddp"), build("fsdp")
     model = build("ddp")
     with torch.no_grad():
@@ -399,14 +386,12 @@ def unwrapped(**settings):
 
 def outside():
     """A parameter beside the model that is watched."""
-    fresh()
     model = build("ddp")
     scale = nn.Parameter(torch.ones(()))
     optimizer = adamw([*model.parameters(), scale])
     for step in range(2):
         (loss_of(model, step) * scale).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        step_of(optimizer)
     return told()
 
 
@@ -431,7 +416,6 @@ def flat_weights(model):
 
 
 def by_fsdp1(*, bad=(BAD,), clipped=False, micro=1, late=0, clean=False, **options):
-    fresh()
     model = fsdp1(**options)
     optimizer = adamw(model.parameters())
     moved = []
@@ -442,8 +426,7 @@ def by_fsdp1(*, bad=(BAD,), clipped=False, micro=1, late=0, clean=False, **optio
             loss_of(model, step * micro + part, places).backward()
         if clipped:
             model.clip_grad_norm_(1e3)
-        optimizer.step()
-        optimizer.zero_grad()
+        step_of(optimizer)
         if not torch.equal(before, flat_weights(model)):
             moved.append(step)
     end = flat_weights(model)
@@ -451,7 +434,6 @@ def by_fsdp1(*, bad=(BAD,), clipped=False, micro=1, late=0, clean=False, **optio
 
 
 def fsdp1_not_sharded():
-    fresh()
     from torch.distributed.fsdp import ShardingStrategy
 
     model = fsdp1(sharding_strategy=ShardingStrategy.NO_SHARD, wraps=False)
@@ -460,7 +442,6 @@ def fsdp1_not_sharded():
 
 
 def fsdp1_hooked():
-    fresh()
     from torch.distributed.algorithms._comm_hooks import default_hooks as sharded_hooks
 
     model = fsdp1()
@@ -472,7 +453,6 @@ def fsdp1_hooked():
 
 def overflowing(who):
     """Some ranks overflow fp16 in some steps, as they do while a scaler finds its scale."""
-    fresh()
     model = build("ddp")
     optimizer = adamw(model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
@@ -523,7 +503,6 @@ class Detached(torch.optim.Optimizer):
 
 
 def nested(kind):
-    fresh()
     model = build(kind)
     adamw(model.parameters())  # torch has put its hook around the base's step too
     return outcome(model, plain(model, Nested(model.parameters(), lr=0.01)))
@@ -545,21 +524,18 @@ def unknown(optimizer, kind, steps=3, **settings):
 
 def several_reductions():
     """Reductions that nobody uses yet are no step."""
-    fresh()
     model = build("fsdp")
     optimizer = adamw(model.parameters())
 
     def once(step, bad):
         for part in range(3):
             loss_of(model, 3 * step + part, [3 * b + 2 for b in bad]).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        step_of(optimizer)
 
     return outcome(model, once)
 
 
 def foreach():
-    fresh()
     model = build("ddp")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, foreach=True)
     return outcome(model, plain(model, optimizer))
@@ -567,7 +543,6 @@ def foreach():
 
 def gan():
     """Two models that train each other: gradients of one pass through the other."""
-    fresh()
     torch.manual_seed(0)
     maker = DistributedDataParallel(nn.Linear(4, 8))
     critic = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)))
@@ -593,7 +568,6 @@ def gan():
 
 
 def early_optimizer():
-    fresh()
     torch.manual_seed(0)
     inner = Net()
     optimizer = adamw(inner.parameters())
@@ -603,7 +577,6 @@ def early_optimizer():
 
 def wrapped_again():
     """A checkpoint is loaded, and the model is wrapped anew."""
-    fresh()
     model = build("ddp")
     optimizer = adamw(model.parameters())
     plain(model, optimizer)(0, ())
@@ -616,7 +589,6 @@ def wrapped_again():
 
 def subgroup():
     """A model of two of the three ranks; the third trains nothing."""
-    fresh()
     group = dist.new_group([0, 1])
     found = told()
     if RANK < 2:
@@ -628,7 +600,6 @@ def subgroup():
 
 def alone():
     """A group of one: nothing is averaged, and nothing is said."""
-    fresh()
     groups = [dist.new_group([rank]) for rank in range(SIZE)]
     model = build("ddp", process_group=groups[RANK])
     return outcome(model, plain(model), bad=())
@@ -654,7 +625,6 @@ def catching():
 
 def loading():
     """Workers of a loader are forks of a process whose model is watched."""
-    fresh()
     model = build("ddp")
     run = plain(model)
     run(0, ())
@@ -665,7 +635,6 @@ def loading():
 
 
 def compiled_before():
-    fresh()
     torch._dynamo.reset()
     torch.manual_seed(0)
     fast = torch.compile(Net(), backend="eager")
@@ -683,7 +652,6 @@ def power():
 
 def tiny(hook, size):
     """Gradients that are subnormal in fp16, from honest ranks."""
-    fresh()
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(8, 4))
     model.register_comm_hook(None, hook)
@@ -691,15 +659,13 @@ def tiny(hook, size):
 
     def once(step, _bad):
         (loss_of(model, step, ()) * size).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        step_of(optimizer)
 
     return outcome(model, once)
 
 
 def initialized_again():
     """The group is destroyed and made again; a new model is watched there."""
-    fresh()
     model = build("ddp")
     plain(model)(0, ())
     del model
@@ -711,7 +677,6 @@ def initialized_again():
 
 
 def by_hand(*, judges):
-    fresh()
     model = build("ddp")
     guard = attach(model, None, WATCH.settings)
     optimizer = adamw(model.parameters())
@@ -719,13 +684,11 @@ def by_hand(*, judges):
         loss_of(model, step).backward()
         if judges:
             guard.judge(step)
-        optimizer.step()
-        optimizer.zero_grad()
+        step_of(optimizer)
     return told()
 
 
 def compiled(kind):
-    fresh()
     torch._dynamo.reset()
     model = build(kind)
     fast = torch.compile(model, backend="eager")
@@ -741,19 +704,16 @@ def compiled(kind):
 
 
 def joined():
-    fresh()
     model = DistributedDataParallel(nn.Linear(8, 4))
     optimizer = adamw(model.parameters())
     with model.join():
         for step in range(2 + RANK):
             loss_of(model, step, ()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            step_of(optimizer)
     return told()
 
 
 def in_backward():
-    fresh()
     model = build("fsdp")
     optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
     for parameter in model.parameters():
@@ -764,7 +724,6 @@ def in_backward():
 
 def own_reduction():
     """A reduce-scatter of the script, set after the guard has moved in."""
-    fresh()
     from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
     model = build("fsdp")
@@ -776,7 +735,6 @@ def own_reduction():
 
 
 def other_buffers():
-    fresh()
     model = build("fsdp")
     model.set_allocate_memory_from_process_group_for_comm(enable=False)
     plain(model)(0, ())
@@ -879,10 +837,8 @@ def main():
     seen = {}
     try:
         before, scenarios = SUITES[SUITE]
-        for name, scenario in before.items():
-            seen[name] = scenario()
-        install()
-        for name, scenario in scenarios.items():
+        for name, scenario in [*before.items(), ("", install), *scenarios.items()]:
+            fresh()
             seen[name] = scenario()
     except BaseException:
         seen["error"] = f"{name}: {traceback.format_exc()}"

@@ -3,7 +3,6 @@
 """Foreign scripts that train, load and start programs out of sight: said everywhere, or refused."""
 
 import os
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from securetrain.core.vocabulary import (
 )
 from securetrain.report import read_run
 from tests.launch.worlds import write_policy
+from tests.vocabulary import outcome
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.timeout(1800)]
 SCRIPT = Path(__file__).with_name("scripts") / "outside.py"
@@ -71,11 +71,9 @@ def plain(how, place):
     place_for(how, place)
     ranks = str(RANKS.get(how, 1))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    return subprocess.run(
-        [*torchrun, ranks, str(SCRIPT), str(place), how],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    return outcome(
+        [*torchrun, ranks, str(SCRIPT), str(place), how], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
 
 
 @pytest.mark.parametrize(

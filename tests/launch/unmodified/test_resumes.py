@@ -3,7 +3,6 @@
 """Foreign scripts whose saves are signed, and whose loads are verified before they are parsed."""
 
 import json
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from securetrain.cli.artifacts.verify import command
 from securetrain.core.vocabulary import NOT_SIGNED
 from securetrain.report import read_run
 from tests.launch.worlds import clean_environment, write_policy
+from tests.vocabulary import ran
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.many]
 SCRIPT = Path(__file__).with_name("scripts") / "resumes.py"
@@ -64,14 +64,7 @@ def test_saves_are_signed_and_what_somebody_altered_is_refused(start, tmp_path, 
     # The control: alone, every altered, moved and renamed file loads, and nothing is said.
     place = tmp_path / "alone"
     place.mkdir()
-    alone = subprocess.run(
-        [sys.executable, str(SCRIPT), str(place)],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
+    alone = ran([sys.executable, str(SCRIPT), str(place)], env=clean_environment())
     loaded = said(alone.stdout)["attacks"]
     assert loaded == {name: VALUES.get(name, 64.0) for name in loaded}
     assert set(REFUSED) - set(loaded) == set()

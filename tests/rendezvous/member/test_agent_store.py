@@ -58,6 +58,15 @@ def pool():
         yield made
 
 
+@pytest.fixture
+def both(job, nodes, pool):
+    """Two nodes in one round."""
+    job.start(2, 2)
+    made = [nodes(f"node-{n}") for n in range(2)]
+    list(pool.map(AgentNode.meet, made))
+    return made
+
+
 def test_agents_that_say_nothing_at_first_get_the_ranks_of_what_they_run(job, nodes, pool):
     """Plain torchrun: its agent knows, and our handler does not."""
     job.start(3, 3)
@@ -193,11 +202,8 @@ def test_other_keys_are_the_stores_own(job, nodes):
 # Waits.
 
 
-def test_a_wait_in_the_store_ends_when_a_member_goes(job, nodes, pool):
+def test_a_wait_in_the_store_ends_when_a_member_goes(pool, both):
     """torch's own would last as long as its time-out, five minutes."""
-    job.start(2, 2)
-    both = [nodes(f"node-{n}") for n in range(2)]
-    list(pool.map(AgentNode.meet, both))
     waits = pool.submit(both[0].store.get, "what nobody writes")
     both[1].handler.member._link._channel.abort()
     refused(EpochOverError, "node-1 has left epoch 0", waits.result, 60)
@@ -263,11 +269,8 @@ def test_the_barrier_at_the_end_waits_for_everybodys_workers(job, nodes, pool, t
         end.result(60)
 
 
-def test_the_barrier_does_not_believe_the_store(job, nodes, pool, tools):
+def test_the_barrier_does_not_believe_the_store(job, pool, tools, both):
     """A member could end it for all, or, as one that never reaches it, for nobody."""
-    job.start(2, 2)
-    both = [nodes(f"node-{n}") for n in range(2)]
-    list(pool.map(AgentNode.meet, both))
     store = both[1].raw()
     store.set("torchelastic/agent/terminal_state/last_member", "x")
     store.add("torchelastic/agent/terminal_state/num_members", 1)
@@ -279,10 +282,7 @@ def test_the_barrier_does_not_believe_the_store(job, nodes, pool, tools):
 
 
 @pytest.mark.parametrize("lost", ["a member", "the coordinator"])
-def test_the_barrier_ends_without_who_is_gone(job, nodes, pool, lost, caplog):
-    job.start(2, 2)
-    both = [nodes(f"node-{n}") for n in range(2)]
-    list(pool.map(AgentNode.meet, both))
+def test_the_barrier_ends_without_who_is_gone(job, pool, lost, caplog, both):
     end = pool.submit(both[0].agent._exit_barrier)
     if lost == "a member":
         both[1].handler.member._link._channel.abort()
@@ -292,10 +292,7 @@ def test_the_barrier_ends_without_who_is_gone(job, nodes, pool, lost, caplog):
     assert "Error waiting on exit barrier" not in caplog.text
 
 
-def test_the_barrier_lasts_as_long_as_torch_says_and_no_longer(job, nodes, pool, caplog):
-    job.start(2, 2)
-    both = [nodes(f"node-{n}") for n in range(2)]
-    list(pool.map(AgentNode.meet, both))
+def test_the_barrier_lasts_as_long_as_torch_says_and_no_longer(pool, caplog, both):
     both[0].agent._exit_barrier_timeout = 0.2
     pool.submit(both[0].agent._exit_barrier).result(60)
     assert "other nodes' workers run on" in caplog.text

@@ -15,6 +15,7 @@ from securetrain.train.data.packing import PackedTokens
 from securetrain.train.data.parquet import ParquetRows
 from securetrain.train.data.source import ByteRange
 from securetrain.train.tokenizer import ByteTokenizer
+from tests.train.jobs import flip
 from tests.vocabulary import refused
 
 pa = pytest.importorskip("pyarrow")
@@ -68,11 +69,9 @@ def test_bytes_are_verified_before_pyarrow_sees_them(signed):
     dataset = signed(files())
     rows = rows_of(dataset)
     path = dataset.path / "train/a.parquet"
-    data = bytearray(path.read_bytes())
-    data[10] ^= 1
-    path.write_bytes(data)
+    flip(path, 10)
     fresh = signed.open(dataset.path)
-    refused(IntegrityError, "ST-DATA-130", list, rows_of(fresh).scan())
+    refused(IntegrityError, "ST-DATA-130", lambda: list(rows_of(fresh).scan()))
     assert rows.groups
 
 

@@ -28,8 +28,9 @@ from securetrain.train.models.hf_weights import load_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape, RopeScaling
 from tests.tables import items
+from tests.train.jobs import flip
 from tests.train.models.hf_files import CONFIG, LLAMA3, logits, make, read_plainly, weights, write
-from tests.vocabulary import refused
+from tests.vocabulary import changed, refused
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 KEY = PrivateKey.generate(KeyKind.P256)
@@ -135,10 +136,7 @@ def attack_unsigned(root: Path) -> None:
 
 
 def attack_weights(root: Path) -> None:
-    path = root / "model.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-5] ^= 1
-    path.write_bytes(data)
+    flip(root / "model.safetensors", -5)
 
 
 def test_a_plain_reader_takes_what_was_changed(tmp_path):
@@ -372,10 +370,7 @@ def test_shipped_policies_ask_of_other_peoples_weights_what_can_be_asked(tmp_pat
 def test_a_bundle_says_no_time(tmp_path):
     root = make(tmp_path / "m")
     sign_theirs(root)
-    policy = msgspec.structs.replace(
-        load_policy("dev").policy,
-        checkpoint=msgspec.structs.replace(load_policy("dev").policy.checkpoint, max_age_days=None),
-    )
+    policy = changed(load_policy("dev").policy, checkpoint={"max_age_days": None})
     open_model(root, trust=TRUST, policy=policy, now=NOW)
     aged = msgspec.structs.replace(policy.checkpoint, max_age_days=3)
     with pytest.raises(IntegrityError) as caught:

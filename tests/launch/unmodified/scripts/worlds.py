@@ -12,6 +12,8 @@ import os
 import sys
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
 
 def batch(seed, number=32):
@@ -44,3 +46,29 @@ def trainings(train):
             result = train(steps, culprit, float(factor), int(seed))
             if os.environ["RANK"] == "0":
                 sys.stdout.write(f"held-out {factor} {seed} {result}\n")
+
+
+def main(build, clip=lambda _: None):
+    """A plain script around one model: what it wraps, and how it clips, is all that differs."""
+
+    def train(steps, culprit, factor, seed):
+        rank = dist.get_rank()
+        torch.manual_seed(seed)
+        model = build()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, steps)
+        for step in range(steps):
+            x, y = batch(seed * 1_000_000 + 1000 * step + rank)
+            loss = nn.functional.cross_entropy(model(x), y)
+            (loss * (factor if rank == culprit and step >= steps // 6 else 1.0)).backward()
+            clip(model)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+        x, y = batch(999_999, 4096)
+        with torch.no_grad():
+            return float(nn.functional.cross_entropy(model(x), y))
+
+    dist.init_process_group("gloo")
+    trainings(train)
+    dist.destroy_process_group()
