@@ -128,12 +128,13 @@ class DrillResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             return None
         plain, ours = self.plain, self.hardened
         other = f"{ours.code or 'no code'} instead of {self.expected_code}: {ours.evidence}"
-        what, fix = {
-            "ST-DRIL-001": (plain.evidence, "see the side's log in the work directory"),
-            "ST-DRIL-002": (ours.evidence, "do not train on this machine until it is"),
-            "ST-DRIL-003": (other, "see the side's log in the work directory"),
-            "ST-DRIL-004": (plain.lacks or ours.lacks, _WHERE),
-        }[self.problem]
+        what, fix = other, "see the side's log in the work directory"
+        if self.problem == "ST-DRIL-001":
+            what = plain.evidence
+        elif self.problem == "ST-DRIL-002":
+            what, fix = ours.evidence, "do not train on this machine until it is"
+        elif self.problem == "ST-DRIL-004":
+            what, fix = plain.lacks or ours.lacks, _WHERE
         return AuditError(self.problem, what, self.id, fix)
 
 
