@@ -5,6 +5,7 @@
 `securetrain policy explain` prints a field's description and enforcers. Unknown keys are errors.
 """
 
+import re
 from datetime import date
 from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
@@ -24,7 +25,6 @@ from securetrain.core.vocabulary import (
     Severity,
 )
 from securetrain.policy.chain import Chain as Chain  # noqa: PLC0414 - part of the schema
-from securetrain.policy.expect import Expect as Expect  # noqa: PLC0414 - part of the schema
 from securetrain.policy.gradients import GradientData as GradientData  # noqa: PLC0414 - part of the schema
 from securetrain.policy.gradients import Gradients as Gradients  # noqa: PLC0414 - part of the schema
 from securetrain.policy.gradients import GuardMode as GuardMode  # noqa: PLC0414 - part of the schema
@@ -38,6 +38,35 @@ from securetrain.policy.secret import Secret as Secret  # noqa: PLC0414 - part o
 from securetrain.policy.secret import SecretName
 
 API_VERSION: Final = "securetrain.dev/policy/v1"
+
+
+_Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)] | None
+_Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")] | None
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)] | None
+_BY = ("run", "verify")
+_SIGNER = "one of those who must have signed: a key's id, or an identity"
+_DATASET = "the dataset it was trained on: a digest, or the name that the dataset's own signer gave"
+_POLICY = "the policy that it was made under: a digest, or a shipped one's name"
+
+
+class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The checkpoint that is wanted: a trusted key signs many."""
+
+    run: Annotated[_Text, _meta("the run that must have saved it", *_BY)] = None
+    name: Annotated[_Text, _meta("the name it must bear; a run may sign under it", *_BY)] = None
+    digest: Annotated[_Digest, _meta("the digest of its content, as verify prints it", *_BY)] = None
+    signer: Annotated[_Text, _meta(_SIGNER, *_BY)] = None
+    step: Annotated[_Count, _meta("the step that it must be of", *_BY)] = None
+    dataset: Annotated[_Text, _meta(_DATASET, *_BY)] = None
+    policy: Annotated[_Text, _meta(_POLICY, *_BY)] = None
+    min_step: Annotated[_Count, _meta("the lowest step", *_BY)] = None
+    min_version: Annotated[_Count, _meta("the lowest number in its run", *_BY)] = None
+
+    @property
+    def dataset_name(self) -> str | None:
+        """The dataset that is wanted, where that is a name."""
+        wanted = self.dataset
+        return wanted if wanted and not re.fullmatch("[0-9a-f]{64}", wanted) else None
 
 
 class UnpickleMode(StrEnum):

@@ -74,7 +74,7 @@ class Apart(TwoNodes):
 
     remembers = True
 
-    def script(self, *, run_id):
+    def script(self, *, run_id="", **_: object):
         return (self.folder / "train.py", self.folder, run_id)
 
 

@@ -18,7 +18,7 @@ from securetrain.launch.outside import OutsideWatch, unshielded
 from securetrain.launch.workerlog import OutsideReport, WorkerReport
 from securetrain.ledger import events
 from securetrain.policy import load_demands, read_demands
-from securetrain.policy.expect import Expect
+from securetrain.policy.schema import Expect
 from tests.launch.worlds import policy_of
 from tests.tables import each
 from tests.vocabulary import refused

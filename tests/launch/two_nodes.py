@@ -185,7 +185,7 @@ class TwoNodes:
     def run_dir(self, node):
         return self.folder / (self.shared or f"run-{node}")
 
-    def script(self, *, steps=10, crash="") -> tuple[object, ...]:
+    def script(self, *, steps=10, crash="", **_: object) -> tuple[object, ...]:
         """What the launchers run, with its words."""
         address = self.cluster.hosts[0].address
         return (self.folder / "train.py", self.folder, address, steps, crash)

@@ -216,8 +216,9 @@ def _objects(tree: object) -> Iterator[Pairs | Tagged]:
 def _pair(key: str, value: object, data: bytes, base: str) -> Iterator[Remark]:
     """Rules 1, 2, 5 and 7."""
     text = value if isinstance(value, str) else ""
-    for file, keys, safe, code, who in _CALLERS:
+    for file, keys, safe, who in _CALLERS:
         if key in keys and file in ("", base) and text and not safe(text):
+            code = PROGRAM if key == "handler" else CALLED
             yield Remark(code, f"{key} names {text[:200]!r}, which {who}", _at(data, key))
     if what := _named(key, value, text):
         yield Remark(CALLED, what, _at(data, key))
@@ -239,18 +240,18 @@ def _is_target(text: str) -> bool:
     return not _DOTTED.fullmatch(text) or is_safe_target(text)
 
 
-_CALLERS: Final[tuple[tuple[str, tuple[str, ...], Callable[[str], object], str, str], ...]] = (
-    ("", TARGETS, is_safe_target, CALLED, "a loader calls"),
-    ("", ("target",), _is_target, CALLED, "NeMo imports"),
-    ("", ("parent_library",), _LIBRARIES.fullmatch, CALLED, "PEFT imports"),
-    ("", ("megatron_core",), re.compile(r"megatron\.core").fullmatch, CALLED, "PEFT imports"),
-    ("modules.json", ("type",), re.compile(r"sentence_transformers\..*").fullmatch, CALLED,
+_CALLERS: Final[tuple[tuple[str, tuple[str, ...], Callable[[str], object], str], ...]] = (
+    ("", TARGETS, is_safe_target, "a loader calls"),
+    ("", ("target",), _is_target, "NeMo imports"),
+    ("", ("parent_library",), _LIBRARIES.fullmatch, "PEFT imports"),
+    ("", ("megatron_core",), re.compile(r"megatron\.core").fullmatch, "PEFT imports"),
+    ("modules.json", ("type",), re.compile(r"sentence_transformers\..*").fullmatch,
      "sentence-transformers imports"),
-    ("mlmodel", ("loader_module",), re.compile(r"mlflow\..*").fullmatch, CALLED, "MLflow imports"),
-    ("manifest.json", ("handler",), _HANDLERS.__contains__, PROGRAM, "TorchServe runs"),
-    ("manifest.json", ("requirementsFile",), _NOTHING.fullmatch, CALLED, "TorchServe installs"),
+    ("mlmodel", ("loader_module",), re.compile(r"mlflow\..*").fullmatch, "MLflow imports"),
+    ("manifest.json", ("handler",), _HANDLERS.__contains__, "TorchServe runs"),
+    ("manifest.json", ("requirementsFile",), _NOTHING.fullmatch, "TorchServe installs"),
 )  # fmt: skip
-"""A file or all of them, keys, which of their texts build values, and what becomes of others."""
+"""A file or all of them, keys, which of their texts build values, and who takes the others."""
 
 
 def _templates(value: object, data: bytes, doubts: list[str]) -> Iterator[Remark]:

@@ -33,7 +33,7 @@ MAX_TEXT: Final = 1024
 
 
 class Expectation(Expect, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The artifact that is wanted: what a policy may expect (`policy.expect`, where each field is
+    """The artifact that is wanted: what a policy may expect (`policy.schema`, where each field is
     told), of datasets and bundles, too. Every field is optional, and each that is given must hold.
 
     `digest` is what identifies the content, as ``verify`` prints it; `min_version` the lowest

@@ -80,13 +80,13 @@ class World:
     def appraise(self, evidence, binding, node="node-0", key=KEY):
         return self.verifier.appraise(evidence, binding, node=node, key=key.public)
 
-    def asked(self, node="node-0", **changes):
+    def asked(self, node="node-0", **changes) -> tuple[Any, Any]:
         """Honest evidence, and the binding that it is for."""
         binding = self.binding(node, **changes)
         return ATTESTER.collect(binding, Ask()), binding
 
     def join(self, node="node-0"):
-        return self.appraise(*self.asked(node), node)
+        return self.appraise(*self.asked(node), node=node)
 
     def refused(self, code, evidence, binding, **more):
         return vocabulary.refused(AttestationError, code, self.appraise, evidence, binding, **more)
