@@ -204,7 +204,7 @@ class _Evaluator:
     def _child(self, *, far: bool = False, arguments: Value | None = ()) -> _State:
         """A shell of its own, which knows what is exported to it."""
         names = set() if far else self.state.exported & self.state.variables.keys()
-        known = {name: self.state.variables[name] for name in names}
+        known = {name: one for name, one in self.state.variables.items() if name in names}
         return _State(known, names, arguments=arguments)
 
     # --- commands --------------------------------------------------------------------------------

@@ -323,6 +323,14 @@ def test_the_rule_that_lets_a_packet_in(chains, by):
     assert found.sure[0].by == by
 
 
+def test_a_table_of_another_family_sees_no_packet():
+    closed = Chain(family="ip", table="u", name="i", hook="input", policy="drop")
+    ruleset = Ruleset(chains=(base(about(YES)), closed))
+    for family, found in (("ip6", True), ("ip", False)):
+        ends = packets.follow(ruleset, {}, INCOMING, frozenset({"inet", family}))
+        assert bool(ends.sure) is bool(ends.possible) is found
+
+
 def test_the_values_in_both_of_several_ranges():
     several = ((0, 1), (4, 9), (12, 12))
     assert packets.both(several, ((1, 5),)) == packets.both(((1, 5),), several) == ((1, 1), (4, 5))
