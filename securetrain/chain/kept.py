@@ -155,11 +155,8 @@ def judge_ledger(subject: Subject, given: Given) -> Verdict:
     heard = _read_ledger(subject.ledger, given)
     reading, heads = heard.reading, heard.heads
     if not reading.names_writers:
-        return broken(
-            link,
-            "the trust root says of no key what it may write, so any line may be any worker's",
-            expected="the roles ledger-coordinator, ledger-launcher, ledger-rank, ledger-worker",
-        )
+        what = "the trust root says of no key what it may write, so any line may be any worker's"
+        return missing(link, f"{what} (roles ledger-coordinator, -launcher, -rank, -worker)")
     foreign = next((line for line in reading.ignored if line.foreign), None)
     if foreign is not None:
         return broken(link, str(foreign))

@@ -152,7 +152,9 @@ def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(tmp_path):
     command = [sys.executable, "-m", "securetrain", "verify", str(moved[-1]), "--json"]
     done = outcome([*command, "--trust", str(nodes.run.trust)], env=env)
     assert done.returncode == ExitCode.REVOKED
-    assert [problem["code"] for problem in json.loads(done.stdout)["problems"]] == ["ST-CKPT-160"]
+    # Its record says so, and the ledger of its run.
+    told = [problem["code"] for problem in json.loads(done.stdout)["problems"]]
+    assert told == ["ST-CKPT-160", "ST-CHAN-019"]
     # The control: nothing else speaks against it. Whole, signed, and the newest of the run.
     copy = tmp_path / "copy"
     shutil.copytree(moved[-1], copy)

@@ -124,9 +124,9 @@ def _pickles() -> list[bytes]:
 def _zip() -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
-        archive.writestr("m/data.pkl", pickle.dumps({"a": 1}, 2))
+        archive.writestr("m/data.pkl", pickle.dumps({"a": 1}, 2), zipfile.ZIP_DEFLATED)
         archive.writestr("m/data/0", bytes(64))
-        archive.writestr("m/x.pkl", pickle.dumps([1]), zipfile.ZIP_DEFLATED)
+        archive.writestr("m/version", b"3\n")
     return out.getvalue()
 
 
