@@ -73,9 +73,10 @@ class Judged:
     def answer(self, said: CheckpointPredicate) -> str:
         """A checkpoint that held, in a sentence: what evidence shows, and what it does not."""
         tiers = self.verdicts[ChainLink.NODES].tiers.values()
+        nodes = "node" if len(tiers) == 1 else "nodes"
         parts = {
             ChainLink.DATASET: f"trained on {said.dataset.name}",
-            ChainLink.NODES: f"by {len(tiers)} {min(tiers, default='')} nodes",
+            ChainLink.NODES: f"by {len(tiers)} {min(tiers, default='')} {nodes}",
             ChainLink.POLICY: f"under {said.policy.id}",
         }
         shown = [f"Step {said.step} of run {said.run_id or '(not named)'}"]

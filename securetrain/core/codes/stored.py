@@ -58,7 +58,7 @@ ROWS: Final = (
          fix="get the one of that name, or expect the name that you mean",
          severity=HIGH, rank=65, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
     Code("ST-CKPT-127", X.POLICY, "the checkpoint is another one than was expected",
-         fix="get the one with that digest; the place that you got this one from shows another",
+         fix="get the one that is meant; the place that you got this one from shows another",
          severity=HIGH, rank=66, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
     Code("ST-CKPT-128", X.POLICY, "the checkpoint is not signed by whom was expected",
          fix="find out who else signs, or expect the signer that you mean",

@@ -23,7 +23,7 @@ from securetrain.artifacts.model import ModelResult
 from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate
 from securetrain.chain import Judged, JudgedArtifact
 from securetrain.core import ExitCode
-from securetrain.core.vocabulary import ChainLink, LinkState, State
+from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier, State
 from securetrain.policy.load import LoadedPolicy
 from securetrain.report.document import (
     Document,
@@ -321,10 +321,8 @@ def _checkpoint_facts(
     def whose(link: ChainLink) -> str:
         """The source: evidence, or only the key that signed the statement."""
         state = LinkState.MISSING if judged_ is None else judged_.verdicts[link].state
-        said = (
-            str(state) if state in {LinkState.VERIFIED, LinkState.BROKEN} else "the signer's word"
-        )
-        return f" ({said})"
+        seen = state in {LinkState.VERIFIED, LinkState.BROKEN}
+        return f" ({state})" if seen else " (the signer's word)"
 
     yield "name", said.name or "none was signed"
     yield "run", f"{said.run_id or 'not named'}, step {said.step}, checkpoint {said.seq} of the run"
@@ -343,7 +341,8 @@ def _checkpoint_facts(
     yield "gradients", f"{judged.verdict}: {counts}{whose(ChainLink.GRADIENTS)}"
     for node in said.nodes:
         label = f" - {node.label}" if node.label else ""
-        yield "node", f"{node.node}: {node.tier}{label}{whose(ChainLink.NODES)}"
+        source = whose(ChainLink.NODES) if node.tier is not NodeTier.SELF_ASSERTED else ""
+        yield "node", f"{node.node}: {node.tier}{label}{source}"
     for parent in said.parents:
         yield "parent", f"{parent.role} {parent.digest[:16]}{whose(ChainLink.PARENTS)}"
 
