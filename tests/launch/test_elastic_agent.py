@@ -27,6 +27,8 @@ def test_a_worker_that_ends_just_before_it_is_told_to_is_no_error(reaped):
 def test_a_worker_that_runs_was_told_and_then_killed():
     with subprocess.Popen(["/bin/sleep", "60"], start_new_session=True) as process:
         process.send_signal(signal.SIGSTOP)
+        # Of two signals that wait, the kernel hands over the one with the lower number first.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         assert closed(process, signal.SIGTERM) == ({process.pid}, set())
         assert closed(process, signal.SIGKILL) == ({process.pid}, {process.pid})
         assert process.wait() == -signal.SIGKILL
@@ -34,9 +36,8 @@ def test_a_worker_that_runs_was_told_and_then_killed():
 
 def closed(process, number):
     told, killed = set[int](), set[int]()
-    handler = SimpleNamespace(proc=process)
     close = functools.partial(send, process.pid)
-    _close(handler, close, told, killed, number)
+    _close(SimpleNamespace(proc=process), close, told, killed, number)
     return told, killed
 
 
