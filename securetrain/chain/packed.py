@@ -163,17 +163,17 @@ def verify_pack(
     pieces = PackPieces(pack)
     given = Given(trust=trust, pieces=pieces, now=now, again=again, replays=replays)
     chain = judge_chain(source, given, demand)
-    held = tuple(source.held(chain))
     assert chain.first is not None
-    ancestors = tuple(source.line())[1:]
+    line = tuple(source.line())
+    held = tuple(source.held(line, chain))
     logged = chain.first.logged
     return made(
         subject=source.first,
         judged=tuple(chain.judged),
         problems=tuple(sorted(chain.problems, key=lambda one: CODES[one.code].rank or 0)),
-        num_ancestors=len(ancestors),
+        num_ancestors=len(line) - 1,
         seen=None if logged is None else logged.seen,
-        ancestors=ancestors,
+        ancestors=line[1:],
         dataset=chain.first.dataset,
         held=held,
     )
@@ -402,9 +402,8 @@ class _Packed:
             self.ledgers[entry.ledger] = self.pack.read(entry.ledger, packing.LEDGER_LIMIT)
         return self.ledgers[entry.ledger]
 
-    def held(self, chain: Judgement) -> Iterator[Holding]:
-        """Rule 7."""
-        line = list(self.line())
+    def held(self, line: Sequence[Opened], chain: Judgement) -> Iterator[Holding]:
+        """Rule 7, for what `line` gives."""
         main = main_line(line[0], line[1:])
         pieces = PackPieces(self.pack)
         known: set[str] = set()

@@ -141,7 +141,7 @@ def compare(expected: Expectation | None, found: Identified) -> list[Problem]:
         return []
     problems = []
     data = None if found.dataset is None else found.dataset[bool(expected.dataset_name)]
-    policy = None if expected.policy is None else policy_digest(expected.policy)
+    policy = None if expected.policy is None else _policy_digest(expected.policy)
     for code, field, wanted, has in (
         (found.code(125), "run", expected.run, found.run),
         (found.code(126), "name", expected.name, found.name),
@@ -172,7 +172,7 @@ def compare(expected: Expectation | None, found: Identified) -> list[Problem]:
     return [Problem(code=code, what=what, file=STATEMENT) for code, what in problems]
 
 
-def policy_digest(wanted: str) -> str:
+def _policy_digest(wanted: str) -> str:
     """The digest of an expected policy, which is that or the name of one that is shipped.
 
     Raises:
