@@ -25,7 +25,7 @@ from securetrain.artifacts import Problem
 from securetrain.artifacts.lineage import Asked, judge_statement
 from securetrain.artifacts.statement import CheckpointPredicate, Expectation, Shown
 from securetrain.chain import kept, nodes, steps
-from securetrain.chain.links import Given, Judge, Subject, Verdict, broken, code_of, missing
+from securetrain.chain.links import Given, Judge, LinkVerdict, Subject, broken, code_of, missing
 from securetrain.chain.replayed_link import judge_replay
 from securetrain.chain.tables import judge_tables
 from securetrain.core.errors import SecureTrainError, reason
@@ -54,7 +54,7 @@ JUDGES: Final[dict[ChainLink, Judge]] = {
 ON_REQUEST: Final = frozenset({ChainLink.REPLAY, ChainLink.TABLES})
 """Links of which there is mostly no evidence, and nobody misses it."""
 MAX_PROBLEMS: Final = 1000
-_NOT_ASKED: Final = {link: Verdict(link=link, state=LinkState.NOT_ASKED) for link in ChainLink}
+_NOT_ASKED: Final = {link: LinkVerdict(link=link, state=LinkState.NOT_ASKED) for link in ChainLink}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Judged:
     digest: str
     step: int
     run: str
-    verdicts: Mapping[ChainLink, Verdict]
+    verdicts: Mapping[ChainLink, LinkVerdict]
 
     def shows(self, link: ChainLink) -> bool:
         """Tell whether evidence shows what the statement says of a link."""
@@ -88,7 +88,7 @@ class Judged:
         return f"{', '.join(shown)}: verified{unshown}."
 
 
-def judge(link: ChainLink, subject: Subject, given: Given) -> Verdict:
+def judge(link: ChainLink, subject: Subject, given: Given) -> LinkVerdict:
     """Judge one link; never raises (rule 2)."""
     found = JUDGES.get(link)
     if found is None:

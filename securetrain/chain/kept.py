@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from securetrain.artifacts.statement import Opened, ParentRole
 from securetrain.chain import documents
-from securetrain.chain.links import Given, Subject, Verdict, broken, missing, verified
+from securetrain.chain.links import Given, LinkVerdict, Subject, broken, missing, verified
 from securetrain.chain.store import document
 from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink
@@ -31,7 +31,7 @@ from securetrain.policy.schema import Policy
 D = TypeVar("D", bound=documents.Document)
 
 
-def judge_policy(subject: Subject, given: Given) -> Verdict:
+def judge_policy(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the policy in force: rules 1 and 2."""
     link, said = ChainLink.POLICY, subject.said
     if said.bound.policy is None:
@@ -57,32 +57,32 @@ def _policy(digest: str, given: Given) -> tuple[str, str] | None:
     return policy.metadata.id, str(policy.metadata.version)
 
 
-def judge_job(subject: Subject, given: Given) -> Verdict:
+def judge_job(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the job by rule 1."""
     bound = subject.said.bound.job
     return given.memory.of("job", bound, lambda: _judge_job(bound, given))
 
 
-def _judge_job(bound: str | None, given: Given) -> Verdict:
+def _judge_job(bound: str | None, given: Given) -> LinkVerdict:
     link = ChainLink.JOB
     job = _document(link, bound, given, documents.Job)
-    if isinstance(job, Verdict):
+    if isinstance(job, LinkVerdict):
         return job
     if job.declared is not None and given.pieces.get(job.declared) is None:
         return missing(link, f"what the program declared ({job.declared[:16]})")
     return verified(link, job.module or (job.program.name if job.program else ""))
 
 
-def judge_code(subject: Subject, given: Given) -> Verdict:
+def judge_code(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the code by rule 1; a manifest that names nothing shows nothing."""
     bound = subject.said.bound.code
     return given.memory.of("code", bound, lambda: _judge_code(bound, given))
 
 
-def _judge_code(bound: str | None, given: Given) -> Verdict:
+def _judge_code(bound: str | None, given: Given) -> LinkVerdict:
     link = ChainLink.CODE
     code = _document(link, bound, given, documents.Code)
-    if isinstance(code, Verdict):
+    if isinstance(code, LinkVerdict):
         return code
     if not code.distributions:
         return broken(link, "the manifest names no distribution: nothing ran without one")
@@ -91,21 +91,21 @@ def _judge_code(bound: str | None, given: Given) -> Verdict:
     return verified(link, f"{what}; {len(code.distributions)} distributions")
 
 
-def judge_environment(subject: Subject, given: Given) -> Verdict:
+def judge_environment(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the environment by rule 1."""
     bound = subject.said.bound.environment
     return given.memory.of("environment", bound, lambda: _judge_environment(bound, given))
 
 
-def _judge_environment(bound: str | None, given: Given) -> Verdict:
+def _judge_environment(bound: str | None, given: Given) -> LinkVerdict:
     link = ChainLink.ENVIRONMENT
     found = _document(link, bound, given, documents.Environment)
-    if isinstance(found, Verdict):
+    if isinstance(found, LinkVerdict):
         return found
     return verified(link, f"torch {found.torch}, {found.processor.model}"[:200])
 
 
-def judge_dataset(subject: Subject, given: Given) -> Verdict:
+def judge_dataset(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the dataset by rule 3."""
     del given
     link, said = ChainLink.DATASET, subject.said
@@ -123,7 +123,7 @@ def judge_dataset(subject: Subject, given: Given) -> Verdict:
     return verified(link, name)
 
 
-def judge_parents(subject: Subject, given: Given) -> Verdict:
+def judge_parents(subject: Subject, given: Given) -> LinkVerdict:
     """Judge every parent by rule 3."""
     del given
     link, said = ChainLink.PARENTS, subject.said
@@ -145,7 +145,7 @@ def judge_parents(subject: Subject, given: Given) -> Verdict:
     return verified(link, f"{len(bound)} parents" if bound else "a first checkpoint")
 
 
-def judge_ledger(subject: Subject, given: Given) -> Verdict:
+def judge_ledger(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the ledger by rule 4."""
     link, bound = ChainLink.LEDGER, subject.said.bound.ledger_head
     if bound is None:
@@ -201,7 +201,7 @@ def _read_ledger(data: bytes, given: Given) -> _Heard:
     return given.memory.of("ledger", id(data), read, room=2)
 
 
-def judge_log(subject: Subject, given: Given) -> Verdict:
+def judge_log(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the place in the log; the caller has verified the proof."""
     del given
     if subject.logged is None:
@@ -209,7 +209,7 @@ def judge_log(subject: Subject, given: Given) -> Verdict:
     return verified(ChainLink.LOG, f"entry {subject.logged.index}")
 
 
-def judge_time(subject: Subject, given: Given) -> Verdict:
+def judge_time(subject: Subject, given: Given) -> LinkVerdict:
     """Judge by the witnesses: they saw the statement, and not before it says that it was made."""
     del given
     link, seen = ChainLink.TIME, subject.logged.seen if subject.logged is not None else None
@@ -226,14 +226,14 @@ def judge_time(subject: Subject, given: Given) -> Verdict:
     return verified(link, f"made before {seen.isoformat()}")
 
 
-def _document(link: ChainLink, digest: str | None, given: Given, kind: type[D]) -> D | Verdict:
+def _document(link: ChainLink, digest: str | None, given: Given, kind: type[D]) -> D | LinkVerdict:
     if digest is None:
         return missing(link, f"the statement binds no {link}")
     found = document(given.pieces, digest, kind)
     return missing(link, f"the evidence {digest[:16]}") if found is None else found
 
 
-def _same(link: ChainLink, found: Opened, digest: str, statement: str) -> Verdict | None:
+def _same(link: ChainLink, found: Opened, digest: str, statement: str) -> LinkVerdict | None:
     for name, expected, has in (
         ("its bytes", digest, found.digest),
         ("its statement", statement, found.statement),

@@ -79,7 +79,7 @@ class Given:
 _NO_TIERS: Final[Mapping[str, NodeTier]] = MappingProxyType({})
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LinkVerdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The word on one link of one checkpoint. Of a long run there are a hundred thousand, and none
     leads back to itself: the collector of cycles need not look at them.
     """
@@ -104,24 +104,26 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Problem(code=code_of(self.link), what=what, file=self.where)
 
 
-Judge: TypeAlias = Callable[[Subject, Given], Verdict]
+Judge: TypeAlias = Callable[[Subject, Given], LinkVerdict]
 
 
-def verified(link: ChainLink, what: str, tiers: Mapping[str, NodeTier] | None = None) -> Verdict:
+def verified(
+    link: ChainLink, what: str, tiers: Mapping[str, NodeTier] | None = None
+) -> LinkVerdict:
     """Evidence shows it."""
-    return Verdict(link=link, state=LinkState.VERIFIED, what=what, tiers=tiers or _NO_TIERS)
+    return LinkVerdict(link=link, state=LinkState.VERIFIED, what=what, tiers=tiers or _NO_TIERS)
 
 
-def missing(link: ChainLink, what: str, *, where: str = "") -> Verdict:
+def missing(link: ChainLink, what: str, *, where: str = "") -> LinkVerdict:
     """There is no evidence."""
-    return Verdict(link=link, state=LinkState.MISSING, what=what, where=where)
+    return LinkVerdict(link=link, state=LinkState.MISSING, what=what, where=where)
 
 
 def broken(
     link: ChainLink, what: str, *, expected: str = "", found: str = "", where: str = ""
-) -> Verdict:
+) -> LinkVerdict:
     """Evidence contradicts what was signed."""
-    return Verdict(
+    return LinkVerdict(
         link=link,
         state=LinkState.BROKEN,
         what=what,

@@ -33,8 +33,8 @@ from securetrain.chain.coordinators import Accepted, accept_any
 from securetrain.chain.documents import Appraised, Credential
 from securetrain.chain.links import (
     Given,
+    LinkVerdict,
     Subject,
-    Verdict,
     broken,
     missing,
     verified,
@@ -85,20 +85,20 @@ class Epoch:
         return {self.names[one.node]: list(one.ranks) for one in node_ranks(self.membership)}
 
 
-def judge_membership(subject: Subject, given: Given) -> Verdict:
+def judge_membership(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the membership by rules 1 and 2."""
     found = epoch_of(subject, given)
-    if isinstance(found, Verdict):
+    if isinstance(found, LinkVerdict):
         return found
     names = ", ".join(member.node for member in found.membership.members[:8])
     what = f"epoch {found.membership.epoch} of {found.coordinators[0].spiffe}: {names}"
     return verified(ChainLink.MEMBERSHIP, what)
 
 
-def judge_nodes(subject: Subject, given: Given) -> Verdict:
+def judge_nodes(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the tiers by rules 3 to 6."""
     epoch = epoch_of(subject, given)
-    if isinstance(epoch, Verdict):
+    if isinstance(epoch, LinkVerdict):
         say = missing if epoch.state == "missing" else broken
         return say(ChainLink.NODES, f"the membership: {epoch.what}", where=epoch.where)
     if (differs := _differs(subject.said.nodes, epoch)) is not None:
@@ -155,17 +155,17 @@ def _appraise_again(
     given.memory.of("again", (epoch.digest, digests), again, room=room)
 
 
-def epoch_of(subject: Subject, given: Given) -> Epoch | Verdict:
+def epoch_of(subject: Subject, given: Given) -> Epoch | LinkVerdict:
     """The verified membership of a checkpoint, or why there is none."""
     link, said = ChainLink.MEMBERSHIP, subject.said
     digest = said.bound.membership
     if digest is None or said.epoch is None:
         return missing(link, "the statement binds no membership")
     found = given.memory.of("epoch", digest, lambda: _signed_epoch(digest, given))
-    return found if isinstance(found, Verdict) else _of_subject(found, subject) or found
+    return found if isinstance(found, LinkVerdict) else _of_subject(found, subject) or found
 
 
-def _signed_epoch(digest: str, given: Given) -> Epoch | Verdict:
+def _signed_epoch(digest: str, given: Given) -> Epoch | LinkVerdict:
     """Rule 1, for whatever statement binds the document."""
     link = ChainLink.MEMBERSHIP
     kept = document(given.pieces, digest, documents.Membership)
@@ -197,7 +197,7 @@ def _signed_epoch(digest: str, given: Given) -> Epoch | Verdict:
     return Epoch(digest=digest, document=kept, membership=membership, coordinators=mine)
 
 
-def _of_subject(epoch: Epoch, subject: Subject) -> Verdict | None:
+def _of_subject(epoch: Epoch, subject: Subject) -> LinkVerdict | None:
     """Rule 2, and the rest of rule 1: why the membership is not the statement's."""
     link, said = ChainLink.MEMBERSHIP, subject.said
     kept, membership = epoch.document, epoch.membership
@@ -233,7 +233,7 @@ def _credentials_elsewhere(job: str, given: Given) -> Iterable[Credential]:
             yield found
 
 
-def _differs(nodes: Sequence[NodeRef], epoch: Epoch) -> Verdict | None:
+def _differs(nodes: Sequence[NodeRef], epoch: Epoch) -> LinkVerdict | None:
     """Rule 3."""
     link = ChainLink.NODES
     members = {epoch.names[one.node]: one for one in epoch.membership.members}
@@ -256,7 +256,7 @@ def _differs(nodes: Sequence[NodeRef], epoch: Epoch) -> Verdict | None:
     return None
 
 
-def _contradicts(name: str, what: str, expected: object, found: object) -> Verdict:
+def _contradicts(name: str, what: str, expected: object, found: object) -> LinkVerdict:
     return broken(ChainLink.NODES, f"{name}: {what}", expected=str(expected), found=str(found))
 
 

@@ -13,12 +13,12 @@ Rules:
 """
 
 from securetrain.artifacts.statement import ParentRole
-from securetrain.chain.links import Given, Subject, Verdict, broken, missing, verified
+from securetrain.chain.links import Given, LinkVerdict, Subject, broken, missing, verified
 from securetrain.chain.replayed import Comparison, Replay, ReplayedSegment, Word
 from securetrain.core.vocabulary import ChainLink
 
 
-def judge_replay(subject: Subject, given: Given) -> Verdict:
+def judge_replay(subject: Subject, given: Given) -> LinkVerdict:
     """Judge whether the steps were done again, and gave this checkpoint."""
     link = ChainLink.REPLAY
     if not subject.said.step:

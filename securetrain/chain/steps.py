@@ -29,7 +29,7 @@ from securetrain.artifacts.statement import (
     ParentRole,
     members,
 )
-from securetrain.chain.links import Given, Subject, Verdict, broken, missing, verified
+from securetrain.chain.links import Given, LinkVerdict, Subject, broken, missing, verified
 from securetrain.chain.records import StepRecord, StepRecords, StepVerdict, records_of
 from securetrain.chain.row_bytes import DOCUMENTS, RowBytes, format_of, settings_of, width_of
 from securetrain.chain.row_order import RowOrder
@@ -39,11 +39,11 @@ MAX_ROWS: Final = 1 << 20
 """Rows of a segment that are all worked out again."""
 
 
-def judge_gradients(subject: Subject, given: Given) -> Verdict:
+def judge_gradients(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the verdict on the gradients by rules 1 and 2."""
     link = ChainLink.GRADIENTS
     found = _records(link, subject, given)
-    if isinstance(found, Verdict):
+    if isinstance(found, LinkVerdict):
         return found
     parent, _, records = found
     expected = expected_gradients(
@@ -90,11 +90,11 @@ def expected_gradients(before: GradientRecord, records: Sequence[StepRecord]) ->
     )
 
 
-def judge_rows(subject: Subject, given: Given) -> Verdict:
+def judge_rows(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the rows that were read by rules 1 and 3."""
     link = ChainLink.ROWS
     found = _records(link, subject, given)
-    if isinstance(found, Verdict):
+    if isinstance(found, LinkVerdict):
         return found
     _, kept, records = found
     bound = subject.said.bound.job
@@ -135,18 +135,18 @@ Segment: TypeAlias = tuple[CheckpointPredicate | None, StepRecords, list[StepRec
 """The parent that a checkpoint goes on from, and the records since."""
 
 
-def _records(link: ChainLink, subject: Subject, given: Given) -> Segment | Verdict:
+def _records(link: ChainLink, subject: Subject, given: Given) -> Segment | LinkVerdict:
     """The records of a checkpoint by rule 1, read once for both links."""
 
-    def read() -> tuple[Subject, Segment | Verdict]:
+    def read() -> tuple[Subject, Segment | LinkVerdict]:
         return subject, _read_records(link, subject, given)
 
     # The subject is kept with it, so that no other can come to lie where it lay.
     _, found = given.memory.of("records", id(subject), read, room=1)
-    return msgspec.structs.replace(found, link=link) if isinstance(found, Verdict) else found
+    return msgspec.structs.replace(found, link=link) if isinstance(found, LinkVerdict) else found
 
 
-def _read_records(link: ChainLink, subject: Subject, given: Given) -> Segment | Verdict:
+def _read_records(link: ChainLink, subject: Subject, given: Given) -> Segment | LinkVerdict:
     said = subject.said
     if said.bound.step_records is None:
         return missing(link, "the steps were not recorded")

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from securetrain.artifacts.statement import Opened, ParentRole, members
-from securetrain.chain.links import Given, Subject, Verdict, broken, missing, verified
+from securetrain.chain.links import Given, LinkVerdict, Subject, broken, missing, verified
 from securetrain.chain.records import StepRecord, StepVerdict, records_of
 from securetrain.chain.store import Pieces
 from securetrain.core import canonical
@@ -68,14 +68,14 @@ def names_of(pieces: Pieces, records: Sequence[StepRecord]) -> Iterator[str]:
             yield record.anchors
 
 
-def judge_tables(subject: Subject, given: Given) -> Verdict:
+def judge_tables(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the verdicts by the tables; see the module."""
     key = subject.opened.statement, subject.opened.digest
     if not subject.said.step:
         return verified(LINK, "no step was done")
     if find_spec("numpy") is None:
         return missing(LINK, "numpy is not installed, which the guard judges with")
-    known: dict[tuple[str, str], Verdict] = given.memory.of("tables", "all", dict)
+    known: dict[tuple[str, str], LinkVerdict] = given.memory.of("tables", "all", dict)
     if key not in known:
         known.update(_judged(_line(subject), given))
     return known[key]
@@ -106,11 +106,11 @@ class _Run:
     layouts: dict[str, Layout] = field(default_factory=dict)
 
 
-def _judged(line: Sequence[Opened], given: Given) -> dict[tuple[str, str], Verdict]:
+def _judged(line: Sequence[Opened], given: Given) -> dict[tuple[str, str], LinkVerdict]:
     """The verdict on each checkpoint of a line."""
-    found: dict[tuple[str, str], Verdict] = {}
+    found: dict[tuple[str, str], LinkVerdict] = {}
     run: _Run | None = None
-    stopped: Verdict | None = None
+    stopped: LinkVerdict | None = None
     for number, opened in enumerate(line):
         if stopped is None:
             verdict, run = _segment(opened, line[number - 1] if number else None, run, given)
@@ -126,11 +126,11 @@ def _judged(line: Sequence[Opened], given: Given) -> dict[tuple[str, str], Verdi
 
 def _segment(
     opened: Opened, parent: Opened | None, run: _Run | None, given: Given
-) -> tuple[Verdict, _Run | None]:
+) -> tuple[LinkVerdict, _Run | None]:
     """The verdict on one checkpoint, and the run after it; None when it cannot be followed on."""
     said = opened.checkpoint
     records = _records(opened, parent, given)
-    if isinstance(records, Verdict):
+    if isinstance(records, LinkVerdict):
         return records, None
     if run is None:
         policy = _policy(given.pieces, said.bound.policy)
@@ -151,7 +151,7 @@ def _segment(
     return verified(LINK, f"{clean} of {len(records)} steps clean, by the ranks' tables"), run
 
 
-def _records(opened: Opened, parent: Opened | None, given: Given) -> list[StepRecord] | Verdict:
+def _records(opened: Opened, parent: Opened | None, given: Given) -> list[StepRecord] | LinkVerdict:
     """The records since the parent (rule 1)."""
     said = opened.checkpoint
     if parent is None and any(one.role is ParentRole.PREVIOUS for one in said.parents):
@@ -177,7 +177,7 @@ def _policy(pieces: Pieces, digest: str | None) -> Policy | None:
     return canonical.decode(data, Policy, where="the policy", canonical=True)
 
 
-def _step(record: StepRecord, run: _Run) -> Verdict | None:
+def _step(record: StepRecord, run: _Run) -> LinkVerdict | None:
     """Judge one step; None when its table agrees with its record."""
     where = f"step {record.step}"
     if record.table is None or record.learned is None or not record.seeds:

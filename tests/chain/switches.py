@@ -48,7 +48,7 @@ from securetrain.chain import (
     tables,
     unpacking,
 )
-from securetrain.chain.links import Verdict
+from securetrain.chain.links import LinkVerdict
 from securetrain.guard import openings, rejudge, step_table
 
 MODULES: Final[Sequence[ModuleType]] = (
@@ -145,7 +145,7 @@ class Switches:
     def is_on(self, where: str, refusal: object) -> bool:
         """Whether a check refuses; asked by the check."""
         match refusal:
-            case Verdict(what=what):
+            case LinkVerdict(what=what):
                 pass
             case _:
                 what = str(getattr(refusal, "what", refusal))

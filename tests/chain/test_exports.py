@@ -41,7 +41,7 @@ from securetrain.chain.container import Pack
 from securetrain.chain.exports import facts as facts_module
 from securetrain.chain.exports.facts import Facts, MetricsFact, Standing, facts_of
 from securetrain.chain.exports.writing import ExportFormat, export
-from securetrain.chain.links import Verdict
+from securetrain.chain.links import LinkVerdict
 from securetrain.chain.packing import pack
 from securetrain.cli import clock
 from securetrain.cli.main import main
@@ -177,11 +177,11 @@ def test_what_is_verified_is_stated_and_the_rest_is_declared(made: Made) -> None
 def test_metrics_are_what_the_ranks_recorded_and_signed(made: Made, job: Job) -> None:
     def metrics(segment: Segment, said: CheckpointPredicate) -> MetricsFact | None:
         links = (ChainLink.GRADIENTS, ChainLink.REPLAY)
-        verdicts = {link: Verdict(link=link, state=LinkState.NOT_ASKED) for link in links}
+        verdicts = {link: LinkVerdict(link=link, state=LinkState.NOT_ASKED) for link in links}
         state, _ = segment.judge(said, ChainLink.GRADIENTS)
-        verdicts[ChainLink.GRADIENTS] = Verdict(link=ChainLink.GRADIENTS, state=state)
+        verdicts[ChainLink.GRADIENTS] = LinkVerdict(link=ChainLink.GRADIENTS, state=state)
         found = facts_module._metrics(segment.pieces, said, verdicts)
-        broken = {**verdicts, ChainLink.REPLAY: Verdict(link=links[1], state=LinkState.BROKEN)}
+        broken = {**verdicts, ChainLink.REPLAY: LinkVerdict(link=links[1], state=LinkState.BROKEN)}
         assert facts_module._metrics(segment.pieces, said, broken) is None
         return found
 

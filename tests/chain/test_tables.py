@@ -26,7 +26,7 @@ from securetrain.artifacts.tree.layout import Kind
 from securetrain.chain import documents, pack_pieces, packing, tables
 from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.judging import judge
-from securetrain.chain.links import Given, Subject, Verdict, code_of
+from securetrain.chain.links import Given, LinkVerdict, Subject, code_of
 from securetrain.chain.records import (
     Recorder,
     StepRecord,
@@ -182,7 +182,7 @@ class Tabled(Segment):
         }
         return super().said(digest, **(fields | changes))
 
-    def verdict(self, said: CheckpointPredicate, known: dict[str, Opened] | None = None) -> Verdict:
+    def verdict(self, said: CheckpointPredicate, known: Any = None) -> LinkVerdict:
         opened = Opened(
             kind=Kind.CHECKPOINT,
             predicate=said,
@@ -366,7 +366,7 @@ LIES: dict[str, Lie] = {
 }
 
 
-def said_of(verdict: Verdict) -> str:
+def said_of(verdict: LinkVerdict) -> str:
     return "" if verdict.state is LinkState.VERIFIED else verdict.what
 
 

@@ -25,7 +25,7 @@ from securetrain.artifacts.statement import (
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.chain import documents
 from securetrain.chain.judging import judge
-from securetrain.chain.links import Subject, Verdict
+from securetrain.chain.links import LinkVerdict, Subject
 from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.policy.load import load_policy
@@ -84,7 +84,7 @@ class Case:
         }
         return self.job.checkpoint(**(fields | changes))
 
-    def judge(self, link: ChainLink, said: CheckpointPredicate, **subject: Any) -> Verdict:
+    def judge(self, link: ChainLink, said: CheckpointPredicate, **subject: Any) -> LinkVerdict:
         given: dict[str, Any] = {"parents": {PARENT: self.parent}, "dataset": self.dataset}
         about = Subject(opened=opened(said, "cc" * 32), **(given | subject))
         return judge(link, about, self.job.given())

@@ -31,7 +31,7 @@ from securetrain.artifacts.statement import (
 )
 from securetrain.chain import documents
 from securetrain.chain.container import Pack
-from securetrain.chain.links import Verdict
+from securetrain.chain.links import LinkVerdict
 from securetrain.chain.pack_pieces import PackPieces
 from securetrain.chain.packed import PackResult
 from securetrain.chain.records import StepVerdict, records_of
@@ -242,21 +242,21 @@ def facts_of(
     )
 
 
-def _standing(verdict: Verdict) -> Standing | None:
+def _standing(verdict: LinkVerdict) -> Standing | None:
     """Rule 2; None leaves the fact out."""
     if verdict.state is LinkState.VERIFIED:
         return Standing.VERIFIED
     return None if verdict.state is LinkState.BROKEN else Standing.DECLARED
 
 
-def _tiers(nodes: Verdict) -> Mapping[str, NodeTier]:
+def _tiers(nodes: LinkVerdict) -> Mapping[str, NodeTier]:
     """Rule 3."""
     return dict(nodes.tiers) if nodes.state is LinkState.VERIFIED else {}
 
 
 def _kept(
     pieces: PackPieces,
-    verdicts: Mapping[ChainLink, Verdict],
+    verdicts: Mapping[ChainLink, LinkVerdict],
     link: ChainLink,
     digest: str | None,
     kind: type[documents.D],
@@ -268,7 +268,7 @@ def _kept(
 
 
 def _metrics(
-    pieces: Pieces, said: CheckpointPredicate, verdicts: Mapping[ChainLink, Verdict]
+    pieces: Pieces, said: CheckpointPredicate, verdicts: Mapping[ChainLink, LinkVerdict]
 ) -> MetricsFact | None:
     """Rule 5."""
     gradients, replay = verdicts[ChainLink.GRADIENTS], verdicts[ChainLink.REPLAY]
@@ -312,7 +312,9 @@ def _flat(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     yield from sorted(found)
 
 
-def _parents(said: CheckpointPredicate, result: PackResult, link: Verdict) -> Iterator[ParentFact]:
+def _parents(
+    said: CheckpointPredicate, result: PackResult, link: LinkVerdict
+) -> Iterator[ParentFact]:
     standing = _standing(link)
     if standing is None:
         return
@@ -334,7 +336,9 @@ def _parents(said: CheckpointPredicate, result: PackResult, link: Verdict) -> It
         )
 
 
-def _dataset(said: CheckpointPredicate, result: PackResult, link: Verdict) -> DatasetFact | None:
+def _dataset(
+    said: CheckpointPredicate, result: PackResult, link: LinkVerdict
+) -> DatasetFact | None:
     standing, ref = _standing(link), said.dataset
     if standing is None or not ref.digest:
         return None
