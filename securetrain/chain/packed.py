@@ -40,7 +40,7 @@ from securetrain.artifacts.statement import (
     open_statement,
 )
 from securetrain.chain import packing
-from securetrain.chain.container import Descriptor, Pack
+from securetrain.chain.container import Pack
 from securetrain.chain.held import main_line, rows_wanted
 from securetrain.chain.judging import Demand, Judged, Judgement, judge_chain
 from securetrain.chain.links import Given, Subject
@@ -227,13 +227,9 @@ def contents(pack: Pack) -> packing.Contents:
     except UsageError as error:
         raise IntegrityError(MALFORMED, reason(error), str(pack.path)) from error
     first = listed.statements[0].statement
-    if first != pack.subject.hex or not _is_statement(pack.subject):
+    if first != pack.subject.hex or pack.subject.media_type != packing.STATEMENT_TYPE:
         raise IntegrityError(MALFORMED, "it is about another statement", str(pack.path))
     return listed
-
-
-def _is_statement(descriptor: Descriptor) -> bool:
-    return descriptor.media_type == packing.STATEMENT_TYPE
 
 
 def _logged(
@@ -303,7 +299,8 @@ class _Packed:
         """Rule 2."""
         first = entry.statement == self.pack.subject.hex
         try:
-            if not _is_statement(self.pack.layers.get(entry.statement, self.pack.subject)):
+            layer = self.pack.layers.get(entry.statement, self.pack.subject)
+            if layer.media_type != packing.STATEMENT_TYPE:
                 raise IntegrityError(MALFORMED, "an entry that is no statement", entry.statement)
             envelope = self.pack.read(entry.statement, STATEMENT_LIMIT)
             kind = claimed_kind(envelope)

@@ -139,16 +139,8 @@ class EvidenceStore:
     def _is_whole(path: Path, size: int) -> bool:
         """Tell whether a piece is there; one of another size was damaged, and is put right."""
         try:
-            info = path.lstat()
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return False
-        if info.st_size != size:
-            return False
-        try:
-            data = read_file(path, PIECE_LIMIT)
-        except SecureTrainError:
+            data = read_file(path, PIECE_LIMIT) if path.lstat().st_size == size else b""
+        except (OSError, SecureTrainError):
             return False
         return hashlib.sha256(data).hexdigest() == path.name
 

@@ -209,9 +209,7 @@ class _Directories:
 
 def near(path: Path | str) -> list[Path]:
     """The run directory around a checkpoint that lies where a run saves it."""
-    if not isinstance(path, Path):
-        return []
-    return [path.absolute().parent.parent]
+    return [path.absolute().parent.parent] if isinstance(path, Path) else []
 
 
 def _opened(
