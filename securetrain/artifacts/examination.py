@@ -17,21 +17,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from securetrain.artifacts.dataset.verified import check_floor
 from securetrain.artifacts.lineage import freshness
 from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.logged import LogProof
 from securetrain.artifacts.lineage.waivers import LIMIT as WAIVER_LIMIT
 from securetrain.artifacts.lineage.walk import Link, look_beside, problems, walk_back
-from securetrain.artifacts.model.oms.asked import check_bundle
-from securetrain.artifacts.model.oms.model import ModelResult, Scope, verify_model
-from securetrain.artifacts.model.oms.signers import ModelRoots, one_root
-from securetrain.artifacts.scan.findings import ScanResult
-from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.rules import expected_by
 from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate
@@ -43,6 +38,11 @@ from securetrain.core.files import read_file
 from securetrain.identity.log import LIMIT as PROOF_LIMIT
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import LoadedPolicy
+
+if TYPE_CHECKING:
+    from securetrain.artifacts.model.oms.model import ModelResult, Scope
+    from securetrain.artifacts.model.oms.signers import ModelRoots
+    from securetrain.artifacts.scan.findings import ScanResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Examined:
 
     result: VerifyResult
     policy: LoadedPolicy | None
-    scanned: ScanResult | None
+    scanned: "ScanResult | None"
     chain: Link | None
     asked: Sequence[Expectation] = ()
     """What was expected of it, by the caller and by the policy."""
@@ -113,7 +113,7 @@ def examine(
         expect=wanted.expect,
         shows=wanted.shows,
     )
-    scanned = scan_path(Path(path)) if wanted.scan else None
+    scanned = _scanned(Path(path)) if wanted.scan else None
     if scanned is not None and result.ok:
         scanned = scanned.among_data()
     chain = None
@@ -131,26 +131,36 @@ def examine(
 def examine_model(
     path: Path,
     bundle: Path | None,
-    roots: ModelRoots,
+    roots: "ModelRoots",
     now: datetime,
     *,
-    scope: Scope | None = None,
+    scope: "Scope | None" = None,
     scan: bool,
     expect: Expectation | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[ModelResult, ScanResult | None]:
+) -> "tuple[ModelResult, ScanResult | None]":
     """Verify a model in the format of OpenSSF Model Signing, and scan it when asked to.
 
     Raises:
         UsageError: ST-USAG-001 without a bundle or exactly one kind of root.
     """
+    from securetrain.artifacts.model.oms.asked import check_bundle  # noqa: PLC0415 - as asked
+    from securetrain.artifacts.model.oms.model import verify_model  # noqa: PLC0415 - as asked
+    from securetrain.artifacts.model.oms.signers import one_root  # noqa: PLC0415 - as asked
+
     if bundle is None:
         raise one_root(str(path))
     trust = roots.read(str(path))
     result = verify_model(path, bundle, trust, now, scope=scope, progress=progress)
     if result.payload:
         result.problems += check_bundle(expect, result.payload, str(bundle))
-    return result, scan_path(path) if scan else None
+    return result, _scanned(path) if scan else None
+
+
+def _scanned(path: Path) -> "ScanResult":
+    from securetrain.artifacts.scan.scanner import scan_path  # noqa: PLC0415 - as asked
+
+    return scan_path(path)
 
 
 def _asked(
@@ -167,10 +177,9 @@ def _known(wanted: Wanted) -> Freshness | None:
     """Read what this machine knows besides the artifact; None when nothing was given."""
     if not wanted.waivers and wanted.floors is None:
         return None
-    return Freshness(
-        floors=None if wanted.floors is None else Floors(wanted.floors),
-        waivers=tuple(read_file(path, WAIVER_LIMIT) for path in wanted.waivers),
-    )
+    floors = None if wanted.floors is None else Floors(wanted.floors)
+    waivers = tuple(read_file(path, WAIVER_LIMIT) for path in wanted.waivers)
+    return Freshness(floors=floors, waivers=waivers)
 
 
 def _remembered(result: VerifyResult, floors: Floors, trust: TrustRoot) -> VerifyResult:
@@ -182,6 +191,8 @@ def _remembered(result: VerifyResult, floors: Floors, trust: TrustRoot) -> Verif
         case CheckpointPredicate():
             freshness.remember(opened, floors)
         case DatasetPredicate() as predicate:
+            from securetrain.artifacts.dataset.verified import check_floor  # noqa: PLC0415 - of these
+
             try:
                 check_floor(floors, predicate, opened.digest, trust, str(result.path))
             except IntegrityError as error:
@@ -195,9 +206,7 @@ def _followed(
     """The result with where the chain breaks, and the chain; none without a statement."""
     if result.opened is None:
         return result, None
-    near = list(wanted.places)
-    if not near:
-        folder = Path(result.path).absolute().parent
-        near = [folder, folder.parent]
+    folder = Path(result.path).absolute().parent
+    near = wanted.places or [folder, folder.parent]
     chain = walk_back(result.path, result.opened, trust, near, wanted.data)
     return replace(result, problems=(*result.problems, *problems(chain))), chain

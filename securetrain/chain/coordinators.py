@@ -12,26 +12,19 @@ Rules, in order:
    membership of another time is not accepted, whoever signed it.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from securetrain.chain.documents import Credential, Endorsement
-from securetrain.chain.keeper import digest_of_certificate
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, SecureTrainError
-from securetrain.identity import (
-    Chain,
-    Role,
-    SpiffeId,
-    check_chain,
-    check_leaf,
-    dsse,
-    public_key_of,
-)
+from securetrain.identity import Chain, Role, SpiffeId, check_chain, check_leaf, dsse, public_key_of
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 
@@ -59,7 +52,7 @@ def endorse(
     ca: x509.Certificate, job: str, begins: datetime, ends: datetime, key: PrivateKey
 ) -> str:
     """Vouch for the CA of a job with a key of the role ``node``; a DSSE envelope."""
-    said = Endorsement(job=job, ca=digest_of_certificate(ca), begins=begins, ends=ends)
+    said = Endorsement(job=job, ca=_digest(ca), begins=begins, ends=ends)
     return dsse.sign(canonical.encode(said), ENDORSEMENT_TYPE, [key]).decode()
 
 
@@ -97,7 +90,7 @@ def _endorsed(
     data = credential.endorsement.encode()
     payload = trust.verify(data, ENDORSEMENT_TYPE, TrustRole.NODE, "endorsement")
     said = canonical.decode(payload.data, Endorsement, limit=1 << 14, canonical=True)
-    if said.job != credential.job or said.ca != digest_of_certificate(ca):
+    if said.job != credential.job or said.ca != _digest(ca):
         raise IdentityError("ST-IDEN-006", f"the endorsement is of job {said.job}, or another CA")
     if not said.begins < said.ends <= said.begins + LONGEST:
         raise IdentityError("ST-IDEN-005", "the endorsement has no sound time")
@@ -115,6 +108,11 @@ def accept_any(
         except SecureTrainError as error:
             refused.append(f"{error.code}: {error.what}")
     return accepted, refused
+
+
+def _digest(certificate: x509.Certificate) -> str:
+    """SHA-256 (hex) of its DER."""
+    return hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
 
 
 def _parse(text: str) -> x509.Certificate:

@@ -11,7 +11,6 @@ Rules:
 """
 
 import base64
-import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +19,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from securetrain.chain.documents import (
-    Appraised,
-    Credential,
-    Exchange,
-    Membership,
-    Presented,
-)
+from securetrain.chain.documents import Appraised, Credential, Exchange, Membership, Presented
 from securetrain.chain.store import Shelf
 from securetrain.core import canonical
 from securetrain.evidence import AttestationResult
@@ -150,11 +143,6 @@ class Keeper:
                 appraised=tuple(one for one, node in self._appraised.items() if node in nodes),
             )
         return self.store.keep(made)
-
-
-def digest_of_certificate(certificate: x509.Certificate) -> str:
-    """SHA-256 (hex) of a certificate's DER."""
-    return hashlib.sha256(_der(certificate)).hexdigest()
 
 
 def _der(certificate: x509.Certificate) -> bytes:

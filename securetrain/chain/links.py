@@ -17,10 +17,12 @@ import msgspec
 
 from securetrain.artifacts import Problem
 from securetrain.artifacts.statement import CheckpointPredicate, Opened
+from securetrain.chain.documents import Appraised
 from securetrain.chain.memory import Memory
 from securetrain.chain.replayed import Replay
 from securetrain.chain.store import InMemory, Pieces
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
+from securetrain.evidence import AttestationResult
 from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
 
@@ -74,6 +76,14 @@ class Given:
     again: bool = False
     """Whether the evidence behind results is judged again, besides the results themselves."""
     memory: Memory = field(default_factory=Memory, init=False, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appraisal:
+    """A signed result that was verified, and the document that it came with."""
+
+    result: AttestationResult
+    document: Appraised
 
 
 _NO_TIERS: Final[Mapping[str, NodeTier]] = MappingProxyType({})

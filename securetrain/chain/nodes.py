@@ -25,13 +25,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from securetrain.artifacts.statement import NodeRef
 from securetrain.chain import documents
-from securetrain.chain.coordinators import Accepted, accept_any
 from securetrain.chain.documents import Appraised, Credential
 from securetrain.chain.links import (
+    Appraisal,
     Given,
     LinkVerdict,
     Subject,
@@ -39,13 +39,15 @@ from securetrain.chain.links import (
     missing,
     verified,
 )
-from securetrain.chain.reappraise import Kept, NotKeptError, appraise_again
 from securetrain.chain.store import document, documents_at_hand
 from securetrain.core.errors import AttestationError, SecureTrainError, reason
 from securetrain.core.vocabulary import ChainLink, NodeTier
 from securetrain.evidence import AttestationResult, read_named, verify_result
 from securetrain.identity import Role, SpiffeId
 from securetrain.rendezvous.wire import Membership, node_ranks, read_membership
+
+if TYPE_CHECKING:
+    from securetrain.chain.coordinators import Accepted
 
 SLACK: Final = timedelta(minutes=1)
 
@@ -58,7 +60,7 @@ class Epoch:
     """Of the document."""
     document: documents.Membership
     membership: Membership
-    coordinators: Sequence[Accepted]
+    coordinators: "Sequence[Accepted]"
     """With the key that signed it: one for each time that its certificate was renewed."""
 
     def speaks(self, at: datetime) -> bool:
@@ -129,22 +131,19 @@ def judge_nodes(subject: Subject, given: Given) -> LinkVerdict:
         tiers[name] = min(one.tier for one in covering)
         if given.again:
             digests = frozenset(one.digest for one in mine if one.issued <= covering[-1].issued)
-            try:
-                _appraise_again(epoch, kept, digests, given)
-            except NotKeptError as error:
-                return missing(ChainLink.NODES, f"{name} cannot be appraised again: {error}")
-            except AttestationError as error:
-                what = f"{name}: appraised again: {error.code}: {reason(error)}"
-                return broken(ChainLink.NODES, what, where=error.where)
+            if (refused := _appraise_again(name, epoch, kept, digests, given)) is not None:
+                return refused
     shown = ", ".join(f"{name.rpartition('/')[2]} {tier}" for name, tier in tiers.items())
     how = "appraised again: " if given.again else ""
     return verified(ChainLink.NODES, how + shown[:500], tiers)
 
 
 def _appraise_again(
-    epoch: Epoch, kept: Sequence[Kept], digests: frozenset[str], given: Given
-) -> None:
-    """Rule 5, once for each selection of one node's results."""
+    name: str, epoch: Epoch, kept: Sequence[Appraisal], digests: frozenset[str], given: Given
+) -> LinkVerdict | None:
+    """Rule 5, once for each selection of one node's results; None where it holds."""
+    # Every appraiser comes with it, and few verifiers ask.
+    from securetrain.chain.reappraise import NotKeptError, appraise_again  # noqa: PLC0415
 
     def again() -> bool:
         chosen = [one for one in kept if one.result.digest in digests]
@@ -152,7 +151,14 @@ def _appraise_again(
         return True
 
     room = len(epoch.membership.members) + 1
-    given.memory.of("again", (epoch.digest, digests), again, room=room)
+    try:
+        given.memory.of("again", (epoch.digest, digests), again, room=room)
+    except NotKeptError as error:
+        return missing(ChainLink.NODES, f"{name} cannot be appraised again: {error}")
+    except AttestationError as error:
+        what = f"{name}: appraised again: {error.code}: {reason(error)}"
+        return broken(ChainLink.NODES, what, where=error.where)
+    return None
 
 
 def epoch_of(subject: Subject, given: Given) -> Epoch | LinkVerdict:
@@ -181,6 +187,8 @@ def _signed_epoch(digest: str, given: Given) -> Epoch | LinkVerdict:
     ] or list(_credentials_elsewhere(kept.job, given))
     if not credentials:
         return missing(link, "the coordinator's certificate")
+    from securetrain.chain.coordinators import accept_any  # noqa: PLC0415 - not without a membership
+
     accepted, refused = accept_any(credentials, given.trust)
     if not accepted:
         return broken(link, f"nobody vouches for its coordinator: {refused[0]}")
@@ -260,7 +268,7 @@ def _contradicts(name: str, what: str, expected: object, found: object) -> LinkV
     return broken(ChainLink.NODES, f"{name}: {what}", expected=str(expected), found=str(found))
 
 
-def _results(epoch: Epoch, given: Given) -> Mapping[str, Sequence[Kept]]:
+def _results(epoch: Epoch, given: Given) -> Mapping[str, Sequence[Appraisal]]:
     """Every result of this epoch's coordinator that is at hand, by node, the oldest first."""
     known = [
         found
@@ -268,7 +276,7 @@ def _results(epoch: Epoch, given: Given) -> Mapping[str, Sequence[Kept]]:
         if (found := document(given.pieces, digest, Appraised)) is not None
     ]
     known = known or list(documents_at_hand(given.pieces, Appraised))
-    kept: dict[str, Kept] = {}
+    kept: dict[str, Appraisal] = {}
     tokens: dict[str, AttestationResult | None] = {}
     for one in known:
         if one.token not in tokens:
@@ -276,8 +284,8 @@ def _results(epoch: Epoch, given: Given) -> Mapping[str, Sequence[Kept]]:
         result = tokens[one.token]
         # A document that speaks of another result than its token's is not the one that was kept.
         if result is not None and (one.node, one.result) == (result.node, result.digest):
-            kept.setdefault(result.digest, Kept(result=result, document=one))
-    by_node: dict[str, list[Kept]] = {}
+            kept.setdefault(result.digest, Appraisal(result=result, document=one))
+    by_node: dict[str, list[Appraisal]] = {}
     for counted in sorted(kept.values(), key=lambda of: of.result.issued):
         by_node.setdefault(counted.result.node, []).append(counted)
     return by_node

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from securetrain.chain.documents import Appraised
+from securetrain.chain.links import Appraisal
 from securetrain.chain.store import Pieces
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
@@ -33,7 +33,6 @@ from securetrain.evidence import (
     Appraiser,
     Ask,
     AttestationKeys,
-    AttestationResult,
     Binding,
     CollateralKind,
     Evidence,
@@ -50,14 +49,6 @@ from securetrain.policy.schema import Policy
 
 class NotKeptError(Exception):
     """Something that the appraisal needs is not at hand."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A signed result that was verified, and the document that it came with."""
-
-    result: AttestationResult
-    document: Appraised
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +70,7 @@ class _ByDigest:
         return kind is CollateralKind.RUNTIME_POLICY and self.pieces.get(name) is not None
 
 
-def appraise_again(results: Sequence[Kept], coordinator: PublicKey, pieces: Pieces) -> None:
+def appraise_again(results: Sequence[Appraisal], coordinator: PublicKey, pieces: Pieces) -> None:
     """Judge the results of one node again, oldest first; see the module.
 
     Args:
@@ -99,11 +90,11 @@ def appraise_again(results: Sequence[Kept], coordinator: PublicKey, pieces: Piec
         edition = (kept.result.policy, kept.document.presented.media_type, *kept.document.documents)
         if edition not in appraisers:
             appraisers[edition] = _appraiser(kept, pieces)
-        lease = _again(kept, appraisers[edition], coordinator, pieces, lease)
+        lease = _again(kept, appraisers[edition], coordinator.spki, pieces, lease)
 
 
 def _again(
-    kept: Kept, appraiser: Appraiser, coordinator: PublicKey, pieces: Pieces, lease: Lease | None
+    kept: Appraisal, appraiser: Appraiser, server: bytes, pieces: Pieces, lease: Lease | None
 ) -> Lease | None:
     said, shown = kept.result, kept.document.presented
     record = shown.exchange
@@ -131,7 +122,7 @@ def _again(
                 session=_bytes(record.session),
                 job=said.job,
                 client_spki=key.spki,
-                server_spki=coordinator.spki,
+                server_spki=server,
                 exporter=_bytes(record.exporter),
                 ak_name=b"" if opening is None else opening.ak_name,
                 wireguard=_bytes(record.wireguard),
@@ -148,14 +139,10 @@ def _again(
         policy=said.policy,
     )
     if result != said:
-        names = [
-            one for one in said.__struct_fields__ if getattr(said, one) != getattr(result, one)
-        ]
-        raise AttestationError(
-            "ST-ATTS-014",
-            f"the evidence shows other values of: {', '.join(names)}",
-            f"node {said.node}",
-        )
+        fields = said.__struct_fields__
+        names = [one for one in fields if getattr(said, one) != getattr(result, one)]
+        what = f"the evidence shows other values of: {', '.join(names)}"
+        raise AttestationError("ST-ATTS-014", what, f"node {said.node}")
     return appraisal.lease
 
 
@@ -166,7 +153,7 @@ def _ask(secret: bytes, lease: Lease | None) -> Ask:
     return Ask(credential=(b"", b"")) if secret else Ask()
 
 
-def _appraiser(kept: Kept, pieces: Pieces) -> Appraiser:
+def _appraiser(kept: Appraisal, pieces: Pieces) -> Appraiser:
     """Rule 1."""
     said, media_type = kept.result, kept.document.presented.media_type
     if media_type != said.media_type:

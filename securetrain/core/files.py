@@ -14,7 +14,6 @@ import json
 import os
 import pwd
 import re
-import secrets
 import shutil
 import stat
 import unicodedata
@@ -122,7 +121,7 @@ def whole_file(
         UsageError: ST-USAG-002 or ST-USAG-006 (disk full), ST-USAG-005 when it is there and is not
             to be replaced; nothing is left behind.
     """
-    temporary = path.with_name(f".{path.name}.tmp-{secrets.token_hex(6)}")
+    temporary = path.with_name(f".{path.name}.tmp-{os.urandom(6).hex()}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
@@ -299,7 +298,7 @@ def staged_dir(final: Path, *, mode: int = 0o755) -> Iterator[Path]:
             str(final),
             "choose another name",
         )
-    staging = final.with_name(f"{final.name}.tmp-{secrets.token_hex(6)}")
+    staging = final.with_name(f"{final.name}.tmp-{os.urandom(6).hex()}")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         staging.mkdir(mode=mode)

@@ -20,7 +20,6 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
-import jwt
 import msgspec
 
 from securetrain.core import canonical
@@ -131,6 +130,8 @@ class AttestationResult(
 
     def sign(self, key: PrivateKey) -> str:
         """The EAR as a JWT, signed by the coordinator's P-256 key."""
+        import jwt  # noqa: PLC0415 - it brings an HTTP client, and a verifier may have no result
+
         headers = {"typ": _TYPE, "kid": key.key_id}
         return jwt.encode(self.claims(), key.curve, algorithm=_ALGORITHM, headers=headers)
 
@@ -146,6 +147,8 @@ def verify_result(token: str, key: PublicKey, now: datetime | None = None) -> At
     Raises:
         AttestationError: ST-ATTS-014.
     """
+    import jwt  # noqa: PLC0415 - see `sign`
+
     if len(token) > TOKEN_LIMIT:
         raise refused(f"{len(token)} characters, the limit is {TOKEN_LIMIT}")
     try:

@@ -30,7 +30,7 @@ from msgspec import Meta
 
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, UsageError
-from securetrain.identity import dsse, sigstore
+from securetrain.identity import dsse
 
 _BEGIN: Final = b'{"dsseEnvelope":'
 _FREE: Final = 3
@@ -125,6 +125,8 @@ def verify(
             another, ST-IDEN-021 it does not verify, ST-IDEN-004 another payload type.
         UsageError: ST-USAG-004 without the extra.
     """
+    from securetrain.identity import sigstore  # noqa: PLC0415 - few statements have a bundle
+
     try:
         canonical.decode(
             bundle, dict[str, Any], limit=sigstore.BUNDLE_LIMIT, where=where, canonical=True

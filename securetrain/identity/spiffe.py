@@ -11,11 +11,12 @@ carries exactly one, as its only URI SAN.
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
-
-from cryptography import x509
+from typing import TYPE_CHECKING, Final
 
 from securetrain.core.errors import IdentityError
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 _SEGMENT: Final = r"[a-zA-Z0-9._-]{1,64}"
 _ID: Final = re.compile(
@@ -68,18 +69,19 @@ class SpiffeId:
         return cls(found["domain"], found["job"], role, found["node"] or "")
 
     @classmethod
-    def of_certificate(cls, certificate: x509.Certificate) -> "SpiffeId":
+    def of_certificate(cls, certificate: "x509.Certificate") -> "SpiffeId":
         """The one SPIFFE id of a certificate.
 
         Raises:
             IdentityError: ST-IDEN-006 when it has none, several, or another SAN beside it.
         """
+        from cryptography import x509  # noqa: PLC0415 - who verifies one key's signature has none
+
         try:
             san = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
-            raise IdentityError(
-                "ST-IDEN-006", f"no usable subject alternative name: {error}"
-            ) from error
+            what = f"no usable subject alternative name: {error}"
+            raise IdentityError("ST-IDEN-006", what) from error
         uris = [name.value for name in san if isinstance(name, x509.UniformResourceIdentifier)]
         if len(uris) != 1 or len(list(san)) != 1:
             raise IdentityError(

@@ -14,24 +14,18 @@ Rules, in order:
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from securetrain.core import canonical
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import NodeTier
-from securetrain.policy.schema import (
-    API_VERSION,
-    FabricTrust,
-    GuardMode,
-    Policy,
-    TransparencyLog,
-)
+from securetrain.policy.schema import API_VERSION, FabricTrust, GuardMode, Policy, TransparencyLog
 
 FILE_LIMIT: Final = 256 << 10
 MAX_CHAIN: Final = 8
@@ -122,9 +116,17 @@ def parse_yaml(text: str, where: str) -> Any:
     Raises:
         PolicyError: ST-PLCY-001 with the line.
     """
+    import yaml  # noqa: PLC0415 - who verifies without a policy parses none
+
     try:
-        _refuse_unsafe(text)
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a subclass of a safe loader
+        loader = _strict_loader()
+        for event in yaml.parse(text, Loader=loader):  # before anything is built from the document
+            mark: Any = event.start_mark
+            for of, unsafe in (("anchor", "anchors and aliases"), ("tag", "tags")):
+                if getattr(event, of, None):  # an alias has an anchor, too
+                    what = f"{unsafe} are not allowed"
+                    raise yaml.composer.ComposerError(None, None, what, mark)
+        return yaml.load(text, Loader=loader)  # noqa: S506 - a subclass of a safe loader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         last = text.count("\n") + (not text.endswith("\n"))
@@ -135,36 +137,26 @@ def parse_yaml(text: str, where: str) -> Any:
         raise PolicyError("ST-PLCY-001", str(error), where, "simplify the file") from error
 
 
-def _refuse_unsafe(text: str) -> None:
-    """Refuse what the safe subset leaves out, before anything is built from the document."""
-    for event in yaml.parse(text, Loader=_StrictLoader):
-        mark: Any = event.start_mark
-        if getattr(event, "anchor", None):  # an alias has one too
-            raise yaml.composer.ComposerError(
-                None, None, "anchors and aliases are not allowed", mark
-            )
-        if getattr(event, "tag", None):
-            raise yaml.composer.ComposerError(None, None, "tags are not allowed", mark)
-
-
-# libyaml's parser, where PyYAML has it, is ten times faster; the constructors are the same.
-_SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _StrictLoader(_SafeLoader):  # type: ignore[misc,valid-type]
+@cache
+def _strict_loader() -> Any:
     """A safe loader without duplicate keys."""
+    import yaml  # noqa: PLC0415 - see parse_yaml
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
-        seen = set()
-        for key_node, _ in node.value:
-            key = key_node.value
-            if not isinstance(key_node, yaml.ScalarNode) or key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"duplicate or complex key {key!r}", key_node.start_mark
-                )
-            seen.add(key)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
+    # libyaml's parser, where PyYAML has it, is ten times faster; the constructors are the same.
+    class Strict(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+            seen = set()
+            for key_node, _ in node.value:
+                key = key_node.value
+                if not isinstance(key_node, yaml.ScalarNode) or key in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"duplicate or complex key {key!r}", key_node.start_mark
+                    )
+                seen.add(key)
+            mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+            return mapping
+
+    return Strict
 
 
 def _chain(name_or_path: str) -> list[tuple[str, dict[str, Any]]]:

@@ -142,12 +142,14 @@ class SummaryOptions:
 
     def write(self, found: "Found", asked: "Question", *, passed: bool) -> None:
         """Write it, where it was asked for and there is a digest to say it of."""
-        from securetrain.artifacts import CheckedWords, SavedResult, write_summary
-        from securetrain.chain import summary_of
-        from securetrain.identity import open_signer
+        from securetrain.artifacts import CheckedWords, SavedResult
 
         if self.vsa is None or isinstance(found, SavedResult | CheckedWords):
             return
+        from securetrain.artifacts import write_summary
+        from securetrain.chain import summary_of
+        from securetrain.identity import open_signer
+
         data = summary_of(found, asked.policy, now(), passed=passed)
         if data is None:
             click.echo("no summary: no statement verifies, so there is no digest for it", err=True)

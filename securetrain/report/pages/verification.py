@@ -4,7 +4,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -19,7 +19,6 @@ from securetrain.artifacts import (
     VerifyResult,
 )
 from securetrain.artifacts.lineage import Link
-from securetrain.artifacts.model import ModelResult
 from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate
 from securetrain.chain import Judged, JudgedArtifact
 from securetrain.core import ExitCode
@@ -42,11 +41,13 @@ from securetrain.report.document import (
     stated,
 )
 
+if TYPE_CHECKING:
+    from securetrain.artifacts.model import ModelResult
+
 MAX_SHOWN: Final = 50
 SHOWN_DEPTH: Final = 64
 """Levels of a chain that are shown as a tree."""
 NOBODY: Final = "nobody that this trust root names"
-Result: TypeAlias = VerifyResult | SavedResult | ModelResult
 
 
 def verified(found: Examined, trust_file: Path) -> Document:
@@ -101,7 +102,7 @@ def saved(result: SavedResult, trust_file: Path) -> Document:
     return _judged(result, "saved files", names, sections, result.to_dict())
 
 
-def model(result: ModelResult, scanned: ScanResult | None) -> Document:
+def model(result: "ModelResult", scanned: ScanResult | None) -> Document:
     """The outcome of ``verify --bundle`` for a model."""
     told = "path bundle signer num_files num_bytes left_out unsigned notes"
     data = picked(result, told, kind="model")
@@ -202,7 +203,7 @@ def policy_data(policy: LoadedPolicy | None) -> dict[str, str] | None:
 
 
 def _judged(  # noqa: PLR0917 - all that a judgement of files has
-    result: Result,
+    result: "VerifyResult | SavedResult | ModelResult",
     kind: str,
     names: Sequence[str],
     sections: Sequence[Section],
