@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.ab import Benchmark, Figure, Goal, Side
 from securetrain.artifacts.dataset.sign import About, sign_in_place
-from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.statement.dataset_predicate import DataFile, DatasetPredicate, Split
 from securetrain.artifacts.statement.statements import sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
@@ -54,14 +54,14 @@ def _folder() -> Iterator[tuple[Path, PrivateKey, TrustRoot, datetime]]:
 
 
 @contextmanager
-def _signed(cache_bytes: int | None = 1) -> Iterator[tuple[VerifiedDataset, Path]]:
+def _signed(cache_bytes: int | None = 1) -> Iterator[tuple[Dataset, Path]]:
     with _folder() as (folder, key, trust, now):
         rng = np.random.default_rng(0)
         path = folder / "tokens.bin"
         path.write_bytes(rng.bytes(MEGABYTES << 20))
         sign_in_place(folder, About(name="bench"), key=key, now=now)
         # With room for one leaf every read of another one is cold.
-        with VerifiedDataset.open(
+        with Dataset.open(
             folder, trust=trust, policy=None, now=now, cache_bytes=cache_bytes
         ) as data:
             yield data, path
@@ -189,7 +189,7 @@ def terabyte() -> Figure:
         rounds = []
         for _ in range(11):
             started = time.perf_counter()
-            VerifiedDataset.open(folder, trust=trust, policy=None, now=now).close()
+            Dataset.open(folder, trust=trust, policy=None, now=now).close()
             rounds.append(time.perf_counter() - started)
     found = median(rounds) * 1e3
     return Figure(

@@ -12,7 +12,7 @@ from .checkpoint.signed_storage import SignedReader as SignedReader
 from .checkpoint.signed_storage import SignedWriter as SignedWriter
 from .checkpoint.tensors import memory as memory
 from .content import tensor_sizes as tensor_sizes
-from .dataset.verified import VerifiedDataset as VerifiedDataset
+from .dataset.verified import Dataset as Dataset
 from .examination import Examined as Examined
 from .examination import Wanted as Wanted
 from .examination import examine as examine

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.lineage import head as head_file
 from securetrain.artifacts.lineage.judging import Asked, judge
 from securetrain.artifacts.lineage.logged import LogProof
@@ -108,7 +108,7 @@ def _sample(path: Path, trust: TrustRoot, now: datetime, most: int) -> tuple[int
     chance = random.SystemRandom()
     done = 0
     try:
-        with VerifiedDataset.open(path, trust=trust, policy=None, now=now, cache_bytes=0) as data:
+        with Dataset.open(path, trust=trust, policy=None, now=now, cache_bytes=0) as data:
             predicate = data.predicate
             assert isinstance(predicate, DatasetPredicate)
             leaf = predicate.tree.leaf_size

@@ -19,8 +19,8 @@ import torch
 
 from securetrain import artifacts
 from securetrain.artifacts import (
+    Dataset,
     Expectation,
-    VerifiedDataset,
     add_name,
     examine_model,
     verify_path,
@@ -161,7 +161,7 @@ def _datasets(shop: Shop) -> Iterator[Case]:
     digest = _digest(shop, meant)
 
     def read(path: Path, expect: Expectation | None) -> None:
-        VerifiedDataset.open(path, expect=expect, **shop.asked())
+        Dataset.open(path, expect=expect, **shop.asked())
 
     team = Expectation(signer=shop.key.key_id)
     for name, path, expect, code in (

@@ -198,6 +198,7 @@ class PublicKey:
             ) from error
 
 
+@runtime_checkable
 class Signer(Protocol):
     """Something that signs: Ed25519, ML-DSA, or ECDSA P-256 with SHA-256 in DER.
 

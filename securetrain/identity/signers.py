@@ -66,5 +66,4 @@ def read_public(name: str, ask: Ask) -> PublicKey:
 
 
 def _open_token(name: str, ask: Ask) -> Pkcs11Key:
-    has_pin = parse_uri(name).pin_file is not None
-    return Pkcs11Key.open(name, None if has_pin else ask("PIN of the token"))
+    return Pkcs11Key.open(name, None if parse_uri(name).pin_file else ask("PIN of the token"))

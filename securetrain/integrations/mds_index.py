@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.artifacts import VerifiedDataset
+from securetrain.artifacts import Dataset
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
 
@@ -60,7 +60,7 @@ def shard_name(split: str, basename: str) -> str:
     return f"{split}/{basename}" if split else basename
 
 
-def read_mds_index(data: VerifiedDataset, split: str) -> list[dict[str, Any]]:
+def read_mds_index(data: Dataset, split: str) -> list[dict[str, Any]]:
     """Read what the index says of its shards, in Streaming's form.
 
     Raises:
@@ -88,7 +88,7 @@ def read_mds_index(data: VerifiedDataset, split: str) -> list[dict[str, Any]]:
     return index.shards
 
 
-def _judge(data: VerifiedDataset, split: str, shard: _Shard, where: str) -> None:
+def _judge(data: Dataset, split: str, shard: _Shard, where: str) -> None:
     """Refuse what is not a plain shard of this dataset."""
     base = shard.raw_data.basename
     name = shard_name(split, base)

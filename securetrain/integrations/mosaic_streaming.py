@@ -10,7 +10,7 @@ Rules, in order:
    them beside the dataset and read what lies there;
 3. a column that holds pickles is refused (ST-DATA-190), whatever ``allow_unsafe_types`` says, and
    an encoding that is not known here is, too (ST-USAG-015);
-4. every read of a sample goes through `VerifiedDataset.read`: offsets and bytes are verified before
+4. every read of a sample goes through `Dataset.read`: offsets and bytes are verified before
    they are used. Nothing is copied to a cache, and nothing of the dataset is ever deleted.
 
 Order, shuffling, resumption, mixing of streams and batches stay Streaming's own.
@@ -18,11 +18,11 @@ Order, shuffling, resumption, mixing of streams and batches stay Streaming's own
 
 from typing import Any
 
-from securetrain.artifacts import VerifiedDataset
+from securetrain.artifacts import Dataset
 from securetrain.integrations.versions import framework
 
 
-def signed_stream(data: VerifiedDataset, split: str = "", **options: Any) -> Any:
+def signed_stream(data: Dataset, split: str = "", **options: Any) -> Any:
     """Make a ``streaming.Stream`` for ``StreamingDataset(streams=[...])``.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from streaming.base.format.mds import MDSReader
 from streaming.base.stream import Stream
 
-from securetrain.artifacts import VerifiedDataset
+from securetrain.artifacts import Dataset
 from securetrain.integrations.mds_index import index_name, read_mds_index, shard_name
 
 _NUMBER: Final = 4
@@ -21,7 +21,7 @@ _NUMBER: Final = 4
 class VerifiedReader(MDSReader):
     """A shard of a signed dataset."""
 
-    data: VerifiedDataset
+    data: Dataset
 
     def get_sample_data(self, idx: int) -> bytes:
         """The verified bytes of a sample.
@@ -42,7 +42,7 @@ class VerifiedReader(MDSReader):
 class VerifiedStream(Stream):
     """The shards of a signed dataset."""
 
-    def __init__(self, data: VerifiedDataset, split: str = "", **options: Any) -> None:
+    def __init__(self, data: Dataset, split: str = "", **options: Any) -> None:
         """See `mosaic_streaming.signed_stream`."""
         super().__init__(local=str(data.path), split=split, **options)
         self._data = data

@@ -4,7 +4,7 @@
 
 Rules, in order:
 
-1. a shard is a file that the statement names. Its bytes come from `VerifiedDataset.read`, so that
+1. a shard is a file that the statement names. Its bytes come from `Dataset.read`, so that
    they are verified before ``tarfile`` or webdataset parse any of them;
 2. what was removed (tombstones) is left out: a removed sample ends where a tar header begins, so
    that what is left is a tar file. A removal that cuts a member refuses the shard (ST-DATA-122);
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from tarfile import BLOCKSIZE
 from typing import Any, Final, Literal, TypeAlias
 
-from securetrain.artifacts import VerifiedDataset
+from securetrain.artifacts import Dataset
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.integrations.versions import framework
 
@@ -36,7 +36,7 @@ Item: TypeAlias = dict[str, Any]
 
 
 def signed_webdataset(
-    data: VerifiedDataset,
+    data: Dataset,
     split: str,
     *,
     shardshuffle: int = 0,
@@ -81,7 +81,7 @@ def signed_webdataset(
     return pipeline
 
 
-def shards_of(data: VerifiedDataset, split: str) -> tuple[str, ...]:
+def shards_of(data: Dataset, split: str) -> tuple[str, ...]:
     """The tar files of a split, in the order of the statement.
 
     Raises:
@@ -113,7 +113,7 @@ class _Names:
 class _Expand:
     """The stage that opens shards and reads their members, by webdataset's own function."""
 
-    data: VerifiedDataset
+    data: Dataset
     expander: Callable[[list[Item]], Iterator[Item]]
     num_shards: int
 
@@ -164,7 +164,7 @@ class _WithoutPickles:
 class KeptFile(io.RawIOBase):
     """A shard without the samples that were removed from it; every byte is verified."""
 
-    def __init__(self, data: VerifiedDataset, name: str) -> None:
+    def __init__(self, data: Dataset, name: str) -> None:
         """Open a shard.
 
         Raises:

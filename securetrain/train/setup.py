@@ -17,7 +17,7 @@ from typing import Final, TextIO
 import torch
 import torch.distributed as dist
 
-from securetrain.artifacts import Floors, Freshness, VerifiedDataset
+from securetrain.artifacts import Dataset, Floors, Freshness
 from securetrain.artifacts.lineage import (
     Recovery,
     read_history,
@@ -109,7 +109,7 @@ class Session:
     worker: Worker
     mesh: Mesh
     ledger: Journal
-    dataset: VerifiedDataset
+    dataset: Dataset
     data: Data
     weights: SignedModel | None
     """The weights that a run without a checkpoint starts from."""
@@ -162,7 +162,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
             "name the directory of a signed dataset, and in trust: the keys that may sign it",
         )
     with recording_refusals(ledger, events.DatasetRefused, str(path)):
-        dataset = VerifiedDataset.open(
+        dataset = Dataset.open(
             path,
             # The run's own dataset is signed by its own key.
             trust=trust if job.data.dataset is None else inputs,
@@ -408,7 +408,7 @@ def _recovery(worker: Worker, trust: TrustRoot) -> Recovery | None:
 def _open_data(
     job: JobConfig,
     where: str,
-    dataset: VerifiedDataset,
+    dataset: Dataset,
     weights: SignedModel | None,
     worker: Worker,
 ) -> Data:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from securetrain.artifacts.checkpoint.load import load
 from securetrain.artifacts.checkpoint.save import save
-from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.dataset.write import sign_dataset
 from securetrain.artifacts.examination import Wanted, examine, examine_model
 from securetrain.artifacts.lineage.floors import Floors
@@ -194,20 +194,18 @@ def dataset(tmp_path, keys, now):
 @pytest.mark.parametrize(("fields", "code"), WRONG_DATASETS)
 def test_a_swapped_dataset_is_refused(dataset, trust, now, fields, code):
     with pytest.raises(IntegrityError) as error:
-        VerifiedDataset.open(
-            dataset, trust=trust, policy=None, now=now, expect=Expectation(**fields)
-        )
+        Dataset.open(dataset, trust=trust, policy=None, now=now, expect=Expectation(**fields))
     assert error.value.code == code
     result = verify_path(dataset, trust=trust, policy=None, now=now, expect=Expectation(**fields))
     assert [problem.code for problem in result.problems] == [code]
 
 
 def test_the_right_dataset_opens(dataset, keys, trust, now):
-    plain = VerifiedDataset.open(dataset, trust=trust, policy=None, now=now)
+    plain = Dataset.open(dataset, trust=trust, policy=None, now=now)
     expect = Expectation(
         name="toy-corpus", digest=plain.digest, signer=keys.dataset.key_id, min_version=0
     )
-    VerifiedDataset.open(dataset, trust=trust, policy=None, now=now, expect=expect)
+    Dataset.open(dataset, trust=trust, policy=None, now=now, expect=expect)
     found = examine(dataset, Wanted(), trust=trust, policy=None, now=now)
     assert found.not_asked == ("name", "digest", "signer")
 

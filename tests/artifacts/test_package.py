@@ -9,7 +9,7 @@ import pytest
 from tests.vocabulary import ran
 
 
-@pytest.mark.parametrize("name", ["SaveContext", "VerifiedDataset", "verify_path"])
+@pytest.mark.parametrize("name", ["SaveContext", "Dataset", "verify_path"])
 def test_a_name_loads_after_every_submodule(name):
     """A submodule called like a builtin once shadowed it inside the package."""
     program = (

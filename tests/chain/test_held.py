@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from securetrain.artifacts.dataset import VerifiedDataset
+from securetrain.artifacts.dataset import Dataset
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
     Parent,
@@ -102,8 +102,8 @@ def test_rows_are_read_by_a_reader_of_datasets_and_nothing_else_is(run, whole, t
     bytes_of = RowBytes.of(run.dataset.predicate, WHOLE_ORDER, 1)
     ask: dict[str, Any] = {"trust": run.trust(), "policy": None, "now": LATER}
     with (
-        VerifiedDataset.open(tmp_path / "data", **ask) as part,
-        VerifiedDataset.open(there, **ask) as all_of_it,
+        Dataset.open(tmp_path / "data", **ask) as part,
+        Dataset.open(there, **ask) as all_of_it,
     ):
         for step in range(11, 21):
             for place in bytes_of.of_step(step):

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from securetrain.artifacts import VerifiedDataset
+from securetrain.artifacts import Dataset
 from securetrain.artifacts.dataset import About, sign_in_place
 from securetrain.artifacts.statement.statements import Opened, open_statement
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
@@ -162,10 +162,8 @@ def signed_before(trust) -> Callable[[Path], Opened]:
 
 
 @pytest.fixture
-def opening(trust) -> Callable[[Path], VerifiedDataset]:
-    def run(root: Path) -> VerifiedDataset:
-        return VerifiedDataset.open(
-            root, trust=trust, policy=None, now=SIGNED_AT + timedelta(minutes=5)
-        )
+def opening(trust) -> Callable[[Path], Dataset]:
+    def run(root: Path) -> Dataset:
+        return Dataset.open(root, trust=trust, policy=None, now=SIGNED_AT + timedelta(minutes=5))
 
     return run

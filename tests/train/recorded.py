@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 import securetrain.train.trainer as loop
-from securetrain.artifacts import Kind, VerifiedDataset, tensor_sizes
+from securetrain.artifacts import Dataset, Kind, tensor_sizes
 from securetrain.artifacts.lineage import checkpoints_of
 from securetrain.artifacts.statement import open_statement, read_statement
 from securetrain.chain import Comparison, documents
@@ -190,7 +190,7 @@ def record_run(
 
 
 def _order(job: JobConfig, run: SmallRun) -> Any:
-    with VerifiedDataset.open(
+    with Dataset.open(
         run.run_dir.dataset, trust=run.trust, policy=run.policy.policy, now=now()
     ) as data:
         return plan_data(job, "job", data).open().train.described(job.data.batch_rows)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from securetrain.artifacts import SaveContext, sign_safetensors
 from securetrain.artifacts.dataset.sign import About, sign_in_place
-from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
@@ -118,7 +118,7 @@ def test_the_first_loss_is_that_of_the_formats_formula_on_the_rows_of_an_auditor
     sized = parse_job(
         JOB.replace("{weights: WEIGHTS}", "{vocab: 300}").replace("MESH", "{}"), "job.yaml"
     )
-    dataset = VerifiedDataset.open(run.dataset, trust=made.trust, policy=None, now=clock())
+    dataset = Dataset.open(run.dataset, trust=made.trust, policy=None, now=clock())
     with dataset:
         data = open_data(sized, "job.yaml", dataset, model_file=lambda _: bpe())
         inputs, targets = data.train.batch(1, range(job.data.batch_rows))

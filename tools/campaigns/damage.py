@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.artifacts.dataset.sign import About, sign_in_place
-from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.model.safetensors_folder import sign_safetensors
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.tree.safetensors_header import encode_header
@@ -139,7 +139,7 @@ def case(rng: random.Random, folder: Path) -> str:
 def _read(target: Path, trust: TrustRoot, before: dict[str, bytes | str]) -> None:
     """Read what can still be read: it is what was signed, or nothing."""
     try:
-        with VerifiedDataset.open(target, trust=trust, policy=None, now=_NOW) as data:
+        with Dataset.open(target, trust=trust, policy=None, now=_NOW) as data:
             for name, size in data.files.items():
                 for start in range(0, size, 700):
                     length = min(700, size - start)

@@ -25,7 +25,7 @@ import torch
 
 from securetrain.artifacts import SaveContext, async_save, load, save, verify_path
 from securetrain.artifacts.dataset.sign import About, sign_in_place
-from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.tree import s3_client, s3_upload
 from securetrain.artifacts.tree.s3 import S3Storage
 from securetrain.core.errors import SecureTrainError
@@ -234,9 +234,7 @@ def _reading(rng: random.Random, folder: Path, elements: int) -> str:
     store.fault = _drawn(rng, lies=True)
     words = set()
     try:
-        with VerifiedDataset.open(
-            f"s3://{BUCKET}/data", trust=_trust(), policy=None, now=_NOW
-        ) as opened:
+        with Dataset.open(f"s3://{BUCKET}/data", trust=_trust(), policy=None, now=_NOW) as opened:
             for start in range(0, len(data), max(700, len(data) // 8)):
                 length = min(700, len(data) - start)
                 try:

@@ -36,6 +36,7 @@ from securetrain.artifacts.checkpoint.helper import ANSWER_LIMIT, Answer, Reques
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint, run_save
 from securetrain.artifacts.checkpoint.writer import Writer
 from securetrain.artifacts.checkpoint.writing import FileWriter
+from securetrain.artifacts.given import Key, checked
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.members import FileSigner
 from securetrain.artifacts.tree import lease
@@ -44,7 +45,6 @@ from securetrain.artifacts.tree.storage import LocalStaging, Place, Staging, sho
 from securetrain.core import canonical
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.hashtree import Tree, TreeParams, root_of
-from securetrain.identity.keys import Signer
 
 HELPER: Final = "securetrain.artifacts.checkpoint.helper"
 
@@ -56,12 +56,13 @@ class SaveMode(StrEnum):
     PROCESS = "process"
 
 
+@checked
 def async_save(
     state_dict: dict[str, Any],
     path: Place,
     *,
-    key: Signer | None = None,
-    context: SaveContext,
+    key: Key | None = None,
+    context: SaveContext | None = None,
     params: TreeParams | None = None,
     process_group: dist.ProcessGroup | None = None,
     signer: FileSigner | None = None,
@@ -102,7 +103,7 @@ def async_save(
         storage=storage,
         key=key,
         signer=signer,
-        context=context,
+        context=context or SaveContext.of(state_dict),
         params=params,
         output=output,
         recipients=recipients,

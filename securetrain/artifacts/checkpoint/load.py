@@ -17,7 +17,6 @@ Rules, in order:
 
 import warnings
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 import torch
@@ -42,6 +41,15 @@ from securetrain.artifacts.checkpoint import values
 from securetrain.artifacts.checkpoint.errors import refusing, unwrap
 from securetrain.artifacts.checkpoint.reader import Reader
 from securetrain.artifacts.checkpoint.tensors import BY_NAME, check_host
+from securetrain.artifacts.given import (
+    Moment,
+    PolicyName,
+    Trust,
+    checked,
+    demands,
+    moment,
+    open_trust,
+)
 from securetrain.artifacts.lineage.freshness import Freshness, remember
 from securetrain.artifacts.lineage.judging import Asked
 from securetrain.artifacts.statement.expectation import Expectation
@@ -51,19 +59,18 @@ from securetrain.artifacts.tree.encryption import DecryptionKey
 from securetrain.artifacts.tree.foreign import MARK, Parts, part_name
 from securetrain.artifacts.tree.storage import Place, storage_of
 from securetrain.core.errors import SecureTrainError, UsageError
-from securetrain.identity.trust import TrustRoot
-from securetrain.policy.schema import Policy
 
 _FIT: Final = "ST-USAG-012"
 
 
+@checked
 def load(
     state_dict: dict[str, Any],
     path: Place,
     *,
-    trust: TrustRoot,
-    policy: Policy | None,
-    now: datetime,
+    trust: Trust,
+    policy: PolicyName | None = None,
+    now: Moment | None = None,
     process_group: dist.ProcessGroup | None = None,
     strict: bool = True,
     whole: Collection[str] | None = None,
@@ -81,9 +88,10 @@ def load(
     Args:
         state_dict: what to fill, as for torch.distributed.checkpoint.load.
         path: the checkpoint's directory: a path, or a URL of an object store.
-        trust: the keys that may sign checkpoints.
-        policy: what is asked of it; None asks for nothing but integrity and signature.
-        now: the time of the check.
+        trust: the keys that may sign checkpoints: a trust root, or the path of its file or folder.
+        policy: what is asked of it: a policy, a shipped one's name, or a path; None asks for
+            nothing but integrity and signature.
+        now: the time of the check, with its zone; by default that of this machine's clock.
         process_group: the ranks that take part (default: all; none needed in a single process).
         strict: whether a name in `state_dict` that the checkpoint lacks is an error.
         whole: names of the tensors of all ranks: one that the checkpoint has besides is an error.
@@ -102,15 +110,18 @@ def load(
     Raises:
         IntegrityError: ST-CKPT-100 to 200, naming the file, the bytes and the tensors.
         IntegrityError: ST-CTLG-101 to 151 when the catalogue does not say what the name means.
-        UsageError: ST-USAG-012 when the state dict does not fit the checkpoint.
+        UsageError: ST-USAG-012 when the state dict does not fit the checkpoint, ST-USAG-001 or 002
+            when an argument is not what it may be.
     """
-    failed = None
-    if catalogue is not None:
-        try:
+    failed = asked = None
+    at = moment(now)
+    try:
+        if catalogue is not None:
             path, expect, _ = catalogue.resolve(str(path), expect)
-        except SecureTrainError as error:
-            failed = error  # raised where the other ranks hear of it
-    asked = Asked(trust=trust, policy=policy, now=now, known=freshness, nodes=False, expect=expect)
+        root, asks = open_trust(trust, at), demands(policy)
+        asked = Asked(trust=root, policy=asks, now=at, known=freshness, nodes=False, expect=expect)
+    except SecureTrainError as error:
+        failed = error  # raised where the other ranks hear of it
     reader = Reader(storage_of(path), asked, threads, keys)
     reader.error = failed
     try:

@@ -67,7 +67,11 @@ class Reader(StorageReader):
     """Reads the native format."""
 
     def __init__(
-        self, storage: Storage, asked: Asked, threads: int | None, keys: Sequence[DecryptionKey]
+        self,
+        storage: Storage,
+        asked: Asked | None,
+        threads: int | None,
+        keys: Sequence[DecryptionKey],
     ) -> None:
         self.storage = storage
         self.asked = asked
@@ -104,11 +108,12 @@ class Reader(StorageReader):
     def _open(self) -> Metadata:
         kind, storage = Kind.CHECKPOINT, self.storage
         asked, data = self.asked, read_statement(storage, kind)
+        assert asked is not None, "without it there is an error"
         proven = logged.prove(storage, data, kind, asked.trust, asked.policy, asked.now)
         index = None if proven is None else proven.index
         opened = open_statement(data, kind, asked.trust, storage.name, index)
         predicate = opened.checkpoint
-        judged = judge(opened, storage, self.asked)
+        judged = judge(opened, storage, asked)
         if problems := [*judged.problems, *check_listing(storage, predicate)]:
             raise most_telling(problems).error(storage.name)
         data = read_digested(storage, predicate.index, kind)

@@ -33,6 +33,7 @@ from securetrain.artifacts.checkpoint.errors import refusing, unwrap
 from securetrain.artifacts.checkpoint.reports import FILE
 from securetrain.artifacts.checkpoint.tensors import check_host, dtype_name
 from securetrain.artifacts.checkpoint.writer import Writer
+from securetrain.artifacts.given import Key, checked
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.members import FileSigner
 from securetrain.artifacts.tree import codec
@@ -40,7 +41,6 @@ from securetrain.artifacts.tree.encryption import Recipient
 from securetrain.artifacts.tree.storage import Place, shown, storage_of
 from securetrain.core.errors import UsageError
 from securetrain.core.hashtree import TreeParams
-from securetrain.identity.keys import Signer
 
 _PLAN: Final = "ST-USAG-013"
 
@@ -55,12 +55,13 @@ class SavedCheckpoint:
     save_id: str
 
 
+@checked
 def save(
     state_dict: dict[str, Any],
     path: Place,
     *,
-    key: Signer | None = None,
-    context: SaveContext,
+    key: Key | None = None,
+    context: SaveContext | None = None,
     params: TreeParams | None = None,
     process_group: dist.ProcessGroup | None = None,
     signer: FileSigner | None = None,
@@ -73,9 +74,11 @@ def save(
             values (int, float, str, bool, None, bytes, list, tuple, dict).
         path: the directory to make, on a file system that all ranks share, or a URL of an object
             store; it must not exist.
-        key: signs for the trust role ``checkpoint``; only the coordinator (rank 0) needs one, and
-            none under ``securetrain run``: there the launcher signs, and every rank its file.
-        context: the lineage; the coordinator's is the one that is signed.
+        key: signs for the trust role ``checkpoint``: a signer, or its name as ``--key`` takes it,
+            which rank 0 opens; only rank 0 needs one, and none under ``securetrain run``: there the
+            launcher signs, and every rank its file.
+        context: the lineage; the coordinator's is the one that is signed. By default the run of
+            ``securetrain run``, and the state's own ``step``.
         params: the hash tree; the coordinator's counts (default: BLAKE3 over leaves of 64 KiB to
             1 MiB, by the size of the tensors' parts).
         process_group: the ranks that take part (default: all; none needed in a single process).
@@ -84,14 +87,15 @@ def save(
             clear.
 
     Raises:
-        UsageError: ST-USAG-013 a value or tensor that the format cannot hold.
+        UsageError: ST-USAG-013 a value or tensor that the format cannot hold; ST-USAG-001 or 002
+            an argument that is not what it may be.
         IntegrityError: ST-CKPT-201 `path` exists, ST-CKPT-200 on I/O errors.
     """
     writer = Writer(
         storage=storage_of(path),
         key=key,
         signer=signer,
-        context=context,
+        context=context or SaveContext.of(state_dict),
         params=params,
         recipients=recipients,
     )

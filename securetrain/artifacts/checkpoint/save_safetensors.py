@@ -18,18 +18,19 @@ from torch.distributed.tensor import DTensor
 from securetrain.artifacts.checkpoint.containers import Safetensors
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint, run_save
 from securetrain.artifacts.checkpoint.writer import Writer
+from securetrain.artifacts.given import Key, checked
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.members import FileSigner
 from securetrain.artifacts.tree.storage import Place, shown, storage_of
 from securetrain.core.hashtree import TreeParams
-from securetrain.identity.keys import Signer
 
 
+@checked
 def save_safetensors(
     state_dict: dict[str, Any],
     path: Place,
     *,
-    key: Signer | None = None,
+    key: Key | None = None,
     context: SaveContext,
     params: TreeParams | None = None,
     process_group: dist.ProcessGroup | None = None,

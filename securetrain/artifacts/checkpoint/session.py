@@ -13,8 +13,8 @@ A `Session` adds nothing to `save`, `async_save` and `load` but their arguments.
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,43 +24,41 @@ from securetrain.artifacts.catalogue import Catalogue
 from securetrain.artifacts.checkpoint.async_save import SaveMode, async_save
 from securetrain.artifacts.checkpoint.load import load
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint, save
-from securetrain.artifacts.checkpoint.signed_storage import (
-    SignedReader,
-    SignedWriter,
-    open_key,
-    open_trust,
+from securetrain.artifacts.checkpoint.signed_storage import SignedReader, SignedWriter
+from securetrain.artifacts.given import (
+    Key,
+    PolicyName,
+    Trust,
+    check_fields,
+    checked,
+    moment,
+    open_policy,
 )
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.members import FileSigner
 from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetRef, PolicyRef
-from securetrain.artifacts.statement.this_run import this_run
 from securetrain.artifacts.tree.encryption import DecryptionKey, Recipient
 from securetrain.artifacts.tree.storage import Place, local_path
 from securetrain.core.errors import UsageError
-from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRoot
-from securetrain.policy import LoadedPolicy, load_policy
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """Key, trust, policy, clock, run and expectation of a program's saves and loads."""
 
-    key: Signer | Path | str | None = field(default=None, repr=False)
+    key: Key | None = field(default=None, repr=False)
     """Signs, or its file or URI; rank 0 alone opens it. None loads only, and under ``securetrain
     run`` the launcher signs."""
-    trust: TrustRoot | Path | str | None = None
-    """The keys that may sign checkpoints, or the file of a trust root. None saves only."""
-    policy: LoadedPolicy | Path | str | None = None
+    trust: Trust | None = None
+    """The keys that may sign checkpoints, or the file or folder of a trust root. None saves only.
+    """
+    policy: PolicyName | None = None
     """The demands on a checkpoint, named in those that are saved; a shipped policy's name or a
     file. None asks for integrity and signature."""
-    clock: Callable[[], datetime] = _now
+    clock: Callable[[], datetime] = lambda: moment(None)
     """The time, with its zone."""
     run: str = ""
     """The run that saves; that of ``securetrain run`` when empty. Given, no other run's checkpoint
@@ -79,6 +77,10 @@ class Session:
     freshness: Freshness | None = None
     """This node's knowledge of the run; see `load`."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @checked
     def save(
         self,
         state_dict: dict[str, Any],
@@ -100,13 +102,14 @@ class Session:
         return save(
             state_dict,
             _place(path),
-            key=self._key(process_group),
-            context=context or self.context(_step(state_dict, step)),
+            key=self.key,
+            context=context or self._context(SaveContext.of(state_dict, self.run, step)),
             signer=self.signer,
             recipients=self.recipients,
             process_group=process_group,
         )
 
+    @checked
     def async_save(
         self,
         state_dict: dict[str, Any],
@@ -121,14 +124,15 @@ class Session:
         return async_save(
             state_dict,
             _place(path),
-            key=self._key(process_group),
-            context=context or self.context(_step(state_dict, step)),
+            key=self.key,
+            context=context or self._context(SaveContext.of(state_dict, self.run, step)),
             signer=self.signer,
             recipients=self.recipients,
             process_group=process_group,
             mode=mode,
         )
 
+    @checked
     def load(
         self,
         state_dict: dict[str, Any],
@@ -151,14 +155,12 @@ class Session:
             catalogue: see `load`.
             process_group: see `load`.
         """
-        now = self.clock()
-        policy = self._policy()
         return load(
             state_dict,
             path if catalogue is not None else _place(path),
-            trust=open_trust(self._trust(), now),
-            policy=None if policy is None else policy.policy,
-            now=now,
+            trust=self._trust(),
+            policy=self.policy,
+            now=self.clock(),
             process_group=process_group,
             strict=strict,
             whole=whole,
@@ -168,6 +170,7 @@ class Session:
             catalogue=catalogue,
         )
 
+    @checked
     def writer(self, path: Place, step: int, *, context: SaveContext | None = None) -> SignedWriter:
         """A writer of one checkpoint for ``dcp.save`` or ``dcp.async_save``."""
         return SignedWriter(
@@ -178,49 +181,32 @@ class Session:
             recipients=self.recipients,
         )
 
+    @checked
     def reader(self, path: Place, *, expect: Expectation | None = None) -> SignedReader:
         """A reader for ``dcp.load``."""
-        policy = self._policy()
         return SignedReader(
             _place(path),
             trust=self._trust(),
-            policy=None if policy is None else policy.policy,
+            policy=self.policy,
             now=self.clock(),
             expect=self._expected(expect),
             freshness=self.freshness,
             keys=self.keys,
         )
 
+    @checked
     def context(self, step: int) -> SaveContext:
         """All that this session says of a checkpoint; `dataclasses.replace` adds the rest."""
-        policy = self._policy()
+        return self._context(SaveContext.of({}, self.run, step))
+
+    def _context(self, known: SaveContext) -> SaveContext:
+        policy = open_policy(self.policy)
         named = PolicyRef()
         if policy is not None:
             named = PolicyRef(id=policy.policy.metadata.id, digest=policy.digest)
-        return SaveContext(
-            run_id=self._run_id(),
-            name=self.name,
-            step=step,
-            created=self.clock(),
-            dataset=self.dataset,
-            policy=named,
+        return replace(
+            known, name=self.name, created=self.clock(), dataset=self.dataset, policy=named
         )
-
-    def _run_id(self) -> str:
-        run = None if self.run else this_run()
-        if not self.run and run is None:
-            raise UsageError(
-                "ST-USAG-001",
-                "a checkpoint is signed for a run, and none is named",
-                "Session.run",
-                "give the session a run, or start the script with securetrain run",
-            )
-        return self.run if run is None else run.run_id
-
-    def _key(self, group: dist.ProcessGroup | None) -> Signer | None:
-        """The key on the rank that signs; the others need not have its file."""
-        first = not dist.is_initialized() or dist.get_rank(group) == 0
-        return open_key(self.key) if first else None
 
     def _trust(self) -> TrustRoot | Path | str:
         if self.trust is None:
@@ -231,10 +217,6 @@ class Session:
                 "give the session a trust root, or its file",
             )
         return self.trust
-
-    def _policy(self) -> LoadedPolicy | None:
-        given = self.policy
-        return load_policy(str(given)) if isinstance(given, Path | str) else given
 
     def _expected(self, more: Expectation | None) -> Expectation | None:
         """The expectations of run, name, session and call together (rule 2)."""
@@ -247,16 +229,3 @@ class Session:
 def _place(path: Place) -> Place:
     """A place whose path is a `Path`, so that it comes back as one."""
     return path if not isinstance(path, str) else local_path(path) or path
-
-
-def _step(state_dict: dict[str, Any], given: int | None) -> int:
-    """Rule 3."""
-    found = state_dict.get("step") if given is None else given
-    if type(found) is not int:
-        raise UsageError(
-            "ST-USAG-001",
-            "nothing says at which step this is saved",
-            "step",
-            "give step=, or keep it in the state as 'step'",
-        )
-    return found

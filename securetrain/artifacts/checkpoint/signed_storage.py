@@ -20,8 +20,6 @@ torch's own planners. What these planners would do with pickles is done here:
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -51,6 +49,16 @@ from securetrain.artifacts.checkpoint.reader import Reader, Target
 from securetrain.artifacts.checkpoint.save import check_plan, encode_values
 from securetrain.artifacts.checkpoint.tensors import BY_NAME
 from securetrain.artifacts.checkpoint.writer import Writer
+from securetrain.artifacts.given import (
+    Key,
+    Moment,
+    PolicyName,
+    Trust,
+    checked,
+    demands,
+    moment,
+    open_trust,
+)
 from securetrain.artifacts.lineage.freshness import Freshness, remember
 from securetrain.artifacts.lineage.judging import Asked
 from securetrain.artifacts.statement.context import SaveContext
@@ -62,32 +70,9 @@ from securetrain.artifacts.tree.foreign import Parts, part_name
 from securetrain.artifacts.tree.storage import Place, Staging, storage_of
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.hashtree import TreeParams
-from securetrain.identity import open_signer
-from securetrain.identity.keys import Signer
-from securetrain.identity.trust import TrustRoot
-from securetrain.policy.schema import Policy
 
 _FIT: Final = "ST-USAG-012"
 _PLAN: Final = "ST-USAG-013"
-
-
-def open_key(key: Signer | Path | str | None) -> Signer | None:
-    """The signer that a caller gives, or names as ``--key`` does."""
-    return open_signer(str(key), _ask_nobody) if isinstance(key, Path | str) else key
-
-
-def open_trust(trust: TrustRoot | Path | str, now: datetime) -> TrustRoot:
-    """The trust root that a caller gives, or names by its file."""
-    return TrustRoot.load(Path(trust), now) if isinstance(trust, Path | str) else trust
-
-
-def _ask_nobody(what: str) -> bytes:
-    raise UsageError(
-        "ST-USAG-001",
-        f"the {what} is needed, and a save cannot ask for it",
-        "key",
-        "open the key yourself (identity.keys.PrivateKey.load) and give what it returns",
-    )
 
 
 class SignedWriter(Writer):
@@ -106,25 +91,25 @@ class SignedWriter(Writer):
         recipients: see `save`.
     """
 
+    @checked
     def __init__(
         self,
         path: Place,
         *,
         context: SaveContext,
-        key: Signer | Path | str | None = None,
+        key: Key | None = None,
         params: TreeParams | None = None,
         signer: FileSigner | None = None,
         recipients: Sequence[Recipient] = (),
     ) -> None:
         super().__init__(
             storage=storage_of(path),
-            key=None if isinstance(key, Path | str) else key,
+            key=key,
             signer=signer,
             context=context,
             params=params,
             recipients=recipients,
         )
-        self.key_name = str(key) if isinstance(key, Path | str) else ""
         self.begun = False
         lease.guard()  # here is the main thread, as a rule; dcp.async_save saves in another one
 
@@ -184,8 +169,6 @@ class SignedWriter(Writer):
         """Begin, and make sure that what a failed save leaves goes with this writer (rule 4)."""
         if not all(plan.usable for plan in plans):
             raise _cached()
-        if self.key is None and self.key_name:
-            self.key = open_key(self.key_name)
         made = super().prepare_global_plan(plans)
         self._leftover = weakref.finalize(self, _discard, self.staging, os.getpid())
         return made
@@ -243,7 +226,7 @@ class SignedReader(Reader):
 
     Args:
         path: see `load`; a ``checkpoint_id`` that is given to torch takes its place.
-        trust: the keys that may sign checkpoints, or the file of a trust root.
+        trust: see `load`.
         policy: see `load`.
         now: the time of the check; by default that of this machine.
         expect: see `load`.
@@ -253,22 +236,23 @@ class SignedReader(Reader):
         threads: see `load`.
     """
 
+    @checked
     def __init__(
         self,
         path: Place,
         *,
-        trust: TrustRoot | Path | str,
-        policy: Policy | None = None,
-        now: datetime | None = None,
+        trust: Trust,
+        policy: PolicyName | None = None,
+        now: Moment | None = None,
         expect: Expectation | None = None,
         freshness: Freshness | None = None,
         keys: Sequence[DecryptionKey] = (),
         threads: int | None = None,
     ) -> None:
-        now = datetime.now(UTC) if now is None else now
+        now = moment(now)
         asked = Asked(
             trust=open_trust(trust, now),
-            policy=policy,
+            policy=demands(policy),
             now=now,
             known=freshness,
             nodes=False,
@@ -326,7 +310,7 @@ class SignedReader(Reader):
         target = _Foreign(planner, self.parts)
         done = super().read_data(self.local, target)
         target.commit()
-        fresh = self.asked.known
+        fresh = None if self.asked is None else self.asked.known
         if fresh is not None and fresh.floors is not None:
             assert self.opened is not None
             remember(self.opened, fresh.floors)

@@ -12,14 +12,11 @@ import math
 import platform
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch.distributed.checkpoint.metadata import (
-    Metadata,
-    MetadataIndex,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
@@ -39,6 +36,7 @@ from securetrain.artifacts.checkpoint.reports import (
 from securetrain.artifacts.checkpoint.sealing import SealingWriter
 from securetrain.artifacts.checkpoint.tensors import dtype_name, memory, to_host
 from securetrain.artifacts.checkpoint.writing import FileWriter, InThisProcess, Output
+from securetrain.artifacts.given import Key, open_key
 from securetrain.artifacts.lineage import numbering
 from securetrain.artifacts.statement import members
 from securetrain.artifacts.statement.context import SaveContext
@@ -75,7 +73,7 @@ class Writer(StorageWriter):
         self,
         *,
         storage: Storage,
-        key: Signer | None,
+        key: Key | None,
         signer: FileSigner | None,
         context: SaveContext,
         params: TreeParams | None,
@@ -84,7 +82,8 @@ class Writer(StorageWriter):
         recipients: Sequence[Recipient] = (),
     ) -> None:
         self.storage = storage
-        self.key = key
+        self.key_name = key if isinstance(key, Path | str) else None
+        self.key = None if isinstance(key, Path | str) else key
         self.signer = signer
         self.context = context
         self.given = params
@@ -128,6 +127,8 @@ class Writer(StorageWriter):
     @refusing(_PLAN)
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Make the temporary directory and tell every rank its file, the save's id and tree."""
+        if self.key_name is not None:
+            self.key = open_key(self.key_name)
         if self.key is None:
             self.key, self.signs_by_run = self._key_of_run(), True
         self.world_size = len(plans)

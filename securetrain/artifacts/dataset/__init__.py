@@ -7,7 +7,7 @@ Read a signed dataset; each byte is verified before it is handed out:
 >>> import tempfile
 >>> from datetime import UTC, datetime
 >>> from pathlib import Path
->>> from securetrain.artifacts.dataset import About, VerifiedDataset, sign_in_place
+>>> from securetrain.artifacts.dataset import About, Dataset, sign_in_place
 >>> from securetrain.testing.runs import make_run
 >>> now = datetime(2026, 11, 20, 12, tzinfo=UTC)
 >>> folder = Path(tempfile.mkdtemp())
@@ -15,7 +15,7 @@ Read a signed dataset; each byte is verified before it is handed out:
 >>> _ = (folder / "data").mkdir(), (folder / "data/train.bin").write_bytes(b"some rows")
 >>> about = About(name="rows")
 >>> _ = sign_in_place(folder / "data", about, key=run.keys["dataset"], now=now)
->>> dataset = VerifiedDataset.open(folder / "data", trust=run.trust, policy=None, now=now)
+>>> dataset = Dataset.open(folder / "data", trust=run.trust, policy=None, now=now)
 >>> dataset.read("train.bin", 5, 4)
 b'rows'
 >>> dataset.close()

@@ -5,6 +5,6 @@ from .removal import Removals as Removals
 from .samples import TABLE_PREFIX as TABLE_PREFIX
 from .sign import About as About
 from .sign import sign_in_place as sign_in_place
-from .verified import VerifiedDataset as VerifiedDataset
+from .verified import Dataset as Dataset
 from .write import Document as Document
 from .write import sign_documents as sign_documents

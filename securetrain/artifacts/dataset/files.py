@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A verified dataset in the shapes that programs expect: files, and arrays of numbers.
 
-Nothing here reads the disk: every byte comes from `VerifiedDataset.read`, which verifies it.
+Nothing here reads the disk: every byte comes from `Dataset.read`, which verifies it.
 """
 
 import io
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Files(Protocol):
-    """The part of `VerifiedDataset` that a file needs."""
+    """The part of `Dataset` that a file needs."""
 
     @property
     def files(self) -> Mapping[str, int]:

@@ -11,19 +11,20 @@ from collections.abc import Iterator
 from typing import Final
 
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import Sampler
 
 from securetrain.artifacts.dataset.samples import Sample, parse
-from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.core.errors import IntegrityError, UsageError
 
 _MIX: Final = 0x9E3779B97F4A7C15
 
 
-class VerifiedSamples(Dataset[bytes]):
+class VerifiedSamples(TorchDataset[bytes]):
     """Every sample that the dataset's signed tables name and that was not removed, as bytes."""
 
-    def __init__(self, dataset: VerifiedDataset) -> None:
+    def __init__(self, dataset: Dataset) -> None:
         """Read the tables of samples.
 
         Raises:

@@ -19,7 +19,6 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, Self
@@ -28,10 +27,16 @@ from securetrain.artifacts.dataset.arena import Layout, OwnArena, SharedArena
 from securetrain.artifacts.dataset.growth import check_growth
 from securetrain.artifacts.dataset.kept import Kept, room
 from securetrain.artifacts.dataset.removal import Removals
-from securetrain.artifacts.dataset.write import (
-    Document,
-    sign_dataset,
-    sign_documents,
+from securetrain.artifacts.dataset.write import Document, sign_dataset, sign_documents
+from securetrain.artifacts.given import (
+    Folder,
+    Moment,
+    PolicyName,
+    Trust,
+    checked,
+    demands,
+    moment,
+    open_trust,
 )
 from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.machine import Floor
@@ -47,22 +52,21 @@ from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import DIGEST_SIZE, PAGE_LEAVES, TreeParams
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.policy.schema import Policy
 
 MAX_OPEN: Final = 32
 MAX_PAGES: Final = 32
 DOCUMENTS_LIMIT: Final = 1 << 30
 
 __all__ = [
+    "Dataset",
     "Document",
-    "VerifiedDataset",
     "sign_dataset",
     "sign_documents",
 ]
 
 
 @dataclass(slots=True)
-class VerifiedDataset:
+class Dataset:
     """An open dataset. Reads may come from several threads; close it when done."""
 
     path: Path | str
@@ -82,24 +86,26 @@ class VerifiedDataset:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
+    @checked
     def open(
         cls,
-        path: Path | str,
+        path: Folder,
         *,
-        trust: TrustRoot,
-        policy: Policy | None,
-        now: datetime,
+        trust: Trust,
+        policy: PolicyName | None = None,
+        now: Moment | None = None,
         floors: Floors | None = None,
         cache_bytes: int | None = None,
         expect: Expectation | None = None,
-    ) -> "VerifiedDataset":
+    ) -> "Dataset":
         """Verify the statement, the policy and the listing of a dataset.
 
         Args:
             path: the dataset's directory, or the URL of one in an object store.
-            trust: the keys that may sign datasets.
-            policy: what is asked of it; None asks for nothing but integrity and signature.
-            now: the time of the check.
+            trust: the keys that may sign datasets: a trust root, or the path of its file or folder.
+            policy: what is asked of it: a policy, a shipped one's name, or a path; None asks for
+                nothing but integrity and signature.
+            now: the time of the check, with its zone; by default that of this machine's clock.
             floors: what this node has seen before; an older version than that is refused, and this
                 one is remembered.
             cache_bytes: how much verified data this process keeps in memory, taken as it is read;
@@ -110,9 +116,11 @@ class VerifiedDataset:
 
         Raises:
             IntegrityError: ST-DATA-100 to 150.
+            UsageError: ST-USAG-001 or 002 when an argument is not what it may be.
         """
-        kind = Kind.DATASET
-        opened = open_statement(read_statement(path, kind), kind, trust, str(path))
+        kind, at, asks = Kind.DATASET, moment(now), demands(policy)
+        root = open_trust(trust, at)
+        opened = open_statement(read_statement(path, kind), kind, root, str(path))
         predicate = opened.predicate
         assert isinstance(predicate, DatasetPredicate)
         try:
@@ -120,12 +128,12 @@ class VerifiedDataset:
         except OSError as error:
             raise Problem(code="ST-DATA-200", what=str(error)).error(str(path)) from error
         problems += expectation.check(opened, expect)
-        if policy is not None:
-            problems += rules.check(opened, policy, now, nodes=False)
+        if asks is not None:
+            problems += rules.check(opened, asks, at, nodes=False)
         if problems:
             raise most_telling(problems).error(str(path))
         if floors is not None:
-            check_floor(floors, predicate, opened.digest, trust, str(path))
+            check_floor(floors, predicate, opened.digest, root, str(path))
         return cls(
             path,
             predicate,

@@ -20,10 +20,22 @@ only by loads that are verified themselves (``--verify-checkpoints``).
 
 import os
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from securetrain.artifacts.given import (
+    Folder,
+    Key,
+    Moment,
+    PolicyName,
+    Trust,
+    checked,
+    demands,
+    moment,
+    open_key,
+    open_trust,
+)
 from securetrain.artifacts.saved.judging import SavedResult, verify_saved
 from securetrain.artifacts.saved.signing import Author, SaveSigner, worker_signer
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
@@ -32,10 +44,8 @@ from securetrain.artifacts.statement.saved_files import SUFFIX, SavedFiles
 from securetrain.artifacts.tree.problems import Problem, most_telling
 from securetrain.core import RUN_DIR_VARIABLE, RunDir
 from securetrain.core.errors import UsageError
-from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import load_resolved
-from securetrain.policy.schema import Policy
 
 _WAY: Final = "sign_folder"
 
@@ -50,16 +60,17 @@ def signs_folders() -> bool:
     return load_resolved(RunDir(Path(run)).resolved_policy).policy.checkpoint.sign_saves
 
 
+@checked
 def sign_folder(
-    path: Path | str,
+    path: Folder,
     *,
     step: int | None = None,
     way: str = _WAY,
-    key: Signer | None = None,
+    key: Key | None = None,
     run: str = "",
     name: str = "",
     policy: PolicyRef | None = None,
-    now: datetime | None = None,
+    now: Moment | None = None,
 ) -> SavedFiles:
     """Sign a directory as one save, as it is now.
 
@@ -67,7 +78,7 @@ def sign_folder(
         path: The directory. Every file below it is read and hashed.
         step: The script's own.
         way: What has saved it, for people.
-        key: Signs; outside of a run only.
+        key: Signs, or its name as ``--key`` takes it; outside of a run only.
         run: The id of the run that saved it; with `key`.
         name: The name that is signed; the run's by default. With `key`.
         policy: The policy that is named. With `key`.
@@ -91,13 +102,14 @@ def sign_folder(
     return said
 
 
+@checked
 def verify_folder(
-    path: Path | str,
+    path: Folder,
     *,
-    trust: TrustRoot | Sequence[TrustRoot] | None = None,
-    policy: Policy | None = None,
+    trust: Trust | Sequence[TrustRoot] | None = None,
+    policy: PolicyName | None = None,
     expect: Expectation | None = None,
-    now: datetime | None = None,
+    now: Moment | None = None,
 ) -> SavedResult:
     """Verify a directory as a whole, before anything of it is read.
 
@@ -106,18 +118,21 @@ def verify_folder(
 
     Args:
         path: The directory.
-        trust: The roots of which one must know the signer; in a worker those of its run.
-        policy: Its demands are asked, too.
+        trust: A trust root, or the path of its file or folder; or several roots, of which one must
+            know the signer. In a worker by default those of its run.
+        policy: Its demands are asked, too: a policy, a shipped one's name, or a path.
         expect: More that is expected of each statement.
-        now: The time.
+        now: The time, with its zone; by default that of this machine's clock.
 
     Raises:
         IntegrityError: the most telling of the problems, ST-CKPT-100 to 200.
         UsageError: ST-USAG-001 without a trust root outside of a run; 002 when it cannot be read.
     """
-    at = datetime.now(UTC) if now is None else now
+    at = moment(now)
     roots = _run_roots(at) if trust is None else trust
-    found = verify_saved(Path(path), trust=roots, policy=policy, now=at, expect=expect)
+    if isinstance(roots, Path | str):
+        roots = open_trust(roots, at)
+    found = verify_saved(Path(path), trust=roots, policy=demands(policy), now=at, expect=expect)
     if found.problems:
         raise most_telling(found.problems).error(str(path))
     if not found.ok:
@@ -127,7 +142,7 @@ def verify_folder(
 
 
 def _signer(
-    key: Signer | None, run: str, name: str, policy: PolicyRef | None, now: datetime | None
+    key: Key | None, run: str, name: str, policy: PolicyRef | None, now: datetime | None
 ) -> SaveSigner:
     worker = worker_signer()
     if key is None:
@@ -141,12 +156,12 @@ def _signer(
         return worker
     if not run:
         raise UsageError("ST-USAG-001", "a key signs for a run", "sign_folder", "give run=")
-    author = Author(key=key, run_id=run)
+    author = Author(key=open_key(key), run_id=run)
     return SaveSigner(
         author=lambda: author,
         policy=policy or PolicyRef(),
         name=name,
-        clock=lambda: now or datetime.now(UTC),
+        clock=lambda: moment(now),
     )
 
 

@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training loop's word on the checkpoint that it saves."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
+from securetrain.artifacts.given import check_fields
 from securetrain.artifacts.statement.statements import (
     DatasetRef,
     GradientRecord,
@@ -12,6 +15,8 @@ from securetrain.artifacts.statement.statements import (
     Parent,
     PolicyRef,
 )
+from securetrain.artifacts.statement.this_run import this_run
+from securetrain.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,43 @@ class SaveContext:
     """The records of the steps since the parent; None where nobody made any."""
     save_id: str = ""
     """32 hex digits that no other save has; drawn by the coordinator when empty."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any], run: str = "", step: int | None = None) -> "SaveContext":
+        """The context of a state by itself: its run and its step, never guessed.
+
+        Args:
+            state: Its ``step`` counts where none is given.
+            run: The run that saves; that of ``securetrain run`` when empty.
+            step: Optimizer steps that led to the state.
+
+        Raises:
+            UsageError: ST-USAG-001 when nothing says them.
+        """
+        launched = None if run else this_run()
+        if not run and launched is None:
+            raise UsageError(
+                "ST-USAG-001",
+                "a checkpoint is signed for a run, and none is named",
+                "run",
+                "give the run to a Session, or start the script with securetrain run",
+            )
+        found = state.get("step") if step is None else step
+        if type(found) is not int:
+            raise UsageError(
+                "ST-USAG-001",
+                "nothing says at which step this is saved",
+                "step",
+                "give step=, or keep it in the state as 'step'",
+            )
+        return cls(
+            run_id=run if launched is None else launched.run_id,
+            step=found,
+            created=datetime.now(UTC),
+        )
 
     @property
     def recorded(self) -> str | None:

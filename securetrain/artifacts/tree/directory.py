@@ -14,7 +14,7 @@ Rules that every kind of storage keeps:
 """
 
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from securetrain.core.files import FileEntry, UnsafeEntry
 
@@ -68,6 +68,7 @@ class Staging(Protocol):
         """Remove what was written, unless it has been committed."""
 
 
+@runtime_checkable
 class Storage(Protocol):
     """One directory, there or not."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from securetrain.artifacts.tree import lease, writeback
 from securetrain.artifacts.tree.directory import Sink, Source, Staging, Storage
@@ -236,7 +236,9 @@ class LocalStorage:
 
 LOCAL_SCHEMES: Final = ("file", "local")
 
-Place: TypeAlias = Path | str | Storage
+Place: TypeAlias = Annotated[
+    Path | str | Storage, "the path of a directory, or the URL of one: s3://bucket/run/step-100"
+]
 """A directory as a caller names it: a path, a URL such as ``s3://bucket/run/step-100``, or a
 storage that was made before."""
 

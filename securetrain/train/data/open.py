@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.dataset import TABLE_PREFIX, VerifiedDataset
+from securetrain.artifacts.dataset import TABLE_PREFIX, Dataset
 from securetrain.artifacts.statement import DataFormat
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file
@@ -156,7 +156,7 @@ class SplitPlan:
 def open_data(
     job: JobConfig,
     where: str,
-    dataset: VerifiedDataset,
+    dataset: Dataset,
     *,
     model_file: ModelFile | None = None,
     folder: Path | None = None,
@@ -180,7 +180,7 @@ def open_data(
 
 
 def plan_data(
-    job: JobConfig, where: str, dataset: VerifiedDataset, *, model_file: ModelFile | None = None
+    job: JobConfig, where: str, dataset: Dataset, *, model_file: ModelFile | None = None
 ) -> DataPlan:
     """Look at what there is.
 
@@ -227,7 +227,7 @@ def plan_data(
     return DataPlan(job=job, format=found, tokenizer=tokenizer, splits=splits)
 
 
-def format_of(data: DataJob, dataset: VerifiedDataset, where: str) -> Format:
+def format_of(data: DataJob, dataset: Dataset, where: str) -> Format:
     """Find the format of the data: the job's choice, or the one in the dataset's statement.
 
     Raises:
@@ -263,7 +263,7 @@ def order_of(data: DataJob, found: Format) -> RowOrder:
 
 def _split(
     data: DataJob,
-    dataset: VerifiedDataset,
+    dataset: Dataset,
     found: Format,
     *,
     tokenizer: Tokenizer | None,
@@ -302,7 +302,7 @@ def _split(
     )
 
 
-def _files(dataset: VerifiedDataset, found: Format, split: str, where: str) -> Sequence[str]:
+def _files(dataset: Dataset, found: Format, split: str, where: str) -> Sequence[str]:
     """The files of a split that hold data of the format."""
     if split not in dataset.splits:
         ByteSplit(dataset, split, where)  # says which splits there are
@@ -324,7 +324,7 @@ def _files(dataset: VerifiedDataset, found: Format, split: str, where: str) -> S
     return files
 
 
-def _width(data: DataJob, dataset: VerifiedDataset, where: str) -> int:
+def _width(data: DataJob, dataset: Dataset, where: str) -> int:
     """Bytes of a token: what the statement says, which the job may repeat and not change."""
     signed = dataset.predicate.metadata.get(WIDTH_KEY)
     if signed not in {None, "2", "4"} or (signed is None and data.token_bytes is None):
@@ -345,7 +345,7 @@ def _width(data: DataJob, dataset: VerifiedDataset, where: str) -> int:
 
 
 def _tokenizer(
-    data: DataJob, where: str, dataset: VerifiedDataset, model_file: ModelFile | None
+    data: DataJob, where: str, dataset: Dataset, model_file: ModelFile | None
 ) -> Tokenizer:
     """The job's tokenizer, from bytes that somebody vouches for."""
     name, at = data.tokenizer, f"{where}: data.tokenizer"

@@ -20,7 +20,7 @@ from securetrain.core.errors import UsageError
 
 
 class ByteSource(Protocol):
-    """The part of `artifacts.VerifiedDataset` that this package needs."""
+    """The part of `artifacts.Dataset` that this package needs."""
 
     @property
     def splits(self) -> Mapping[str, Sequence[str]]:

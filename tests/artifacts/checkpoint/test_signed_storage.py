@@ -477,7 +477,7 @@ def test_a_sessions_clock_counts(files, session, now):
 @items(
     "said, call, what",
     ({"run": "r"}, lambda session, to: session.load(blank(), to), "Session.trust"),
-    ({}, lambda session, to: session.save(state(), to), "Session.run"),
+    ({}, lambda session, to: session.save(state(), to), "run"),
     ({"run": "r"}, lambda session, to: session.save({"w": torch.ones(1)}, to), "step"),
     ({"run": "r"}, lambda session, to: session.save({"step": True}, to), "step"),
     ({"run": "r"}, lambda session, to: session.save(state(), to), "no key"),

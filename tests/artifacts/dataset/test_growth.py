@@ -14,7 +14,7 @@ from securetrain.artifacts.dataset import samples
 from securetrain.artifacts.dataset import signer as signing_module
 from securetrain.artifacts.dataset.sign import About, sign_in_place
 from securetrain.artifacts.dataset.signer import Signed
-from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.statement.dataset_predicate import (
     DatasetPredicate,
     Stage,
@@ -76,9 +76,9 @@ def check(trust: Any, now: Any) -> Callable[[Path], VerifyResult]:
 
 
 @pytest.fixture
-def opening(trust: Any, now: Any) -> Callable[[Path], VerifiedDataset]:
+def opening(trust: Any, now: Any) -> Callable[[Path], Dataset]:
     later = now + timedelta(minutes=9)
-    return lambda root: VerifiedDataset.open(root, trust=trust, policy=None, now=later)
+    return lambda root: Dataset.open(root, trust=trust, policy=None, now=later)
 
 
 def grow(path: Path, data: bytes) -> None:

@@ -22,7 +22,7 @@ from securetrain.artifacts.dataset.files import VerifiedFile, VerifiedMemmap
 from securetrain.artifacts.dataset.filesystem import VerifiedFileSystem
 from securetrain.artifacts.dataset.sign import About, sign_in_place
 from securetrain.artifacts.dataset.torch_data import ResumableSampler, VerifiedSamples
-from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.statement.dataset_predicate import Removed
 from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
@@ -51,9 +51,9 @@ def root(tmp_path: Path, keys: Any, now: Any) -> Path:
 
 
 @pytest.fixture
-def open_it(trust: Any, now: Any) -> Callable[[Path], VerifiedDataset]:
+def open_it(trust: Any, now: Any) -> Callable[[Path], Dataset]:
     later = now + timedelta(minutes=5)
-    return lambda path: VerifiedDataset.open(path, trust=trust, policy=None, now=later)
+    return lambda path: Dataset.open(path, trust=trust, policy=None, now=later)
 
 
 def flip(path: Path, offset: int) -> None:
@@ -127,7 +127,7 @@ def test_a_file_system_shows_what_was_signed(root: Path, open_it: Any) -> None:
 
 
 @pytest.fixture
-def texts(tmp_path: Path, keys: Any, now: Any, trust: Any, open_it: Any) -> VerifiedDataset:
+def texts(tmp_path: Path, keys: Any, now: Any, trust: Any, open_it: Any) -> Dataset:
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "a.jsonl").write_text("".join(f"{n}\n" for n in range(10, 30)))
@@ -136,18 +136,18 @@ def texts(tmp_path: Path, keys: Any, now: Any, trust: Any, open_it: Any) -> Veri
     gone = Removed(file="a.jsonl", offset=6, length=3, sample="a.jsonl#2")
     old = open_statement((folder / STATEMENT).read_bytes(), Kind.DATASET, trust)
     sign_in_place(folder, About(name="t", removed=[gone]), key=keys.dataset, now=now, previous=old)
-    found: VerifiedDataset = open_it(folder)
+    found: Dataset = open_it(folder)
     return found
 
 
-def test_samples_leave_out_what_was_removed(texts: VerifiedDataset) -> None:
+def test_samples_leave_out_what_was_removed(texts: Dataset) -> None:
     rows = VerifiedSamples(texts)
     assert len(rows) == 19
     assert [rows[n] for n in range(3)] == [b"10\n", b"11\n", b"13\n"]
     assert rows.describe(2).id == "a.jsonl#3"
 
 
-def test_every_rank_has_its_share_and_goes_on_where_it_stopped(texts: VerifiedDataset) -> None:
+def test_every_rank_has_its_share_and_goes_on_where_it_stopped(texts: Dataset) -> None:
     rows = VerifiedSamples(texts)
 
     def sampler(rank: int, ranks: int) -> ResumableSampler:
@@ -175,7 +175,7 @@ def test_every_rank_has_its_share_and_goes_on_where_it_stopped(texts: VerifiedDa
         ResumableSampler(1, seed=0, rank=0, ranks=2)
 
 
-def test_torchs_loader_takes_them(texts: VerifiedDataset) -> None:
+def test_torchs_loader_takes_them(texts: Dataset) -> None:
     rows = VerifiedSamples(texts)
     loader = DataLoader(rows, batch_size=None, sampler=ResumableSampler(len(rows), seed=1))
     assert len(list(loader)) == 19

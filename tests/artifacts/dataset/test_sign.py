@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from securetrain.artifacts.dataset import samples
 from securetrain.artifacts.dataset.sign import About, sign_in_place
 from securetrain.artifacts.dataset.signer import Signed
-from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.statement.dataset_predicate import (
     DataFormat,
@@ -59,10 +59,10 @@ def signing(keys: Any, now: Any) -> Callable[..., Signed]:
 
 
 @pytest.fixture
-def opening(trust: Any, now: Any) -> Callable[..., VerifiedDataset]:
-    def run(root: Path, **more: Any) -> VerifiedDataset:
+def opening(trust: Any, now: Any) -> Callable[..., Dataset]:
+    def run(root: Path, **more: Any) -> Dataset:
         later = now + timedelta(minutes=5)
-        return VerifiedDataset.open(root, trust=trust, policy=None, now=later, **more)
+        return Dataset.open(root, trust=trust, policy=None, now=later, **more)
 
     return run
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.dataset.verified import VerifiedDataset, sign_dataset, sign_documents
+from securetrain.artifacts.dataset.verified import Dataset, sign_dataset, sign_documents
 from securetrain.artifacts.statement.statements import Split, sign
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.core import canonical
@@ -42,7 +42,7 @@ def signed(source, tmp_path, keys, now):
 
 @pytest.fixture
 def open_it(trust, now):
-    return lambda path, **more: VerifiedDataset.open(
+    return lambda path, **more: Dataset.open(
         path, **{"trust": trust, "policy": None, "now": now, **more}
     )
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from securetrain.artifacts.dataset.sign import About, sign_in_place
-from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.cli.artifacts.verify import command
 from securetrain.core.errors import IntegrityError
 from securetrain.core.hashtree import TreeParams
@@ -36,7 +36,7 @@ def published(s3, tmp_path, keys, now):
 
 @pytest.fixture
 def opened(published, trust, now):
-    with VerifiedDataset.open(URL, trust=trust, policy=None, now=now) as data:
+    with Dataset.open(URL, trust=trust, policy=None, now=now) as data:
         published.asked.clear()
         yield data
 

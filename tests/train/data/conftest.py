@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from securetrain.artifacts.dataset.sign import About, sign_in_place
-from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.statement.listing import read_statement
 from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree.layout import Kind
@@ -36,7 +36,7 @@ class Signing:
         self.trust = TrustRoot.parse(data, NOW)
         self._number = 0
 
-    def __call__(self, files: dict[str, bytes], **about: Any) -> VerifiedDataset:
+    def __call__(self, files: dict[str, bytes], **about: Any) -> Dataset:
         self._number += 1
         root = self.folder / f"dataset-{self._number}"
         for name, data in files.items():
@@ -45,11 +45,11 @@ class Signing:
         sign_in_place(root, About(name="d", **about), key=self.key, now=NOW, params=SMALL)
         return self.open(root)
 
-    def open(self, root: Path) -> VerifiedDataset:
-        opened = VerifiedDataset.open(root, trust=self.trust, policy=None, now=NOW)
+    def open(self, root: Path) -> Dataset:
+        opened = Dataset.open(root, trust=self.trust, policy=None, now=NOW)
         return self._stack.enter_context(opened)
 
-    def again(self, root: Path, **about: Any) -> VerifiedDataset:
+    def again(self, root: Path, **about: Any) -> Dataset:
         """A new version of what lies there."""
         kind = Kind.DATASET
         previous = open_statement(read_statement(root, kind), kind, self.trust, str(root))
@@ -71,4 +71,4 @@ def tokenizer_json() -> bytes:
     return bpe()
 
 
-MakeDataset = Callable[..., VerifiedDataset]
+MakeDataset = Callable[..., Dataset]

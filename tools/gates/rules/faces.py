@@ -35,7 +35,7 @@ def unread(tree: Tree) -> Iterator[Fault]:
     for source in tree.package:
         for node in source.nodes(ast.ImportFrom):
             face = node.module or ""
-            if face in tree.faces and face.split(".")[1] != source.room:
+            if face in tree.faces and f"{face}.".split(".")[1] != source.room:
                 taken[face].update(alias.name for alias in node.names)
     for face, names in sorted(tree.faces.items()):
         for name in sorted(names.keys() - taken[face]):
