@@ -27,7 +27,7 @@ from typing import get_origin as origin_of
 from typing import get_type_hints as hints_of
 
 from securetrain.core.errors import SecureTrainError, UsageError
-from securetrain.identity import load_trust, open_signer
+from securetrain.identity import load_trust
 from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import LoadedPolicy, digest_of, load_policy
@@ -73,6 +73,8 @@ def open_key(given: Key, name: str = "key") -> Signer:
     """
     if not isinstance(given, Path | str):
         return given
+    from securetrain.identity import open_signer  # noqa: PLC0415 - who verifies needs no signer
+
     with _of(name, _KEY):
         return open_signer(str(given), _ask_nobody)
 
