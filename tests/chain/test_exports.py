@@ -15,7 +15,6 @@ FOLDER holds spdx-model.ttl and spdx-context.jsonld of version 3.0.1
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,7 +38,7 @@ from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.chain import documents
 from securetrain.chain.container import Pack
 from securetrain.chain.exports import facts as facts_module
-from securetrain.chain.exports.facts import Facts, MetricsFact, Standing, facts_of
+from securetrain.chain.exports.facts import Fact, Facts, Kind, Standing, facts_of
 from securetrain.chain.exports.writing import ExportFormat, export
 from securetrain.chain.links import LinkVerdict
 from securetrain.chain.packing import pack
@@ -135,6 +134,11 @@ def made(tmp_path: Path) -> Made:
     return Made(tmp_path)
 
 
+def one_of(facts: Facts, kind: Kind) -> Fact:
+    (found,) = facts.of(kind)
+    return found
+
+
 def documents_of(facts: Facts) -> dict[str, Any]:
     return {str(kind): json.loads(export(facts, kind)) for kind in ExportFormat}
 
@@ -149,10 +153,9 @@ def test_what_is_verified_is_stated_and_the_rest_is_declared(made: Made) -> None
     assert set(facts.tiers.values()) == {NodeTier.TPM}
     assert facts.settings["optimizer.lr"] == "0.001"
     assert facts.settings["optimizer.betas"] == "0.9, 0.95"
-    assert facts.dataset is not None
-    assert facts.dataset.standing is Standing.VERIFIED
-    assert [one.standing for one in facts.parents] == [Standing.VERIFIED]
-    assert facts.gradients_stand is Standing.DECLARED  # no records of the steps are in this pack
+    assert one_of(facts, Kind.DATASET).standing is Standing.VERIFIED
+    assert one_of(facts, Kind.PARENT).standing is Standing.VERIFIED
+    assert "(declared)" in dict(facts.properties)["gradients:verdict"]  # there are no records
     assert [one.sha256 for one in facts.files] == [
         hashlib.sha256(WEIGHTS).hexdigest(),
         hashlib.sha256(KEPT).hexdigest(),
@@ -168,57 +171,78 @@ def test_what_is_verified_is_stated_and_the_rest_is_declared(made: Made) -> None
     model = bom["metadata"]["component"]
     assert model["licenses"] == [{"expression": "Apache-2.0", "acknowledgement": "declared"}]
     assert model["pedigree"]["ancestors"][0]["name"] == "job-1-step-10"
-    names = [one["name"] for one in bom["components"]]
-    assert names == ["prose", "msgspec", "torch", "model/m.py", "worker.py"]
-    stands = bom["components"][-1]["properties"]
-    assert stands == [{"name": "securetrain:standing", "value": "declared"}]
+    names = ["prose", "msgspec", "torch", "model/m.py", "worker.py"]
+    assert [one["name"] for one in bom["components"]] == names
+    assert bom["components"][-1]["properties"][0]["value"] == "declared"
 
 
 def test_metrics_are_what_the_ranks_recorded_and_signed(made: Made, job: Job) -> None:
-    def metrics(segment: Segment, said: CheckpointPredicate) -> MetricsFact | None:
+    def metrics(segment: Segment, said: CheckpointPredicate) -> dict[str, str]:
         links = (ChainLink.GRADIENTS, ChainLink.REPLAY)
-        verdicts = {link: LinkVerdict(link=link, state=LinkState.NOT_ASKED) for link in links}
-        state, _ = segment.judge(said, ChainLink.GRADIENTS)
-        verdicts[ChainLink.GRADIENTS] = LinkVerdict(link=ChainLink.GRADIENTS, state=state)
-        found = facts_module._metrics(segment.pieces, said, verdicts)
-        broken = {**verdicts, ChainLink.REPLAY: LinkVerdict(link=links[1], state=LinkState.BROKEN)}
-        assert facts_module._metrics(segment.pieces, said, broken) is None
+        states = (segment.judge(said, links[0])[0], LinkState.NOT_ASKED)
+        made = map(lambda one, state: LinkVerdict(link=one, state=state), links, states)
+        verdicts = dict(zip(links, made, strict=True))
+        found = dict(facts_module._Known(segment.pieces, verdicts).metrics(said))
+        broken = verdicts | {links[1]: LinkVerdict(link=links[1], state=LinkState.BROKEN)}
+        assert not dict(facts_module._Known(segment.pieces, broken).metrics(said))
         return found
 
     segment = Segment(job)
     found = metrics(segment, segment.said(segment.kept()))
-    assert found is not None
-    assert (found.step, found.recorded, found.standing) == (16, 8, Standing.VERIFIED)
-    assert (found.loss, found.norm, found.rate) == (5.5 / 16, 1.25, 0.1)
+    assert [*found.values()] == ["16", "8", repr(5.5 / 16), "1.25", "0.1"]
     # A step whose gradients were dropped has no part in it.
     segment.edit(7, verdict="refused", norm="nan")
     counts = GradientRecord(verdict=GradientVerdict.CLEAN, judged=16, refused=1, clean_steps=0)
     dropped = metrics(segment, segment.said(segment.kept(), gradients=counts))
-    assert dropped is not None
-    assert (dropped.step, dropped.loss) == (15, 5.5 / 15)
+    assert (dropped["step"], dropped["training-loss"]) == ("15", repr(5.5 / 15))
     # Records that contradict the statement, or that nobody has, are not exported.
-    assert metrics(segment, segment.said(segment.kept())) is None
-    assert metrics(segment, segment.said(None)) is None
-    assert made.facts().metrics is None
+    assert not metrics(segment, segment.said(segment.kept()))
+    assert not metrics(segment, segment.said(None))
+    assert not made.facts().metrics
+    # A number that is none is left out.
+    segment.edit(7, verdict="clean", norm="inf")
+    counts = GradientRecord(verdict=GradientVerdict.CLEAN, judged=16, refused=0, clean_steps=16)
+    odd = metrics(segment, segment.said(segment.kept(), gradients=counts))
+    assert odd.keys() == found.keys() - {"gradient-norm"}
 
-    texts = documents_of(replace(made.facts(), metrics=found))
+    words = tuple((f"metrics:{name}", f"{one} (verified)") for name, one in found.items())
+    texts = documents_of(replace(made.facts(), metrics=found, properties=words))
     card = texts["cyclonedx-1.7"]["metadata"]["component"]["modelCard"]
     shown = card["quantitativeAnalysis"]["performanceMetrics"]
     assert {"type": "training-loss", "value": "0.34375", "slice": "training, step 16"} in shown
     model = next(one for one in texts["spdx-3.0.1"]["@graph"] if one["type"] == "ai_AIPackage")
-    assert {"type": "DictionaryEntry", "key": "gradient-norm", "value": "1.25"} in model[
-        "ai_metric"
-    ]
-    said = texts["slsa-provenance-1"]["predicate"]["buildDefinition"]["internalParameters"]
-    assert "metrics:training-loss=0.34375 (verified)" in said["properties"]
-    odd = documents_of(replace(made.facts(), metrics=replace(found, loss=math.nan)))
-    assert "training-loss" not in json.dumps(odd)
+    norm = {"type": "DictionaryEntry", "key": "gradient-norm", "value": "1.25"}
+    assert norm in model["ai_metric"]
+    assert "metrics:training-loss=0.34375 (verified)" in json.dumps(texts["slsa-provenance-1"])
+
+
+def test_no_claim_is_without_its_state(made: Made) -> None:
+    """In each format: a row has it beside it, a property with its value or at its group's head."""
+    facts = made.facts(made.folder)
+    found, headed = documents_of(facts), {"link", "pedigree"}
+    for name, value in facts.properties:
+        group, _, rest = name.partition(":")
+        headed |= {group} if rest == "standing" else set()
+        assert group in headed or value.endswith(")"), name
+    bom, build = found["cyclonedx-1.7"], found["slsa-provenance-1"]
+    model, said = bom["metadata"]["component"], build["predicate"]["buildDefinition"]
+    rows = [*bom["components"], *model["components"], *model["pedigree"]["ancestors"]]
+    assert len(rows) == 8
+    for row in rows:
+        assert row["properties"][0]["name"] == "securetrain:standing", row["name"]
+    for row in (*build["subject"], *said["resolvedDependencies"]):
+        assert row["annotations"]["standing"] in set(Standing)
+    assert said["externalParameters"]["job"]["standing"] == "verified"
+    graph = found["spdx-3.0.1"]["@graph"]
+    notes = {one["subject"] for one in graph if "standing=" in one.get("statement", "")}
+    kinds = {"software_File", "software_Package", "ai_AIPackage", "dataset_DatasetPackage"}
+    assert {one["spdxId"] for one in graph if one["type"] in kinds} == notes
 
 
 def test_subjects_are_files_by_their_bytes_and_no_tree_is_one(made: Made) -> None:
     """A pack has no weights, so nobody has their SHA-256; the index has one in its statement."""
     alone, whole = made.facts(), made.facts(made.folder)
-    root = alone.files[0].root
+    root = dict(alone.files[0].said)["tree-root"]
     for facts, expected in ((alone, [INDEX]), (whole, ["rank-00000.bin", INDEX])):
         found = documents_of(facts)
         subjects = found["slsa-provenance-1"]["subject"]
@@ -228,14 +252,8 @@ def test_subjects_are_files_by_their_bytes_and_no_tree_is_one(made: Made) -> Non
         files = found["cyclonedx-1.6"]["metadata"]["component"]["components"]
         assert [one["name"] for one in files if "hashes" in one] == expected
         graph = found["spdx-3.0.1"]["@graph"]
-        hashed = [
-            one["name"]
-            for one in graph
-            if one["type"] == "software_File"
-            and "verifiedUsing" in one
-            and "#file-" in one["spdxId"]
-        ]
-        assert hashed == expected
+        hashed = [one for one in graph if "verifiedUsing" in one and "#file-" in one["spdxId"]]
+        assert [one["name"] for one in hashed] == expected
 
 
 @pytest.mark.forgery
@@ -257,11 +275,8 @@ def test_the_same_pack_gives_the_same_bytes(made: Made) -> None:
         first = export(made.facts(made.folder), kind)
         assert first == export(made.facts(made.folder), kind)
         assert NOW.strftime("%Y-%m-%d").encode() in first
-    serials = {
-        documents_of(facts)["cyclonedx-1.7"]["serialNumber"]
-        for facts in (made.facts(), made.facts(made.folder))
-    }
-    assert len(serials) == 2
+    boms = [documents_of(made.facts(one))["cyclonedx-1.7"] for one in (None, made.folder)]
+    assert boms[0]["serialNumber"] != boms[1]["serialNumber"]
 
 
 # --- lies: what evidence contradicts is left out ----------------------------------------------
@@ -296,22 +311,17 @@ def test_an_altered_tier_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("link", ["job", "code", "environment", "policy", "dataset", "membership"])
 def test_what_no_evidence_shows_is_never_stated_as_verified(tmp_path: Path, link: str) -> None:
     facts = Made(tmp_path, bound_to(**{link: "0" * 64})).facts()
-    name = ChainLink(link)
-    assert facts.links[name] is not LinkState.VERIFIED
-    match link:
-        case "job":
-            assert facts.job is None
-            assert facts.settings == {}
-        case "code":
-            assert facts.code is None
-        case "environment":
-            assert facts.environment is None
-        case "policy":
-            assert facts.policy is None
-        case "dataset":
-            assert facts.dataset is None or facts.dataset.standing is Standing.DECLARED
-        case _:
-            assert facts.tiers == {}
+    assert facts.links[ChainLink(link)] is not LinkState.VERIFIED
+    groups = {name.partition(":")[0] for name, _ in facts.properties}
+    assert {"tier", "policy", "environment"} & groups <= {"tier", "policy", "environment"} - {link}
+    gone = {"job": [Kind.INPUT], "code": [Kind.CODE, Kind.LIBRARY, Kind.SOURCE]}
+    assert not facts.of(*gone.get(link, ()), *([Kind.POLICY] if link == "policy" else ()))
+    if link == "job":
+        assert (facts.job, facts.settings) == (None, {})
+    if link == "dataset":
+        assert all(one.standing is Standing.DECLARED for one in facts.of(Kind.DATASET))
+    if link == "membership":
+        assert facts.tiers == {}
 
 
 @pytest.mark.forgery
@@ -321,7 +331,7 @@ def test_a_parent_that_is_not_in_the_pack_is_declared(tmp_path: Path) -> None:
         tmp_path,
         lambda said: bound_to(parents=["88" * 32])(msgspec.structs.replace(said, parents=[base])),
     )
-    (parent,) = made.facts().parents
+    parent = one_of(made.facts(), Kind.PARENT)
     assert (parent.standing, parent.role, parent.name) == (Standing.DECLARED, ParentRole.BASE, "")
     for text in map(json.dumps, documents_of(made.facts()).values()):
         assert "77" * 32 in text
@@ -375,9 +385,7 @@ def test_the_command_says_what_it_wrote_and_what_it_left_out(tmp_path, capsys, m
 )
 def test_standards_read_them(tmp_path: Path) -> None:
     """Each by its own library, and altered ones are refused: whole, alone, and with a lie."""
-    measured = MetricsFact(
-        step=20, recorded=10, loss=2.5, norm=math.nan, rate=1e-3, standing=Standing.VERIFIED
-    )
+    measured = {"step": "20", "steps-recorded": "10", "training-loss": "2.5"}
     worlds = {
         "measured": replace(Made(tmp_path / "e").facts(), metrics=measured),
         "whole": Made(tmp_path / "a").facts(tmp_path / "a/run/checkpoints/step-00000020"),

@@ -1,15 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The facts that an export may state, each with its standing.
+"""The facts that an export may state, as one table, each with its standing.
 
 Rules:
 
 1. nothing is exported of a pack whose own statement does not verify;
 2. a fact stands by the link that shows it: ``verified`` when that link is, ``declared`` when there
-   was no evidence to compare it with, and it is left out when evidence contradicts it;
+   was no evidence to compare it with, and it is left out when evidence contradicts it. What the
+   statement says of itself is declared: its signer's word;
 3. tiers are stated when they are verified, and never else: a tier that nobody shows is worth
    nothing. A program's settings and a worker's word on its files are declared, always;
-4. a file is a subject by the SHA-256 of its bytes. The root of a tree is none: it is a property;
+4. a file is a subject by the SHA-256 of its bytes. The root of a tree is none: it is a property. It
+   is verified when its bytes were read, or the signed statement has their SHA-256;
 5. metrics are those that every rank has recorded and signed, where the link `gradients` is verified
    and no replay contradicts it. Without records there are none.
 """
@@ -18,23 +20,20 @@ import hashlib
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from securetrain.artifacts.statement import (
-    CheckpointPredicate,
-    DatasetPredicate,
-    GradientRecord,
-    ParentRole,
-)
+from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate, Opened
 from securetrain.chain import documents
 from securetrain.chain.container import Pack
 from securetrain.chain.links import LinkVerdict
 from securetrain.chain.pack_pieces import PackPieces
 from securetrain.chain.packed import PackResult
 from securetrain.chain.records import StepVerdict, records_of
+from securetrain.chain.row_bytes import settings_of
 from securetrain.chain.store import Pieces, document
 from securetrain.core.errors import IntegrityError, os_error
 from securetrain.core.files import open_regular
@@ -51,66 +50,53 @@ class Standing(StrEnum):
     DECLARED = "declared"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileFact:
-    """A file of the checkpoint."""
+class Kind(StrEnum):
+    """The things that an export states besides the checkpoint itself."""
 
-    name: str
-    size: int
-    sha256: str | None
-    """Of its bytes (hex); None when nobody has read them."""
-    root: str | None = None
-    """Of its tree (hex), which is no SHA-256 of the file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParentFact:
+    FILE = "file"
+    """Of the checkpoint."""
+    PARENT = "parent"
     """An artifact that the checkpoint was made from."""
+    DATASET = "dataset"
+    INPUT = "input"
+    """What the job's command line named."""
+    CODE = "code"
+    """A file that was imported."""
+    SOURCE = "source"
+    """A commit or an image."""
+    LIBRARY = "library"
+    """An installed distribution."""
+    POLICY = "policy"
 
-    digest: str
-    role: ParentRole
-    standing: Standing
-    name: str = ""
-    run: str = ""
-    step: int | None = None
 
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A row of the table."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetFact:
-    """The dataset that was trained on."""
-
+    kind: Kind
     name: str
-    digest: str
+    """Empty when nobody gives one."""
     standing: Standing
-    version: int | None = None
+    digest: Mapping[str, str] = field(default_factory=dict)
+    """As in-toto writes it: ``sha256``, ``gitCommit``, or ``securetrainTree`` for the digest of a
+    tree, which is no SHA-256 of a file; empty when nobody has read the bytes.
+    """
+    role: str = ""
+    """What it was to the checkpoint, where the kind does not say."""
+    version: str = ""
     licenses: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
+    said: tuple[tuple[str, str], ...] = ()
+    """Names and values that no format has a field for."""
 
+    @property
+    def known_as(self) -> str:
+        """Its name, or its tree."""
+        return self.name or self.digest["securetrainTree"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsFact:
-    """The figures of the last step whose gradients were applied, by the records of the steps."""
-
-    step: int
-    recorded: int
-    """Steps that the checkpoint's own records cover."""
-    loss: float
-    """Mean over the step's tokens, in nats."""
-    norm: float
-    """Of the gradient, before it was clipped."""
-    rate: float
-    """The learning rate."""
-    standing: Standing
-
-    def named(self) -> Iterator[tuple[str, str]]:
-        """Names and numbers, written so that nothing is rounded; what is no number is left out."""
-        for name, value in (
-            ("training-loss", self.loss),
-            ("gradient-norm", self.norm),
-            ("learning-rate", self.rate),
-        ):
-            if math.isfinite(value):
-                yield name, repr(value)
+    @property
+    def sha256(self) -> str | None:
+        """Of its bytes (hex)."""
+        return self.digest.get("sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,58 +112,42 @@ class Facts:
     """SHA-256 of the in-toto statement (hex)."""
     created: datetime
     keys: tuple[str, ...]
-    files: tuple[FileFact, ...]
     license: str = ""
     """An SPDX expression that whoever exports declares; empty without."""
-    parents: tuple[ParentFact, ...] = ()
-    num_ancestors: int = 0
-    dataset: DatasetFact | None = None
-    job: documents.Job | None = None
+    table: tuple[Fact, ...]
+    job: Mapping[str, Any] | None = None
+    """The command line; None when it is not verified."""
     settings: Mapping[str, str]
     """Hyper-parameters: the program's own word."""
-    code: documents.Code | None = None
-    environment: documents.Environment | None = None
-    policy: tuple[str, str] | None = None
-    """Its id and digest; None when they are not verified."""
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """Of the last step whose gradients were applied, by verified records: its number (``step``),
+    how many steps they cover (``steps-recorded``), and what was measured, so that nothing is
+    rounded.
+    """
     tiers: Mapping[str, NodeTier]
-    gradients: GradientRecord | None = None
-    gradients_stand: Standing = Standing.DECLARED
-    metrics: MetricsFact | None = None
     links: Mapping[ChainLink, LinkState]
-    seen: datetime | None = None
+    properties: tuple[tuple[str, str], ...]
+    """Names and values that no format has a field for."""
 
-    def properties(self) -> Iterator[tuple[str, str]]:
-        """Names and values that no format has a field for, in order."""
-        yield "checkpoint:tree-digest", self.digest
-        yield "checkpoint:statement-sha256", self.statement
-        yield "checkpoint:run", self.run
-        yield "checkpoint:step", str(self.step)
-        for key in self.keys:
-            yield "checkpoint:signed-by", key
-        yield "pedigree:ancestors-in-pack", str(self.num_ancestors)
-        for link, state in self.links.items():
-            yield f"link:{link}", str(state)
-        for node, tier in sorted(self.tiers.items()):
-            yield f"tier:{node}", str(tier)
-        if self.policy is not None:
-            yield "policy:id", self.policy[0]
-            yield "policy:sha256", self.policy[1]
-        if self.gradients is not None:
-            stands = str(self.gradients_stand)
-            yield "gradients:verdict", f"{self.gradients.verdict} ({stands})"
-            yield "gradients:steps-judged", f"{self.gradients.judged} ({stands})"
-            yield "gradients:steps-refused", f"{self.gradients.refused} ({stands})"
-        if self.metrics is not None:
-            stands = str(self.metrics.standing)
-            yield "metrics:step", str(self.metrics.step)
-            yield "metrics:steps-recorded", f"{self.metrics.recorded} ({stands})"
-            for name, value in self.metrics.named():
-                yield f"metrics:{name}", f"{value} ({stands})"
-        if self.environment is not None:
-            yield "environment:torch", self.environment.torch
-            yield "environment:processor", self.environment.processor.model
-        if self.seen is not None:
-            yield "log:seen", timestamp(self.seen)
+    def of(self, *kinds: Kind) -> list[Fact]:
+        """The rows of some kinds, in the order of the kinds."""
+        return [one for kind in kinds for one in self.table if one.kind is kind]
+
+    @property
+    def files(self) -> list[Fact]:
+        """The files of the checkpoint."""
+        return self.of(Kind.FILE)
+
+    @property
+    def measured(self) -> Iterator[tuple[str, str]]:
+        """The metrics that were measured."""
+        return ((name, one) for name, one in self.metrics.items() if not name.startswith("step"))
+
+    @property
+    def libraries(self) -> list[Fact]:
+        """The distributions, each once, by name."""
+        found = {(one.name.lower(), one.version): one for one in self.of(Kind.LIBRARY)}
+        return [found[key] for key in sorted(found)]
 
 
 def timestamp(when: datetime) -> str:
@@ -207,12 +177,8 @@ def facts_of(
         code = "ST-PACK-101" if first is None else first.code
         what = "its statement does not verify" if first is None else first.what
         raise IntegrityError(code, what, str(result.path))
-    said, verdicts = opened.checkpoint, result.judged[0].verdicts
-    pieces = PackPieces(pack)
-    bound = said.bound
-    job = _kept(pieces, verdicts, ChainLink.JOB, bound.job, documents.Job)
-    gradients = _standing(verdicts[ChainLink.GRADIENTS])
-    policy_shown = verdicts[ChainLink.POLICY].state is LinkState.VERIFIED
+    said, known = opened.checkpoint, _Known(PackPieces(pack), result.judged[0].verdicts)
+    job = known.kept(ChainLink.JOB, said.bound.job, documents.Job)
     return Facts(
         name=said.name or f"{said.run_id}-step-{said.step}",
         run=said.run_id,
@@ -221,83 +187,174 @@ def facts_of(
         statement=opened.statement,
         created=said.created,
         keys=tuple(sorted(opened.key_ids)),
-        files=tuple(_files(said, weights)),
         license=license_,
-        parents=tuple(_parents(said, result, verdicts[ChainLink.PARENTS])),
-        num_ancestors=result.num_ancestors,
-        dataset=_dataset(said, result, verdicts[ChainLink.DATASET]),
-        job=job,
-        settings=_settings(pieces, job),
-        code=_kept(pieces, verdicts, ChainLink.CODE, bound.code, documents.Code),
-        environment=_kept(
-            pieces, verdicts, ChainLink.ENVIRONMENT, bound.environment, documents.Environment
+        table=(
+            *_files(said, weights),
+            *known.parents(said, result),
+            *known.dataset(said, result),
+            *_inputs(job),
+            *known.code(said),
+            *_policy(said, shown=known.shows(ChainLink.POLICY)),
         ),
-        policy=(said.policy.id, said.policy.digest) if policy_shown else None,
-        tiers=_tiers(verdicts[ChainLink.NODES]),
-        gradients=None if gradients is None else said.gradients,
-        gradients_stand=gradients or Standing.DECLARED,
-        metrics=_metrics(pieces, said, verdicts),
-        links={link: verdict.state for link, verdict in verdicts.items()},
-        seen=result.seen if verdicts[ChainLink.TIME].state is LinkState.VERIFIED else None,
+        job=None if job is None else _job(job),
+        settings={} if job is None else _flat(settings_of(known.pieces, said.bound.job) or {}),
+        metrics=dict(known.metrics(said)),
+        tiers=known.tiers,
+        links={link: verdict.state for link, verdict in known.verdicts.items()},
+        properties=tuple(known.properties(opened, result)),
     )
 
 
-def _standing(verdict: LinkVerdict) -> Standing | None:
-    """Rule 2; None leaves the fact out."""
-    if verdict.state is LinkState.VERIFIED:
-        return Standing.VERIFIED
-    return None if verdict.state is LinkState.BROKEN else Standing.DECLARED
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The evidence of a pack, and what became of its links."""
+
+    pieces: Pieces
+    verdicts: Mapping[ChainLink, LinkVerdict]
+
+    def shows(self, link: ChainLink) -> bool:
+        return self.verdicts[link].state is LinkState.VERIFIED
+
+    @property
+    def tiers(self) -> Mapping[str, NodeTier]:
+        """Rule 3."""
+        nodes = ChainLink.NODES
+        return dict(self.verdicts[nodes].tiers) if self.shows(nodes) else {}
+
+    def standing(self, link: ChainLink) -> Standing | None:
+        """Rule 2; None leaves the fact out."""
+        if self.verdicts[link].state is LinkState.BROKEN:
+            return None
+        return Standing.VERIFIED if self.shows(link) else Standing.DECLARED
+
+    def kept(
+        self, link: ChainLink, digest: str | None, kind: type[documents.D]
+    ) -> documents.D | None:
+        """A document whose link is verified; else nobody has compared it with anything."""
+        return document(self.pieces, digest, kind) if self.shows(link) and digest else None
+
+    def parents(self, said: CheckpointPredicate, result: PackResult) -> Iterator[Fact]:
+        standing = self.standing(ChainLink.PARENTS)
+        by_digest = {one.digest: one for one in result.ancestors}
+        for parent in {one.digest: one for one in said.parents if standing is not None}.values():
+            found = by_digest.get(parent.digest) if standing is Standing.VERIFIED else None
+            name, version, run = "", "", tuple[tuple[str, str], ...]()
+            if found is not None:
+                of = found.checkpoint
+                name, version = of.name or f"{of.run_id}-step-{of.step}", str(of.step)
+                run = (("run", of.run_id),)
+            stands = Standing.DECLARED if found is None else Standing.VERIFIED
+            tree = {"securetrainTree": parent.digest}
+            yield Fact(Kind.PARENT, name, stands, tree, str(parent.role), version, said=run)
+
+    def dataset(self, said: CheckpointPredicate, result: PackResult) -> Iterator[Fact]:
+        standing, ref = self.standing(ChainLink.DATASET), said.dataset
+        if standing is None or not ref.digest:
+            return
+        of = result.dataset.predicate if result.dataset is not None else None
+        tree = {"securetrainTree": ref.digest}
+        if standing is not Standing.VERIFIED or not isinstance(of, DatasetPredicate):
+            yield Fact(Kind.DATASET, ref.name, Standing.DECLARED, tree)
+            return
+        sources, licenses = tuple(("source", one) for one in of.sources), tuple(of.licenses)
+        yield Fact(Kind.DATASET, of.name, standing, tree, "", str(of.seq), licenses, sources)
+
+    def code(self, said: CheckpointPredicate) -> Iterator[Fact]:
+        code = self.kept(ChainLink.CODE, said.bound.code, documents.Code)
+        if code is None:
+            return
+        for file in code.files:
+            by_launcher = file.by is documents.Witness.LAUNCHER
+            standing = Standing.VERIFIED if by_launcher else Standing.DECLARED
+            yield Fact(Kind.CODE, file.path, standing, {"sha256": file.sha256})
+        if code.commit:
+            digest = {"gitCommit": code.commit}
+            yield Fact(Kind.SOURCE, "commit", Standing.VERIFIED, digest, "commit")
+        if code.image:
+            digest = {"sha256": code.image.removeprefix("sha256:")}
+            yield Fact(Kind.SOURCE, "image", Standing.DECLARED, digest, "image")
+        for one in code.distributions:
+            digest = {} if one.record is None else {"sha256": one.record}
+            yield Fact(
+                Kind.LIBRARY, one.name, Standing.VERIFIED, digest, "distribution", one.version
+            )
+
+    def metrics(self, said: CheckpointPredicate) -> Iterator[tuple[str, str]]:
+        """Rule 5."""
+        digest, replayed = said.bound.step_records, self.verdicts[ChainLink.REPLAY].state
+        if not self.shows(ChainLink.GRADIENTS) or replayed is LinkState.BROKEN or digest is None:
+            return
+        kept, records = records_of(self.pieces, digest) or (None, [])
+        applied = [one for one in records if one.verdict is not StepVerdict.REFUSED]
+        if kept is None or not applied:
+            return
+        last, names = applied[-1], ("training-loss", "gradient-norm", "learning-rate")
+        yield from (("step", str(last.step)), ("steps-recorded", str(kept.count)))
+        for name, value in zip(names, (last.loss, last.norm, last.lr), strict=True):
+            if math.isfinite(number := float.fromhex(value)):
+                yield name, repr(number)
+
+    def properties(self, opened: Opened, result: PackResult) -> Iterator[tuple[str, str]]:
+        """Of every group of names, the standing stands at its head or with the value."""
+        said, keys = opened.checkpoint, sorted(opened.key_ids)
+        yield from (
+            ("checkpoint:standing", str(Standing.DECLARED)),
+            ("checkpoint:tree-digest", opened.digest),
+            ("checkpoint:statement-sha256", opened.statement),
+            ("checkpoint:run", said.run_id),
+            ("checkpoint:step", str(said.step)),
+            *(("checkpoint:signed-by", key) for key in keys),
+            ("pedigree:ancestors-in-pack", str(result.num_ancestors)),
+            *((f"link:{link}", str(one.state)) for link, one in self.verdicts.items()),
+        )
+        yield from _group("tier", {node: str(tier) for node, tier in sorted(self.tiers.items())})
+        if self.shows(ChainLink.POLICY):
+            yield from _group("policy", {"id": said.policy.id, "sha256": said.policy.digest})
+        if stands := self.standing(ChainLink.GRADIENTS):
+            yield "gradients:verdict", f"{said.gradients.verdict} ({stands})"
+            yield "gradients:steps-judged", f"{said.gradients.judged} ({stands})"
+            yield "gradients:steps-refused", f"{said.gradients.refused} ({stands})"
+        for name, value in self.metrics(said):
+            yield f"metrics:{name}", value if name == "step" else f"{value} (verified)"
+        bound = said.bound.environment
+        if found := self.kept(ChainLink.ENVIRONMENT, bound, documents.Environment):
+            values = {"torch": found.torch, "processor": found.processor.model}
+            yield from _group("environment", values)
+        if result.seen is not None and self.shows(ChainLink.TIME):
+            yield from _group("log", {"seen": timestamp(result.seen)})
 
 
-def _tiers(nodes: LinkVerdict) -> Mapping[str, NodeTier]:
-    """Rule 3."""
-    return dict(nodes.tiers) if nodes.state is LinkState.VERIFIED else {}
+def _group(name: str, values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Verified values, headed by their standing; nothing of none."""
+    if values:
+        yield f"{name}:standing", str(Standing.VERIFIED)
+    yield from ((f"{name}:{key}", value) for key, value in values.items())
 
 
-def _kept(
-    pieces: PackPieces,
-    verdicts: Mapping[ChainLink, LinkVerdict],
-    link: ChainLink,
-    digest: str | None,
-    kind: type[documents.D],
-) -> documents.D | None:
-    """A document whose link is verified; else nobody has compared it with anything."""
-    if verdicts[link].state is not LinkState.VERIFIED or digest is None:
-        return None
-    return document(pieces, digest, kind)
+def _policy(said: CheckpointPredicate, *, shown: bool) -> list[Fact]:
+    digest = {"sha256": said.policy.digest}
+    return [Fact(Kind.POLICY, said.policy.id, Standing.VERIFIED, digest)] if shown else []
 
 
-def _metrics(
-    pieces: Pieces, said: CheckpointPredicate, verdicts: Mapping[ChainLink, LinkVerdict]
-) -> MetricsFact | None:
-    """Rule 5."""
-    gradients, replay = verdicts[ChainLink.GRADIENTS], verdicts[ChainLink.REPLAY]
-    digest = said.bound.step_records
-    if gradients.state is not LinkState.VERIFIED or replay.state is LinkState.BROKEN:
-        return None
-    found = None if digest is None else records_of(pieces, digest)
-    applied = [one for one in found[1] if one.verdict is not StepVerdict.REFUSED] if found else []
-    if found is None or not applied:
-        return None
-    last = applied[-1]
-    return MetricsFact(
-        step=last.step,
-        recorded=found[0].count,
-        loss=float.fromhex(last.loss),
-        norm=float.fromhex(last.norm),
-        rate=float.fromhex(last.lr),
-        standing=Standing.VERIFIED,
-    )
+def _inputs(job: documents.Job | None) -> Iterator[Fact]:
+    named = () if job is None else (job.program, *(one.input for one in job.arguments))
+    for one in named:
+        if one is not None:
+            yield Fact(Kind.INPUT, one.name, Standing.VERIFIED, {"sha256": one.sha256}, one.kind)
 
 
-def _settings(pieces: PackPieces, job: documents.Job | None) -> dict[str, str]:
-    if job is None or job.declared is None:
-        return {}
-    found = document(pieces, job.declared, documents.Declared)
-    return {} if found is None else dict(_flat(found.settings))
+def _job(job: documents.Job) -> dict[str, Any]:
+    words = (one.text or (one.input.name if one.input else "") for one in job.arguments)
+    return {
+        "program": job.module or (job.program.name if job.program else ""),
+        "arguments": list(words),
+        "nodes": list(job.nodes),
+        "workers": job.workers,
+        "standing": str(Standing.VERIFIED),
+    }
 
 
-def _flat(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+def _flat(settings: Mapping[str, object]) -> dict[str, str]:
     """Settings as names with dots and texts, sorted; a list is one text."""
     waiting: list[tuple[str, object]] = [("", settings)]
     found: list[tuple[str, str]] = []
@@ -309,87 +366,39 @@ def _flat(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             found.append((name, ", ".join(map(str, value))))
         else:
             found.append((name, str(value)))
-    yield from sorted(found)
+    return dict(sorted(found))
 
 
-def _parents(
-    said: CheckpointPredicate, result: PackResult, link: LinkVerdict
-) -> Iterator[ParentFact]:
-    standing = _standing(link)
-    if standing is None:
-        return
-    by_digest = {one.digest: one for one in result.ancestors}
-    once = {parent.digest: parent for parent in said.parents}
-    for parent in once.values():
-        found = by_digest.get(parent.digest) if standing is Standing.VERIFIED else None
-        if found is None:
-            yield ParentFact(digest=parent.digest, role=parent.role, standing=Standing.DECLARED)
-            continue
-        of = found.checkpoint
-        yield ParentFact(
-            digest=parent.digest,
-            role=parent.role,
-            standing=standing,
-            name=of.name or f"{of.run_id}-step-{of.step}",
-            run=of.run_id,
-            step=of.step,
-        )
-
-
-def _dataset(
-    said: CheckpointPredicate, result: PackResult, link: LinkVerdict
-) -> DatasetFact | None:
-    standing, ref = _standing(link), said.dataset
-    if standing is None or not ref.digest:
-        return None
-    of = result.dataset.predicate if result.dataset is not None else None
-    if standing is not Standing.VERIFIED or not isinstance(of, DatasetPredicate):
-        return DatasetFact(name=ref.name, digest=ref.digest, standing=Standing.DECLARED)
-    return DatasetFact(
-        name=of.name,
-        digest=ref.digest,
-        standing=standing,
-        version=of.seq,
-        licenses=tuple(of.licenses),
-        sources=tuple(of.sources),
-    )
-
-
-def _files(said: CheckpointPredicate, weights: Path | None) -> Iterator[FileFact]:
+def _files(said: CheckpointPredicate, weights: Path | None) -> Iterator[Fact]:
     """Rule 4."""
-    for file in said.files:
-        sha256 = None
+    listed = [(one.name, one.size, one.sha256, "") for one in (said.index, *said.documents)]
+    for name, size, signed, root in [*((f.name, f.size, "", f.root) for f in said.files), *listed]:
+        sha256, tree = signed, TreeWriter(said.tree.params)
         if weights is not None:
-            tree = TreeWriter(said.tree.params)
-            sha256 = _read(weights / file.name, file.size, tree)
-            if tree.finish().root.hex() != file.root:
-                raise _other(weights / file.name)
-        yield FileFact(name=file.name, size=file.size, sha256=sha256, root=file.root)
-    for listed in (said.index, *said.documents):
-        if weights is not None and _read(weights / listed.name, listed.size) != listed.sha256:
-            raise _other(weights / listed.name)
-        yield FileFact(name=listed.name, size=listed.size, sha256=listed.sha256)
+            sha256 = _read(weights / name, size, tree)
+            if (tree.finish().root.hex() != root) if root else (sha256 != signed):
+                raise _other(weights / name)
+        stands = Standing.VERIFIED if sha256 else Standing.DECLARED
+        more = [("size", str(size)), *([("tree-root", root)] if root else [])]
+        digest = {"sha256": sha256} if sha256 else {}
+        yield Fact(Kind.FILE, name, stands, digest, said=tuple(more))
 
 
-def _read(path: Path, size: int, tree: TreeWriter | None = None) -> str:
+def _read(path: Path, size: int, tree: TreeWriter) -> str:
     """Read a file once, into its SHA-256 and its tree."""
     hasher, left = hashlib.sha256(), size
     try:
-        fd = open_regular(path)
+        with os.fdopen(open_regular(path), "rb") as file:
+            while data := file.read(min(_CHUNK, left + 1)):
+                left -= len(data)
+                if left < 0:
+                    break
+                hasher.update(data)
+                tree.update(data)
     except FileNotFoundError as error:
         raise IntegrityError("ST-CKPT-140", "it is not there", str(path)) from error
     except OSError as error:
         raise os_error(error, str(path)) from error
-    try:
-        while data := os.read(fd, min(_CHUNK, left + 1)):
-            left -= len(data)
-            if left < 0:
-                raise _other(path)
-            hasher.update(data)
-            if tree is not None:
-                tree.update(data)
-    finally:
-        os.close(fd)
     if left:
         raise _other(path)
     return hasher.hexdigest()

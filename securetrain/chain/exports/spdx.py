@@ -7,12 +7,11 @@ annotation. The profiles ``ai`` and ``dataset`` are used and not claimed: they a
 and a place of download, of which a pack says nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from securetrain import __version__
-from securetrain.chain.documents import Witness
-from securetrain.chain.exports.facts import Facts, timestamp
+from securetrain.chain.exports.facts import Fact, Facts, Kind, timestamp
 
 CONTEXT = "https://spdx.org/rdf/3.0.1/spdx-context.jsonld"
 _CREATION = "_:creation"
@@ -59,33 +58,50 @@ def write(facts: Facts) -> dict[str, Any]:
     when = timestamp(facts.created)
     agent = graph.add("SoftwareAgent", "securetrain", name=f"securetrain {__version__}")
     model = graph.add("ai_AIPackage", "model", **_model(facts, when))
-    graph.relate(
-        model,
-        "contains",
-        [
-            graph.add("software_File", f"file-{number}", name=one.name, **_hashed(one.sha256))
-            for number, one in enumerate(facts.files)
-        ],
-    )
+    files = [_file(graph, one, f"file-{at}") for at, one in enumerate(facts.files)]
+    graph.relate(model, "contains", files)
     _licensed(graph, model, [facts.license] if facts.license else [], "model")
-    for name, value in facts.properties():
+    for name, value in facts.properties:
         graph.note(model, f"securetrain:{name}={value}")
     if facts.settings:
         graph.note(model, "securetrain:settings-standing=declared")
-    for parent in facts.parents:
+    for made, file in zip(files, facts.files, strict=True):
+        _stands(graph, made, file)
+    for parent in facts.of(Kind.PARENT):
         of = graph.add(
             "ai_AIPackage",
-            f"parent-{parent.digest}",
-            name=parent.name or parent.digest,
+            f"parent-{parent.digest['securetrainTree']}",
+            name=parent.known_as,
             software_primaryPurpose="model",
-            **({} if parent.step is None else {"software_packageVersion": str(parent.step)}),
+            **_version(parent),
         )
         graph.relate(model, "descendantOf", [of])
-        graph.note(of, f"securetrain:standing={parent.standing}")
-        graph.note(of, f"securetrain:role={parent.role}")
-        graph.note(of, f"securetrain:tree-digest={parent.digest}")
-    _dataset(graph, model, facts)
-    _code(graph, model, facts)
+        _stands(graph, of, parent)
+    for dataset in facts.of(Kind.DATASET):
+        sources = ", ".join(value for _, value in dataset.said)
+        of = graph.add(
+            "dataset_DatasetPackage",
+            "dataset",
+            name=dataset.known_as,
+            dataset_datasetType=["noAssertion"],
+            software_primaryPurpose="data",
+            **_version(dataset),
+            **({"software_sourceInfo": sources} if sources else {}),
+        )
+        graph.relate(model, "trainedOn", [of])
+        _stands(graph, of, dataset)
+        _licensed(graph, of, dataset.licenses, "dataset")
+    libraries = [
+        graph.add("software_Package", f"distribution-{at}", name=one.name, **_version(one))
+        for at, one in enumerate(facts.libraries)
+    ]
+    graph.relate(model, "dependsOn", libraries)
+    for at, one in enumerate(facts.of(Kind.CODE)):
+        made = _file(graph, one, f"code-{at}")
+        graph.relate(model, "dependsOn", [made])
+        _stands(graph, made, one)
+    for made, one in zip(libraries, facts.libraries, strict=True):
+        _stands(graph, made, one)
     graph.add(
         "SpdxDocument",
         "document",
@@ -111,26 +127,38 @@ def _model(facts: Facts, when: str) -> dict[str, Any]:
         "software_packageVersion": str(facts.step),
         "builtTime": when,
     }
-    if facts.metrics is not None:
-        made["ai_metric"] = [
-            {"type": "DictionaryEntry", "key": name, "value": value}
-            for name, value in facts.metrics.named()
-        ]
+    if facts.metrics:
+        made["ai_metric"] = _entries(facts.measured)
     if facts.settings:
-        made["ai_hyperparameter"] = [
-            {"type": "DictionaryEntry", "key": name, "value": value}
-            for name, value in facts.settings.items()
-        ]
+        made["ai_hyperparameter"] = _entries(facts.settings.items())
     return made
 
 
-def _hashed(sha256: str | None) -> dict[str, Any]:
-    if sha256 is None:
-        return {}
-    return {"verifiedUsing": [{"type": "Hash", "algorithm": "sha256", "hashValue": sha256}]}
+def _entries(pairs: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"type": "DictionaryEntry", "key": name, "value": value} for name, value in pairs]
 
 
-def _licensed(graph: _Graph, of: str, expressions: list[str], name: str) -> None:
+def _file(graph: _Graph, one: Fact, local: str) -> str:
+    hashed = {"type": "Hash", "algorithm": "sha256", "hashValue": one.sha256}
+    return graph.add(
+        "software_File", local, name=one.name, **({"verifiedUsing": [hashed]} if one.digest else {})
+    )
+
+
+def _version(one: Fact) -> Mapping[str, str]:
+    return {"software_packageVersion": one.version} if one.version else {}
+
+
+def _stands(graph: _Graph, of: str, one: Fact) -> None:
+    """The standing of a row, and what else it is known by."""
+    graph.note(of, f"securetrain:standing={one.standing}")
+    if one.role and one.kind is Kind.PARENT:
+        graph.note(of, f"securetrain:role={one.role}")
+    if tree := one.digest.get("securetrainTree"):
+        graph.note(of, f"securetrain:tree-digest={tree}")
+
+
+def _licensed(graph: _Graph, of: str, expressions: Iterable[str], name: str) -> None:
     for number, one in enumerate(expressions):
         license_ = graph.add(
             "simplelicensing_LicenseExpression",
@@ -138,47 +166,3 @@ def _licensed(graph: _Graph, of: str, expressions: list[str], name: str) -> None
             simplelicensing_licenseExpression=one,
         )
         graph.relate(of, "hasDeclaredLicense", [license_])
-
-
-def _dataset(graph: _Graph, model: str, facts: Facts) -> None:
-    of = facts.dataset
-    if of is None:
-        return
-    version = {} if of.version is None else {"software_packageVersion": str(of.version)}
-    sources = {"software_sourceInfo": ", ".join(of.sources)} if of.sources else {}
-    made = graph.add(
-        "dataset_DatasetPackage",
-        "dataset",
-        name=of.name or of.digest,
-        dataset_datasetType=["noAssertion"],
-        software_primaryPurpose="data",
-        **version,
-        **sources,
-    )
-    graph.relate(model, "trainedOn", [made])
-    graph.note(made, f"securetrain:standing={of.standing}")
-    graph.note(made, f"securetrain:tree-digest={of.digest}")
-    _licensed(graph, made, list(of.licenses), "dataset")
-
-
-def _code(graph: _Graph, model: str, facts: Facts) -> None:
-    if facts.code is None:
-        return
-    graph.relate(model, "dependsOn", list(_distributions(graph, facts)))
-    for number, one in enumerate(facts.code.files):
-        made = graph.add("software_File", f"code-{number}", name=one.path, **_hashed(one.sha256))
-        graph.relate(model, "dependsOn", [made])
-        if one.by is not Witness.LAUNCHER:
-            graph.note(made, "securetrain:standing=declared")
-
-
-def _distributions(graph: _Graph, facts: Facts) -> Iterator[str]:
-    assert facts.code is not None
-    known = {(one.name.lower(), one.version): one for one in facts.code.distributions}
-    for number, (_, one) in enumerate(sorted(known.items())):
-        yield graph.add(
-            "software_Package",
-            f"distribution-{number}",
-            name=one.name,
-            software_packageVersion=one.version,
-        )
