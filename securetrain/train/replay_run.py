@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,8 @@ from securetrain.train.config import JobConfig
 
 MODULE: Final = "securetrain.train.again"
 NOT_DONE: Final = "ST-CHAN-025"
+_FABRIC: Final = frozenset({"NCCL_ALGO", "NCCL_PROTO"})
+"""Variables of the fabric that decide in which order sums are added up."""
 _PR_SET_PDEATHSIG: Final = 1
 TAIL: Final = 4000
 """Characters of the steps' own words that a refusal repeats."""
@@ -53,9 +55,23 @@ def policy_of(policy: Policy) -> bytes:
 
 
 def run_steps(
-    folder: Path, job: JobConfig, request: Request, policy: Policy, processes: int
+    folder: Path,
+    job: JobConfig,
+    request: Request,
+    policy: Policy,
+    *,
+    processes: int,
+    env: Mapping[str, str],
 ) -> RunDir:
     """Start the steps as a run of their own below `folder`, and wait for its end.
+
+    Args:
+        folder: An empty folder.
+        job: The recorded job, with the data of this machine.
+        request: The segments.
+        policy: The policy under which the run was made.
+        processes: How many ranks.
+        env: The environment that they are started with.
 
     Raises:
         IntegrityError: ST-CHAN-025, with the run's last words.
@@ -65,14 +81,20 @@ def run_steps(
     write_atomic(job_file, canonical.encode(job))
     write_atomic(request_file, documents.encode(request))
     write_atomic(policy_file, policy_of(policy))
+    inputs = {str(job.data.dataset), str(job.trust), request.trust}
+    inputs |= {path for one in request.segments for path in (one.begin, one.end) if path}
     command = [
         *(sys.executable, "-m", "securetrain", "run", "--standalone"),
         *(f"--nproc-per-node={processes}", "--nnodes=1", "--run-dir", str(run)),
         *("--policy", str(policy_file)),
+        # Whoever does them again may keep the checkpoints where workers see nothing: /tmp, a home.
+        *(word for path in sorted(inputs) for word in ("--input", path)),
+        # The launcher takes those of the fabric out, unless it is told of them.
+        *(word for name in sorted(_FABRIC & env.keys()) for word in ("--pass-env", name)),
         *("-m", MODULE, str(job_file), str(request_file)),
     ]
     with (folder / "words").open("w+b") as words:
-        code = _wait(command, words)
+        code = _wait(command, words, env)
         if code:
             words.seek(0, os.SEEK_END)
             words.seek(max(0, words.tell() - TAIL))
@@ -87,11 +109,12 @@ def run_steps(
     return RunDir(run)
 
 
-def _wait(command: Sequence[str], words: Any) -> int:
+def _wait(command: Sequence[str], words: Any, env: Mapping[str, str]) -> int:
     with (
         _stopped_by_signals(),
         subprocess.Popen(
             command,
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=subprocess.STDOUT,

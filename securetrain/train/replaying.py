@@ -11,12 +11,16 @@ Rules:
 3. bit-equality is claimed on the run's own mesh, code and environment alone; anything else is
    compared within bounds, and says so. Where the exact comparison was asked for, another
    environment is refused;
-4. steps in which ranks were left out cannot be done again without them: such a segment stays open,
+4. the run's variables that decide about arithmetic are set for the steps, whatever this process was
+   started with (`chain.replay.variables_of`); what could not be set (the hardware, a version, a
+   variable that is not of those) is said;
+5. steps in which ranks were left out cannot be done again without them: such a segment stays open,
    and never counts as shown.
 """
 
+import os
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -44,7 +48,6 @@ from securetrain.chain.replay import (
     Segment,
     SegmentOutcome,
     check_files,
-    check_installed,
     check_own_files,
     check_program,
     draw,
@@ -56,6 +59,7 @@ from securetrain.chain.replay import (
     seed_of,
     segment_said,
     segments_of,
+    variables_of,
 )
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
@@ -88,99 +92,6 @@ class Replayed:
     def ok(self) -> bool:
         """Tell whether nothing contradicts the checkpoints."""
         return all(one.ok for one in self.segments)
-
-
-def do_again(  # noqa: PLR0917 - what is done again, from what, and how
-    segments: Sequence[Segment],
-    again: Collection[int],
-    places: Mapping[str, Path],
-    dataset: Path,
-    trust: Path,
-    trust_data: Path,
-    policy: Policy,
-    *,
-    processes: int | None = None,
-    wanted: Comparison | None = None,
-) -> Replayed:
-    """Do some segments again, and hold all of them against what AdamW can do.
-
-    Args:
-        segments: The segments, oldest first.
-        again: The places in `segments` of those that are done again.
-        places: By statement, the directories of the checkpoints.
-        dataset: That of the dataset.
-        trust: The trust root that names the run's keys.
-        trust_data: The one that names the dataset's.
-        policy: The policy under which the run was made.
-        processes: How many ranks, on this machine; None for as many as the run had.
-        wanted: How to compare; None takes the exact comparison where it can be.
-
-    Raises:
-        IntegrityError: ST-CHAN-013 for other code, ST-CHAN-014 for another environment where the
-            exact comparison was asked for, ST-CHAN-025 when the steps could not be done.
-    """
-    first, root = segments[0], Path(__file__).resolve().parent.parent
-    for segment in segments:
-        check_own_files(segment.code, root)  # before anybody waits for the steps
-    world = first.end.checkpoint.world_size
-    processes = processes or world
-    job = job_of(first, dataset, trust_data, same_mesh=processes == world)
-    left = {number: why for number in again if (why := _left_out(segments[number]))}
-    asked = tuple(
-        _asked(
-            segment,
-            places,
-            again=number in again and number not in left,
-            same_mesh=processes == world,
-        )
-        for number, segment in enumerate(segments)
-    )
-    with tempfile.TemporaryDirectory(prefix="securetrain-replay-") as name:
-        folder = Path(name)
-        request = Request(trust=str(trust.absolute()), segments=asked)
-        run = run_steps(folder, job, request, policy, processes)
-        answers = [answer_of(run, rank, processes, len(segments)) for rank in range(processes)]
-        code, environment = made_with(run)
-    for segment in segments:
-        check_installed(segment.code, code)
-        check_files(segment.code, code, root)
-    differs = "" if processes == world else f"{processes} ranks, the run had {world}"
-    for segment in segments:
-        differs = differs or environment_differs(segment.environment, environment)
-    comparison = wanted or (Comparison.BOUND if differs else Comparison.EXACT)
-    if differs and comparison is Comparison.EXACT:
-        raise IntegrityError(
-            ENVIRONMENT,
-            f"the steps cannot be compared bit by bit: {differs}",
-            "environment",
-            "replay on a machine like the run's with as many processes, or with --compare bound",
-        )
-    found = []
-    for number, segment in enumerate(segments):
-        one = outcome_of(
-            "" if segment.begin is None else segment.begin.digest,
-            segment.end.digest,
-            segment.after,
-            segment.records,
-            [answer.segments[number] for answer in answers],
-            comparison,
-            str(segment.settings.get("precision", "")),
-            again=asked[number].again,
-            sizes=tensor_sizes(places[segment.end.statement], segment.end.checkpoint),
-        )
-        found.append(_with_open(one, left.get(number, "")))
-    return Replayed(
-        segments=tuple(found),
-        comparison=comparison,
-        why=differs if comparison is Comparison.BOUND else "",
-        mesh=answers[0].mesh,
-        world=processes,
-        environment=documents.digest_of(environment),
-    )
-
-
-def _with_open(one: SegmentOutcome, why: str) -> SegmentOutcome:
-    return replace(one, open=why) if why else one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,36 +244,85 @@ def replay(
     processes: int | None = None,
     wanted: Comparison | None = None,
 ) -> Replayed:
-    """Do the segments of a plan again; see `do_again`.
+    """Do the segments of a plan again, and hold all of them against what AdamW can do.
 
     Args:
         asked: The plan.
         places: Directories below which the checkpoints and the dataset are looked for.
         trust: The file of the trust root that names the run's keys.
         trust_data: The one that names the dataset's.
-        processes: How many ranks; None for as many as the run had.
+        processes: How many ranks, on this machine; None for as many as the run had.
         wanted: How to compare; None takes the exact comparison where it can be.
 
     Raises:
         UsageError: ST-USAG-001, a directory was not found.
-        IntegrityError: As `do_again`.
+        IntegrityError: ST-CHAN-013 for other code, ST-CHAN-014 for another environment where the
+            exact comparison was asked for, ST-CHAN-025 when the steps could not be done.
     """
-    names = {one.end.statement: f"step {one.last}" for one in asked.segments}
-    for one in asked.segments:
+    segments = asked.segments
+    names = {one.end.statement: f"step {one.last}" for one in segments}
+    for one in segments:
         if one.begin is not None:
             names[one.begin.statement] = f"step {one.after}"
     names[asked.dataset.statement] = "the dataset"
     found = find_directories(places, names)
-    return do_again(
-        asked.segments,
-        asked.again,
-        found,
-        found[asked.dataset.statement],
-        trust,
-        trust_data,
-        asked.policy,
-        processes=processes,
-        wanted=wanted,
+    first, root = segments[0], Path(__file__).resolve().parent.parent
+    for segment in segments:
+        check_own_files(segment.code, root)  # before anybody waits for the steps
+    world = first.end.checkpoint.world_size
+    processes = processes or world
+    job = job_of(first, found[asked.dataset.statement], trust_data, same_mesh=processes == world)
+    left = {number: why for number in asked.again if (why := _left_out(segments[number]))}
+    parts = tuple(
+        _asked(
+            segment,
+            found,
+            again=number in asked.again and number not in left,
+            same_mesh=processes == world,
+        )
+        for number, segment in enumerate(segments)
+    )
+    with tempfile.TemporaryDirectory(prefix="securetrain-replay-") as name:
+        folder = Path(name)
+        request = Request(trust=str(trust.absolute()), segments=parts)
+        env = variables_of(first.environment, os.environ)
+        run = run_steps(folder, job, request, asked.policy, processes=processes, env=env)
+        answers = [answer_of(run, rank, processes, len(segments)) for rank in range(processes)]
+        code, environment = made_with(run)
+    for segment in segments:
+        check_files(segment.code, code, root)
+    differs = "" if processes == world else f"{processes} ranks, the run had {world}"
+    for segment in segments:
+        differs = differs or environment_differs(segment.environment, environment)
+    comparison = wanted or (Comparison.BOUND if differs else Comparison.EXACT)
+    if differs and comparison is Comparison.EXACT:
+        raise IntegrityError(
+            ENVIRONMENT,
+            f"the steps cannot be compared bit by bit: {differs}",
+            "environment",
+            "replay on a machine like the run's with as many processes, or with --compare bound",
+        )
+    outcomes = []
+    for number, segment in enumerate(segments):
+        outcome = outcome_of(
+            "" if segment.begin is None else segment.begin.digest,
+            segment.end.digest,
+            segment.after,
+            segment.records,
+            [answer.segments[number] for answer in answers],
+            comparison,
+            str(segment.settings.get("precision", "")),
+            again=parts[number].again,
+            sizes=tensor_sizes(found[segment.end.statement], segment.end.checkpoint),
+        )
+        outcomes.append(replace(outcome, open=left.get(number, "")))
+    return Replayed(
+        segments=tuple(outcomes),
+        comparison=comparison,
+        why=differs if comparison is Comparison.BOUND else "",
+        mesh=answers[0].mesh,
+        world=processes,
+        environment=documents.digest_of(environment),
     )
 
 
@@ -416,7 +376,7 @@ def job_of(segment: Segment, dataset: Path, trust: Path, *, same_mesh: bool) -> 
 
 
 def _left_out(segment: Segment) -> str:
-    """Rule 4."""
+    """Rule 5."""
     for record in segment.records:
         if record.without or record.verdict in _EXCLUDING:
             ranks = ", ".join(map(str, record.without)) or "some"

@@ -28,7 +28,6 @@ from securetrain.chain.replay import (
     SegmentFound,
     TensorFound,
     check_files,
-    check_installed,
     check_own_files,
     draw,
     environment_differs,
@@ -356,13 +355,9 @@ def own() -> str:
     ("main", {"files": file("__main__", "__main__.py")}),
 )
 def test_other_code_is_refused(said):
-    def check(run: Code) -> None:
-        check_installed(run, code())
-        check_files(run, code(), root())
-
-    check(code())
+    check_files(code(), code(), root())
     check_own_files(code(), root())
-    vocabulary.refused(IntegrityError, "ST-CHAN-013", check, code(**said))
+    vocabulary.refused(IntegrityError, "ST-CHAN-013", check_files, code(**said), code(), root())
 
 
 def test_another_environment_is_said():

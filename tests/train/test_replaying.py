@@ -5,25 +5,31 @@
 import signal
 import subprocess
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from securetrain.artifacts.statement import Opened
 from securetrain.artifacts.tree.layout import Kind
-from securetrain.chain import Pack, PackResult, documents
-from securetrain.chain.replay import AskedSegment, Request, seed_of
+from securetrain.chain import Comparison, Pack, PackResult, documents
+from securetrain.chain.documents import Environment
+from securetrain.chain.replay import AskedSegment, Request, seed_of, variables_of
+from securetrain.chain.replay.line import SETTABLE
+from securetrain.core import RunDir
 from securetrain.core.errors import IntegrityError
+from securetrain.identity import load_trust
 from securetrain.policy.load import load_policy
-from securetrain.train import replay_run
+from securetrain.train import replay_run, replaying
 from securetrain.train.config import parse_job
 from securetrain.train.replaying import ended_by, plan
 from tests.chain.test_packs import of_bound
 from tests.chain.test_replay import Log
 from tests.chain.worlds import LATER, MINUTE, NOW, Job, Run
 from tests.train.jobs import JOB
-from tests.vocabulary import refused
+from tests.vocabulary import ran, refused
 from tests.waiting import until
 
 ASKED = AskedSegment(
@@ -32,14 +38,14 @@ ASKED = AskedSegment(
 
 
 def test_steps_that_fail_are_refused_with_their_own_words(tmp_path: Path, monkeypatch):
-    def fail(command, words):
+    def fail(command, words, env):
         words.write(b"error ST-CKPT-130: its bytes were changed")
         return 13
 
     monkeypatch.setattr(replay_run, "_wait", fail)
     request, policy = Request(trust="t", segments=(ASKED,)), load_policy("dev").policy
     with pytest.raises(IntegrityError) as refused:
-        replay_run.run_steps(tmp_path, parse_job(JOB, "job"), request, policy, 1)
+        replay_run.run_steps(tmp_path, parse_job(JOB, "job"), request, policy, processes=1, env={})
     assert refused.value.code == "ST-CHAN-025"
     assert "its bytes were changed" in refused.value.what
 
@@ -75,10 +81,10 @@ def test_a_run_that_sets_its_clock_back_draws_nothing(tmp_path: Path):
 PARENT = """\
 import sys, time
 from pathlib import Path
-from securetrain.train import replay_run
+from securetrain.train import replay_run, replaying
 words = open(sys.argv[1], "w+b")
 child = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
-replay_run._wait([sys.executable, "-c", child], words)
+replay_run._wait([sys.executable, "-c", child], words, {})
 """
 
 
@@ -114,4 +120,76 @@ def test_the_steps_of_another_program_are_not_asked_for(tmp_path: Path, module: 
     with Pack.open(run.pack()) as pack, pytest.raises(IntegrityError) as refused:
         plan(pack, trust=root, data=root, first=None, last=None, draw_by=None, now=LATER)
     assert refused.value.code == "ST-CHAN-022"
-    assert f"the job ran {module or 'a script'}" in refused.value.what
+    assert f"the job ran {module or 'a script'}: its seed" in refused.value.what
+    assert "no option of `run` does" in refused.value.what
+
+
+RUN = Environment(variables={"OMP_NUM_THREADS": "3", "MKL_CBWR": "AVX2", "NCCL_ALGO": "^Tree"})
+
+
+def test_the_run_s_variables_take_the_place_of_one_s_own():
+    here = {"PATH": "/bin", "OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "true", "HOME": "/h"}
+    assert variables_of(RUN, here) == {"PATH": "/bin", "HOME": "/h", **RUN.variables}
+    assert variables_of(None, here) == here
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "LD_PRELOAD",
+            "PYTHONPATH",
+            "PATH",
+            "OMP_TOOL_LIBRARIES",
+            "OMP_DISPLAY_ENV",
+            "TORCH_HOME",
+        ),
+        *("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "NCCL_NET_PLUGIN", "KMP_LOCK_KIND", "HF_TOKEN"),
+    ],
+)
+def test_a_run_sets_nothing_else_on_the_machine_of_whoever_replays_it(name: str):
+    """Its document is another party's: `OMP_TOOL_LIBRARIES=x.so` makes OpenMP load a library."""
+    assert variables_of(Environment(variables={name: "x.so"}), {"PATH": "/bin"}) == {"PATH": "/bin"}
+
+
+@given(
+    name=st.sampled_from(sorted(SETTABLE)),
+    value=st.one_of(st.text(max_size=40), st.from_regex(r"[0-9]{1,12}(,[0-9]{1,12})*\Z")),
+)
+def test_no_value_is_a_path_or_a_million_threads(name: str, value: str):
+    made = variables_of(Environment(variables={name: value}), {})
+    assert not set(made.get(name, "")) & set("/~$\\\n\0 %@")
+    if name.endswith("_NUM_THREADS"):
+        assert all(0 <= int(one) <= 9999 for one in made.get(name, "0").split(","))
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_eight_steps_are_equal_bit_by_bit_from_an_empty_environment(new_run, tmp_path, monkeypatch):
+    data = new_run("data").run_dir
+    (tmp_path / "job.yaml").write_text(
+        JOB.replace("steps: 6", f"steps: 8\ntrust: {data.trust}")
+        .replace("{every: 3}", "{every: 4}")
+        .replace("data: {", f"data: {{dataset: {data.dataset}, ")
+    )
+    run, packed, empty = RunDir(tmp_path / "run"), tmp_path / "m.stpack", {"PATH": "/usr/bin:/bin"}
+    tool = [sys.executable, "-m", "securetrain"]
+    line = ["train", tmp_path / "job.yaml", "--run-dir", run.root]
+    ran([*tool, *line], env={**empty, "OMP_NUM_THREADS": "3", "MKL_CBWR": "COMPATIBLE"})
+    roots = ["--trust", run.trust, "--trust-data", data.trust]
+    ran([*tool, "pack", run.checkpoint(8), *roots, "--walk-in", data.root, "--out", packed])
+    places = ["--in", run.root, "--in", data.root]
+    said = ran([*tool, "replay", packed, *roots, *places, "--compare", "exact"], env=empty).stdout
+    assert "bit by bit" in said
+    assert "steps 5 to 8" in said
+    # The control: without the run's variables the workers have none, and it says which.
+    monkeypatch.setattr(replaying, "variables_of", lambda _run, _here: empty)
+    now = datetime.now(UTC)
+    root, other = load_trust(run.trust, now), load_trust(data.trust, now)
+    with Pack.open(packed) as pack:
+        asked = plan(pack, trust=root, data=other, first=4, last=8, draw_by=None, now=now)
+    found = replaying.replay(
+        asked, places=[run.root, data.root], trust=run.trust, trust_data=data.trust
+    )
+    assert found.comparison is Comparison.BOUND
+    assert "'OMP_NUM_THREADS': '3'" in found.why

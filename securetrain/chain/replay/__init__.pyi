@@ -8,12 +8,12 @@ from .asked import SegmentFound as SegmentFound
 from .asked import TensorFound as TensorFound
 from .line import Segment as Segment
 from .line import check_files as check_files
-from .line import check_installed as check_installed
 from .line import check_own_files as check_own_files
 from .line import check_program as check_program
 from .line import environment_differs as environment_differs
 from .line import find_directories as find_directories
 from .line import segments_of as segments_of
+from .line import variables_of as variables_of
 from .outcome import SegmentOutcome as SegmentOutcome
 from .outcome import outcome_of as outcome_of
 from .outcome import segment_said as segment_said

@@ -10,12 +10,16 @@ Rules:
 3. directories count when they hold the very statement of the pack; their bytes are verified when
    they are read;
 4. its code is that at hand: the same distributions, and of every file that was imported the same
-   bytes. What the run had imported and this package is not, is refused.
+   bytes. What the run had imported and this package is not, is refused;
+5. the document of its environment counts when the link `environment` is verified. The variables
+   that it names are set for the steps by name and by value (`variables_of`): the document is
+   another party's, and a variable such as OMP_TOOL_LIBRARIES makes a process load code.
 """
 
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +45,27 @@ MAX_LOOKED: Final = 1 << 16
 """Directories that are looked into."""
 STATEMENT_LIMIT: Final = 64 << 20
 NEEDED: Final = (ChainLink.JOB, ChainLink.CODE, ChainLink.ROWS, ChainLink.GRADIENTS)
+SETTABLE: Final = frozenset(
+    {
+        *("ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "DNNL_DEFAULT_FPMATH_MODE"),
+        *("DNNL_MAX_CPU_ISA", "KMP_AFFINITY", "KMP_BLOCKTIME", "KMP_DETERMINISTIC_REDUCTION"),
+        *("MKL_CBWR", "MKL_DOMAIN_NUM_THREADS", "MKL_DYNAMIC", "MKL_ENABLE_INSTRUCTIONS"),
+        *(
+            "MKL_NUM_THREADS",
+            "MKL_THREADING_LAYER",
+            "NCCL_ALGO",
+            "NCCL_PROTO",
+            "NVIDIA_TF32_OVERRIDE",
+        ),
+        *("OMP_DYNAMIC", "OMP_MAX_ACTIVE_LEVELS", "OMP_NESTED", "OMP_NUM_THREADS", "OMP_PLACES"),
+        *("OMP_PROC_BIND", "OMP_SCHEDULE", "OMP_THREAD_LIMIT", "ONEDNN_DEFAULT_FPMATH_MODE"),
+        *("ONEDNN_MAX_CPU_ISA", "PYTHONHASHSEED", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+        "TORCH_BLAS_PREFER_CUBLASLT",
+    }
+)
+"""Variables that decide about arithmetic and about nothing else: they name no file and no host."""
+_VALUE: Final = re.compile(r"[A-Za-z0-9_,.:;=+*^(){}-]{1,256}")
+_THREADS: Final = re.compile(r"[0-9]{1,4}(,[0-9]{1,4}){0,7}")
 _MAINS: Final = {"__main__": "train/__main__.py", "__mp_main__": "train/__main__.py"}
 
 
@@ -138,6 +163,7 @@ def _segment(
             code_of(ChainLink.JOB), f"step {said.step}: its evidence is gone", end.digest[:16]
         )
     kept, records = found
+    shown = judge(ChainLink.ENVIRONMENT, subject, given).state is LinkState.VERIFIED
     made = Segment(
         begin=begin,
         end=end,
@@ -145,7 +171,7 @@ def _segment(
         records=tuple(records),
         settings=settings,
         code=code,
-        environment=_document(pieces, said.bound.environment, Environment),
+        environment=_document(pieces, said.bound.environment, Environment) if shown else None,
     )
     _check_rates(made)
     return made
@@ -167,8 +193,11 @@ def _settings(pieces: Pieces, bound: str | None) -> Mapping[str, Any] | None:
     if job.module != PROGRAM:
         raise IntegrityError(
             code_of(ChainLink.JOB),
-            f"the job ran {job.module or 'a script'}: only {PROGRAM} can be done again",
+            f"the job ran {job.module or 'a script'}: its seed, its learning rates and the order of"
+            f" its rows are not recorded ({PROGRAM} records them; for a script, or one that calls"
+            " `fit`, no option of `run` does)",
             "job",
+            "train with `securetrain train`",
         )
     if job.declared is None:
         return None
@@ -250,25 +279,6 @@ def _folders(places: Sequence[Path]) -> Iterator[Path]:
                 waiting += [(Path(one), depth + 1) for one in inner]
 
 
-def check_installed(code: Code, again: Code) -> None:
-    """Refuse other distributions than those of a run (rule 4).
-
-    Raises:
-        IntegrityError: ST-CHAN-013.
-    """
-    here = {(one.name, one.version): one.record for one in again.distributions}
-    if code.python != again.python:
-        raise _other_code(f"Python {code.python}, here is {again.python}")
-    for one in code.distributions:
-        if (one.name, one.version) not in here:
-            versions = [version for name, version in here if name == one.name]
-            raise _other_code(
-                f"{one.name} {one.version}, here is {', '.join(versions) or 'none of it'}"
-            )
-        if one.record != here[one.name, one.version]:
-            raise _other_code(f"{one.name} {one.version} with other files than those here")
-
-
 def check_own_files(code: Code, root: Path) -> None:
     """Refuse other files of this package than those at hand (rule 4), before any step is done.
 
@@ -281,7 +291,7 @@ def check_own_files(code: Code, root: Path) -> None:
 
 
 def check_files(code: Code, again: Code, root: Path) -> None:
-    """Refuse other files of code than those that did the steps again (rule 4).
+    """Refuse other distributions and files of code than those that did the steps again (rule 4).
 
     Args:
         code: The run's.
@@ -291,6 +301,7 @@ def check_files(code: Code, again: Code, root: Path) -> None:
     Raises:
         IntegrityError: ST-CHAN-013.
     """
+    _check_installed(code, again)
     here = {one.module: one for one in again.files}
     for one in code.files:
         if one.module in _MAINS:
@@ -303,6 +314,20 @@ def check_files(code: Code, again: Code, root: Path) -> None:
             same = _hash(root.parent / one.path) == one.sha256
         if not same:
             raise _other_code(f"another {one.module} ({one.path}, SHA-256 {one.sha256[:16]})")
+
+
+def _check_installed(code: Code, again: Code) -> None:
+    here = {(one.name, one.version): one.record for one in again.distributions}
+    if code.python != again.python:
+        raise _other_code(f"Python {code.python}, here is {again.python}")
+    for one in code.distributions:
+        if (one.name, one.version) not in here:
+            versions = [version for name, version in here if name == one.name]
+            raise _other_code(
+                f"{one.name} {one.version}, here is {', '.join(versions) or 'none of it'}"
+            )
+        if one.record != here[one.name, one.version]:
+            raise _other_code(f"{one.name} {one.version} with other files than those here")
 
 
 def _hash(path: Path) -> str:
@@ -321,17 +346,40 @@ def _other_code(what: str) -> IntegrityError:
     )
 
 
-def environment_differs(run: Environment | None, here: Environment) -> str:
-    """Say how an environment differs from a run's in what decides about bits; empty when it does
-    not.
+def variables_of(run: Environment | None, here: Mapping[str, str]) -> dict[str, str]:
+    """The environment for steps of a run that are done again: this process's own, with the run's
+    variables of `SETTABLE` in place of its own ones.
+
+    What the document names besides is not set: `environment_differs` names it.
+
+    Args:
+        run: The run's environment, of a verified link; None leaves this process's own as it is.
+        here: This process's.
     """
     if run is None:
-        return "the run's environment was not kept"
+        return dict(here)
+    made = {name: value for name, value in here.items() if name not in SETTABLE}
+    for name, value in run.variables.items():
+        grammar = _THREADS if name.endswith(("_NUM_THREADS", "_LIMIT")) else _VALUE
+        if name in SETTABLE and grammar.fullmatch(value):
+            made[name] = value
+    return made
+
+
+def environment_differs(run: Environment | None, here: Environment) -> str:
+    """Say in what an environment differs from a run's, of what decides about bits and could not be
+    set; empty when it does not.
+    """
+    if run is None:
+        return "the run's environment was not kept, or its link is not verified"
+    found = []
     for name in ("processor", "devices", "python", "torch", "variables", "declared"):
         wanted, has = getattr(run, name), getattr(here, name)
         if wanted != has:
-            return f"{name}: the run had {_brief(wanted, has)}, here is {_brief(has, wanted)}"
-    return ""
+            found.append(
+                f"{name}: the run had {_brief(wanted, has)}, here is {_brief(has, wanted)}"
+            )
+    return "; ".join(found)
 
 
 def _brief(value: object, other: object) -> str:
