@@ -228,8 +228,7 @@ def _ask_links(chain: Judgement, judged: Judged, demand: Demand, refused: str) -
     """Rule 6."""
     where = f"run {judged.run}, step {judged.step} ({judged.digest[:16]}): "
     for link, verdict in judged.verdicts.items():
-        problem = verdict.problem()
-        if problem is None or verdict.state is LinkState.NOT_ASKED:
+        if verdict.state is LinkState.NOT_ASKED or (problem := verdict.problem()) is None:
             continue
         if link in demand.required or verdict.state is LinkState.BROKEN:
             hint = f"; {refused}" if refused else ""

@@ -63,10 +63,10 @@ class RowOrder(Part, frozen=True):
             return [b"%d:%d" % place for place in places]
         # As `start` says, but what all rows begin with is hashed once.
         name = f"securetrain/row/1:{self.seed}:{self.split}:{step}:".encode()
-        begun = hashlib.blake2b(name, digest_size=8)
+        begun = hashlib.blake2b(name, digest_size=8).copy
         drawn, starts = [], self.starts
         for row in range(self.batch_rows):
-            state = begun.copy()
+            state = begun()
             state.update(b"%d" % row)
             drawn.append(state.digest())
         numbers = struct.unpack(f">{len(drawn)}Q", b"".join(drawn))

@@ -23,6 +23,7 @@ alone refuses; a test compares both.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import cache
@@ -38,13 +39,12 @@ DEFAULT_LIMIT: Final = 16 << 20
 _EXACT: Final = (1 << 53) - 1
 _MINUTE: Final = timedelta(minutes=1)
 _SLOW: Final = object()
-_KINDS: Final = bytes(
-    ord("0") if chr(n).isdigit() and n < 128 else ord(":") if chr(n) in ":,[" else n
-    for n in range(256)
-)
+_KINDS: Final = bytes.maketrans(b"0123456789,[", b"0000000000::")
 _LONG: Final = b":" + 16 * b"0"
 _LONG_NEGATIVE: Final = b":-" + 16 * b"0"
 """Integers that may not be exact as a double, as `_KINDS` shows them."""
+_LONG_VALUE: Final = re.compile(rb'(?:":|[,\[])-?[0-9]{16}')
+"""The same where a value stands: a colon follows the end of a key."""
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _PACKER: Final = msgspec.msgpack.Encoder(order="sorted")
 
@@ -179,12 +179,13 @@ def loads(data: bytes, *, limit: int = DEFAULT_LIMIT, where: str = "") -> Any:
 
 def _plain(data: bytes) -> bool:
     """Tell whether plain data can only be spelled like this, if msgspec writes it so: what is
-    taken for a long integer inside of a string only takes the slow way.
+    taken for a long integer inside of a string only takes the slow way. A digest with its algorithm
+    is not: of many, one begins with digits alone.
     """
     if not data.isascii() or data[:1] not in {b"{", b"["} or b"\\u" in data:
         return False
     kinds = data.translate(_KINDS)
-    return _LONG not in kinds and _LONG_NEGATIVE not in kinds
+    return (_LONG not in kinds and _LONG_NEGATIVE not in kinds) or not _LONG_VALUE.search(data)
 
 
 def _load_plain(data: bytes) -> Any:
