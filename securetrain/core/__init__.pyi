@@ -8,7 +8,7 @@ from .codes import CODES as CODES
 from .codes import ExitCode as ExitCode
 from .codes import Node as Node
 from .codes import Retry as Retry
-from .extras import install_hint as install_hint
+from .codes.columns import install_hint as install_hint
 from .handed import hold_secret as hold_secret
 from .handed import secret as secret
 from .handed import secret_variable as secret_variable

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Safe files: bounded reads that follow no links, writes that are whole or absent.
 
-Rules: sizes are checked before memory is taken; reads open with O_NOFOLLOW and refuse anything but
+Rules: what lies below a directory that is held is opened by its handle (`held`); sizes are checked
+before memory is taken; reads open with O_NOFOLLOW and refuse anything but
 a regular file; writes go to a temporary in the same directory, are fsynced and renamed; a directory
 that must appear at once is built under a temporary name and renamed; nothing is overwritten unless
 the caller says so.
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from securetrain.core.errors import UsageError, os_error
+from securetrain.core.held import Folder, open_held
 
 PRIVATE_DIR = 0o700
 PRIVATE_FILE = 0o600
@@ -35,14 +37,16 @@ _LINE_LIMIT: Final = 1 << 20
 _LEAST_READ: Final = 1 << 16
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE_FILE) -> int:
     """Open a regular file without following a link at its last component; returns a descriptor.
+
+    Below a directory that is held, no link is followed at all.
 
     Raises:
         OSError: as `os.open`; ELOOP for a link.
         UsageError: ST-USAG-002 when it is not a regular file.
     """
-    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = open_held(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise UsageError("ST-USAG-002", "not a regular file", str(path), "remove it")
@@ -121,24 +125,21 @@ def whole_file(
         UsageError: ST-USAG-002 or ST-USAG-006 (disk full), ST-USAG-005 when it is there and is not
             to be replaced; nothing is left behind.
     """
-    temporary = path.with_name(f".{path.name}.tmp-{os.urandom(6).hex()}")
+    temporary = f".{path.name}.tmp-{os.urandom(6).hex()}"
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            if replace:
-                temporary.replace(path)
-            else:
-                os.link(temporary, path)
-                temporary.unlink()
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-        sync_dir(path.parent)
+        with Folder.opened(path.parent) as folder:
+            fd = folder.create(temporary, mode)
+            try:
+                with os.fdopen(fd, "wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                folder.rename(temporary, path.name, replace=replace)
+            except BaseException:
+                with suppress(OSError):
+                    folder.remove(temporary)
+                raise
+            folder.sync()
     except FileExistsError as error:
         raise UsageError(
             "ST-USAG-005",
@@ -200,11 +201,8 @@ def write_in_place(path: Path, data: bytes) -> None:
 
 def sync_dir(path: Path) -> None:
     """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with Folder.opened(path) as folder:
+        folder.sync()
 
 
 def make_private_dir(path: Path) -> Path:
@@ -274,7 +272,7 @@ def locked(path: Path, *, mode: int = PRIVATE_FILE) -> Iterator[None]:
         UsageError: ST-USAG-002 when the file cannot be made or opened.
     """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        fd = open_held(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     except OSError as error:
         raise os_error(error, str(path)) from error
     try:
@@ -367,8 +365,9 @@ def survey(root: Path) -> tuple[list[FileEntry], list[UnsafeEntry]]:
     files: list[FileEntry] = []
     unsafe: list[UnsafeEntry] = []
     folded: set[str] = set()
-    for folder, folders, names in os.walk(root, followlinks=False, onerror=_raise):
-        here = Path(folder)
+    top = os.fspath(root)
+    for folder, folders, names in os.walk(top, followlinks=False, onerror=_raise):
+        here = root / folder[len(top) :].lstrip("/")
         if not folders and not names and here != root:
             unsafe.append(UnsafeEntry(here.relative_to(root).as_posix(), "an empty directory"))
         for name in sorted(folders) + sorted(names):
@@ -422,7 +421,7 @@ def drop_lines_after(path: Path, step: int, field: tuple[str, ...] = ("step",)) 
     The file is the run's own diary and proves nothing, so lines that cannot be read are dropped.
     """
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with os.fdopen(open_regular(path), encoding="utf-8", errors="replace") as file:
             lines = iter(lambda: file.readline(_LINE_LIMIT), "")
             kept = [line for line in lines if _is_kept(line, step, field)]
     except FileNotFoundError:

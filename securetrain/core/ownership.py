@@ -12,7 +12,8 @@ Rules, in order:
    is sticky, because there they can rename nothing that is not theirs;
 4. one that exists belongs to this user, nobody else may enter it, and its content is `ours`. Its
    mode and owner are not changed: the refusal says what to type;
-5. one that is missing is made with mode 0700.
+5. one that is missing is made with mode 0700. Either way it is held open (`held`) before rule 4 is
+   asked, so that what was judged is what is used from then on.
 """
 
 import os
@@ -24,20 +25,21 @@ from typing import Final
 
 from securetrain.core.errors import UsageError, os_error
 from securetrain.core.files import PRIVATE_DIR, writers
+from securetrain.core.held import HeldPath, hold
 
 _SHARED: Final = ("/", "/tmp", "/var/tmp", "/dev/shm", "/run", "/var", "/etc", "/home", "/root")  # noqa: S108 - refused, not used
 _PARENT_DIR: Final = 0o755
 
 
-def claim_dir(path: Path, ours: Callable[[Path], str]) -> Path:
-    """Make a directory of this user's own, or show that the one that exists is.
+def claim_dir(path: Path, ours: Callable[[Path], str]) -> HeldPath:
+    """Make a directory of this user's own, or show that the one that exists is; and hold it.
 
     Args:
         path: The directory.
         ours: Why the content of one that exists makes it no such directory; empty when it does not.
 
     Returns:
-        Its absolute path.
+        Its absolute path, which goes by the handle.
 
     Raises:
         UsageError: ST-USAG-017 for a place that is used for something else, ST-USAG-018 for one
@@ -48,10 +50,13 @@ def claim_dir(path: Path, ours: Callable[[Path], str]) -> Path:
         judge_place(path)
         if not absolute.exists():
             _make(absolute)
-        _judge_itself(absolute, ours)
+        if not absolute.is_dir():
+            raise UsageError("ST-USAG-017", "not a directory", str(absolute))
+        held = hold(absolute)
+        _judge_itself(held, ours)
     except OSError as error:
         raise os_error(error, str(absolute)) from error
-    return absolute
+    return held
 
 
 def judge_place(path: Path) -> None:
@@ -90,9 +95,7 @@ def judge_place(path: Path) -> None:
 
 
 def _judge_itself(path: Path, ours: Callable[[Path], str]) -> None:
-    info = path.lstat()
-    if not stat.S_ISDIR(info.st_mode):
-        raise UsageError("ST-USAG-017", "not a directory", str(path))
+    info = path.stat()
     if info.st_uid != os.geteuid():
         raise UsageError("ST-USAG-018", f"it belongs to user {info.st_uid}", str(path))
     if problem := ours(path):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of one run: where each room puts its files. Paths only.
+"""The directory of one run: where each room puts its files, and whether its name still holds.
 
 `RunDir` has a line for each name below ``<run>/``; docs/reference/run-directory.md says more of
 each, and of what is in the folders.
@@ -9,6 +9,9 @@ each, and of what is in the folders.
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, overload
+
+from securetrain.core.errors import RuntimeRefusal
+from securetrain.core.held import moved
 
 RUN_DIR_VARIABLE: Final = "SECURETRAIN_RUN_DIR"
 """Environment variable by which the launcher tells workers where the run is (never a secret)."""
@@ -78,6 +81,13 @@ class RunDir:
     def checkpoint(self, step: int) -> Path:
         """The directory of the checkpoint after `step` optimizer steps."""
         return self.checkpoints / f"step-{step:08d}"
+
+    def problem(self) -> RuntimeRefusal | None:
+        """The refusal of a run whose directory's name leads elsewhere by now; None while it holds.
+
+        Only for one that this process holds open (`held`).
+        """
+        return RuntimeRefusal("ST-RUNT-023", where=str(self.root)) if moved(self.root) else None
 
     @property
     def worker_writable(self) -> tuple[Path, ...]:

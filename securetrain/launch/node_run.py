@@ -411,7 +411,12 @@ class Session:
                 raise part.problem
 
     def _problem(self) -> SecureTrainError | None:
-        """The failure of a run that otherwise ended well: a gap in the ledger, a dead network."""
+        """The failure of a run that otherwise ended well: a gap in the ledger, a dead network, a
+        directory that is no longer where its name leads.
+        """
+        if (moved := self.setup.run.problem()) is not None:
+            self.ledger.write(events.RunDirectoryRefused.of(moved, self.setup.job))
+            return moved
         for part in (self.coordinator, self.signing, self.network, self._background):
             if part is not None and part.problem is not None:
                 return part.problem

@@ -75,7 +75,10 @@ class Restart:
 
         Raises:
             SecureTrainError: the ledger, the trust root or the disk does not allow to judge.
+            RuntimeRefusal: ST-RUNT-023, a sandbox would show another directory.
         """
+        if (problem := self.run.problem()) is not None:
+            raise problem
         if self.head_tracker is not None:
             self.head_tracker.receive(membership)
         if membership.evicted:

@@ -30,6 +30,7 @@ from typing import Final, TypeAlias
 
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, os_error, reason
+from securetrain.core.files import open_regular
 from securetrain.core.vocabulary import Decision
 from securetrain.identity.keys import PublicKey, Signer
 from securetrain.ledger import events
@@ -75,11 +76,7 @@ class Ledger:
             IntegrityError: ST-LEDG-001 when the last line is not an entry.
         """
         try:
-            fd = os.open(
-                self.path,
-                os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
-                0o600,
-            )
+            fd = open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 if cut := _cut_unfinished(fd, str(self.path)):

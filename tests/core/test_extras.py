@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from securetrain.core.extras import install_hint
+from securetrain.core.codes.columns import install_hint
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [path.read_text() for path in sorted((ROOT / "securetrain").rglob("*.py"))]

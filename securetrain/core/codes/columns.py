@@ -98,3 +98,10 @@ INPUT: Final = f"{NO_THREAT}a person's own input"
 MACHINE: Final = f"{NO_THREAT}what this machine has, holds or can write"
 PROVING: Final = f"{NO_THREAT}a drill that proves nothing is no attack"
 BUG: Final = f"{NO_THREAT}a fault of this program"
+
+
+def install_hint(extra: str) -> str:
+    """Say how an extra is installed; the package is on no index, where a bare name given to pip
+    would install whatever somebody put there.
+    """
+    return f"run pip install '.[{extra}]' in a checkout of securetrain"

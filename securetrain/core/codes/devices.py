@@ -17,8 +17,8 @@ from securetrain.core.codes.columns import (
     OUT,
     Code,
     X,
+    install_hint,
 )
-from securetrain.core.extras import install_hint
 
 # fmt: off
 ROWS: Final = (

@@ -79,6 +79,10 @@ ROWS: Final = (
          fix="save with securetrain.artifacts (docs/how-to/signed-checkpoints.md); or allow it, and"
              " have it reported: enforcement: report in the policy",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-002"),
+    Code("ST-RUNT-023", X.INTEGRITY, "the name of the run directory leads elsewhere by now",
+         fix="find out who renamed it or a folder above it: what the run has written lies where the"
+             " directory is now, and nothing where the name leads",
+         severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-LDG-001"),
     # what workers may say (the signing socket)
     Code("ST-RUNT-030", X.FAILURE,
          "a process that is no worker of this launch asked for a signature",

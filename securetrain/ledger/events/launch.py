@@ -45,6 +45,11 @@ class RunEnded(Observed, frozen=True, kw_only=True):
     stragglers: int = 0
 
 
+@event("run-directory-refused", Boundary.HOST, _LAUNCHER)
+class RunDirectoryRefused(PlainRefused, frozen=True, kw_only=True):
+    """The name of the run directory leads elsewhere; this is written where it always was."""
+
+
 @event("close", Boundary.IDENTITY, _LAUNCHER, WriterRole.COORDINATOR)
 class Closed(Observed, frozen=True, kw_only=True):
     """Nothing follows: a shorter file shows as cut."""

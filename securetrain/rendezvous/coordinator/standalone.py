@@ -144,7 +144,7 @@ class Standalone:
                 "use a CA of that trust domain, or a policy for this one",
             )
         self.ca = self.cluster.job(plan.job, now, self.unlock)
-        run = RunDir(plan.run_dir.absolute())
+        run = RunDir(claim_dir(plan.run_dir, _foreign_content))
         key = prepare(run, plan.policy, now)
         self.claim = claim_run(run)
         self.ledger = SpokenLedger(run.ledger, key, "coordinator", self.clock, self.tell)
@@ -252,7 +252,7 @@ class Standalone:
                 come back to a coordinator that is started in the same run directory.
 
         Raises:
-            SecureTrainError: the ledger has a gap.
+            SecureTrainError: the ledger has a gap, or the run directory's name leads elsewhere.
         """
         if self.enrollment_server is not None:
             self.enrollment_server.stop()
@@ -266,6 +266,7 @@ class Standalone:
         problem = problem or (
             self.enrollment_server.problem if self.enrollment_server is not None else None
         )
+        problem = problem or RunDir(self.plan.run_dir.absolute()).problem()
         self.coordinator = self.enrollment_server = self.state = None
         if self.claim is not None:
             os.close(self.claim)
