@@ -155,7 +155,8 @@ CONFIGURATIONS: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def _values(marker: str) -> tuple[str, ...]:
+def values(marker: str) -> tuple[str, ...]:
+    """Texts that some loader would run: each makes the marker."""
     run = f"__import__('os').mkdir('{marker}')"
     tree = '[1, {"type": "builtins.dict", "context": "{\\"__enum__\\": 1, \\"fqn\\": \\"os:x\\"}"}]'
     return (
@@ -174,13 +175,13 @@ def _values(marker: str) -> tuple[str, ...]:
     )
 
 
-def _leaves(tree: Any) -> Iterator[tuple[Any, Any]]:
+def leaves(tree: Any) -> Iterator[tuple[Any, Any]]:
     """Every text of a tree, by its holder and key."""
     for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
         if isinstance(value, str):
             yield tree, key
         elif isinstance(value, (dict, list)):
-            yield from _leaves(value)
+            yield from leaves(value)
 
 
 def _configured(rng: random.Random, marker: str) -> tuple[str, bytes]:
@@ -189,8 +190,13 @@ def _configured(rng: random.Random, marker: str) -> tuple[str, bytes]:
     if name not in CONFIGURATIONS:
         return name, _changed(rng, _oracle().exported, marker)
     tree = json.loads(json.dumps(CONFIGURATIONS[name]))
-    holder, key = rng.choice(list(_leaves(tree)))
-    value = holder[key] = rng.choice(_values(marker))
+    holder, key = rng.choice(list(leaves(tree)))
+    value = holder[key] = rng.choice(values(marker))
+    return name, written(name, tree, value)
+
+
+def written(name: str, tree: Any, tagged: str = "") -> bytes:
+    """The bytes of a configuration; of YAML, one of its texts may be a tag."""
     text = json.dumps(tree)
     if name == "config.cfg":
         text = "".join(
@@ -198,9 +204,9 @@ def _configured(rng: random.Random, marker: str) -> tuple[str, bytes]:
             + "".join(f"{key} = {json.dumps(said)}\n" for key, said in pairs.items())
             for section, pairs in tree.items()
         )
-    if value.startswith("!!") and not name.endswith(".json"):
-        text = text.replace(json.dumps(value), value)
-    return name, text.encode()
+    if tagged.startswith("!!") and not name.endswith(".json"):
+        text = text.replace(json.dumps(tagged), tagged)
+    return text.encode()
 
 
 def _changed(rng: random.Random, archive: bytes, marker: str) -> bytes:
@@ -209,10 +215,10 @@ def _changed(rng: random.Random, archive: bytes, marker: str) -> bytes:
     name = rng.choice([name for name in members if name.endswith(".json")])
     tree = json.loads(members[name])
     if "graph_module" in tree and rng.random() < 0.1:
-        tree["guards_code"] = [rng.choice(_values(marker))]
-    elif leaves := list(_leaves(tree)):
-        holder, key = rng.choice(leaves)
-        holder[key] = rng.choice(_values(marker))
+        tree["guards_code"] = [rng.choice(values(marker))]
+    elif texts := list(leaves(tree)):
+        holder, key = rng.choice(texts)
+        holder[key] = rng.choice(values(marker))
     return p.zipped(members | {name: json.dumps(tree).encode()}, zipfile.ZIP_STORED)
 
 

@@ -243,6 +243,9 @@ def graphs() -> Iterator[Case]:
     yield Case("onnx in a branch", "m.onnx", p.onnx(nodes=[p.onnx_node("If", inside=inner)]))
     cut = p.onnx(tensors=[p.onnx_tensor("/etc/passwd")])[:40]
     yield Case("onnx cut short", "m.onnx", cut)
+    for key, value in (("__class__", "x"), ("offset", "-1"), ("length", "0x8"), ("basepath", "/")):
+        data = p.onnx(tensors=[p.onnx_tensor("w.data") + p.onnx_entry(key, value)])
+        yield Case(f"onnx data with {key}", "m.onnx", data, UNKNOWN)
     renamed = p.onnx(tensors=[p.onnx_tensor("/etc/passwd")])
     yield Case("onnx by another name", "model.bin", renamed, code="ST-SCAN-197")
     for name, body in (
@@ -427,6 +430,45 @@ def texts() -> Iterator[Case]:
         ("another template", "a.json", '{"prompt_template": "{{ m.__class__ }}"}', "ST-SCAN-196"),
         ("gin", "config.gin", "import os\n", ""),
         ("a resolver", "config.yaml", 'a: "${eval:1}"\n', ""),
+        ("a class under a key of nobody's", "config.json", '{"layer_cls": "evil.Module"}', ""),
+        ("a class in a list", "config.json", '{"layers": ["evil.Module"]}', ""),
+        (
+            "a class of a dense layer",
+            "config.json",
+            '{"activation_function": "evil.M"}',
+            "ST-SCAN-195",
+        ),
+        ("a kernel of the hub", "config.json", '{"attn_implementation": "a/b"}', ""),
+        ("a file of nobody's", "settings.json", '{"id2label": {"0": "a b"}}', ""),
+        ("a place under a key of nobody's", "config.json", '{"extra": "/etc/passwd"}', ""),
+        ("a key that is code", "config.json", """{"__import__('os')": 1}""", ""),
+        ("a tag of nobody's", "config.yaml", "a: !include x\n", ""),
+        ("a tag on a list", "config.yaml", "a: !run [x]\n", ""),
+        (
+            "an alias of what is free elsewhere",
+            "model_config.yaml",
+            "labels: &x [evil.Module]\nclasses: *x\n",
+            "",
+        ),
+        (
+            "a target in what is free",
+            "config.json",
+            '{"prompts": {"_target_": "evil.M"}}',
+            "ST-SCAN-195",
+        ),
+        ("mlflow code", "MLmodel", "flavors:\n  python_function:\n    code: code\n", "ST-SCAN-195"),
+        (
+            "a dependency from elsewhere",
+            "conda.yaml",
+            "dependencies: [pip: [git+https://x/y]]\n",
+            "",
+        ),
+        (
+            "keras by another name",
+            "net.json",
+            '{"class_name": "Functional", "config": {"module": "evil.x"}}',
+            "",
+        ),
     ):
         yield Case(name, file, data.encode(), UNSAFE if code else UNKNOWN, code)
 

@@ -3,7 +3,8 @@
 """Ordinary files, written by the libraries themselves: no scan should raise an alarm.
 
 ``python -m tools.scan_corpus.ordinary FOLDER`` in an environment with torch, transformers,
-scikit-learn, joblib, skops, onnx, gguf, keras and h5py. Each file lies in a folder of its own.
+scikit-learn, joblib, skops, onnx, gguf, keras, h5py, peft and spacy. Each file lies in a folder of
+its own.
 """
 
 import argparse
@@ -243,13 +244,45 @@ def _keras() -> Iterator[Maker]:
     yield "deep.json", lambda to: to.write_text(deep.to_json())
 
 
+def _configured() -> Iterator[Maker]:
+    """Folders of PEFT and spaCy, whose configurations name what they build."""
+    hf: Any = importlib.import_module("transformers")
+    peft: Any = importlib.import_module("peft")
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 64}
+    for name, options in (
+        ("lora", peft.LoraConfig(target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")),
+        ("lora-all", peft.LoraConfig(target_modules="all-linear", modules_to_save=["lm_head"])),
+        (
+            "lora-regex",
+            peft.LoraConfig(target_modules=r"model\.layers\.0\..*q_proj", use_dora=True),
+        ),
+        ("ia3", peft.IA3Config(task_type="CAUSAL_LM")),
+        ("prompt", peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)),
+    ):
+        base = hf.LlamaForCausalLM(hf.LlamaConfig(**small, intermediate_size=32))
+        yield f"adapter-{name}", peft.get_peft_model(base, options).save_pretrained
+    spacy: Any = importlib.import_module("spacy")
+    for number, pipes in enumerate((["sentencizer"], ["tagger", "ner"], ["textcat", "lemmatizer"])):
+        nlp = spacy.blank("en")
+        for pipe in pipes:
+            nlp.add_pipe(pipe, config={"mode": "rule"} if pipe == "lemmatizer" else {})
+        yield f"spacy-{number}", partial(_spacy, nlp)
+
+
+def _spacy(nlp: Any, to: Path) -> None:
+    """What it writes as text; the rest is in formats of its own, and unknown to a scan."""
+    to.mkdir()
+    nlp.config.to_disk(to / "config.cfg")
+    (to / "meta.json").write_text(json.dumps(nlp.meta))
+
+
 def main() -> int:
     """Write all of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     shutil.rmtree(folder, ignore_errors=True)
-    for maker in (_torch, _sklearn, _transformers, _graphs, _keras):
+    for maker in (_torch, _sklearn, _transformers, _graphs, _keras, _configured):
         for name, write in maker():
             place = folder / name.replace(".", "-")
             place.mkdir(parents=True)

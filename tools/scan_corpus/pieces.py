@@ -177,8 +177,12 @@ def onnx_node(operator: str, domain: str = "", inside: bytes = b"") -> bytes:
 
 def onnx_tensor(location: str) -> bytes:
     """A tensor whose data lies elsewhere."""
-    entry = field(1, b"location") + field(2, location.encode())
-    return field(8, b"w") + field(13, entry) + b"\x70\x01"
+    return field(8, b"w") + onnx_entry("location", location) + b"\x70\x01"
+
+
+def onnx_entry(key: str, value: str) -> bytes:
+    """What a tensor says of where its data lies."""
+    return field(13, field(1, key.encode()) + field(2, value.encode()))
 
 
 def onnx(*, nodes: Sequence[bytes] = (), tensors: Sequence[bytes] = ()) -> bytes:

@@ -30,9 +30,13 @@ class Pairs(list[tuple[object, object]]):
         """Every value of a key."""
         return (value for name, value in self if name == key)
 
+    def texts(self, key: str) -> list[str]:
+        """The values of a key that are texts."""
+        return [one for one in self.of(key) if isinstance(one, str)]
+
     def text(self, key: str) -> str:
         """The last text under a key; empty when there is none."""
-        return next((one for one in reversed(list(self.of(key))) if isinstance(one, str)), "")
+        return next(reversed(self.texts(key)), "")
 
 
 class Tagged(str):

@@ -34,8 +34,7 @@ from dataclasses import dataclass, field
 from typing import IO, Final, NamedTuple, cast
 
 from securetrain.artifacts.scan.findings import MALFORMED, UNJUDGED, Remark
-from securetrain.artifacts.scan.safe_globals import DTYPE_NAMES, STORAGES, STORED
-from securetrain.artifacts.scan.safe_models import MODELS
+from securetrain.artifacts.scan.safe_globals import DTYPE_NAMES, MODELS, STORAGES, STORED
 from securetrain.artifacts.scan.window import Skipped, TooLargeError, Window
 from securetrain.artifacts.tree.foreign import DTYPES
 

@@ -21,7 +21,8 @@ trees to ``import``. So each text is held to the grammar of its key (`_GRAMMAR`)
 
 Of ONNX the wire format is walked with bounds, without protobuf:
 
-8. data of tensors in other files lies beside the model: a relative name, no ``..``;
+8. data of tensors in other files lies beside the model: a relative name, no ``..``, a place in it
+   and a checksum; other keys, which ``onnx`` sets as attributes, cannot be judged;
 9. an operator that calls back into Python is a program; one of a domain that neither ONNX nor ONNX
    Runtime defines is code that lies elsewhere, and cannot be judged, unless the model itself
    defines it as a function.
@@ -47,6 +48,7 @@ from securetrain.artifacts.scan.findings import (
     DATA,
     OUTSIDE,
     PROGRAM,
+    UNJUDGED,
     BrokenError,
     Remark,
     UnjudgedError,
@@ -321,6 +323,7 @@ DOMAINS: Final = frozenset(
         "com.microsoft.experimental", "pkg.onnxscript.torch_lib", "pkg.onnxscript.torch_lib.common",
     }
 )  # fmt: skip
+_ENTRY: Final = re.compile(r"(?:offset|length) [0-9]{1,19}|checksum [0-9a-fA-F]{1,128}")
 _CALLS_PYTHON: Final = frozenset({"PyOp", "PyCustomOp", "PythonOp", "PythonOpGrad", "ATen"})
 
 _MESSAGES: Final[dict[str, dict[int, str]]] = {
@@ -364,19 +367,12 @@ def onnx_remarks(window: Window) -> Iterator[Remark]:
         operator = (message.texts.get("domain", ""), message.texts.get("op", ""))
         graphs += message.kind == "graph"
         match message.kind:
-            case "entry" if message.texts.get("key") == "location":
-                name = message.texts.get("value", "")
-                if reason := leaves(name):
-                    what = f"data of a tensor lies in {name[:200]!r}: {reason}"
-                    yield Remark(OUTSIDE, what, message.at)
-                else:
-                    yield Remark(DATA, name.removeprefix("./"))
-            case "node":
-                if operator[1] in _CALLS_PYTHON:
-                    what = f"the operator {operator[1]} calls Python"
-                    yield Remark(PROGRAM, what, message.at)
-                elif operator[0] not in DOMAINS:
-                    custom.setdefault(operator, message.at)
+            case "entry":
+                yield from _elsewhere(message)
+            case "node" if operator[1] in _CALLS_PYTHON:
+                yield Remark(PROGRAM, f"the operator {operator[1]} calls Python", message.at)
+            case "node" if operator[0] not in DOMAINS:
+                custom.setdefault(operator, message.at)
             case "function":
                 defined.add(operator)
     if not graphs:
@@ -384,6 +380,18 @@ def onnx_remarks(window: Window) -> Iterator[Remark]:
     if missing := [one for one in custom if one not in defined]:
         domain, name = missing[0]
         raise UnjudgedError(f"the operator {domain}.{name} is code that lies elsewhere")
+
+
+def _elsewhere(entry: _Message) -> Iterator[Remark]:
+    """Judge what a tensor says of data in another file (rule 8)."""
+    key, value = entry.texts.get("key"), entry.texts.get("value", "")
+    if key != "location":
+        if not _ENTRY.fullmatch(f"{key} {value}"):
+            yield Remark(UNJUDGED, f"{key!r:.80} of a tensor's data elsewhere", entry.at)
+    elif reason := leaves(value):
+        yield Remark(OUTSIDE, f"data of a tensor lies in {value[:200]!r}: {reason}", entry.at)
+    else:
+        yield Remark(DATA, value.removeprefix("./"))
 
 
 def _messages(window: Window) -> Iterator[_Message]:

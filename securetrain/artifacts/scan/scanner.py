@@ -64,6 +64,7 @@ from securetrain.artifacts.scan.formats import (
     recognise,
 )
 from securetrain.artifacts.scan.pickles import Analysis, analyse
+from securetrain.artifacts.scan.schemas import is_safe_target
 from securetrain.artifacts.scan.window import Window, whole
 from securetrain.core.errors import UsageError
 from securetrain.core.files import open_regular, survey
@@ -403,7 +404,7 @@ class _Scan:
         for at in found.unfollowed[:10]:
             yield Remark(UNFOLLOWED, "a global or text that cannot be followed", at)
         for key, target, at in found.callers[:10]:
-            if not configurations.is_safe_target(target):
+            if not is_safe_target(target):
                 yield Remark(CALLED, f"{key} names {target[:200]!r}, which a loader calls", at)
         yield from found.sizes[:20]
         for what, at in self._missing(found, window):

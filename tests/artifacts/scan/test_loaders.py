@@ -106,9 +106,9 @@ def test_no_text_of_a_graph_may_be_a_program(tmp_path: Path) -> None:
     clean = set()
     for name in (name for name in members if name.endswith(".json")):
         tree = json.loads(members[name])
-        for holder, key in list(readers._leaves(tree)):
+        for holder, key in list(readers.leaves(tree)):
             said = holder[key]
-            for value in readers._values("/x"):
+            for value in readers.values("/x"):
                 if "." not in value or "(" in value:
                     holder[key] = value
                     data = pieces.zipped(members | {name: json.dumps(tree).encode()})
@@ -116,6 +116,57 @@ def test_no_text_of_a_graph_may_be_a_program(tmp_path: Path) -> None:
                         clean.add(key)
             holder[key] = said
     assert clean <= free
+
+
+FREE = {
+    "adapter_config.json": {"base_model_name_or_path", "an item"},
+    "index.json": {"basename"},
+    "model.json": {"name"},
+    "model_config.yaml": {"an item"},
+    "tokenizer_config.json": {"content", "chat_template"},
+}
+"""The keys whose texts name a repository, parts or a file beside, or are only text to their reader.
+
+A template is judged by rules of its own, and runs nothing outside its tags.
+"""
+
+
+def _code(rng: random.Random) -> str:
+    """A text that some loader could import, call, run or read."""
+    one, two = (rng.choice(("os", "evil", "a", "sys", "Module", "x_1")) for _ in range(2))
+    forms = (
+        "{0}.{1}",
+        "{0}({1})",
+        "{0}.{1}()",
+        "import {0}",
+        "{0}:{1}",
+        "../{0}",
+        "/{0}/{1}",
+        "lambda: {0}",
+        "${{{0}:{1}}}",
+        "{0} {1}",
+        "{0}[{1}]",
+        "{{{{ {0}.__{1}__ }}}}",
+        "{0};",
+    )
+    return rng.choice(forms).format(one, two)
+
+
+@pytest.mark.forgery
+def test_no_text_of_a_configuration_may_be_code(tmp_path: Path) -> None:
+    rng = random.Random(31)
+    for name, said in readers.CONFIGURATIONS.items():
+        tree = json.loads(json.dumps(said))
+        assert scanned(tmp_path, name, readers.written(name, tree)).ok, name
+        clean = set()
+        for holder, key in list(readers.leaves(tree)):
+            before = holder[key]
+            for _ in range(12):
+                holder[key] = _code(rng)
+                if scanned(tmp_path, name, readers.written(name, tree)).ok:
+                    clean.add(key if isinstance(key, str) else "an item")
+            holder[key] = before
+        assert clean <= FREE.get(name, set()), name
 
 
 @each(
