@@ -15,7 +15,6 @@ import json
 import os
 import pwd
 import re
-import shutil
 import stat
 import unicodedata
 from collections.abc import Iterator
@@ -304,6 +303,8 @@ def staged_dir(final: Path, *, mode: int = 0o755) -> Iterator[Path]:
             yield staging
             commit_dir(staging, final)
         except BaseException:
+            import shutil  # noqa: PLC0415 - it brings three ways to compress
+
             shutil.rmtree(staging, ignore_errors=True)
             raise
     except OSError as error:

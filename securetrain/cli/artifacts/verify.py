@@ -83,9 +83,6 @@ def command(
     s3:// needs the extra [s3]; other URLs need fsspec and the package of their store, such as
     gcsfs.
     """
-    from securetrain.chain import answer
-    from securetrain.report import packs
-
     path, expected = names.resolve(path, expect.expectation)
     local = {
         "--bundle": model.given,
@@ -97,6 +94,9 @@ def command(
     if model.given:
         refuse_given(path, "a Model Signing bundle")
         return output.emit(_model(Path(path), model, expected, scan=asked.scan))
+    from securetrain.chain import answer
+    from securetrain.report import packs
+
     question = asked.question(path, run, expected)
     with progress_bar("verifying") as progress:
         found = answer(path, question, now(), progress)

@@ -23,11 +23,10 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from OpenSSL import crypto
 
 from securetrain.artifacts.model.oms.manifest import malformed
 from securetrain.core.errors import IntegrityError
-from securetrain.identity import path_search, paths
+from securetrain.identity import paths
 from securetrain.identity.dsse import IN_TOTO
 
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey
@@ -189,6 +188,10 @@ def _check_path(
     now: datetime,
     where: str,
 ) -> None:
+    from OpenSSL import crypto  # noqa: PLC0415 - keys come without certificates
+
+    from securetrain.identity import path_search  # noqa: PLC0415 - as above
+
     try:
         path_search.openssl_path(
             crypto.X509.from_cryptography(leaf),
@@ -208,9 +211,8 @@ def _check_purpose(leaf: x509.Certificate, where: str) -> None:
         extensions = leaf.extensions
         usage = extensions.get_extension_for_class(x509.KeyUsage).value
     except (ValueError, x509.ExtensionNotFound) as error:
-        raise _untrusted(f"the signer's certificate does not say its use: {error}", where) from (
-            error
-        )
+        what = f"the signer's certificate does not say its use: {error}"
+        raise _untrusted(what, where) from error
     values = [extension.value for extension in extensions]
     is_marked = any(isinstance(value, x509.BasicConstraints) and value.ca for value in values)
     if is_marked and usage.key_cert_sign:

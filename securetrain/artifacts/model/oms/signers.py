@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -22,9 +22,11 @@ from securetrain.artifacts.model.oms import bundle as bundle_file
 from securetrain.artifacts.model.oms import keys
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.files import read_file
-from securetrain.identity import Ask, KeylessPolicy, open_signer, verify_dsse
 from securetrain.identity.dsse import IN_TOTO, pae
 from securetrain.identity.keys import EnvelopeSigner, Signer, is_encrypted, read_private
+
+if TYPE_CHECKING:
+    from securetrain.identity import Ask, KeylessPolicy
 
 KEY_LIMIT: Final = 1 << 20
 
@@ -169,7 +171,7 @@ class TrustedRoots:
 class TrustedIdentity:
     """A verifier's root: who signed, as a Sigstore instance vouches for it (keyless)."""
 
-    policy: KeylessPolicy
+    policy: "KeylessPolicy"
     trusted_root: Path | None = None
     """The instance's trusted root; None for the public one."""
 
@@ -183,6 +185,8 @@ class TrustedIdentity:
         del now  # a log says when it was signed
         if not bundle.is_keyless:
             raise _other_kind("an identity", where)
+        from securetrain.identity import verify_dsse  # noqa: PLC0415 - keys come without sigstore
+
         try:
             found = verify_dsse(bundle.raw, IN_TOTO, self.policy, self.trusted_root, where)
         except IdentityError as error:
@@ -198,7 +202,7 @@ ModelTrust: TypeAlias = TrustedKey | TrustedRoots | TrustedIdentity
 
 
 def read_signer(
-    name: str, certificate: Path | None, chain: Sequence[Path], ask: Ask
+    name: str, certificate: Path | None, chain: Sequence[Path], ask: "Ask"
 ) -> ModelSigner:
     """A signer by its key: a file, or the URI of a key that is held elsewhere, or an identity.
 
@@ -212,6 +216,8 @@ def read_signer(
     """
     key: SigningKey
     if ":" in name and not Path(name).exists():
+        from securetrain.identity import open_signer  # noqa: PLC0415 - keys elsewhere only
+
         signer = open_signer(name, ask)
         if isinstance(signer, EnvelopeSigner):
             if certificate is not None or chain:
@@ -257,6 +263,8 @@ class ModelRoots:
             return TrustedKey(key=keys.load_public(pem, str(self.public_key)))
         if self.ca is not None:
             return TrustedRoots(roots=tuple(_certificates(self.ca)))
+        from securetrain.identity import KeylessPolicy  # noqa: PLC0415 - as above
+
         policy = KeylessPolicy(identity=self.identity or "", issuer=self.issuer or "")
         return TrustedIdentity(policy=policy, trusted_root=self.trusted_root)
 
