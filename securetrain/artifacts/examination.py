@@ -144,7 +144,7 @@ def examine_model(
     Raises:
         UsageError: ST-USAG-001 without a bundle or exactly one kind of root.
     """
-    from securetrain.artifacts.model.oms.asked import check_bundle  # noqa: PLC0415 - as asked
+    from securetrain.artifacts.model.oms.manifest import check_bundle  # noqa: PLC0415 - as asked
     from securetrain.artifacts.model.oms.model import verify_model  # noqa: PLC0415 - as asked
     from securetrain.artifacts.model.oms.signers import one_root  # noqa: PLC0415 - as asked
 

@@ -9,10 +9,10 @@ from .exports.writing import export as export
 from .judging import Judged as Judged
 from .keeper import Keeper as Keeper
 from .links import Given as Given
-from .pack_pieces import PackPieces as PackPieces
 from .packed import PackResult as PackResult
 from .packed import verify_pack as verify_pack
 from .packing import Packed as Packed
+from .packing import PackPieces as PackPieces
 from .packing import Wanted as Wanted
 from .packing import pack as pack
 from .replayed import Comparison as Comparison

@@ -25,8 +25,8 @@ from securetrain.artifacts import Problem
 from securetrain.artifacts.lineage import Asked, judge_statement
 from securetrain.artifacts.statement import CheckpointPredicate, Expectation, Shown
 from securetrain.chain import kept, nodes, steps
+from securetrain.chain.kept import judge_replay
 from securetrain.chain.links import Given, Judge, LinkVerdict, Subject, broken, code_of, missing
-from securetrain.chain.replayed_link import judge_replay
 from securetrain.chain.tables import judge_tables
 from securetrain.core.errors import SecureTrainError, reason
 from securetrain.core.vocabulary import ChainDepth, ChainLink, LinkState

@@ -13,6 +13,15 @@ Rules:
    may write which events, every line is by a key that may, and the head that was bound is in it:
    what was cut away before that cannot be hidden. A checkpoint that it says was set aside is none
    to rely on, and a waiver lies beside directories only.
+
+The link `replay` says that somebody else has done the steps again, and signed what came of it:
+
+5. a result counts by the signature of a key of the role ``ci``, which whoever gives it has checked;
+6. it is about this checkpoint when run, tree, statement, steps and the checkpoint that the steps
+   began with are the same;
+7. one that found the steps false breaks the link, whatever others say;
+8. steps that were not done again, because others were drawn, count when the drawn ones were, under
+   the confidence that was signed. Steps that nobody could do again show nothing.
 """
 
 from collections.abc import Mapping
@@ -22,6 +31,7 @@ from typing import TypeVar
 from securetrain.artifacts.statement import Opened, ParentRole
 from securetrain.chain import documents
 from securetrain.chain.links import Given, LinkVerdict, Subject, broken, missing, verified
+from securetrain.chain.replayed import Comparison, Replay, ReplayedSegment, Word
 from securetrain.chain.store import document
 from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink
@@ -29,6 +39,62 @@ from securetrain.ledger import Reading, events, read_ledger
 from securetrain.policy.schema import Policy
 
 D = TypeVar("D", bound=documents.Document)
+
+
+def judge_replay(subject: Subject, given: Given) -> LinkVerdict:
+    """Judge whether the steps were done again, and gave this checkpoint."""
+    link = ChainLink.REPLAY
+    if not subject.said.step:
+        return verified(link, "no step was done")
+    about = [(one, part) for one in given.replays for part in _about(one, subject)]
+    for one, part in about:
+        if part.word is Word.BROKEN:
+            why = "; ".join(part.problems) or "the steps do not give it"
+            return broken(link, f"by a replay of {one.at.isoformat()}: {why}"[:2000])
+    for one, part in about:
+        if part.word is Word.VERIFIED:
+            how = "bit by bit" if one.comparison is Comparison.EXACT else "within bounds"
+            what = f"steps {part.after + 1} to {part.last} done again, equal {how}"
+            return verified(link, what)
+    for one, part in about:
+        drawn = one.sample
+        if part.word is Word.PLAUSIBLE and drawn is not None and _all_drawn(one, drawn.drawn):
+            confidence, forged = map(float.fromhex, (drawn.confidence, drawn.forged))
+            return verified(
+                link,
+                f"{drawn.drawn} of {drawn.of} segments were drawn and done again: with confidence"
+                f" {confidence:g}, less than {forged:g} of them is forged",
+            )
+    if about:
+        word = about[0][1].word
+        return missing(link, f"a replay says that its steps are {word}: they were not done again")
+    return missing(link, "no signed replay of its steps")
+
+
+def _about(said: Replay, subject: Subject) -> list[ReplayedSegment]:
+    """Rule 6."""
+    before = [one.digest for one in subject.said.parents if one.role is ParentRole.PREVIOUS]
+    parent = subject.parents.get(before[0]) if before else None
+    if said.run != subject.said.run_id or len(before) > 1 or (before and parent is None):
+        return []
+    wanted = (
+        subject.opened.digest,
+        subject.opened.statement,
+        before[0] if before else "",
+        0 if parent is None else parent.checkpoint.step,
+        subject.said.step,
+    )
+    return [
+        one
+        for one in said.segments
+        if (one.end, one.statement, one.begin, one.after, one.last) == wanted
+    ]
+
+
+def _all_drawn(said: Replay, drawn: int) -> bool:
+    """Rule 8: so many segments were done again as were drawn, and none of the others is open."""
+    words = [one.word for one in said.segments]
+    return words.count(Word.VERIFIED) >= drawn > 0 and {Word.OPEN, Word.BROKEN}.isdisjoint(words)
 
 
 def judge_policy(subject: Subject, given: Given) -> LinkVerdict:

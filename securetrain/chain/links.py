@@ -5,26 +5,65 @@
 `judging` has the judges. A link is ``verified`` only when evidence was compared with what was
 signed, ``broken`` when evidence contradicts it, ``missing`` when there is none: both are refusals
 where a policy requires the link. ``not asked`` says that nobody required it.
+
+`Memory` keeps the answers of one verification for the next checkpoint of the same chain:
+
+1. a memory belongs to one `links.Given`: trust root, evidence, time and question are the same for
+   all that is in it. A `Given` that was replaced has a memory of its own;
+2. a key names everything else that an answer depends on: the digests of what was read;
+3. an exception is not kept: what was refused is judged anew, and refused anew;
+4. of each kind, the `ROOM` answers that were used last are kept, so that a pack of any size is
+   judged in bounded memory. Checkpoints of a run follow each other and share what they name.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from securetrain.artifacts import Problem
 from securetrain.artifacts.statement import CheckpointPredicate, Opened
 from securetrain.chain.documents import Appraised
-from securetrain.chain.memory import Memory
 from securetrain.chain.replayed import Replay
 from securetrain.chain.store import InMemory, Pieces
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.evidence import AttestationResult
 from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
+
+ROOM: Final = 8
+
+T = TypeVar("T")
+
+
+class Memory:
+    """Answers by kind and key; see the module."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, OrderedDict[Hashable, Any]] = {}
+
+    def of(self, kind: str, key: Hashable, make: Callable[[], T], room: int = ROOM) -> T:
+        """The answer to a question, which is made when it is not there.
+
+        Args:
+            kind: What is asked; the same `make` for each key of it.
+            key: Everything that the answer depends on besides the `Given`.
+            make: Finds the answer.
+            room: How many answers of this kind are kept.
+        """
+        kept = self._kinds.setdefault(kind, OrderedDict())
+        if key in kept:
+            kept.move_to_end(key)
+            return kept[key]  # type: ignore[no-any-return]
+        found = make()
+        kept[key] = found
+        while len(kept) > room:
+            kept.popitem(last=False)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

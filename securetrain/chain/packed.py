@@ -44,7 +44,7 @@ from securetrain.chain.container import Pack
 from securetrain.chain.held import main_line, rows_wanted
 from securetrain.chain.judging import Demand, Judged, Judgement, judge_chain
 from securetrain.chain.links import Given, Subject
-from securetrain.chain.pack_pieces import PackPieces
+from securetrain.chain.packing import PackPieces
 from securetrain.chain.replayed import Replay
 from securetrain.chain.unpacking import Holding, check
 from securetrain.core import CODES, ExitCode, canonical

@@ -10,6 +10,8 @@ Rules:
 2. whoever packs judges nothing but the statements' own signatures; the verifier judges;
 3. what is not at hand is left out and said (`Gathered.missing`). It is never made up, and the
    verifier finds it missing.
+
+`PackPieces` hands the judges of links the evidence in a pack: by digest, and nothing else.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +31,8 @@ from securetrain.artifacts.statement import (
     read_statement,
 )
 from securetrain.chain import container, documents, held, records, tables
-from securetrain.chain.store import Pieces, Places
+from securetrain.chain.container import Pack
+from securetrain.chain.store import PIECE_LIMIT, Pieces, Places
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
 from securetrain.core.files import read_file
@@ -47,6 +50,22 @@ PROOF_LIMIT: Final = 1 << 20
 LEDGER: Final = "ledger.jsonl"
 
 Hex32: TypeAlias = documents.Hex32
+
+
+@dataclass(frozen=True, slots=True)
+class PackPieces:
+    """The evidence in a pack (`store.Pieces`)."""
+
+    pack: Pack
+
+    def get(self, digest: str) -> bytes | None:
+        """See `Pieces.get`."""
+        return self.pack.read(digest, PIECE_LIMIT) if digest in self.pack else None
+
+    def names(self) -> Iterator[str]:
+        """See `Pieces.names`; what is no statement, proof or ledger."""
+        others = {STATEMENT_TYPE, PROOF_TYPE, LEDGER_TYPE}
+        return (digest for digest, one in self.pack.layers.items() if one.media_type not in others)
 
 
 class Entry(

@@ -103,7 +103,7 @@ class Draw:
     forged: float
     """The part that is forged at least."""
     log_checkpoint: Path
-    """What draws them (`chain.replay.sample`)."""
+    """What draws them (`chain.replay.line`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,6 @@ from securetrain.chain import (
     nodes,
     packed,
     records,
-    replayed_link,
     row_bytes,
     steps,
     store,
@@ -52,7 +51,7 @@ from securetrain.chain.links import LinkVerdict
 from securetrain.guard import openings, rejudge, step_table
 
 MODULES: Final[Sequence[ModuleType]] = (
-    *(container, coordinators, documents, held, kept, nodes, packed, records, replayed_link),
+    *(container, coordinators, documents, held, kept, nodes, packed, records),
     *(row_bytes, steps, store, tables, unpacking, openings, rejudge, step_table),
 )
 _WORDS: Final = {"broken", "missing", "_contradicts"}

@@ -10,8 +10,7 @@ import pytest
 
 from securetrain.chain import nodes
 from securetrain.chain.judging import judge
-from securetrain.chain.links import Given
-from securetrain.chain.memory import ROOM, Memory
+from securetrain.chain.links import ROOM, Given, Memory
 from securetrain.chain.nodes import epoch_of
 from securetrain.chain.store import InMemory
 from securetrain.core.errors import IntegrityError

@@ -23,7 +23,7 @@ from securetrain.artifacts.statement import (
     Parent,
 )
 from securetrain.artifacts.tree.layout import Kind
-from securetrain.chain import documents, pack_pieces, packing, tables
+from securetrain.chain import documents, packing, tables
 from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.judging import judge
 from securetrain.chain.links import Given, LinkVerdict, Subject, code_of
@@ -415,9 +415,9 @@ def test_a_table_above_the_limit_of_a_pack_is_broken(tabled, tmp_path, monkeypat
     size = max(len(tabled.pieces.pieces[one.table]) for one in records)
     write_pack(tmp_path / "a.stpack", Document.of("subject", b"subject"), kept)
     with Pack.open(tmp_path / "a.stpack") as opened:
-        tabled.pieces = pack_pieces.PackPieces(opened)
+        tabled.pieces = packing.PackPieces(opened)
         assert tabled.verdict(said).state is LinkState.VERIFIED
-        monkeypatch.setattr(pack_pieces, "PIECE_LIMIT", size - 1)
+        monkeypatch.setattr(packing, "PIECE_LIMIT", size - 1)
         verdict = tabled.verdict(said)
     assert verdict.state is LinkState.BROKEN
     assert f"the limit is {size - 1}" in verdict.what

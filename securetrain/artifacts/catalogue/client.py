@@ -14,6 +14,8 @@ Rules, in order:
 
 What comes out is a place and what must hold of what lies there: it is verified like everything
 else, by the trust root's keys as well.
+
+python-tuf is handed the catalogue's files: nothing is fetched from where its URLs point.
 """
 
 import hashlib
@@ -33,7 +35,31 @@ if TYPE_CHECKING:
     from tuf.api.metadata import TargetFile
     from tuf.ngclient import Updater
 
+from collections.abc import Iterator
+
+from tuf.api.exceptions import DownloadHTTPError
+from tuf.ngclient import FetcherInterface
+
+from securetrain.artifacts.catalogue.oci import Files
+
 ROOT_LIMIT: Final = 512_000
+
+
+BASE: Final = "https://catalogue.invalid/"
+_NOT_FOUND: Final = 404
+
+
+@dataclass(slots=True)
+class FilesFetcher(FetcherInterface):
+    """Names below `BASE` are files of the catalogue."""
+
+    files: Files
+
+    def _fetch(self, url: str) -> Iterator[bytes]:
+        data = self.files.read(url.removeprefix(BASE))
+        if data is None:
+            raise DownloadHTTPError(f"there is no {url.removeprefix(BASE)}", _NOT_FOUND)
+        return iter([data])
 
 
 class Resolved(NamedTuple):
@@ -98,10 +124,6 @@ class Catalogue:
             from tuf.api import exceptions as tuf  # noqa: PLC0415 - an extra's package
             from tuf.ngclient import Updater  # noqa: PLC0415
 
-            from securetrain.artifacts.catalogue.fetching import (  # noqa: PLC0415
-                BASE,
-                FilesFetcher,
-            )
         except ModuleNotFoundError as error:
             raise UsageError(
                 "ST-USAG-004", "tuf is not installed", "tuf", install_hint("catalogue")

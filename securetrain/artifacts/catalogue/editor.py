@@ -11,6 +11,8 @@ Rules:
 3. a draft is the next version of the entries. Whoever changes it takes all signatures from it;
 4. publishing writes new files beside the old ones and the timestamp last: a reader sees the old
    catalogue or the new one, whatever happens in between.
+
+Whatever is a `Signer` signs a catalogue (`KeySigner`), a token too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +22,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from securesystemslib.signer import Key, Signature, SSlibKey
+from securesystemslib.signer import Signer as TufSigner
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import (
     Metadata,
@@ -41,7 +45,6 @@ from securetrain.artifacts.catalogue.entry import (
     check_name,
 )
 from securetrain.artifacts.catalogue.oci import LIMIT, write_layout
-from securetrain.artifacts.catalogue.tuf_keys import KeySigner, tuf_key
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.files import make_missing_dir, read_file, write_atomic
 from securetrain.identity.keys import PublicKey, Signer
@@ -50,6 +53,35 @@ T = TypeVar("T", Root, Timestamp, Snapshot, Targets)
 DRAFT: Final = "draft.json"
 TIMESTAMP: Final = "timestamp.json"
 ROOT_YEARS: Final = 5
+
+
+def tuf_key(key: PublicKey) -> SSlibKey:
+    """A key under its own id, so that one key cannot have two."""
+    return SSlibKey.from_crypto(key.native, keyid=key.key_id)
+
+
+@dataclass(slots=True)
+class KeySigner(TufSigner):
+    """A signer of ours."""
+
+    signer: Signer
+
+    @property
+    def public_key(self) -> Key:
+        """The key that verifies."""
+        return tuf_key(self.signer.public)
+
+    def sign(self, payload: bytes) -> Signature:
+        """Sign the canonical bytes."""
+        return Signature(self.signer.key_id, self.signer.sign(payload).hex())
+
+    @classmethod
+    def from_priv_key_uri(
+        cls, priv_key_uri: str, public_key: Key, secrets_handler: Any = None
+    ) -> "KeySigner":
+        """Never used: signers are opened by `identity.open_signer`."""
+        del priv_key_uri, public_key, secrets_handler
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,9 +37,9 @@ from securetrain.artifacts.checkpoint.sealing import SealingWriter
 from securetrain.artifacts.checkpoint.tensors import dtype_name, memory, to_host
 from securetrain.artifacts.checkpoint.writing import FileWriter, InThisProcess, Output
 from securetrain.artifacts.given import Key, open_key
-from securetrain.artifacts.lineage import numbering
+from securetrain.artifacts.lineage import history
 from securetrain.artifacts.statement import members
-from securetrain.artifacts.statement.context import SaveContext
+from securetrain.artifacts.statement.context import SaveContext, this_run
 from securetrain.artifacts.statement.members import FileSigner
 from securetrain.artifacts.statement.statements import (
     Bound,
@@ -50,7 +50,6 @@ from securetrain.artifacts.statement.statements import (
     digest_of,
     sign,
 )
-from securetrain.artifacts.statement.this_run import this_run
 from securetrain.artifacts.tree import codec
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.encryption import FileCipher, Recipient, new_key
@@ -136,7 +135,7 @@ class Writer(StorageWriter):
         self.save_id = self.context.save_id or secrets.token_hex(16)
         said = self.context
         self.seq = (
-            numbering.next_number(self.storage, said.run_id, self.key)
+            history.next_number(self.storage, said.run_id, self.key)
             if said.seq is None
             else said.seq
         )
@@ -295,7 +294,7 @@ class Writer(StorageWriter):
         except FileExistsError as error:
             raise self._exists() from error
         self.predicate = predicate
-        numbering.note(predicate.run_id, predicate.seq)
+        history.note(predicate.run_id, predicate.seq)
         # What is returned goes to every rank: send what they need and nothing else.
         metadata.state_dict_metadata = {}
         metadata.planner_data = None

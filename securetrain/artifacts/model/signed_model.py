@@ -32,8 +32,8 @@ import msgspec
 from securetrain.artifacts.model.oms import bundle as bundle_file
 from securetrain.artifacts.model.oms import keys as oms_keys
 from securetrain.artifacts.model.oms import manifest
-from securetrain.artifacts.model.oms.asked import check_bundle
 from securetrain.artifacts.model.oms.listing import GIT
+from securetrain.artifacts.model.oms.manifest import check_bundle
 from securetrain.artifacts.model.oms.model import DEFAULT_NAME
 from securetrain.artifacts.model.oms.signers import TrustedKey
 from securetrain.artifacts.model.safetensors_folder import describe

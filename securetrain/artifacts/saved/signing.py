@@ -12,8 +12,8 @@ Rules:
 3. of a distributed save the files are those that torch's own metadata names, and its first rank
    signs when all ranks have written; what else lies in the directory is not signed;
 4. of a directory that a framework has written, the files are those that belong to the save
-   (`contents`), each in the one statement of the directory. A file that another rank has had signed
-   stands in both, where the caller says that all ranks have returned;
+   (rules 7 to 10), each in the one statement of the directory. A file that another rank has had
+   signed stands in both, where the caller says that all ranks have returned;
 5. a file that the script itself opens for writing in a directory that this process has signed, such
    as a ``config.json``, is taken into the directory's statement at the next save, or at the end;
 6. a file or directory that this process has signed and moves is signed under its new name, if its
@@ -23,31 +23,39 @@ Rules:
 The launcher signs in a worker of a run, which has no key; elsewhere a key has to be given. This
 says which bytes an honest script has saved. What a script of bad intent has signed are the bytes
 that it chose.
+
+Of a directory, the files that a save has written are told from those that lay there before:
+
+7. a file belongs to a save when it is new, or its size, times or inode are not what they were when
+   the save began; and, where several processes write into one directory, when it was changed after
+   this one had started. What lay there before belongs to nobody: it is not signed;
+8. a file with a statement of its own that was made in the meantime, or is as it was, is left to
+   that statement; a statement from before the file was written again is out of date, and goes;
+9. a directory below that has a statement of its own is a save of its own;
+10. links and special files are not signed, and `judging` refuses them.
+
+The time of a change (ctime) is the kernel's: who copies a file here cannot choose it.
 """
 
 import functools
 import os
+import re
+import stat
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from securetrain.artifacts.saved.contents import (
-    Print,
-    contents,
-    look,
-    now,
-    print_of,
-    remove_left_overs,
-)
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.saved_files import (
+    SUFFIX,
     Form,
     SavedFile,
     SavedFiles,
@@ -71,6 +79,123 @@ _REMEMBERED: Final = 4096
 _READING: Final = frozenset("rbtU")
 """The letters of a mode that writes nothing."""
 _STEPS: Final = ("step", "global_step", "steps", "iteration")
+
+
+Print: TypeAlias = tuple[int, int, int, int]
+"""Inode, size, and the nanoseconds of its last writing and its last change."""
+_COARSE: Final = 5
+"""CLOCK_REALTIME_COARSE of Linux, which Python has no name for."""
+_LEFT_OVER: Final = re.compile(r"\..*\.securetrain\.json\.tmp-[0-9a-f]{12}")
+"""A statement that was being written when its process died."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """The files that belong to a save, by their names below the directory."""
+
+    written: tuple[str, ...]
+    """Without a statement of their own."""
+    apart: tuple[str, ...]
+    """With one, or below a directory that has one: the places of these statements."""
+    kept: tuple[str, ...]
+    """As they were before, and without a statement of their own."""
+    outdated: tuple[str, ...]
+    """Statements of files that were written again."""
+
+
+def now() -> int:
+    """The time of changes, in nanoseconds, as file systems of this machine write it down."""
+    return time.clock_gettime_ns(_COARSE)
+
+
+def look(folder: Path) -> dict[str, Print]:
+    """Take down how each regular file below a directory is now; nothing of one that is not there.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return dict(_files(folder)) if folder.is_dir() else {}
+
+
+def contents(folder: Path, before: Mapping[str, Print], *, since: int | None = None) -> Contents:
+    """Tell what belongs to a save of a directory (rules 7 to 10).
+
+    Args:
+        folder: The directory.
+        before: What `look` gave when the save began; nothing for all that is there.
+        since: Where several processes write there: from when on changes are theirs (`now`).
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found = look(folder)
+    apart = {name for name in found if _is_folders(name) and name != SUFFIX}
+    roots = tuple(name.removesuffix(SUFFIX) for name in apart)
+    written: list[str] = []
+    kept: list[str] = []
+    outdated: list[str] = []
+
+    def is_ours(name: str) -> bool:
+        changed = found[name][3]
+        return before.get(name) != found[name] or (since is not None and changed >= since)
+
+    for name in sorted(found):
+        if is_sidecar(name) or _is_left_over(name) or name.startswith(roots):
+            continue
+        own = sidecar(Path(name), Form.FILE).as_posix()
+        if own not in found and not (folder / own).exists():
+            (written if is_ours(name) else kept).append(name)
+        elif own in found and before.get(own) == found[own] and before.get(name) != found[name]:
+            outdated.append(own)
+            written.append(name)
+        else:
+            apart.add(own)
+    return Contents(
+        written=tuple(written),
+        apart=tuple(sorted(apart)),
+        kept=tuple(kept),
+        outdated=tuple(outdated),
+    )
+
+
+def remove_left_overs(folder: Path, before: int) -> None:
+    """Remove statements that were being written when their process died, before a time (`now`)."""
+    with suppress(OSError):
+        for name, found in _files(folder):
+            if _is_left_over(name) and found[3] < before:
+                (folder / name).unlink()
+
+
+def _is_folders(name: str) -> bool:
+    return name.rpartition("/")[2] == SUFFIX
+
+
+def _is_left_over(name: str) -> bool:
+    return _LEFT_OVER.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def print_of(path: Path) -> Print | None:
+    """Take down how a file is now; None for what is no regular file, or not there."""
+    try:
+        info = path.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(info.st_mode):
+        return None
+    return (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+
+
+def _files(root: Path) -> Iterator[tuple[str, Print]]:
+    for here, _, names in os.walk(root, followlinks=False, onerror=_raise):
+        for name in names:
+            path = Path(here, name)
+            if (taken := print_of(path)) is not None:  # another process may have removed it
+                yield path.relative_to(root).as_posix(), taken
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 @dataclass(frozen=True, slots=True)

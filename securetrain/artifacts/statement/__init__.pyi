@@ -3,7 +3,9 @@
 
 from . import members as members
 from . import node_signatures as node_signatures
+from .context import RunSigning as RunSigning
 from .context import StepPieces as StepPieces
+from .context import open_signing as open_signing
 from .dataset_predicate import DataFormat as DataFormat
 from .dataset_predicate import DatasetPredicate as DatasetPredicate
 from .dataset_predicate import Removed as Removed
@@ -32,5 +34,3 @@ from .statements import claimed_kind as claimed_kind
 from .statements import digest_of as digest_of
 from .statements import open_statement as open_statement
 from .statements import read_message as read_message
-from .this_run import RunSigning as RunSigning
-from .this_run import open_signing as open_signing

@@ -30,8 +30,8 @@ from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicat
 from securetrain.chain import documents
 from securetrain.chain.container import Pack
 from securetrain.chain.links import LinkVerdict
-from securetrain.chain.pack_pieces import PackPieces
 from securetrain.chain.packed import PackResult
+from securetrain.chain.packing import PackPieces
 from securetrain.chain.records import StepVerdict, records_of
 from securetrain.chain.row_bytes import settings_of
 from securetrain.chain.store import Pieces, document

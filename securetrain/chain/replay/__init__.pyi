@@ -10,8 +10,12 @@ from .line import Segment as Segment
 from .line import check_files as check_files
 from .line import check_own_files as check_own_files
 from .line import check_program as check_program
+from .line import draw as draw
 from .line import environment_differs as environment_differs
 from .line import find_directories as find_directories
+from .line import needed as needed
+from .line import sample_of as sample_of
+from .line import seed_of as seed_of
 from .line import segments_of as segments_of
 from .line import variables_of as variables_of
 from .outcome import SegmentOutcome as SegmentOutcome
@@ -19,7 +23,3 @@ from .outcome import outcome_of as outcome_of
 from .outcome import segment_said as segment_said
 from .reach import allowed as allowed
 from .reach import moment_limit as moment_limit
-from .sample import draw as draw
-from .sample import needed as needed
-from .sample import sample_of as sample_of
-from .sample import seed_of as seed_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from securetrain.artifacts import Floors, Freshness, SaveContext, load, save
-from securetrain.artifacts.lineage import head, numbering
+from securetrain.artifacts.lineage import head, history
 from securetrain.artifacts.lineage.machine import HEAD, Head
 from securetrain.artifacts.tree.storage import LocalStorage, storage_of
 
@@ -18,8 +18,8 @@ def fresh(monkeypatch):
     """A process that has saved and read nothing yet."""
 
     def run():
-        monkeypatch.setattr(numbering, "_saved", {})
-        monkeypatch.setattr(numbering, "_read", {})
+        monkeypatch.setattr(history, "_saved", {})
+        monkeypatch.setattr(history, "_read", {})
 
     run()
     return run
@@ -27,7 +27,7 @@ def fresh(monkeypatch):
 
 @pytest.fixture
 def number(keys, tmp_path):
-    return lambda name="next", run_id="run-1": numbering.next_number(
+    return lambda name="next", run_id="run-1": history.next_number(
         LocalStorage(tmp_path / name), run_id, keys.checkpoint
     )
 
@@ -79,7 +79,7 @@ def test_it_is_above_the_head_and_what_this_process_has_saved(keys, now, number,
     assert number() == 0
     (tmp_path / HEAD).write_bytes(head.sign_head(head_, keys.checkpoint))
     assert number() == 12
-    numbering.note("run-1", 30)
+    history.note("run-1", 30)
     assert number() == 31
     assert number(run_id="third") == 0
     fresh()
@@ -92,9 +92,9 @@ def test_an_object_store_is_read_as_well(keys, trust, now):
         url = f"memory://numbering/run/step-{step}"
         context = SaveContext(run_id="run-1", step=step, created=now)
         save({"w": torch.ones(3)}, url, key=keys.checkpoint, context=context)
-        numbering._saved.clear()
+        history._saved.clear()
     assert (
-        numbering.next_number(storage_of("memory://numbering/run/x"), "run-1", keys.checkpoint) == 2
+        history.next_number(storage_of("memory://numbering/run/x"), "run-1", keys.checkpoint) == 2
     )
 
 

@@ -29,7 +29,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.artifacts.model.oms import bundle as bundle_file
 from securetrain.artifacts.model.oms import keys, manifest
-from securetrain.artifacts.model.oms.asked import check_bundle
+from securetrain.artifacts.model.oms.manifest import check_bundle
 from securetrain.artifacts.model.oms.model import ModelResult, Scope, sign_model, verify_model
 from securetrain.artifacts.model.oms.signers import (
     CertificateSigner,
