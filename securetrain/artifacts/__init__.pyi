@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from . import spot as spot
 from .checkpoint.async_save import SaveMode as SaveMode
 from .checkpoint.async_save import async_save as async_save
 from .checkpoint.legacy import convert as convert
@@ -37,11 +38,6 @@ from .scan.findings import ScanResult as ScanResult
 from .scan.findings import merge_scans as merge_scans
 from .scan.safe_globals import VALUES as VALUES
 from .scan.scanner import scan_path as scan_path
-from .spot import SpotScan as SpotScan
-from .spot import Spotted as Spotted
-from .spot import spot_check as spot_check
-from .spot import spot_scan as spot_scan
-from .statement.context import RunSigning as RunSigning
 from .statement.context import SaveContext as SaveContext
 from .statement.context import this_run as this_run
 from .statement.disputes import CheckedWords as CheckedWords

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.statement import StepPieces
+from securetrain.artifacts.statement import context
 from securetrain.chain import documents
 from securetrain.chain.documents import BASE, Count, Document, Hex32, Name
 from securetrain.chain.row_order import RowOrder, tree_root
@@ -216,7 +216,7 @@ class Recorder:
         self.begin(after)
         self._anew = True
 
-    def taken(self) -> StepPieces:
+    def taken(self) -> context.StepPieces:
         """Everything since `begin`.
 
         Raises:
@@ -236,7 +236,7 @@ class Recorder:
 
 def recorded(
     run: str, after: int, lines: Sequence[bytes], order: RowOrder, *, tabled: bool = False
-) -> StepPieces:
+) -> context.StepPieces:
     """Put records into pages, and name them."""
     kind = TabledRecords if tabled else StepRecords
     pages = tuple(
@@ -251,7 +251,7 @@ def recorded(
         order=order,
     )
     data = documents.encode(made)
-    return StepPieces(hashlib.sha256(data).hexdigest(), data, pages)
+    return context.StepPieces(hashlib.sha256(data).hexdigest(), data, pages)
 
 
 def table_digest(said: "Judged") -> str:

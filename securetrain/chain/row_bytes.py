@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from securetrain.artifacts.dataset import Removals
-from securetrain.artifacts.statement import DataFormat, DatasetPredicate
+from securetrain.artifacts.statement import DatasetPredicate, dataset_predicate
 from securetrain.chain import documents
 from securetrain.chain.row_order import RowOrder
 from securetrain.chain.store import Pieces, document
@@ -53,11 +53,13 @@ def format_of(dataset: DatasetPredicate, settings: Mapping[str, Any]) -> str | N
     if chosen is not None:
         return chosen if chosen in {BYTES, TOKENS} | DOCUMENTS else None
     match dataset.format:
-        case DataFormat.JSONL | DataFormat.PARQUET as signed:
+        case dataset_predicate.DataFormat.JSONL | dataset_predicate.DataFormat.PARQUET as signed:
             return signed.value
-        case DataFormat.RAW if data.get("token_bytes") is not None or WIDTH in dataset.metadata:
+        case dataset_predicate.DataFormat.RAW if (
+            data.get("token_bytes") is not None or WIDTH in dataset.metadata
+        ):
             return TOKENS
-        case DataFormat.RAW:
+        case dataset_predicate.DataFormat.RAW:
             return BYTES if data.get("tokenizer") == BYTES else "text"
         case _:
             return None

@@ -33,7 +33,8 @@ from securetrain.artifacts import (
     verify_folder,
     worker_signer,
 )
-from securetrain.artifacts.statement import Expectation, Form, PolicyRef, sidecar
+from securetrain.artifacts.statement import Expectation, PolicyRef
+from securetrain.artifacts.statement import saved_files as saved
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.files import open_regular, survey
 from securetrain.identity.keys import PrivateKey, Signer
@@ -88,7 +89,7 @@ class Custody:
         signer = worker_signer() if key is None else _signer(key, self.run)
         if signer is None:
             raise UsageError("ST-USAG-001", "nobody signs here", str(place), _HOW)
-        begun = signer.begin(self.way, Form.FILE, str(place), {"step": step})
+        begun = signer.begin(self.way, saved.Form.FILE, str(place), {"step": step})
         signer.finish(begun)
 
     def forget(self, place: Path) -> None:
@@ -100,7 +101,7 @@ class Custody:
         if place.exists():
             return
         try:
-            sidecar(place, Form.FILE).unlink(missing_ok=True)
+            saved.sidecar(place, saved.Form.FILE).unlink(missing_ok=True)
         except OSError as error:
             raise UsageError("ST-USAG-002", f"it cannot be removed: {error}", str(place)) from error
 
@@ -193,10 +194,10 @@ def _copy_directory(source: Path, target: Path) -> None:
 def _copy_file(source: Path, target: Path) -> None:
     """Copy a file with the statements that may cover it."""
     _copy(source, target)
-    about = ((source, target, Form.FILE), (source.parent, target.parent, Form.DIRECTORY))
-    for one, copy, form in about:
-        if sidecar(one, form).exists():
-            _copy(sidecar(one, form), sidecar(copy, form))
+    at = ((source, target, saved.Form.FILE), (source.parent, target.parent, saved.Form.DIRECTORY))
+    for one, copy, form in at:
+        if saved.sidecar(one, form).exists():
+            _copy(saved.sidecar(one, form), saved.sidecar(copy, form))
 
 
 def _copy(source: Path, target: Path) -> None:

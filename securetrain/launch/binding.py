@@ -28,7 +28,7 @@ from typing import Final
 import msgspec
 
 from securetrain.artifacts import Kind
-from securetrain.artifacts.lineage import checkpoints_of
+from securetrain.artifacts.lineage import folder as run_folder
 from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
@@ -298,7 +298,7 @@ class Binder:
     def _parents(self, digests: tuple[str, ...]) -> list[str]:
         if any(digest not in self._verified for digest in digests):
             folder, job = self.setup.run.checkpoints, self.setup.job
-            for one in checkpoints_of(folder, job, self.trust):
+            for one in run_folder.checkpoints_of(folder, job, self.trust):
                 if one.digest in digests and one.digest not in self._verified:
                     payload = base64.b64decode(envelope_unverified(one.data).payload)
                     self._statements[one.digest] = hashlib.sha256(payload).hexdigest()

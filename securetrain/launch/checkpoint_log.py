@@ -26,15 +26,16 @@ from typing import Final, TypeAlias
 
 from securetrain.artifacts import STATEMENT, Kind, LocalStorage
 from securetrain.artifacts.lineage import (
-    Found,
     LogProof,
-    State,
     head,
     log_policy,
+    machine,
     proof_name,
-    state_in_name,
 )
 from securetrain.artifacts.lineage import folder as disk
+from securetrain.artifacts.lineage import (
+    folder as run_folder,
+)
 from securetrain.core import RunDir
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.files import read_file, write_atomic
@@ -110,11 +111,11 @@ class CheckpointLog:
                 " prove LOG CHECKPOINT/statement.json --out CHECKPOINT.tlog-proof",
             )
 
-    def _waiting(self, trust: TrustRoot) -> Iterator[tuple[Found, _Mark]]:
+    def _waiting(self, trust: TrustRoot) -> Iterator[tuple[run_folder.Found, _Mark]]:
         """Rule 2: what a loader would accept a statement of. The rest is nobody's checkpoint."""
         folder = self.run.checkpoints
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if state_in_name(path.name) is not State.SAVED or not path.is_dir():
+            if run_folder.state_in_name(path.name) is not machine.State.SAVED or not path.is_dir():
                 continue
             mark = _mark(path)
             if mark is None or self._done.get(path.name) == mark:
@@ -127,7 +128,7 @@ class CheckpointLog:
             else:
                 yield found, mark
 
-    def _is_proven(self, found: Found, trust: TrustRoot) -> bool:
+    def _is_proven(self, found: run_folder.Found, trust: TrustRoot) -> bool:
         """Return whether there is a proof from an earlier start."""
         try:
             data = read_file(_beside(found.path), proofs.LIMIT)
@@ -153,7 +154,7 @@ class CheckpointLog:
                 events.LogWitnessed(subject=state.origin, size=state.size, before=seen)
             )
 
-    def _prove(self, found: Found, mark: _Mark, log: Log, trust: TrustRoot) -> bool:
+    def _prove(self, found: run_folder.Found, mark: _Mark, log: Log, trust: TrustRoot) -> bool:
         """Rule 3; False as long as it is not logged, or too few have cosigned."""
         index = log.find(entry_of(found.data, trust.keys, str(found.path)))
         if index is None:
@@ -183,7 +184,7 @@ class CheckpointLog:
         )
         return True
 
-    def _note(self, found: Found, index: int, trust: TrustRoot) -> None:
+    def _note(self, found: run_folder.Found, index: int, trust: TrustRoot) -> None:
         """The head says where its own checkpoint is logged."""
         key = PrivateKey.load(self.run.key("checkpoint"))
         head.note_logged(LocalStorage(self.run.checkpoints), found.digest, index, key, trust)

@@ -136,19 +136,19 @@ def writing(folder: str, *, signs: bool, is_signed: bool) -> Iterator[None]:
 
 def _beside(folder: str) -> dict[str, tuple[int, int, int]]:
     """The regular files of a directory, and how they are."""
-    from securetrain.artifacts.statement import is_sidecar  # noqa: PLC0415 - needs cryptography
+    from securetrain.artifacts.statement import saved_files  # noqa: PLC0415 - needs cryptography
 
     found: dict[str, tuple[int, int, int]] = {}
     if folder and Path(folder).is_dir():
         for entry in os.scandir(folder):
-            if entry.is_file(follow_symlinks=False) and not is_sidecar(entry.name):
+            if entry.is_file(follow_symlinks=False) and not saved_files.is_sidecar(entry.name):
                 info = entry.stat(follow_symlinks=False)
                 found[entry.name] = (info.st_ino, info.st_size, info.st_ctime_ns)
     return found
 
 
 def _sign_file(signing: "SaveSigner", way: str, path: Path, step: int | None) -> None:
-    from securetrain.artifacts.statement import Form  # noqa: PLC0415 - needs cryptography
+    from securetrain.artifacts.statement import saved_files  # noqa: PLC0415 - needs cryptography
 
     saved = {} if step is None else {"step": step}
-    signing.finish(signing.begin(way, Form.FILE, str(path), saved))
+    signing.finish(signing.begin(way, saved_files.Form.FILE, str(path), saved))

@@ -25,16 +25,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from securetrain.artifacts import LocalStorage
-from securetrain.artifacts.lineage import (
-    HEAD,
-    Floor,
-    Floors,
-    History,
-    Order,
-    ShownHead,
-    order,
-    shown_head,
-)
+from securetrain.artifacts.lineage import Floors, machine
 from securetrain.artifacts.lineage import head as heads
 from securetrain.core import STATE_VARIABLE, RunDir
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
@@ -79,9 +70,9 @@ class HeadTracker:
             if data is None or data == self._looked:
                 return
             self._looked = data
-            shown = shown_head(data, self._trust(), self.run_id, str(self.run.checkpoints))
+            shown = heads.shown_head(data, self._trust(), self.run_id, str(self.run.checkpoints))
         except IntegrityError as error:
-            self.ledger.write(events.HeadRefused.of(error, HEAD))
+            self.ledger.write(events.HeadRefused.of(error, machine.HEAD))
             return
         self._remember(shown, "the store")
 
@@ -95,7 +86,7 @@ class HeadTracker:
         trust = self._trust()
         for said in membership.floors:
             try:
-                shown = shown_head(said.floor, trust, self.run_id, said.node)
+                shown = heads.shown_head(said.floor, trust, self.run_id, said.node)
             except SecureTrainError as error:
                 self.ledger.write(
                     events.FloorNotProven(
@@ -113,7 +104,7 @@ class HeadTracker:
                     )
                 )
 
-    def excuse_rollback(self, past: Callable[[], History]) -> None:
+    def excuse_rollback(self, past: Callable[[], machine.History]) -> None:
         """Rule 4.
 
         Args:
@@ -130,12 +121,12 @@ class HeadTracker:
         if history.restart:
             self.floors.excuse(self.run_id, history.restart, history.set_aside, keys)
 
-    def _remember(self, shown: ShownHead, who: str) -> bool:
+    def _remember(self, shown: heads.ShownHead, who: str) -> bool:
         """Rule 3, then raise; whether that was news."""
         head = shown.head
         keys = self._trust().keys_for(TrustRole.CHECKPOINT)
         before = self.floors.floor(self.run_id, keys)
-        if before is not None and order(head.seq, head.digest, before) is Order.FORKED:
+        if before and machine.order(head.seq, head.digest, before) is machine.Order.FORKED:
             error = IntegrityError(
                 "ST-CKPT-171",
                 f"{who} shows {head.digest[:16]} as number {head.seq} of the run, and this node has"
@@ -145,7 +136,7 @@ class HeadTracker:
             )
             self.ledger.write(events.RunForked.of(error, who))
             raise error
-        floor = Floor(seq=head.seq, digest=head.digest)
+        floor = machine.Floor(seq=head.seq, digest=head.digest)
         try:
             self.floors.raise_to(self.run_id, floor, shown.key_ids, shown.data)
         except UsageError as error:

@@ -22,22 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.lineage import (
-    Eviction,
-    Found,
-    History,
-    Known,
-    Quarantine,
-    Recovery,
-    Rollback,
-    State,
-    in_doubt,
-    newest_believed,
-    read_history,
-    read_run_ledger,
-    set_aside,
-    state_in_name,
-)
+from securetrain.artifacts.lineage import Recovery, folder, history, machine, quarantine
 from securetrain.artifacts.lineage import folder as disk
 from securetrain.core import RunDir
 from securetrain.core.errors import IntegrityError
@@ -121,7 +106,7 @@ class Restart:
         for found in recovery.begin(past):
             self.say(f"{found.name} was saved when the run died, and is entered now")
 
-    def roll_back(self, said: events.RolledBack | Rollback) -> None:
+    def roll_back(self, said: events.RolledBack | machine.Rollback) -> None:
         """The guard takes the run back to a step: what was made after it is set aside, and this
         node's memory of the newest checkpoint allows it.
 
@@ -132,7 +117,7 @@ class Restart:
         for found in self._found():
             if found.checkpoint.step <= said.to:
                 continue
-            why = Quarantine(
+            why = quarantine.Quarantine(
                 node="",
                 code="ST-GRAD-002",
                 last_good=self.clock(),
@@ -156,7 +141,7 @@ class Restart:
                 )
             )
             key = PrivateKey.load(self.run.key("checkpoint"))
-            moved = set_aside(found.path, found, why, key)
+            moved = quarantine.set_aside(found.path, found, why, key)
             self.say(f"rank {said.ranks} is excluded: {name} is set aside as {moved.name}")
         self._point()
         if self.head_tracker is not None:
@@ -165,7 +150,7 @@ class Restart:
     def _judge(
         self,
         news: Sequence[Evicted],
-        past: History,
+        past: machine.History,
         epoch: int,
         local: Callable[[datetime], datetime],
     ) -> None:
@@ -173,14 +158,14 @@ class Restart:
         known = past.by_digest
         for gone in news:
             until = local(gone.last_good)
-            eviction, doubted = Eviction(epoch=gone.epoch, led=gone.led, until=until), set()
+            eviction, doubted = machine.Eviction(epoch=gone.epoch, led=gone.led, until=until), set()
             for found in self._found():
-                if in_doubt(eviction, found, known.get(found.digest), epoch):
+                if machine.in_doubt(eviction, found, known.get(found.digest), epoch):
                     self._set_aside(found, gone, until)
                     doubted.add(found.digest)
             for digest, made in known.items():
                 # Of a checkpoint that is not here: another node has set it aside, or it is gone.
-                if digest not in doubted and in_doubt(eviction, None, made, epoch):
+                if digest not in doubted and machine.in_doubt(eviction, None, made, epoch):
                     self._refuse(made.name, made.step, digest, gone)
                     doubted.add(digest)
             known = {digest: made for digest, made in known.items() if digest not in doubted}
@@ -196,10 +181,10 @@ class Restart:
                 )
             )
 
-    def _set_aside(self, found: Found, gone: Evicted, until: datetime) -> None:
+    def _set_aside(self, found: folder.Found, gone: Evicted, until: datetime) -> None:
         name = found.path.name
         self._refuse(name, found.checkpoint.step, found.digest, gone)
-        why = Quarantine(
+        why = quarantine.Quarantine(
             node=gone.node,
             code=gone.code,
             last_good=until,
@@ -207,7 +192,7 @@ class Restart:
             created=self.clock(),
         )
         key = PrivateKey.load(self.run.key("checkpoint"))
-        moved = set_aside(found.path, found, why, key)
+        moved = quarantine.set_aside(found.path, found, why, key)
         self.say(f"{gone.node} was evicted ({gone.code}): {name} is set aside as {moved.name}")
 
     def _refuse(self, name: str, step: int, digest: str, gone: Evicted) -> None:
@@ -222,7 +207,7 @@ class Restart:
 
     def _point(self) -> None:
         """Say from where the workers go on."""
-        left = newest_believed(list(self._found()), Known()).newest
+        left = machine.newest_believed(list(self._found()), machine.Known()).newest
         if left is None:
             name, step, digest = "the beginning", 0, ""
         else:
@@ -230,18 +215,18 @@ class Restart:
         self.ledger.write(events.RestartPoint(subject=name, step=step, digest=digest))
         self.say(f"the workers go on from {name}")
 
-    def _past(self) -> History:
-        said = read_run_ledger(self.run.ledger, self._trust())
+    def _past(self) -> machine.History:
+        said = history.read_run_ledger(self.run.ledger, self._trust())
         for line in said.ignored:
             self._warn(line)
-        return read_history(said.recorded)
+        return history.read_history(said.recorded)
 
     def _warn(self, line: Ignored) -> None:
         if line.entry.body.seq not in self.warned:
             self.warned.add(line.entry.body.seq)
             self.say(f"warning: {line}")
 
-    def _found(self) -> Iterator[Found]:
+    def _found(self) -> Iterator[folder.Found]:
         """This run's checkpoints that a loader would accept a statement of."""
         return disk.checkpoints(self.run.checkpoints, self._trust(), _is_wanted)
 
@@ -250,7 +235,7 @@ class Restart:
 
 
 def _is_wanted(path: Path) -> bool:
-    return state_in_name(path.name) not in {State.SET_ASIDE, State.REMOVING}
+    return folder.state_in_name(path.name) not in {machine.State.SET_ASIDE, machine.State.REMOVING}
 
 
 def _ranks(membership: Membership) -> str:

@@ -40,7 +40,7 @@ def signed_call(
         IntegrityError: ST-CKPT-200, what was saved is no regular file, or not the one that was
             named.
     """
-    from securetrain.artifacts.statement import Form  # noqa: PLC0415 - needs cryptography
+    from securetrain.artifacts.statement import saved_files  # noqa: PLC0415 - needs cryptography
 
     args, kwargs = given
     if "://" in place or not Path(place).is_absolute() or way == _OLD:
@@ -51,7 +51,7 @@ def signed_call(
             return None
         if not _signs_for_all(kwargs):
             return Kept(save(*args, **kwargs))
-        begun = signing.begin(way, Form.DIRECTORY, place, saved)
+        begun = signing.begin(way, saved_files.Form.DIRECTORY, place, saved)
         result = save(*args, **kwargs)
         names = names_of(result, begun.path)
         if names is None:
@@ -62,7 +62,7 @@ def signed_call(
         return Kept(result)
     if not may_become_file(place):
         return None
-    begun = signing.begin(way, Form.FILE, place, saved)
+    begun = signing.begin(way, saved_files.Form.FILE, place, saved)
     result = save(*args, **kwargs)
     _flush(args, kwargs)
     signing.finish(begun)

@@ -34,15 +34,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
-from securetrain.artifacts.lineage import Head, head
+from securetrain.artifacts.lineage import head, machine
 from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
-    SavedFiles,
     digest_of,
     members,
     read_message,
-    read_saved_message,
+    saved_files,
 )
 from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, reason
@@ -286,7 +285,7 @@ class Judge:
         if self.here.binder is not None:
             self.here.binder.signed(digest_of(said), message)
 
-    def saved(self, worker: Worker, message: bytes) -> SavedFiles:
+    def saved(self, worker: Worker, message: bytes) -> saved_files.SavedFiles:
         """Judge a statement on files that a script has saved; the caller signs it next.
 
         Raises:
@@ -294,7 +293,7 @@ class Judge:
         """
         if not self.here.signs_saves:
             raise RuntimeRefusal(NOT_OWN, "the policy does not have the saves of scripts signed")
-        said = _read(lambda: read_saved_message(message))
+        said = _read(lambda: saved_files.read_saved_message(message))
         self._check_run(said.run_id)
         if said.rank != worker.rank:
             raise RuntimeRefusal(NOT_OWN, f"rank {worker.rank} asks for a save of {said.rank}")
@@ -339,7 +338,7 @@ class Judge:
             RuntimeRefusal: ST-RUNT-031 to 033.
         """
         self.admit(worker, Ask.HEAD)
-        said: Head = _read(lambda: head.read_message(message))
+        said: machine.Head = _read(lambda: head.read_message(message))
         self._check_run(said.run_id)
         self._check_time(said.created)
         made = self._signed.get(said.digest)

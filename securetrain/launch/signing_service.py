@@ -29,7 +29,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.statement import SavedFiles
+from securetrain.artifacts.statement import saved_files
 from securetrain.core import RunDir, canonical
 from securetrain.core.errors import IntegrityError, RuntimeRefusal, SecureTrainError, os_error
 from securetrain.core.files import make_private_dir
@@ -422,7 +422,7 @@ class SigningService:
         self.judge.word(worker, body)
         return signed(self.keys.rank.key, body)
 
-    def _note_saved(self, worker: Worker, said: SavedFiles) -> None:
+    def _note_saved(self, worker: Worker, said: saved_files.SavedFiles) -> None:
         """Write who has had what signed; above the rank's share it is counted only."""
         if self._share(worker).entry(len(said.place)):
             self._note(saved_event(said, _name(worker.rank)))

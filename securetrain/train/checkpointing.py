@@ -37,21 +37,16 @@ from securetrain.artifacts import (
     save,
 )
 from securetrain.artifacts.lineage import (
-    NO_EPOCH,
-    Found,
-    History,
-    Known,
     Recovery,
-    checkpoints_of,
     head,
-    highest_step,
-    newest_believed,
-    next_seq,
+    machine,
     proof_name,
-    read_history,
-    read_run_ledger,
-    removable,
-    remove,
+)
+from securetrain.artifacts.lineage import (
+    folder as run_folder,
+)
+from securetrain.artifacts.lineage import (
+    history as past,
 )
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
@@ -104,7 +99,7 @@ class Checkpoints:
     """The inputs besides the dataset that decide the rows."""
     base: str | None
     """The digest of the weights that the run started from."""
-    history: History
+    history: machine.History
     """Rank 0's; empty on the other ranks."""
     nodes: tuple[NodeRef, ...]
     """Those that take part, as rank 0 knows them."""
@@ -236,24 +231,24 @@ class Checkpoints:
     def _remove_old(self) -> None:
         if not self.job.keep:
             return
-        folder = self.run.checkpoints
-        found = checkpoints_of(folder, self.run_id, self.trust)
+        job, folder = self.job, self.run.checkpoints
+        found = run_folder.checkpoints_of(folder, self.run_id, self.trust)
         protected = {self.history.restart}
         if self.policy.policy.checkpoint.log is not None:
             # A checkpoint that must be logged stays until its proof lies beside it.
             protected |= {
                 one.digest for one in found if not (folder / proof_name(one.path.name)).is_file()
             }
-        going = removable(found, keep=self.job.keep, every=self.job.keep_every, protected=protected)
+        going = machine.removable(found, keep=job.keep, every=job.keep_every, protected=protected)
 
-        def tell(old: Found) -> None:
+        def tell(old: run_folder.Found) -> None:
             self.ledger.write(
                 events.CheckpointRemoved(
                     subject=old.name, step=old.checkpoint.step, digest=old.digest
                 )
             )
 
-        remove(folder, self.run_id, self.trust, going, tell)
+        run_folder.remove(folder, self.run_id, self.trust, going, tell)
 
     def resume(
         self, trainer: Trainer, choice: str, *, with_guard: bool = True
@@ -371,7 +366,7 @@ class Checkpoints:
         return 0
 
     def _read_again(self) -> int:
-        self.history = read_history(read_run_ledger(self.run.ledger, self.trust).recorded)
+        self.history = past.read_history(past.read_run_ledger(self.run.ledger, self.trust).recorded)
         return 0
 
     def _recover(self) -> int:
@@ -381,7 +376,7 @@ class Checkpoints:
 
     def _newest_until(self, step: int) -> int:
         """The newest of this run's own checkpoints up to a step; -1 for none."""
-        found = checkpoints_of(self.run.checkpoints, self.run_id, self.trust)
+        found = run_folder.checkpoints_of(self.run.checkpoints, self.run_id, self.trust)
         return max(
             (one.checkpoint.step for one in found if one.checkpoint.step <= step), default=-1
         )
@@ -402,7 +397,7 @@ class Checkpoints:
         floors = self.freshness.floors if self.freshness is not None else None
         keys = self.trust.keys_for(TrustRole.CHECKPOINT).keys()
         floor = None if floors is None else floors.floor(self.run_id, keys)
-        self._seq = next_seq(self._seq, self.run_id, present, floor)
+        self._seq = machine.next_seq(self._seq, self.run_id, present, floor)
 
     def _context(self, trainer: Trainer) -> SaveContext:
         progress = trainer.progress
@@ -412,7 +407,7 @@ class Checkpoints:
             name=(expected.name or "") if expected is not None else "",
             step=progress.step,
             seq=self._seq,
-            epoch=None if self.history.epoch == NO_EPOCH else self.history.epoch,
+            epoch=None if self.history.epoch == machine.NO_EPOCH else self.history.epoch,
             created=self.clock(),
             dataset=DatasetRef(
                 name=self.dataset_name,
@@ -459,8 +454,8 @@ class Checkpoints:
             IntegrityError: ST-CKPT-150 when it is older, ST-CKPT-160 when it was set aside,
                 ST-CKPT-170 when it is not the run's own.
         """
-        (problems,) = newest_believed([opened], Known(history=self.history)).problems
-        for problem in problems:
+        known = machine.Known(history=self.history)
+        for problem in machine.newest_believed([opened], known).problems[0]:
             raise IntegrityError(
                 problem.code,
                 problem.what,
@@ -473,7 +468,7 @@ class Checkpoints:
 
     def _choose(self, choice: str) -> int:
         """The step to start from; -1 for the beginning."""
-        step, last = highest_step(self.run.checkpoints), self.history.last
+        step, last = run_folder.highest_step(self.run.checkpoints), self.history.last
         if choice == NEVER and step is not None:
             raise UsageError(
                 "ST-USAG-005",

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from securetrain.artifacts import STATEMENT, Kind
-from securetrain.artifacts.statement import RunSigning, read_statement
+from securetrain.artifacts.statement import context, read_statement
 from securetrain.train.config import API_VERSION, JobConfig
 
 
-def show_inputs(signing: RunSigning, job: JobConfig, dataset: Path) -> None:
+def show_inputs(signing: context.RunSigning, job: JobConfig, dataset: Path) -> None:
     """Show the launcher the job's settings, its dataset's statement and that of its weights.
 
     Args:

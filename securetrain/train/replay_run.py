@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from securetrain.artifacts import Kind
-from securetrain.artifacts.lineage import highest_step
+from securetrain.artifacts.lineage import folder as run_folder
 from securetrain.artifacts.statement import open_statement, read_statement
 from securetrain.chain import documents
 from securetrain.chain.replay import ANSWER_LIMIT, RankFound, Request
@@ -180,7 +180,7 @@ def made_with(run: RunDir) -> tuple[documents.Code, documents.Environment]:
         IntegrityError: ST-CHAN-025, it kept none.
     """
     trust = TrustRoot.load(run.trust, datetime.now(UTC))
-    step = highest_step(run.checkpoints)
+    step = run_folder.highest_step(run.checkpoints)
     if step is not None:
         data = read_statement(run.checkpoint(step), Kind.CHECKPOINT)
         bound = open_statement(data, Kind.CHECKPOINT, trust).checkpoint.bound

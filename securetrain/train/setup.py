@@ -18,14 +18,9 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts import Dataset, Floors, Freshness
-from securetrain.artifacts.lineage import (
-    Recovery,
-    read_history,
-    read_run_ledger,
-    read_waivers,
-)
+from securetrain.artifacts.lineage import Recovery, history, waivers
 from securetrain.artifacts.model import SignedModel
-from securetrain.artifacts.statement import RunSigning, open_signing
+from securetrain.artifacts.statement import context
 from securetrain.chain.records import Recorder
 from securetrain.core import NodeState, RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
@@ -205,7 +200,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         )
     past = None
     if worker.is_rank_zero and run.ledger.exists():
-        past = read_run_ledger(run.ledger, trust)
+        past = history.read_run_ledger(run.ledger, trust)
     if past is not None and worker.console is not None:
         worker.console.write("".join(f"warning: the ledger's {line}\n" for line in past.ignored))
     checkpoints = Checkpoints(
@@ -221,7 +216,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         code={"job": job.name, "jobDigest": hashlib.sha256(canonical.encode(job)).hexdigest()},
         env=data.environment | _sketches(trainer),
         base=None if weights is None else weights.digest,
-        history=read_history(past.recorded if past is not None else ()),
+        history=history.read_history(past.recorded if past is not None else ()),
         nodes=admitted_nodes(past.events if past is not None else (), world),
         ledger=ledger,
         is_rank_zero=worker.is_rank_zero,
@@ -365,12 +360,12 @@ def run_id_of(trust: TrustRoot) -> str:
     return f"job-{trust.document.roles[TrustRole.ROOT].keys[0][:RUN_ID_DIGITS]}"
 
 
-def _signing(worker: Worker) -> RunSigning:
+def _signing(worker: Worker) -> context.RunSigning:
     """The launcher's keys, or without a launcher those in the run directory."""
     if worker.signer:
-        return open_signing(Path(worker.signer))
+        return context.open_signing(Path(worker.signer))
     key = PrivateKey.load(worker.run.key("checkpoint")) if worker.is_rank_zero else None
-    return RunSigning(run_id="", rank=dist.get_rank(), checkpoint=key, head=key, signer=None)
+    return context.RunSigning(run_id="", rank=dist.get_rank(), checkpoint=key, head=key)
 
 
 def _words(worker: Worker, run: RunDir, ledger: Journal) -> WordSigner | None:
@@ -386,7 +381,7 @@ def _freshness(worker: Worker, run_id: str) -> Freshness | None:
     if worker.state is None:
         return None
     floors = Floors(worker.state.floors(run_id))
-    return Freshness(floors=floors, waivers=read_waivers(worker.run.waivers), head=False)
+    return Freshness(floors=floors, waivers=waivers.read_waivers(worker.run.waivers), head=False)
 
 
 def _recovery(worker: Worker, trust: TrustRoot) -> Recovery | None:

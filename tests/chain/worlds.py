@@ -33,7 +33,7 @@ from securetrain.artifacts.statement import (
     Opened,
     Parent,
     PolicyRef,
-    StepPieces,
+    context,
     members,
     open_statement,
 )
@@ -452,7 +452,7 @@ class Segment:
         said = canonical.decode(self.lines[at], StepRecord)
         self.lines[at] = canonical.encode(msgspec.structs.replace(said, **changes))
 
-    def keep(self, made: StepPieces) -> str:
+    def keep(self, made: context.StepPieces) -> str:
         for data in (*made.pages, made.document):
             self.pieces.put(data)
         return made.digest

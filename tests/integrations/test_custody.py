@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from securetrain.artifacts import verify_folder
-from securetrain.artifacts.statement import Form, sidecar
+from securetrain.artifacts.statement import saved_files
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
@@ -86,9 +86,9 @@ def test_whatever_else_somebody_does_to_a_folder_is_refused(held, saved, what, c
         case "name":
             saved = saved.rename(saved.with_name("checkpoint-4"))
         case "unsigned":
-            sidecar(saved, Form.DIRECTORY).unlink()
+            saved_files.sidecar(saved, saved_files.Form.DIRECTORY).unlink()
         case "begun":
-            sidecar(saved, Form.DIRECTORY).write_bytes(b"")
+            saved_files.sidecar(saved, saved_files.Form.DIRECTORY).write_bytes(b"")
     assert refused(held, saved).code == code
 
 
@@ -110,10 +110,12 @@ def test_a_file_has_its_own_statement_which_goes_with_it(held, tmp_path):
     error = refused(held, file)
     assert (error.code, error.where) == ("ST-CKPT-130", str(file))
     held.forget(file)
-    assert sidecar(file, Form.FILE).exists(), "it is there as long as its file"
+    assert saved_files.sidecar(file, saved_files.Form.FILE).exists(), (
+        "it is there as long as its file"
+    )
     file.unlink()
     held.forget(file)
-    assert not sidecar(file, Form.FILE).exists()
+    assert not saved_files.sidecar(file, saved_files.Form.FILE).exists()
 
 
 def test_a_file_in_a_signed_folder_is_covered_by_it(held, saved):

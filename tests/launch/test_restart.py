@@ -266,7 +266,7 @@ def test_a_judgement_that_was_cut_short_is_made_again(run, monkeypatch):
         raise UsageError("ST-USAG-006", "no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("securetrain.launch.restart.set_aside", fail)
+        patch.setattr("securetrain.artifacts.lineage.quarantine.set_aside", fail)
         with pytest.raises(UsageError):
             run.begin(4, gone(at(5)))
     assert run.events("node-distrusted") == []
@@ -327,7 +327,7 @@ def test_a_rollback_that_a_death_cut_short_is_done_to_its_end(run, monkeypatch):
         return real(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr("securetrain.launch.restart.set_aside", dying)
+        patch.setattr("securetrain.artifacts.lineage.quarantine.set_aside", dying)
         with pytest.raises(KeyboardInterrupt):
             run.restart.roll_back(said)
     assert len([name for name in run.names if "quarantined" not in name]) == 2

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.statement import Form, PolicyRef, SavedFiles
+from securetrain.artifacts.statement import PolicyRef, saved_files
 from securetrain.artifacts.statement.saved_files import SavedFile, sign_saved
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.launch.signing_rules import Judge
@@ -23,7 +23,7 @@ def bench(tmp_path_factory):
 
 
 def judged(bench, *, as_rank=0, signs=True, **changes):
-    said = SavedFiles(
+    said = saved_files.SavedFiles(
         run_id=bench.job,
         name=bench.job,
         policy=PolicyRef(id="dev", digest=bench.policy),
@@ -33,7 +33,7 @@ def judged(bench, *, as_rank=0, signs=True, **changes):
         step=None,
         created=NOW,
         way="torch.save",
-        form=Form.FILE,
+        form=saved_files.Form.FILE,
         place="out",
         files=[SavedFile(name="model.pt", size=1, sha256="ab" * 32)],
     )

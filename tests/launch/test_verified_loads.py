@@ -14,7 +14,7 @@ import torch
 from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint.utils import _create_file_view as _view
 
-from securetrain.artifacts.statement import Form, PolicyRef, SavedFiles
+from securetrain.artifacts.statement import PolicyRef, saved_files
 from securetrain.artifacts.statement.saved_files import SavedFile, sidecar, sign_saved
 from securetrain.core.errors import IntegrityError
 from securetrain.identity.keys import PrivateKey
@@ -52,7 +52,7 @@ class Bench:
         file = SavedFile(
             name=self.path.name, size=len(data), sha256=hashlib.sha256(data).hexdigest()
         )
-        said = SavedFiles(
+        said = saved_files.SavedFiles(
             run_id="job-1",
             name="job-1",
             policy=PolicyRef(digest="cd" * 32),
@@ -62,11 +62,11 @@ class Bench:
             step=None,
             created=NOW,
             way="torch.save",
-            form=Form.FILE,
+            form=saved_files.Form.FILE,
             place=self.path.parent.name,
             files=[file],
         )
-        sidecar(self.path, Form.FILE).write_bytes(sign_saved(said, self.key))
+        sidecar(self.path, saved_files.Form.FILE).write_bytes(sign_saved(said, self.key))
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_what_changes_after_the_check_changes_nothing(bench):
 
 
 def test_unsigned_begun_and_foreign_streams_are_refused(bench):
-    statement = sidecar(bench.path, Form.FILE)
+    statement = sidecar(bench.path, saved_files.Form.FILE)
     statement.write_bytes(b"")
     streams = [bench.path, types.SimpleNamespace(read=lambda _: b"", readinto=None)]
     for given in (*streams, "s3://bucket/model.pt"):

@@ -19,7 +19,7 @@ import torch
 
 import securetrain.train.trainer as loop
 from securetrain.artifacts import Dataset, Kind, tensor_sizes
-from securetrain.artifacts.lineage import checkpoints_of
+from securetrain.artifacts.lineage import folder as run_folder
 from securetrain.artifacts.statement import open_statement, read_statement
 from securetrain.chain import Comparison, documents
 from securetrain.chain.records import StepRecord, StepVerdict, number
@@ -73,7 +73,7 @@ class Made:
     @property
     def digests(self) -> dict[int, str]:
         folder, trust = self.run.run_dir.checkpoints, self.run.trust
-        run = checkpoints_of(folder, _run_id(self.run), trust)
+        run = run_folder.checkpoints_of(folder, _run_id(self.run), trust)
         return {one.checkpoint.step: one.digest for one in run}
 
     def asked(self, after: int, last: int, *, again: bool = True) -> AskedSegment:

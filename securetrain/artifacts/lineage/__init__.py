@@ -4,10 +4,10 @@
 
 Put a signed checkpoint beside the newest one that this machine knows:
 
->>> from securetrain.artifacts.lineage import Floor, order
->>> order(7, "ab" * 32, than=Floor(seq=6, digest="cd" * 32))
+>>> from securetrain.artifacts.lineage import machine
+>>> machine.order(7, "ab" * 32, than=machine.Floor(seq=6, digest="cd" * 32))
 <Order.NEWER: 'newer'>
->>> order(6, "ab" * 32, than=Floor(seq=6, digest="cd" * 32))
+>>> machine.order(6, "ab" * 32, than=machine.Floor(seq=6, digest="cd" * 32))
 <Order.FORKED: 'forked'>
 """
 

@@ -4,10 +4,10 @@
 
 Read the kind that an envelope claims; nothing is believed by it:
 
->>> from securetrain.artifacts.statement import claimed_kind, digest_of_report
+>>> from securetrain.artifacts.statement import claimed_kind, dataset_predicate
 >>> claimed_kind(b"no envelope") is None
 True
->>> digest_of_report(b"scan: clean")[:12]
+>>> dataset_predicate.digest_of_report(b"scan: clean")[:12]
 '9a67c2f7048d'
 """
 

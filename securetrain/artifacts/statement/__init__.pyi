@@ -1,25 +1,15 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 
+from . import context as context
+from . import dataset_predicate as dataset_predicate
 from . import members as members
 from . import node_signatures as node_signatures
-from .context import RunSigning as RunSigning
-from .context import StepPieces as StepPieces
-from .context import open_signing as open_signing
-from .dataset_predicate import DataFormat as DataFormat
+from . import saved_files as saved_files
 from .dataset_predicate import DatasetPredicate as DatasetPredicate
-from .dataset_predicate import Removed as Removed
-from .dataset_predicate import Scan as Scan
-from .dataset_predicate import Verdict as Verdict
-from .dataset_predicate import digest_of_report as digest_of_report
 from .expectation import Expectation as Expectation
 from .listing import read_statement as read_statement
 from .rules import Shown as Shown
-from .saved_files import Form as Form
-from .saved_files import SavedFiles as SavedFiles
-from .saved_files import is_sidecar as is_sidecar
-from .saved_files import read_saved_message as read_saved_message
-from .saved_files import sidecar as sidecar
 from .statements import Bound as Bound
 from .statements import CheckpointPredicate as CheckpointPredicate
 from .statements import DatasetRef as DatasetRef

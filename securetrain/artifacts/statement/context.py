@@ -42,7 +42,7 @@ class RunSigning:
     """Signs statements; None on every rank but 0."""
     head: Signer | None
     """Signs heads; None on every rank but 0."""
-    signer: NodeSigner | None
+    signer: NodeSigner | None = None
     """Has this rank's own file signed; None when nobody has certified a key for its node."""
     nodes: tuple[int, ...] = ()
     """The node of each rank, by the epoch's membership; empty where nobody says."""

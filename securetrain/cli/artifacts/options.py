@@ -17,7 +17,8 @@ from securetrain.cli.passphrase import asker
 if TYPE_CHECKING:
     from securetrain.artifacts.dataset import About
     from securetrain.artifacts.model import Form, ModelRoots, Scope
-    from securetrain.artifacts.statement import Opened, Removed, Scan
+    from securetrain.artifacts.statement import Opened
+    from securetrain.artifacts.statement import dataset_predicate as data
     from securetrain.chain import Replay
     from securetrain.identity.keys import Signer
     from securetrain.train.replaying import Draw
@@ -175,7 +176,8 @@ class DatasetOptions:
     def about(self, path: Path, previous: "Opened | None") -> "About":
         """As the library calls it; a new version bears the name of the one before."""
         from securetrain.artifacts.dataset import About
-        from securetrain.artifacts.statement import DataFormat, DatasetPredicate
+        from securetrain.artifacts.statement import DatasetPredicate
+        from securetrain.artifacts.statement import dataset_predicate as data
         from securetrain.core.files import read_file
 
         said = previous.predicate if previous is not None else None
@@ -185,7 +187,7 @@ class DatasetOptions:
             digest = hashlib.sha256(read_file(self.croissant, REPORT_LIMIT)).hexdigest()
         return About(
             name=said.name if isinstance(said, DatasetPredicate) else own,
-            format=None if self.data_format is None else DataFormat(self.data_format),
+            format=None if self.data_format is None else data.DataFormat(self.data_format),
             licenses=self.licenses,
             sources=self.sources,
             scans=[_scan(text) for text in self.scan_reports],
@@ -216,17 +218,17 @@ def _refuse(what: str, where: str, fix: str) -> NoReturn:
     raise UsageError("ST-USAG-001", what, where, fix)
 
 
-def _scan(text: str) -> "Scan":
-    from securetrain.artifacts.statement import Scan, Verdict, digest_of_report
+def _scan(text: str) -> "data.Scan":
+    from securetrain.artifacts.statement import dataset_predicate as data
     from securetrain.core.files import read_file
 
     parts = text.split(":", 3)
-    if len(parts) != 4 or parts[2] not in set(Verdict):
+    if len(parts) != 4 or parts[2] not in set(data.Verdict):
         fix = "write it as TOOL:VERSION:clean:FILE or TOOL:VERSION:findings:FILE"
         _refuse(f"{text!r} is no scan report", "--scan-report", fix)
     tool, version, verdict, file = parts
-    digest = digest_of_report(read_file(Path(file), REPORT_LIMIT))
-    return Scan(tool=tool, version=version, verdict=Verdict(verdict), result=digest)
+    digest = data.digest_of_report(read_file(Path(file), REPORT_LIMIT))
+    return data.Scan(tool=tool, version=version, verdict=data.Verdict(verdict), result=digest)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -236,12 +238,12 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _removed(text: str) -> "Removed":
-    from securetrain.artifacts.statement import Removed
+def _removed(text: str) -> "data.Removed":
+    from securetrain.artifacts.statement import dataset_predicate as data
 
     try:
         file, offset, length, *reason = text.split(":", 3)
-        return Removed(
+        return data.Removed(
             file=file, offset=int(offset), length=int(length), reason=reason[0] if reason else ""
         )
     except ValueError as error:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from securetrain.artifacts.catalogue import Editor, Entry
-from securetrain.artifacts.lineage import Waiver
+from securetrain.artifacts.lineage import waivers
 from securetrain.artifacts.statement import DatasetPredicate
 from securetrain.chain import Replay, Word
 from securetrain.core import CODES, ExitCode
@@ -68,7 +68,7 @@ def converted(old: Path, new: Path, digest: str, key_id: str) -> Document:
     return done([("converted", f"{old} into {new}"), ("digest", digest)], data)
 
 
-def waiver(signed: Waiver, path: Path) -> Document:
+def waiver(signed: waivers.Waiver, path: Path) -> Document:
     """A waiver."""
     about = f"{signed.digest} of run {signed.run_id}"
     until = f"until {signed.expires.isoformat()}, once enough operators have signed"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.artifacts.dataset import TABLE_PREFIX, Dataset
-from securetrain.artifacts.statement import DataFormat
+from securetrain.artifacts.statement import dataset_predicate
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file
 from securetrain.train.config import DataJob, Format, JobConfig, RowOrder, bad_field
@@ -237,11 +237,11 @@ def format_of(data: DataJob, dataset: Dataset, where: str) -> Format:
         return data.format
     signed = dataset.predicate.format
     match signed:
-        case DataFormat.JSONL:
+        case dataset_predicate.DataFormat.JSONL:
             return Format.JSONL
-        case DataFormat.PARQUET:
+        case dataset_predicate.DataFormat.PARQUET:
             return Format.PARQUET
-        case DataFormat.RAW:
+        case dataset_predicate.DataFormat.RAW:
             if data.token_bytes is not None or WIDTH_KEY in dataset.predicate.metadata:
                 return Format.TOKENS
             return Format.BYTES if data.tokenizer == BYTES else Format.TEXT

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import rfc8785
 
-from securetrain.artifacts.statement import StepPieces
+from securetrain.artifacts.statement import context
 from securetrain.chain import documents, records
 from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.packed import claimed_time, contents
@@ -52,7 +52,7 @@ def packs(folder: Path) -> list[Parser]:
     ]
 
 
-def _steps() -> StepPieces:
+def _steps() -> context.StepPieces:
     order = RowOrder(kind="random", seed=7, split="train", starts=968, seq_len=32, batch_rows=4)
     taken = records.Recorder(run="job-1", order=order)
     for step in range(1, 9):

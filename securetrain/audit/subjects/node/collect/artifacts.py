@@ -40,7 +40,7 @@ from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.files import read_file
 
 if TYPE_CHECKING:
-    from securetrain.artifacts import SpotScan, Spotted
+    from securetrain.artifacts import spot
     from securetrain.identity.trust import TrustRoot
 
 T = TypeVar("T", Checkpoint, Dataset)
@@ -119,16 +119,16 @@ class _Look:
 
     def _look(
         self, path: str, why: Reading[Any] | None
-    ) -> "tuple[Reading[Spotted], Reading[SpotScan]]":
+    ) -> "tuple[Reading[spot.Spotted], Reading[spot.SpotScan]]":
         if why is not None:
             return why, why
-        from securetrain.artifacts import spot_check, spot_scan  # noqa: PLC0415 - named ones only
+        from securetrain.artifacts import spot  # noqa: PLC0415 - named ones only
 
         place = self.host.at(path)
         checked: Reading[Any] = self.trust
         if (trust := self.trust.value) is not None:
-            checked = _known(lambda: spot_check(place, trust=trust, now=self.now))
-        return checked, _known(lambda: spot_scan(place))
+            checked = _known(lambda: spot.spot_check(place, trust=trust, now=self.now))
+        return checked, _known(lambda: spot.spot_scan(place))
 
 
 def _each(
@@ -144,7 +144,7 @@ def _each(
 
 
 def _common(
-    path: str, origin: str, checked: "Reading[Spotted]", scanned: "Reading[SpotScan]"
+    path: str, origin: str, checked: "Reading[spot.Spotted]", scanned: "Reading[spot.SpotScan]"
 ) -> dict[str, Any]:
     """The fields that every artifact has."""
     there = scanned if scanned.value is None else checked
@@ -159,14 +159,14 @@ def _common(
     }
 
 
-def _pickles(scanned: "Reading[SpotScan]") -> Reading[Any]:
+def _pickles(scanned: "Reading[spot.SpotScan]") -> Reading[Any]:
     """Pickles that were found; where none was, and not all was looked into, nothing is known."""
     if scanned.value is not None and scanned.value.unseen and not scanned.value.pickles:
         return _error(scanned.value.unseen)
     return _map(scanned, lambda scan: scan.pickles[:_SHOWN])
 
 
-def _signed(checked: "Reading[Spotted]") -> Reading[bool]:
+def _signed(checked: "Reading[spot.Spotted]") -> Reading[bool]:
     """The verifier's answer; that something cannot be read is none."""
     problems = checked.value.problems if checked.value else ()
     if problems and all(one.code.endswith("-200") for one in problems):
@@ -189,14 +189,14 @@ def _error(reason: str) -> Reading[Any]:
     return Reading(outcome=Outcome.ERROR, reason=reason)
 
 
-def _intact(checked: "Reading[Spotted]") -> Reading[bool]:
+def _intact(checked: "Reading[spot.Spotted]") -> Reading[bool]:
     spotted = checked.value
     if spotted is not None and spotted.damage is None and not spotted.sampled:
         return _error("no content was sampled: the dataset does not verify, or has none")
     return _map(checked, lambda spotted: spotted.damage is None)
 
 
-def _unsafe(scanned: "Reading[SpotScan]") -> Reading[Any]:
+def _unsafe(scanned: "Reading[spot.SpotScan]") -> Reading[Any]:
     """Things that run; where none does and something could not be judged, nothing is known."""
     scan = scanned.value
     if scan is not None and scan.unjudged and not scan.unsafe:
