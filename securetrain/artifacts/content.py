@@ -80,7 +80,7 @@ class Report:
 
     def catch(self, error: IntegrityError, file: str) -> None:
         """Take an error of the shared readers as a problem of `file`."""
-        self.add(Problem(code=error.code, what=error.what, file=file))
+        self.add(Problem(error.code, error.what, file))
 
 
 def check_content(
@@ -113,9 +113,9 @@ def _check_index(report: Report, predicate: CheckpointPredicate) -> index_file.I
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             report.add(
                 Problem(
-                    code="ST-CKPT-132",
-                    what="the index is not what was signed, so damage cannot be led to tensors",
-                    file=INDEX,
+                    "ST-CKPT-132",
+                    "the index is not what was signed, so damage cannot be led to tensors",
+                    INDEX,
                 )
             )
             return None
@@ -358,9 +358,9 @@ class _Content:
             # Without a table that leads to the root, the damage cannot be placed.
             report.add(
                 Problem(
-                    code=kind.code(130),
-                    what="the content is not what was signed; its damaged table cannot say where",
-                    file=file.name,
+                    kind.code(130),
+                    "the content is not what was signed; its damaged table cannot say where",
+                    file.name,
                     offset=0,
                     length=file.size,
                 )

@@ -79,7 +79,7 @@ def spot_check(
         problems = list(judge(opened, storage, Asked(trust=trust, policy=None, now=now)).problems)
         problems += check_listing(storage, opened.predicate)
     except IntegrityError as error:
-        problem = Problem(code=error.code, what=error.what)
+        problem = Problem(error.code, error.what)
         return Spotted(kind=kind, problems=(problem,))
     if isinstance(opened.predicate, CheckpointPredicate):
         ordered = _is_ordered(storage, data, opened, trust, now)
@@ -121,7 +121,7 @@ def _sample(path: Path, trust: TrustRoot, now: datetime, most: int) -> tuple[int
                 start = chance.randrange(-(-size // leaf)) * leaf
                 done += len(data.read(name, start, min(leaf, size - start)))
     except IntegrityError as error:
-        return done, Problem(code=error.code, what=error.what, file=error.where)
+        return done, Problem(error.code, error.what, error.where)
     return done, None
 
 

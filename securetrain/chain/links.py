@@ -150,7 +150,7 @@ class LinkVerdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         what = f"{self.link} {self.state}: {self.what}"
         if self.expected or self.found:
             what += f" (expected {self.expected or 'something'}, found {self.found or 'nothing'})"
-        return Problem(code=code_of(self.link), what=what, file=self.where)
+        return Problem(code_of(self.link), what, self.where)
 
 
 Judge: TypeAlias = Callable[[Subject, Given], LinkVerdict]

@@ -36,7 +36,7 @@ def check_growth(
     for stage in entry.before:
         if _root(stage, file, pages, page).hex() != stage.root:
             what = f"its first {stage.size} bytes are not those of version {stage.added}"
-            raise Problem(code=CODE, what=what, file=entry.name).error(file.root.name)
+            raise Problem(CODE, what, entry.name).error(file.root.name)
 
 
 def _root(stage: Stage, file: SignedFile, pages: Buffer, page: Callable[[int], Buffer]) -> bytes:

@@ -174,7 +174,7 @@ def parse(line: bytes, where: str) -> Sample:
         return canonical.decode(line, Sample, limit=LINE_LIMIT, canonical=True)
     except UsageError as error:
         raise Problem(
-            code="ST-DATA-101", what=f"a table of samples is false: {error.what}", file=where
+            "ST-DATA-101", f"a table of samples is false: {error.what}", where
         ).error() from error
 
 

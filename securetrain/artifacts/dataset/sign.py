@@ -290,9 +290,7 @@ def _listed(root: Path) -> list[FileEntry]:
     except OSError as error:
         raise os_error(error, str(root)) from error
     if unsafe:
-        raise Problem(code="ST-DATA-142", what=unsafe[0].reason, file=unsafe[0].name).error(
-            str(root)
-        )
+        raise Problem("ST-DATA-142", unsafe[0].reason, unsafe[0].name).error(str(root))
     found = [
         file
         for file in files

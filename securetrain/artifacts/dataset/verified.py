@@ -126,7 +126,7 @@ class Dataset:
         try:
             problems = check_listing(path, predicate)
         except OSError as error:
-            raise Problem(code="ST-DATA-200", what=str(error)).error(str(path)) from error
+            raise Problem("ST-DATA-200", str(error)).error(str(path)) from error
         problems += expectation.check(opened, expect)
         if asks is not None:
             problems += rules.check(opened, asks, at, nodes=False)

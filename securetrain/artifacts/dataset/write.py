@@ -84,9 +84,9 @@ def sign_dataset(
     except OSError as error:
         raise os_error(error, str(source)) from error
     if unsafe:
-        raise Problem(
-            code="ST-DATA-142", what=f"{unsafe[0].reason} in the source", file=unsafe[0].name
-        ).error(str(source))
+        raise Problem("ST-DATA-142", f"{unsafe[0].reason} in the source", unsafe[0].name).error(
+            str(source)
+        )
     if not files:
         raise bad("there is no file to sign", str(source), "name a directory that holds data")
     names = {entry.name for entry in files}
@@ -164,9 +164,7 @@ def _writing(
     out: Path, params: TreeParams | None, progress: Progress | None, total: int
 ) -> Iterator[DatasetSigner]:
     if out.exists() or out.is_symlink():
-        raise Problem(code="ST-DATA-201", what="already exists and is never overwritten").error(
-            str(out)
-        )
+        raise Problem("ST-DATA-201", "already exists and is never overwritten").error(str(out))
     tree = params or TreeParams(leaf_size=DATASET_LEAF)
     try:
         with staged_dir(out) as staging:

@@ -217,9 +217,9 @@ class Floors:
                 write_atomic(self.path, canonical.encode(changed), mode=PRIVATE_FILE)
 
     def _refused(self, what: str) -> Exception:
-        return Problem(
-            code="ST-CKPT-151", what=f"what this node has seen cannot be read: {what}"
-        ).error(str(self.path))
+        return Problem("ST-CKPT-151", f"what this node has seen cannot be read: {what}").error(
+            str(self.path)
+        )
 
 
 def _highest(run: _Run, keys: Collection[str]) -> Floor | None:

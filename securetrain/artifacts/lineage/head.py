@@ -72,9 +72,7 @@ def _open(data: bytes, trust: Verifies, where: str) -> tuple[Head, frozenset[str
         payload = trust.verify(data, PAYLOAD_TYPE, TrustRole.CHECKPOINT, where)
         head = canonical.decode(payload.data, Head, limit=LIMIT, canonical=True)
     except SecureTrainError as error:
-        problem = Problem(
-            code=_code(error.exit_code), what=f"the head of the run: {reason(error)}", file=HEAD
-        )
+        problem = Problem(_code(error.exit_code), f"the head of the run: {reason(error)}", HEAD)
         raise problem.error(where) from error
     return head, payload.key_ids
 
@@ -107,7 +105,7 @@ def shown_head(data: bytes, trust: TrustRoot, run_id: str, where: str = "") -> S
     head, key_ids = _open(data, trust, where)
     if head.run_id != run_id:
         what = f"the head is of run {head.run_id}, not of run {run_id}"
-        raise Problem(code="ST-CKPT-170", what=what, file=HEAD).error(where)
+        raise Problem("ST-CKPT-170", what, HEAD).error(where)
     return ShownHead(head, data, key_ids)
 
 
@@ -122,10 +120,10 @@ def read_bytes(folder: Storage) -> bytes | None:
             return None
         return folder.read(HEAD, LIMIT)
     except OSError as error:
-        problem = Problem(code="ST-CKPT-152", what=f"cannot be read: {error}", file=HEAD)
+        problem = Problem("ST-CKPT-152", f"cannot be read: {error}", HEAD)
         raise problem.error(folder.name) from error
     except SecureTrainError as error:
-        problem = Problem(code="ST-CKPT-152", what=f"cannot be read: {error.what}", file=HEAD)
+        problem = Problem("ST-CKPT-152", f"cannot be read: {error.what}", HEAD)
         raise problem.error(folder.name) from error
 
 
@@ -165,9 +163,9 @@ def advance(
             present = open_head(data, trust, folder.name)
             if present.run_id == predicate.run_id and present.seq >= predicate.seq:
                 raise Problem(
-                    code="ST-CKPT-171",
-                    what=f"the head is checkpoint {present.seq} already, {predicate.seq} cannot be",
-                    file=HEAD,
+                    "ST-CKPT-171",
+                    f"the head is checkpoint {present.seq} already, {predicate.seq} cannot be",
+                    HEAD,
                 ).error(folder.name)
         return Head(
             run_id=predicate.run_id,

@@ -71,7 +71,7 @@ def judge(opened: Opened, storage: Storage, asked: Asked) -> Judged:
         fresh = asked.known or Freshness()
         known = freshness.look(opened, storage.above(), asked.trust, fresh, known)
     except IntegrityError as error:
-        unread = Problem(code=error.code, what=error.what, file=error.where)
+        unread = Problem(error.code, error.what, error.where)
         return Judged(problems=[*problems, *found, unread])
     return Judged(problems=[*problems, *machine.doubts(opened, known)], known=known)
 

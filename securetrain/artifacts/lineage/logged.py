@@ -146,4 +146,4 @@ def _named(keys: Mapping[str, PublicKey], spki: tuple[str, ...]) -> Mapping[str,
 
 
 def _unproven(kind: Kind, what: str) -> IntegrityError:
-    return Problem(code=kind.code(180), what=what, file=STATEMENT).error()
+    return Problem(kind.code(180), what, STATEMENT).error()

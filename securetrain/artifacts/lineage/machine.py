@@ -465,4 +465,4 @@ def _is_excusable(problem: Problem) -> bool:
 
 
 def _problem(code: str, what: str, file: str = STATEMENT) -> Problem:
-    return Problem(code=code, what=what, file=file)
+    return Problem(code, what, file)

@@ -100,8 +100,8 @@ def check(root: Place, opened: Opened, trust: TrustRoot) -> list[Problem]:
             return []
     except OSError as error:
         # Whether it was set aside is not known, and so it is not taken for good.
-        return [Problem(code="ST-CKPT-200", what=str(error), file=QUARANTINE)]
-    return [Problem(code="ST-CKPT-160", what=_reason(storage, opened, trust), file=QUARANTINE)]
+        return [Problem("ST-CKPT-200", str(error), QUARANTINE)]
+    return [Problem("ST-CKPT-160", _reason(storage, opened, trust), QUARANTINE)]
 
 
 def _reason(root: Storage, opened: Opened, trust: TrustRoot) -> str:

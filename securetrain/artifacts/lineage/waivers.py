@@ -153,4 +153,4 @@ def excused(
 
 
 def _refused(what: str) -> Exception:
-    return Problem(code="ST-CKPT-123", what=what).error("the waiver")
+    return Problem("ST-CKPT-123", what).error("the waiver")

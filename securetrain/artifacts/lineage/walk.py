@@ -170,7 +170,7 @@ def chain_of(
 def problems(chain: Link) -> list[Problem]:
     """The breaks of a chain, as problems of the artifact that was asked about."""
     return [
-        Problem(code="ST-CKPT-172", what=f"{link.role} {link.digest[:16]}: {link.problem}")
+        Problem("ST-CKPT-172", f"{link.role} {link.digest[:16]}: {link.problem}")
         for link in chain.every()
         if link.problem
     ]

@@ -78,11 +78,11 @@ def describe(storage: Storage, *, context: SaveContext, params: TreeParams) -> D
         UsageError: ST-USAG-002 on I/O errors.
     """
     if any(storage.has(name) for name in (STATEMENT, INDEX)):
-        raise Problem(code="ST-CKPT-201", what="it is signed already").error(storage.name)
+        raise Problem("ST-CKPT-201", "it is signed already").error(storage.name)
     names = _names(storage)
     tensors = [name for name in sorted(names) if name.endswith(safetensors_header.SUFFIX)]
     if not tensors:
-        raise Problem(code="ST-CKPT-100", what="no safetensors file is in it").error(storage.name)
+        raise Problem("ST-CKPT-100", "no safetensors file is in it").error(storage.name)
     files, headers, tables = [], {}, {}
     for rank, name in enumerate(tensors):
         tree, header = _read(storage, name, params)
@@ -124,18 +124,18 @@ def _names(storage: Storage) -> set[str]:
     """The names to be signed, each thing of a kind that can be."""
     found, unsafe = storage.survey()
     for entry in unsafe:
-        raise Problem(code="ST-CKPT-142", what=entry.reason, file=entry.name).error(storage.name)
+        raise Problem("ST-CKPT-142", entry.reason, entry.name).error(storage.name)
     for file in found:
         problem = None
         if file.name.endswith((*PICKLES, ".bin", ".ckpt")):
-            problem = Problem(code="ST-CKPT-190", what="a pickle, probably", file=file.name)
+            problem = Problem("ST-CKPT-190", "a pickle, probably", file.name)
         elif why := bad_name(Kind.CHECKPOINT, file.name):
-            problem = Problem(code="ST-CKPT-142", what=why, file=file.name)
+            problem = Problem("ST-CKPT-142", why, file.name)
         elif not file.size or (
             file.size > MAX_DOCUMENT and not file.name.endswith(safetensors_header.SUFFIX)
         ):
             what = f"{file.size} bytes, and no safetensors file"
-            problem = Problem(code="ST-CKPT-141", what=what, file=file.name)
+            problem = Problem("ST-CKPT-141", what, file.name)
         if problem is not None:
             raise problem.error(storage.name)
     return {file.name for file in found}
@@ -146,11 +146,9 @@ def _read(storage: Storage, name: str, params: TreeParams) -> tuple[Tree, bytes]
     try:
         return _hash(source, name, params)
     except EOFError as error:
-        raise Problem(code="ST-CKPT-131", what="it became shorter", file=name).error(
-            storage.name
-        ) from error
+        raise Problem("ST-CKPT-131", "it became shorter", name).error(storage.name) from error
     except OSError as error:
-        raise Problem(code="ST-CKPT-200", what=str(error), file=name).error(storage.name) from error
+        raise Problem("ST-CKPT-200", str(error), name).error(storage.name) from error
     except IntegrityError as error:
         raise IntegrityError(error.code, error.what, f"{storage.name}/{name}", error.fix) from error
     finally:

@@ -260,10 +260,10 @@ def _verified(
 def _compare(signed: dict[str, str], found: dict[str, str], where: str) -> None:
     """Every file is signed, is there, and is what was signed."""
     problems = [
-        *(Problem(code="ST-OMSB-140", what="missing", file=n) for n in signed.keys() - found),
-        *(Problem(code="ST-OMSB-141", what="not signed", file=n) for n in found.keys() - signed),
+        *(Problem("ST-OMSB-140", "missing", n) for n in signed.keys() - found),
+        *(Problem("ST-OMSB-141", "not signed", n) for n in found.keys() - signed),
         *(
-            Problem(code="ST-OMSB-130", what="the content is not what was signed", file=name)
+            Problem("ST-OMSB-130", "the content is not what was signed", name)
             for name in signed.keys() & found
             if signed[name] != found[name]
         ),

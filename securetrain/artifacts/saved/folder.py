@@ -177,7 +177,7 @@ def verify_folder(
         raise most_telling(found.problems).error(str(path))
     if not found.ok:
         what = "there is no statement on it: nothing says who made this"
-        raise Problem(code="ST-CKPT-100", what=what).error(str(Path(path) / SUFFIX))
+        raise Problem("ST-CKPT-100", what).error(str(Path(path) / SUFFIX))
     return found
 
 

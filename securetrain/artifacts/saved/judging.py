@@ -136,11 +136,11 @@ def covering(path: Path, trust: Sequence[TrustRoot]) -> Covered:
         problem = _differs(together.file, alone.file.size, alone.file.sha256)
     if problem is not None:
         what = "its own statement does not say what that of its folder says"
-        raise Problem(code=problem.code, what=what).error(str(path))
+        raise Problem(problem.code, what).error(str(path))
     if (covered := alone or together) is not None:
         return covered
     what = "there is no statement on it: nothing says who made this"
-    raise Problem(code="ST-CKPT-100", what=what).error(str(path))
+    raise Problem("ST-CKPT-100", what).error(str(path))
 
 
 def _in_folder(path: Path, trust: Sequence[TrustRoot], *, is_own_there: bool) -> Covered | None:
@@ -242,7 +242,7 @@ class _Found:
         self.num_bytes = 0
 
     def add(self, code: str, what: str, file: str = "") -> None:
-        self.problems.append(Problem(code=code, what=what, file=file))
+        self.problems.append(Problem(code, what, file))
 
     def one_file(self) -> None:
         """Judge one file (rule 1)."""
@@ -310,10 +310,10 @@ def _covered_by(name: str) -> str:
 def _differs(signed: SavedFile, size: int, sha256: str, name: str = "") -> Problem | None:
     if size != signed.size:
         what = f"{size} bytes, {signed.size} were signed"
-        return Problem(code="ST-CKPT-131", what=what, file=name)
+        return Problem("ST-CKPT-131", what, name)
     if sha256 != signed.sha256:
         what = "the content is not what was signed"
-        return Problem(code="ST-CKPT-130", what=what, file=name)
+        return Problem("ST-CKPT-130", what, name)
     return None
 
 
@@ -343,7 +343,7 @@ def _check_name(opened: OpenedSave, place: Path, form: Form, about: Path) -> Non
         there += f"/{said.files[0].name}"
     if said.form is not form or here != there:
         what = f"it was signed as {said.form} {there}, and lies at {here}"
-        raise Problem(code=_RENAMED, what=what).error(str(place))
+        raise Problem(_RENAMED, what).error(str(place))
 
 
 def _asked(opened: OpenedSave, policy: Policy, now: datetime) -> list[Problem]:
@@ -354,7 +354,7 @@ def _asked(opened: OpenedSave, policy: Policy, now: datetime) -> list[Problem]:
     def lacking(code: str, what: str, *, is_asked: bool) -> None:
         if is_asked:
             what = f"the policy asks for {what}, which the saves of a script lack"
-            found.append(Problem(code=code, what=what))
+            found.append(Problem(code, what))
 
     judged = (asked.min_clean_steps, asked.max_audit_age_steps)
     verdict = asked.require_clean_verdict or policy.gradients.mode is not GuardMode.OFF
@@ -372,5 +372,5 @@ def _asked(opened: OpenedSave, policy: Policy, now: datetime) -> list[Problem]:
     if days is not None and now - said.created > timedelta(days=days):
         age = (now - said.created).days
         what = f"signed {age} days ago, the policy allows {days}"
-        found.append(Problem(code="ST-CKPT-150", what=what))
+        found.append(Problem("ST-CKPT-150", what))
     return found

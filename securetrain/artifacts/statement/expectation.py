@@ -169,7 +169,7 @@ def compare(expected: Expectation | None, found: Identified) -> list[Problem]:
         if least is not None and (number is None or number < least):
             shown = f"it has no {field}" if number is None else f"its {field} is {number}"
             problems.append((found.code(154), f"{shown}, at least {least} was expected"))
-    return [Problem(code=code, what=what, file=STATEMENT) for code, what in problems]
+    return [Problem(code, what, STATEMENT) for code, what in problems]
 
 
 def _policy_digest(wanted: str) -> str:

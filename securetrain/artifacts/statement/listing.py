@@ -43,16 +43,12 @@ def check_listing(root: Place, predicate: Predicate) -> list[Problem]:
     files, unsafe = storage_of(root).survey()
     found = {entry.name: entry.size for entry in files}
     problems = [
-        Problem(
-            code=kind.code(142),
-            what=f"{entry.reason}, which is never followed or read",
-            file=entry.name,
-        )
+        Problem(kind.code(142), f"{entry.reason}, which is never followed or read", entry.name)
         for entry in unsafe
     ]
     refused = {entry.name for entry in unsafe}
     problems += [
-        Problem(code=kind.code(140), what="a signed file is missing", file=name)
+        Problem(kind.code(140), "a signed file is missing", name)
         for name in expected
         if name not in found and name not in refused
     ]
@@ -60,14 +56,10 @@ def check_listing(root: Place, predicate: Predicate) -> list[Problem]:
         if name == STATEMENT or (name == QUARANTINE and kind is Kind.CHECKPOINT):
             continue  # judged by what is in it
         if name not in expected:
-            problems.append(Problem(code=kind.code(141), what=_extra(name), file=name))
+            problems.append(Problem(kind.code(141), _extra(name), name))
         elif size != expected[name]:
             problems.append(
-                Problem(
-                    code=kind.code(131),
-                    what=f"{size} bytes, {expected[name]} were signed",
-                    file=name,
-                )
+                Problem(kind.code(131), f"{size} bytes, {expected[name]} were signed", name)
             )
     return problems
 
@@ -87,29 +79,27 @@ def read_statement(root: Place, kind: Kind) -> bytes:
     """
     storage = storage_of(root)
     if reason := storage.unsafe():
-        raise Problem(code=kind.code(142), what=f"the directory is {reason}").error(storage.name)
+        raise Problem(kind.code(142), f"the directory is {reason}").error(storage.name)
     try:
         there = storage.has(STATEMENT)
         legacy = not there and kind is Kind.CHECKPOINT and storage.has(LEGACY_METADATA)
     except OSError as error:
-        raise Problem(code=kind.code(200), what=str(error), file=STATEMENT).error(
-            storage.name
-        ) from error
+        raise Problem(kind.code(200), str(error), STATEMENT).error(storage.name) from error
     if not there:
         what = "there is no statement: nothing says who made this"
         if legacy:
             what += f"; {LEGACY_METADATA} is a pickle, which is never read"
-        raise Problem(code=kind.code(100), what=what, file=STATEMENT).error(storage.name)
+        raise Problem(kind.code(100), what, STATEMENT).error(storage.name)
     source = open_file(storage, STATEMENT, kind)
     try:
         if source.size > ENVELOPE_LIMIT:
             what = f"larger than the limit of {ENVELOPE_LIMIT} bytes"
-            raise Problem(code=kind.code(200), what=what, file=STATEMENT).error(storage.name)
+            raise Problem(kind.code(200), what, STATEMENT).error(storage.name)
         data = bytearray(source.size)
         source.read_into(memoryview(data), 0)
         return bytes(data)
     except (OSError, EOFError) as error:
-        problem = Problem(code=kind.code(200), what=str(error) or "it ends early", file=STATEMENT)
+        problem = Problem(kind.code(200), str(error) or "it ends early", STATEMENT)
         raise problem.error(storage.name) from error
     finally:
         source.close()
@@ -124,15 +114,13 @@ def open_file(storage: Storage, name: str, kind: Kind) -> Source:
     try:
         return storage.open(name)
     except FileNotFoundError as error:
-        problem = Problem(code=kind.code(140), what="a signed file is missing", file=name)
+        problem = Problem(kind.code(140), "a signed file is missing", name)
         raise problem.error(storage.name) from error
     except UsageError as error:
-        raise Problem(code=kind.code(142), what=error.what, file=name).error(
-            storage.name
-        ) from error
+        raise Problem(kind.code(142), error.what, name).error(storage.name) from error
     except OSError as error:
         what = str(error.strerror or error)
-        raise Problem(code=kind.code(200), what=what, file=name).error(storage.name) from error
+        raise Problem(kind.code(200), what, name).error(storage.name) from error
 
 
 def open_data(root: Place, name: str, size: int, kind: Kind) -> Source:
@@ -146,9 +134,9 @@ def open_data(root: Place, name: str, size: int, kind: Kind) -> Source:
     problem = None
     if source.size != size:
         what = f"{source.size} bytes, {size} were signed"
-        problem = Problem(code=kind.code(131), what=what, file=name)
+        problem = Problem(kind.code(131), what, name)
     elif source.linked:
-        problem = Problem(code=kind.code(142), what="a hard link", file=name)
+        problem = Problem(kind.code(142), "a hard link", name)
     if problem is not None:
         source.close()
         raise problem.error(storage.name)

@@ -306,17 +306,17 @@ def check_signatures(
     if wrong:
         problems.append(
             Problem(
-                code="ST-CKPT-111",
-                what=f"{_ranks(wrong)} signed something else than this file in this save",
-                file=STATEMENT,
+                "ST-CKPT-111",
+                f"{_ranks(wrong)} signed something else than this file in this save",
+                STATEMENT,
             )
         )
     if together:
         problems.append(
             Problem(
-                code="ST-CKPT-111",
-                what=f"the node of {_ranks(together)} did not sign these leaves for this save",
-                file=STATEMENT,
+                "ST-CKPT-111",
+                f"the node of {_ranks(together)} did not sign these leaves for this save",
+                STATEMENT,
             )
         )
     return problems
@@ -431,4 +431,4 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _unsigned(what: str) -> Problem:
-    return Problem(code="ST-CKPT-122", what=what, file=STATEMENT)
+    return Problem("ST-CKPT-122", what, STATEMENT)

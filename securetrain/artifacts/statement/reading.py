@@ -81,13 +81,13 @@ class SignedFile:
         try:
             self.source.read_into(view, offset)
         except EOFError as error:
-            raise Problem(
-                code=self.kind.code(131), what="the file ends too early", file=self.name
-            ).error(self.root.name) from error
+            raise Problem(self.kind.code(131), "the file ends too early", self.name).error(
+                self.root.name
+            ) from error
         except OSError as error:
-            raise Problem(
-                code=self.kind.code(200), what=str(error.strerror or error), file=self.name
-            ).error(self.root.name) from error
+            raise Problem(self.kind.code(200), str(error.strerror or error), self.name).error(
+                self.root.name
+            ) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -122,7 +122,7 @@ def read_digested(root: Place, entry: IndexFile, kind: Kind) -> bytes:
     data = read_whole(root, entry.name, entry.size, kind)
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         what = "the index is" if entry.name == INDEX else "it is"
-        problem = Problem(code=kind.code(132), what=f"{what} not what was signed", file=entry.name)
+        problem = Problem(kind.code(132), f"{what} not what was signed", entry.name)
         raise problem.error(storage_of(root).name)
     return data
 

@@ -79,17 +79,17 @@ def _age(kind: Kind, created: datetime, max_days: int | None, now: datetime) -> 
     if created > now + CLOCK_SKEW:
         return [
             Problem(
-                code=kind.code(150),
-                what=f"signed in the future ({created.isoformat()}, now {now.isoformat()})",
-                file=STATEMENT,
+                kind.code(150),
+                f"signed in the future ({created.isoformat()}, now {now.isoformat()})",
+                STATEMENT,
             )
         ]
     if max_days is not None and now - created > timedelta(days=max_days):
         return [
             Problem(
-                code=kind.code(150),
-                what=f"signed {(now - created).days} days ago, the policy allows {max_days}",
-                file=STATEMENT,
+                kind.code(150),
+                f"signed {(now - created).days} days ago, the policy allows {max_days}",
+                STATEMENT,
             )
         ]
     return []
@@ -196,13 +196,13 @@ def _unshown(predicate: CheckpointPredicate, shown: Shown) -> list[Problem]:
         tier = shown.tiers.get(node.node, NodeTier.SELF_ASSERTED)
         if node.tier > tier:
             what = f"node {node.node} says {node.tier}, evidence shows {tier}"
-            found.append(Problem(code="ST-CHAN-010", what=what, file=STATEMENT))
+            found.append(Problem("ST-CHAN-010", what, STATEMENT))
     return found[:20]
 
 
 def _policy(what: str) -> Problem:
-    return Problem(code="ST-CKPT-121", what=what, file=STATEMENT)
+    return Problem("ST-CKPT-121", what, STATEMENT)
 
 
 def _lineage(what: str) -> Problem:
-    return Problem(code="ST-CKPT-170", what=what, file=STATEMENT)
+    return Problem("ST-CKPT-170", what, STATEMENT)

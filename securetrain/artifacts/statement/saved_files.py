@@ -140,13 +140,13 @@ def open_saved(data: bytes, trust: TrustRoot, where: str) -> OpenedSave:
     """
     if not data:
         what = "its save began and did not end, or could not be signed"
-        raise Problem(code="ST-CKPT-100", what=what).error(where)
+        raise Problem("ST-CKPT-100", what).error(where)
     try:
         payload = trust.verify(data, dsse.IN_TOTO, TrustRole.CHECKPOINT, where)
         said = _parsed(payload.data)
     except IdentityError as error:
         code = Kind.CHECKPOINT.code(_REFUSED.get(error.exit_code, 101))
-        raise Problem(code=code, what=error.what).error(where) from error
+        raise Problem(code, error.what).error(where) from error
     digest = hashlib.sha256(payload.data).hexdigest()
     return OpenedSave(said=said, key_ids=payload.key_ids, statement=digest)
 
@@ -160,11 +160,11 @@ def read_sidecar(path: Path) -> bytes:
     """
     if not path.is_symlink() and not path.exists():
         what = "there is no statement: nothing says who made this"
-        raise Problem(code="ST-CKPT-100", what=what).error(str(path))
+        raise Problem("ST-CKPT-100", what).error(str(path))
     try:
         return read_file(path, STATEMENT_LIMIT)
     except UsageError as error:
-        raise Problem(code="ST-CKPT-200", what=error.what).error(str(path)) from error
+        raise Problem("ST-CKPT-200", error.what).error(str(path)) from error
 
 
 def digest_file(file: BinaryIO) -> tuple[int, str]:

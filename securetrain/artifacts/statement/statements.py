@@ -299,7 +299,7 @@ def open_statement(
         predicate = parsed.predicate
     except IdentityError as error:
         code = _code(kind, error.exit_code)
-        raise Problem(code=code, what=error.what, file=STATEMENT).error(where) from error
+        raise Problem(code, error.what, STATEMENT).error(where) from error
     problem = _unsound(kind, predicate)
     digest = "" if problem else digest_of(predicate)
     if problem is None:
@@ -361,7 +361,7 @@ def _type_of(kind: Kind) -> str:
 
 
 def _malformed(kind: Kind, what: str) -> Problem:
-    return Problem(code=kind.code(101), what=f"malformed statement: {what}", file=STATEMENT)
+    return Problem(kind.code(101), f"malformed statement: {what}", STATEMENT)
 
 
 def _unsound(kind: Kind, predicate: Predicate) -> Problem | None:

@@ -245,15 +245,15 @@ def open_key(sealed: Sealed, keys: Sequence[DecryptionKey], file: str, where: st
         raise undecryptable(file, "its wrapped key has another size").error(where)
     names = ", ".join(sorted(name[:16] for name in sealed.keys))
     raise Problem(
-        code="ST-CKPT-124",
-        what=f"it is encrypted for {names}, and none of {len(keys)} given keys is theirs",
-        file=file,
+        "ST-CKPT-124",
+        f"it is encrypted for {names}, and none of {len(keys)} given keys is theirs",
+        file,
     ).error(where)
 
 
 def undecryptable(file: str, what: str) -> Problem:
     """A verified file that does not decrypt: who signed it wrote it wrong."""
-    return Problem(code="ST-CKPT-133", what=what, file=file)
+    return Problem("ST-CKPT-133", what, file)
 
 
 def _nonce(number: int, *, last: bool) -> bytes:

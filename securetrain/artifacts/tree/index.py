@@ -262,9 +262,7 @@ def _ranges(index: Index) -> dict[str, list[tuple[int, int, str]]]:
 
 
 def _lie(what: str, tensor: str = "") -> IntegrityError:
-    return Problem(
-        code="ST-CKPT-191", what=f"the index is false: {what}", file=INDEX, tensor=tensor
-    ).error()
+    return Problem("ST-CKPT-191", f"the index is false: {what}", INDEX, tensor=tensor).error()
 
 
 def by_file(index: Index) -> dict[str, dict[str, TensorEntry]]:

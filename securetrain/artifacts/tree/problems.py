@@ -7,7 +7,7 @@ file, the bytes of it, and the tensors that lie there.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from securetrain.artifacts.tree.layout import Kind
@@ -17,7 +17,7 @@ from securetrain.core.errors import IntegrityError
 MAX_TENSORS_NAMED: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is not as it was signed."""
 
@@ -25,6 +25,7 @@ class Problem:
     what: str
     file: str = ""
     """Name below the directory, with forward slashes; empty for the whole directory."""
+    _: KW_ONLY
     tensor: str = ""
     """The tensors that have bytes there, separated by commas."""
     offset: int | None = None
@@ -82,9 +83,9 @@ def content_problem(
 ) -> Problem:
     """A leaf whose bytes are not the signed ones."""
     return Problem(
-        code=kind.code(130),
-        what="the content is not what was signed",
-        file=file,
+        kind.code(130),
+        "the content is not what was signed",
+        file,
         tensor=name_tensors(tensors),
         offset=offset,
         length=length,
@@ -93,6 +94,4 @@ def content_problem(
 
 def table_problem(kind: Kind, file: str) -> Problem:
     """A hash table that does not lead to the signed root."""
-    return Problem(
-        code=kind.code(132), what="the hash table does not lead to the signed root", file=file
-    )
+    return Problem(kind.code(132), "the hash table does not lead to the signed root", file)

@@ -202,14 +202,14 @@ def differences(
     try:
         said = tensors_of({name: (header, size)})
     except IntegrityError as error:
-        return [Problem(code=error.code, what=error.what, file=name)]
+        return [Problem(error.code, error.what, name)]
     told = {tensor.fqn: tensor for tensor in said if tensor.chunks}
     wrong = sorted(fqn for fqn in indexed.keys() | told.keys() if indexed.get(fqn) != told.get(fqn))
     return [
         Problem(
-            code="ST-CKPT-191",
-            what="the file's own header says something else of it than the signed index",
-            file=name,
+            "ST-CKPT-191",
+            "the file's own header says something else of it than the signed index",
+            name,
             tensor=fqn,
         )
         for fqn in wrong[:8]
@@ -274,6 +274,4 @@ def weight_map(index: Index) -> bytes:
 
 
 def _lie(what: str, name: str, tensor: str = "") -> IntegrityError:
-    return Problem(
-        code="ST-CKPT-191", what=f"the safetensors header: {what}", file=name, tensor=tensor
-    ).error()
+    return Problem("ST-CKPT-191", f"the safetensors header: {what}", name, tensor=tensor).error()

@@ -84,16 +84,16 @@ def check_bundle(expect: Expectation | None, payload: bytes, where: str) -> list
         what = (
             "a bundle of release 0.2 signs no name and no digest of the whole, which was expected"
         )
-        return [Problem(code="ST-OMSB-127", what=what)]
+        return [Problem("ST-OMSB-127", what)]
     subject = statement["subject"][0]
     name, digest = subject["name"], subject["digest"]["sha256"]
     problems = []
     if expect.name is not None and expect.name != name:
         what = f"its name is {name}, {expect.name} was expected"
-        problems.append(Problem(code="ST-OMSB-126", what=what))
+        problems.append(Problem("ST-OMSB-126", what))
     if expect.digest is not None and expect.digest != digest:
         what = f"its digest is {digest}, {expect.digest} was expected"
-        problems.append(Problem(code="ST-OMSB-127", what=what))
+        problems.append(Problem("ST-OMSB-127", what))
     return problems
 
 

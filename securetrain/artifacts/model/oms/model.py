@@ -118,7 +118,7 @@ class ModelResult:
     def add(self, code: str, what: str, file: str = "") -> None:
         """Note a problem."""
         if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(Problem(code=code, what=what, file=file))
+            self.problems.append(Problem(code, what, file))
 
 
 def default_bundle(path: Path) -> Path:
@@ -214,7 +214,7 @@ def verify_model(
         found = look(path, {*ignored, *more, own}, follow=follow, signed=signed)
         files = _listing(result, signed, found, scope)
     except IntegrityError as error:
-        result.problems.append(Problem(code=error.code, what=error.what, file=bundle.name))
+        result.problems.append(Problem(error.code, error.what, bundle.name))
         return result
     except OSError as error:
         result.add("ST-OMSB-200", str(error.strerror or error))
