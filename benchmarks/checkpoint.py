@@ -36,6 +36,7 @@ from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from tests.artifacts.statement.worlds import node_signature_of
 
 MEGABYTES: Final = 256
 _TENSORS: Final = 16
@@ -203,9 +204,7 @@ class _Ranks:
             said,
             members=sorted(signer.certificate for signer in signers),
             node_signatures=[
-                members.node_signature_of(
-                    said, list(range(self.num))[8 * n : 8 * n + 8], signer, messages
-                )
+                node_signature_of(said, list(range(self.num))[8 * n : 8 * n + 8], signer, messages)
                 for n, signer in enumerate(signers)
             ],
         )

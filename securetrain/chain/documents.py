@@ -24,7 +24,6 @@ from msgspec import Meta
 
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError, reason
-from securetrain.core.vocabulary import NodeTier
 
 BASE: Final = "application/vnd.securetrain.chain"
 DOCUMENT_LIMIT: Final = 16 << 20
@@ -249,21 +248,7 @@ class Environment(Document, frozen=True, tag=f"{BASE}.environment.v1+json"):
     """Rank 0's own word: threads, determinism flags, precision."""
 
 
-AnyDocument: TypeAlias = Credential | Appraised | Membership | Job | Declared | Code | Environment
-MEDIA_TYPES: Final = {
-    kind.__struct_config__.tag: kind
-    for kind in (Credential, Appraised, Membership, Job, Declared, Code, Environment)
-}
-
 D = TypeVar("D", bound=Document)
-
-
-class Tiered(Part, frozen=True):
-    """A node's tier as evidence shows it."""
-
-    node: Name
-    tier: NodeTier
-    result: Hex32
 
 
 def encode(document: Document) -> bytes:

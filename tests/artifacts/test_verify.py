@@ -413,7 +413,7 @@ def test_verifying_and_reading_need_no_torch():
         "import sys\n"
         "import securetrain.artifacts as a\n"
         "a.verify_path, a.Dataset, a.SaveContext\n"
-        "import securetrain.artifacts.checkpoint.wire_globals, securetrain.cli.artifacts.verify\n"
+        "import securetrain.cli.artifacts.verify\n"
         "import securetrain.artifacts.model.safetensors_folder\n"
         "import securetrain.artifacts.checkpoint.helper\n"
         "import securetrain.artifacts.statement.members, securetrain.artifacts.lineage.freshness\n"

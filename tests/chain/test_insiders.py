@@ -30,6 +30,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import Revoked, TrustRole, TrustRoot, sign_document
 from securetrain.ledger import Ledger, events, read_ledger
 from securetrain.policy.schema import Policy, TransparencyLog
+from tests.artifacts.statement import worlds as signing
 from tests.chain.test_other_keys import Logged
 from tests.chain.test_packs import of_nodes
 from tests.chain.worlds import (
@@ -192,7 +193,7 @@ def test_an_ancestor_that_its_ranks_did_not_sign_is_refused(tmp_path, monkeypatc
             said,
             members=sorted(one.certificate for one in signers),
             signatures=[
-                members.signature_of(rank, signers[rank // 2], message)
+                signing.signature_of(rank, signers[rank // 2], message)
                 for rank, message in enumerate(messages)
             ],
         )

@@ -71,6 +71,7 @@ from securetrain.policy.schema import Policy
 from securetrain.rendezvous.coordinator import Shown
 from securetrain.rendezvous.wire import Membership
 from securetrain.rendezvous.wire.membership import Member, sign_membership
+from tests.artifacts.statement import worlds as signing
 from tests.vocabulary import trust_document
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
@@ -407,7 +408,7 @@ def signed_by(said: CheckpointPredicate, job: Job, signers: dict[str, Any]) -> C
         said,
         members=sorted(one.certificate for one in signers.values()),
         node_signatures=[
-            members.node_signature_of(said, ref.ranks, signers[node], messages)
+            signing.node_signature_of(said, ref.ranks, signers[node], messages)
             for node, ref in zip(job.nodes, said.nodes, strict=True)
         ],
     )
@@ -490,7 +491,7 @@ class Segment:
             for node, ref in zip(self.job.nodes, said.nodes, strict=True)
             for _ in ref.ranks
         ]
-        made = [members.signature_of(n, signers[n], one) for n, one in enumerate(messages)]
+        made = [signing.signature_of(n, signers[n], one) for n, one in enumerate(messages)]
         return msgspec.structs.replace(said, node_signatures=UNSET, signatures=made)
 
     def judge(self, said: CheckpointPredicate, link: ChainLink) -> tuple[LinkState, str]:

@@ -355,7 +355,7 @@ def test_the_safe_pickle_has_what_torch_uses():
 def test_what_our_own_checkpoints_send_is_covered():
     import torch  # noqa: F401 - dtypes are judged by what torch has
 
-    from securetrain.artifacts.checkpoint.wire_globals import DCP_GLOBALS
+    from tests.artifacts.checkpoint.worlds import DCP_GLOBALS
 
     missing = [n for n in DCP_GLOBALS if not is_allowed(*n.rpartition(".")[::2], frozenset())]
     assert missing == []

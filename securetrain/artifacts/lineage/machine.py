@@ -112,8 +112,6 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
     for row in _ROWS
 }
 """Rule 1: the state after an event."""
-USABLE: Final = frozenset({State.SAVED, State.HEADED, State.ENTERED})
-"""The states of what may be loaded as the newest."""
 
 
 def step(state: State, event: Event) -> State:

@@ -35,9 +35,7 @@ from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     Count,
     Hex32,
-    NodeSignature,
     RankFile,
-    RankSignature,
     Text,
     Time,
     TreeInfo,
@@ -392,29 +390,6 @@ def _check_nodes(
         if node not in names or home.get(rank, node) != node:
             return [_unsigned(f"rank {rank} signed as {node}, which was not its node")]
     return []
-
-
-def signature_of(rank: int, signer: RankSigner, message: bytes) -> RankSignature:
-    """One rank's signature."""
-    return RankSignature(rank=rank, key=signer.key.key_id, sig=signer.sign(message))
-
-
-def node_signature_of(
-    said: CheckpointPredicate, ranks: list[int], signer: RankSigner, messages: list[bytes]
-) -> NodeSignature:
-    """One node's signature for its ranks.
-
-    Args:
-        said: The statement.
-        ranks: The node's.
-        signer: The node's.
-        messages: By rank, from `messages_of`.
-    """
-    leaves = [node_signatures.leaf_of(messages[rank]) for rank in ranks]
-    message = node_signatures.node_message(said.run_id, said.save_id, ranks, leaves)
-    return NodeSignature(
-        key=signer.key.key_id, ranks=ranks, leaves=leaves, sig=signer.sign(message)
-    )
 
 
 def _bytes(text: str) -> bytes:

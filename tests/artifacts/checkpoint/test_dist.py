@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from securetrain.artifacts import SaveContext, load, save, verify_path
-from securetrain.artifacts.checkpoint.wire_globals import (
+from securetrain.core.hashtree import TreeParams
+from tests.artifacts.checkpoint.worlds import (
     DCP_GLOBALS,
     DTYPE_GLOBALS,
     ERROR_GLOBALS,
     PLAN_GLOBALS,
 )
-from securetrain.core.hashtree import TreeParams
 
 pytestmark = pytest.mark.dist
 

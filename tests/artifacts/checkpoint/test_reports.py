@@ -14,6 +14,7 @@ from securetrain.artifacts.checkpoint.reports import Report, problems_of, signat
 from securetrain.artifacts.statement import members
 from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.core.errors import SecureTrainError
+from tests.artifacts.statement import worlds as signing
 from tests.vocabulary import refused
 
 WORLD = 4
@@ -36,7 +37,7 @@ class Save:
         self.messages = members.messages_of(self.plain)
         self.reports: dict[int, Report] = {}
         for ranks, signer in zip(OF, self.signers, strict=True):
-            node = members.node_signature_of(self.plain, ranks, signer, self.messages)
+            node = signing.node_signature_of(self.plain, ranks, signer, self.messages)
             for rank in ranks:
                 file = files[rank]
                 given = (file.name, file.size, file.root, node.key)

@@ -13,10 +13,45 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from securetrain.artifacts import SaveContext
+from securetrain.artifacts.scan.safe_globals import DTYPE_NAMES
 from securetrain.core.hashtree import TreeParams
 
 SMALL: Final = TreeParams(leaf_size=1024)
 DATA: Final = "rank-00000.bin"
+
+# Every global that `save` and `load` send between ranks inside pickles, through the object
+# collectives of torch.distributed.checkpoint: a worker's allow-list needs these and no others.
+PLAN_GLOBALS: Final = (
+    "torch.Size",
+    "torch.distributed.checkpoint.metadata.ChunkStorageMetadata",
+    "torch.distributed.checkpoint.metadata.Metadata",
+    "torch.distributed.checkpoint.metadata.MetadataIndex",
+    "torch.distributed.checkpoint.metadata.TensorProperties",
+    "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
+    "torch.distributed.checkpoint.planner.LoadPlan",
+    "torch.distributed.checkpoint.planner.SavePlan",
+    "torch.distributed.checkpoint.planner.TensorWriteData",
+    "torch.distributed.checkpoint.planner.WriteItem",
+    "torch.distributed.checkpoint.planner.WriteItemType",
+    "torch.distributed.checkpoint.storage.WriteResult",
+    "torch.serialization._get_layout",
+)
+"""Plans and results of a save or load that succeeds, but for the dtypes."""
+
+DTYPE_GLOBALS: Final = tuple(sorted(DTYPE_NAMES))
+"""Dtypes are pickled by name; these are the ones that the format holds."""
+
+ERROR_GLOBALS: Final = (
+    "securetrain.core.errors.IntegrityError",
+    "securetrain.core.errors.UsageError",
+    "torch.distributed.checkpoint.api.CheckpointException",
+    "traceback.FrameSummary",
+    "traceback.StackSummary",
+)
+"""What a refusal of one rank brings to the others."""
+
+DCP_GLOBALS: Final = (*PLAN_GLOBALS, *DTYPE_GLOBALS, *ERROR_GLOBALS)
+"""All of them, as 'module.name'."""
 
 
 def context_of(now: datetime, step: int = 1, *, run_id: str = "r", **said: Any) -> SaveContext:

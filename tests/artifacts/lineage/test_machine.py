@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from securetrain.artifacts.lineage.machine import (
     NO_EPOCH,
     TABLE,
-    USABLE,
     Event,
     Eviction,
     Floor,
@@ -44,6 +43,7 @@ from securetrain.artifacts.tree.problems import Problem
 from securetrain.core.hashtree import TreeParams
 from tests.tables import each
 
+USABLE = {State.SAVED, State.HEADED, State.ENTERED}
 START = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 RUN = "run-1"
 

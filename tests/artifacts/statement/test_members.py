@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 from securetrain.artifacts.statement import members
-from securetrain.artifacts.statement.members import RankSigner, issue, messages_of, signature_of
+from securetrain.artifacts.statement.members import RankSigner, issue, messages_of
 from securetrain.artifacts.statement.statements import CheckpointPredicate, NodeRef, RankFile
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from tests import vocabulary
+from tests.artifacts.statement.worlds import signature_of
 from tests.tables import items
 from tests.vocabulary import refused
 

@@ -16,7 +16,7 @@ import pytest
 from msgspec import UNSET
 
 from securetrain.artifacts.statement import members, node_signatures
-from securetrain.artifacts.statement.members import issue, messages_of, node_signature_of
+from securetrain.artifacts.statement.members import issue, messages_of
 from securetrain.artifacts.statement.node_signatures import leaf_of, node_message
 from securetrain.artifacts.statement.statements import (
     CHECKPOINT_TYPE,
@@ -35,6 +35,7 @@ from securetrain.identity import statement as in_toto
 from securetrain.identity.log import hashes_of, merkle
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from tests import vocabulary
+from tests.artifacts.statement import worlds as signing
 
 NODES = ("spiffe://t/job/r/node/a", "spiffe://t/job/r/node/b")
 WORLD = 6
@@ -66,7 +67,7 @@ class Saved:
         signers = by or self.signers
         messages = messages_of(said)
         made = [
-            node_signature_of(said, ranks, signer, messages)
+            signing.node_signature_of(said, ranks, signer, messages)
             for ranks, signer in zip(of, signers, strict=True)
         ]
         certificates = sorted(signer.certificate for signer in signers)
@@ -239,7 +240,7 @@ def _one_key_twice(saved):
 def _also_alone(saved):
     """A rank of a node has signed by itself, too."""
     messages = messages_of(saved.plain)
-    alone = members.signature_of(0, saved.signers[0], messages[0])
+    alone = signing.signature_of(0, saved.signers[0], messages[0])
     return replace(saved.good, signatures=[alone])
 
 
@@ -372,7 +373,7 @@ def test_no_signature_is_spelled_by_saying_nothing(saved, trust, empty):
 def test_ranks_of_one_save_may_sign_alone_or_with_their_node(saved, trust):
     """A script with keys of its own on one node, and a launcher on the other."""
     messages = messages_of(saved.plain)
-    alone = [members.signature_of(n, saved.signers[0], messages[n]) for n in OF[0]]
+    alone = [signing.signature_of(n, saved.signers[0], messages[n]) for n in OF[0]]
     mixed = replace(saved.good, signatures=alone, node_signatures=saved.good.by_nodes[1:])
     assert judged(mixed, trust) == []
     wrong = replace(mixed, signatures=[replace(alone[0], sig=alone[1].sig), *alone[1:]])
