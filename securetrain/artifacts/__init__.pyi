@@ -18,6 +18,9 @@ from .examination import Examined as Examined
 from .examination import Wanted as Wanted
 from .examination import examine as examine
 from .examination import examine_model as examine_model
+from .kinds import BUNDLE as BUNDLE
+from .kinds import TargetKind as TargetKind
+from .kinds import guess as guess
 from .lineage.floors import Floors as Floors
 from .lineage.freshness import Freshness as Freshness
 from .model.safetensors_folder import sign_safetensors as sign_safetensors
@@ -27,7 +30,6 @@ from .saved.folder import signs_folders as signs_folders
 from .saved.folder import verify_folder as verify_folder
 from .saved.judging import SavedResult as SavedResult
 from .saved.judging import covering as covering
-from .saved.judging import has_saved as has_saved
 from .saved.judging import verify_saved as verify_saved
 from .saved.signing import Author as Author
 from .saved.signing import SaveSigner as SaveSigner
@@ -42,7 +44,6 @@ from .statement.context import SaveContext as SaveContext
 from .statement.context import this_run as this_run
 from .statement.disputes import CheckedWords as CheckedWords
 from .statement.disputes import check_words as check_words
-from .statement.disputes import is_words as is_words
 from .statement.expectation import Expectation as Expectation
 from .statement.members import FileSigner as FileSigner
 from .statement.members import RankSigner as RankSigner

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from securetrain.artifacts.kinds import bundle_of
 from securetrain.artifacts.lineage import freshness
 from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.freshness import Freshness
@@ -142,15 +143,13 @@ def examine_model(
     """Verify a model in the format of OpenSSF Model Signing, and scan it when asked to.
 
     Raises:
-        UsageError: ST-USAG-001 without a bundle or exactly one kind of root.
+        UsageError: ST-USAG-001 without exactly one kind of root, or with several bundles.
     """
     from securetrain.artifacts.model.oms.manifest import check_bundle  # noqa: PLC0415 - as asked
     from securetrain.artifacts.model.oms.model import verify_model  # noqa: PLC0415 - as asked
-    from securetrain.artifacts.model.oms.signers import one_root  # noqa: PLC0415 - as asked
 
-    if bundle is None:
-        raise one_root(str(path))
     trust = roots.read(str(path))
+    path, bundle = (path, bundle) if bundle else bundle_of(path)
     result = verify_model(path, bundle, trust, now, scope=scope, progress=progress)
     if result.payload:
         result.problems += check_bundle(expect, result.payload, str(bundle))

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from securetrain.artifacts.content import MAX_PROBLEMS, Progress, Report, check_content
+from securetrain.artifacts.kinds import guess
 from securetrain.artifacts.lineage import logged
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.judging import Asked, judge
@@ -39,7 +40,7 @@ from securetrain.artifacts.statement.statements import (
     claimed_kind,
     open_statement,
 )
-from securetrain.artifacts.tree.layout import LEGACY_METADATA, STATEMENT, TREES, Kind
+from securetrain.artifacts.tree.layout import STATEMENT, TREES, Kind
 from securetrain.artifacts.tree.problems import Problem, most_telling
 from securetrain.artifacts.tree.storage import LocalStorage, Place, shown, storage_of
 from securetrain.core import CODES, ExitCode
@@ -135,21 +136,19 @@ def verify_path(
             refused as what is not signed (100).
     """
     storage = storage_of(path)
+    found = guess(storage.path) if isinstance(storage, LocalStorage) else None
     try:
-        there = storage.path.is_dir() if isinstance(storage, LocalStorage) else storage.exists()
-        # A guess, for the family of an unsigned one's code.
-        kind = Kind.DATASET if storage.has(TREES) else Kind.CHECKPOINT
+        kind = Kind.DATASET if found is None and storage.has(TREES) else Kind.CHECKPOINT
+        if found is None and not storage.exists():
+            raise UsageError("ST-USAG-002", "there is no such directory", storage.name)
     except OSError as error:
         raise UsageError(
             "ST-USAG-002", f"the store is unreadable: {error}", storage.name
         ) from error
-    report = _Report(root=storage, kind=kind, path=shown(path))
-    if not there and isinstance(storage, LocalStorage) and storage.path.is_file():
-        what = f"a file that nobody signed{_bundle_beside(storage.path)}"
-        report.add(Problem(code=kind.code(100), what=what))
+    report = _Report(root=storage, kind=found.family if found else kind, path=shown(path))
+    if found is not None and not found.is_signed:
+        report.add(*found.problems())
         return report.result()
-    if not there:
-        raise UsageError("ST-USAG-002", "there is no such directory", storage.name)
     try:
         asked = Asked(trust=trust, policy=policy, now=now, known=known, expect=expect)
         opened = _open(report, asked, log_proof)
@@ -165,14 +164,6 @@ def verify_path(
     except _Stop:
         pass
     return report.result()
-
-
-def _bundle_beside(file: Path) -> str:
-    """The place of a signature in the format of OpenSSF Model Signing lies that may be a file's."""
-    for one in (file.with_name(f"{file.name}.sig"), file.with_name("model.sig")):
-        if one.is_file():
-            return f"; {one.name} lies beside it: --bundle {one.name} with a root verifies that"
-    return ""
 
 
 class _Stop(Exception):  # noqa: N818 - not an error
@@ -215,14 +206,6 @@ def _open(report: _Report, asked: Asked, log_proof: LogProof | None) -> Opened:
         report.opened = open_statement(data, report.kind, trust, report.root.name, index)
     except IntegrityError as error:
         report.catch(error, STATEMENT if error.code[-3:] != "142" else "")
-        if error.code == "ST-CKPT-100" and LEGACY_METADATA in error.what:
-            report.add(
-                Problem(
-                    code="ST-CKPT-190",
-                    what="a checkpoint of torch's own format: loading it runs its pickles",
-                    file=LEGACY_METADATA,
-                )
-            )
         raise _Stop from error
     return report.opened
 

@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The evidence that a checkpoint leads back to: kept by digest, and judged link by link.
 
-Tell a pack from other files by its bytes:
+Ask a question of an artifact that is not there:
 
->>> import tempfile
+>>> from datetime import UTC, datetime
 >>> from pathlib import Path
->>> from securetrain.chain import Form
->>> file = Path(tempfile.mkdtemp(), "run.pack")
->>> _ = file.write_bytes(b"only its name says so")
->>> Form.of(file) is Form.PACK
-False
+>>> from securetrain.chain import Question, answer
+>>> try:
+...     answer(Path("no/such/step"), Question(trust=Path("trust.json")), datetime.now(UTC))
+... except Exception as error:
+...     print(error.code)
+ST-USAG-002
 """
 
 import lazy_loader

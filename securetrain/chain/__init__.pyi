@@ -22,7 +22,6 @@ from .replayed import Word as Word
 from .replayed import sign_replay as sign_replay
 from .summary import summary_of as summary_of
 from .unpacking import unpack as unpack
-from .verifying import Form as Form
 from .verifying import Found as Found
 from .verifying import JudgedArtifact as JudgedArtifact
 from .verifying import Question as Question

@@ -120,18 +120,6 @@ class Document:
         )
 
 
-def is_pack(path: Path) -> bool:
-    """Tell whether a file begins as a pack does."""
-    begins = _header("oci-layout", len(LAYOUT))
-    try:
-        if not path.is_file():
-            return False  # whoever opens a pipe waits for its other end
-        with path.open("rb") as file:
-            return file.read(len(begins)) == begins
-    except OSError:
-        return False
-
-
 def write_pack(path: Path, subject: Document, documents: Iterable[Document]) -> str:
     """Write a pack, whole or not at all; returns the SHA-256 of its manifest.
 

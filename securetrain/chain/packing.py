@@ -22,7 +22,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts import has_saved
+from securetrain.artifacts import TargetKind, guess
 from securetrain.artifacts.lineage import Link, chain_of, proof_name
 from securetrain.artifacts.statement import (
     Bound,
@@ -433,7 +433,7 @@ def pack(
             not what was signed; ST-PACK-130, ST-PACK-140.
         UsageError: `out` cannot be written, or is there; ST-USAG-001 for what a script has saved.
     """
-    if has_saved(checkpoint):
+    if guess(checkpoint).kind is TargetKind.SAVED:
         raise UsageError(
             "ST-USAG-001",
             "a script has saved it, and it is signed as files: nothing is bound to it that a pack"

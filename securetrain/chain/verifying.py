@@ -14,7 +14,7 @@ Rules:
 
 `answer` is everything that ``verify`` can be asked, whichever kind of artifact there is:
 
-4. a pack, what a script saved, and the transcript of a dispute are known by their form; anything
+4. `artifacts.guess` tells a pack, what a script saved, and the transcript of a dispute; anything
    else is a checkpoint or a dataset;
 5. evidence of nodes is asked where there is a policy: from the run directory around the artifact,
    and the directories that are named;
@@ -25,7 +25,6 @@ Rules:
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from enum import Enum, auto
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -35,12 +34,12 @@ from securetrain.artifacts import (
     Expectation,
     Problem,
     SavedResult,
+    TargetKind,
     VerifyResult,
     Wanted,
     check_words,
     examine,
-    has_saved,
-    is_words,
+    guess,
     verify_saved,
 )
 from securetrain.artifacts.lineage import Link, LogProof, quarantine
@@ -51,7 +50,7 @@ from securetrain.artifacts.statement import (
     Shown,
     read_statement,
 )
-from securetrain.chain.container import Pack, is_pack
+from securetrain.chain.container import Pack
 from securetrain.chain.judging import Demand, Judged, Judgement, judge, judge_chain
 from securetrain.chain.links import Given, Subject
 from securetrain.chain.packed import PackResult, claimed_time, verify_pack, witnessed
@@ -228,24 +227,6 @@ def _is_repeated(link: Link) -> bool:
     return isinstance(said, CheckpointPredicate) and bool(said.parents) and not link.links
 
 
-class Form(Enum):
-    """The kinds of artifact, by their form."""
-
-    PACK = auto()
-    SAVED = auto()
-    TRANSCRIPT = auto()
-    NATIVE = auto()
-
-    @classmethod
-    def of(cls, path: Path | str) -> "Form":
-        """Rule 4. What lies in a store is a checkpoint or a dataset."""
-        if isinstance(path, Path):
-            for form, found in ((cls.PACK, is_pack), (cls.SAVED, has_saved)):
-                if found(path):
-                    return form
-        return cls.TRANSCRIPT if is_words(path) else cls.NATIVE
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """The question about an artifact, and the signatures that count."""
@@ -294,19 +275,19 @@ def answer(
     progress: Callable[[int, int], None] | None = None,
 ) -> Found:
     """Verify what is at `path`, whichever kind of artifact it is."""
-    match Form.of(path):
-        case Form.PACK:
+    match guess(path).kind:
+        case TargetKind.PACK:
             with Pack.open(Path(path)) as opened:
                 return asked.judge(opened, now)
-        case Form.SAVED:
+        case TargetKind.SAVED:
             policy = None if asked.policy is None else asked.policy.policy
             trust = load_trust(asked.trust, now)
             return verify_saved(
                 Path(path), trust=trust, policy=policy, now=now, expect=asked.expect
             )
-        case Form.TRANSCRIPT:
+        case TargetKind.TRANSCRIPT:
             return check_words(Path(path), load_trust(asked.trust, now))
-        case Form.NATIVE:
+        case _:
             return _examined(path, asked, now, progress)
 
 

@@ -17,7 +17,7 @@ import pwd
 import re
 import stat
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedWriter
@@ -75,8 +75,7 @@ def read_file(path: Path, limit: int) -> bytes:
         UsageError: ST-USAG-002 when it cannot be read or is larger.
     """
     try:
-        fd = open_regular(path)
-        with os.fdopen(fd, "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             data = read_at_most(file, limit + 1)
     except OSError as error:
         raise os_error(error, str(path)) from error
@@ -289,12 +288,8 @@ def staged_dir(final: Path, *, mode: int = 0o755) -> Iterator[Path]:
         UsageError: ST-USAG-005 when `final` exists, ST-USAG-002/006 on I/O errors.
     """
     if final.exists() or final.is_symlink():
-        raise UsageError(
-            "ST-USAG-005",
-            "already exists and is never overwritten",
-            str(final),
-            "choose another name",
-        )
+        what = "already exists and is never overwritten"
+        raise UsageError("ST-USAG-005", what, str(final), "choose another name")
     staging = final.with_name(f"{final.name}.tmp-{os.urandom(6).hex()}")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -357,8 +352,8 @@ def walk(root: Path) -> list[FileEntry]:
     return files
 
 
-def survey(root: Path) -> tuple[list[FileEntry], list[UnsafeEntry]]:
-    """Sort everything below `root` into regular files and things that are refused.
+def survey(root: Path, but: Collection[str] = ()) -> tuple[list[FileEntry], list[UnsafeEntry]]:
+    """Sort everything below `root`, but some names, into regular files and what is refused.
 
     Refused are links (hard links too), special files, empty directories, names that are not NFC or
     hold a backslash, colon, control character or surrogate, and names that differ in case only.
@@ -366,22 +361,26 @@ def survey(root: Path) -> tuple[list[FileEntry], list[UnsafeEntry]]:
     files: list[FileEntry] = []
     unsafe: list[UnsafeEntry] = []
     folded: set[str] = set()
-    top = os.fspath(root)
-    for folder, folders, names in os.walk(top, followlinks=False, onerror=_raise):
-        here = root / folder[len(top) :].lstrip("/")
-        if not folders and not names and here != root:
-            unsafe.append(UnsafeEntry(here.relative_to(root).as_posix(), "an empty directory"))
-        for name in sorted(folders) + sorted(names):
-            relative = (here / name).relative_to(root).as_posix()
-            info = (here / name).lstat()
-            reason = unsafe_name(name) or _unsafe_kind(info)
-            if relative.casefold() in folded:
+    folders = [""]
+    for above in folders:
+        found = sorted(os.scandir(root / above), key=lambda entry: entry.name)
+        if not found and above:
+            unsafe.append(UnsafeEntry(above, "an empty directory"))
+        for entry in found:
+            name = f"{above}/{entry.name}" if above else entry.name
+            if name in but:
+                continue
+            info = entry.stat(follow_symlinks=False)
+            reason = unsafe_name(entry.name) or _unsafe_kind(info)
+            if name.casefold() in folded:
                 reason = "two names that differ in case only"
-            folded.add(relative.casefold())
+            folded.add(name.casefold())
+            if stat.S_ISDIR(info.st_mode):
+                folders.append(name)
+            elif not reason:
+                files.append(FileEntry(name, info.st_size))
             if reason:
-                unsafe.append(UnsafeEntry(relative, reason))
-            elif stat.S_ISREG(info.st_mode):
-                files.append(FileEntry(relative, info.st_size))
+                unsafe.append(UnsafeEntry(name, reason))
     files.sort(key=lambda entry: entry.name)
     unsafe.sort(key=lambda entry: entry.name)
     return files, unsafe
@@ -410,10 +409,6 @@ def _unsafe_kind(info: os.stat_result) -> str:
     if info.st_nlink > 1:
         return "a hard link"
     return ""
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def drop_lines_after(path: Path, step: int, field: tuple[str, ...] = ("step",)) -> None:

@@ -23,6 +23,7 @@ import msgspec
 import torch
 
 from securetrain.artifacts import (
+    BUNDLE,
     Expectation,
     SaveContext,
     encode_header,
@@ -30,7 +31,7 @@ from securetrain.artifacts import (
     memory,
     sign_safetensors,
 )
-from securetrain.artifacts.model import BUNDLE, SignedModel
+from securetrain.artifacts.model import SignedModel
 from securetrain.artifacts.statement import CheckpointPredicate, Parent, ParentRole, digest_of
 from securetrain.core.errors import IntegrityError, UsageError, os_error
 from securetrain.core.files import staged_dir

@@ -23,8 +23,9 @@ from typing import Any, Final
 
 import pytest
 
+from securetrain.artifacts import TargetKind, guess
 from securetrain.chain import container, packed, packing
-from securetrain.chain.container import Document, Pack, is_pack
+from securetrain.chain.container import Document, Pack
 from securetrain.core.errors import SecureTrainError, UsageError
 from tests import vocabulary
 from tests.chain.switches import Switches, hold, refusing_checks
@@ -498,7 +499,6 @@ def honest(tmp_path: Path) -> Path:
 
 
 def test_the_honest_one_is_taken(honest: Path, tmp_path: Path) -> None:
-    assert is_pack(honest)
     read_all(honest)
     documents = [Document.of(kind, data) for kind, data in Raw().documents()]
     container.write_pack(tmp_path / "y.stpack", documents[0], documents[1:])
@@ -512,9 +512,8 @@ def test_a_pack_is_told_by_its_beginning(honest: Path, tmp_path: Path) -> None:
     """A pipe is none, and nobody waits for its other end."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "other").write_bytes(b"x" * 4096)
-    for name, told in {"x.stpack": True, "pipe": False, "other": False, "gone": False}.items():
-        assert is_pack(tmp_path / name) is told
-    assert not is_pack(tmp_path)
+    for path, told in {honest: True, tmp_path / "other": False, tmp_path: False}.items():
+        assert (guess(path).kind is TargetKind.PACK) is told
     with pytest.raises(SecureTrainError):
         Pack.open(tmp_path / "pipe")
 

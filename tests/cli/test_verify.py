@@ -184,8 +184,8 @@ def test_an_unsigned_directory(tmp_path, trust):
 
 def test_through_the_one_place_where_errors_end(tmp_path, trust, capsys, monkeypatch):
     monkeypatch.delenv("SECURETRAIN_TRUST", raising=False)
-    assert main(["verify", str(tmp_path)]) == 2
-    assert "ST-IDEN-007" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path)]) == 10
+    assert "ST-CKPT-100" in capsys.readouterr().err
     assert main(["verify", str(tmp_path / "no"), "--trust", str(trust), "--json"]) == 20
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "ST-USAG-002"
     assert main(["verify", str(tmp_path / "no"), "--trust", str(tmp_path / "no")]) == 20
@@ -386,8 +386,13 @@ def test_a_url_that_leads_nowhere(url, code, what, trust):
     ("safetensors", "model.safetensors", None, "nobody signed"),
     ("GGUF", "model.gguf", None, "nobody signed"),
     ("an unsigned save of a script", "checkpoint.pt", None, "nobody signed"),
-    ("with its bundle beside it", "a.safetensors", "a.safetensors.sig", "--bundle a.safetensors."),
-    ("with a bundle of its folder", "a.gguf", "model.sig", "--bundle model.sig"),
+    (
+        "with its bundle beside it",
+        "a.safetensors",
+        "a.safetensors.sig",
+        "a.safetensors.sig --public",
+    ),
+    ("with a bundle of its folder", "a.gguf", "model.sig", "model.sig --public-key"),
 )
 def test_a_file_that_nobody_signed_is_refused_as_such(tmp_path, trust, name, beside, told):
     folder = tmp_path / name.replace(".", "-") / str(beside)

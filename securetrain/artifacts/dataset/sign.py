@@ -26,6 +26,7 @@ import msgspec
 
 from securetrain.artifacts.dataset import samples
 from securetrain.artifacts.dataset.signer import WHOLE, DatasetSigner, Progress, Signed, bad
+from securetrain.artifacts.kinds import check_whole
 from securetrain.artifacts.statement.dataset_predicate import (
     DataFile,
     DataFormat,
@@ -44,8 +45,8 @@ from securetrain.artifacts.statement.statements import Opened
 from securetrain.artifacts.tree.layout import STATEMENT, TREES
 from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.artifacts.tree.problems import Problem
-from securetrain.core.errors import IntegrityError, os_error
-from securetrain.core.files import FileEntry, open_regular, survey, write_atomic
+from securetrain.core.errors import IntegrityError
+from securetrain.core.files import FileEntry, open_regular, write_atomic
 from securetrain.core.hashtree import DATASET_LEAF, TreeParams, TreeWriter
 from securetrain.identity.keys import Signer
 from securetrain.identity.log import hashes_of, merkle
@@ -285,10 +286,7 @@ def _previous(root: Path, previous: Opened | None) -> DatasetPredicate | None:
 
 def _listed(root: Path) -> list[FileEntry]:
     """The data files: everything but the statement and the trees."""
-    try:
-        files, unsafe = survey(root)
-    except OSError as error:
-        raise os_error(error, str(root)) from error
+    files, unsafe = check_whole(root)
     if unsafe:
         raise Problem("ST-DATA-142", unsafe[0].reason, unsafe[0].name).error(str(root))
     found = [

@@ -26,11 +26,11 @@ from securetrain.artifacts.dataset.signer import (
     Sink,
     bad,
 )
+from securetrain.artifacts.kinds import check_whole
 from securetrain.artifacts.statement.statements import DatasetPredicate, Split, TreeInfo
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core import canonical
-from securetrain.core.errors import os_error
-from securetrain.core.files import staged_dir, survey
+from securetrain.core.files import staged_dir
 from securetrain.core.hashtree import DATASET_LEAF, TreeParams
 from securetrain.identity.keys import PrivateKey
 
@@ -79,10 +79,7 @@ def sign_dataset(
             exists.
         UsageError: ST-USAG-001 the arguments do not fit the source, ST-USAG-002 or 006 on I/O.
     """
-    try:
-        files, unsafe = survey(source)
-    except OSError as error:
-        raise os_error(error, str(source)) from error
+    files, unsafe = check_whole(source)
     if unsafe:
         raise Problem("ST-DATA-142", f"{unsafe[0].reason} in the source", unsafe[0].name).error(
             str(source)

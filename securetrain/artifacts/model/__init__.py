@@ -2,12 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models from elsewhere: safetensors folders and OpenSSF Model Signing bundles.
 
-Say what a Model Signing bundle covers, and where it lies by default:
+Say what a Model Signing bundle covers:
 
->>> from pathlib import Path
->>> from securetrain.artifacts.model import Scope, default_bundle
->>> str(default_bundle(Path("llama")))
-'llama.sig'
+>>> from securetrain.artifacts.model import Scope
 >>> Scope(allow_symlinks=True).ignore_git
 True
 """

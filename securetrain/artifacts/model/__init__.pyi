@@ -3,10 +3,8 @@
 from .oms.model import Form as Form
 from .oms.model import ModelResult as ModelResult
 from .oms.model import Scope as Scope
-from .oms.model import default_bundle as default_bundle
 from .oms.model import sign_model as sign_model
 from .oms.signers import ModelRoots as ModelRoots
 from .oms.signers import read_signer as read_signer
-from .signed_model import BUNDLE as BUNDLE
 from .signed_model import SignedModel as SignedModel
 from .signed_model import open_model as open_model

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from securetrain.artifacts.kinds import check_whole
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.listing import PICKLES
 from securetrain.artifacts.statement.statements import (
@@ -53,6 +54,7 @@ def sign_safetensors(
         UsageError: ST-USAG-002 and 006 on I/O errors.
     """
     storage = LocalStorage(path)
+    check_whole(path)
     described = describe(storage, context=context, params=params or TreeParams())
     envelope = sign(described.predicate, path.name, key)
     for name, data in described.written.items():

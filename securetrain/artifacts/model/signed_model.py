@@ -29,12 +29,11 @@ from typing import Any, Final
 
 import msgspec
 
+from securetrain.artifacts.kinds import BUNDLE, LEFT_OUT
 from securetrain.artifacts.model.oms import bundle as bundle_file
 from securetrain.artifacts.model.oms import keys as oms_keys
 from securetrain.artifacts.model.oms import manifest
-from securetrain.artifacts.model.oms.listing import GIT
 from securetrain.artifacts.model.oms.manifest import check_bundle
-from securetrain.artifacts.model.oms.model import DEFAULT_NAME
 from securetrain.artifacts.model.oms.signers import TrustedKey
 from securetrain.artifacts.model.safetensors_folder import describe
 from securetrain.artifacts.statement import expectation, rules
@@ -60,7 +59,6 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.policy.schema import GuardMode, Policy
 
-BUNDLE: Final = DEFAULT_NAME
 _KIND: Final = Kind.CHECKPOINT
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LIFETIME: Final = timedelta(days=1)
@@ -219,7 +217,7 @@ def _resources(payload: bytes, where: str) -> tuple[dict[str, str], frozenset[st
         )
     resources = {one.name: one.digest for one in predicate.resources}
     left_out = {manifest.plain_ignored(one) for one in how.ignore_paths}
-    return resources, frozenset({BUNDLE, *GIT, *left_out})
+    return resources, frozenset({BUNDLE, *LEFT_OUT, *left_out})
 
 
 def _verified(

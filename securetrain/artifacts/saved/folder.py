@@ -42,6 +42,7 @@ from securetrain.artifacts.given import (
     open_key,
     open_trust,
 )
+from securetrain.artifacts.kinds import check_whole
 from securetrain.artifacts.saved.judging import SavedResult, verify_saved
 from securetrain.artifacts.saved.signing import Author, Print, SaveSigner, look, worker_signer
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
@@ -125,6 +126,7 @@ def sign_folder(
         now: The time that is signed. With `key`.
 
     Raises:
+        IntegrityError: ST-CKPT-142 for a link, a special file, an unsafe name.
         UsageError: ST-USAG-001 without a key outside of a run, or with one inside; 002 when it is
             no directory, has no file, or cannot be read or written.
         RuntimeRefusal: ST-RUNT-030 to 035, the launcher does not sign.
@@ -133,6 +135,9 @@ def sign_folder(
     signer = _signer(key, run, name, policy, now)
     if not folder.is_dir():
         raise UsageError("ST-USAG-002", "it is no directory", str(path), "name the directory")
+    for entry in check_whole(folder)[1]:
+        what = f"{entry.reason}, which would be refused when it is verified"
+        raise Problem(code="ST-CKPT-142", what=what, file=entry.name).error(str(path))
     try:
         said = signer.sign_folder(way, folder, step)
     except OSError as error:

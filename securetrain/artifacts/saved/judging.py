@@ -38,7 +38,7 @@ from securetrain.artifacts.statement.saved_files import (
     read_sidecar,
     sidecar,
 )
-from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.tree.problems import Problem, most_telling
 from securetrain.core import CODES, ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
@@ -161,18 +161,6 @@ def _in_folder(path: Path, trust: Sequence[TrustRoot], *, is_own_there: bool) ->
                     return Covered(opened=opened, file=file)
             return None
     return None
-
-
-def has_saved(path: Path) -> bool:
-    """Tell whether statements of this kind, or marks of saves, lie beside or below a path."""
-    if not path.is_dir():
-        return path.is_file() and (
-            _is_there(sidecar(path, Form.FILE))
-            or any(_is_there(folder / SUFFIX) for folder in path.absolute().parents)
-        )
-    if _is_there(path / STATEMENT):
-        return False
-    return next(path.rglob(f"*{SUFFIX}"), None) is not None
 
 
 def verify_saved(

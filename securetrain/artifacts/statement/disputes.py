@@ -9,7 +9,6 @@ root's role ``node`` verifies. What the words say about each other is read by `i
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from securetrain.artifacts.statement.members import certified_key
 from securetrain.core.errors import SecureTrainError, UsageError, reason
@@ -17,8 +16,6 @@ from securetrain.core.files import read_file
 from securetrain.identity import words
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.trust import TrustRoot
-
-_SUFFIX: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +32,6 @@ class CheckedWords:
     def is_signed(self) -> bool:
         """Every rank has signed every word, with a key that counts."""
         return not self.ruling.unsigned
-
-
-def is_words(path: Path | str) -> bool:
-    """True for a file of a run's ``disputes``."""
-    return isinstance(path, Path) and path.suffix == _SUFFIX and path.is_file()
 
 
 def check_words(path: Path, trust: TrustRoot) -> CheckedWords:

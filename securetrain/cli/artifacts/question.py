@@ -81,24 +81,27 @@ class Asked:
         self, path: Path | str, run: RunOptions, expect: "Expectation | None"
     ) -> "Question":
         """As the library calls it, once what does not apply to what is at `path` was refused."""
-        from securetrain.chain import Form, Question
+        from securetrain.artifacts import TargetKind, guess
+        from securetrain.chain import Question
         from securetrain.core.errors import IdentityError, UsageError
         from securetrain.policy import load_policy
 
+        found = guess(path)
         if self.trust is None:
+            found.check_signed()
             raise IdentityError(
                 "ST-IDEN-007",
                 "no trust root was given, so nothing says whose signature counts",
                 str(path),
             )
-        match Form.of(path):
-            case Form.PACK:
+        match found.kind:
+            case TargetKind.PACK:
                 refuse_given(path, "a pack")
                 if self.at != "now":
                     refuse_given(path, "a pack at its witnesses' time")
-            case Form.SAVED:
+            case TargetKind.SAVED:
                 refuse_given(path, "what a script saved")
-            case form:
+            case kind:
                 if self.at != "now" or self.replayed or self.trust_replay:
                     raise click.UsageError(
                         "--at witness, --replayed and --trust-replay are for packs (securetrain"
@@ -108,7 +111,7 @@ class Asked:
                     raise click.UsageError(
                         "--appraise asks what a policy asks of nodes: give --policy"
                     )
-                if form is Form.TRANSCRIPT and expect is not None:
+                if kind is TargetKind.TRANSCRIPT and expect is not None:
                     raise UsageError(
                         "ST-USAG-001",
                         "--expect-... does not apply to a dispute's transcript",

@@ -85,6 +85,9 @@ ROWS: Final = (
     Code("ST-USAG-023", X.USAGE, "an object store would be asked without TLS or at a bad address",
          fix="name an https:// endpoint; http:// is for this machine's own addresses only",
          severity=HIGH, rank=ALONE, node=UNPROVEN, retry=NEVER, threat=INPUT),
+    Code("ST-USAG-025", X.USAGE, "a model or dataset is not whole, and not signed",
+         fix="get the files themselves (git lfs pull), and every shard that the index names",
+         severity=LOW, rank=ALONE, node=UNPROVEN, retry=NEVER, threat=INPUT),
     Code("ST-USAG-024", X.USAGE, "an object store does not keep the conditions of a request",
          fix="save to a store that has conditional writes (If-None-Match, If-Match), or to a local"
              " directory that you copy there",

@@ -51,9 +51,14 @@ def dataset(signed: DatasetPredicate, digest: str, path: Path) -> Document:
     return done(rows)
 
 
-def safetensors(path: Path, digest: str) -> Document:
-    """A signed directory of safetensors."""
+def signed_as(path: Path, digest: str) -> Document:
+    """A directory that was signed as a checkpoint, or as what was saved."""
     return done([("signed", str(path)), ("digest", digest)])
+
+
+def guessed(page: Document, kind: str, way: str) -> Document:
+    """The page of what was signed by a guess, which comes first."""
+    return Document(sections=(facts([("kind", f"{kind}: as with --{way}")]), *page.sections))
 
 
 def model(path: Path, bundle: Path, resources: int, remarks: Sequence[str]) -> Document:
@@ -110,9 +115,8 @@ def drafted(editor: Editor, folder: Path) -> Document:
 def signed(editor: Editor, folder: Path, changed: list[str], *, published: bool) -> Document:
     """A draft that was signed, and published if enough have."""
     have = editor.signed_by
-    state = f"signed by {len(have)}, {editor.threshold} must; then a publisher signs"
-    if published:
-        state = f"published in {folder}"
+    waiting = f"signed by {len(have)}, {editor.threshold} must; then a publisher signs"
+    state = f"published in {folder}" if published else waiting
     data = {"folder": folder, "changes": changed, "signed_by": have, "published": published}
     return told(*changed, state, data=data)
 
@@ -195,5 +199,4 @@ def _figures(found: Replay, one: Any) -> str:
     reach = f"weights went {float.fromhex(one.reach):.3f} of what AdamW can"
     if one.word is Word.PLAUSIBLE or not found.why:
         return f": {reach}"
-    apart = f"{float.fromhex(one.difference):.2g} of the movement apart"
-    return f": {apart}, {reach}"
+    return f": {float.fromhex(one.difference):.2g} of the movement apart, {reach}"

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from securetrain.artifacts import BUNDLE
 from securetrain.artifacts.model.oms import bundle as bundle_file
 from securetrain.artifacts.model.oms.keys import load_private
 from securetrain.artifacts.model.oms.model import sign_model
 from securetrain.artifacts.model.oms.signers import KeySigner
-from securetrain.artifacts.model.signed_model import BUNDLE, SignedModel, open_model
+from securetrain.artifacts.model.signed_model import SignedModel, open_model
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.artifacts.tree.overlay import Overlay
 from securetrain.artifacts.tree.storage import LocalStorage

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 import torch
 
-from securetrain.artifacts import SaveContext, sign_safetensors
+from securetrain.artifacts import BUNDLE, SaveContext, sign_safetensors
 from securetrain.artifacts.model.oms.keys import load_private
 from securetrain.artifacts.model.oms.model import sign_model
 from securetrain.artifacts.model.oms.signers import KeySigner
-from securetrain.artifacts.model.signed_model import BUNDLE, SignedModel, open_model
+from securetrain.artifacts.model.signed_model import SignedModel, open_model
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import KeyKind, PrivateKey

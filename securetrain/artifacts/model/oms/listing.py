@@ -5,9 +5,9 @@
 Rules, in order:
 
 1. a model is a directory, or one file;
-2. what git keeps (`GIT`) is left out at the top, unless it is asked for, and so is every path that
-   was named: it and all below it. What is left out is not looked into, and it is told apart from
-   what is not there, because nobody has signed it;
+2. what git and a cache keep (`kinds.LEFT_OUT`) is left out at the top, unless it is asked for, and
+   so is every path that was named: it and all below it. What is left out is not looked into, and it
+   is told apart from what is not there, because nobody has signed it;
 3. names are safe ones, unique when case is ignored;
 4. directories that hold nothing, special files and hard links bar;
 5. a symbolic link bars, unless links are followed. Then one to a regular file counts as that file,
@@ -20,13 +20,10 @@ import stat
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from securetrain.artifacts.model.oms.manifest import ITSELF, plain_ignored
 from securetrain.core.errors import UsageError, os_error
 from securetrain.core.files import UnsafeEntry, unsafe_name
-
-GIT: Final = (".git", ".gitattributes", ".github", ".gitignore")
 
 
 @dataclass(slots=True, kw_only=True)

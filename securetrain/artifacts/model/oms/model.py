@@ -26,16 +26,11 @@ from typing import Final
 
 from msgspec import UNSET
 
+from securetrain.artifacts.kinds import LEFT_OUT, check_whole
 from securetrain.artifacts.model.oms import bundle as bundle_file
 from securetrain.artifacts.model.oms import manifest
 from securetrain.artifacts.model.oms.hashing import Hasher, Progress, Stretch, digests
-from securetrain.artifacts.model.oms.listing import (
-    GIT,
-    Found,
-    look,
-    name_below,
-    names_to_ignore,
-)
+from securetrain.artifacts.model.oms.listing import Found, look, name_below, names_to_ignore
 from securetrain.artifacts.model.oms.manifest import (
     ITSELF,
     Hash,
@@ -51,7 +46,6 @@ from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.files import read_file, write_atomic
 
 MAX_PROBLEMS: Final = 200
-DEFAULT_NAME: Final = "model.sig"
 SUFFIX: Final = ".sig"
 
 
@@ -62,8 +56,8 @@ class Scope:
     ignore_paths: tuple[Path, ...] = ()
     """Left out, with all below them."""
     ignore_git: bool = True
-    """What git keeps is left out (`GIT`); a verifier who does not want that is not overruled by the
-    bundle."""
+    """What git keeps is left out (`LEFT_OUT`); a verifier who does not want that is not overruled
+    by the bundle."""
     allow_symlinks: bool = False
     """Links are followed, also where a statement does not say so."""
     ignore_unsigned: bool = False
@@ -121,11 +115,6 @@ class ModelResult:
             self.problems.append(Problem(code, what, file))
 
 
-def default_bundle(path: Path) -> Path:
-    """The place of a model's bundle when nobody says: in the directory, or beside the file."""
-    return path / DEFAULT_NAME if path.is_dir() else path.with_name(path.name + SUFFIX)
-
-
 def sign_model(
     path: Path,
     bundle: Path,
@@ -152,10 +141,12 @@ def sign_model(
             "ST-USAG-005", "already exists", str(bundle), "remove it, or choose another name"
         )
     ignored = _ignored(path, scope, name_below(path, bundle))
+    check_whole(path, ignored)
     found = look(path, ignored, follow=scope.allow_symlinks)
     if notes is not None:
         notes += [f"{name} is a link that leads out of the model" for name in found.outside]
-        notes += [f"left out: {name}" for name in sorted(found.left_out)]
+        if left := sorted(found.left_out):
+            notes.append(f"left out ({len(left)}): {', '.join(left)}")
     if found.unsafe:
         raise UsageError(
             "ST-USAG-002",
@@ -210,7 +201,7 @@ def verify_model(
             signed[ITSELF] = signed.pop(path.name)
         follow = how.allow_symlinks or scope.allow_symlinks
         plain = [manifest.plain_ignored(one) for one in how.ignore_paths]
-        ignored = {*plain, *GIT} if scope.ignore_git else {*plain} - {*GIT}
+        ignored = {*plain, *LEFT_OUT} if scope.ignore_git else {*plain} - {*LEFT_OUT}
         found = look(path, {*ignored, *more, own}, follow=follow, signed=signed)
         files = _listing(result, signed, found, scope)
     except IntegrityError as error:
@@ -236,7 +227,7 @@ def _ignored(path: Path, scope: Scope, bundle_name: str) -> list[str]:
                 "rename it, or leave out its directory",
             )
     if path.is_dir():
-        ignored += GIT if scope.ignore_git else ()
+        ignored += LEFT_OUT if scope.ignore_git else ()
     if bundle_name:
         ignored.append(bundle_name)
     return sorted(set(ignored))

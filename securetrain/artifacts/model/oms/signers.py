@@ -257,7 +257,12 @@ class ModelRoots:
         """
         keyless = self.identity or self.issuer or self.trusted_root
         if sum(map(bool, (self.public_key, self.ca, keyless))) != 1:
-            raise one_root(where)
+            raise UsageError(
+                "ST-USAG-001",
+                "a Model Signing bundle is verified with one root",
+                where,
+                "give one of --public-key, --ca, --identity with --issuer",
+            )
         if self.public_key is not None:
             pem = read_file(self.public_key, KEY_LIMIT)
             return TrustedKey(key=keys.load_public(pem, str(self.public_key)))
@@ -267,16 +272,6 @@ class ModelRoots:
 
         policy = KeylessPolicy(identity=self.identity or "", issuer=self.issuer or "")
         return TrustedIdentity(policy=policy, trusted_root=self.trusted_root)
-
-
-def one_root(where: str) -> UsageError:
-    """The refusal of a question that does not say whose signature counts, or on what."""
-    return UsageError(
-        "ST-USAG-001",
-        "a Model Signing bundle is verified with one root",
-        where,
-        "give --bundle FILE, and one of --public-key, --ca, --identity with --issuer",
-    )
 
 
 def _check(key: keys.PublicKey, bundle: bundle_file.Bundle, where: str) -> bool:
