@@ -6,12 +6,15 @@ The table is drawn: each parameter of each public function gets each value that 
 not allow, so that a new parameter is covered by itself. Nothing is written.
 """
 
+import doctest
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 import typing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +30,7 @@ from securetrain.artifacts import (
     sign_folder,
     verify_folder,
 )
+from securetrain.artifacts.dataset import About, sign_in_place
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.testing.clock import SettableClock
 from securetrain.testing.runs import make_run
@@ -60,7 +64,8 @@ METHODS = {
     for name in ("save", "async_save", "load", "writer", "reader", "context", "open", "__init__")
     if hasattr(getattr(owner, name, None), "__wrapped__")
 }
-ABOUT = SaveContext(run_id="r", step=1, created=datetime(2026, 11, 29, tzinfo=UTC))
+NOW = datetime(2026, 11, 29, tzinfo=UTC)
+ABOUT = SaveContext(run_id="r", step=1, created=NOW)
 RIGHT = {"path": "x", "state_dict": {}, "trust": "trust.json", "step": 1, "context": ABOUT}
 
 
@@ -113,6 +118,21 @@ def test_each_wrong_field_of_a_session_is_named(field):
     wrong: dict[str, Any] = {field: 3}
     with pytest.raises(UsageError, match=f"{field} is of type"):
         securetrain.Session(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        *((securetrain.Expectation, one) for one in ("run", "name", "digest", "signer", "step")),
+        *((securetrain.Expectation, one) for one in ("dataset", "policy", "min_step")),
+        *((securetrain.SaveContext, one) for one in ("run_id", "step", "created", "parents")),
+    ],
+)
+@pytest.mark.parametrize("value", [-1.5, b"bytes", [3], object(), NAIVE, True])
+def test_each_wrong_field_of_a_record_is_named(kind, field, value):
+    right = {} if kind is securetrain.Expectation else {"run_id": "r", "step": 1, "created": NOW}
+    with pytest.raises(UsageError, match=f"{field} is (of type|a time)"):
+        kind(**right | {field: value})
 
 
 def test_the_control_a_function_that_is_not_checked_takes_what_it_is_given():
@@ -172,6 +192,32 @@ def test_what_a_path_names_is_refused_by_the_argument(run, tmp_path, name, wrong
     assert {one.name for one in tmp_path.iterdir()} == {"run", "saved"}
     # The control: as it should be, it loads.
     assert securetrain.load(state, place, trust=str(run.trust)).step == 1
+
+
+EXAMPLES = [name for name in sorted(dir(securetrain)) if name != "secret"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_of_each_name_runs(name, tmp_path, monkeypatch):
+    made = make_run(tmp_path / "run", clock=SettableClock(datetime.now(UTC)))
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(made.run_dir.key("checkpoint"), "key.pem")
+    shutil.copy(made.run_dir.trust, "trust.json")
+    Path("model.pt").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    Path("data").mkdir()
+    Path("data/train.bin").write_bytes(b"some rows")
+    now = datetime.now(UTC)
+    sign_in_place(Path("data"), About(name="rows"), key=made.keys["dataset"], now=now)
+    state = {"weight": torch.ones(2), "step": 12}
+    securetrain.Session(key="key.pem", run="toy").save(state, "step-12")
+    known = {one: getattr(securetrain, one) for one in EXAMPLES}
+    known |= {"torch": torch, "Path": Path, "now": now}
+    text = getattr(securetrain, name).__doc__
+    example = doctest.DocTestParser().get_doctest(text, known, name, None, 0)
+    said: list[str] = []
+    result = doctest.DocTestRunner(verbose=False).run(example, out=said.append)
+    assert result.failed == 0, "".join(said)
+    assert result.attempted
 
 
 def test_importing_the_package_loads_nothing_heavy():

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts import scan_path
+from securetrain.artifacts.scan.scanner import scan_path
 from tools.scan_corpus.crafted import cases
 
 CLEAN, ALARM, NOT_LOOKED_AT = "clean", "alarm", "not looked at"

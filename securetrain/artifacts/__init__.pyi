@@ -37,9 +37,7 @@ from .saved.signing import worker_signer as worker_signer
 from .scan.findings import NOTHING as NOTHING
 from .scan.findings import Finding as Finding
 from .scan.findings import ScanResult as ScanResult
-from .scan.findings import merge_scans as merge_scans
 from .scan.safe_globals import VALUES as VALUES
-from .scan.scanner import scan_path as scan_path
 from .statement.context import SaveContext as SaveContext
 from .statement.context import this_run as this_run
 from .statement.disputes import CheckedWords as CheckedWords

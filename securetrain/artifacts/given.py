@@ -158,7 +158,8 @@ def _fits(given: Any, kind: Any) -> bool:
     """Tell whether a value is what an annotation says."""
     origin, args = origin_of(kind), args_of(kind)
     if origin is Annotated:
-        return _fits(given, args[0]) and not (isinstance(given, Path | str) and _unnamed(given))
+        named = isinstance(args[1], str) and isinstance(given, Path | str)
+        return _fits(given, args[0]) and not (named and _unnamed(given))
     if origin in {Union, types.UnionType}:
         return any(_fits(given, one) for one in args)
     if origin is Literal:
@@ -189,7 +190,7 @@ def _said(kind: Any) -> str:
     """An annotation in words: whatever it allows."""
     args = args_of(kind)
     if origin_of(kind) is Annotated:
-        return str(args[1])
+        return args[1] if isinstance(args[1], str) else _said(args[0])
     if origin_of(kind) in {Union, types.UnionType}:
         return " or ".join(map(_said, args))
     return "None" if kind is types.NoneType else inspect.formatannotation(kind)

@@ -157,7 +157,11 @@ KEYED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TrustRoot:
-    """A checked trust root."""
+    """A checked trust root.
+
+    >>> TrustRoot.load(Path("trust.json"), now).version
+    1
+    """
 
     document: TrustDocument
     keys: Mapping[str, PublicKey]

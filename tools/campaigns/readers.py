@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from securetrain.artifacts import scan_path
+from securetrain.artifacts.scan.scanner import scan_path
 from tools.campaigns import Campaign, Missed
 from tools.scan_corpus import pieces as p
 

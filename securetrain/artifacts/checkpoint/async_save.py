@@ -84,6 +84,11 @@ def async_save(
 
     Returns:
         A future; its result, or its error, is that of `save`.
+
+    >>> about = SaveContext(run_id="toy", step=15, created=now)
+    >>> saving = async_save({"weight": torch.ones(2)}, "step-15", key="key.pem", context=about)
+    >>> saving.result().path
+    PosixPath('step-15')
     """
     storage = storage_of(path)
     mode = SaveMode(mode)

@@ -112,6 +112,12 @@ def load(
         IntegrityError: ST-CTLG-101 to 151 when the catalogue does not say what the name means.
         UsageError: ST-USAG-012 when the state dict does not fit the checkpoint, ST-USAG-001 or 002
             when an argument is not what it may be.
+
+    >>> state = {"weight": torch.zeros(2)}
+    >>> load(state, "step-12", trust="trust.json", expect=Expectation(run="toy", step=12)).step
+    12
+    >>> state["weight"].sum()
+    tensor(2.)
     """
     failed = asked = None
     at = moment(now)

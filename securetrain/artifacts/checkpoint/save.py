@@ -90,6 +90,10 @@ def save(
         UsageError: ST-USAG-013 a value or tensor that the format cannot hold; ST-USAG-001 or 002
             an argument that is not what it may be.
         IntegrityError: ST-CKPT-201 `path` exists, ST-CKPT-200 on I/O errors.
+
+    >>> about = SaveContext(run_id="toy", step=14, created=now)
+    >>> save({"weight": torch.ones(2)}, "step-14", key="key.pem", context=about).path
+    PosixPath('step-14')
     """
     writer = Writer(
         storage=storage_of(path),

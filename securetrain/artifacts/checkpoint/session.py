@@ -47,7 +47,17 @@ from securetrain.identity.trust import TrustRoot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Key, trust, policy, clock, run and expectation of a program's saves and loads."""
+    """Key, trust, policy, clock, run and expectation of a program's saves and loads.
+
+    Raises:
+        UsageError: ST-USAG-001 for a field that is not what it may be. Files are opened later.
+
+    >>> session = Session(key="key.pem", trust="trust.json", run="toy")
+    >>> session.save({"weight": torch.ones(2), "step": 13}, "step-13").path
+    PosixPath('step-13')
+    >>> session.load({"weight": torch.zeros(2)}, "step-13").step
+    13
+    """
 
     key: Key | None = field(default=None, repr=False)
     """Signs, or its file or URI; rank 0 alone opens it. None loads only, and under ``securetrain

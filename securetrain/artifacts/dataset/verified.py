@@ -67,7 +67,12 @@ __all__ = [
 
 @dataclass(slots=True)
 class Dataset:
-    """An open dataset. Reads may come from several threads; close it when done."""
+    """An open dataset. Reads may come from several threads; close it when done.
+
+    >>> with Dataset.open("data", trust="trust.json") as data:
+    ...     data.files, data.read("train.bin", offset=5, length=4)
+    ({'train.bin': 9}, b'rows')
+    """
 
     path: Path | str
     """Its directory; a URL when it lies in an object store."""

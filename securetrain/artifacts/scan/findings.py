@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from securetrain.core import CODES, ExitCode
+from securetrain.core.errors import UsageError
 from securetrain.core.files import unsafe_name
 
 NOTHING: Final = "ST-SCAN-030"
@@ -113,6 +114,8 @@ def merge_scans(results: Sequence["ScanResult"]) -> "ScanResult":
     """Several scans as one; names get the path that they were found below."""
     if len(results) == 1:
         return results[0]
+    if not results:
+        raise UsageError("ST-USAG-001", "no path is given", "scan(path=)", "give what to look at")
     judged = any(result.judged for result in results)
     whole = ScanResult(path=Path(os.path.commonpath([one.path.absolute() for one in results])))
     for result in results:

@@ -21,12 +21,13 @@ Rules, in order:
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
+from securetrain.artifacts.given import Folder, checked
 from securetrain.artifacts.scan import configurations, dcp, programs, templates, weights
 from securetrain.artifacts.scan.archives import (
     ArchiveError,
@@ -55,6 +56,7 @@ from securetrain.artifacts.scan.findings import (
     Remark,
     ScanResult,
     UnjudgedError,
+    merge_scans,
 )
 from securetrain.artifacts.scan.formats import (
     Format,
@@ -111,6 +113,24 @@ _JUDGES: Final[Mapping[Format, Callable[[Window, str], Iterator[Remark]]]] = {
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the bytes looked at so far and the bytes in all."""
+
+
+@checked
+def scan(path: Folder | Sequence[Folder], *, progress: Progress | None = None) -> ScanResult:
+    """Tell what loaders of a file, or of all files in a directory, would run, call or read.
+
+    Args:
+        path: What to look at, or several. Nothing of it is loaded.
+        progress: Called after each file with the bytes looked at so far, and the bytes in all.
+
+    Raises:
+        UsageError: ST-USAG-002 when there is nothing at `path`, ST-USAG-001 when it is no path.
+
+    >>> [one.what for one in scan("model.pt").findings]
+    ['it names os.system']
+    """
+    given = [path] if isinstance(path, Path | str) else path
+    return merge_scans([scan_path(Path(one), progress=progress) for one in given])
 
 
 def scan_path(path: Path, *, progress: Progress | None = None) -> ScanResult:

@@ -133,7 +133,14 @@ class StepPieces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveContext:
-    """The lineage of one checkpoint. The coordinator's context is the one that gets signed."""
+    """The lineage of one checkpoint. The coordinator's context is the one that gets signed.
+
+    Raises:
+        UsageError: ST-USAG-001 for a field that is not what it may be.
+
+    >>> SaveContext(run_id="toy", step=12, created=now).signed_name
+    'toy'
+    """
 
     run_id: str
     name: str = ""

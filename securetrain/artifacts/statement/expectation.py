@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from securetrain.artifacts.given import check_fields
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetPredicate,
@@ -44,12 +45,17 @@ class Expectation(Expect, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     Raises:
         UsageError: ST-USAG-001 when a field has a value that no artifact can have.
+
+    >>> wanted = Expectation(run="toy").and_also(Expectation(step=12))
+    >>> wanted.run, wanted.step
+    ('toy', 12)
     """
 
     statement: str | None = None
     """SHA-256 of what was signed about it, whoever signed; a catalogue names it."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for field in ("digest", "run", "name", "signer", "statement", "dataset", "policy"):
             value = getattr(self, field)
             if value is not None and not 0 < len(value) <= MAX_TEXT:

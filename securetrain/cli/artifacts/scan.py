@@ -39,9 +39,9 @@ def command(
     is of a kind that is not known here or could not be judged; 14 a link or special file; 19 unsafe
     content; 20 unreadable.
     """
-    from securetrain.artifacts import merge_scans, scan_path
+    from securetrain import scan
     from securetrain.report import verification
 
     with progress_bar("scanning") as progress:
-        result = merge_scans([scan_path(path, progress=progress) for path in paths])
+        result = scan(paths, progress=progress)
     return verification.scan(result, opcodes=opcodes)
