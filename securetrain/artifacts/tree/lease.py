@@ -146,6 +146,11 @@ def _active() -> bool:
     return any(held.pid == pid and not held.removed for held in _held.values())
 
 
+def is_held(folder: Path) -> bool:
+    """Tell whether this process is making a directory, and will commit it."""
+    return folder in _held
+
+
 def lease_of(folder: Path) -> Path:
     """The lease of a directory in the making."""
     return folder.with_name(folder.name + SUFFIX)

@@ -112,24 +112,28 @@ class LocalStaging:
             raise
 
     @contextmanager
-    def create(self, name: str) -> Iterator[Sink]:
-        """See `Staging`."""
+    def create(self, name: str, *, later: bool = False) -> Iterator[Sink]:
+        """See `Staging`; `later`, when the directory is committed, it is durable."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(self.folder / name, flags, PUBLIC_FILE)
         try:
             yield FdSink(fd, self.durable)
-            if self.durable:
+            if self.durable and not later:
                 os.fsync(fd)
         finally:
             os.close(fd)
 
     def put(self, name: str, data: bytes) -> None:
-        """See `Staging`."""
-        if self.durable:
-            write_atomic(self.folder / name, data)
-            return
-        with self.create(name) as sink:
+        """See `Staging`.
+
+        The process that commits makes small files durable then, before the directory gets its name:
+        the disk has begun with all of them, and one commit of its journal does for all. Another
+        one's file is durable at once: it may be another machine's.
+        """
+        temporary = f".{name}.tmp-{os.urandom(6).hex()}"
+        with self.create(temporary, later=lease.is_held(self.folder)) as sink:
             sink.write(memoryview(data))
+        (self.folder / temporary).rename(self.folder / name)
 
     def size(self, name: str) -> int | None:
         """See `Staging`."""
