@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Scan the crafted and the ordinary files with ours, picklescan, modelscan and fickling.
+"""Scan the crafted and the ordinary files with ours and four others.
 
-``python -m tools.scan_compare ORDINARY --picklescan BIN --modelscan BIN --fickling BIN --out FILE``
-(ORDINARY is what ``tools.scan_corpus.ordinary`` wrote). Each scanner is the program in its own
-environment. A crafted file is missed when a scanner ends as if it were clean; an ordinary one is an
-alarm when it does not. Others get a process for each file, and a
-minute at most.
+``python -m tools.scan_compare ORDINARY --picklescan BIN --modelscan BIN --fickling BIN --modelaudit
+BIN --out FILE`` (ORDINARY is what ``tools.scan_corpus.ordinary`` wrote). Each scanner is the
+program in its own environment, and keeps its words to this machine. A crafted file is missed when a
+scanner ends as if it were clean; an ordinary one is an alarm when it does not. Others get a process
+for each file, and a minute at most.
 """
 
 import argparse
@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +33,7 @@ def _run(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             list(map(str, command)), capture_output=True, text=True, check=False, timeout=60,
-            env=os.environ | {"PYTHONWARNINGS": "ignore"},
+            env=os.environ | {"PYTHONWARNINGS": "ignore", "PROMPTFOO_DISABLE_TELEMETRY": "1"},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess([], -1, "", "time")
@@ -67,11 +69,19 @@ def _fickling(program: Path, file: Path) -> str:
     return CLEAN if done.returncode == 0 else ALARM
 
 
+def _modelaudit(program: Path, file: Path) -> str:
+    done = _run([program, "scan", file, "--format", "json"])
+    if done.returncode == 0:
+        return CLEAN if json.loads(done.stdout)["scanner_names"] else NOT_LOOKED_AT
+    return ALARM if done.returncode == 1 else NOT_LOOKED_AT
+
+
 SCANNERS: Final[dict[str, Callable[[Path, Path], str]]] = {
     "securetrain": _ours,
     "picklescan": _picklescan,
     "modelscan": _modelscan,
     "fickling": _fickling,
+    "modelaudit": _modelaudit,
 }
 
 
@@ -84,13 +94,17 @@ def main() -> int:
     """Print the table, and write it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("ordinary", type=Path)
-    for name in ("picklescan", "modelscan", "fickling"):
+    for name in list(SCANNERS)[1:]:
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     chosen = {name: getattr(options, name, None) for name in SCANNERS}
     chosen["securetrain"] = Path(sys.executable)
-    result: dict[str, object] = {"python": platform.python_version(), "scanners": {}}
+    result: dict[str, object] = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "python": platform.python_version(),
+        "scanners": {},
+    }
     with tempfile.TemporaryDirectory() as folder:
         crafted = []
         for number, case in enumerate(cases()):
@@ -115,8 +129,10 @@ def _row(
     name: str, program: Path, crafted: list[tuple[str, Path]], ordinary: list[tuple[str, Path]]
 ) -> dict[str, object]:
     scan = SCANNERS[name]
-    said = {case: scan(program, place) for case, place in crafted}
-    fine = {case: scan(program, place) for case, place in ordinary}
+    with ThreadPoolExecutor(3) as pool:
+        every = list(pool.map(lambda case: scan(program, case[1]), [*crafted, *ordinary]))
+    said = dict(zip((case for case, _ in crafted), every, strict=False))
+    fine = dict(zip((case for case, _ in ordinary), every[len(crafted) :], strict=True))
     return {
         "scanner": name,
         "version": _version(program, name),

@@ -4,7 +4,8 @@
 
 A case is one file: two formats in one, under a suffix of either, or a configuration with one of its
 texts replaced by one that some loader would run. It is missed when the scan is clean and a loader
-runs something (`tools.scan_corpus.oracle`). A clean scan is no fault where no loader did.
+runs something (`tools.scan_corpus.oracle`). A clean scan is no fault where no loader did; loaders
+that are not installed are named as not asked.
 """
 
 import atexit
@@ -44,6 +45,7 @@ class Oracle:
         exported = Path(self.folder.name) / "exported.pt2"
         self.ask(f"export {exported}")
         self.exported = exported.read_bytes()
+        self.absent = self.ask("absent")
 
     def ask(self, line: str) -> list[str]:
         """The loaders that ran what is in a file."""
@@ -171,6 +173,8 @@ def values(marker: str) -> tuple[str, ...]:
         f"{{{{ cycler.__init__.__globals__.os.mkdir('{marker}') }}}}",
         f"!!python/object/apply:os.mkdir ['{marker}']",
         "os.system",
+        "ranhere",
+        "ranhere.Thing",
         tree,
     )
 
@@ -238,7 +242,8 @@ def case(rng: random.Random, folder: Path) -> str:
     ran = oracle.ask(str(path))
     if ran and code == 0:
         raise Missed(f"{name} is clean, and {', '.join(ran)} ran it: {data[:80]!r}")
-    return f"exit {code}, {'runs' if ran else 'runs nothing'}"
+    unasked = f" (not asked: {', '.join(oracle.absent)})" if oracle.absent else ""
+    return f"exit {code}, " + ("runs" if ran else f"runs nothing{unasked}")
 
 
 CAMPAIGN: Final = Campaign(title="files by ours and by their loaders", count=1000, case=case)

@@ -3,12 +3,15 @@
 """The loaders themselves, as a judge of what a file makes them run.
 
 ``python -m tools.scan_corpus.oracle MARKER`` reads paths from standard input, a line each, and
-answers each with the loaders that made the folder `MARKER`, as JSON. Every file is loaded in a
-child of its own, in an empty folder, with bounds on its time, its memory and what it writes. The
+answers each with the loaders that made the folder `MARKER`, as JSON; to ``absent`` it answers with
+the loaders that are not installed, and were not asked. Every file is loaded in a child of its own,
+in an empty folder, without a network, with bounds on its time, its memory and what it writes. The
 files are our own crafted ones: they make the marker, and do nothing else. ``export PATH`` writes a
 graph by torch.export itself.
 """
 
+import ctypes
+import importlib
 import io
 import json
 import os
@@ -23,6 +26,7 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +38,11 @@ import yaml
 SECONDS: Final = 10
 MEMORY: Final = 8 << 30
 WRITTEN: Final = 64 << 20
+IMPORTED: Final = "ranhere"
+"""A module that makes the marker when it is imported, and has a class ``Thing``."""
+NO_SANDBOX: Final = 9
+ALONE: Final = 0x1000_0000 | 0x4000_0000
+"""A user namespace and a network namespace of its own (sched.h)."""
 
 
 def _export(path: Path) -> None:
@@ -69,27 +78,89 @@ def _yaml(path: Path) -> None:
         yaml.unsafe_load(path.read_text())
 
 
-LOADERS: Final[dict[str, Callable[[Path], Any]]] = {
-    "pickle.load": lambda path: pickle.loads(path.read_bytes()),  # noqa: S301
-    "torch.load": lambda path: torch.load(path, weights_only=False),
-    "torch.export.load": _export,
-    "torch.jit.load": _script,
-    "numpy.load": lambda path: [
-        found[name] if isinstance(found, np.lib.npyio.NpzFile) else found
-        for found in [np.load(path, allow_pickle=True)]
-        for name in getattr(found, "files", [""])
-    ],
-    "zipfile": _unzip,
-    "tarfile": _untar,
-    "yaml.unsafe_load": _yaml,
-    "jinja2": _render,
+def _keras(path: Path) -> None:
+    keras: Any = importlib.import_module("keras")
+    if path.suffix == ".json":
+        keras.config.enable_unsafe_deserialization()
+        keras.models.model_from_json(path.read_text())
+    else:
+        keras.models.load_model(path, safe_mode=False)
+
+
+def _hydra(path: Path) -> None:
+    omegaconf: Any = importlib.import_module("omegaconf")
+    found = omegaconf.OmegaConf.load(path)
+    omegaconf.OmegaConf.to_container(found, resolve=True)
+    utils: Any = importlib.import_module("hydra.utils")
+    for one in [found, *(found.values() if hasattr(found, "values") else ())]:
+        with suppress(Exception):
+            utils.instantiate(one)
+
+
+def _spacy(path: Path) -> None:
+    util: Any = importlib.import_module("spacy.util")
+    util.load_model_from_config(util.load_config(path), auto_fill=True)
+
+
+def _sentences(path: Path) -> None:
+    shutil.copy(path, path.name)
+    _named("sentence_transformers").SentenceTransformer(str(Path.cwd()), device="cpu")
+
+
+def _named(module: str) -> Any:
+    return importlib.import_module(module)
+
+
+def _folder(module: str, name: str) -> Callable[[Path], Any]:
+    """What loads a folder that has a file of this name in it."""
+
+    def load(path: Path) -> Any:
+        found: Any = importlib.import_module(module)
+        shutil.copy(path, path.name)
+        return getattr(found, name).from_pretrained(".")
+
+    return load
+
+
+LOADERS: Final[dict[str, tuple[str, str, Callable[[Path], Any]]]] = {
+    "pickle.load": ("pickle", "", lambda path: pickle.loads(path.read_bytes())),  # noqa: S301
+    "torch.load": ("torch", "", lambda path: torch.load(path, weights_only=False)),
+    "torch.export.load": ("torch", "", _export),
+    "torch.jit.load": ("torch", "", _script),
+    "numpy.load": (
+        "numpy",
+        "",
+        lambda path: [
+            found[name] if isinstance(found, np.lib.npyio.NpzFile) else found
+            for found in [np.load(path, allow_pickle=True)]
+            for name in getattr(found, "files", [""])
+        ],
+    ),
+    "zipfile": ("zipfile", "", _unzip),
+    "tarfile": ("tarfile", "", _untar),
+    "yaml.unsafe_load": ("yaml", "", _yaml),
+    "jinja2": ("jinja2", "", _render),
+    "safetensors": ("safetensors", "", lambda path: _named("safetensors.numpy").load_file(path)),
+    "onnx": ("onnx", "", lambda path: _named("onnx").load(path)),
+    "joblib": ("joblib", "", lambda path: _named("joblib").load(path)),
+    "keras": ("keras", ".json .keras .h5", _keras),
+    "hydra": ("hydra", ".yaml .yml .json", _hydra),
+    "peft": ("peft", ".json", _folder("peft", "AutoPeftModel")),
+    "spacy": ("spacy", ".cfg", _spacy),
+    "transformers": ("transformers", ".json", _folder("transformers", "AutoTokenizer")),
+    "transformers.AutoConfig": ("transformers", ".json", _folder("transformers", "AutoConfig")),
+    "diffusers": ("diffusers", ".json", _folder("diffusers", "DiffusionPipeline")),
+    "sentence-transformers": ("sentence_transformers", ".json", _sentences),
 }
+"""The loaders, each with its package and the suffixes that it is asked of; none is every one."""
 
 
 def loaded_by(path: Path, marker: Path) -> list[str]:
     """The loaders that make the marker of a file."""
     ran = []
-    for name in LOADERS:
+    for name in LOADERS.keys() - absent():
+        if LOADERS[name][1] and path.suffix not in LOADERS[name][1].split():
+            continue
         with tempfile.TemporaryDirectory(dir=marker.parent) as folder:
             _in_a_child(name, path, Path(folder))
         if marker.exists() or marker.is_symlink():
@@ -98,13 +169,26 @@ def loaded_by(path: Path, marker: Path) -> list[str]:
     return ran
 
 
+def absent() -> list[str]:
+    """The loaders that are not installed."""
+    return [name for name, (package, _, _) in LOADERS.items() if find_spec(package) is None]
+
+
 def _in_a_child(name: str, path: Path, folder: Path) -> None:
+    """Load a file.
+
+    Raises:
+        RuntimeError: nothing keeps the network from it.
+    """
     child = os.fork()
     if child:
-        os.waitpid(child, 0)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == NO_SANDBOX:
+            raise RuntimeError("no namespace without a network can be made: nothing was loaded")
         return
     try:
         os.chdir(folder)
+        if ctypes.CDLL(None).unshare(ALONE):
+            os._exit(NO_SANDBOX)
         signal.alarm(SECONDS)
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -114,7 +198,7 @@ def _in_a_child(name: str, path: Path, folder: Path) -> None:
             os.dup2(nowhere, stream)
         warnings.simplefilter("ignore")
         with suppress(BaseException):
-            LOADERS[name](path)
+            LOADERS[name][2](path)
     finally:
         os._exit(0)
 
@@ -122,7 +206,14 @@ def _in_a_child(name: str, path: Path, folder: Path) -> None:
 def main() -> None:
     """Answer until there is nothing more to load."""
     marker = Path(sys.argv[1])
+    os.environ |= {"KERAS_BACKEND": "torch", "HF_HUB_OFFLINE": "1"}
     torch.set_num_threads(1)
+    made = f"import os\nos.mkdir({str(marker)!r})\nclass Thing: pass\n"
+    (marker.parent / f"{IMPORTED}.py").write_text(made)
+    sys.path.insert(0, str(marker.parent))
+    warnings.simplefilter("ignore")
+    for name in LOADERS.keys() - absent():
+        importlib.import_module(LOADERS[name][0])
     for line in sys.stdin:
         path = Path(line.rstrip("\n").removeprefix("export "))
         if line.startswith("export "):
@@ -132,7 +223,10 @@ def main() -> None:
                 dynamic_shapes=({0: torch.export.Dim("rows", min=2, max=64)},),
             )
             torch.export.save(graph, path)
-        print(json.dumps([] if line.startswith("export ") else loaded_by(path, marker)), flush=True)
+            answer: list[str] = []
+        else:
+            answer = absent() if line == "absent\n" else loaded_by(path, marker)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
