@@ -6,6 +6,7 @@ from .artifacts.checkpoint.save import save as save
 from .artifacts.checkpoint.session import Session as Session
 from .artifacts.dataset.verified import Dataset as Dataset
 from .artifacts.scan.scanner import scan as scan
+from .artifacts.signing import sign as sign
 from .artifacts.statement.context import SaveContext as SaveContext
 from .artifacts.statement.expectation import Expectation as Expectation
 from .core import secret as secret

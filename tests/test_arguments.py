@@ -66,7 +66,14 @@ METHODS = {
 }
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 ABOUT = SaveContext(run_id="r", step=1, created=NOW)
-RIGHT = {"path": "x", "state_dict": {}, "trust": "trust.json", "step": 1, "context": ABOUT}
+RIGHT = {
+    "path": "x",
+    "key": "k",
+    "state_dict": {},
+    "trust": "trust.json",
+    "step": 1,
+    "context": ABOUT,
+}
 
 
 def _parameters():
@@ -194,6 +201,33 @@ def test_what_a_path_names_is_refused_by_the_argument(run, tmp_path, name, wrong
     assert securetrain.load(state, place, trust=str(run.trust)).step == 1
 
 
+KINDS = (
+    # what lies there, the name of the key's file (P-256 for models), where it is signed
+    ("model.gguf", b"GGUF", "node", "model.gguf.sig"),
+    ("weights/model.safetensors", b"\2" + bytes(7) + b"{}", "node", "weights/model.sig"),
+    ("rows/train.npy", b"rows", "dataset", "rows/statement.json"),
+    ("step-1/__0_0.distcp", b"part", "checkpoint", "step-1/.securetrain.json"),
+)
+
+
+@pytest.mark.parametrize("case", KINDS, ids=lambda case: case[0])
+def test_sign_goes_by_the_kind_of_its_target(run, tmp_path, monkeypatch, case):
+    file, data, key, at = case
+    monkeypatch.chdir(tmp_path)
+    Path(file).parent.mkdir(exist_ok=True)
+    Path(file).write_bytes(data)
+    target = Path(file).parent if "/" in file else Path(file)
+    before = sorted(tmp_path.rglob("*"))
+    for wrong in (run.trust, run.root / "none.pem", run.keys):
+        with pytest.raises(SecureTrainError) as refused:
+            securetrain.sign(target, key=wrong)
+        assert refused.value.what.startswith("key (a signer"), refused.value
+        assert sorted(tmp_path.rglob("*")) == before
+    place = securetrain.sign(target, key=run.key(key))
+    assert place.is_file()
+    assert str(place) == at
+
+
 EXAMPLES = [name for name in sorted(dir(securetrain)) if name != "secret"]
 
 
@@ -207,6 +241,8 @@ def test_the_example_of_each_name_runs(name, tmp_path, monkeypatch):
     Path("data").mkdir()
     Path("data/train.bin").write_bytes(b"some rows")
     now = datetime.now(UTC)
+    made.keys["dataset"].save(Path("data.pem"))
+    shutil.copytree("data", "books")
     sign_in_place(Path("data"), About(name="rows"), key=made.keys["dataset"], now=now)
     state = {"weight": torch.ones(2), "step": 12}
     securetrain.Session(key="key.pem", run="toy").save(state, "step-12")

@@ -35,10 +35,10 @@ from securetrain.policy.schema import Policy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_KEY: Final = "a signer, or its name as --key takes it: a file, a pkcs11: URI, awskms:, ..."
+KEY_FORMS: Final = "a signer, or its name as --key takes it: a file, a pkcs11: URI, awskms:, ..."
 _TRUST: Final = "a TrustRoot, or the path of a trust root's file or folder"
 _POLICY: Final = "a Policy, or the name of a shipped policy or the path of one"
-Key: TypeAlias = Annotated[Signer | Path | str, _KEY]
+Key: TypeAlias = Annotated[Signer | Path | str, KEY_FORMS]
 Trust: TypeAlias = Annotated[TrustRoot | Path | str, _TRUST]
 PolicyName: TypeAlias = Annotated[LoadedPolicy | Policy | Path | str, _POLICY]
 Folder: TypeAlias = Annotated[Path | str, "the path of a file or directory"]
@@ -75,8 +75,8 @@ def open_key(given: Key, name: str = "key") -> Signer:
         return given
     from securetrain.identity import open_signer  # noqa: PLC0415 - who verifies needs no signer
 
-    with _of(name, _KEY):
-        return open_signer(str(given), _ask_nobody)
+    with naming(name, KEY_FORMS):
+        return open_signer(str(given), ask_nobody)
 
 
 def open_trust(given: Trust, now: datetime, name: str = "trust") -> TrustRoot:
@@ -87,7 +87,7 @@ def open_trust(given: Trust, now: datetime, name: str = "trust") -> TrustRoot:
     """
     if isinstance(given, TrustRoot):
         return given
-    with _of(name, _TRUST):
+    with naming(name, _TRUST):
         return load_trust(Path(given), now)
 
 
@@ -101,7 +101,7 @@ def open_policy(given: PolicyName | None, name: str = "policy") -> LoadedPolicy 
         return LoadedPolicy(policy=given, digest=digest_of(given))
     if not isinstance(given, Path | str):
         return given
-    with _of(name, _POLICY):
+    with naming(name, _POLICY):
         return load_policy(str(given))
 
 
@@ -116,7 +116,12 @@ def moment(given: datetime | None) -> datetime:
     return datetime.now(UTC) if given is None else given
 
 
-def _ask_nobody(what: str) -> bytes:
+def ask_nobody(what: str) -> bytes:
+    """Refuse to give a passphrase: who calls a function gives an open key.
+
+    Raises:
+        UsageError: ST-USAG-001.
+    """
     raise UsageError(
         "ST-USAG-001",
         f"the {what} is needed, and nobody can be asked for it here",
@@ -125,8 +130,8 @@ def _ask_nobody(what: str) -> bytes:
 
 
 @contextmanager
-def _of(name: str, may_be: str) -> Iterator[None]:
-    """Say in an error which argument it is about (rule 2)."""
+def naming(name: str, may_be: str) -> Iterator[None]:
+    """Say in an error which argument it is about, and what it may be (rule 2)."""
     try:
         yield
     except (SecureTrainError, OSError) as error:
