@@ -24,6 +24,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal, NoReturn, TypeAlias
 
@@ -58,9 +59,7 @@ _SORTS: Final = {
     "perhaps": ".csv .flac .gz .jpeg .jpg .mp3 .png .tsv .txt .wav",
 }
 _SUFFIXES: Final = {one: sort for sort, suffixes in _SORTS.items() for one in suffixes.split()}
-_DOCUMENTS: Final = re.compile(
-    r"(licen[cs]e|merges|notice|readme|requirements|vocab)", re.IGNORECASE
-)
+_DOCUMENTS: Final = re.compile(r"(?i:licen[cs]e|merges|notice|readme|requirements|vocab)")
 
 
 class TargetKind(StrEnum):
@@ -109,8 +108,9 @@ class Target:
     @property
     def family(self) -> layout.Kind:
         """The kind of the statement that it has, or lacks."""
-        is_data = self.kind is TargetKind.FILE and _SUFFIXES.get(self.why) == "data"
-        return layout.Kind.DATASET if is_data or self.kind is TargetKind.DATASET else _CHECKPOINT
+        is_file = self.kind is TargetKind.FILE and _SUFFIXES.get(self.why) == "data"
+        is_data = is_file or self.kind is TargetKind.DATASET
+        return layout.Kind.DATASET if is_data else layout.Kind.CHECKPOINT
 
     @property
     def way(self) -> Way | None:
@@ -144,16 +144,17 @@ class Target:
         """
         if self.way is not None and not self.others:
             return self.way
-        what, fix = f"{self}: it is signed already", "securetrain verify says by whom"
+        code, both = "ST-USAG-001", (self, *self.others)
         if self.kind is TargetKind.UNKNOWN:
             what = f"{self}: its files do not tell what it is"
             fix = "say it: --dataset, --safetensors, --oms or --saved"
         elif self.others:
-            both = (self, *self.others)
             what = f"two kinds in one directory: {', and '.join(map(str, both))}"
-            fix = " or ".join(f"--{one.way} for {one.kind}" for one in both)
-            fix = f"say which: {fix}; or sign each in a directory of its own"
-        code = "ST-USAG-001" if self.others or self.kind is TargetKind.UNKNOWN else "ST-USAG-005"
+            flags = " or ".join(f"--{one.way} for {one.kind}" for one in both)
+            fix = f"say which: {flags}; or sign each in a directory of its own"
+        else:
+            code, fix = "ST-USAG-005", "securetrain verify says by whom"
+            what = f"{self}: it is signed already"
         raise UsageError(code, what, printable(self.path), fix)
 
     def problems(self) -> list[Problem]:
@@ -183,9 +184,6 @@ class Target:
         model, bundle = (shlex.quote(printable(one)) for one in (self.model, self.bundles[0]))
         roots = "--public-key MAKER.pem (or --ca, or --identity with --issuer)"
         return f"{bundle} lies there: securetrain verify {model} --bundle {bundle} {roots}"
-
-
-_CHECKPOINT: Final = layout.Kind.CHECKPOINT
 
 
 def guess(path: Path | str) -> Target:
@@ -288,22 +286,14 @@ def _of_folder(path: Path) -> Target:
         kind = TargetKind.DATASET if os.path.lexists(path / layout.TREES) else TargetKind.CHECKPOINT
         return Target(path=path, kind=kind, why=layout.STATEMENT, is_signed=True)
     sizes = _sizes(*_survey(path, LEFT_OUT))
-    told = list(_told(path, sizes))
-    whole = path.absolute()
+    whole, told = path.absolute(), list(_told(path, sizes))
     inside = [one for one in sizes if one == BUNDLE or one.endswith(_BUNDLES[1:])]
     beside = [whole.with_name(whole.name + one) for one in _BUNDLES if whole.name]
     bundles = _regular([*(path / one for one in inside if "/" not in one), *beside])
-    found = [
-        Target(
-            path=path,
-            kind=kind,
-            why=_some(why),
-            is_signed=kind is TargetKind.SAVED,
-            bundles=bundles,
-        )
-        for kind, why in told
-    ]
-    return replace(found[0], others=tuple(one for one in found[1:] if one.way != found[0].way))
+    tell = partial(Target, path=path, bundles=bundles)
+    first, *more = (tell(kind=kind, why=_some(why)) for kind, why in told)
+    others = tuple(one for one in more if one.way != first.way)
+    return replace(first, is_signed=first.kind is TargetKind.SAVED, others=others)
 
 
 def _told(path: Path, sizes: Mapping[str, int]) -> Iterator[tuple[TargetKind, Sequence[str]]]:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from securetrain.artifacts.model.oms.manifest import ITSELF, plain_ignored
 from securetrain.core.errors import UsageError, os_error
-from securetrain.core.files import UnsafeEntry, unsafe_name
+from securetrain.core.files import UnsafeEntry, survey
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,69 +39,6 @@ class Found:
     """Links that lead out of the model."""
 
 
-@dataclass(slots=True)
-class _Look:
-    """One look at a directory."""
-
-    root: Path
-    ignored: frozenset[str]
-    kept: frozenset[str]
-    """Names that are never left out, and the directories above them."""
-    follow: bool
-    found: Found
-    _folded: set[str] = field(default_factory=set)
-
-    def into(self, folder: str, *, inside: bool = False) -> None:
-        """List a directory below the root, and all below it; `inside` one that is left out."""
-        with os.scandir(self.root / folder) as entries:
-            ordered = sorted(entries, key=lambda entry: entry.name)
-        if not ordered and folder:
-            self.found.unsafe.append(UnsafeEntry(folder, "an empty directory"))
-        for entry in ordered:
-            name = f"{folder}/{entry.name}" if folder else entry.name
-            is_ignored = inside or name in self.ignored
-            if is_ignored and name not in self.kept:
-                self.found.left_out.append(name)
-            elif reason := self._bar(entry, name):
-                self.found.unsafe.append(UnsafeEntry(name, reason))
-            elif entry.is_dir():
-                self.into(name, inside=is_ignored)
-            else:
-                self.found.files[name] = entry.stat().st_size
-
-    def _bar(self, entry: os.DirEntry[str], name: str) -> str:
-        """Rules 3 to 5; empty for what counts."""
-        if reason := unsafe_name(entry.name):
-            return reason
-        folded = name.casefold()
-        if folded in self._folded:
-            return "two names that differ in case only"
-        self._folded.add(folded)
-        if entry.is_symlink():
-            return self._bar_link(name) if self.follow else "a symbolic link"
-        if entry.is_dir(follow_symlinks=False):
-            return ""
-        info = entry.stat(follow_symlinks=False)
-        if not stat.S_ISREG(info.st_mode):
-            return "a special file"
-        return "a hard link" if info.st_nlink > 1 else ""
-
-    def _bar_link(self, name: str) -> str:
-        """Rule 5."""
-        path = self.root / name
-        try:
-            mode = path.stat().st_mode
-        except OSError:
-            return "a symbolic link that leads nowhere, or in a circle"
-        if stat.S_ISDIR(mode):
-            return "a symbolic link to a directory, behind which nothing would be signed"
-        if not stat.S_ISREG(mode):
-            return "a symbolic link to a special file"
-        if not path.resolve().is_relative_to(self.root.resolve()):
-            self.found.outside.append(name)
-        return ""
-
-
 def look(
     root: Path, ignored: Collection[str], *, follow: bool, signed: Collection[str] = ()
 ) -> Found:
@@ -113,9 +50,7 @@ def look(
     found = Found()
     try:
         if root.is_dir():
-            kept = frozenset(part for name in signed for part in _with_parents(name))
-            _Look(root, frozenset(ignored), kept, follow, found).into("")
-            found.unsafe.sort(key=lambda entry: entry.name)
+            _look_into(root, frozenset(ignored), signed, found, follow=follow)
             return found
         info = root.stat() if follow else root.lstat()
     except OSError as error:
@@ -126,6 +61,40 @@ def look(
         )
     found.files[ITSELF] = info.st_size
     return found
+
+
+def _look_into(
+    root: Path, ignored: frozenset[str], signed: Collection[str], found: Found, *, follow: bool
+) -> None:
+    kept = {part for name in signed for part in _with_parents(name)}
+    found.left_out += (name for name in ignored - kept if os.path.lexists(root / name))
+    inside = tuple(f"{name}/" for name in ignored & kept)
+    files, unsafe = survey(root, ignored - kept)
+    for name, why in [*((one.name, "") for one in files), *((u.name, u.reason) for u in unsafe)]:
+        if name.startswith(inside) and name not in kept:
+            found.left_out.append(name)
+            continue
+        is_link = follow and why == "a symbolic link"
+        if reason := _bar_link(root, name, found) if is_link else why:
+            found.unsafe.append(UnsafeEntry(name, reason))
+        else:
+            found.files[name] = (root / name).stat().st_size
+
+
+def _bar_link(root: Path, name: str, found: Found) -> str:
+    """Rule 5; empty for what counts."""
+    path = root / name
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return "a symbolic link that leads nowhere, or in a circle"
+    if stat.S_ISDIR(mode):
+        return "a symbolic link to a directory, behind which nothing would be signed"
+    if not stat.S_ISREG(mode):
+        return "a symbolic link to a special file"
+    if not path.resolve().is_relative_to(root.resolve()):
+        found.outside.append(name)
+    return ""
 
 
 def _with_parents(name: str) -> Iterator[str]:
