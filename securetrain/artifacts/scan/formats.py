@@ -71,29 +71,23 @@ _SOURCES: Final = frozenset(
 )  # fmt: skip
 """Suffixes of what something runs, or may run, when it is opened."""
 
-_MAGIC: Final[tuple[tuple[bytes, Format], ...]] = (
-    (b"PK\x03\x04", Format.ZIP),
-    (b"PK\x05\x06", Format.ZIP),
-    (b"\x93NUMPY", Format.NUMPY),
-    (b"\x1f\x8b", Format.GZIP),
-    (b"BZh", Format.BZIP2),
-    (b"\xfd7zXZ\x00", Format.XZ),
-    (b"\x28\xb5\x2f\xfd", Format.PACKED),
-    (b"\x04\x22\x4d\x18", Format.PACKED),
-    (b"7z\xbc\xaf\x27\x1c", Format.PACKED),
-    (b"Rar!\x1a\x07", Format.PACKED),
-    (b"\x89HDF\r\n\x1a\n", Format.HDF5),
-    (b"GGUF", Format.GGUF),
-    (b"\x7fELF", Format.ELF),
-    (b"\xcf\xfa\xed\xfe", Format.ELF),
-    (b"\xce\xfa\xed\xfe", Format.ELF),
-    (b"\xca\xfe\xba\xbe", Format.ELF),
-    (b"\x89PNG\r\n\x1a\n", Format.MEDIA),
-    (b"\xff\xd8\xff", Format.MEDIA),
-    (b"GIF8", Format.MEDIA),
-    (b"fLaC", Format.MEDIA),
-    (b"OggS", Format.MEDIA),
-)
+_MAGIC: Final = {
+    Format.ZIP: (b"PK\x03\x04", b"PK\x05\x06"),
+    Format.NUMPY: (b"\x93NUMPY",),
+    Format.GZIP: (b"\x1f\x8b",),
+    Format.BZIP2: (b"BZh",),
+    Format.XZ: (b"\xfd7zXZ\x00",),
+    Format.PACKED: (
+        b"\x28\xb5\x2f\xfd",
+        b"\x04\x22\x4d\x18",
+        b"7z\xbc\xaf\x27\x1c",
+        b"Rar!\x1a\x07",
+    ),
+    Format.HDF5: (b"\x89HDF\r\n\x1a\n",),
+    Format.GGUF: (b"GGUF",),
+    Format.ELF: (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe"),
+    Format.MEDIA: (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"fLaC", b"OggS"),
+}
 _TAR_MAGIC: Final = slice(257, 262)
 _PROTOCOL: Final = re.compile(rb"\x80[\x00-\x05]")
 """Loaders refuse other versions; hashes and other random bytes begin so now and then."""
@@ -106,7 +100,7 @@ _ZLIB: Final = re.compile(rb"\x78[\x01\x5e\x9c\xda]")
 def recognise(window: Window, name: str) -> Format:
     """The format of a window's bytes; `name` is what the file or member is called."""
     head = window.peek(0, HEAD)
-    for magic, found in _MAGIC:
+    for found, magic in _MAGIC.items():
         if head.startswith(magic):
             return found
     if head[_TAR_MAGIC] == b"ustar":

@@ -82,20 +82,15 @@ _TRACKED: Final = frozenset({*_WRAPPERS, *_MAKERS, *_TENSORS})
 """The names from which on numbers and tuples are followed, too."""
 _FOLLOWED: Final = frozenset({*_TRACKED, *DTYPE_NAMES, _DTYPE, _ENCODE, _TEXT})
 _BYTES: Final = frozenset({"BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"})
-_STOPS: Final = (
-    "unknown",
-    "remain",
-    "not enough data",
-    "exhausted",
-    "the stack is",
-    "a mark where",
-)
+_STOPS: Final = re.compile(r"unknown|remain|not enough data|exhausted|the stack is|a mark where")
 """Parts of what is said where every unpickler stops."""
 _PLAIN_CODECS: Final = frozenset({"latin1", "latin_1", "ascii", "utf8", "utf_8"})
 MAX_NESTED: Final = 8
 _CODES: Final = frozenset(one.code.encode("latin-1") for one in pickletools.opcodes)
 _MARK: Final = pickletools.markobject
 _OTHER: Final = object()
+_WRAPPER: Final = object()
+"""An array that follows."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,7 +141,7 @@ class Analysis:
     @property
     def stops(self) -> bool:
         """Tell whether every unpickler stops where this one did, so that nothing comes after."""
-        return any(part in self.problem for part in _STOPS)
+        return bool(_STOPS.search(self.problem))
 
     @property
     def calls(self) -> int:
@@ -158,35 +153,21 @@ class _MalformedError(ValueError):
     """An unpickler would stop here."""
 
 
+@dataclass(slots=True)
 class _Named:
     """A class that counts here."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
 
 
+@dataclass(slots=True)
 class _Dtype:
-    """A numpy dtype: the bytes of an item, and whether it holds objects."""
+    """A numpy dtype, which the memo may have, too, before its state is set."""
 
-    __slots__ = ("is_object", "size")
-
-    def __init__(self, size: int, *, is_object: bool) -> None:
-        self.size = size
-        self.is_object = is_object
-
-    def state(self, state: object) -> None:
-        """Apply the state that a pickle sets."""
-        flags = state[-1] if isinstance(state, tuple) and state else 0
-        if isinstance(flags, int) and flags & _ITEM_REFCOUNT:
-            self.is_object = True
-
-
-class _Wrapper:
-    """An array that follows."""
-
-    __slots__ = ()
+    size: int
+    """Bytes of an item."""
+    is_object: bool
+    """Whether it holds objects."""
 
 
 class _UnknownArrayError(ValueError):
@@ -336,7 +317,8 @@ class _Machine:
             if made is not None or top[0].name == _ENCODE:
                 return made or b""
         if name == "BUILD" and len(top) == 2 and isinstance(top[0], _Dtype):
-            top[0].state(top[1])
+            flags = top[1][-1] if isinstance(top[1], tuple) and top[1] else 0
+            top[0].is_object |= isinstance(flags, int) and bool(flags & _ITEM_REFCOUNT)
             return top[0]
         if not self._tracking and name != "TUPLE":
             return _OTHER
@@ -384,7 +366,7 @@ class _Machine:
             above = self._above_mark()
             return tuple(above) if len(above) <= 64 else _OTHER
         if name == "NEWOBJ" and len(top) == 2 and isinstance(top[0], _Named):
-            return _Wrapper() if top[0].name in _WRAPPERS else _OTHER
+            return _WRAPPER if top[0].name in _WRAPPERS else _OTHER
         if name == "EMPTY_DICT":
             return {}
         if name == "SETITEMS":
@@ -393,7 +375,7 @@ class _Machine:
             if isinstance(below, dict) and len(above) <= 64:
                 pairs = zip(above[::2], above[1::2], strict=False)
                 return below | {key: value for key, value in pairs if isinstance(key, str)}
-        if name == "BUILD" and len(top) == 2 and isinstance(top[0], _Wrapper):
+        if name == "BUILD" and len(top) == 2 and top[0] is _WRAPPER:
             self.array = top[1]
         return _OTHER
 

@@ -13,104 +13,51 @@ from typing import Final
 
 from securetrain.artifacts.tree.foreign import DTYPES
 
-BUILTINS: Final = frozenset(
-    f"builtins.{name}"
-    for name in (
-        "bool", "complex", "dict", "float", "frozenset", "int", "list", "object",
-        "range", "set", "slice", "str", "tuple",
-    )
-)  # fmt: skip
 
-STANDARD: Final = frozenset(
-    {
-        "collections.Counter",
-        "collections.OrderedDict",
-        "collections.defaultdict",
-        "collections.deque",
-        "copyreg._reconstructor",
-        "datetime.date",
-        "datetime.datetime",
-        "datetime.time",
-        "datetime.timedelta",
-        "datetime.timezone",
-        "decimal.Decimal",
-        "fractions.Fraction",
-        "pathlib.PosixPath",
-        "pathlib.PurePosixPath",
-        "pathlib._local.PosixPath",
-        "pathlib._local.PurePosixPath",
-        "traceback.FrameSummary",
-        "traceback.StackSummary",
-        "types.SimpleNamespace",
-        "uuid.UUID",
-    }
-)
+def _names(table: str) -> Iterator[str]:
+    """The names of a table: packages and modules with names behind them, in one line or several."""
+    module = ""
+    for line in table.splitlines():
+        head, colon, tail = line.partition(": ")
+        module = head if colon else module
+        yield from (f"{module}.{name}" for name in (tail if colon else line).split())
 
-NUMPY: Final = frozenset(
-    {
-        "numpy.dtype",
-        "numpy.ndarray",
-        "numpy._core.multiarray._reconstruct",
-        "numpy._core.multiarray.scalar",
-        "numpy._core.numeric._frombuffer",
-        "numpy.core.multiarray._reconstruct",
-        "numpy.core.multiarray.scalar",
-        "numpy.core.numeric._frombuffer",
-    }
-)
-
-TORCH: Final = frozenset(
-    {
-        "torch.Size",
-        "torch.Tensor",
-        "torch.device",
-        "torch.nn.parameter.Buffer",
-        "torch.nn.parameter.Parameter",
-        "torch.serialization._get_layout",
-        "torch.storage.UntypedStorage",
-        "torch._tensor._rebuild_from_type_v2",
-        *(
-            f"torch._utils.{name}"
-            for name in (
-                "_rebuild_device_tensor_from_cpu_tensor",
-                "_rebuild_device_tensor_from_numpy",
-                "_rebuild_meta_tensor_no_storage",
-                "_rebuild_nested_tensor",
-                "_rebuild_parameter",
-                "_rebuild_parameter_with_state",
-                "_rebuild_qtensor",
-                "_rebuild_sparse_tensor",
-                "_rebuild_tensor",
-                "_rebuild_tensor_v2",
-                "_rebuild_tensor_v3",
-                "_rebuild_wrapper_subclass",
-            )
-        ),
-    }
-)
-
-VALUES: Final = BUILTINS | STANDARD | NUMPY | TORCH
-"""Names that are safe wherever they come from."""
 
 DTYPE_NAMES: Final = frozenset(f"torch.{name}" for name in DTYPES)
 """Dtypes are pickled by name."""
 
+VALUES: Final = frozenset(
+    _names("""\
+builtins: bool complex dict float frozenset int list object range set slice str tuple
+collections: Counter OrderedDict defaultdict deque
+copyreg: _reconstructor
+datetime: date datetime time timedelta timezone
+decimal: Decimal
+fractions: Fraction
+numpy: dtype ndarray
+numpy._core: multiarray._reconstruct multiarray.scalar numeric._frombuffer
+numpy.core: multiarray._reconstruct multiarray.scalar numeric._frombuffer
+pathlib: PosixPath PurePosixPath _local.PosixPath _local.PurePosixPath
+torch: Size Tensor _tensor._rebuild_from_type_v2 device nn.parameter.Buffer nn.parameter.Parameter
+  serialization._get_layout storage.UntypedStorage
+torch._utils: _rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy
+  _rebuild_meta_tensor_no_storage _rebuild_nested_tensor _rebuild_parameter
+  _rebuild_parameter_with_state _rebuild_qtensor _rebuild_sparse_tensor _rebuild_tensor
+  _rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_wrapper_subclass
+traceback: FrameSummary StackSummary
+types: SimpleNamespace
+uuid: UUID
+""")
+)
+"""Names that are safe wherever they come from."""
+
 DCP_METADATA: Final = frozenset(
-    {
-        "pathlib.PosixPath",
-        "pathlib._local.PosixPath",
-        "torch.Size",
-        "torch.distributed.checkpoint.filesystem._StorageInfo",
-        "torch.distributed.checkpoint.metadata.BytesStorageMetadata",
-        "torch.distributed.checkpoint.metadata.ChunkStorageMetadata",
-        "torch.distributed.checkpoint.metadata.Metadata",
-        "torch.distributed.checkpoint.metadata.MetadataIndex",
-        "torch.distributed.checkpoint.metadata.StorageMeta",
-        "torch.distributed.checkpoint.metadata.TensorProperties",
-        "torch.distributed.checkpoint.metadata.TensorStorageMetadata",
-        "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
-        "torch.serialization._get_layout",
-    }
+    _names("""\
+pathlib: PosixPath _local.PosixPath
+torch: Size serialization._get_layout distributed.checkpoint.filesystem._StorageInfo
+torch.distributed.checkpoint.metadata: BytesStorageMetadata ChunkStorageMetadata Metadata
+  MetadataIndex StorageMeta TensorProperties TensorStorageMetadata _MEM_FORMAT_ENCODING
+""")
 )
 """All that ``.metadata`` of torch.distributed.checkpoint needs, but for the dtypes."""
 
@@ -308,14 +255,4 @@ torch.nn.modules.upsampling: Upsample UpsamplingBilinear2d UpsamplingNearest2d
 """Packages and modules with their names behind them; a line that is indented goes on."""
 
 
-def _read() -> Iterator[str]:
-    module = ""
-    for line in _OF_MODELS.splitlines():
-        head, colon, tail = line.partition(": ")
-        if colon:
-            module = head
-        for name in (tail if colon else line).split():
-            yield f"{module}.{name}"
-
-
-MODELS: Final = frozenset(_read())
+MODELS: Final = frozenset(_names(_OF_MODELS))
