@@ -149,6 +149,30 @@ def test_the_saves_that_were_signed_are_told_by_the_word_of_the_ledger(bare, cap
     assert "Nothing is in the run directory" in written(runs.page(without), "text")
     assert [tile.value for tile in page.tiles if tile.name == "Signed saves"] == ["3"]
     assert exit_code_of(record) == ExitCode.OK
+    drawn = [shown.index(f"<title>{name}: signed, ") for name in saves]
+    assert drawn == sorted(drawn), "the picture has them in order"
+    assert "What was saved" not in written(runs.page(without), "html")
+
+
+def test_the_picture_says_of_each_checkpoint_what_its_statement_is(full):
+    shown = written(runs.page(read(full)), "html")
+    names = [one.name for one in read(full).checkpoints]
+    assert names
+    assert all(f"<title>{name}: statement verified</title>" in shown for name in names)
+    forged = full.run_dir.checkpoints / names[-1] / "statement.json"
+    forged.write_bytes(forged.read_bytes().replace(b'"sig":"', b'"sig":"AA'))
+    shown = written(runs.page(read(full)), "html")
+    assert f"<title>{names[-1]}: statement refused</title>" in shown
+    assert f"<title>{names[0]}: statement verified</title>" in shown
+
+
+def test_a_name_in_the_picture_is_text(bare):
+    evil = "<script>alert(1)</script>"
+    said = {"subject": "rank-1", "place": "out", "way": "torch.save", "number": 0, "files": 1}
+    bare.ledger().write(events.SavedFilesSigned(file=evil, **said))
+    shown = written(runs.page(read(bare)), "html")
+    assert evil not in shown
+    assert "out/&lt;script&gt;" in shown
 
 
 SCRIPT = """

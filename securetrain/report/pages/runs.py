@@ -192,14 +192,16 @@ def _artifacts(record: RunRecord) -> Iterator[Section]:
         "gradients": attrgetter("verdict"),
     }
     saves, empty = record.ledger.saves, "Nothing is in the run directory."
+    shown = {"checkpoints": record.checkpoints[-MAX_SAVES:], "saves": saves[-MAX_SAVES:]}
+    figure = partial(rendered, "saved.html.j2", **shown) if any(shown.values()) else None
     if items or not saves:
-        yield columns(items, made, title="dataset and checkpoints", empty=empty)
+        drawn = None if saves else figure
+        yield columns(items, made, title="dataset and checkpoints", empty=empty, figure=drawn)
     if saves:
-        title = "saves of the script, signed as they were written"
-        yield columns(saves[::-1], _SAVES, title=title, lead=SAVED, most=MAX_SAVES)
+        told = {"title": "saves of the script, signed as they were written", "lead": SAVED}
+        yield columns(saves[::-1], _SAVES, most=MAX_SAVES, figure=figure, **told)
     yield columns(items, _STATEMENTS, title="statements", page_only=True)
-    empty = "No run of securetrain verify is recorded."
-    found = record.verifications
+    empty, found = "No run of securetrain verify is recorded.", record.verifications
     yield columns(found, _VERIFIED, title="content verified", empty=empty, page_only=True)
 
 
@@ -274,8 +276,7 @@ def _tiles(record: RunRecord) -> Iterator[Tile]:
         note = f"bigram {last.bigram_bits:.2f}" if last.bigram_bits else ""
     yield Tile("Held-out loss", bits, note)
     signed = [one.proof.state is ProofState.VERIFIED for one in record.checkpoints]
-    note = "signatures verified for this report"
-    yield _part("Signed checkpoints", signed, "0 of 0", note)
+    yield _part("Signed checkpoints", signed, "0 of 0", "signatures verified for this report")
     if saves := record.ledger.saves:
         yield Tile("Signed saves", str(len(saves)), "by the word of the ledger", "good")
     steps, note, tone = "none", "", "warn"

@@ -216,8 +216,7 @@ def read_run(root: Path, now: datetime) -> RunRecord:
         problems=tuple(reader.problems),
     )
     record = msgspec.structs.replace(record, boundaries=boundaries.judge(record, said))
-    own_keys = run.key("root").exists()
-    bounds = limits.of(record, keys_in_run=own_keys, said=counted)
+    bounds = limits.of(record, keys_in_run=run.key("root").exists(), said=counted)
     return msgspec.structs.replace(record, limits=bounds)
 
 
