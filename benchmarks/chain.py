@@ -39,9 +39,8 @@ from securetrain.artifacts.statement import (
 from securetrain.artifacts.statement.checkpoint_predicate import RankFile
 from securetrain.artifacts.statement.statements import sign
 from securetrain.artifacts.tree.layout import INDEX, Kind
-from securetrain.chain import documents, packing
+from securetrain.chain import documents, packing, verify
 from securetrain.chain.container import Document, Pack, write_pack
-from securetrain.chain.packed import verify_pack
 from securetrain.chain.records import Recorder
 from securetrain.chain.store import InMemory
 from securetrain.core import canonical
@@ -314,7 +313,7 @@ def _verify(pack: Path, trust: Path) -> None:
     for _ in range(2):
         started = time.process_time()
         with Pack.open(pack) as opened:
-            result = verify_pack(opened, trust=root, policy=policy, now=NOW + timedelta(hours=12))
+            result = verify(opened, trust=root, policy=policy, now=NOW + timedelta(hours=12))
         if result.exit_code or result.required != frozenset(LINKS):
             raise RuntimeError(f"it does not verify: {result.problems[:3]}")
         used.append(time.process_time() - started)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from securetrain.artifacts.dataset.growth import check_growth
+from securetrain.artifacts.report import Report
 from securetrain.artifacts.statement.listing import open_data
 from securetrain.artifacts.statement.reading import (
     BLOCK,
@@ -43,11 +44,9 @@ from securetrain.artifacts.tree import safetensors_header
 from securetrain.artifacts.tree.layout import INDEX, PAGE_BYTES, Kind, num_pages
 from securetrain.artifacts.tree.pool import AHEAD, Pool, fetch_ahead
 from securetrain.artifacts.tree.problems import Problem, content_problem, table_problem
-from securetrain.artifacts.tree.storage import Storage
 from securetrain.core.errors import IntegrityError
 from securetrain.core.hashtree import DIGEST_SIZE, TreeParams, pages_of, root_of
 
-MAX_PROBLEMS: Final = 200
 STRETCH: Final = 32 << 20
 """Bytes that one task hashes."""
 
@@ -55,32 +54,6 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called with the bytes hashed so far and the bytes in all."""
 Told: TypeAlias = Mapping[str, Mapping[str, index_file.TensorEntry]]
 """File to the tensors that the signed index places in it."""
-
-
-@dataclass(slots=True)
-class Report:
-    """The problems of a directory, and how much of it was checked."""
-
-    root: Storage
-    kind: Kind
-    problems: list[Problem] = field(default_factory=list)
-    num_files: int = 0
-    num_bytes: int = 0
-    truncated: bool = False
-
-    def add(self, *problems: Problem) -> None:
-        """Take problems that are not known yet, up to `MAX_PROBLEMS`."""
-        for problem in problems:
-            if problem in self.problems:
-                continue
-            if len(self.problems) >= MAX_PROBLEMS:
-                self.truncated = True
-                return
-            self.problems.append(problem)
-
-    def catch(self, error: IntegrityError, file: str) -> None:
-        """Take an error of the shared readers as a problem of `file`."""
-        self.add(Problem(error.code, error.what, file))
 
 
 def check_content(

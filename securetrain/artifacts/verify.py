@@ -13,37 +13,37 @@ Rules, in order; the first two end the check when they fail, because nothing els
 4. it was not set aside (`quarantine`), and the listing is exactly what was signed: nothing
    missing, nothing extra, no links;
 5. every byte of it is hashed and compared with what was signed (`content`);
-6. all problems are collected (at most `MAX_PROBLEMS`); the exit code is that of the most telling
-   one (`problems.most_telling`);
+6. all problems are collected (at most `report.MAX_PROBLEMS`); the exit code is that of the most
+   telling one (`problems.most_telling`);
 7. a directory in which nothing was checked is never ok.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from securetrain.artifacts.content import MAX_PROBLEMS, Progress, Report, check_content
+from securetrain.artifacts.content import Progress, check_content
 from securetrain.artifacts.kinds import guess
-from securetrain.artifacts.lineage import logged
+from securetrain.artifacts.lineage import freshness, logged
+from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.judging import Asked, judge
 from securetrain.artifacts.lineage.logged import LogProof
+from securetrain.artifacts.report import Report
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.listing import check_listing, read_statement
-from securetrain.artifacts.statement.rules import NOTHING_SHOWN, Shown
+from securetrain.artifacts.statement.rules import Shown
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
+    DatasetPredicate,
     Opened,
-    Predicate,
     claimed_kind,
     open_statement,
 )
-from securetrain.artifacts.tree.layout import STATEMENT, TREES, Kind
-from securetrain.artifacts.tree.problems import Problem, most_telling
-from securetrain.artifacts.tree.storage import LocalStorage, Place, shown, storage_of
-from securetrain.core import CODES, ExitCode
+from securetrain.artifacts.tree.layout import STATEMENT
+from securetrain.artifacts.tree.storage import LocalStorage, Place
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
@@ -54,55 +54,6 @@ if TYPE_CHECKING:
 
 Shows: TypeAlias = Callable[[Opened], Shown]
 """Judges the tiers of a checkpoint's nodes by the evidence of its run."""
-
-__all__ = ["MAX_PROBLEMS", "Progress", "Shows", "VerifyResult", "add_name", "verify_path"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyResult:
-    """The result of verifying a directory."""
-
-    kind: Kind
-    path: Path | str
-    problems: tuple[Problem, ...]
-    num_files: int
-    """Files of which every byte was checked."""
-    num_bytes: int
-    opened: Opened | None
-    """The verified statement with who signed it; None when there is none that verifies."""
-    logged: Logged | None = None
-    """Where it stands in the log, if a proof was given and holds."""
-    truncated: bool = False
-    """Whether there were more problems than are listed."""
-    shown: Shown = NOTHING_SHOWN
-    """What evidence shows of the nodes' tiers."""
-
-    @property
-    def ok(self) -> bool:
-        """Tell whether everything held and something was checked."""
-        return not self.problems and self.num_files > 0
-
-    @property
-    def statement(self) -> Predicate | None:
-        """Its predicate; None when there is no statement that verifies."""
-        return self.opened.predicate if self.opened else None
-
-    @property
-    def digest(self) -> str:
-        """The digest that it names; empty without one."""
-        return self.opened.digest if self.opened else ""
-
-    @property
-    def key_ids(self) -> frozenset[str]:
-        """The keys that signed it."""
-        return self.opened.key_ids if self.opened else frozenset()
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """0 when ok, else the exit code of the most telling problem."""
-        if self.problems:
-            return CODES[most_telling(self.problems).code].exit
-        return ExitCode.OK if self.ok else ExitCode.FAILURE
 
 
 def verify_path(
@@ -115,9 +66,8 @@ def verify_path(
     known: Freshness | None = None,
     log_proof: LogProof | None = None,
     expect: Expectation | None = None,
-    shows: Shows | None = None,
-) -> VerifyResult:
-    """Verify a signed directory.
+) -> Report:
+    """Verify a signed directory by itself, without the evidence of its run (`chain.verify`).
 
     Args:
         path: the directory of a checkpoint or dataset: a path, or a URL of an object store.
@@ -129,99 +79,113 @@ def verify_path(
         log_proof: the proof that its statement was logged; given, it must hold. Without it, the one
             beside the directory is taken when the policy asks for one.
         expect: which artifact is wanted; None takes any that a trusted key has signed.
-        shows: judges the tiers of its nodes by evidence; without, their evidence is missing.
 
     Raises:
         UsageError: ST-USAG-002 when there is nothing at the path. A file alone is no error: it is
             refused as what is not signed (100).
     """
-    storage = storage_of(path)
-    found = guess(storage.path) if isinstance(storage, LocalStorage) else None
-    try:
-        kind = Kind.DATASET if found is None and storage.has(TREES) else Kind.CHECKPOINT
-        if found is None and not storage.exists():
-            raise UsageError("ST-USAG-002", "there is no such directory", storage.name)
-    except OSError as error:
-        raise UsageError(
-            "ST-USAG-002", f"the store is unreadable: {error}", storage.name
-        ) from error
-    report = _Report(root=storage, kind=found.family if found else kind, path=shown(path))
-    if found is not None and not found.is_signed:
-        report.add(*found.problems())
-        return report.result()
-    try:
-        asked = Asked(trust=trust, policy=policy, now=now, known=known, expect=expect)
-        opened = _open(report, asked, log_proof)
-        if shows is not None and isinstance(opened.predicate, CheckpointPredicate):
-            report.shown = shows(opened)
-            asked = replace(asked, shown=report.shown)
-        report.add(*judge(opened, storage, asked).problems)
+    found = Report.of(path)
+    asked = Asked(trust=trust, policy=policy, now=now, known=known, expect=expect)
+    check_directory(found, asked, progress=progress, log_proof=log_proof)
+    return found
+
+
+def check_directory(
+    found: Report,
+    asked: Asked,
+    *,
+    progress: Progress | None = None,
+    log_proof: LogProof | None = None,
+    shows: Shows | None = None,
+) -> None:
+    """Ask a signed directory everything that it answers by itself.
+
+    Args:
+        found: takes the answers.
+        asked: what is asked of its statement, and whose signature counts.
+        progress: see `verify_path`.
+        log_proof: see `verify_path`.
+        shows: judges the tiers of its nodes by evidence; without, their evidence is missing.
+    """
+    root = found.root
+    if isinstance(root, LocalStorage):
+        target = guess(root.path)
+        if not target.is_signed:
+            found.kind = target.family
+            found.add(*target.problems())
+            return
+    else:
         try:
-            report.add(*check_listing(storage, opened.predicate))
+            there = root.exists()
         except OSError as error:
-            report.add(Problem(code=report.kind.code(200), what=str(error)))
-        check_content(report, opened.predicate, progress)
-    except _Stop:
-        pass
-    return report.result()
-
-
-class _Stop(Exception):  # noqa: N818 - not an error
-    """Nothing further can be trusted."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Report(Report):
-    path: Path | str
-    opened: Opened | None = None
-    logged: Logged | None = None
-    shown: Shown = NOTHING_SHOWN
-
-    def result(self) -> VerifyResult:
-        opened = self.opened
-        if not self.problems and self.num_files == 0:
-            self.add(
-                Problem(code=self.kind.code(100), what="nothing was checked, so nothing is proven")
-            )
-        return VerifyResult(
-            kind=self.kind,
-            path=self.path,
-            problems=tuple(self.problems),
-            num_files=self.num_files,
-            num_bytes=self.num_bytes,
-            opened=opened,
-            logged=self.logged if opened else None,
-            shown=self.shown,
-            truncated=self.truncated,
-        )
-
-
-def _open(report: _Report, asked: Asked, log_proof: LogProof | None) -> Opened:
-    """Rules 1 and 2."""
-    trust = asked.trust
+            what = f"the store is unreadable: {error}"
+            raise UsageError("ST-USAG-002", what, root.name) from error
+        if not there:
+            raise UsageError("ST-USAG-002", "there is no such directory", root.name)
+    opened = _open(found, asked, log_proof)
+    if opened is None:
+        return
+    if shows is not None and isinstance(opened.predicate, CheckpointPredicate):
+        found.shown = shows(opened)
+        asked = replace(asked, shown=found.shown)
+    found.add(*judge(opened, root, asked).problems)
     try:
-        data = read_statement(report.root, report.kind)
-        report.kind = claimed_kind(data) or report.kind
-        index = _logged(report, data, asked, log_proof)
-        report.opened = open_statement(data, report.kind, trust, report.root.name, index)
+        found.add(*check_listing(root, opened.predicate))
+    except OSError as error:
+        found.refuse(found.kind.code(200), str(error))
+    check_content(found, opened.predicate, progress)
+    if not found.problems and found.num_files == 0:
+        found.refuse(found.kind.code(100), "nothing was checked, so nothing is proven")
+
+
+def _open(found: Report, asked: Asked, log_proof: LogProof | None) -> Opened | None:
+    """Rules 1 and 2; None when nothing further can be trusted."""
+    root, trust = found.root, asked.trust
+    try:
+        data = read_statement(root, found.kind)
+        found.kind = claimed_kind(data) or found.kind
+        place = _logged(found, data, asked, log_proof)
+        index = None if place is None else place.index
+        found.opened = open_statement(data, found.kind, trust, root.name, index)
     except IntegrityError as error:
-        report.catch(error, STATEMENT if error.code[-3:] != "142" else "")
-        raise _Stop from error
-    return report.opened
+        found.catch(error, STATEMENT if error.code[-3:] != "142" else "")
+        return None
+    found.logged = place
+    return found.opened
 
 
-def _logged(report: _Report, data: bytes, asked: Asked, given: LogProof | None) -> int | None:
+def _logged(found: Report, data: bytes, asked: Asked, given: LogProof | None) -> Logged | None:
     """Look for the proof that the statement is logged, when that is asked; what is lacking is one
     more problem, and the rest is looked at all the same.
     """
     try:
-        report.logged = logged.prove(
-            report.root, data, report.kind, asked.trust, asked.policy, asked.now, given
+        return logged.prove(
+            found.root, data, found.kind, asked.trust, asked.policy, asked.now, given
         )
     except IntegrityError as error:
-        report.catch(error, STATEMENT)
+        found.catch(error, STATEMENT)
         return None
-    return None if report.logged is None else report.logged.index
+
+
+def remember(found: Report, floors: Floors, trust: TrustRoot) -> None:
+    """Raise the floors to an artifact that held; a dataset that is older than they know does not.
+
+    Args:
+        found: what was found of it; takes what refuses it.
+        floors: what this machine has seen.
+        trust: the keys that may sign it.
+    """
+    match found.statement:
+        case CheckpointPredicate():
+            assert found.opened is not None
+            freshness.remember(found.opened, floors)
+        case DatasetPredicate() as predicate:
+            from securetrain.artifacts.dataset.verified import check_floor  # noqa: PLC0415 - of these
+
+            try:
+                check_floor(floors, predicate, found.digest, trust, str(found.path))
+            except IntegrityError as error:
+                found.catch(error, "")
 
 
 def add_name(editor: "Editor", name: str, path: Path, trust: TrustRoot, now: datetime) -> None:

@@ -6,9 +6,9 @@ Ask a question of an artifact that is not there:
 
 >>> from datetime import UTC, datetime
 >>> from pathlib import Path
->>> from securetrain.chain import Question, answer
+>>> from securetrain.chain import verify
 >>> try:
-...     answer(Path("no/such/step"), Question(trust=Path("trust.json")), datetime.now(UTC))
+...     verify(Path("no/such/step"), trust=Path("trust.json"), now=datetime.now(UTC))
 ... except Exception as error:
 ...     print(error.code)
 ST-USAG-002

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from securetrain.artifacts import Problem
 from securetrain.artifacts.lineage import Asked, judge_statement
-from securetrain.artifacts.statement import CheckpointPredicate, Expectation, Shown
+from securetrain.artifacts.statement import Expectation, Shown
 from securetrain.chain import kept, nodes, steps
 from securetrain.chain.kept import judge_replay
 from securetrain.chain.links import Given, Judge, LinkVerdict, Subject, broken, code_of, missing
@@ -69,23 +69,6 @@ class Judged:
     def shows(self, link: ChainLink) -> bool:
         """Tell whether evidence shows what the statement says of a link."""
         return self.verdicts[link].state is LinkState.VERIFIED
-
-    def answer(self, said: CheckpointPredicate) -> str:
-        """A checkpoint that held, in a sentence: what evidence shows, and what it does not."""
-        tiers = self.verdicts[ChainLink.NODES].tiers.values()
-        nodes = "node" if len(tiers) == 1 else "nodes"
-        parts = {
-            ChainLink.DATASET: f"trained on {said.dataset.name}",
-            ChainLink.NODES: f"by {len(tiers)} {min(tiers, default='')} {nodes}",
-            ChainLink.POLICY: f"under {said.policy.id}",
-        }
-        shown = [f"Step {said.step} of run {said.run_id or '(not named)'}"]
-        shown += [part for link, part in parts.items() if self.shows(link)]
-        missing = [
-            str(link) for link, one in self.verdicts.items() if one.state is LinkState.MISSING
-        ]
-        unshown = f"; not shown: {', '.join(missing)}" if missing else ""
-        return f"{', '.join(shown)}: verified{unshown}."
 
 
 def judge(link: ChainLink, subject: Subject, given: Given) -> LinkVerdict:

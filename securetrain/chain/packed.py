@@ -12,8 +12,8 @@ Rules, in order:
 4. links and statements are judged as beside a run directory (`judging.judge_chain`). Where the
    policy asks for a log (``checkpoint.log``), each statement needs its proof, by the log and the
    quorum that the policy names;
-5. without a policy nothing is required: a broken link refuses all the same, and a missing one
-   leaves the answer incomplete;
+5. without a policy nothing is required: a broken link refuses all the same, and a missing one is
+   named, as of a directory;
 6. at the witnesses' time (`seen_at`), everything is judged as of the moment at which the quorum of
    the log's witnesses had seen the checkpoint: what has expired since then counts;
 7. weights and rows that the pack lists are verified byte by byte (`unpacking`), whatever is asked.
@@ -21,10 +21,9 @@ Rules, in order:
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -34,7 +33,6 @@ from securetrain.artifacts.lineage import LogProof
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
     DatasetPredicate,
-    Expectation,
     Opened,
     claimed_kind,
     open_statement,
@@ -42,17 +40,17 @@ from securetrain.artifacts.statement import (
 from securetrain.chain import packing
 from securetrain.chain.container import Pack
 from securetrain.chain.held import main_line, rows_wanted
-from securetrain.chain.judging import Demand, Judged, Judgement, judge_chain
+from securetrain.chain.judging import Demand, Judgement, judge_chain
 from securetrain.chain.links import Given, Subject
 from securetrain.chain.packing import PackPieces
-from securetrain.chain.replayed import Replay
 from securetrain.chain.unpacking import Holding, check
-from securetrain.core import CODES, ExitCode, canonical
+from securetrain.chain.verdict import Contents, Verdict
+from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
-from securetrain.core.vocabulary import ChainLink, LinkState
+from securetrain.core.vocabulary import ChainLink
 from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
-from securetrain.policy.schema import Policy, TransparencyLog
+from securetrain.policy.schema import TransparencyLog
 
 STATEMENT_LIMIT: Final = 64 << 20
 CONTENTS_LIMIT: Final = 32 << 20
@@ -61,122 +59,40 @@ MAX_LEDGERS: Final = 2
 MALFORMED: Final = "ST-PACK-101"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackResult:
-    """The answer of a pack's verification."""
-
-    path: Path
-    subject: Opened | None
-    """The checkpoint that it is about; None when its statement does not verify."""
-    judged: tuple[Judged, ...] = ()
-    """The checkpoint's links, and those of the ancestors that were asked."""
-    problems: tuple[Problem, ...] = ()
-    required: frozenset[ChainLink] = frozenset()
-    num_ancestors: int = 0
-    num_documents: int = 0
-    at: datetime
-    """The time that was judged by."""
-    seen: datetime | None = None
-    """When the quorum of witnesses had seen the checkpoint; None without."""
-    ancestors: tuple[Opened, ...] = ()
-    """What it was made from, as far as that is in the pack and verified."""
-    dataset: Opened | None = None
-    """The dataset's statement, likewise."""
-    held: tuple[Holding, ...] = ()
-    """The weights and rows that are in the pack, and were verified."""
-
-    @property
-    def missing(self) -> tuple[ChainLink, ...]:
-        """Links of the checkpoint itself of which the pack has no evidence."""
-        return tuple(
-            link
-            for one in self.judged[:1]
-            for link, verdict in one.verdicts.items()
-            if verdict.state is LinkState.MISSING
-        )
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """0 when all that is required is verified; 3 when nothing is, and evidence is missing."""
-        if self.problems:
-            return CODES[self.problems[0].code].exit
-        return ExitCode.INCOMPLETE if self.missing and not self.required else ExitCode.OK
-
-    @property
-    def ok(self) -> bool:
-        """Tell whether nothing is wrong and nothing is open."""
-        return self.exit_code is ExitCode.OK
-
-
-def verify_pack(
-    pack: Pack,
-    *,
-    trust: TrustRoot,
-    data: TrustRoot | None = None,
-    policy: Policy | None = None,
-    expect: Expectation | None = None,
-    again: bool = False,
-    replays: Sequence[Replay] = (),
-    now: datetime,
-) -> PackResult:
-    """Verify a pack that is open.
+def check_pack(found: Verdict, pack: Pack, given: Given, demand: Demand, data: TrustRoot) -> None:
+    """Judge a pack that is open; `found` takes the answers.
 
     Args:
+        found: The verdict.
         pack: The pack.
-        trust: The keys that may sign checkpoints, and whoever vouches for coordinators.
-        data: The keys that may sign its datasets; by default `trust` names them, too.
-        policy: What is asked; None asks for what is there.
-        expect: Which checkpoint is wanted; None takes any.
-        again: Whether the evidence behind results is judged again (`reappraise`).
-        replays: Results of steps that were done again, whose signatures verified.
-        now: The time to judge by.
+        given: The trust root, the time, and the results of steps that were done again.
+        demand: What is asked.
+        data: The keys that may sign its datasets.
 
     Raises:
         IntegrityError: ST-PACK-101 to 141 when the file is no whole pack.
     """
     source = _Packed(
         pack=pack,
-        trusts={Kind.CHECKPOINT: trust, Kind.DATASET: data or trust},
-        log=None if policy is None else policy.checkpoint.log,
-        now=now,
+        trusts={Kind.CHECKPOINT: given.trust, Kind.DATASET: data},
+        log=None if demand.policy is None else demand.policy.checkpoint.log,
+        now=given.now,
     )
-    tables = any(one.media_type == packing.TABLE_TYPE for one in pack.layers.values())
-    demand = Demand(
-        policy=policy,
-        expect=expect,
-        again=again,
-        at_hand=frozenset(
-            link
-            for link, there in ((ChainLink.REPLAY, replays), (ChainLink.TABLES, tables))
-            if there
-        ),
-    )
-    made = partial(
-        PackResult,
-        path=pack.path,
-        required=demand.required,
-        num_documents=len(pack.layers),
-        at=now,
-    )
+    found.pack = Contents(num_documents=len(pack.layers))
     if source.first is None:
-        return made(subject=None, problems=source.refusal())
-    pieces = PackPieces(pack)
-    given = Given(trust=trust, pieces=pieces, now=now, again=again, replays=replays)
-    chain = judge_chain(source, given, demand)
-    assert chain.first is not None
+        found.add(*source.refusal())
+        return
+    if any(one.media_type == packing.TABLE_TYPE for one in pack.layers.values()):
+        demand = replace(demand, at_hand=demand.at_hand | {ChainLink.TABLES})
+    chain = judge_chain(source, replace(given, pieces=PackPieces(pack)), demand)
     line = tuple(source.line())
-    held = tuple(source.held(line, chain))
-    logged = chain.first.logged
-    return made(
-        subject=source.first,
-        judged=tuple(chain.judged),
-        problems=tuple(sorted(chain.problems, key=lambda one: CODES[one.code].rank or 0)),
-        num_ancestors=len(line) - 1,
-        seen=None if logged is None else logged.seen,
-        ancestors=line[1:],
-        dataset=chain.first.dataset,
-        held=held,
-    )
+    found.opened, held = source.first, tuple(source.held(line, chain))
+    found.pack = Contents(ancestors=line[1:], held=held, num_documents=len(pack.layers))
+    found.take(chain)
+    mine = source.first.statement
+    whole = [one for one in held if one.opened.statement == mine and one.steps is None]
+    found.num_files = sum(len(one.opened.checkpoint.files) for one in whole)
+    found.num_bytes = sum(one.num_bytes for one in held)
 
 
 def witnessed(pack: Pack, trust: TrustRoot, now: datetime) -> datetime | None:

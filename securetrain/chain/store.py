@@ -20,10 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from securetrain.artifacts import LocalStorage, Storage
 from securetrain.chain import documents
 from securetrain.core.errors import IntegrityError, SecureTrainError, reason
 from securetrain.core.files import PRIVATE_FILE, make_private_dir, read_file, write_atomic
 
+EVIDENCE: Final = "evidence"
+"""Of a run directory: the folder of evidence."""
 TABLES: Final = "tables"
 """Of a run directory: the workers' own folder of tables."""
 PIECE_LIMIT: Final = 64 << 20
@@ -146,11 +149,41 @@ class EvidenceStore:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteEvidence:
+    """A folder of evidence in an object store, for whoever verifies there."""
+
+    folder: Storage
+
+    def get(self, digest: str) -> bytes | None:
+        """See `Pieces.get`."""
+        where = f"{self.folder.name}/{digest[:64]}"
+        try:
+            if not _NAME.fullmatch(digest) or not self.folder.has(digest):
+                return None
+            data = self.folder.read(digest, PIECE_LIMIT)
+        except (SecureTrainError, OSError) as error:
+            raise IntegrityError(documents.MALFORMED, reason(error), where) from error
+        found = hashlib.sha256(data).hexdigest()
+        if found != digest:
+            what = f"its bytes have the digest {found[:16]}"
+            raise IntegrityError(documents.MALFORMED, what, where)
+        return data
+
+    def names(self) -> Iterator[str]:
+        """See `Pieces.names`."""
+        try:
+            files, _ = self.folder.survey()
+        except OSError as error:
+            raise IntegrityError(documents.MALFORMED, str(error), self.folder.name) from error
+        yield from sorted(one.name for one in files if _NAME.fullmatch(one.name))[:MAX_PIECES]
+
+
+@dataclass(frozen=True, slots=True)
 class Places:
     """Several folders of evidence, asked in order: a run's, and its coordinator's."""
 
-    stores: Sequence[EvidenceStore]
-    tables: Sequence[EvidenceStore] = ()
+    stores: Sequence[EvidenceStore | RemoteEvidence]
+    tables: Sequence[EvidenceStore | RemoteEvidence] = ()
     """Of what ranks said in each step: asked last, and not listed."""
 
     @classmethod
@@ -159,6 +192,21 @@ class Places:
         stores = [EvidenceStore(_inside(folder)) for folder in folders]
         tables = [folder / TABLES for folder in folders if (folder / TABLES).is_dir()]
         return cls(stores, [EvidenceStore(folder) for folder in tables])
+
+    @classmethod
+    def around(cls, root: Storage, further: Sequence[Path]) -> "Places":
+        """The evidence of the run in whose directory an artifact lies, and in further folders."""
+        if isinstance(root, LocalStorage):
+            return cls.of([root.path.absolute().parent.parent, *further])
+        try:
+            beside = {one.base: one for one in root.above().siblings()}
+        except OSError:
+            beside = {}  # it may not be listed: what is not found there is missing
+        local = cls.of(further)
+        stores, tables = (
+            [RemoteEvidence(beside[name])] if name in beside else [] for name in (EVIDENCE, TABLES)
+        )
+        return cls([*stores, *local.stores], [*tables, *local.tables])
 
     def get(self, digest: str) -> bytes | None:
         """See `Pieces.get`; one that is damaged in a place may be whole in the next."""
@@ -177,7 +225,8 @@ class Places:
 
     def path_of(self, digest: str) -> Path | None:
         """The file that holds a piece; None without one."""
-        files = (store.folder / digest for store in (*self.stores, *self.tables))
+        folders = (one.folder for one in (*self.stores, *self.tables))
+        files = (folder / digest for folder in folders if isinstance(folder, Path))
         return next((path for path in files if path.is_file() and not path.is_symlink()), None)
 
     def names(self) -> Iterator[str]:
@@ -245,5 +294,5 @@ def documents_at_hand(pieces: Pieces, kind: type[D]) -> Iterator[D]:
 
 def _inside(folder: Path) -> Path:
     """The evidence of a run directory, or the folder itself."""
-    inner = folder / "evidence"
+    inner = folder / EVIDENCE
     return inner if inner.is_dir() else folder

@@ -1,133 +1,444 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Judge a checkpoint, and its ancestors, by the evidence of their runs.
+"""The one judge: what an artifact is, and whether evidence shows it, in whatever form it lies.
 
-Rules:
+A reader turns each form into the same things: statements, bytes by digest, and the evidence at
+hand. Rules, in order:
 
-1. evidence lies in the run directory that holds the checkpoint, and in the folders that are given;
-   it counts by its digest and its signatures, wherever it lies;
-2. links are judged with or without a policy, and a broken one refuses (`judging`). Without a policy
-   that requires links, parents and dataset are looked for right beside the checkpoint and its run
-   only, and what is not found there is missing, which refuses nothing;
-3. of each ancestor is asked, too, whether it was set aside, and for the proof where the policy asks
-   for a log.
-
-`answer` is everything that ``verify`` can be asked, whichever kind of artifact there is:
-
-4. `artifacts.guess` tells a pack, what a script saved, and the transcript of a dispute; anything
-   else is a checkpoint or a dataset;
-5. evidence of nodes is asked where there is a policy: from the run directory around the artifact,
-   and the directories that are named;
-6. at its witnesses' time, a pack is judged as of the moment at which they had seen it, by the trust
+1. `artifacts.guess` tells a pack, what a script saved, and the transcript of a dispute; a bundle is
+   given, a URL has its scheme; anything else is the directory of a checkpoint or dataset. An
+   option that a form cannot answer is refused (`UNANSWERED`), never passed over;
+2. the artifact itself is asked everything: who signed, which one it is, age and policy, what lies
+   beside it, and every byte (`artifacts.verify`, `artifacts.saved`, `artifacts.model`, `packed`);
+3. its links are judged by the evidence of its run (`judging`), with or without a policy, and a
+   broken one refuses. Evidence lies in the run directory around it, on this machine or in a store,
+   in the folders that are given, and in a pack; it counts by its digest and signatures, wherever it
+   lies. Without a policy that requires links, parents and dataset are looked for right beside the
+   checkpoint and its run only, and what is not found there is missing, which refuses nothing;
+4. of each ancestor is asked, too, whether it was set aside, and for the proof where the policy asks
+   for a log;
+5. what binds no evidence, a script's saves and a bundle, has every link missing: a policy that
+   requires one refuses;
+6. what was found when it held is remembered in the floors, so that nothing older counts from now
+   on; a scan, where it is asked for, counts besides;
+7. at its witnesses' time, a pack is judged as of the moment at which they had seen it, by the trust
    root of that time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from securetrain.artifacts import (
-    CheckedWords,
-    Examined,
     Expectation,
+    Floors,
+    Freshness,
+    Kind,
     Problem,
-    SavedResult,
     TargetKind,
-    VerifyResult,
-    Wanted,
-    check_words,
-    examine,
+    check_directory,
+    given,
     guess,
-    verify_saved,
+    local_path,
+    remember,
+    storage_of,
 )
-from securetrain.artifacts.lineage import Link, LogProof, quarantine
+from securetrain.artifacts.lineage import Asked, Link, LogProof, quarantine, waivers, walk
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
     DatasetPredicate,
     Opened,
     Shown,
+    expected_by,
     read_statement,
 )
 from securetrain.chain.container import Pack
-from securetrain.chain.judging import Demand, Judged, Judgement, judge, judge_chain
-from securetrain.chain.links import Given, Subject
-from securetrain.chain.packed import PackResult, claimed_time, verify_pack, witnessed
-from securetrain.chain.replayed import read_replay
+from securetrain.chain.judging import Demand, judge, judge_chain
+from securetrain.chain.links import Given, Subject, code_of
+from securetrain.chain.packed import check_pack, claimed_time, witnessed
+from securetrain.chain.replayed import Replay, read_replay
 from securetrain.chain.store import Places
-from securetrain.core.errors import IntegrityError, SecureTrainError, reason
+from securetrain.chain.verdict import Form, Verdict, asked_of
+from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import ChainLink
-from securetrain.identity import load_trust
+from securetrain.identity.log import LIMIT as PROOF_LIMIT
 from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import LoadedPolicy
 from securetrain.policy.schema import Policy, TransparencyLog
 
+if TYPE_CHECKING:
+    from securetrain.artifacts.model import ModelRoots, Scope
+
+LEDGER: Final = "ledger.jsonl"
 LEDGER_LIMIT: Final = 1 << 30
-Found: TypeAlias = Examined | PackResult | SavedResult | CheckedWords
-"""The answer about an artifact."""
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the bytes hashed so far and the bytes in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedArtifact(Examined):
-    """The answers about a checkpoint, with the verdicts on its links."""
+class Known:
+    """The knowledge of a verifier besides an artifact."""
 
-    judged: tuple[Judged, ...]
-    """The checkpoint's, and those of the ancestors that were asked."""
-    required: frozenset[ChainLink]
+    log_proof: Path | None = None
+    """The proof that its statement was logged, which must hold."""
+    waiver: Sequence[Path] = ()
+    """Operators' waivers."""
+    floors: Path | None = None
+    """The file that remembers the newest checkpoint of every run."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Evidence:
-    """The evidence that a verifier has, and its judgement of a checkpoint by that."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signing:
+    """The bundle of OpenSSF Model Signing that a model was signed with."""
 
-    trust: TrustRoot
-    places: Sequence[Path]
-    """Run directories, or their folders of evidence."""
+    bundle: Path | None = None
+    roots: "ModelRoots | None" = None
+    scope: "Scope | None" = None
+
+
+NOTHING_KNOWN: Final = Known()
+NO_BUNDLE: Final = Signing()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Further questions, each called as on the command line."""
+
+    trust_data: given.Trust | None = None
+    """Of whoever made its dataset, where the trust root does not name them."""
+    trust_replay: given.Trust | None = None
+    """Of whoever did steps again, likewise."""
+    evidence: Sequence[Path] = ()
+    """Further run directories with evidence."""
+    appraise: bool = False
+    """Whether the evidence behind results is judged again."""
+    at: Literal["now", "witness"] = "now"
+    """Rule 7."""
+    replayed: Sequence[Path] = ()
+    """Signed results of steps that were done again."""
+    known: Known = NOTHING_KNOWN
+    scan: bool = False
+    walk: bool = False
+    """Whether the chain is followed to its end, and shown."""
+    walk_in: Sequence[Path] = ()
+    """Where its other artifacts are; by default, the two folders above the artifact."""
+    vsa: bool = False
+    """Whether a verification summary will be made of the verdict."""
+    signing: Signing = NO_BUNDLE
+
+    @property
+    def given(self) -> set[str]:
+        """The names of the options that are not as they are by default."""
+        return {
+            one.name
+            for part in (self, self.known, self.signing)
+            for one in fields(part)
+            if getattr(part, one.name) != one.default
+        }
+
+
+NOTHING_MORE: Final = Options()
+_OF_RUNS: Final = ("log_proof", "waiver", "floors", "walk", "walk_in", "evidence", "appraise")
+UNANSWERED: Final[Mapping[Form, Collection[str]]] = {
+    Form.DIRECTORY: {"at"},
+    Form.URL: {"at", "scan", "bundle", "roots", "offline"},
+    Form.PACK: {"scan", *_OF_RUNS} - {"appraise"},
+    Form.SAVED: {*_OF_RUNS, "vsa", "scan", "at", "replayed", "trust_replay", "trust_data"},
+    Form.BUNDLE: {*_OF_RUNS, "vsa", "at", "replayed", "trust", "trust_replay", "trust_data"},
+    Form.TRANSCRIPT: {
+        *(one.name for part in (Options, Known, Signing) for one in fields(part)),
+        *("expect", "policy"),
+    },
+}
+"""The options that a form cannot answer."""
+
+
+_FORMS: Final = {
+    TargetKind.PACK: Form.PACK,
+    TargetKind.SAVED: Form.SAVED,
+    TargetKind.TRANSCRIPT: Form.TRANSCRIPT,
+}
+
+
+def refuse(form: Form, given: Collection[str], place: object) -> None:
+    """Refuse options that a form cannot answer.
+
+    Raises:
+        UsageError: ST-USAG-001.
+    """
+    unanswered, what = set(UNANSWERED[form]), str(form)
+    if {"at", "vsa"} <= {*given}:
+        # A summary has one time, and cannot say of which time it is true.
+        unanswered, what = {"vsa"}, f"{form} at its witnesses' time"
+    flags = sorted(f"--{one.replace('_', '-')}" for one in given if one in unanswered)
+    if flags:
+        raise UsageError(
+            "ST-USAG-001",
+            f"{', '.join(flags)} does not apply to {what}",
+            str(place),
+            "leave it out, or copy what lies in a store here first; 'securetrain verify --help'"
+            " says what applies",
+        )
+
+
+def form_of(target: Path | str | Pack, options: Options = NOTHING_MORE) -> Form:
+    """The form of what is at a place (rule 1)."""
+    if isinstance(target, Pack):
+        return Form.PACK
+    path = target if isinstance(target, Path) else local_path(target)
+    if path is None:
+        return Form.URL
+    if options.signing != NO_BUNDLE:
+        return Form.BUNDLE
+    return _FORMS.get(guess(path).kind, Form.DIRECTORY)
+
+
+@given.checked
+def verify(
+    target: Path | str | Pack,
+    expect: Expectation | None = None,
+    *,
+    trust: given.Trust | None = None,
+    policy: given.PolicyName | None = None,
+    now: given.Moment | None = None,
+    options: Options = NOTHING_MORE,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Verify an artifact: a directory, file, pack, model with its bundle, or URL.
+
+    Args:
+        target: Where it is; a pack may be open.
+        expect: Which artifact is wanted; None takes any that a trusted key has signed.
+        trust: The trust root or its file; a bundle has roots of its own (`Options`).
+        policy: What is asked besides: a policy, the name of a shipped one, or a file.
+        now: The time to judge by; None for this moment.
+        options: What else is asked.
+        progress: Called from the calling thread while bytes are hashed.
+
+    Raises:
+        UsageError: ST-USAG-001 for an option that does not apply; 002 when nothing is there.
+        IdentityError: The trust root does not count.
+        IntegrityError: ST-PACK-101 to 141, it is no whole pack; ST-CHAN-021, nobody has witnessed
+            it.
+    """
+    form = form_of(target, options)
+    refuse(form, options.given | ({"expect"} if expect is not None else set()), target)
+    rules, at = given.open_policy(policy), given.moment(now)
+    if form is Form.PACK and not isinstance(target, Pack):
+        with Pack.open(Path(target)) as pack:
+            return verify(pack, expect, trust=trust, policy=rules, now=at, options=options)
+    return _Judgement(target, expect, trust, rules, at, form, options, progress).verdict()
+
+
+@dataclass(slots=True)
+class _Judgement:
+    """One verification."""
+
+    target: Path | str | Pack
+    expect: Expectation | None
+    trust: given.Trust | None
+    policy: LoadedPolicy | None
     now: datetime
-    policy: Policy | None
-    expect: Expectation | None = None
-    again: bool = False
-    """See `Given`."""
-    found: Judgement | None = None
-    """The verdicts, once it was judged."""
-    given: Given = field(init=False)
-    demand: Demand = field(init=False)
+    form: Form
+    options: Options
+    progress: Progress | None
 
-    def __post_init__(self) -> None:
-        pieces = Places.of(self.places)
-        self.given = Given(trust=self.trust, pieces=pieces, now=self.now, again=self.again)
-        # Its own statement was asked when the directory was verified.
-        self.demand = Demand(
-            policy=self.policy, expect=self.expect, again=self.again, statement=False
-        )
+    @property
+    def rules(self) -> Policy | None:
+        """The policy itself."""
+        return None if self.policy is None else self.policy.policy
 
-    def shows(self, opened: Opened) -> Shown:
-        """The tiers that evidence shows for a checkpoint's nodes."""
-        verdict = judge(ChainLink.NODES, Subject(opened=opened), self.given)
-        return Shown(tiers=verdict.tiers, problem=verdict.problem())
+    def root(self, trust: given.Trust | None = None) -> TrustRoot:
+        """A trust root, as it counts at the time that is judged by."""
+        trust = trust if trust is not None else self.trust
+        if trust is None:
+            raise UsageError(
+                "ST-USAG-001", "no trust root was given", str(self.target), "give trust="
+            )
+        return given.open_trust(trust, self.now)
 
-    def problems(self, result: VerifyResult, chain: Link) -> list[Problem]:
-        """Judge a checkpoint that was verified; returns what refuses it.
+    def verdict(self) -> Verdict:
+        """Ask everything that its form can be asked."""
+        place = self.target.path if isinstance(self.target, Pack) else self.target
+        if isinstance(self.target, Pack) and self.options.at == "witness":
+            self.now = self._seen(self.target)
+        found = Verdict.of(place, form=self.form, at=self.now, policy=self.policy)
+        found.required = self.demand().required
+        self._ask(found)
+        if self.form in {Form.SAVED, Form.BUNDLE} and self.rules is not None:
+            for link in self.rules.chain.require:
+                what = f"{link} missing: {self.form} binds no evidence of it"
+                found.refuse(code_of(link), what)
+        if self.options.scan:
+            from securetrain import scan  # noqa: PLC0415 - only as asked
 
-        Args:
-            result: What verifying it found.
-            chain: The checkpoint, with what it was made from as far as that was found.
-        """
-        opened = result.opened
-        if opened is None or not isinstance(opened.predicate, CheckpointPredicate):
-            return []
-        source = _Directories(
-            chain=chain,
-            trust=self.trust,
+            scanned = scan(Path(found.path))
+            found.scanned = scanned.among_data() if not found.problems else scanned
+        self._remember(found)
+        wanted = [self.expect]
+        if self.rules is not None and found.kind is Kind.CHECKPOINT:
+            wanted.append(expected_by(self.rules))
+        found.asked = tuple(one for one in wanted if one is not None)
+        whole = self.form is not Form.PACK or bool(found.num_files)
+        found.not_asked = asked_of(found.opened, self.form, found.asked, whole=whole)
+        return found
+
+    def _ask(self, found: Verdict) -> None:
+        """Rule 2, as its form has it."""
+        match self.form:
+            case Form.PACK:
+                assert isinstance(self.target, Pack)
+                data = self.root(self.options.trust_data)
+                check_pack(found, self.target, self.evidence(), self.demand(), data)
+            case Form.DIRECTORY | Form.URL:
+                self._directory(found)
+            case Form.SAVED:
+                from securetrain.artifacts import check_saved  # noqa: PLC0415 - of these alone
+
+                check_saved(
+                    found, Path(found.path), trust=self.root(), policy=self.rules, now=self.now,
+                    expect=self.expect,
+                )  # fmt: skip
+            case Form.BUNDLE:
+                self._model(found)
+            case Form.TRANSCRIPT:
+                from securetrain.artifacts import check_words  # noqa: PLC0415 - of these alone
+
+                found.words = check_words(Path(found.path), self.root())
+                for rank in found.words.ruling.unsigned:
+                    missing = "its signature is missing or does not verify"
+                    why = found.words.uncertified.get(rank, missing)
+                    found.refuse("ST-IDEN-002", f"rank {rank}: {why}")
+
+    def evidence(self, pieces: Places | None = None) -> Given:
+        """Everything that a judge of links has."""
+        auditors = self.options.trust_replay
+        replays: list[Replay] = []
+        if self.options.replayed:
+            root = self.root(auditors)
+            replays = [read_replay(one, root) for one in self.options.replayed]
+        return Given(
+            trust=self.root(),
+            pieces=pieces or Places.of([]),
             now=self.now,
-            log=None if self.policy is None else self.policy.checkpoint.log,
-            logged=result.logged,
+            again=self.options.appraise,
+            replays=replays,
         )
-        self.found = judge_chain(source, self.given, self.demand)
-        return self.found.problems
+
+    def demand(self, *, statement: bool = True) -> Demand:
+        """The demands on the chain."""
+        replay = {ChainLink.REPLAY} if self.options.replayed else set()
+        return Demand(
+            policy=self.rules,
+            expect=self.expect,
+            again=self.options.appraise,
+            at_hand=frozenset(replay),
+            statement=statement,
+        )
+
+    def _directory(self, found: Verdict) -> None:
+        """Rules 2 to 4, for a directory and the run around it."""
+        options = self.options
+        given = self.evidence(Places.around(found.root, options.evidence))
+        # Its own statement is asked with its bytes.
+        demand = self.demand(statement=False)
+
+        def shows(opened: Opened) -> Shown:
+            verdict = judge(ChainLink.NODES, Subject(opened=opened), given)
+            return Shown(tiers=verdict.tiers, problem=verdict.problem())
+
+        proof = None
+        if options.known.log_proof is not None:
+            proof = LogProof(read_file(options.known.log_proof, PROOF_LIMIT))
+        asked = Asked(
+            trust=given.trust,
+            policy=self.rules,
+            now=self.now,
+            known=self._known(),
+            expect=self.expect,
+        )
+        check_directory(found, asked, progress=self.progress, log_proof=proof, shows=shows)
+        if found.opened is None:
+            return
+        data = None if options.trust_data is None else self.root(options.trust_data)
+        shown = options.walk or bool(options.walk_in)
+        if shown or (self.rules is not None and self.rules.chain.require):
+            chain = walk.walk_back(
+                found.path, found.opened, given.trust, options.walk_in or None, data
+            )
+            if shown:
+                found.chain = chain
+                found.add(*walk.problems(chain))
+        else:
+            chain = walk.look_beside(found.path, found.opened, given.trust, data)
+        if isinstance(found.opened.predicate, CheckpointPredicate):
+            log = None if self.rules is None else self.rules.checkpoint.log
+            source = _Directories(
+                chain=chain, trust=given.trust, now=self.now, log=log, logged=found.logged
+            )
+            found.take(judge_chain(source, given, demand))
+
+    def _model(self, found: Verdict) -> None:
+        """Rule 2, for a model with its bundle."""
+        from securetrain.artifacts import bundle_of, lacking  # noqa: PLC0415 - of these alone
+        from securetrain.artifacts.model import (  # noqa: PLC0415 - of these alone
+            ModelRoots,
+            Scope,
+            check_model,
+        )
+
+        path, options = Path(found.path), self.options.signing
+        trust = (options.roots or ModelRoots()).read(str(path))
+        path, bundle = (path, options.bundle) if options.bundle else bundle_of(path)
+        check_model(
+            found,
+            path,
+            bundle,
+            trust,
+            self.now,
+            scope=options.scope or Scope(),
+            expect=self.expect,
+            progress=self.progress,
+        )
+        if self.rules is not None:
+            found.add(*lacking(self.rules, "a bundle lacks"))
+
+    def _known(self) -> Freshness | None:
+        """The knowledge of this machine besides the artifact; None when nothing was given."""
+        options = self.options.known
+        if not options.waiver and options.floors is None:
+            return None
+        return Freshness(
+            floors=None if options.floors is None else Floors(options.floors),
+            waivers=tuple(read_file(path, waivers.LIMIT) for path in options.waiver),
+        )
+
+    def _remember(self, found: Verdict) -> None:
+        """Rule 6."""
+        if found.ok and self.options.known.floors is not None:
+            remember(found, Floors(self.options.known.floors), self.root())
+
+    def _seen(self, pack: Pack) -> datetime:
+        """The time at which the witnesses had seen it, by the trust root of that time."""
+        now, claimed = self.now, claimed_time(pack)
+        self.now = now if claimed is None or claimed > now else claimed
+        seen = witnessed(pack, self.root(), now)
+        if seen is not None and seen <= now:
+            # What counted when they saw it decides; the claim only said where to look first.
+            self.now = seen
+            seen = witnessed(pack, self.root(), seen)
+        if seen is None or seen > now:
+            raise IntegrityError(
+                "ST-CHAN-021",
+                "no witness says when it was signed, so it cannot be judged at that time",
+                str(pack.path),
+                "verify it without --at witness, or have checkpoints logged with witnesses",
+            )
+        return seen
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,7 +451,7 @@ class _Directories:
     log: TransparencyLog | None
     logged: Logged | None
     """The place of the checkpoint itself in the log."""
-    ledgers: dict[Path, bytes | None] = field(default_factory=dict)
+    ledgers: dict[str, bytes | None] = field(default_factory=dict)
     refused: str = ""
 
     def subjects(self) -> Iterator[Subject]:
@@ -182,15 +493,16 @@ class _Directories:
 
     def _ledger(self, link: Link) -> bytes | None:
         """The ledger of the run whose directory holds a checkpoint; read once."""
-        if not isinstance(link.path, Path):
+        if link.path is None:
             return None
-        path = link.path.absolute().parent.parent / "ledger.jsonl"
-        if path not in self.ledgers:
+        run = storage_of(link.path).above().above()
+        if run.name not in self.ledgers:
             try:
-                self.ledgers[path] = read_file(path, LEDGER_LIMIT) if path.is_file() else None
-            except SecureTrainError:
-                self.ledgers[path] = None
-        return self.ledgers[path]
+                there = run.has(LEDGER)
+                self.ledgers[run.name] = run.read(LEDGER, LEDGER_LIMIT) if there else None
+            except (SecureTrainError, OSError):
+                self.ledgers[run.name] = None
+        return self.ledgers[run.name]
 
     def lost(self) -> Iterator[tuple[str, str]]:
         """See `judging.Source`."""
@@ -204,11 +516,6 @@ class _Directories:
                     yield f"{one.role} {one.digest[:16]}", one.problem
                 elif statement not in {None, one.opened.statement}:
                     yield f"{one.role} {one.digest[:16]}", "not by the bound statement"
-
-
-def near(path: Path | str) -> list[Path]:
-    """The run directory around a checkpoint that lies where a run saves it."""
-    return [path.absolute().parent.parent] if isinstance(path, Path) else []
 
 
 def _opened(
@@ -225,119 +532,3 @@ def _is_repeated(link: Link) -> bool:
     """Tell whether a link's own links stand elsewhere: it was judged there."""
     said = link.said
     return isinstance(said, CheckpointPredicate) and bool(said.parents) and not link.links
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """The question about an artifact, and the signatures that count."""
-
-    trust: Path
-    """The file of the trust root."""
-    data: Path | None = None
-    """That of whoever made its dataset, where `trust` does not name them."""
-    auditors: Path | None = None
-    """That of whoever did steps again, likewise."""
-    policy: LoadedPolicy | None = None
-    expect: Expectation | None = None
-    again: bool = False
-    """Whether the evidence behind results is judged again."""
-    at_witness: bool = False
-    """Rule 6."""
-    replayed: Sequence[Path] = ()
-    """Of a pack: signed results of steps that were done again."""
-    evidence: Sequence[Path] = ()
-    """Further run directories with evidence of its nodes."""
-    wanted: Wanted = field(default_factory=Wanted)
-    """Of a checkpoint or dataset: what else is asked."""
-
-    def judge(self, pack: Pack, now: datetime) -> PackResult:
-        """A pack's verification, now or at its witnesses' time."""
-        auditors = load_trust(self.auditors or self.trust, now) if self.replayed else None
-        replays = [read_replay(one, auditors) for one in self.replayed] if auditors else []
-        if self.at_witness:
-            now = _seen(pack, self.trust, now)
-        return verify_pack(
-            pack,
-            trust=load_trust(self.trust, now),
-            data=None if self.data is None else load_trust(self.data, now),
-            policy=None if self.policy is None else self.policy.policy,
-            expect=self.expect,
-            again=self.again,
-            replays=replays,
-            now=now,
-        )
-
-
-def answer(
-    path: Path | str,
-    asked: Question,
-    now: datetime,
-    progress: Callable[[int, int], None] | None = None,
-) -> Found:
-    """Verify what is at `path`, whichever kind of artifact it is."""
-    match guess(path).kind:
-        case TargetKind.PACK:
-            with Pack.open(Path(path)) as opened:
-                return asked.judge(opened, now)
-        case TargetKind.SAVED:
-            policy = None if asked.policy is None else asked.policy.policy
-            trust = load_trust(asked.trust, now)
-            return verify_saved(
-                Path(path), trust=trust, policy=policy, now=now, expect=asked.expect
-            )
-        case TargetKind.TRANSCRIPT:
-            return check_words(Path(path), load_trust(asked.trust, now))
-        case _:
-            return _examined(path, asked, now, progress)
-
-
-def _examined(
-    path: Path | str,
-    asked: Question,
-    now: datetime,
-    progress: Callable[[int, int], None] | None,
-) -> Examined:
-    trust, policy = load_trust(asked.trust, now), asked.policy
-    data = None if asked.data is None else load_trust(asked.data, now)
-    evidence = Evidence(
-        trust=trust,
-        places=(*near(path), *asked.evidence),
-        now=now,
-        policy=None if policy is None else policy.policy,
-        expect=asked.expect,
-        again=asked.again,
-    )
-    wanted = replace(
-        asked.wanted,
-        expect=asked.expect,
-        data=data,
-        walk=asked.wanted.walk or asked.again or bool(policy and policy.policy.chain.require),
-        shows=evidence.shows,
-        links=evidence.problems,
-    )
-    found = examine(path, wanted, trust=trust, policy=policy, now=now, progress=progress)
-    if evidence.found is None:
-        return found
-    answers = {one.name: getattr(found, one.name) for one in fields(found)}
-    return JudgedArtifact(
-        **answers, judged=tuple(evidence.found.judged), required=evidence.demand.required
-    )
-
-
-def _seen(opened: Pack, trust: Path, now: datetime) -> datetime:
-    """The time at which the witnesses had seen it, by the trust root of that time."""
-    claimed = claimed_time(opened)
-    if claimed is None or claimed > now:
-        claimed = now
-    seen = witnessed(opened, load_trust(trust, claimed), now)
-    if seen is not None and seen <= now:
-        # What counted when they saw it decides; the claim only said where to look first.
-        seen = witnessed(opened, load_trust(trust, seen), seen)
-    if seen is None or seen > now:
-        raise IntegrityError(
-            "ST-CHAN-021",
-            "no witness says when it was signed, so it cannot be judged at that time",
-            str(opened.path),
-            "verify it without --at witness, or have checkpoints logged with witnesses",
-        )
-    return seen

@@ -15,12 +15,13 @@ from urllib.parse import quote
 import click
 
 from securetrain.cli import passphrase
+from securetrain.cli.clock import now
 from securetrain.cli.command import Option
 
 if TYPE_CHECKING:
     from securetrain.artifacts import Expectation
     from securetrain.attest.fleet import Roots
-    from securetrain.chain import Question
+    from securetrain.chain import Pack, Verdict
     from securetrain.identity import Ask, ClusterCA, Unlock
     from securetrain.identity.keys import PublicKey, Signer
 
@@ -235,17 +236,12 @@ class PackTrust:
     trust_data: TrustData
     at: Annotated[Literal["now", "witness"], AT] = "now"
 
-    def question(self) -> "Question":
-        """As the library calls it."""
-        from securetrain.chain import Question
-        from securetrain.policy import load_policy
+    def verify(self, pack: "Pack") -> "Verdict":
+        """Verify a pack that is open."""
+        from securetrain.chain import Options, verify
 
-        return Question(
-            trust=self.trust,
-            data=self.trust_data,
-            policy=None if self.policy is None else load_policy(self.policy),
-            at_witness=self.at == "witness",
-        )
+        options = Options(trust_data=self.trust_data, at=self.at)
+        return verify(pack, trust=self.trust, policy=self.policy, now=now(), options=options)
 
 
 # --- groups: fleets ------------------------------------------------------------------------------

@@ -22,12 +22,12 @@ from securetrain.artifacts import (
     Dataset,
     Expectation,
     add_name,
-    examine_model,
     verify_path,
 )
 from securetrain.artifacts.catalogue import Catalogue, Editor, Term, create
 from securetrain.artifacts.dataset import sign_documents
 from securetrain.artifacts.model import ModelRoots, open_model, read_signer, sign_model
+from securetrain.chain import Options, Signing, verify
 from securetrain.core.errors import SecureTrainError
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
@@ -204,8 +204,8 @@ def _models(shop: Shop) -> Iterator[Case]:
 
     def bundle(expect: Expectation | None) -> None:
         roots, file = ModelRoots(public_key=public), bundled / "model.sig"
-        result, _ = examine_model(bundled, file, roots, shop.now, scan=False, expect=expect)
-        for problem in result.problems:
+        options = Options(signing=Signing(bundle=file, roots=roots))
+        for problem in verify(bundled, expect, now=shop.now, options=options).problems:
             raise problem.error()
 
     for wanted, code in (

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.artifacts import VerifyResult, verify_path
+from securetrain.artifacts import Report, verify_path
 from securetrain.artifacts.dataset import sign_documents
 from securetrain.audit import AuditResult, Finding
 from securetrain.core import RunDir, canonical
@@ -138,7 +138,7 @@ def _say_what_a_laptop_cannot_do(story: Story) -> None:
         )
 
 
-def verify_last(story: Story, purpose: str) -> VerifyResult:
+def verify_last(story: Story, purpose: str) -> Report:
     """Verify the last checkpoint as ``securetrain verify`` does, and record the result.
 
     Raises:

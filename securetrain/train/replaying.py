@@ -33,13 +33,14 @@ from securetrain.artifacts.statement import Opened
 from securetrain.chain import (
     Comparison,
     Given,
+    Options,
     Pack,
     PackPieces,
-    PackResult,
     Replay,
     Sample,
+    Verdict,
     documents,
-    verify_pack,
+    verify,
 )
 from securetrain.chain.records import StepVerdict
 from securetrain.chain.replay import (
@@ -147,17 +148,17 @@ def plan(
         IntegrityError: The pack's, a link's (ST-CHAN-010 to 022), or ST-CHAN-024.
         UsageError: ST-USAG-001, there is no checkpoint of such a step.
     """
-    result = verify_pack(pack, trust=trust, data=data, now=now)
+    result = verify(pack, trust=trust, now=now, options=Options(trust_data=data))
     where = str(pack.path)
     for problem in result.problems[:1]:
         raise IntegrityError(problem.code, problem.what, problem.file or where)
-    subject, dataset = result.subject, result.dataset
+    subject, dataset = result.opened, result.dataset
     given = Given(trust=trust, pieces=PackPieces(pack), now=now)
     if subject is not None:
         check_program(subject, given.pieces)
     if subject is None or dataset is None:
         raise IntegrityError(DATASET, "the pack has no statement of the dataset", where)
-    everything = segments_of(subject, result.ancestors, dataset, given)
+    everything = segments_of(subject, result.pack.ancestors, dataset, given)
     segments = _between(everything, first, last, where)
     policy = given.pieces.get(subject.checkpoint.policy.digest)
     if policy is None:
@@ -188,7 +189,7 @@ def plan(
     )
 
 
-def ended_by(result: PackResult, where: str) -> datetime:
+def ended_by(result: Verdict, where: str) -> datetime:
     """The time by which a run had ended, by the word of the log's witnesses.
 
     The run's own clock says nothing: who sets it back has seen the log's next checkpoints already,
@@ -197,7 +198,7 @@ def ended_by(result: PackResult, where: str) -> datetime:
     Raises:
         IntegrityError: ST-CHAN-024, no witness has seen its last checkpoint.
     """
-    if result.subject is None or result.seen is None:
+    if result.opened is None or result.seen is None:
         raise IntegrityError(
             DRAWN,
             "no witness has seen the run's last checkpoint: only its maker says when it had ended",
@@ -205,7 +206,7 @@ def ended_by(result: PackResult, where: str) -> datetime:
             "log the checkpoint and have it witnessed (checkpoint.log in the policy), and pack it"
             " with its proof; without, do all segments again",
         )
-    return max(result.subject.checkpoint.created, result.seen)
+    return max(result.opened.checkpoint.created, result.seen)
 
 
 def _between(

@@ -14,7 +14,6 @@ from securetrain.artifacts.checkpoint.load import load
 from securetrain.artifacts.checkpoint.save import save
 from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.dataset.write import sign_dataset
-from securetrain.artifacts.examination import Wanted, examine, examine_model
 from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.model.oms.keys import load_private
@@ -25,6 +24,7 @@ from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.statements import digest_of
 from securetrain.artifacts.verify import verify_path
+from securetrain.chain.verifying import Options, Signing, verify
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.policy.load import load_policy
 from securetrain.policy.schema import Expect
@@ -90,9 +90,17 @@ def test_without_an_expectation_it_is_taken_and_that_is_said(swapped, trust, now
     known = Freshness(floors=Floors(tmp_path / "floors.json"))
     load(state, place, trust=trust, policy=None, now=now, freshness=known)
     assert state["w"][0] == 2.0
-    found = examine(place, Wanted(), trust=trust, policy=None, now=now)
-    assert found.result.ok
-    assert found.not_asked == ("run", "step", "dataset", "policy", "name", "digest", "signer")
+    found = verify(place, trust=trust, now=now)
+    assert found.ok
+    assert tuple(found.not_asked) == (
+        "run",
+        "step",
+        "dataset",
+        "policy",
+        "name",
+        "digest",
+        "signer",
+    )
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -135,10 +143,9 @@ def test_the_right_one_meets_every_expectation(tmp_path, keys, trust, now):
     state = {"w": torch.zeros(64)}
     load(state, tmp_path / "prod", trust=trust, policy=None, now=now, expect=expect)
     assert state["w"][0] == 1.0
-    wanted = Wanted(expect=expect)
-    found = examine(tmp_path / "prod", wanted, trust=trust, policy=None, now=now)
-    assert found.result.ok
-    assert found.not_asked == ("dataset", "policy")
+    found = verify(tmp_path / "prod", expect, trust=trust, now=now)
+    assert found.ok
+    assert tuple(found.not_asked) == ("dataset", "policy")
 
 
 def test_all_that_does_not_hold_is_named(swapped, trust, now):
@@ -206,8 +213,8 @@ def test_the_right_dataset_opens(dataset, keys, trust, now):
         name="toy-corpus", digest=plain.digest, signer=keys.dataset.key_id, min_version=0
     )
     Dataset.open(dataset, trust=trust, policy=None, now=now, expect=expect)
-    found = examine(dataset, Wanted(), trust=trust, policy=None, now=now)
-    assert found.not_asked == ("name", "digest", "signer")
+    found = verify(dataset, trust=trust, now=now)
+    assert tuple(found.not_asked) == ("name", "digest", "signer")
 
 
 # Models of other makers.
@@ -238,7 +245,8 @@ def bundled(tmp_path, keys):
 def test_a_swapped_model_is_refused(bundled, now, fields, codes):
     path, roots = bundled
     expect = Expectation(**fields)
-    result, _ = examine_model(path, path / "model.sig", roots, now, scan=False, expect=expect)
+    options = Options(signing=Signing(bundle=path / "model.sig", roots=roots))
+    result = verify(path, expect, now=now, options=options)
     assert [problem.code for problem in result.problems] == codes
 
 
@@ -251,7 +259,12 @@ def test_what_no_bundle_has_is_never_passed_over(bundled, now, field):
         {field: 1 if "step" in field or "version" in field else "x"}, Expectation
     )
     with pytest.raises(UsageError) as error:
-        examine_model(path, path / "model.sig", roots, now, scan=False, expect=expect)
+        verify(
+            path,
+            expect,
+            now=now,
+            options=Options(signing=Signing(bundle=path / "model.sig", roots=roots)),
+        )
     assert error.value.code == "ST-USAG-001"
 
 

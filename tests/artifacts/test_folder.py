@@ -268,4 +268,4 @@ def test_what_the_script_writes_itself_into_its_save_is_signed_with_it(
     assert codes(checkpoint, trust, now)
     signer.take_in()
     assert codes(checkpoint, trust, now) == set()
-    assert verify_folder(checkpoint, trust=trust, now=now).statements[0].said.step == 3
+    assert verify_folder(checkpoint, trust=trust, now=now).saves[0].said.step == 3

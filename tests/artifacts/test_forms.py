@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts import Expectation, Wanted, verify_path
+from securetrain.artifacts import Expectation, verify_path
 from securetrain.artifacts.statement import DatasetRef
-from securetrain.chain import kept
+from securetrain.chain import kept, verifying
+from securetrain.chain.judging import Judgement
 from securetrain.chain.links import verified
-from securetrain.chain.verifying import Evidence, Question, answer
+from securetrain.chain.verdict import Verdict
+from securetrain.chain.verifying import Known, Options
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
-from securetrain.report import packs
+from securetrain.report import verification
 from tests.chain.test_packs import LIES
 from tests.chain.worlds import LATER, SHOWN, Run, Whole, policy
 
@@ -32,7 +34,7 @@ def test_a_lie_is_refused_alike_in_a_directory_and_in_its_pack(tmp_path: Path, n
     path = run.pack()
     for asked in (None, policy(*SHOWN, depth="checkpoint"), policy(*SHOWN)):
         packed = run.verify(path, policy=asked)
-        found = [one.code for one in run.beside(asked, walked=asked is not None).problems]
+        found = [one.code for one in run.beside(asked).problems]
         told = [one.code for one in packed.problems]
         assert sorted(found) == sorted(one for one in told if one.startswith("ST-CHAN"))
         if asked is None:
@@ -49,9 +51,12 @@ def whole(tmp_path: Path) -> Whole:
     return made
 
 
-def asked(whole: Whole, path: Path, **more: Any) -> Any:
+def asked(
+    whole: Whole, path: Path | str, expect: Expectation | None = None, **more: Any
+) -> Verdict:
     whole.keep()
-    return answer(path, Question(trust=whole.root.parent / "trust.json", **more), LATER)
+    options, trust = Options(**more), whole.root.parent / "trust.json"
+    return verifying.verify(path, expect, trust=trust, now=LATER, options=options)
 
 
 def claiming(whole: Whole) -> Path:
@@ -63,21 +68,20 @@ def claiming(whole: Whole) -> Path:
 @pytest.mark.forgery
 def test_a_claim_that_evidence_contradicts_refuses_without_a_policy(whole, monkeypatch) -> None:
     honest = asked(whole, max((whole.root / "checkpoints").iterdir()))
-    assert honest.result.ok, honest.result.problems
+    assert honest.ok, honest.problems
     path = claiming(whole)
     assert verify_path(path, trust=whole.trust(), policy=None, now=LATER).ok, "its bytes hold"
     found = asked(whole, path)
-    assert found.result.exit_code is ExitCode.LINEAGE
-    assert {one.code for one in found.result.problems} == {"ST-CHAN-010"}
+    assert found.exit_code is ExitCode.LINEAGE
+    assert {one.code for one in found.problems} == {"ST-CHAN-010"}
     assert asked(whole, whole.pack()).exit_code is ExitCode.LINEAGE
-    monkeypatch.setattr(Evidence, "problems", lambda *_: [])
-    assert asked(whole, path).result.ok, "the control"
+    monkeypatch.setattr(verifying, "judge_chain", lambda *_: Judgement())
+    assert asked(whole, path).ok, "the control"
 
 
 def test_the_answer_says_of_each_claim_whose_word_it_is(whole: Whole) -> None:
     newest = max((whole.root / "checkpoints").iterdir())
-    trust_file = whole.root.parent / "trust.json"
-    document = packs.answer(asked(whole, newest), None, trust_file)
+    document = verification.verified(asked(whole, newest))
     states = {name: one["state"] for name, one in document.data["links"].items()}
     assert states.keys() == set(map(str, ChainLink))
     assert states["nodes"] == states["dataset"] == states["parents"] == "verified"
@@ -90,7 +94,7 @@ def test_the_answer_says_of_each_claim_whose_word_it_is(whole: Whole) -> None:
     alone = whole.root.parent / "elsewhere" / "deeper" / newest.name
     alone.parent.mkdir(parents=True)
     newest.rename(alone)
-    document = packs.answer(asked(whole, alone), None, trust_file)
+    document = verification.verified(asked(whole, alone))
     assert document.code == ExitCode.OK
     text = {row.name: row.text for section in document.sections for row in section.rows}
     for name in ("node", "dataset", "made under", "gradients"):
@@ -98,10 +102,10 @@ def test_the_answer_says_of_each_claim_whose_word_it_is(whole: Whole) -> None:
 
 
 def test_floors_are_not_raised_by_a_checkpoint_whose_evidence_is_broken(whole: Whole) -> None:
-    remembering = Wanted(floors=whole.root.parent / "floors.json")
+    floors = whole.root.parent / "floors.json"
     old = max((whole.root / "checkpoints").iterdir())
-    assert not asked(whole, claiming(whole), wanted=remembering).result.ok
-    assert asked(whole, old, wanted=remembering).result.ok
+    assert not asked(whole, claiming(whole), known=Known(floors=floors)).ok
+    assert asked(whole, old, known=Known(floors=floors)).ok
 
 
 QUESTIONS: dict[str, tuple[dict[str, Any], str]] = {
@@ -128,22 +132,22 @@ def test_the_question_has_one_answer_in_every_form(whole: Whole, subtests: pytes
     for name, (fields, code) in QUESTIONS.items():
         with subtests.test(name):
             expect = Expectation(**fields)
-            found = asked(whole, newest, expect=expect).result
-            packed = asked(whole, path, expect=expect)
+            found = asked(whole, newest, expect)
+            packed = asked(whole, path, expect)
             told = {one.code for one in found.problems}
             assert {code} - {""} == told == {one.code for one in packed.problems}
             assert not code or packed.exit_code is found.exit_code
-    document = packs.answer(asked(whole, newest), None, whole.root.parent / "trust.json")
+    document = verification.verified(asked(whole, newest))
     answer = document.data["answer"]
     assert answer.startswith(
-        "Step 20 of run job-1, trained on prose, by 2 tpm nodes, under baseline: verified; not"
+        "Step 20 of run job-1, trained on prose by 2 tpm nodes under baseline: verified; not shown"
     )
     assert "environment" in answer.partition("not shown")[2]
     shutil.rmtree(whole.root / "data")
-    named = asked(whole, newest, expect=Expectation(dataset="prose")).result
+    named = asked(whole, newest, Expectation(dataset="prose"))
     assert {one.code for one in named.problems} == {"ST-CHAN-015"}
     digest = Expectation(dataset=whole.dataset.digest)
-    assert asked(whole, newest, expect=digest).result.ok
+    assert asked(whole, newest, digest).ok
 
 
 @pytest.mark.forgery
@@ -152,8 +156,8 @@ def test_a_dataset_has_the_name_that_its_own_signer_gave(whole: Whole, monkeypat
     ref = DatasetRef(name="licensed-prose", digest=whole.dataset.digest)
     path = whole.save_whole(dataset=ref)
     expect = Expectation(dataset="licensed-prose")
-    found = asked(whole, path, expect=expect).result
+    found = asked(whole, path, expect)
     assert {one.code for one in found.problems} == {"ST-CHAN-015"}
-    assert found.exit_code is asked(whole, whole.pack(), expect=expect).exit_code
+    assert found.exit_code is asked(whole, whole.pack(), expect).exit_code
     monkeypatch.setattr(kept, "broken", lambda *_, **__: verified(ChainLink.DATASET, "anything"))
-    assert asked(whole, path, expect=expect).result.ok, "the control"
+    assert asked(whole, path, expect).ok, "the control"

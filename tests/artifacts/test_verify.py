@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.artifacts import content, verify
+from securetrain.artifacts import content, report, verify
 from securetrain.artifacts.dataset.verified import sign_documents
 from securetrain.artifacts.model.safetensors_folder import sign_safetensors
 from securetrain.artifacts.statement.context import SaveContext
@@ -324,7 +324,7 @@ def test_the_list_of_problems_is_bounded(forge, check, tmp_path):
     forge(root, bytes(1024 * 300))
     (root / DATA).write_bytes(b"\1" * (1024 * 300))
     result = check(root)
-    assert len(result.problems) == verify.MAX_PROBLEMS
+    assert len(result.problems) == report.MAX_PROBLEMS
     assert result.truncated
 
 

@@ -185,14 +185,14 @@ def test_the_line_of_a_run_ends_at_what_is_no_checkpoint(run: Whole) -> None:
 
 def test_rows_that_are_too_many_are_refused_and_not_read(run: Whole, monkeypatch: Any) -> None:
     path = run.pack("many.stpack", ROWS)
-    assert run.verify(path).problems == ()
+    assert run.verify(path).problems == []
     monkeypatch.setattr(held, "MAX_ROWS", 1)
     assert codes(run.verify(path)) == {"ST-PACK-101"}
 
 
 def test_a_full_disk_leaves_no_directory(run: Whole, tmp_path: Path, monkeypatch: Any) -> None:
     path = run.pack("full.stpack", ALL)
-    (rows,) = [one for one in run.verify(path).held if one.steps is not None]
+    (rows,) = [one for one in run.verify(path).pack.held if one.steps is not None]
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "no space left on device")

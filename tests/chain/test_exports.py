@@ -342,7 +342,7 @@ def test_a_stranger_s_checkpoint_is_not_exported(tmp_path: Path) -> None:
     made, other = Made(tmp_path / "one"), Made(tmp_path / "other")
     with Pack.open(made.path) as opened:
         result = other.run.verify(made.path)
-        assert result.subject is None
+        assert result.opened is None
         refused(IntegrityError, "ST-CKPT-120", facts_of, opened, result)
 
 

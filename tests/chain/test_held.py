@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,11 +27,12 @@ from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
 from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.chain import documents, held, packed, packing, unpacking
 from securetrain.chain.container import Document, Pack, write_pack
-from securetrain.chain.packed import PackResult, verify_pack
 from securetrain.chain.packing import Wanted
 from securetrain.chain.records import recorded
 from securetrain.chain.row_bytes import RowBytes
 from securetrain.chain.row_order import RowOrder
+from securetrain.chain.verdict import Verdict
+from securetrain.chain.verifying import verify
 from securetrain.cli import clock
 from securetrain.cli.main import main
 from securetrain.core import canonical
@@ -66,7 +68,7 @@ def whole(run: Whole) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(run: Whole, whole: Path) -> PackResult:
+def found(run: Whole, whole: Path) -> Verdict:
     return run.verify(whole)
 
 
@@ -77,11 +79,11 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 def test_what_is_held_comes_out_as_it_was(run: Whole, whole: Path, tmp_path: Path) -> None:
     result = run.verify(whole)
-    assert result.problems == ()
-    steps = {one.opened.kind.value: one.steps for one in result.held}
+    assert result.problems == []
+    steps = {one.opened.kind.value: one.steps for one in result.pack.held}
     assert steps == {"checkpoint": None, "dataset": (11, 20)}
     with Pack.open(whole) as file:
-        for one in result.held:
+        for one in result.pack.held:
             if one.opened.kind is Kind.CHECKPOINT:
                 step = one.opened.checkpoint.step
                 out = unpacking.unpack(file, one, tmp_path / f"{step}")
@@ -91,7 +93,7 @@ def test_what_is_held_comes_out_as_it_was(run: Whole, whole: Path, tmp_path: Pat
 
 def test_rows_are_read_by_a_reader_of_datasets_and_nothing_else_is(run, whole, tmp_path):
     result = run.verify(whole)
-    (rows,) = [one for one in result.held if one.steps is not None]
+    (rows,) = [one for one in result.pack.held if one.steps is not None]
     with Pack.open(whole) as file:
         unpacking.unpack(file, rows, tmp_path / "data")
     there = run.root / "data"
@@ -119,10 +121,10 @@ def test_the_same_bytes_wherever_it_is_packed(run: Whole, whole: Path) -> None:
     again = run.pack("again.stpack", ALL)
     assert again.read_bytes() == whole.read_bytes()
     plain = run.pack("plain.stpack", Wanted())
-    assert run.verify(plain).held == ()
+    assert run.verify(plain).pack.held == ()
     assert plain.stat().st_size < whole.stat().st_size
     data = run.pack("data.stpack", Wanted(dataset=True))
-    (held_data,) = run.verify(data).held
+    (held_data,) = run.verify(data).pack.held
     assert held_data.steps is None
     assert held_data.num_bytes == 75_064
 
@@ -172,7 +174,7 @@ class Forger:
     """What is held, by the kind of artifact and its step."""
 
     @classmethod
-    def of(cls, path: Path, result: PackResult) -> "Forger":
+    def of(cls, path: Path, result: Verdict) -> "Forger":
         with Pack.open(path) as file:
             found = {
                 digest: Document.of(one.media_type, file.read(digest, 1 << 26))
@@ -182,7 +184,7 @@ class Forger:
         (listed,) = [n for n, one in found.items() if one.media_type == packing.CONTENTS_TYPE]
         contents = canonical.loads(bytes(found.pop(listed).source))  # type: ignore[arg-type]
         by = {}
-        for one in result.held:
+        for one in result.pack.held:
             entry = next(e for e in contents["statements"] if e["statement"] == one.envelope)
             held_doc = found.pop(entry.pop("holds"))
             name = "rows" if one.steps else f"step {one.opened.checkpoint.step}"
@@ -335,19 +337,20 @@ ATTACKS: dict[str, tuple[str, Callable[[Forger], object]]] = {
 @pytest.mark.forgery
 @pytest.mark.parametrize("name", ATTACKS)
 def test_bytes_that_were_not_signed_are_refused(  # noqa: PLR0917 - fixtures
-    checks: Switches, run: Whole, found: PackResult, name: str, tmp_path: Path, monkeypatch: Any
+    checks: Switches, run: Whole, found: Verdict, name: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Where nobody checks what is held, the same pack is taken."""
     code, attack = ATTACKS[name]
-    forger = Forger.of(found.path, found)
+    forger = Forger.of(Path(found.path), found)
     attack(forger)
     path = forger.write(tmp_path / "forged.stpack")
     result = run.verify(path)
     assert code in codes(result), result.problems
     assert not result.ok
     hold(checks, "bytes", name, lambda: why(run.verify(path)))
-    monkeypatch.setattr(packed, "check", lambda *_: None)
-    assert run.verify(path).problems == (), "the control"
+    unread = SimpleNamespace(opened=found.opened, steps=(0, 0), num_bytes=0)
+    monkeypatch.setattr(packed, "check", lambda *_: unread)
+    assert run.verify(path).problems == [], "the control"
 
 
 @pytest.mark.forgery
@@ -355,8 +358,8 @@ def test_what_is_changed_after_it_was_verified_is_never_written(run, whole, tmp_
     copy = tmp_path / "copy.stpack"
     copy.write_bytes(whole.read_bytes())
     with Pack.open(copy) as file:
-        result = verify_pack(file, trust=run.trust(), now=LATER)
-        for number, one in enumerate(result.held):
+        result = verify(file, trust=run.trust(), now=LATER)
+        for number, one in enumerate(result.pack.held):
             files = one.held.files
             place, _ = file._places[files[-1].data]
             data = bytearray(whole.read_bytes())

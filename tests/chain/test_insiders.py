@@ -24,7 +24,8 @@ from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.chain import judging, kept, packed, packing, verifying
 from securetrain.chain.container import Document, Pack
 from securetrain.chain.links import verified
-from securetrain.chain.packed import PackResult
+from securetrain.chain.verdict import Verdict
+from securetrain.chain.verifying import verify
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import Revoked, TrustRole, TrustRoot, sign_document
@@ -135,7 +136,7 @@ def test_a_circle_ends_and_proves_nothing(tmp_path: Path) -> None:
     for depth in ("all", "checkpoint"):
         result = run.verify(path, policy=policy("parents", depth=depth))
         assert codes(result) == {"ST-CHAN-018"}
-        assert result.num_ancestors == 1
+        assert len(result.pack.ancestors) == 1
 
 
 @pytest.mark.forgery
@@ -222,13 +223,13 @@ def test_a_pack_about_a_dataset_is_no_checkpoints(tmp_path: Path, monkeypatch: A
     out = tmp_path / "x.stpack"
     put_together(out, about, {}, {"statements": [{"statement": about.digest}]})
 
-    def answer() -> PackResult:
+    def answer() -> Verdict:
         with Pack.open(out) as opened:
             asked, wanted = policy("nodes", "dataset"), Expectation(run="job-1")
-            return packed.verify_pack(opened, trust=trust, policy=asked, expect=wanted, now=LATER)
+            return verify(opened, wanted, trust=trust, policy=asked, now=LATER)
 
     assert codes(answer()) == {"ST-PACK-101"}
-    assert answer().subject is None
+    assert answer().opened is None
     monkeypatch.setattr(packed._Packed, "refusal", lambda _: ())
     assert answer().ok, "the control"
 
@@ -420,9 +421,9 @@ def revoking(run: Run, key: PrivateKey) -> TrustRoot:
     return TrustRoot.parse(sign_document(changed, [run.roles.root]), LATER)
 
 
-def accepted_all(run: Run, trust: TrustRoot, path: Path, links: str) -> PackResult:
+def accepted_all(run: Run, trust: TrustRoot, path: Path, links: str) -> Verdict:
     with Pack.open(path) as opened:
-        return packed.verify_pack(opened, trust=trust, policy=policy(links), now=LATER)
+        return verify(opened, trust=trust, policy=policy(links), now=LATER)
 
 
 @pytest.mark.forgery
@@ -436,7 +437,7 @@ def test_a_key_that_was_revoked_vouches_for_nobody(tmp_path: Path) -> None:
     assert result.judged[0].verdicts[ChainLink.MEMBERSHIP].state is LinkState.BROKEN
     result = accepted_all(run, revoking(run, run.key), path, "nodes")
     assert codes(result) == {"ST-CKPT-161"}
-    assert result.subject is None
+    assert result.opened is None
 
 
 # --- beside directories ---

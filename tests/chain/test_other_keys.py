@@ -279,7 +279,7 @@ def test_a_base_model_of_another_run_is_an_ancestor(tmp_path: Path, roles: Roles
     assert made.missing == ()
     result = run.verify(out, policy=policy(*SHOWN))
     assert result.ok, result.problems
-    assert result.num_ancestors == 1
+    assert len(result.pack.ancestors) == 1
     # Left behind, it is missing: the descendant's own link says so, and nothing that the policy
     # asks of every ancestor is shown.
     alone = run.root / "b.stpack"

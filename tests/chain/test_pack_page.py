@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from securetrain.core.vocabulary import ChainLink, NodeTier
-from securetrain.report import html, packs
+from securetrain.report import html, verification
 from tests.chain.test_packs import of_nodes
 from tests.chain.worlds import SHOWN, Run, policy
 
@@ -47,7 +47,7 @@ def states(page: str) -> dict[str, str]:
 
 def test_every_link_stands_in_the_graph_and_leads_to_its_evidence(run: Run, tmp_path: Path) -> None:
     result = run.verify(run.pack(), policy=policy(*SHOWN))
-    out = html.write(packs.verified(result, None, TRUST), tmp_path / "page.html")
+    out = html.write(verification.verified(result), tmp_path / "page.html")
     page = out.read_text()
     read = Reader(page)
     assert "default-src 'none'" in page
@@ -63,7 +63,7 @@ def test_every_link_stands_in_the_graph_and_leads_to_its_evidence(run: Run, tmp_
 
 
 def test_every_link_lies_inside_the_picture(run: Run) -> None:
-    page = html.render(packs.verified(run.verify(run.pack(), policy=policy(*SHOWN)), None, TRUST))
+    page = html.render(verification.verified(run.verify(run.pack(), policy=policy(*SHOWN))))
     ((width, height),) = re.findall(r'viewBox="0 0 (\d+) (\d+)"', page)
     boxes = re.findall(r'<rect[^>]* x="(\d+)" y="(\d+)" width="(\d+)" height="(\d+)"', page)
     assert len(boxes) > 3 * len(ChainLink)
@@ -76,7 +76,7 @@ def test_every_link_lies_inside_the_picture(run: Run) -> None:
 def test_a_lie_and_what_is_required_and_missing_are_red(run: Run) -> None:
     run.save(of_nodes(run, tier=NodeTier.TEE_GPU))
     result = run.verify(run.pack(), policy=policy("nodes", "time", depth="checkpoint"))
-    page = html.render(packs.verified(result, None, TRUST))
+    page = html.render(verification.verified(result))
     colours = states(page)
     assert (colours["nodes"], colours["time"]) == ("refused", "refused")
     assert (colours["membership"], colours["log"]) == ("checked", "grey")
@@ -87,7 +87,7 @@ def test_a_lie_and_what_is_required_and_missing_are_red(run: Run) -> None:
 @pytest.mark.forgery
 def test_a_pack_of_a_stranger_shows_nothing_of_what_it_says(run: Run, tmp_path: Path) -> None:
     path = run.pack()
-    page = html.render(packs.verified(Run(tmp_path / "other").verify(path), None, TRUST))
+    page = html.render(verification.verified(Run(tmp_path / "other").verify(path)))
     assert "does not verify" in page
     assert "<svg" not in page
     assert run.made[-1].run_id not in page
@@ -103,6 +103,6 @@ def test_words_of_a_pack_are_text(run: Run) -> None:
         for link, one in result.judged[0].verdicts.items()
     }
     lied = replace(result.judged[0], verdicts=verdicts, run=bad)
-    page = html.render(packs.verified(replace(result, judged=(lied, lied)), None, TRUST))
+    page = html.render(verification.verified(replace(result, judged=(lied, lied))))
     assert "script" not in Reader(page).tags
     assert all(one.startswith("#") for one in Reader(page).targets)

@@ -12,33 +12,33 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.summary import PolicyUsed
 from securetrain.chain import judging
 from securetrain.chain.links import verified
-from securetrain.chain.packed import PackResult
 from securetrain.chain.packing import Wanted
-from securetrain.chain.summary import summarize_pack
+from securetrain.chain.summary import summarize
+from securetrain.chain.verdict import Verdict
 from securetrain.cli import clock
 from securetrain.cli.main import main
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
+from securetrain.policy.load import LoadedPolicy, load_policy
 from tests.chain.test_other_keys import POLICY as POLICY_TEXT
 from tests.chain.test_packs import of_nodes
 from tests.chain.worlds import LATER, SHOWN, Run, Whole, policy
 
-POLICY = PolicyUsed(uri="release", digest="b" * 64)
+POLICY = LoadedPolicy(policy=load_policy("dev").policy, digest="b" * 64)
 LINKS = [f"SECURETRAIN_LINK_{link.upper()}" for link in ("nodes", "membership", "policy")]
 PARENTS = "SECURETRAIN_LINK_PARENTS"
 
 
-def said_of(result: PackResult, used: PolicyUsed | None = POLICY) -> dict[str, Any]:
+def said_of(result: Verdict, used: LoadedPolicy | None = POLICY) -> dict[str, Any]:
     """The summary's predicate."""
-    made: dict[str, Any] = json.loads(summarize_pack(result, used, LATER))
-    assert result.subject is not None
-    assert made["subject"][0]["digest"] == {"securetrainTree1": result.subject.digest}
+    made: dict[str, Any] = json.loads(summarize(replace(result, policy=used)))
+    assert result.opened is not None
+    assert made["subject"][0]["digest"] == {"securetrainTree1": result.opened.digest}
     found: dict[str, Any] = made["predicate"]
-    assert found["resourceUri"].endswith(result.subject.digest)
+    assert found["resourceUri"].endswith(result.opened.digest)
     return found
 
 
@@ -59,11 +59,12 @@ def test_levels_are_the_verified_links(run: Run) -> None:
     said = said_of(run.verify(path, policy=policy(*SHOWN)))
     assert said["verificationResult"] == "PASSED"
     assert said["verifiedLevels"] == [*LINKS, PARENTS]
-    assert said["policy"] == {"uri": "release", "digest": {"sha256": "b" * 64}}
-    # Without a policy, what is missing leaves the answer open, and that is no pass.
+    assert said["policy"] == {"uri": "dev", "digest": {"sha256": "b" * 64}}
+    # Without a policy, what is missing has no level.
     said = said_of(run.verify(path), None)
-    assert (said["verificationResult"], said["verifiedLevels"]) == ("FAILED", [])
-    assert said["policy"]["uri"].endswith("/chain/v1")
+    assert said["verificationResult"] == "PASSED"
+    assert said["verifiedLevels"] == [*LINKS, PARENTS]
+    assert said["policy"]["uri"].endswith("/chain/v2")
 
 
 def test_bytes_have_a_level_only_with_the_weights(whole: Whole) -> None:
@@ -73,7 +74,7 @@ def test_bytes_have_a_level_only_with_the_weights(whole: Whole) -> None:
     assert not [one for one in without["verifiedLevels"] if "_L" in one and "LINK" not in one]
     path = whole.pack("b.stpack", Wanted(weights=True))
     result = whole.verify(path, policy=asked)
-    whole_of = result.subject
+    whole_of = result.opened
     assert whole_of is not None
     levels = said_of(result)["verifiedLevels"]
     assert levels[0] == "SECURETRAIN_L1"
@@ -83,13 +84,13 @@ def test_bytes_have_a_level_only_with_the_weights(whole: Whole) -> None:
         link: msgspec.structs.replace(shown[link], state=LinkState.VERIFIED) for link in ChainLink
     }
 
-    def level(subject: Any = whole_of, used: PolicyUsed | None = POLICY, **states: Any) -> str:
+    def level(subject: Any = whole_of, used: LoadedPolicy | None = POLICY, **states: Any) -> str:
         verdicts = {
             link: msgspec.structs.replace(one, **states.get(link.value, {}))
             for link, one in everything.items()
         }
         judged = replace(result.judged[0], verdicts=verdicts)
-        bent = replace(result, judged=(judged,), subject=subject)
+        bent = replace(result, judged=(judged,), opened=subject)
         found = [one for one in said_of(bent, used)["verifiedLevels"] if "LINK" not in one]
         return str(found[-1]) if found else ""
 
@@ -102,8 +103,7 @@ def test_bytes_have_a_level_only_with_the_weights(whole: Whole) -> None:
     assert level(subject=replace(whole_of, predicate=bare)) == "SECURETRAIN_L1"
     assert level(nodes=missing) == level(nodes={"tiers": {}}) == "SECURETRAIN_L2"
     assert level(nodes={"tiers": {node: NodeTier.TEE}}) == "SECURETRAIN_L2"
-    # The bytes of another checkpoint, or rows of the dataset, are not this one's.
-    assert level(subject=replace(whole_of, statement="0" * 64)) == ""
+    assert whole.verify(whole.pack("rows.stpack", Wanted(rows=(1, 2)))).num_files == 0
 
 
 @pytest.mark.forgery
@@ -112,8 +112,8 @@ def test_a_tier_that_is_only_said_has_no_level(run: Run, monkeypatch: Any) -> No
     run.save(of_nodes(run, tier=NodeTier.TEE_GPU))
     path = run.pack()
     result = run.verify(path, policy=policy("policy", depth="checkpoint"))
-    assert result.subject is not None
-    assert min(one.tier for one in result.subject.checkpoint.nodes) >= NodeTier.VTPM, "the control"
+    assert result.opened is not None
+    assert min(one.tier for one in result.opened.checkpoint.nodes) >= NodeTier.VTPM, "the control"
     said = said_of(result)
     assert (said["verificationResult"], said["verifiedLevels"]) == ("FAILED", [])
     # Missing evidence breaks nothing where nobody requires it, and has no level either.

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from securetrain.artifacts.statement import CheckpointPredicate, PolicyRef
-from securetrain.chain.packed import PackResult
+from securetrain.chain.verdict import Verdict
 from securetrain.cli.main import main
 from securetrain.core import CODES
 from securetrain.core.vocabulary import ChainLink
@@ -70,7 +70,7 @@ class AttestedRun(Run):
         tier = min(one.tier for one in self.attested.results.values())
         return policy("nodes", "membership", depth="checkpoint", tier=tier.value)
 
-    def judged(self, path: Path, *, again: bool) -> PackResult:
+    def judged(self, path: Path, *, again: bool) -> Verdict:
         return self.verify(path, now=self.later, policy=self.asked(), again=again)
 
 
@@ -104,7 +104,7 @@ def test_result_and_evidence_are_appraised_again_from_the_pack(run: AttestedRun)
     path = run.pack()
     for again in (False, True):
         result = run.judged(path, again=again)
-        assert result.problems == ()
+        assert result.problems == []
         nodes = result.judged[0].verdicts[ChainLink.NODES]
         assert nodes.what.startswith("appraised again: ") is again
         assert set(nodes.tiers) == {run.job.spiffe("node-0")}
@@ -120,7 +120,7 @@ def test_other_evidence_behind_a_true_result_is_refused(run: AttestedRun, kind: 
     other = run.job.pieces.put(bytes(body)) if kind == "altered" else "ab" * 32
     run.save(with_evidence(run, body=other))
     path = run.pack()
-    assert run.judged(path, again=False).problems == (), "the control"
+    assert run.judged(path, again=False).problems == [], "the control"
     result = run.judged(path, again=True)
     assert codes(result) == {"ST-CHAN-010"}
     words = "appraised again: ST-ATTS-" if kind == "altered" else "cannot be appraised again"

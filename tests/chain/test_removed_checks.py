@@ -26,11 +26,12 @@ from securetrain.chain.coordinators import LONGEST, accept, endorse
 from securetrain.chain.documents import Appraised, Credential
 from securetrain.chain.judging import Judged, judge
 from securetrain.chain.links import Subject, broken, missing, verified
-from securetrain.chain.packed import PackResult, contents
+from securetrain.chain.packed import contents
 from securetrain.chain.records import StepRecord, StepVerdict
 from securetrain.chain.replayed import Word
 from securetrain.chain.row_order import RowOrder
 from securetrain.chain.store import InMemory
+from securetrain.chain.verdict import Form, Verdict
 from securetrain.core import ExitCode, canonical
 from securetrain.core.errors import IdentityError, IntegrityError
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
@@ -220,15 +221,14 @@ def test_no_step_comes_after_the_last_epoch() -> None:
     vocabulary.refused(ValueError, "step 7 comes after the last row of 2 epochs", order.rows, 7)
 
 
-def test_a_pack_of_which_nothing_is_open_is_complete_without_a_policy() -> None:
+def test_what_is_missing_refuses_nothing_that_nobody_required() -> None:
     verdicts = {link: verified(link, "") for link in ChainLink}
-    judged = Judged(digest="aa" * 32, step=1, run="r", verdicts=verdicts)
-    made = PackResult(path=Path("x"), subject=None, judged=(judged,), at=NOW)
-    assert made.exit_code is ExitCode.OK
+    made = Verdict.of(Path("x"), form=Form.PACK, at=NOW)
+    made.judged = (Judged(digest="aa" * 32, step=1, run="r", verdicts=verdicts),)
+    assert (made.exit_code, made.missing) == (ExitCode.OK, ())
     open_ = {**verdicts, ChainLink.ROWS: missing(ChainLink.ROWS, "")}
-    judged = Judged(digest="aa" * 32, step=1, run="r", verdicts=open_)
-    made = PackResult(path=Path("x"), subject=None, judged=(judged,), at=NOW)
-    assert made.exit_code is ExitCode.INCOMPLETE
+    made.judged = (Judged(digest="aa" * 32, step=1, run="r", verdicts=open_),)
+    assert (made.exit_code, made.missing) == (ExitCode.OK, (ChainLink.ROWS,))
 
 
 def test_a_refusal_says_what_was_expected_and_what_was_found() -> None:

@@ -12,16 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET
 
 from securetrain.artifacts.dataset.sign import About, sign_in_place
-from securetrain.artifacts.lineage import chain_of
 from securetrain.artifacts.lineage.folder import SET_ASIDE
-from securetrain.artifacts.lineage.walk import look_beside
 from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
@@ -43,13 +40,12 @@ from securetrain.artifacts.statement.statements import digest_of, sign
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
 from securetrain.artifacts.tree.parts import TreeInfo
-from securetrain.chain import documents, packing, verifying
+from securetrain.chain import documents, packing
 from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.coordinators import endorse
 from securetrain.chain.judging import Judgement, judge
 from securetrain.chain.keeper import Keeper
 from securetrain.chain.links import Given, Subject, code_of
-from securetrain.chain.packed import PackResult, verify_pack
 from securetrain.chain.packing import Wanted, pack
 from securetrain.chain.records import (
     Recorder,
@@ -59,6 +55,8 @@ from securetrain.chain.records import (
 )
 from securetrain.chain.row_order import RowOrder
 from securetrain.chain.store import EvidenceStore, InMemory
+from securetrain.chain.verdict import Verdict
+from securetrain.chain.verifying import Options, verify
 from securetrain.core import canonical
 from securetrain.core.hashtree import TreeParams, TreeWriter
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
@@ -290,22 +288,15 @@ class Run:
     def trust(self, now: datetime = LATER) -> TrustRoot:
         return TrustRoot.parse(self.trust_bytes(), now)
 
-    def beside(self, asked: Policy | None, *, walked: bool = True) -> Judgement:
+    def beside(self, asked: Policy | None) -> Judgement:
         """The judgement of the newest one by its links, where the run lies."""
         self.keep()
         folder = self.root / "checkpoints"
         newest = max(one for one in folder.iterdir() if one.is_dir() and SET_ASIDE not in one.name)
-        chain = chain_of(newest, self.trust(), (self.root,))
-        assert chain.opened is not None
-        if not walked:
-            chain = look_beside(newest, chain.opened, self.trust())
-        result: Any = SimpleNamespace(logged=None, opened=chain.opened, path=newest)
-        evidence = verifying.Evidence(
-            trust=self.trust(), places=(self.root,), now=LATER, policy=asked
-        )
-        evidence.problems(result, chain)
-        assert evidence.found is not None
-        return evidence.found
+        found = verify(newest, trust=self.trust(), policy=asked, now=LATER)
+        # Its statement is all that there is of it: its bytes are not, and nothing else beside it.
+        links = [one for one in found.problems if one.what.startswith(("run ", "step ", "parent "))]
+        return Judgement(judged=list(found.judged), problems=links)
 
     def said(self, **changes: Any) -> CheckpointPredicate:
         """The honest word on the next checkpoint."""
@@ -358,9 +349,11 @@ class Run:
         pack(newest, self.root / name, trust=self.trust(), wanted=wanted)
         return self.root / name
 
-    def verify(self, path: Path, now: datetime = LATER, **asked: Any) -> PackResult:
-        with Pack.open(path) as opened:
-            return verify_pack(opened, trust=self.trust(now), now=now, **asked)
+    def verify(
+        self, path: Path, now: datetime = LATER, data: TrustRoot | None = None, **asked: Any
+    ) -> Verdict:
+        options = Options(trust_data=data, appraise=asked.pop("again", False))
+        return verify(path, trust=self.trust(now), now=now, options=options, **asked)
 
 
 def policy(*links: str, depth: str = "all", tier: str = "", **checkpoint: Any) -> Policy:
@@ -374,11 +367,11 @@ def policy(*links: str, depth: str = "all", tier: str = "", **checkpoint: Any) -
     return msgspec.convert(plain, Policy)
 
 
-def codes(result: PackResult) -> set[str]:
+def codes(result: Verdict) -> set[str]:
     return {problem.code for problem in result.problems}
 
 
-def why(result: PackResult) -> str:
+def why(result: Verdict) -> str:
     return "; ".join(problem.what for problem in result.problems)
 
 

@@ -104,23 +104,6 @@ def run(*arguments, env=None):
     return result.return_value, result.stdout
 
 
-def test_a_good_checkpoint(checkpoint, trust, key):
-    code, out = run(checkpoint, "--trust", trust)
-    assert code == 0
-    for text in (
-        "VERIFIED",
-        f"key {key.key_id[:16]}",
-        "run-1, step 9, checkpoint 1",
-        "corpus (abababababababab), row 5",
-        "dev (",
-        "clean: 9 steps judged, 0 refused",
-        "n0: self-asserted - UNATTESTED",
-        "previous eeeeeeeeeeeeeeee",
-        "none given: integrity and signature only",
-    ):
-        assert text in out, text
-
-
 def test_a_policy_is_named_and_compared(checkpoint, trust):
     code, out = run(checkpoint, "--trust", trust, "--policy", "dev")
     assert code == 0
@@ -189,16 +172,6 @@ def test_through_the_one_place_where_errors_end(tmp_path, trust, capsys, monkeyp
     assert main(["verify", str(tmp_path / "no"), "--trust", str(trust), "--json"]) == 20
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "ST-USAG-002"
     assert main(["verify", str(tmp_path / "no"), "--trust", str(tmp_path / "no")]) == 20
-
-
-def test_hostile_names_are_printed_as_text(dataset, trust):
-    (dataset / "[bold red]x[").write_bytes(b"")
-    (dataset / "\x1b[2Jgone").write_bytes(b"")
-    code, out = run(dataset, "--trust", trust)
-    assert code == 14
-    assert "[bold red]x[" in out
-    assert "\\x1b[2Jgone" in out
-    assert "\x1b" not in out
 
 
 def test_help_has_examples():
@@ -277,7 +250,7 @@ def test_without_a_digest_there_is_no_summary_and_the_verdict_stays(checkpoint, 
 
 @pytest.mark.parametrize(
     "extra",
-    [["--policy", "dev"], ["--vsa", "v"], ["--walk"], ["--trust", "t"], ["--log-proof", "p"]],
+    [["--vsa", "v"], ["--walk"], ["--trust", "t"], ["--log-proof", "p"]],
 )
 def test_nothing_that_was_asked_for_is_ignored_with_a_bundle(tmp_path, extra):
     with pytest.raises(UsageError, match=extra[0]) as caught:
@@ -285,25 +258,14 @@ def test_nothing_that_was_asked_for_is_ignored_with_a_bundle(tmp_path, extra):
     assert caught.value.code == "ST-USAG-001"
 
 
-@pytest.mark.parametrize("output", ["sarif", "junit"])
-def test_the_formats_of_ci_servers(dataset, trust, output):
-    (dataset / "extra.txt").write_text("x")
-    code, text = run(dataset, "--trust", trust, "--format", output)
-    assert code == 14
-    assert "ST-DATA-141" in text
-
-
 def test_the_chain_is_followed_and_a_missing_link_is_a_refusal(checkpoint, dataset, trust):
     code, text = run(checkpoint, "--trust", trust, "--walk")
     assert code == 17
-    assert "ST-CKPT-172" in text
-    assert "BROKEN" in text
     # Nothing is cut off where a line ends.
     words = " ".join(word for word in text.split() if word.isascii())
-    assert "BROKEN" in words
-    assert "not found among the directories that were given" in words
-    code, text = run(dataset, "--trust", trust, "--walk", "--json")
-    assert code == 0
+    for said in ("ST-CKPT-172", "BROKEN", "not found among the directories that were given"):
+        assert said in words
+    _, text = run(dataset, "--trust", trust, "--walk", "--json")
     assert json.loads(text)["chain"]["role"] == "dataset"
 
 
@@ -424,60 +386,26 @@ def test_a_store_that_answers_with_errors_of_its_own(trust, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "asked", [["--scan"], ["--walk"], ["--offline"], ["--bundle", "b", "--public-key", "k"]]
+    "asked", [["--scan"], ["--at", "witness"], ["--offline"], ["--bundle", "b", "--ca", "k"]]
 )
 def test_what_is_not_done_with_a_store_is_refused(asked, trust):
-    with pytest.raises(UsageError, match="directories of this machine only") as refused:
+    with pytest.raises(UsageError, match="does not apply to a store") as refused:
         run("memory://bucket/data", *(asked if "--bundle" in asked else ["--trust", trust, *asked]))
     assert refused.value.code == "ST-USAG-001"
 
 
-def test_the_chain_of_a_checkpoint_in_a_store(checkpoint, trust, tmp_path):
-    url = f"dir://{checkpoint.name}::file://{tmp_path}"
-    code, out = run(url, "--trust", trust, "--walk", "--walk-in", tmp_path)
-    assert code == 17
-    assert "ST-CKPT-172" in out
-
-
-@pytest.mark.parametrize(
-    ("flags", "ended", "code"),
-    [
-        (["--expect-run", "run-1"], 0, ""),
-        (["--expect-min-step", "9", "--expect-min-version", "1"], 0, ""),
-        (["--expect-step", "9"], 0, ""),
-        (["--expect-step", "8"], 12, "ST-CKPT-127"),
-        (["--expect-dataset", "e" * 64], 17, "ST-CKPT-173"),
-        (["--expect-policy", "hardened"], 17, "ST-CKPT-174"),
-        (["--expect-run", "prod"], 12, "ST-CKPT-125"),
-        (["--expect-name", "prod-model"], 12, "ST-CKPT-126"),
-        (["--expect-digest", "c" * 64], 12, "ST-CKPT-127"),
-        (["--expect-signer", "d" * 64], 12, "ST-CKPT-128"),
-        (["--expect-min-step", "10"], 15, "ST-CKPT-154"),
-        (["--expect-min-version", "2"], 15, "ST-CKPT-154"),
-    ],
+@each(
+    "flags, ended, code",
+    (("--expect-run", "run-1", "--expect-min-step", "9", "--expect-step", "9"), 0, ""),
+    (("--expect-step", "8"), 12, "ST-CKPT-127"),
+    (("--expect-dataset", "e" * 64), 17, "ST-CKPT-173"),
+    (("--expect-policy", "hardened"), 17, "ST-CKPT-174"),
+    (("--expect-name", "prod-model"), 12, "ST-CKPT-126"),
+    (("--expect-min-version", "2"), 15, "ST-CKPT-154"),
 )
 def test_the_artifact_that_is_meant(checkpoint, trust, flags, ended, code):
     found, out = run(checkpoint, "--trust", trust, *flags, "--json")
     assert found == ended
     data = json.loads(out)
-    assert [problem["code"] for problem in data["problems"]] == ([code] if code else [])
+    assert [problem["code"] for problem in data["problems"]] == [code] * bool(code)
     assert len(data["expected"]) == 1
-
-
-def test_what_was_not_asked_is_said(checkpoint, trust):
-    _, out = run(checkpoint, "--trust", trust)
-    assert "not asked" in out
-    assert "run, step, dataset, policy, name, digest, signer" in " ".join(out.split())
-    _, out = run(checkpoint, "--trust", trust, "--json")
-    assert json.loads(out)["not_asked"] == [
-        *("run", "step", "dataset", "policy", "name", "digest", "signer")
-    ]
-    _, out = run(checkpoint, "--trust", trust, "--expect-run", "run-1")
-    assert "name, digest, signer" in out
-    assert "expected" in out
-
-
-def test_a_variable_that_was_never_set_is_no_expectation(checkpoint, trust):
-    with pytest.raises(UsageError) as error:
-        run(checkpoint, "--trust", trust, "--expect-run", "")
-    assert error.value.code == "ST-USAG-001"

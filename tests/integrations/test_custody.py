@@ -202,5 +202,5 @@ def test_all_ranks_learn_that_rank_zero_could_not(group):
 
 def test_a_signed_folder_says_which_framework_saved_it(held, saved):
     trust = TrustRoot.load(held.trust, datetime.now(UTC))
-    (said,) = verify_folder(saved, trust=trust).statements
+    (said,) = verify_folder(saved, trust=trust).saves
     assert (said.said.way, said.said.step) == ("test", 3)

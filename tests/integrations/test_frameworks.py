@@ -113,7 +113,7 @@ def test_saves_are_signed_resumes_verified_and_altered_files_refused(framework, 
     # Honest: every save is signed, and passes as a whole.
     for name in SAVED[framework]:
         said = verify_folder(story.folder / "out" / name, trust=story.trust)
-        assert said.statements[0].said.run_id == "my-run"
+        assert said.saves[0].said.run_id == "my-run"
     passed(framework, signed="every save verifies")
     # Resumed: it goes on where it was.
     assert first["step"] == 4
@@ -168,5 +168,5 @@ def test_under_securetrain_run_the_launcher_signs_and_no_key_is_used(framework, 
     trust = TrustRoot.load(story.folder / "runs" / "one" / "trust.json", datetime.now(UTC))
     for name in SAVED[framework]:
         said = verify_folder(story.folder / "out" / name, trust=trust)
-        assert {one.said.run_id for one in said.statements} != {"my-run"}
+        assert {one.said.run_id for one in said.saves} != {"my-run"}
     passed(framework, run="signed by the launcher of securetrain run")

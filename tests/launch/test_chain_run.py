@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from securetrain.artifacts.lineage import history
-from securetrain.artifacts.statement import DatasetRef, NodeRef, Shown
+from securetrain.artifacts.statement import DatasetRef, NodeRef
 from securetrain.artifacts.statement.statements import open_statement, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
-from securetrain.chain import documents
+from securetrain.chain import documents, verifying
+from securetrain.chain.judging import Judgement
+from securetrain.chain.links import verified
 from securetrain.chain.store import EvidenceStore, document
-from securetrain.chain.verifying import Evidence
 from securetrain.cli.main import main
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import ChainLink, NodeTier
@@ -211,12 +212,10 @@ def foreign_line(run, path, verify, tmp_path, monkeypatch):
     for name, root in roots.items():
         # With the check off, the statement's own word counts: that is how it was measured.
         with monkeypatch.context() as off:
-            off.setattr(Evidence, "shows", lambda _, opened: own_word(opened))
-            off.setattr(Evidence, "problems", lambda *_: [])
-            summary = tmp_path / f"{name}-summary.json"
-            code, codes, _ = verify(path, run, strict, "--vsa", summary, trust=root)
+            off.setattr(verifying, "judge", lambda link, one, _: own_word(link, one.opened))
+            off.setattr(verifying, "judge_chain", lambda *_: Judgement())
+            code, codes, _ = verify(path, run, strict, trust=root)
             assert (code, codes) == (0, [])
-            assert "SECURETRAIN_L3" in summary.read_text()
         codes = verify(path, run, strict, trust=root)[1]
         assert set(codes) == {"ST-CHAN-010", *(["ST-CHAN-019"] if name == "named" else [])}
     # The statement is honest again; the line alone is refused, too.
@@ -229,8 +228,8 @@ def foreign_line(run, path, verify, tmp_path, monkeypatch):
     assert verify(path, run, by_ledger, trust=roots["named"])[1] == []
 
 
-def own_word(opened):
-    return Shown(tiers={node.node: node.tier for node in opened.checkpoint.nodes})
+def own_word(link, opened):
+    return verified(link, "", {node.node: node.tier for node in opened.checkpoint.nodes})
 
 
 def older_trust(run, folder):

@@ -117,7 +117,7 @@ def test_what_a_framework_writes_is_one_save_with_its_step(tmp_path):
     bench = Bench(tmp_path)
     assert bench.trainer._save_checkpoint({"weight": 1}) == "saved"
     found = bench.verified()
-    [said] = [one.said for one in found.statements]
+    [said] = [one.said for one in found.saves]
     assert (said.step, said.way, len(said.files)) == (7, "transformers.Trainer", 2)
     assert bench.watch.report().signed == {"transformers.Trainer": 1}
     assert bench.watch.report().unsigned == {}

@@ -97,7 +97,7 @@ def test_a_run_logs_its_checkpoints_and_keeps_the_proofs(start, tmp_path):
     policy = load_policy(str(tmp_path / "policy.yaml")).policy
     path = done.run.checkpoint(1)
     found = verify_path(path, trust=trust, policy=policy, now=now)
-    assert found.problems == ()
+    assert found.problems == []
     assert found.logged is not None
     assert found.logged.seen is not None
     path.with_name(f"{path.name}.tlog-proof").unlink()

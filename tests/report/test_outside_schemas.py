@@ -26,13 +26,14 @@ from click.testing import CliRunner
 
 from securetrain.artifacts.dataset.write import sign_dataset
 from securetrain.artifacts.statement.context import SaveContext
-from securetrain.artifacts.summary import PolicyUsed, summarize
 from securetrain.artifacts.tree.layout import STATEMENT
-from securetrain.artifacts.verify import verify_path
 from securetrain.audit import load_checks
+from securetrain.chain.summary import summarize
+from securetrain.chain.verifying import verify
 from securetrain.cli.artifacts.scan import command as scan
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.policy.load import load_policy
 from securetrain.report import written
 from securetrain.report.pages.findings import findings
 from tests.report.audits import mixed, result
@@ -151,11 +152,14 @@ def test_statements_and_summaries_by_in_toto(world: tuple[Path, TrustRoot, datet
     for name in ("checkpoint", "dataset"):
         envelope = json.loads((folder / name / STATEMENT).read_bytes())
         documents.append(("statement", json.loads(base64.b64decode(envelope["payload"]))))
-        verified = verify_path(folder / name, trust=trust, policy=None, now=now)
-        assert verified.ok
-        for used in (None, PolicyUsed(uri="baseline", digest="b" * 64)):
+        for used in (None, load_policy("baseline")):
             for passed in (True, False):
-                made = json.loads(summarize(verified, used, now, passed=passed))
+                verified = verify(folder / name, trust=trust, now=now)
+                assert verified.ok
+                verified.policy = used
+                if not passed:
+                    verified.refuse("ST-CKPT-130", "changed")
+                made = json.loads(summarize(verified))
                 assert made["predicate"]["verificationResult"] == ("PASSED" if passed else "FAILED")
                 documents.append(("vsa", made))
     assert judged(*documents) == [""] * 10

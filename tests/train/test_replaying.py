@@ -7,6 +7,8 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from securetrain.artifacts.statement import Opened
 from securetrain.artifacts.tree.layout import Kind
-from securetrain.chain import Comparison, Pack, PackResult, documents
+from securetrain.chain import Comparison, Form, Pack, Verdict, documents
 from securetrain.chain.documents import Environment
 from securetrain.chain.replay import AskedSegment, Request, seed_of, variables_of
 from securetrain.chain.replay.line import SETTABLE
@@ -50,14 +52,16 @@ def test_steps_that_fail_are_refused_with_their_own_words(tmp_path: Path, monkey
     assert "its bytes were changed" in refused.value.what
 
 
-def result_of(created: datetime, seen: datetime | None, job: Job) -> PackResult:
+def result_of(created: datetime, seen: datetime | None, job: Job) -> Verdict:
     subject = Opened(
         kind=Kind.CHECKPOINT,
         predicate=job.checkpoint(created, step=16),
         digest="ab" * 32,
         key_ids=frozenset(),
     )
-    return PackResult(path=Path("m.stpack"), subject=subject, at=NOW, seen=seen)
+    made = Verdict.of(Path("m.stpack"), form=Form.PACK, at=NOW)
+    made.opened, made.logged = subject, cast("Any", SimpleNamespace(seen=seen))
+    return made
 
 
 def test_a_run_that_sets_its_clock_back_draws_nothing(tmp_path: Path):
@@ -66,8 +70,8 @@ def test_a_run_that_sets_its_clock_back_draws_nothing(tmp_path: Path):
     known = log.checkpoint(tmp_path / "known", NOW - MINUTE, NOW - MINUTE)
     claimed = result_of(NOW - 9 * MINUTE, None, job)
     # The control: by the run's own word, the log checkpoint is a later one.
-    assert claimed.subject is not None
-    created = claimed.subject.checkpoint.created
+    assert claimed.opened is not None
+    created = claimed.opened.checkpoint.created
     assert seed_of(known, log.trust, after=created, subject="s", now=NOW)
     refused(IntegrityError, "ST-CHAN-024", ended_by, claimed, "m.stpack")
     # Witnesses say when it was there, and the log checkpoint is refused for what it is.

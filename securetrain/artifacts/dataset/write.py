@@ -134,7 +134,7 @@ def sign_documents(
         sinks: dict[str, tuple[Sink, Sink]] = {}
         for split, document, data in documents:
             if split not in sinks:
-                # Checked here because the split's name becomes a file's name.
+                # Report here because the split's name becomes a file's name.
                 msgspec.convert({"name": split, "files": ["x"]}, Split)
                 sinks[split] = (
                     stack.enter_context(writer.sink(split + DATA_SUFFIX)),

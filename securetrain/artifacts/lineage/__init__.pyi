@@ -6,6 +6,7 @@ from . import history as history
 from . import machine as machine
 from . import quarantine as quarantine
 from . import waivers as waivers
+from . import walk as walk
 from .floors import Floors as Floors
 from .judging import Asked as Asked
 from .judging import judge_statement as judge_statement

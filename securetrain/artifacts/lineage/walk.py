@@ -32,6 +32,7 @@ from securetrain.artifacts.statement.statements import (
 )
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.storage import Place, storage_of
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity import dsse
@@ -96,6 +97,7 @@ class Link:
                 "digest": link.digest,
                 "path": None if link.path is None else str(link.path),
                 "problem": link.problem,
+                "state": "broken" if link.problem else "the signer's word",
                 "facts": link.facts,
                 "links": below,
             }
@@ -111,7 +113,7 @@ def walk_back(
     path: Path | str,
     opened: Opened,
     trust: TrustRoot,
-    places: Sequence[Path],
+    places: Sequence[Path] | None,
     data: TrustRoot | None = None,
 ) -> Link:
     """The chain of an artifact that has been verified.
@@ -120,10 +122,11 @@ def walk_back(
         path: Where it is.
         opened: Its verified statement.
         trust: The keys that may sign what it was made from.
-        places: Directories below which that is looked for.
+        places: Directories below which that is looked for; None for the two folders above it.
         data: The keys that may sign its datasets; by default `trust` names them, too.
     """
-    walker = _Walker(trust, data, dict(_near(places)))
+    near = _beside(path, MAX_DEPTH) if places is None else _near(places)
+    walker = _Walker(trust, data, dict(near))
     walker.found[opened.digest] = path
     return walker.chain(str(opened.kind), opened)
 
@@ -145,9 +148,7 @@ def look_beside(
     below = walker.look(first, 0)
     first.link.links = [one.link for one in below]
     wanted = {one.link.digest for one in below}
-    folder = None if isinstance(path, str) else path.absolute().parent
-    places = [] if folder is None else [folder, folder.parent]
-    for digest, place in islice(_near(places, depth=1), MAX_BESIDE):
+    for digest, place in islice(_beside(path, depth=1), MAX_BESIDE):
         if not wanted - walker.found.keys():
             break
         walker.found.setdefault(digest, place)
@@ -286,6 +287,26 @@ def _facts(said: CheckpointPredicate) -> list[str]:
     return facts
 
 
+def _beside(path: Path | str, depth: int) -> Iterator[tuple[str, Path | str]]:
+    """The claims of what lies beside an artifact, and beside its folder."""
+    if isinstance(path, Path):
+        folder = path.absolute().parent
+        yield from _near([folder, folder.parent], depth)
+        return
+    storage = storage_of(path)
+    for one in (storage, storage.above()):
+        try:
+            siblings = one.siblings()
+        except OSError:
+            continue
+        # What a checkpoint was made from has a lower number, mostly the next one.
+        siblings.sort(key=lambda each: each.base, reverse=True)
+        siblings.sort(key=lambda each: each.base > one.base)
+        for sibling in siblings[:MAX_FOUND]:
+            if digest := _hint(sibling):
+                yield digest, sibling.name
+
+
 def _near(places: Sequence[Path], depth: int = MAX_DEPTH) -> Iterator[tuple[str, Path]]:
     """The claims of signed directories, by the digest in their statements (not verified)."""
     count = 0
@@ -301,7 +322,7 @@ def _near(places: Sequence[Path], depth: int = MAX_DEPTH) -> Iterator[tuple[str,
                 yield digest, folder
 
 
-def _hint(folder: Path) -> str:
+def _hint(folder: Place) -> str:
     """The digest that a statement names as its subject; only a hint where to look."""
     try:
         data = read_statement(folder, Kind.CHECKPOINT)
@@ -309,7 +330,7 @@ def _hint(folder: Path) -> str:
         payload = base64.b64decode(envelope["payload"], validate=True)
         statement = canonical.loads(payload, limit=dsse.ENVELOPE_LIMIT)
         return str(statement["subject"][0]["digest"][DIGEST_NAME])
-    except (IntegrityError, UsageError, ValueError, KeyError, TypeError, IndexError):
+    except (IntegrityError, UsageError, OSError, ValueError, KeyError, TypeError, IndexError):
         return ""
 
 

@@ -43,7 +43,8 @@ from securetrain.artifacts.given import (
     open_trust,
 )
 from securetrain.artifacts.kinds import check_whole
-from securetrain.artifacts.saved.judging import SavedResult, verify_saved
+from securetrain.artifacts.report import Report
+from securetrain.artifacts.saved.judging import verify_saved
 from securetrain.artifacts.saved.signing import Author, Print, SaveSigner, look, worker_signer
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.expectation import Expectation
@@ -155,7 +156,7 @@ def verify_folder(
     policy: PolicyName | None = None,
     expect: Expectation | None = None,
     now: Moment | None = None,
-) -> SavedResult:
+) -> Report:
     """Verify a directory as a whole, before anything of it is read.
 
     Every file must be covered, everything that was signed must be there, and the directory must

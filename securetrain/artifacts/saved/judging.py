@@ -18,13 +18,12 @@ again when it is loaded (`launch.verified_loads`).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
+from securetrain.artifacts.report import Report
 from securetrain.artifacts.statement.expectation import Expectation, Identified, compare
 from securetrain.artifacts.statement.rules import CLOCK_SKEW, expected_by
 from securetrain.artifacts.statement.saved_files import (
@@ -39,15 +38,13 @@ from securetrain.artifacts.statement.saved_files import (
     sidecar,
 )
 from securetrain.artifacts.tree.layout import Kind
-from securetrain.artifacts.tree.problems import Problem, most_telling
-from securetrain.core import CODES, ExitCode
+from securetrain.artifacts.tree.problems import Problem
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.files import open_regular, survey
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import GuardMode, Policy
 
-MAX_PROBLEMS: Final = 100
 _RENAMED: Final = "ST-CKPT-143"
 
 
@@ -66,51 +63,6 @@ class Covered:
         """
         if problem := _differs(self.file, size, sha256):
             raise problem.error(where)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedResult:
-    """The result of verifying a file or directory."""
-
-    path: Path
-    problems: tuple[Problem, ...]
-    statements: tuple[OpenedSave, ...]
-    """Those that verify."""
-    num_files: int
-    """Files of which every byte was checked."""
-    num_bytes: int
-
-    @property
-    def ok(self) -> bool:
-        """Tell whether everything held and something was checked."""
-        return not self.problems and self.num_files > 0
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """0 when ok, else the exit code of the most telling problem."""
-        if self.problems:
-            return CODES[most_telling(self.problems).code].exit
-        return ExitCode.OK if self.ok else ExitCode.FAILURE
-
-    def to_dict(self) -> dict[str, Any]:
-        """The result as plain data."""
-        return {
-            "kind": "saved-files",
-            "path": str(self.path),
-            "ok": self.ok,
-            "exit": int(self.exit_code),
-            "num_files": self.num_files,
-            "num_bytes": self.num_bytes,
-            "statements": [
-                {
-                    "statement": one.statement,
-                    "key_ids": sorted(one.key_ids),
-                    **msgspec.to_builtins(one.said),
-                }
-                for one in self.statements
-            ],
-            "problems": [problem.to_dict() for problem in self.problems],
-        }
 
 
 def covering(path: Path, trust: Sequence[TrustRoot]) -> Covered:
@@ -170,7 +122,7 @@ def verify_saved(
     policy: Policy | None,
     now: datetime,
     expect: Expectation | None = None,
-) -> SavedResult:
+) -> Report:
     """Verify a file, or everything in a directory.
 
     Args:
@@ -183,16 +135,32 @@ def verify_saved(
     Raises:
         UsageError: ST-USAG-002 when there is no such file, or it cannot be read.
     """
+    found = Report.of(path)
+    check_saved(found, path, trust=trust, policy=policy, now=now, expect=expect)
+    return found
+
+
+def check_saved(
+    found: Report,
+    path: Path,
+    *,
+    trust: TrustRoot | Sequence[TrustRoot],
+    policy: Policy | None,
+    now: datetime,
+    expect: Expectation | None = None,
+) -> None:
+    """Ask files that a script saved everything; `found` takes the answers (see `verify_saved`)."""
     real = path.resolve()
-    found = _Found(real, [trust] if isinstance(trust, TrustRoot) else trust)
+    reader = _Reader(real, [trust] if isinstance(trust, TrustRoot) else trust, found)
     try:
         if real.is_dir():
-            found.directory()
+            reader.directory()
         else:
-            found.one_file()
+            reader.one_file()
     except OSError as error:
         raise UsageError("ST-USAG-002", f"it cannot be read: {error}", str(path)) from error
-    for opened in found.statements.values():
+    found.saves = tuple(reader.statements.values())
+    for opened in found.saves:
         said = Identified(
             code=Kind.CHECKPOINT.code,
             digest=opened.statement,
@@ -203,41 +171,32 @@ def verify_saved(
             step=opened.said.step,
             version=opened.said.number,
         )
-        found.problems += compare(expect, said)
+        found.add(*compare(expect, said))
         if policy is not None:
-            found.problems += compare(expected_by(policy), said)
-            found.problems += _asked(opened, policy, now)
+            found.add(*compare(expected_by(policy), said))
+            found.add(*lacking(policy, "the saves of a script lack"))
+            days, age = policy.checkpoint.max_age_days, now - opened.said.created
+            if days is not None and age > timedelta(days=days):
+                found.refuse("ST-CKPT-150", f"signed {age.days} days ago, the policy allows {days}")
         if opened.said.created > now + CLOCK_SKEW:
-            found.add("ST-CKPT-150", f"signed in the future ({opened.said.created.isoformat()})")
-    unique = list(dict.fromkeys(found.problems))
-    return SavedResult(
-        path=path,
-        problems=tuple(unique[:MAX_PROBLEMS]),
-        statements=tuple(found.statements.values()),
-        num_files=found.num_files,
-        num_bytes=found.num_bytes,
-    )
+            found.refuse("ST-CKPT-150", f"signed in the future ({opened.said.created.isoformat()})")
 
 
-class _Found:
+@dataclass(slots=True)
+class _Reader:
     """Everything about one path."""
 
-    def __init__(self, root: Path, trust: Sequence[TrustRoot]) -> None:
-        self.root, self.trust = root, trust
-        self.problems: list[Problem] = []
-        self.statements: dict[Path, OpenedSave] = {}
-        self.num_files = 0
-        self.num_bytes = 0
-
-    def add(self, code: str, what: str, file: str = "") -> None:
-        self.problems.append(Problem(code, what, file))
+    root: Path
+    trust: Sequence[TrustRoot]
+    found: Report
+    statements: dict[Path, OpenedSave] = field(default_factory=dict)
 
     def one_file(self) -> None:
         """Judge one file (rule 1)."""
         try:
             covered = covering(self.root, self.trust)
         except IntegrityError as error:
-            self.add(error.code, error.what, self.root.name)
+            self.found.refuse(error.code, error.what, self.root.name)
             return
         self.statements[self.root] = covered.opened
         self._content(self.root.name, self.root, [covered.file])
@@ -246,7 +205,7 @@ class _Found:
         """Judge all that is in a directory (rule 3)."""
         files, unsafe = survey(self.root)
         for entry in unsafe:
-            self.add("ST-CKPT-142", entry.reason, entry.name)
+            self.found.refuse("ST-CKPT-142", entry.reason, entry.name)
         names = {file.name for file in files}
         signed: dict[str, list[SavedFile]] = {}
         for name in sorted(name for name in names if is_sidecar(name)):
@@ -255,10 +214,10 @@ class _Found:
         data = {name for name in names if not is_sidecar(name)}
         refused = {entry.name for entry in unsafe}
         for name in sorted(signed.keys() - data - refused):
-            self.add("ST-CKPT-140", "a signed file is missing", name)
-        begun = {_covered_by(problem.file) for problem in self.problems if problem.file}
+            self.found.refuse("ST-CKPT-140", "a signed file is missing", name)
+        begun = {_covered_by(problem.file) for problem in self.found.problems if problem.file}
         for name in sorted(data - signed.keys() - begun):
-            self.add("ST-CKPT-141", "a file that was not signed", name)
+            self.found.refuse("ST-CKPT-141", "a file that was not signed", name)
         for name in sorted(signed.keys() & data):
             self._content(name, self.root / name, signed[name])
 
@@ -271,7 +230,7 @@ class _Found:
             opened = _open(place, self.trust)
             _check_name(opened, place, form, about)
         except IntegrityError as error:
-            self.add(error.code, error.what, name)
+            self.found.refuse(error.code, error.what, name)
             return
         self.statements[place] = opened
         for file in opened.said.files:
@@ -282,13 +241,13 @@ class _Found:
             with open(open_regular(path), "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
                 size, sha256 = digest_file(file)
         except (OSError, UsageError) as error:
-            self.add("ST-CKPT-200", str(error), name)
+            self.found.refuse("ST-CKPT-200", str(error), name)
             return
-        self.num_files += 1
-        self.num_bytes += size
+        self.found.num_files += 1
+        self.found.num_bytes += size
         for one in signed:
             if problem := _differs(one, size, sha256, name):
-                self.problems.append(problem)
+                self.found.add(problem)
 
 
 def _covered_by(name: str) -> str:
@@ -334,31 +293,22 @@ def _check_name(opened: OpenedSave, place: Path, form: Form, about: Path) -> Non
         raise Problem(_RENAMED, what).error(str(place))
 
 
-def _asked(opened: OpenedSave, policy: Policy, now: datetime) -> list[Problem]:
-    """Say what the policy asks and the statement does not say (rule 4)."""
-    asked, said = policy.checkpoint, opened.said
-    found: list[Problem] = []
-
-    def lacking(code: str, what: str, *, is_asked: bool) -> None:
-        if is_asked:
-            what = f"the policy asks for {what}, which the saves of a script lack"
-            found.append(Problem(code, what))
-
+def lacking(policy: Policy, who: str) -> Iterator[Problem]:
+    """Say what a policy asks of a checkpoint and statements without a run do not say (rule 4)."""
+    asked = policy.checkpoint
     judged = (asked.min_clean_steps, asked.max_audit_age_steps)
     verdict = asked.require_clean_verdict or policy.gradients.mode is not GuardMode.OFF
     verdict = verdict or any(one is not None for one in judged)
     own_word = policy.node.allow_self_asserted is not None
     nodes = policy.node.min_tier > NodeTier.SELF_ASSERTED or not own_word
-    lacking("ST-CKPT-122", "the ranks' signatures", is_asked=asked.require_rank_signatures)
-    lacking("ST-CKPT-152", "a head of the run", is_asked=asked.require_head)
-    lacking("ST-CKPT-180", "a proof that it was logged", is_asked=asked.log is not None)
-    lacking("ST-CKPT-170", "a dataset", is_asked=asked.require_lineage)
-    lacking("ST-CKPT-121", "encryption", is_asked=bool(asked.encrypt_to))
-    lacking("ST-CKPT-121", "a verdict on the gradients", is_asked=verdict)
-    lacking("ST-CKPT-121", "the nodes that took part", is_asked=nodes)
-    days = asked.max_age_days
-    if days is not None and now - said.created > timedelta(days=days):
-        age = (now - said.created).days
-        what = f"signed {age} days ago, the policy allows {days}"
-        found.append(Problem("ST-CKPT-150", what))
-    return found
+    for code, what, is_asked in (
+        ("ST-CKPT-122", "the ranks' signatures", asked.require_rank_signatures),
+        ("ST-CKPT-152", "a head of the run", asked.require_head),
+        ("ST-CKPT-180", "a proof that it was logged", asked.log is not None),
+        ("ST-CKPT-170", "a dataset", asked.require_lineage),
+        ("ST-CKPT-121", "encryption", bool(asked.encrypt_to)),
+        ("ST-CKPT-121", "a verdict on the gradients", verdict),
+        ("ST-CKPT-121", "the nodes that took part", nodes),
+    ):
+        if is_asked:
+            yield Problem(code=code, what=f"the policy asks for {what}, which {who}")

@@ -10,6 +10,8 @@ from .dataset_predicate import DatasetPredicate as DatasetPredicate
 from .expectation import Expectation as Expectation
 from .listing import read_statement as read_statement
 from .rules import Shown as Shown
+from .rules import expected_by as expected_by
+from .statements import DIGEST_NAME as DIGEST_NAME
 from .statements import Bound as Bound
 from .statements import CheckpointPredicate as CheckpointPredicate
 from .statements import DatasetRef as DatasetRef

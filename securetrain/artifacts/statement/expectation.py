@@ -7,7 +7,7 @@ A trusted key signs many things: another run, an older step, a model of another 
 1. each field that is given must hold; a field that the artifact does not have does not hold;
 2. a field that is empty is an error, not a field that was not given: a variable that was never set
    must not expect nothing;
-3. what was not asked is said (`examination.Examined.not_asked`).
+3. what was not asked is said (`chain.Verdict.not_asked`).
 """
 
 import re

@@ -30,11 +30,11 @@ from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicat
 from securetrain.chain import documents
 from securetrain.chain.container import Pack
 from securetrain.chain.links import LinkVerdict
-from securetrain.chain.packed import PackResult
 from securetrain.chain.packing import PackPieces
 from securetrain.chain.records import StepVerdict, records_of
 from securetrain.chain.row_bytes import settings_of
 from securetrain.chain.store import Pieces, document
+from securetrain.chain.verdict import Verdict
 from securetrain.core.errors import IntegrityError, os_error
 from securetrain.core.files import open_regular
 from securetrain.core.hashtree import TreeWriter
@@ -156,13 +156,13 @@ def timestamp(when: datetime) -> str:
 
 
 def facts_of(
-    pack: Pack, result: PackResult, *, weights: Path | None = None, license_: str = ""
+    pack: Pack, result: Verdict, *, weights: Path | None = None, license_: str = ""
 ) -> Facts:
     """The facts of a pack, by its verification.
 
     Args:
         pack: The pack.
-        result: What became of its links (`verify_pack`).
+        result: What became of its links (`verify`).
         weights: The checkpoint's directory: its files are read and compared with their roots, so
             that their SHA-256 can be stated. None states those that the statement has.
         license_: The licence of the model, as whoever exports declares it (SPDX expression).
@@ -171,7 +171,7 @@ def facts_of(
         IntegrityError: The pack's own problem when its statement does not verify; ST-CKPT-130 or
             140 when a file of `weights` is another, or not there.
     """
-    opened = result.subject
+    opened = result.opened
     if opened is None or not result.judged:
         first = next(iter(result.problems), None)
         code = "ST-PACK-101" if first is None else first.code
@@ -233,9 +233,9 @@ class _Known:
         """A document whose link is verified; else nobody has compared it with anything."""
         return document(self.pieces, digest, kind) if self.shows(link) and digest else None
 
-    def parents(self, said: CheckpointPredicate, result: PackResult) -> Iterator[Fact]:
+    def parents(self, said: CheckpointPredicate, result: Verdict) -> Iterator[Fact]:
         standing = self.standing(ChainLink.PARENTS)
-        by_digest = {one.digest: one for one in result.ancestors}
+        by_digest = {one.digest: one for one in result.pack.ancestors}
         for parent in {one.digest: one for one in said.parents if standing is not None}.values():
             found = by_digest.get(parent.digest) if standing is Standing.VERIFIED else None
             name, version, run = "", "", tuple[tuple[str, str], ...]()
@@ -247,7 +247,7 @@ class _Known:
             tree = {"securetrainTree": parent.digest}
             yield Fact(Kind.PARENT, name, stands, tree, str(parent.role), version, said=run)
 
-    def dataset(self, said: CheckpointPredicate, result: PackResult) -> Iterator[Fact]:
+    def dataset(self, said: CheckpointPredicate, result: Verdict) -> Iterator[Fact]:
         standing, ref = self.standing(ChainLink.DATASET), said.dataset
         if standing is None or not ref.digest:
             return
@@ -294,7 +294,7 @@ class _Known:
             if math.isfinite(number := float.fromhex(value)):
                 yield name, repr(number)
 
-    def properties(self, opened: Opened, result: PackResult) -> Iterator[tuple[str, str]]:
+    def properties(self, opened: Opened, result: Verdict) -> Iterator[tuple[str, str]]:
         """Of every group of names, the standing stands at its head or with the value."""
         said, keys = opened.checkpoint, sorted(opened.key_ids)
         yield from (
@@ -304,7 +304,7 @@ class _Known:
             ("checkpoint:run", said.run_id),
             ("checkpoint:step", str(said.step)),
             *(("checkpoint:signed-by", key) for key in keys),
-            ("pedigree:ancestors-in-pack", str(result.num_ancestors)),
+            ("pedigree:ancestors-in-pack", str(len(result.pack.ancestors))),
             *((f"link:{link}", str(one.state)) for link, one in self.verdicts.items()),
         )
         yield from _group("tier", {node: str(tier) for node, tier in sorted(self.tiers.items())})

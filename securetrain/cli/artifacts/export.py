@@ -53,9 +53,9 @@ def command(
     from securetrain.chain import ExportFormat, Pack, export, facts_of, pack
     from securetrain.core.files import write_atomic
     from securetrain.identity import load_trust
-    from securetrain.report import packs
+    from securetrain.report import packs, verification
 
-    question, file = asked.question(), path
+    file = path
     with tempfile.TemporaryDirectory(prefix="securetrain-export-") as folder:
         if path.is_dir():
             at, file = now(), Path(folder, "made.stpack")
@@ -63,9 +63,9 @@ def command(
             pack(path, file, trust=load_trust(asked.trust, at), data=data)
             weights = weights or path
         with Pack.open(file) as opened:
-            result = question.judge(opened, now())
-            if question.policy is not None and not result.ok:
-                return packs.verified(result, question.policy, asked.trust)
+            result = asked.verify(opened)
+            if asked.policy is not None and not result.ok:
+                return verification.verified(result)
             facts = facts_of(opened, result, weights=weights, license_=license_)
     write_atomic(out, export(facts, ExportFormat(kind)), replace=False)
     return packs.exported(facts, result, kind, out)

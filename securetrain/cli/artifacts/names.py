@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from securetrain.cli.artifacts.question import refuse_remote
 from securetrain.cli.command import Option
 from securetrain.cli.options import CATALOGUE_ROOT
 
@@ -34,6 +33,7 @@ class NameOptions:
     ) -> "tuple[Path | str, Expectation | None]":
         """Ask a catalogue when `path` is ``NAME@WHERE``, and there is a root to ask it by."""
         from securetrain.artifacts import local_path
+        from securetrain.chain import form_of, refuse
         from securetrain.core.errors import UsageError
 
         name, at, where = str(path).partition("@")
@@ -53,7 +53,7 @@ class NameOptions:
                 )
             where = self.catalogue
         place = local_path(where) or where
-        refuse_remote(place, {"--offline": self.offline})
+        refuse(form_of(place), {"offline"} if self.offline else (), place)
         found = open_catalogue(place, self.catalogue_root).resolve(name, expect)
         return found.path, found.expect
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from securetrain.artifacts.model import Form, ModelRoots, Scope
     from securetrain.artifacts.statement import Opened
     from securetrain.artifacts.statement import dataset_predicate as data
-    from securetrain.chain import Replay
+    from securetrain.chain import Replay, Signing
     from securetrain.identity.keys import Signer
     from securetrain.train.replaying import Draw
 
@@ -123,6 +123,15 @@ class BundleOptions:
         """Tell whether any was given."""
         signers = (self.public_key, self.roots, self.identity, self.issuer, self.trusted_root)
         return any((self.bundle, *signers, self.ignore_unsigned, self.scope.given))
+
+    def signing(self) -> "Signing":
+        """As the library calls it; nothing, where none was given."""
+        from securetrain.chain import Signing
+
+        if not self.given:
+            return Signing()
+        scope = self.scope.scope(ignore_unsigned=self.ignore_unsigned)
+        return Signing(bundle=self.bundle, roots=self.trusted(), scope=scope)
 
     def trusted(self) -> "ModelRoots":
         """As the library calls it."""

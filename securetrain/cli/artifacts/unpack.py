@@ -5,7 +5,6 @@
 from pathlib import Path
 from typing import Annotated
 
-from securetrain.cli.clock import now
 from securetrain.cli.command import verb
 from securetrain.cli.options import OUT, PackTrust
 from securetrain.report import Document
@@ -32,14 +31,13 @@ def command(
     from securetrain.chain import Pack, unpack
     from securetrain.core.errors import UsageError
     from securetrain.core.files import staged_dir
-    from securetrain.report import packs
+    from securetrain.report import packs, verification
 
-    question = asked.question()
     with Pack.open(path) as opened:
-        result = question.judge(opened, now())
+        result = asked.verify(opened)
         if result.problems:
-            return packs.verified(result, question.policy, asked.trust)
-        if not result.held:
+            return verification.verified(result)
+        if not result.pack.held:
             raise UsageError(
                 "ST-USAG-001",
                 "the pack holds no weights and no rows",
@@ -47,6 +45,6 @@ def command(
                 "have it packed with --weights, --rows or --dataset",
             )
         with staged_dir(out) as staging:
-            for one in result.held:
+            for one in result.pack.held:
                 unpack(opened, one, staging / one.name)
     return packs.unpacked(result, out)

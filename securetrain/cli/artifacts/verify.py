@@ -5,27 +5,113 @@
 Never imports torch: verifying needs neither a GPU nor trust in what would load the artifact.
 """
 
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import click
+from click.core import ParameterSource
 
 from securetrain.cli.artifacts.names import NameOptions
 from securetrain.cli.artifacts.options import BundleOptions
-from securetrain.cli.artifacts.question import (
-    Asked,
-    RunOptions,
-    SummaryOptions,
-    refuse_given,
-    refuse_remote,
-)
 from securetrain.cli.clock import now
-from securetrain.cli.command import Argument, Output, Printed, verb
+from securetrain.cli.command import Argument, Option, Output, Printed, verb
 from securetrain.cli.kinds import Place
-from securetrain.cli.options import SubjectOptions
+from securetrain.cli.options import (
+    AT,
+    EVIDENCE,
+    KEY_FORMS,
+    POLICY,
+    TRUST,
+    TRUST_DATA,
+    WALK_IN,
+    SubjectOptions,
+)
+from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from securetrain.artifacts import Expectation
-    from securetrain.report import Document
+    from securetrain.chain import Options, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Everything that is asked besides, each called as the library calls it."""
+
+    log_proof: Annotated[Path | None, Option("--log-proof")]
+    """Proof that the statement was logged (securetrain log prove). It must hold; keys that were
+    revoked later then still count. Default, when the policy asks for a log: the proof beside
+    PATH.
+    """
+    walk: Annotated[bool, Option("--walk")]
+    """Follow the chain to parents, datasets, nodes and policy, and print it as a tree."""
+    walk_in: Annotated[tuple[Path, ...], WALK_IN]
+    """Where its parents and datasets are. Default: the two folders above PATH."""
+    evidence: Annotated[tuple[Path, ...], EVIDENCE]
+    """RunOptions run directories with evidence of its nodes: a coordinator's, above all. The run
+    directory around PATH is always asked.
+    """
+    waiver: Annotated[tuple[Path, ...], Option("--waiver")]
+    """Operators' waiver for this checkpoint (securetrain waive). It must count."""
+    floors: Annotated[Path | None, Option("--floors")]
+    """File that remembers the newest checkpoint of every run: older ones are refused."""
+    scan: Annotated[bool, Option("--scan")]
+    """Also scan every file for pickles (securetrain scan)."""
+    trust_data: Annotated[Path | None, TRUST_DATA]
+    appraise: Annotated[bool, Option("--appraise")]
+    """Also judge the attestation evidence behind the tiers again (the link nodes is required)."""
+    at: Annotated[Literal["now", "witness"], AT] = "now"
+    """Of a pack: judge at the time at which the log's witnesses had seen it, for one that is older
+    than certificates live.
+    """
+    replayed: Annotated[tuple[Path, ...], Option("--replayed")]
+    """A signed result of steps that were done again (securetrain replay --out)."""
+    trust_replay: Annotated[Path | None, Option("--trust-replay")]
+    """The trust root of whoever did them again (role ci), where --trust does not name them."""
+
+    def options(self, **more: object) -> "Options":
+        """As the library calls it."""
+        from securetrain.chain import Known, Options
+
+        mine = {one.name: getattr(self, one.name) for one in fields(self)}
+        known = Known(**{name: mine.pop(name) for name in ("log_proof", "waiver", "floors")})
+        return Options(**mine, known=known, **more)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The signatures and the policy that an artifact is judged by, and the summary of that."""
+
+    trust: Annotated[Path | None, TRUST.told(f"{TRUST.help} There is no default.")]
+    policy: Annotated[str | None, POLICY]
+    """A policy by name or file. Default: none."""
+    vsa: Annotated[Path | None, Option("--vsa")]
+    """Also write a verification summary (SLSA VSA) to this file, which must not exist."""
+    vsa_key: Annotated[
+        str | None,
+        Option("--vsa-key", f"Key that signs the summary: {KEY_FORMS}. Default: not signed."),
+    ]
+
+    def write(self, found: "Verdict") -> None:
+        """Write the summary, where it was asked for and there is a digest to say it of."""
+        if self.vsa is None:
+            return
+        from securetrain.chain import write_summary
+        from securetrain.identity import open_signer
+
+        if not found.digest:
+            click.echo("no summary: no statement verifies, so there is no digest for it", err=True)
+            return
+        key = open_signer(self.vsa_key, asker(None)) if self.vsa_key is not None else None
+        write_summary(self.vsa, found, key)
+        click.echo(f"summary {self.vsa}", err=True)
+
+
+def given() -> set[str]:
+    """The names of the options that stand on the command line."""
+    context = click.get_current_context()
+    source, typed = context.get_parameter_source, ParameterSource.COMMANDLINE
+    return {one.name for one in context.command.params if one.name and source(one.name) is typed}
 
 
 @verb("verify", formats=("sarif", "junit"), text="What to print on standard output.")
@@ -36,8 +122,7 @@ def command(
     model: BundleOptions,
     expect: SubjectOptions,
     names: NameOptions,
-    run: RunOptions,
-    summary: SummaryOptions,
+    further: RunOptions,
     output: Output,
 ) -> Printed:
     """Prove that the checkpoint or dataset at PATH, a directory or a URL, is what was signed.
@@ -83,43 +168,28 @@ def command(
     s3:// needs the extra [s3]; other URLs need fsspec and the package of their store, such as
     gcsfs.
     """
-    path, expected = names.resolve(path, expect.expectation)
-    local = {
-        "--bundle": model.given,
-        "--scan": asked.scan,
-        "--walk": run.walk and not run.walk_in,
-        "--offline": names.offline,
-    }
-    refuse_remote(path, local)
-    if model.given:
-        refuse_given(path, "a Model Signing bundle")
-        return output.emit(_model(Path(path), model, expected, scan=asked.scan))
-    from securetrain.chain import answer
-    from securetrain.report import packs
-
-    question = asked.question(path, run, expected)
-    with progress_bar("verifying") as progress:
-        found = answer(path, question, now(), progress)
-    code = output.emit(packs.answer(found, question.policy, question.trust))
-    summary.write(found, question, passed=code == 0)
-    return code
-
-
-def _model(
-    path: Path, model: BundleOptions, expect: "Expectation | None", *, scan: bool
-) -> "Document":
-    from securetrain.artifacts import examine_model
+    from securetrain.artifacts import guess
+    from securetrain.chain import form_of, refuse, verify
+    from securetrain.core.errors import IdentityError
     from securetrain.report import verification
 
+    path, expected = names.resolve(path, expect.expectation)
+    options = further.options(signing=model.signing(), vsa=asked.vsa is not None)
+    refuse(form_of(path, options), given(), path)
+    if asked.trust is None and not model.given:
+        guess(path).check_signed()
+        what = "no trust root was given, so nothing says whose signature counts"
+        raise IdentityError("ST-IDEN-007", what, str(path))
     with progress_bar("verifying") as progress:
-        result, scanned = examine_model(
+        found = verify(
             path,
-            model.bundle,
-            model.trusted(),
-            now(),
-            scope=model.scope.scope(ignore_unsigned=model.ignore_unsigned),
-            scan=scan,
-            expect=expect,
+            expected,
+            trust=asked.trust,
+            policy=asked.policy,
+            now=now(),
+            options=options,
             progress=progress,
         )
-    return verification.model(result, scanned)
+    code = output.emit(verification.verified(found))
+    asked.write(found)
+    return code

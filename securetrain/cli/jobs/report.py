@@ -59,10 +59,9 @@ def _tell(page: "Document", out: Path | None, usual: Path, output: Output) -> Pr
 
 
 def _pack(path: Path, html: Path | None, asked: OfPack, output: Output) -> Printed:
-    from securetrain.chain import Pack, Question
+    from securetrain.chain import Options, verify
     from securetrain.core.errors import IdentityError
-    from securetrain.policy import load_policy
-    from securetrain.report import packs
+    from securetrain.report import verification
 
     if asked.trust is None:
         raise IdentityError(
@@ -70,9 +69,6 @@ def _pack(path: Path, html: Path | None, asked: OfPack, output: Output) -> Print
             "no trust root was given, so nothing says whose signature counts",
             str(path),
         )
-    policy = None if asked.policy is None else load_policy(asked.policy)
-    question = Question(trust=asked.trust, data=asked.trust_data, policy=policy)
-    with Pack.open(path) as opened:
-        result = question.judge(opened, now())
-    page = packs.verified(result, policy, asked.trust)
-    return _tell(page, html, path.with_suffix(".html"), output)
+    options = Options(trust_data=asked.trust_data)
+    found = verify(path, trust=asked.trust, policy=asked.policy, now=now(), options=options)
+    return _tell(verification.verified(found), html, path.with_suffix(".html"), output)

@@ -10,7 +10,7 @@ Rules:
 3. a revocation list is signed by the CA whose certificates it lists, is in date and is complete
    (delta and indirect lists mark themselves by critical extensions, which are refused).
 
-Checked links, and signatures of other documents of a maker, are remembered: whether one holds
+Report links, and signatures of other documents of a maker, are remembered: whether one holds
 depends on bytes alone, so dates and revocation are still judged each time. Only what hangs from a
 pinned root is remembered, hence nobody else can fill the memory.
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from securetrain.chain import Judged, PackResult
+from securetrain.chain import Judged, Verdict
 from securetrain.core.vocabulary import Boundary, ChainLink, LinkState
 from securetrain.report.document import Section, table
 from securetrain.report.graph.templating import rendered
@@ -96,7 +96,7 @@ _TOP: Final = 30
 _MIDDLE: Final = _TOP + _RIGHT * _STEP // 2
 
 
-def links(result: PackResult) -> str:
+def links(result: Verdict) -> str:
     """The graph of a pack that was verified, as it stands in a page."""
     shown = result.judged[:MAX_CHECKPOINTS]
     height = _TOP + _RIGHT * _STEP + 20
@@ -118,7 +118,7 @@ def _title(judged: Judged) -> str:
     return f"step {judged.step}, {judged.digest[:12]}"
 
 
-def _badge(judged: Judged, link: ChainLink, result: PackResult, **place: Any) -> dict[str, Any]:
+def _badge(judged: Judged, link: ChainLink, result: Verdict, **place: Any) -> dict[str, Any]:
     """A link of the graph: its state in words and as a colour, and where it is drawn."""
     state, required = judged.verdicts[link].state, link in result.required
     kind = "checked" if state is LinkState.VERIFIED else "grey"
@@ -127,7 +127,7 @@ def _badge(judged: Judged, link: ChainLink, result: PackResult, **place: Any) ->
     return {"link": str(link), "state": str(state), "required": required, "kind": kind, **place}
 
 
-def _around(judged: Judged, result: PackResult) -> Iterator[dict[str, Any]]:
+def _around(judged: Judged, result: Verdict) -> Iterator[dict[str, Any]]:
     """The links of the first checkpoint, on both sides of it."""
     lower = (_RIGHT - _LEFT) * _STEP // 2
     for number, link in enumerate(judged.verdicts):
@@ -140,7 +140,7 @@ def _around(judged: Judged, result: PackResult) -> Iterator[dict[str, Any]]:
         yield _badge(judged, link, result, x=x, y=y, anchor=f"c0-{link}", wire=wire)
 
 
-def _row(judged: Judged, result: PackResult, number: int, y: int) -> dict[str, Any]:
+def _row(judged: Judged, result: Verdict, number: int, y: int) -> dict[str, Any]:
     """An ancestor: its box, and a small square for each link."""
     badges = [
         _badge(judged, link, result, x=450 + 17 * at, y=y + 24, anchor=f"c{number}-{link}")

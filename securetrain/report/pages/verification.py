@@ -2,29 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The answers of ``verify`` and ``scan``."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from securetrain.artifacts import (
-    NOTHING,
-    CheckedWords,
-    Examined,
-    Finding,
-    Problem,
-    SavedResult,
-    ScanResult,
-    VerifyResult,
-)
+from securetrain.artifacts import NOTHING as NO_OBJECTS
+from securetrain.artifacts import CheckedWords, Finding, Problem, ScanResult
 from securetrain.artifacts.lineage import Link
-from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate
-from securetrain.chain import Judged, JudgedArtifact
-from securetrain.core import ExitCode
-from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier, State
+from securetrain.artifacts.statement import CheckpointPredicate, Opened
+from securetrain.chain import Form, Judged, LineState, Verdict
+from securetrain.core.vocabulary import ChainLink, LinkState, State
 from securetrain.policy.load import LoadedPolicy
 from securetrain.report.document import (
+    Case,
     Document,
     Findings,
     Located,
@@ -40,90 +33,11 @@ from securetrain.report.document import (
     some,
     stated,
 )
-
-if TYPE_CHECKING:
-    from securetrain.artifacts.model import ModelResult
+from securetrain.report.graph import graphs
 
 MAX_SHOWN: Final = 50
 SHOWN_DEPTH: Final = 64
 """Levels of a chain that are shown as a tree."""
-NOBODY: Final = "nobody that this trust root names"
-
-
-def verified(found: Examined, trust_file: Path) -> Document:
-    """The outcome of ``verify`` for a checkpoint or dataset."""
-    result, said = found.result, found.result.statement
-    names = ["statement.json", *(file.name for file in (said.files if said is not None else ()))]
-    if isinstance(said, CheckpointPredicate):
-        names.append(said.index.name)
-    answer = _answer(found)
-    data = picked(
-        result,
-        "kind path digest num_files num_bytes truncated",
-        key_ids=sorted(result.key_ids),
-        log_index=None if result.logged is None else result.logged.index,
-        policy=policy_data(found.policy),
-        statement=msgspec.to_builtins(said),
-        expected=[_given(one) for one in found.asked],
-        not_asked=found.not_asked,
-        answer=answer,
-        **({"links": links(found.judged[0])} if isinstance(found, JudgedArtifact) else {}),
-    )
-    tree: tuple[Row, ...] = ()
-    if (chain := found.chain) is not None:
-        data["chain"], tree = chain.to_dict(), tuple(_tree(chain))
-    head = facts([("answer", answer), *_facts(found, trust_file)])
-    found_there = problems(result.problems, truncated=result.truncated)
-    sections = [head, found_there, Section(rows=tree)]
-    return _judged(result, str(result.kind), names, sections, data, found.scanned)
-
-
-def _answer(found: Examined) -> str:
-    """A checkpoint that held, in a sentence; empty for anything else."""
-    if not isinstance(found, JudgedArtifact) or found.result.opened is None or not found.result.ok:
-        return ""
-    return found.judged[0].answer(found.result.opened.checkpoint)
-
-
-def saved(result: SavedResult, trust_file: Path) -> Document:
-    """The outcome of ``verify`` for what a script saved in another format."""
-    keys = sorted({key[:16] for one in result.statements for key in one.key_ids})
-    rows = [("signed by", signer(keys, trust_file))]
-    for one in result.statements:
-        said = one.said
-        step = f"step {said.step}" if said.step is not None else "no step named"
-        what = said.place if len(said.files) > 1 else f"{said.place}/{said.files[0].name}"
-        text = f"{what}: {said.way}, rank {said.rank}, save {said.number}, {step}"
-        rows.append(("saved", f"{text}, run {said.run_id}, {said.created.isoformat()}"))
-    unshown = "that training made these bytes: a script has them signed"
-    tail = facts([("checked", _checked(result)), ("not shown", unshown)])
-    names = [file.name for one in result.statements for file in one.said.files]
-    sections = [facts(rows, most=MAX_SHOWN), tail, problems(result.problems)]
-    return _judged(result, "saved files", names, sections, result.to_dict())
-
-
-def model(result: "ModelResult", scanned: ScanResult | None) -> Document:
-    """The outcome of ``verify --bundle`` for a model."""
-    told = "path bundle signer num_files num_bytes left_out unsigned notes"
-    data = picked(result, told, kind="model")
-    size = f"{result.num_files} files, {result.num_bytes:,} bytes"
-    unread = {
-        "nobody signed them, and unsigned files are ignored": result.unsigned,
-        "the format, the bundle or you leave them out": result.left_out,
-    }
-    rows = [
-        (f"NOT VERIFIED ({len(names)})", f"{some(names, MAX_SHOWN)}: {why}")
-        for why, names in unread.items()
-        if names
-    ]
-    sections = [
-        facts([("signed by", result.signer or "no named signer"), ("checked", size)]),
-        stated(rows),
-        notes(result.notes, most=MAX_SHOWN),
-        problems(result.problems),
-    ]
-    names = [result.bundle.name, *(resource.name for resource in result.resources)]
-    return _judged(result, "model", names, sections, data, scanned)
 
 
 def scan(result: ScanResult, *, opcodes: bool) -> Document:
@@ -146,40 +60,10 @@ def scan(result: ScanResult, *, opcodes: bool) -> Document:
         word="CLEAN" if result.ok else "NOT CLEAN",
         about=str(result.path),
         sections=[facts(head), *inside, problems(result.findings, truncated=result.truncated)],
-        findings=_scanned(result),
+        findings=scanned_at(result),
         data=result.to_dict(),
         code=result.exit_code,
     )
-
-
-def words(checked: CheckedWords) -> Document:
-    """The words of a disputed reduction, whose they are, and what they say about the ranks."""
-    ruling, transcript = checked.ruling, checked.transcript
-    code = ExitCode.OK if checked.is_signed else ExitCode.BAD_SIGNATURE
-    named, uncertified = (
-        {str(rank): why for rank, why in of.items()} for of in (ruling.named, checked.uncertified)
-    )
-    told = {"kind": "dispute", "named": named, "uncertified": uncertified, "exit": int(code)}
-    told |= picked(ruling, "disputes unsigned", attempts=len(transcript.attempts))
-    data = picked(transcript, "run_id turn ranks", digest=checked.digest, **told)
-    missing = "its signature is missing or does not verify"
-    said = [
-        ("dispute", f"rank {one} and rank {other} contradict each other; neither is named")
-        for one, other in ruling.disputes
-    ]
-    said += [("named", f"rank {rank} {why}") for rank, why in sorted(ruling.named.items())]
-    rows = [Row(name=name, text=text) for name, text in said]
-    rows += [
-        Row(state="not signed", text=f"rank {rank}: {checked.uncertified.get(rank, missing)}")
-        for rank in ruling.unsigned
-    ]
-    if not (ruling.disputes or ruling.named):
-        rows.append(Row(text="no two words contradict each other"))
-    if checked.is_signed:
-        rows.append(Row(name="signed by all", text=", ".join(map(str, transcript.ranks))))
-    about = f"words of {len(transcript.ranks)} ranks of {transcript.run_id}, turn {transcript.turn}"
-    word = "VERIFIED" if checked.is_signed else "REFUSED"
-    return Document(word=word, about=about, sections=[Section(rows=rows)], data=data, code=code)
 
 
 def links(judged: Judged) -> dict[str, dict[str, Any]]:
@@ -202,39 +86,7 @@ def policy_data(policy: LoadedPolicy | None) -> dict[str, str] | None:
 # --- what they share -----------------------------------------------------------------------------
 
 
-def _judged(  # noqa: PLR0917 - all that a judgement of files has
-    result: "VerifyResult | SavedResult | ModelResult",
-    kind: str,
-    names: Sequence[str],
-    sections: Sequence[Section],
-    data: dict[str, Any],
-    scanned: ScanResult | None = None,
-) -> Document:
-    """A judgement of files, with that of a scan of the same directory.
-
-    That nothing in it could be scanned is no problem here: the native format holds no objects, and
-    every byte has been verified.
-    """
-    located_, code = list(map(located, result.problems)), int(result.exit_code)
-    data["problems"] = [problem.to_dict() for problem in result.problems]
-    if scanned is not None:
-        found = [one for one in _scanned(scanned).problems if one.code != NOTHING]
-        located_ += found
-        code = code or (int(scanned.exit_code) if found else 0)
-        data["scan"] = scanned.to_dict()
-        sections = [*sections, *_scan_briefly(scanned)]
-    return Document(
-        verb="verify",
-        word="VERIFIED" if result.ok else "REFUSED",
-        about=f"{kind} {result.path}",
-        sections=sections,
-        findings=Findings(root=str(result.path), problems=tuple(located_), checked=tuple(names)),
-        data=data | {"ok": code == 0, "exit": code},
-        code=code,
-    )
-
-
-def _scanned(result: ScanResult) -> Findings:
+def scanned_at(result: ScanResult) -> Findings:
     """The findings of a scan, each at its place on disk, with the member as its subject."""
     problems = []
     for one in result.findings:
@@ -245,15 +97,6 @@ def _scanned(result: ScanResult) -> Findings:
         problems.append(Located(at=at, **picked(one, "code what fix")))
     names = tuple(one.name.partition("!")[0] for one in result.judged)
     return Findings(root=str(result.path), problems=tuple(problems), checked=names)
-
-
-def _scan_briefly(scanned: ScanResult) -> Iterator[Section]:
-    """The words that a scan adds to a verdict."""
-    found = [one for one in scanned.findings if one.code != NOTHING]
-    size = f"{len(scanned.judged)} files and members hold objects or weights"
-    nothing = "" if found else "nothing that a loader would run"
-    yield facts([("scan", size), ("scan", nothing)])
-    yield problems(found)
 
 
 def problems(
@@ -269,45 +112,242 @@ def problems(
     return Section(title=title, lead=lead, rows=rows, most=most)
 
 
-def policy_named(policy: LoadedPolicy | None) -> str:
-    """The policy that was asked, for people; empty for none."""
-    return "" if policy is None else f"{policy.policy.metadata.id} ({policy.digest[:16]})"
+def tree(chain: Link) -> Iterator[Row]:
+    """The chain of a checkpoint: a tree as deep as a screen shows one, then a list."""
+    for depth, link, _ in chain.levels():
+        level = depth if depth <= SHOWN_DEPTH else 1  # a run saves thousands in a row
+        head = f"{link.role} {link.digest[:16]} {link.path or ''}".rstrip()
+        state = "BROKEN" if link.problem else ""
+        yield Row(state=state, text=f"{head}  {link.problem}".rstrip(), depth=level)
+        word = f" ({LineState.WORD})"
+        yield from (Row(text=fact + word, depth=level + 1) for fact in link.facts)
 
 
-def signer(keys: Iterable[str], trust_file: Path) -> str:
-    """The keys that signed something, and the trust root that names them."""
-    shown = ", ".join(key[:16] for key in sorted(keys))
-    return f"key {shown}, trusted by {trust_file}" if shown else NOBODY
+# --- verify --------------------------------------------------------------------------------------
+
+_KINDS: Final[Mapping[Form, str]] = {
+    Form.PACK: "pack",
+    Form.SAVED: "saved files",
+    Form.BUNDLE: "model",
+}
+NOTHING: Final = "The checkpoint's own statement does not verify: nothing it says counts."
 
 
-def _checked(result: VerifyResult | SavedResult) -> str:
-    every = ", every one of them" if result.ok else ""
-    return f"{result.num_files} files, {result.num_bytes:,} bytes{every}"
+def verified(found: Verdict) -> Document:
+    """The outcome of ``verify``, whatever it was about, and the page of ``report`` for a pack."""
+    if found.words is not None:
+        return _words(found, found.words)
+    sections = [
+        facts(_facts(found), most=MAX_SHOWN),
+        *_bundled(found),
+        problems(found.problems, truncated=found.truncated),
+        *_checkpoints(found),
+        said("" if found.opened or found.form is not Form.PACK else NOTHING),
+        Section(rows=tuple(tree(found.chain)) if found.chain is not None else ()),
+        *_scanned(found),
+    ]
+    located_ = list(map(located, found.problems))
+    if found.scanned is not None and found.findings:
+        scanned = scanned_at(found.scanned).problems
+        located_ += [one for one in scanned if one.code != NO_OBJECTS]
+    return Document(
+        verb="verify",
+        word="VERIFIED" if found.ok else "REFUSED",
+        about=f"{_KINDS.get(found.form, found.kind)} {found.path}",
+        sections=sections,
+        findings=Findings(
+            root=str(found.path),
+            problems=tuple(located_),
+            checked=tuple(_names(found)),
+            tests=tuple(_cases(found)) if found.form is Form.PACK else None,
+        ),
+        data=_to_dict(found),
+        code=found.exit_code,
+    )
 
 
-def _facts(found: Examined, trust_file: Path) -> Iterator[tuple[str, str]]:
-    result, policy = found.result, found.policy
-    yield "signed by", signer(result.key_ids, trust_file)
-    yield "digest", result.digest or ""
-    if result.logged is not None:
-        seen = "" if result.logged.seen is None else f", seen by {result.logged.seen.isoformat()}"
-        origin = result.logged.signed.checkpoint.origin
-        yield "logged", f"entry {result.logged.index} of {origin}{seen}"
-    match result.statement:
-        case CheckpointPredicate() as checkpoint:
-            judged = found.judged[0] if isinstance(found, JudgedArtifact) else None
-            yield from _checkpoint_facts(checkpoint, policy, judged)
-        case DatasetPredicate() as dataset:
-            yield from _dataset_facts(dataset)
-        case None:
-            yield "lineage", "unknown: there is no statement that verifies"
-    yield "checked", _checked(result)
-    none = "none given: integrity and signature only (--policy NAME asks for more)"
-    yield "policy", policy_named(policy) or none
-    for one in found.asked:
-        yield "expected", pairs(_given(one).items())
-    if found.not_asked:
-        yield "not asked", f"{', '.join(found.not_asked)} (--expect-... asks)"
+def _names(found: Verdict) -> Iterator[str]:
+    """The files that were looked at."""
+    if found.form is Form.PACK:
+        yield Path(found.path).name
+    elif found.form is Form.BUNDLE:
+        yield from (found.bundled.bundle.name, *found.bundled.names)
+    elif found.saves:
+        yield from (file.name for one in found.saves for file in one.said.files)
+    else:
+        yield "statement.json"
+        said = found.statement
+        yield from (file.name for file in (said.files if said is not None else ()))
+        if isinstance(said, CheckpointPredicate):
+            yield said.index.name
+
+
+def _bundled(found: Verdict) -> Iterator[Section]:
+    """The files beside a bundle that nobody vouches for."""
+    said_ = found.bundled
+    unread = {
+        "nobody signed them, and unsigned files are ignored": said_.unsigned,
+        "the format, the bundle or you leave them out": said_.left_out,
+    }
+    rows = [
+        (f"NOT VERIFIED ({len(names)})", f"{some(names, MAX_SHOWN)}: {why}")
+        for why, names in unread.items()
+        if names
+    ]
+    yield stated(rows)
+    yield notes(said_.notes, most=MAX_SHOWN)
+
+
+def _scanned(found: Verdict) -> Iterator[Section]:
+    """The words that a scan adds to a verdict."""
+    if found.scanned is not None:
+        size = f"{len(found.scanned.judged)} files and members hold objects or weights"
+        nothing = "" if found.findings else "nothing that a loader would run"
+        yield facts([("scan", size), ("scan", nothing)])
+        yield problems(found.findings)
+
+
+def _words(found: Verdict, checked: CheckedWords) -> Document:
+    """The words of a disputed reduction, whose they are, and what they say about the ranks."""
+    ruling, transcript, code = checked.ruling, checked.transcript, found.exit_code
+    named, uncertified = (
+        {str(rank): why for rank, why in of.items()} for of in (ruling.named, checked.uncertified)
+    )
+    told = {"kind": "dispute", "named": named, "uncertified": uncertified, "exit": int(code)}
+    told |= picked(ruling, "disputes unsigned", attempts=len(transcript.attempts))
+    data = picked(transcript, "run_id turn ranks", digest=checked.digest, **told)
+    said_ = [
+        ("dispute", f"rank {one} and rank {other} contradict each other; neither is named")
+        for one, other in ruling.disputes
+    ]
+    said_ += [("named", f"rank {rank} {why}") for rank, why in sorted(ruling.named.items())]
+    rows = [Row(name=name, text=text) for name, text in said_]
+    rows += [Row(state="not signed", text=one.what) for one in found.problems]
+    if not said_:
+        rows.append(Row(text="no two words contradict each other"))
+    if checked.is_signed:
+        rows.append(Row(name="signed by all", text=", ".join(map(str, transcript.ranks))))
+    about = f"words of {len(transcript.ranks)} ranks of {transcript.run_id}, turn {transcript.turn}"
+    word = "VERIFIED" if found.ok else "REFUSED"
+    return Document(word=word, about=about, sections=[Section(rows=rows)], data=data, code=code)
+
+
+def _checkpoints(result: Verdict) -> Iterator[Section]:
+    """The links of each checkpoint as a graph, and the evidence of each."""
+    known = {one.digest: one for one in (result.opened, *result.pack.ancestors) if one is not None}
+    alone = result.form is not Form.PACK
+    for number, judged in enumerate(result.judged[: graphs.MAX_CHECKPOINTS]):
+        yield Section(
+            title=f"step {judged.step}, {judged.digest[:12]} ({LineState.WORD})",
+            lead="" if number else _left_out(result),
+            rows=[
+                _link(judged, link, known.get(judged.digest), result, number)
+                for link in judged.verdicts
+            ],
+            figure=None if number else partial(graphs.links, result),
+            page_only=bool(number) or alone,
+        )
+
+
+def _left_out(result: Verdict) -> str:
+    hidden = len(result.judged) - graphs.MAX_CHECKPOINTS
+    unjudged = max(0, len(result.pack.ancestors) + 1 - len(result.judged))
+    said = ["* is required by the policy."]
+    if unjudged == 1:
+        said.append("One further checkpoint was followed, and none of its links was asked.")
+    elif unjudged > 1:
+        said.append(f"{unjudged} further checkpoints were followed; none of their links was asked.")
+    if hidden > 0:
+        said.append(f"{hidden} ancestors more: verify --format json has all of them.")
+    return " ".join(said)
+
+
+def _link(
+    judged: Judged, link: ChainLink, opened: Opened | None, result: Verdict, number: int
+) -> Row:
+    verdict, required = judged.verdicts[link], link in result.required
+    apart = f" (expected {verdict.expected}, found {verdict.found})"
+    tiers = [f"{node} {tier}" for node, tier in sorted(verdict.tiers.items())]
+    about = [verdict.where, *(f"bound {one}" for one in _bound(opened, link)), *tiers]
+    return Row(
+        state=str(verdict.state),
+        name=f"{'*' if required else ' '} {link}",
+        text=verdict.what + (apart if verdict.expected or verdict.found else ""),
+        about="; ".join(filter(None, about)),
+        anchor=f"c{number}-{link}",
+    )
+
+
+def _cases(result: Verdict) -> Iterator[Case]:
+    """A test for each link of each checkpoint that was asked, and one for everything else."""
+    left = list(result.problems)
+    links: list[Case] = []
+    for judged in result.judged:
+        about = f"run {judged.run}, step {judged.step} ({judged.digest[:16]}): "
+        told = [one for one in left if one.what.startswith(about)]
+        used = []
+        for link, verdict in judged.verdicts.items():
+            missing = verdict.problem()
+            if verdict.state is LinkState.NOT_ASKED:
+                continue
+            mine = [one for one in told if one.what.startswith(f"{about}{link} ")]
+            used += mine
+            found = tuple(map(located, mine))
+            links.append(
+                Case(
+                    name=str(link),
+                    group=f"step-{judged.step:08d}.{judged.digest[:16]}",
+                    problems=found,
+                    not_applicable=missing is not None and not found,
+                )
+            )
+        left = [one for one in left if one not in used] if used else left
+    yield Case(name=Path(result.path).name, problems=tuple(map(located, left)))
+    yield from links
+
+
+def _to_dict(found: Verdict) -> dict[str, Any]:
+    told = "path digest num_files num_bytes truncated ok at seen answer"
+    data = picked(
+        found,
+        told,
+        kind=_KINDS.get(found.form, str(found.kind)).replace("saved files", "saved-files"),
+        exit=int(found.exit_code),
+        key_ids=sorted(found.key_ids),
+        log_index=None if found.logged is None else found.logged.index,
+        policy=policy_data(found.policy),
+        lines=[picked(one, "name text state source") for one in found.lines()],
+        not_asked=list(found.not_asked),
+        why_not=found.not_asked,
+        expected=[_given(one) for one in found.asked],
+        required=sorted(found.required),
+        checkpoints=[_links(one) for one in found.judged],
+        num_ancestors=len(found.pack.ancestors),
+        num_documents=found.pack.num_documents,
+        held=[held_data(one, kind=one.opened.kind) for one in found.pack.held],
+        problems=[problem.to_dict() for problem in found.problems],
+    )
+    if found.statement is not None:
+        data["statement"] = _claim(found.statement)
+    if found.saves:
+        data["statements"] = [
+            picked(one, "statement", key_ids=sorted(one.key_ids)) | _claim(one.said)
+            for one in found.saves
+        ]
+    if found.form is Form.BUNDLE:
+        data |= picked(found.bundled, "bundle signer left_out unsigned notes")
+    if found.judged:
+        data["links"] = links(found.judged[0])
+    if found.chain is not None:
+        data["chain"] = found.chain.to_dict()
+    if found.scanned is not None:
+        data["scan"] = found.scanned.to_dict()
+    return data
+
+
+def _claim(said_: object) -> dict[str, Any]:
+    """A statement as it is: nothing in it is shown by its being there."""
+    return {"state": str(LineState.WORD), **msgspec.to_builtins(said_)}
 
 
 def _given(expected: object) -> dict[str, Any]:
@@ -316,53 +356,56 @@ def _given(expected: object) -> dict[str, Any]:
     return {name: value for name, value in fields if value is not None}
 
 
-def _checkpoint_facts(
-    said: CheckpointPredicate, policy: LoadedPolicy | None, judged_: Judged | None
-) -> Iterator[tuple[str, str]]:
-    def whose(link: ChainLink) -> str:
-        """The source: evidence, or only the key that signed the statement."""
-        state = LinkState.MISSING if judged_ is None else judged_.verdicts[link].state
-        seen = state in {LinkState.VERIFIED, LinkState.BROKEN}
-        return f" ({state})" if seen else " (the signer's word)"
-
-    yield "name", said.name or "none was signed"
-    yield "run", f"{said.run_id or 'not named'}, step {said.step}, checkpoint {said.seq} of the run"
-    yield "saved", f"{said.created.isoformat()} by {said.world_size} ranks"
-    data = said.dataset
-    cursor = pairs(sorted(data.cursor.items()))
-    named = f"{data.name} ({data.digest[:16]}){', ' if cursor else ''}{cursor}"
-    yield "dataset", f"{named}{whose(ChainLink.DATASET)}" if data.digest else "not named"
-    under = f"{said.policy.id} ({said.policy.digest[:16]})" if said.policy.digest else "not named"
-    if policy is not None and said.policy.digest:
-        same = policy.digest == said.policy.digest
-        under += ", the one given here" if same else ", another than the one given here"
-    yield "made under", under + (whose(ChainLink.POLICY) if said.policy.digest else "")
-    judged = said.gradients
-    counts = f"{judged.judged} steps judged, {judged.refused} refused"
-    yield "gradients", f"{judged.verdict}: {counts}{whose(ChainLink.GRADIENTS)}"
-    for node in said.nodes:
-        label = f" - {node.label}" if node.label else ""
-        source = whose(ChainLink.NODES) if node.tier is not NodeTier.SELF_ASSERTED else ""
-        yield "node", f"{node.node}: {node.tier}{label}{source}"
-    for parent in said.parents:
-        yield "parent", f"{parent.role} {parent.digest[:16]}{whose(ChainLink.PARENTS)}"
+def _links(judged: Judged) -> dict[str, Any]:
+    state = str(LineState.WORD)
+    return picked(judged, "run step digest", state=state, links=links(judged))
 
 
-def _dataset_facts(said: DatasetPredicate) -> Iterator[tuple[str, str]]:
-    yield "dataset", f"{said.name}, version {said.seq}, {len(said.files)} files"
-    yield "signed", said.created.isoformat()
-    yield "splits", ", ".join(f"{s.name} ({len(s.files)} files)" for s in said.splits)
-    yield "licence", ", ".join(said.licenses)
-    removed = sum(one.length for one in said.removed)
-    yield "removed", f"{removed:,} bytes are not to be read" if said.removed else ""
-    yield from sorted(said.metadata.items())
+def held_data(one: Any, **more: object) -> dict[str, Any]:
+    """Weights or rows that a pack holds, for programs."""
+    return picked(one, "steps", digest=one.opened.digest, bytes=one.num_bytes, **more)
 
 
-def _tree(chain: Link) -> Iterator[Row]:
-    """The chain of a checkpoint: a tree as deep as a screen shows one, then a list."""
-    for depth, link, _ in chain.levels():
-        level = depth if depth <= SHOWN_DEPTH else 1  # a run saves thousands in a row
-        head = f"{link.role} {link.digest[:16]} {link.path or ''}".rstrip()
-        state = "BROKEN" if link.problem else ""
-        yield Row(state=state, text=f"{head}  {link.problem}".rstrip(), depth=level)
-        yield from (Row(text=fact, depth=level + 1) for fact in link.facts)
+def _bound(opened: Opened | None, link: ChainLink) -> list[str]:
+    """The digests by which a statement binds the evidence of a link."""
+    if opened is None:
+        return []
+    found = getattr(opened.checkpoint.bound, _BOUND.get(link, link.value), None)
+    if isinstance(found, list):
+        return found
+    return [] if found is None else [found]
+
+
+_BOUND: Final[Mapping[ChainLink, str]] = {
+    ChainLink.NODES: "membership",
+    **dict.fromkeys((ChainLink.ROWS, ChainLink.GRADIENTS, ChainLink.TABLES), "step_records"),
+    ChainLink.LEDGER: "ledger_head",
+}
+"""The field that binds a link, where it is not called as the link is."""
+
+
+def _facts(found: Verdict) -> Iterator[tuple[str, str]]:
+    """The answer, every line with its state, and what was asked."""
+    yield "answer", found.answer
+    for line in found.lines():
+        yield line.name, f"{line.text} ({line.state})" if line.text else ""
+    if found.form is Form.PACK:
+        chain = plural(len(found.pack.ancestors), "ancestor")
+        yield "chain", f"{chain}, {found.pack.num_documents} documents"
+        asked = plural(len(found.judged), "checkpoint")
+        yield "asked", f"the links of {asked}; * is required by the policy"
+    if found.saves:
+        yield "not shown", "that training made these bytes: a script has them signed"
+    none = "none given: integrity and signature only (--policy NAME asks for more)"
+    yield "policy", policy_named(found.policy) or none
+    for one in found.asked:
+        yield "expected", pairs(_given(one).items())
+    for why in dict.fromkeys(found.not_asked.values()):
+        names = [name for name, reason in found.not_asked.items() if reason == why]
+        yield "not asked", f"{', '.join(names)} ({why})"
+    yield "judged at", found.at.isoformat()
+
+
+def policy_named(policy: LoadedPolicy | None) -> str:
+    """The policy that was asked, for people; empty for none."""
+    return "" if policy is None else f"{policy.policy.metadata.id} ({policy.digest[:16]})"

@@ -15,6 +15,7 @@ from securetrain.artifacts.dataset import signer as signing_module
 from securetrain.artifacts.dataset.sign import About, sign_in_place
 from securetrain.artifacts.dataset.signer import Signed
 from securetrain.artifacts.dataset.verified import Dataset
+from securetrain.artifacts.report import Report
 from securetrain.artifacts.statement.dataset_predicate import (
     DatasetPredicate,
     Stage,
@@ -23,7 +24,7 @@ from securetrain.artifacts.statement.dataset_predicate import (
 )
 from securetrain.artifacts.statement.statements import Opened, open_statement, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
-from securetrain.artifacts.verify import VerifyResult, verify_path
+from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import PAGE_LEAVES, TreeParams
 from securetrain.identity.log import merkle
@@ -70,7 +71,7 @@ def version(keys: Any, now: Any, trust: Any) -> Callable[..., Signed]:
 
 
 @pytest.fixture
-def check(trust: Any, now: Any) -> Callable[[Path], VerifyResult]:
+def check(trust: Any, now: Any) -> Callable[[Path], Report]:
     later = now + timedelta(minutes=9)
     return lambda root: verify_path(root, trust=trust, policy=None, now=later)
 

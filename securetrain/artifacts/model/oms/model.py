@@ -18,8 +18,7 @@ With `Scope.ignore_unsigned`, further files are not problems. What was left out 
 named in the result: nobody vouches for it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -38,14 +37,14 @@ from securetrain.artifacts.model.oms.manifest import (
     Predicate,
     Resource,
     Serialization,
+    check_bundle,
 )
 from securetrain.artifacts.model.oms.signers import ModelSigner, ModelTrust
-from securetrain.artifacts.tree.problems import Problem, most_telling
-from securetrain.core import CODES, ExitCode
+from securetrain.artifacts.report import Bundled, Report
+from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.files import read_file, write_atomic
 
-MAX_PROBLEMS: Final = 200
 SUFFIX: Final = ".sig"
 
 
@@ -74,45 +73,6 @@ class Form:
     spec_name: bool = False
     """One file goes by its name, as the specification says, and not as ``.``, as the reference
     implementation writes it and reads it."""
-
-
-@dataclass(slots=True, kw_only=True)
-class ModelResult:
-    """The result of verifying a model."""
-
-    path: Path
-    bundle: Path
-    signer: str = ""
-    """Who signed; empty when no signature verified."""
-    resources: Sequence[Resource] = ()
-    problems: list[Problem] = field(default_factory=list)
-    left_out: Sequence[str] = ()
-    """Paths that are there and were not looked at, because they are left out."""
-    unsigned: Sequence[str] = ()
-    """Files that are there and were not looked at, because unsigned ones are ignored."""
-    notes: list[str] = field(default_factory=list)
-    """What else a person should know."""
-    num_files: int = 0
-    num_bytes: int = 0
-    payload: bytes = b""
-    """What was signed, verified and well-formed; empty when it is not."""
-
-    @property
-    def ok(self) -> bool:
-        """Tell whether everything held and something was checked."""
-        return not self.problems and self.num_files > 0
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """0 when ok, else the exit code of the most telling problem."""
-        if self.problems:
-            return CODES[most_telling(self.problems).code].exit
-        return ExitCode.OK if self.ok else ExitCode.FAILURE
-
-    def add(self, code: str, what: str, file: str = "") -> None:
-        """Note a problem."""
-        if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(Problem(code, what, file))
 
 
 def sign_model(
@@ -178,21 +138,40 @@ def verify_model(
     now: datetime,
     *,
     scope: Scope | None = None,
+    expect: Expectation | None = None,
     progress: Progress | None = None,
-) -> ModelResult:
+) -> Report:
     """Verify a model against its bundle.
 
     Raises:
         UsageError: ST-USAG-002 when there is no such model; ST-USAG-001 for a path to leave out
-            that is not below it.
+            that is not below it, and when something is expected that no bundle has.
     """
-    scope = scope or Scope()
+    found = Report.of(path)
+    check_model(
+        found, path, bundle, trust, now, scope=scope or Scope(), expect=expect, progress=progress
+    )
+    return found
+
+
+def check_model(
+    found: Report,
+    path: Path,
+    bundle: Path,
+    trust: ModelTrust,
+    now: datetime,
+    *,
+    scope: Scope,
+    expect: Expectation | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Ask a model and its bundle everything; `found` takes the answers (see `verify_model`)."""
     if not path.exists():
         raise UsageError("ST-USAG-002", "there is no such directory or file", str(path))
     more = list(names_to_ignore(path, scope.ignore_paths))
-    result = ModelResult(path=path, bundle=bundle)
+    found.bundled = Bundled(bundle=bundle)
     try:
-        predicate = _open(result, trust, now)
+        payload, predicate = _open(found, bundle, trust, now)
         how, signed = predicate.serialization, manifest.parts_of(predicate)
         own = name_below(path, bundle)
         if own in signed:
@@ -202,17 +181,15 @@ def verify_model(
         follow = how.allow_symlinks or scope.allow_symlinks
         plain = [manifest.plain_ignored(one) for one in how.ignore_paths]
         ignored = {*plain, *LEFT_OUT} if scope.ignore_git else {*plain} - {*LEFT_OUT}
-        found = look(path, {*ignored, *more, own}, follow=follow, signed=signed)
-        files = _listing(result, signed, found, scope)
+        there = look(path, {*ignored, *more, own}, follow=follow, signed=signed)
+        files = _listing(found, path, signed, there, scope)
+        hasher = Hasher(root=path, algorithm=how.hash_type, follow=follow)
+        _compare(found, hasher, files, there.files, progress)
+        found.add(*check_bundle(expect, payload, str(bundle)))
     except IntegrityError as error:
-        result.problems.append(Problem(error.code, error.what, bundle.name))
-        return result
+        found.catch(error, bundle.name)
     except OSError as error:
-        result.add("ST-OMSB-200", str(error.strerror or error))
-        return result
-    hasher = Hasher(root=path, algorithm=how.hash_type, follow=follow)
-    _compare(result, hasher, files, found.files, progress)
-    return result
+        found.refuse("ST-OMSB-200", str(error.strerror or error))
 
 
 def _ignored(path: Path, scope: Scope, bundle_name: str) -> list[str]:
@@ -255,63 +232,64 @@ def _hash(hasher: Hasher, found: Found, form: Form, progress: Progress | None) -
     return sorted(resources, key=lambda one: one.name)
 
 
-def _open(result: ModelResult, trust: ModelTrust, now: datetime) -> Predicate:
-    """Rules 1 and 2."""
-    where = str(result.bundle)
-    if not result.bundle.exists() and not result.bundle.is_symlink():
+def _open(found: Report, bundle: Path, trust: ModelTrust, now: datetime) -> tuple[bytes, Predicate]:
+    """Rules 1 and 2: what was signed, and what that says."""
+    where = str(bundle)
+    if not bundle.exists() and not bundle.is_symlink():
         raise IntegrityError("ST-OMSB-100", "there is no bundle: nothing says who made this", where)
     try:
-        data = read_file(result.bundle, bundle_file.LIMIT)
+        data = read_file(bundle, bundle_file.LIMIT)
     except UsageError as error:
         raise IntegrityError("ST-OMSB-142", f"the bundle: {error.what}", where) from error
-    bundle = bundle_file.parse(data, where)
-    signed = trust.unwrap(bundle, now, where)
+    parsed = bundle_file.parse(data, where)
+    signed = trust.unwrap(parsed, now, where)
     read = manifest.read_old if signed.is_old else manifest.read
-    predicate = read(bundle.payload, where)
-    result.signer = signed.by
-    result.resources, result.payload = predicate.resources, bundle.payload
-    if signed.is_old:
-        result.notes.append("the bundle is one of release 0.2, which later ones do not write")
-    return predicate
+    predicate = read(parsed.payload, where)
+    old = "the bundle is one of release 0.2, which later ones do not write"
+    found.bundled = Bundled(
+        bundle=bundle,
+        signer=signed.by,
+        names=[one.name for one in predicate.resources],
+        notes=[old] if signed.is_old else [],
+    )
+    return parsed.payload, predicate
 
 
 def _listing(
-    result: ModelResult, signed: dict[str, tuple[Part, ...]], found: Found, scope: Scope
+    result: Report, path: Path, signed: dict[str, tuple[Part, ...]], found: Found, scope: Scope
 ) -> dict[str, tuple[Part, ...]]:
     """Rule 4; the files that are there and signed."""
-    _note_signatures(result, found)
+    said = result.bundled
+    own = name_below(path, said.bundle)
+    left_out = sorted(set(found.left_out) - {own})
+    for name in left_out:
+        # A directory where a signature should be is a hiding place.
+        is_signature = name.endswith(SUFFIX) or name.rpartition("/")[2] == said.bundle.name
+        if is_signature and (path / name).is_dir():
+            result.refuse("ST-OMSB-142", "a directory in the place of a signature", name)
     barred = {entry.name: entry.reason for entry in found.unsafe}
     for name, why in barred.items():
         if name in signed or not scope.ignore_unsigned:
-            result.add("ST-OMSB-142", f"{why}, which is never followed or read", name)
+            result.refuse("ST-OMSB-142", f"{why}, which is never followed or read", name)
     for name in sorted(signed.keys() - found.files.keys() - barred.keys()):
-        result.add("ST-OMSB-140", "a signed file is missing", name)
+        result.refuse("ST-OMSB-140", "a signed file is missing", name)
     unsigned = found.files.keys() - signed.keys()
     if any(part.end is not None for parts in signed.values() for part in parts):
         # A file of no bytes has no shard.
         unsigned = {name for name in unsigned if found.files[name]}
-    if scope.ignore_unsigned:
-        result.unsigned = sorted({*unsigned, *(barred.keys() - signed.keys())})
-    else:
+    if not scope.ignore_unsigned:
         for name in sorted(unsigned):
-            result.add("ST-OMSB-141", "a file that was not signed", name)
-    for name in found.outside:
-        result.notes.append(f"{name} is a link that leads out of the model")
+            result.refuse("ST-OMSB-141", "a file that was not signed", name)
+    ignored = {*unsigned, *(barred.keys() - signed.keys())} if scope.ignore_unsigned else ()
+    outside = [f"{name} is a link that leads out of the model" for name in found.outside]
+    result.bundled = replace(
+        said, left_out=left_out, unsigned=sorted(ignored), notes=[*said.notes, *outside]
+    )
     return {name: parts for name, parts in signed.items() if name in found.files}
 
 
-def _note_signatures(result: ModelResult, found: Found) -> None:
-    """Note what was left out; a directory where it should be a signature is a hiding place."""
-    own = name_below(result.path, result.bundle)
-    result.left_out = sorted(set(found.left_out) - {own})
-    for name in result.left_out:
-        is_signature = name.endswith(SUFFIX) or name.rpartition("/")[2] == result.bundle.name
-        if is_signature and (result.path / name).is_dir():
-            result.add("ST-OMSB-142", "a directory in the place of a signature", name)
-
-
 def _compare(
-    result: ModelResult,
+    result: Report,
     hasher: Hasher,
     files: dict[str, tuple[Part, ...]],
     sizes: dict[str, int],
@@ -322,7 +300,7 @@ def _compare(
     for name, parts in files.items():
         size, last = sizes[name], parts[-1].end
         if last is not None and last != size:
-            result.add("ST-OMSB-130", f"{size} bytes, and {last} were signed", name)
+            result.refuse("ST-OMSB-130", f"{size} bytes, and {last} were signed", name)
             continue
         wanted += [
             (Stretch(name, start, size if end is None else end, end is None), digest)
@@ -335,9 +313,9 @@ def _compare(
         wanted, digests(hasher, stretches, progress), strict=True
     ):
         if isinstance(digest, UsageError):
-            result.add("ST-OMSB-200", digest.what, stretch.name)
+            result.refuse("ST-OMSB-200", digest.what, stretch.name)
         elif digest != expected:
             what = "the content is not what was signed"
             if not stretch.whole:
                 what = f"bytes {stretch.start} to {stretch.end} are not what was signed"
-            result.add("ST-OMSB-130", what, stretch.name)
+            result.refuse("ST-OMSB-130", what, stretch.name)

@@ -29,8 +29,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.artifacts.model.oms import bundle as bundle_file
 from securetrain.artifacts.model.oms import keys, manifest
-from securetrain.artifacts.model.oms.manifest import check_bundle
-from securetrain.artifacts.model.oms.model import ModelResult, Scope, sign_model, verify_model
+from securetrain.artifacts.model.oms.model import Scope, sign_model, verify_model
 from securetrain.artifacts.model.oms.signers import (
     CertificateSigner,
     KeySigner,
@@ -40,6 +39,7 @@ from securetrain.artifacts.model.oms.signers import (
     TrustedKey,
     TrustedRoots,
 )
+from securetrain.artifacts.report import Report
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.core.errors import IntegrityError, SecureTrainError
 from securetrain.identity import KeylessPolicy
@@ -235,7 +235,7 @@ def test_round(name: str, maker: Maker, tmp_path: Path) -> None:
     result = verify_model(model, bundle, trust, NOW, scope=scope)
     assert result.problems == []
     assert result.num_files == len(case.signed)
-    assert list(result.unsigned) == ["injected.bin"] * case.added
+    assert list(result.bundled.unsigned) == ["injected.bin"] * case.added
 
 
 def check_form(bundle: Path, signed: tuple[str, ...]) -> None:
@@ -555,7 +555,7 @@ def trust_of(name: str, maker: Maker, folder: Path) -> ModelTrust:
     return TrustedIdentity(policy=policy, trusted_root=root)
 
 
-def codes(result: ModelResult) -> set[str]:
+def codes(result: Report) -> set[str]:
     return {problem.code for problem in result.problems}
 
 
@@ -576,7 +576,7 @@ def test_given(name: str, maker: Maker, tmp_path: Path) -> None:
     assert codes(result) == ({case.refused} if case.refused else set())
     assert result.ok == (not case.refused)
     if case.ignore_unsigned:
-        assert list(result.unsigned) == ["extra.bin"]
+        assert list(result.bundled.unsigned) == ["extra.bin"]
 
 
 def test_every_offline_case_is_here() -> None:
@@ -644,10 +644,11 @@ def test_what_release_0_2_signed_is_noted(maker: Maker, tmp_path: Path) -> None:
     model, bundle = of_two(tmp_path, release_0_2(maker))
     result = verify_model(model, bundle, maker.roots, NOW)
     assert result.ok
-    assert "0.2" in result.notes[0]
+    assert "0.2" in result.bundled.notes[0]
     digest = hashlib.sha256(SIMPLE["signme-1"]).hexdigest()
     for expect in (Expectation(name="signme-1"), Expectation(digest=digest)):
-        found = check_bundle(expect, result.payload, "")
-        assert [problem.code for problem in found] == ["ST-OMSB-127"]
+        assert codes(verify_model(model, bundle, maker.roots, NOW, expect=expect)) == {
+            "ST-OMSB-127"
+        }
     (model / "signme-2").write_text("changed")
     assert codes(verify_model(model, bundle, maker.roots, NOW)) == {"ST-OMSB-130"}

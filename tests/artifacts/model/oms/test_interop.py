@@ -111,7 +111,7 @@ def test_holes_of_the_reference(reference, model, files, key, authority):
     (model / ".github").mkdir()
     (model / ".github" / "payload.py").write_text("x")
     assert call(*verify, bundle, model)
-    assert verify_model(model, bundle, trusted, now()).left_out == [".github"]
+    assert verify_model(model, bundle, trusted, now()).bundled.left_out == [".github"]
     assert refused(Scope(ignore_git=False)) == {"ST-OMSB-141"}
     (model / ".github" / "payload.py").unlink()
     (model / ".github").rmdir()

@@ -14,13 +14,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from securetrain.artifacts.model.oms import manifest
-from securetrain.artifacts.model.oms.model import ModelResult, sign_model, verify_model
+from securetrain.artifacts.model.oms.model import sign_model, verify_model
 from securetrain.artifacts.model.oms.signers import (
     KeySigner,
     TrustedIdentity,
     TrustedKey,
     read_signer,
 )
+from securetrain.artifacts.report import Report
 from securetrain.core.errors import UsageError
 from securetrain.identity.sigstore import KeylessPolicy
 from tests.identity.private_sigstore import ISSUER, SPIFFE, Instance
@@ -64,18 +65,18 @@ def bundle(instance: Instance, model: Path, tmp_path: Path) -> Path:
     return path
 
 
-def verify(model: Path, bundle: Path, root: Path, policy: KeylessPolicy = POLICY) -> ModelResult:
+def verify(model: Path, bundle: Path, root: Path, policy: KeylessPolicy = POLICY) -> Report:
     return verify_model(model, bundle, TrustedIdentity(policy=policy, trusted_root=root), NOW)
 
 
-def codes(result: ModelResult) -> set[str]:
+def codes(result: Report) -> set[str]:
     return {problem.code for problem in result.problems}
 
 
 def test_the_identity_that_was_named_is_accepted(model, bundle, trusted_root):
     result = verify(model, bundle, trusted_root)
     assert result.ok
-    assert result.signer == f"{SPIFFE} (vouched for by {ISSUER})"
+    assert result.bundled.signer == f"{SPIFFE} (vouched for by {ISSUER})"
 
 
 @pytest.mark.forgery

@@ -18,13 +18,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.artifacts.model.oms import keys
-from securetrain.artifacts.model.oms.model import ModelResult, Scope, sign_model, verify_model
+from securetrain.artifacts.model.oms.model import Scope, sign_model, verify_model
 from securetrain.artifacts.model.oms.signers import (
     CertificateSigner,
     KeySigner,
     TrustedKey,
     TrustedRoots,
 )
+from securetrain.artifacts.report import Report
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.dsse import IN_TOTO, pae
@@ -46,11 +47,11 @@ def bundle(model: Path, key: Key) -> Path:
     return path
 
 
-def verify(model: Path, bundle: Path, key: Key) -> ModelResult:
+def verify(model: Path, bundle: Path, key: Key) -> Report:
     return verify_model(model, bundle, TrustedKey(key=key.public_key()), NOW)
 
 
-def codes(result: ModelResult) -> set[str]:
+def codes(result: Report) -> set[str]:
     return {problem.code for problem in result.problems}
 
 
@@ -84,7 +85,7 @@ def test_what_was_signed_verifies(curve: ec.EllipticCurve, model: Path) -> None:
     result = verify(model, model / "model.sig", key)
     assert result.ok
     assert result.num_files == 2
-    assert result.signer.startswith("key ")
+    assert result.bundled.signer.startswith("key ")
 
 
 def test_a_bundle_beside_the_model(model: Path, key: Key, tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_what_git_keeps_is_left_out_and_said_or_refused(change, name, model, bun
     change(model)
     result = verify(model, bundle, key)
     assert result.ok
-    assert result.left_out == [name.partition("/")[0]]
+    assert result.bundled.left_out == [name.partition("/")[0]]
     strict = Scope(ignore_git=False)
     result = verify_model(model, bundle, TrustedKey(key=key.public_key()), NOW, scope=strict)
     assert [(one.code, one.file) for one in result.problems] == [("ST-OMSB-141", name)]
@@ -398,7 +399,7 @@ def test_a_certificate_that_leads_to_the_root_verifies(model, authority, key):
     bundle, trust = certified(model, authority, key)
     result = verify_model(model, bundle, trust, NOW)
     assert result.ok
-    assert result.signer == "certificate CN=maker"
+    assert result.bundled.signer == "certificate CN=maker"
 
 
 @items(

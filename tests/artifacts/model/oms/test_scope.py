@@ -17,12 +17,12 @@ from securetrain.artifacts.model.oms import hashing, manifest
 from securetrain.artifacts.model.oms.manifest import HASHES
 from securetrain.artifacts.model.oms.model import (
     Form,
-    ModelResult,
     Scope,
     sign_model,
     verify_model,
 )
 from securetrain.artifacts.model.oms.signers import KeySigner, TrustedKey
+from securetrain.artifacts.report import Report
 from securetrain.core.errors import IntegrityError, UsageError
 from tests.tables import each
 from tests.vocabulary import refused
@@ -39,12 +39,12 @@ def sign(model: Path, bundle: Path, key: Key, **options: Any) -> manifest.Predic
     return sign_model(model, bundle, KeySigner(key=key), **options)
 
 
-def verify(model: Path, bundle: Path, key: Key, **options: Any) -> ModelResult:
+def verify(model: Path, bundle: Path, key: Key, **options: Any) -> Report:
     trust = TrustedKey(key=key.public_key())
     return verify_model(model, bundle, trust, NOW, scope=Scope(**options))
 
 
-def told(result: ModelResult) -> list[tuple[str, str]]:
+def told(result: Report) -> list[tuple[str, str]]:
     return sorted((one.code, one.file) for one in result.problems)
 
 
@@ -61,7 +61,7 @@ def test_a_path_that_is_left_out_is_said_and_nothing_else_is(model, key, tmp_pat
     (model / "logs" / "b").write_text("added")
     (model / "sub" / "logs").write_text("not the one that was named")
     result = verify(model, bundle, key)
-    assert result.left_out == ["logs"]
+    assert result.bundled.left_out == ["logs"]
     assert told(result) == [("ST-OMSB-141", "sub/logs")]
 
 
@@ -72,7 +72,7 @@ def test_what_was_signed_is_verified_whatever_is_left_out(model, key, tmp_path):
     (model / "sub" / "weights.bin").write_bytes(b"changed")
     result = verify(model, bundle, key, ignore_paths=(model / "sub",))
     assert told(result) == [("ST-OMSB-130", "sub/weights.bin")]
-    assert result.left_out == ["sub/more"]
+    assert result.bundled.left_out == ["sub/more"]
     (model / "sub" / "weights.bin").unlink()
     result = verify(model, bundle, key, ignore_paths=(model / "sub",))
     assert told(result) == [("ST-OMSB-140", "sub/weights.bin")]
@@ -150,7 +150,7 @@ def test_unsigned_files_are_named_and_signed_ones_still_hold(model, key, tmp_pat
     os.mkfifo(model / "pipe")
     result = verify(model, bundle, key, ignore_unsigned=True)
     assert result.ok
-    assert result.unsigned == ["empty", "extra.py", "link", "pipe"]
+    assert result.bundled.unsigned == ["empty", "extra.py", "link", "pipe"]
     (model / "config.json").unlink()
     (model / "config.json").symlink_to("extra.py")
     result = verify(model, bundle, key, ignore_unsigned=True)
@@ -202,7 +202,7 @@ def test_a_snapshot_of_links(snapshot: Path, model: Path, key: Key, tmp_path: Pa
     assert len(notes) == 2
     result = verify(snapshot, bundle, key)
     assert result.ok
-    assert len(result.notes) == 2
+    assert len(result.bundled.notes) == 2
     assert verify(model, bundle, key).ok
     sign(model, plain, key)
     assert codes(verify(snapshot, plain, key)) == {"ST-OMSB-142"}

@@ -192,7 +192,7 @@ def outcomes(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         )
         result = verify_model(model, bundle, TrustedKey(key=key.public_key()), NOW)
         ours.append(result.ok)
-        assert bool(result.left_out) == (change in LEFT_OUT.values())
+        assert bool(result.bundled.left_out) == (change in LEFT_OUT.values())
     done = subprocess.run(
         [reference.with_name("python"), "-c", MANY],
         input=json.dumps(calls),

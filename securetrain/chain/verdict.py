@@ -1,0 +1,315 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict on an artifact: the one answer that users, pages, summaries and exports see.
+
+Rules:
+
+1. each line that repeats a claim says whose word it is. A claim that evidence binds has the state
+   of its link; any other is ``the signer's word``, whoever repeats it;
+2. a link that is missing and that somebody requires is ``missing``, else the claim stays the
+   signer's word;
+3. it ends with 0 when nothing that was asked is wrong: without a policy, a link of which there is
+   no evidence refuses nothing, and the answer names it;
+4. what nobody asked, or a form cannot answer, is said with the reason.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from securetrain.artifacts import (
+    NOTHING,
+    CheckedWords,
+    Expectation,
+    Finding,
+    Report,
+    ScanResult,
+    refusal_of,
+)
+from securetrain.artifacts.lineage import Link
+from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate, Opened
+from securetrain.chain.judging import Judged, Judgement
+from securetrain.chain.unpacking import Holding
+from securetrain.core import ExitCode
+from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
+from securetrain.policy.load import LoadedPolicy
+
+NOBODY: Final = "nobody that this trust root names"
+
+
+class Form(StrEnum):
+    """The form in which an artifact lies there."""
+
+    DIRECTORY = "a directory"
+    URL = "a store"
+    PACK = "a pack"
+    SAVED = "what a script saved"
+    BUNDLE = "a Model Signing bundle"
+    TRANSCRIPT = "a dispute's transcript"
+
+
+class LineState(StrEnum):
+    """The standing of a line."""
+
+    VERIFIED = "verified"
+    WORD = "the signer's word"
+    BROKEN = "broken"
+    MISSING = "missing"
+    NOT_ASKED = "not asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One thing that is said of an artifact, and whose word that is."""
+
+    name: str
+    text: str
+    state: LineState
+    source: str
+    """What it rests on: a signature, bytes, a link of the chain, or the statement alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """The part of a verdict that only a pack has."""
+
+    ancestors: tuple[Opened, ...] = ()
+    """What the checkpoint was made from, as far as the pack holds that and it verified."""
+    held: tuple[Holding, ...] = ()
+    """The weights and rows that are in it, and were verified."""
+    num_documents: int = 0
+
+
+EMPTY: Final = Contents()
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict(Report):
+    """Everything that ``verify`` has found; filled while it is judged, and only read afterwards."""
+
+    form: Form
+    at: datetime
+    """The time that was judged by."""
+    policy: LoadedPolicy | None = None
+    asked: tuple[Expectation, ...] = ()
+    """What was expected, by the caller and by the policy."""
+    not_asked: dict[str, str] = field(default_factory=dict)
+    """What was not asked, and why."""
+    judged: tuple[Judged, ...] = ()
+    """The checkpoint's links, and those of the ancestors that were asked."""
+    required: frozenset[ChainLink] = frozenset()
+    scanned: ScanResult | None = None
+    chain: Link | None = None
+    """The walk back, where it was asked for."""
+    dataset: Opened | None = None
+    """The dataset's statement, as far as it is at hand and verified."""
+    pack: Contents = EMPTY
+    words: CheckedWords | None = None
+    """Of a dispute's transcript."""
+
+    def take(self, chain: Judgement) -> None:
+        """Take the verdicts on its links, and what refuses it by them."""
+        self.judged, first = tuple(chain.judged), chain.first
+        if first is not None:
+            self.dataset, self.logged = first.dataset, first.logged
+        self.add(*chain.problems)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings of a scan that count: that there was nothing to scan is no problem here,
+        as every byte was verified.
+        """
+        found = () if self.scanned is None else self.scanned.findings
+        return [one for one in found if one.code != NOTHING]
+
+    @property
+    def refusal(self) -> ExitCode:
+        """The exit code of the most telling problem, or that of a scan that found something."""
+        if self.problems or self.scanned is None or not self.findings:
+            return refusal_of(self.problems)
+        return self.scanned.exit_code
+
+    @property
+    def ok(self) -> bool:
+        """Rule 3."""
+        read = self.num_files > 0 or self.form in {Form.PACK, Form.TRANSCRIPT}
+        return read and self.refusal is ExitCode.OK
+
+    @property
+    def seen(self) -> datetime | None:
+        """The time at which witnesses had seen its statement; None without a proof."""
+        return None if self.logged is None else self.logged.seen
+
+    @property
+    def missing(self) -> tuple[ChainLink, ...]:
+        """Links of the checkpoint itself of which there is no evidence."""
+        links = self.judged[0].verdicts.items() if self.judged else ()
+        return tuple(link for link, one in links if one.state is LinkState.MISSING)
+
+    @property
+    def answer(self) -> str:
+        """A checkpoint that held, in a sentence: what evidence shows, and what it does not."""
+        said = self.statement
+        if not self.ok or not self.judged or not isinstance(said, CheckpointPredicate):
+            return ""
+        nodes = sorted(self.judged[0].verdicts[ChainLink.NODES].tiers.values())
+        by = f"{len(nodes)} {nodes[0]} node{'s' * (len(nodes) != 1)}" if nodes else ""
+        parts = {
+            ChainLink.DATASET: f", trained on {said.dataset.name}",
+            ChainLink.NODES: f" by {by}" if by else "",
+            ChainLink.POLICY: f" under {said.policy.id}",
+        }
+        shown = "".join(part for link, part in parts.items() if self.judged[0].shows(link))
+        unshown = f"; not shown: {', '.join(self.missing)}" if self.missing else ""
+        run = f"Step {said.step} of run {said.run_id or '(not named)'}"
+        return f"{run}{shown}: verified{unshown}."
+
+    def state_of(self, link: ChainLink) -> LineState:
+        """Rules 1 and 2."""
+        state = self.judged[0].verdicts[link].state if self.judged else LinkState.NOT_ASKED
+        if state is LinkState.MISSING and link in self.required:
+            return LineState.MISSING
+        if state in {LinkState.VERIFIED, LinkState.BROKEN}:
+            return LineState(state.value)
+        return LineState.WORD
+
+    def lines(self) -> Iterator[Line]:
+        """Everything that is said of it, each with its state and its source."""
+        yield from self._signed()
+        match self.statement:
+            case CheckpointPredicate() as checkpoint:
+                yield from self._checkpoint(checkpoint)
+            case DatasetPredicate() as dataset:
+                yield from _dataset(dataset)
+        for one in self.saves:
+            said = one.said
+            step = f"step {said.step}" if said.step is not None else "no step named"
+            what = said.place if len(said.files) > 1 else f"{said.place}/{said.files[0].name}"
+            text = f"{what}: {said.way}, rank {said.rank}, save {said.number}, {step}"
+            yield _word("saved", f"{text}, run {said.run_id}, {said.created.isoformat()}")
+        for held in self.pack.held:
+            rows = "" if held.steps is None else f", rows of the steps {held.steps[0]} to "
+            rows += "" if held.steps is None else str(held.steps[1])
+            name = f"{held.opened.kind.value} {held.opened.digest[:16]}"
+            yield _shown("holds", f"{name}{rows}: {held.num_bytes:,} bytes, as signed", "bytes")
+        if self.form not in {Form.PACK, Form.TRANSCRIPT}:
+            state = LineState.BROKEN if self.problems else LineState.VERIFIED
+            every = ", every one of them" if self.ok else ""
+            text = f"{self.num_files} files, {self.num_bytes:,} bytes{every}"
+            yield Line(name="checked", text=text, state=state, source="bytes")
+
+    def _signed(self) -> Iterator[Line]:
+        """The signers, and what they stand for."""
+        keys = {key for one in (self.opened, *self.saves) if one for key in one.key_ids}
+        who = f"key {', '.join(sorted(key[:16] for key in keys))}, which the trust root names"
+        if self.form is Form.BUNDLE:
+            keys, who = {self.bundled.signer} - {""}, self.bundled.signer
+        if self.form is not Form.TRANSCRIPT:
+            state = LineState.VERIFIED if keys else LineState.MISSING
+            yield Line(name="signed by", text=who if keys else NOBODY, state=state, source="keys")
+        if self.opened is None and self.form in {Form.DIRECTORY, Form.URL, Form.PACK}:
+            text = "unknown: there is no statement that verifies"
+            state = LineState.MISSING
+            yield Line(name="lineage", text=text, state=state, source="the statement")
+        if self.digest:
+            whole = bool(self.num_files) and not self.problems
+            state = LineState.VERIFIED if whole else LineState.WORD
+            yield Line(name="digest", text=self.digest, state=state, source="bytes")
+        if self.logged is not None:
+            seen = "" if self.seen is None else f", seen by {self.seen.isoformat()}"
+            text = f"entry {self.logged.index} of {self.logged.signed.checkpoint.origin}{seen}"
+            yield _shown("logged", text, "the log's proof")
+
+    def _checkpoint(self, said: CheckpointPredicate) -> Iterator[Line]:
+        def claim(name: str, text: str, link: ChainLink) -> Line:
+            return Line(name=name, text=text, state=self.state_of(link), source=f"link {link}")
+
+        yield _word("name", said.name or "none was signed")
+        run = f"{said.run_id or 'not named'}, step {said.step}, checkpoint {said.seq} of the run"
+        yield _word("run", run)
+        yield _word("saved", f"{said.created.isoformat()} by {said.world_size} ranks")
+        data = said.dataset
+        named = f"{data.name} ({data.digest[:16]})" if data.digest else "not named"
+        yield claim("dataset", named, ChainLink.DATASET)
+        if data.digest and data.cursor:
+            cursor = ", ".join(f"{key} {value}" for key, value in sorted(data.cursor.items()))
+            yield _word("cursor", cursor)
+        policy = said.policy
+        under = f"{policy.id} ({policy.digest[:16]})" if policy.digest else "not named"
+        if self.policy is not None and policy.digest:
+            same = self.policy.digest == policy.digest
+            under += ", the one given here" if same else ", another than the one given here"
+        yield claim("made under", under, ChainLink.POLICY)
+        judged = said.gradients
+        counts = f"{judged.verdict}: {judged.judged} steps judged, {judged.refused} refused"
+        yield claim("gradients", counts, ChainLink.GRADIENTS)
+        tiers = self.judged[0].verdicts[ChainLink.NODES].tiers if self.judged else {}
+        for node in said.nodes:
+            # Of one that is verified, what evidence shows; nobody claims less for itself.
+            tier = tiers.get(node.node, node.tier)
+            label = f" - {node.label}" if node.label else ""
+            text = f"{node.node}: {tier}{label}"
+            bare = tier is NodeTier.SELF_ASSERTED
+            yield _word("node", text) if bare else claim("node", text, ChainLink.NODES)
+        for parent in said.parents:
+            yield claim("parent", f"{parent.role} {parent.digest[:16]}", ChainLink.PARENTS)
+
+
+def asked_of(
+    opened: Opened | None, form: Form, asked: Sequence[Expectation], *, whole: bool
+) -> dict[str, str]:
+    """The questions that nobody asked of an artifact, and why (rule 4).
+
+    Args:
+        opened: Its statement.
+        form: The form in which it lies there.
+        asked: What was expected.
+        whole: Whether all of its bytes were read.
+    """
+    if form is Form.TRANSCRIPT:
+        return {}
+    fields = ["name", "digest"] if form is Form.BUNDLE else ["name", "digest", "signer"]
+    if form is Form.SAVED:
+        fields = ["run", "step", *fields]
+    elif form is not Form.BUNDLE and not isinstance(
+        None if opened is None else opened.predicate, DatasetPredicate
+    ):
+        fields = ["run", "step", "dataset", "policy", *fields]
+    given = {
+        name.removeprefix("min_")
+        for one in asked
+        for name, value in msgspec.structs.asdict(one).items()
+        if value is not None
+    }
+    found = {name: "--expect-... asks" for name in fields if name not in given}
+    if form in {Form.SAVED, Form.BUNDLE}:
+        found["links"] = f"{form} binds no evidence of the training"
+    if not whole:
+        found["bytes"] = "the pack does not hold the weights"
+    return found
+
+
+def _dataset(said: DatasetPredicate) -> Iterator[Line]:
+    yield _word("dataset", f"{said.name}, version {said.seq}, {len(said.files)} files")
+    yield _word("signed", said.created.isoformat())
+    removed = sum(one.length for one in said.removed)
+    for name, text in (
+        ("splits", ", ".join(f"{s.name} ({len(s.files)} files)" for s in said.splits)),
+        ("licence", ", ".join(said.licenses)),
+        ("removed", f"{removed:,} bytes are not to be read" if said.removed else ""),
+        *sorted(said.metadata.items()),
+    ):
+        if text:
+            yield _word(name, text)
+
+
+def _word(name: str, text: str) -> Line:
+    return Line(name=name, text=text, state=LineState.WORD, source="the statement")
+
+
+def _shown(name: str, text: str, source: str) -> Line:
+    return Line(name=name, text=text, state=LineState.VERIFIED, source=source)
