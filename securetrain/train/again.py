@@ -34,15 +34,8 @@ from torch.distributed.tensor import DTensor
 from securetrain.artifacts import Expectation
 from securetrain.chain import documents
 from securetrain.chain.records import StepRecord, StepVerdict, number, table_digest
-from securetrain.chain.replay import (
-    AskedSegment,
-    RankFound,
-    Request,
-    SegmentFound,
-    TensorFound,
-    allowed,
-    moment_limit,
-)
+from securetrain.chain.replay import asked as replay
+from securetrain.chain.replay import reach
 from securetrain.core import SIGNER_VARIABLE, RunDir
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import read_file, write_atomic
@@ -82,7 +75,7 @@ def main(argv: Sequence[str], environment: Mapping[str, str]) -> None:
     asked = parser.parse_args(argv)
     job = load_job(asked.job)
     data = read_file(asked.request, REQUEST_LIMIT)
-    request = documents.decode(data, Request, str(asked.request))
+    request = documents.decode(data, replay.Request, str(asked.request))
     run = run_dir_of(environment)
     device = start_group(os.environ, FIRST_TIMEOUT)
     try:
@@ -100,12 +93,14 @@ def main(argv: Sequence[str], environment: Mapping[str, str]) -> None:
         dist.destroy_process_group()
 
 
-def _answer(job: JobConfig, where: str, worker: Worker, request: Request, run: RunDir) -> None:
+def _answer(
+    job: JobConfig, where: str, worker: Worker, request: replay.Request, run: RunDir
+) -> None:
     session = open_session(job, where, worker)
     session.checkpoints.recorder = None  # the answer has the records
     try:
         found = tuple(_segment(session, asked, Path(request.trust)) for asked in request.segments)
-        made = RankFound(
+        made = replay.RankFound(
             rank=dist.get_rank(),
             world=dist.get_world_size(),
             mesh=str(session.mesh.degrees),
@@ -118,7 +113,7 @@ def _answer(job: JobConfig, where: str, worker: Worker, request: Request, run: R
         session.close()
 
 
-def _segment(session: Session, asked: AskedSegment, trust: Path) -> SegmentFound:
+def _segment(session: Session, asked: replay.AskedSegment, trust: Path) -> replay.SegmentFound:
     trainer = session.trainer
     live = state_of(trainer)
     if asked.begin:
@@ -140,7 +135,7 @@ def _segment(session: Session, asked: AskedSegment, trust: Path) -> SegmentFound
     }
     _load(session, recorded, asked.end, asked.end_digest, trust)
     differ = asked.again and recorded[PROGRESS] != live[PROGRESS]
-    return SegmentFound(
+    return replay.SegmentFound(
         records=records,
         tensors=tuple(_compare(session, asked, live, recorded, before, done)),
         values_differ=differ or recorded[PROGRESS]["step"] != asked.last,
@@ -160,7 +155,7 @@ def _load(session: Session, state: dict[str, Any], path: str, digest: str, trust
     )
 
 
-def _steps(session: Session, asked: AskedSegment) -> tuple[StepRecord, ...]:
+def _steps(session: Session, asked: replay.AskedSegment) -> tuple[StepRecord, ...]:
     trainer = session.trainer
     order = session.data.train.described(session.job.data.batch_rows)
     made: list[StepRecord] = []
@@ -210,12 +205,12 @@ def _passed(session: Session, step: int, rows: str) -> StepRecord:
 
 def _compare(  # noqa: PLR0917 - two states, and what leads from one to the other
     session: Session,
-    asked: AskedSegment,
+    asked: replay.AskedSegment,
     live: Mapping[str, Any],
     recorded: Mapping[str, Any],
     before: Mapping[str, Tensor],
     done: Mapping[str, int],
-) -> Iterator[TensorFound]:
+) -> Iterator[replay.TensorFound]:
     """This rank's part of each tensor, in the order of the model."""
     rates = [float.fromhex(rate) for rate in asked.rates]
     optimizer = session.job.optimizer
@@ -230,7 +225,7 @@ def _compare(  # noqa: PLR0917 - two states, and what leads from one to the othe
             said["moved"] = _squared(theirs.double() - before[name].double())
         if name in done:
             decay = optimizer.weight_decay if one.ndim > 1 else 0.0
-            limits = allowed(rates, done[name], decay, optimizer.betas)
+            limits = reach.allowed(rates, done[name], decay, optimizer.betas)
             said["reach"] = _reach(before[name], theirs, limits, len(rates))
             bare = name.removeprefix(MODEL)
             first, second = (_local(recorded[f"{OPTIMIZER}{bare}.{state}"]) for state in STATES)
@@ -238,9 +233,11 @@ def _compare(  # noqa: PLR0917 - two states, and what leads from one to the othe
             if count != done[name] + len(rates):
                 said["moments"] = math.inf
             elif count:
-                said["moments"] = _moments(first, second, moment_limit(count, optimizer.betas))
+                said["moments"] = _moments(
+                    first, second, reach.moment_limit(count, optimizer.betas)
+                )
         differing = said.pop("differing", 0)
-        yield TensorFound(
+        yield replay.TensorFound(
             name=name,
             size=theirs.numel(),
             differing=differing,

@@ -21,7 +21,7 @@ from securetrain.artifacts import Kind
 from securetrain.artifacts.lineage import folder as run_folder
 from securetrain.artifacts.statement import open_statement, read_statement
 from securetrain.chain import documents
-from securetrain.chain.replay import ANSWER_LIMIT, RankFound, Request
+from securetrain.chain.replay import asked
 from securetrain.chain.store import EvidenceStore, document
 from securetrain.core import RunDir, canonical
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
@@ -57,7 +57,7 @@ def policy_of(policy: Policy) -> bytes:
 def run_steps(
     folder: Path,
     job: JobConfig,
-    request: Request,
+    request: asked.Request,
     policy: Policy,
     *,
     processes: int,
@@ -157,15 +157,17 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def answer_of(run: RunDir, rank: int, world: int, count: int) -> RankFound:
+def answer_of(run: RunDir, rank: int, world: int, count: int) -> asked.RankFound:
     """The findings of one rank of the steps.
 
     Raises:
         RuntimeRefusal: ST-RUNT-032, it answers as another rank or about other segments.
     """
     path = run.checkpoints / f"replay-{rank:05d}.json"
-    data = read_file(path, ANSWER_LIMIT)
-    found = canonical.decode(data, RankFound, limit=ANSWER_LIMIT, where=str(path), canonical=True)
+    data = read_file(path, asked.ANSWER_LIMIT)
+    found = canonical.decode(
+        data, asked.RankFound, limit=asked.ANSWER_LIMIT, where=str(path), canonical=True
+    )
     if (found.rank, found.world, len(found.segments)) != (rank, world, count):
         raise RuntimeRefusal(
             "ST-RUNT-032", f"rank {rank} answered as rank {found.rank} of {found.world}", str(path)

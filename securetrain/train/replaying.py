@@ -43,25 +43,9 @@ from securetrain.chain import (
     verify,
 )
 from securetrain.chain.records import StepVerdict
-from securetrain.chain.replay import (
-    AskedSegment,
-    Request,
-    Segment,
-    SegmentOutcome,
-    check_files,
-    check_own_files,
-    check_program,
-    draw,
-    environment_differs,
-    find_directories,
-    needed,
-    outcome_of,
-    sample_of,
-    seed_of,
-    segment_said,
-    segments_of,
-    variables_of,
-)
+from securetrain.chain.replay import asked as questions
+from securetrain.chain.replay import line
+from securetrain.chain.replay import outcome as results
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.trust import TrustRoot
@@ -80,7 +64,7 @@ _EXCLUDING: Final = (StepVerdict.SETTLED,)
 class Replayed:
     """The outcome of segments that were done again."""
 
-    segments: tuple[SegmentOutcome, ...]
+    segments: tuple[results.SegmentOutcome, ...]
     comparison: Comparison
     why: str
     """Why they were not compared bit by bit; empty when they were."""
@@ -111,7 +95,7 @@ class Draw:
 class Plan:
     """Segments of a pack, and which of them are done again."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[line.Segment, ...]
     again: tuple[int, ...]
     sample: Sample | None
     policy: Policy
@@ -155,26 +139,26 @@ def plan(
     subject, dataset = result.opened, result.dataset
     given = Given(trust=trust, pieces=PackPieces(pack), now=now)
     if subject is not None:
-        check_program(subject, given.pieces)
+        line.check_program(subject, given.pieces)
     if subject is None or dataset is None:
         raise IntegrityError(DATASET, "the pack has no statement of the dataset", where)
-    everything = segments_of(subject, result.pack.ancestors, dataset, given)
+    everything = line.segments_of(subject, result.pack.ancestors, dataset, given)
     segments = _between(everything, first, last, where)
     policy = given.pieces.get(subject.checkpoint.policy.digest)
     if policy is None:
         raise IntegrityError(POLICY, "the pack has not the policy in force", where)
     sample, again = None, tuple(range(len(segments)))
     if draw_by is not None:
-        seed, seen = seed_of(
+        seed, seen = line.seed_of(
             draw_by.log_checkpoint,
             trust,
             after=ended_by(result, where),
             subject=subject.statement,
             now=now,
         )
-        count = needed(len(segments), draw_by.forged, draw_by.confidence)
-        again = tuple(draw([one.end.statement for one in segments], count, seed))
-        sample = sample_of(
+        count = line.needed(len(segments), draw_by.forged, draw_by.confidence)
+        again = tuple(line.draw([one.end.statement for one in segments], count, seed))
+        sample = line.sample_of(
             draw_by.log_checkpoint,
             (draw_by.confidence, draw_by.forged),
             (count, len(segments)),
@@ -210,8 +194,8 @@ def ended_by(result: Verdict, where: str) -> datetime:
 
 
 def _between(
-    segments: Sequence[Segment], first: int | None, last: int | None, where: str
-) -> list[Segment]:
+    segments: Sequence[line.Segment], first: int | None, last: int | None, where: str
+) -> list[line.Segment]:
     begins, ends = [one.after for one in segments], [one.last for one in segments]
     for name, step, there in (("--from", first, begins), ("--to", last, ends)):
         if step is not None and step not in there:
@@ -266,10 +250,10 @@ def replay(
         if one.begin is not None:
             names[one.begin.statement] = f"step {one.after}"
     names[asked.dataset.statement] = "the dataset"
-    found = find_directories(places, names)
+    found = line.find_directories(places, names)
     first, root = segments[0], Path(__file__).resolve().parent.parent
     for segment in segments:
-        check_own_files(segment.code, root)  # before anybody waits for the steps
+        line.check_own_files(segment.code, root)  # before anybody waits for the steps
     world = first.end.checkpoint.world_size
     processes = processes or world
     job = job_of(first, found[asked.dataset.statement], trust_data, same_mesh=processes == world)
@@ -285,16 +269,16 @@ def replay(
     )
     with tempfile.TemporaryDirectory(prefix="securetrain-replay-") as name:
         folder = Path(name)
-        request = Request(trust=str(trust.absolute()), segments=parts)
-        env = variables_of(first.environment, os.environ)
+        request = questions.Request(trust=str(trust.absolute()), segments=parts)
+        env = line.variables_of(first.environment, os.environ)
         run = run_steps(folder, job, request, asked.policy, processes=processes, env=env)
         answers = [answer_of(run, rank, processes, len(segments)) for rank in range(processes)]
         code, environment = made_with(run)
     for segment in segments:
-        check_files(segment.code, code, root)
+        line.check_files(segment.code, code, root)
     differs = "" if processes == world else f"{processes} ranks, the run had {world}"
     for segment in segments:
-        differs = differs or environment_differs(segment.environment, environment)
+        differs = differs or line.environment_differs(segment.environment, environment)
     comparison = wanted or (Comparison.BOUND if differs else Comparison.EXACT)
     if differs and comparison is Comparison.EXACT:
         raise IntegrityError(
@@ -305,7 +289,7 @@ def replay(
         )
     outcomes = []
     for number, segment in enumerate(segments):
-        outcome = outcome_of(
+        outcome = results.outcome_of(
             "" if segment.begin is None else segment.begin.digest,
             segment.end.digest,
             segment.after,
@@ -339,13 +323,13 @@ def result_of(asked: Plan, found: Replayed, now: datetime) -> Replay:
         environment=found.environment,
         sample=asked.sample,
         segments=tuple(
-            segment_said(segment.end.statement, one)
+            results.segment_said(segment.end.statement, one)
             for segment, one in zip(asked.segments, found.segments, strict=True)
         ),
     )
 
 
-def job_of(segment: Segment, dataset: Path, trust: Path, *, same_mesh: bool) -> JobConfig:
+def job_of(segment: line.Segment, dataset: Path, trust: Path, *, same_mesh: bool) -> JobConfig:
     """The recorded job, for another run: its data where they lie here, and nothing that only a run
     of its own needs.
 
@@ -376,7 +360,7 @@ def job_of(segment: Segment, dataset: Path, trust: Path, *, same_mesh: bool) -> 
     return parse_job(canonical.dumps(settings).decode(), where)
 
 
-def _left_out(segment: Segment) -> str:
+def _left_out(segment: line.Segment) -> str:
     """Rule 5."""
     for record in segment.records:
         if record.without or record.verdict in _EXCLUDING:
@@ -386,10 +370,10 @@ def _left_out(segment: Segment) -> str:
 
 
 def _asked(
-    segment: Segment, places: Mapping[str, Path], *, again: bool, same_mesh: bool
-) -> AskedSegment:
+    segment: line.Segment, places: Mapping[str, Path], *, again: bool, same_mesh: bool
+) -> questions.AskedSegment:
     begin = segment.begin
-    return AskedSegment(
+    return questions.AskedSegment(
         begin="" if begin is None else str(places[begin.statement]),
         begin_digest="" if begin is None else begin.digest,
         end=str(places[segment.end.statement]),

@@ -24,20 +24,9 @@ from securetrain.chain.documents import Code, CodeFile, Distribution, Environmen
 from securetrain.chain.judging import judge
 from securetrain.chain.links import Given, Subject
 from securetrain.chain.records import StepRecord, StepVerdict, number
-from securetrain.chain.replay import (
-    SegmentFound,
-    TensorFound,
-    check_files,
-    check_own_files,
-    draw,
-    environment_differs,
-    find_directories,
-    needed,
-    outcome_of,
-    seed_of,
-    segment_said,
-    segments_of,
-)
+from securetrain.chain.replay import asked as replay
+from securetrain.chain.replay import line as lines
+from securetrain.chain.replay import outcome
 from securetrain.chain.replayed import (
     Comparison,
     Replay,
@@ -68,7 +57,7 @@ LINK = ChainLink.REPLAY
 
 @each("forged, drawn", (0.1, 43), (0.01, 368), (0.001, 990))
 def test_the_cost_of_a_sample(forged, drawn):
-    assert needed(1000, forged, 0.99) == drawn
+    assert lines.needed(1000, forged, 0.99) == drawn
 
 
 def test_the_cost_is_the_least_that_is_enough():
@@ -76,7 +65,7 @@ def test_the_cost_is_the_least_that_is_enough():
     for _ in range(300):
         segments, confidence = rng.randint(1, 60), rng.choice([0.0, 0.5, 0.9, 0.99, 1.0])
         bad = rng.randint(1, segments)
-        drawn = needed(segments, bad / segments, confidence)
+        drawn = lines.needed(segments, bad / segments, confidence)
 
         def missed(count: int, segments: int = segments, bad: int = bad) -> float:
             return math.comb(segments - bad, count) / math.comb(segments, count)
@@ -87,15 +76,15 @@ def test_the_cost_is_the_least_that_is_enough():
 
 def test_numbers_that_no_sample_has():
     for forged, confidence in ((0, 0.9), (1.1, 0.9), (0.1, -1), (0.1, 1.5)):
-        vocabulary.refused(UsageError, "ST-USAG-001", needed, 10, forged, confidence)
+        vocabulary.refused(UsageError, "ST-USAG-001", lines.needed, 10, forged, confidence)
 
 
 def test_a_draw_follows_from_the_seed_alone_and_is_even():
     names = [f"{n:064x}" for n in range(50)]
-    assert draw(names, 5, b"a") == draw(names, 5, b"a") != draw(names, 5, b"b")
+    assert lines.draw(names, 5, b"a") == lines.draw(names, 5, b"a") != lines.draw(names, 5, b"b")
     often = [0] * 50
     for seed in range(400):
-        for place in draw(names, 5, str(seed).encode()):
+        for place in lines.draw(names, 5, str(seed).encode()):
             often[place] += 1
     assert min(often) > 15
     assert max(often) < 80
@@ -132,7 +121,7 @@ def test_a_log_checkpoint_from_before_the_end_of_the_run_draws_nothing(tmp_path)
 
     def seed(path: Path, **said: Any) -> bytes:
         asked: dict[str, Any] = {"after": NOW, "subject": "s", "now": NOW + 9 * MINUTE}
-        return seed_of(path, log.trust, **(asked | said))[0]
+        return lines.seed_of(path, log.trust, **(asked | said))[0]
 
     good = log.checkpoint(tmp_path / "good", later, later)
     assert seed(good) == seed(good)
@@ -158,7 +147,7 @@ def test_another_program_s_steps_are_not_done_again(job, module):
         about = opened(said, "cc" * 32)
         given = Given(trust=job.roles.trust(), pieces=segment.pieces, now=NOW)
         with pytest.raises(IntegrityError) as refused:
-            segments_of(about, (), segment.dataset, given)
+            lines.segments_of(about, (), segment.dataset, given)
         assert refused.value.code == "ST-CHAN-022"
         assert (module or "a script") in refused.value.what
 
@@ -178,10 +167,10 @@ def record(step: int = 9, **said: Any) -> StepRecord:
     return StepRecord(**(fields | said))
 
 
-def tensor(name: str = "model.a", **said: Any) -> TensorFound:
+def tensor(name: str = "model.a", **said: Any) -> replay.TensorFound:
     fields: dict[str, Any] = {"square": number(100.0), "moved": number(4.0)}
     floats = {key: number(one) if isinstance(one, float) else one for key, one in said.items()}
-    return TensorFound(name=name, size=400, **(fields | floats))
+    return replay.TensorFound(name=name, size=400, **(fields | floats))
 
 
 SIZES = {"model.a": 400}
@@ -190,18 +179,18 @@ RECORDS = [record(step) for step in range(9, 17)]
 
 def compared(
     made: list[StepRecord] | None = None,
-    tensors: tuple[TensorFound, ...] = (tensor(),),
+    tensors: tuple[replay.TensorFound, ...] = (tensor(),),
     comparison: Comparison = Comparison.EXACT,
     **said: Any,
 ) -> Any:
-    found = SegmentFound(
+    found = replay.SegmentFound(
         records=tuple(RECORDS if made is None else made),
         tensors=tensors,
         values_differ=said.pop("values_differ", False),
     )
     again = said.pop("again", True)
     ranks = said.pop("ranks", [found])
-    return outcome_of(
+    return outcome.outcome_of(
         "aa" * 32, "bb" * 32, 8, RECORDS, ranks, comparison, "fp32", again=again,
         sizes=said.pop("sizes", SIZES),
     )  # fmt: skip
@@ -239,8 +228,8 @@ def test_what_ranks_said_of_their_gradients_counts_on_the_same_mesh_alone():
     tabled = [replace(one, table="ab" * 32, learned=3) for one in RECORDS]
 
     def found(recorded: list[StepRecord], made: list[StepRecord], how: Comparison) -> Any:
-        rank = SegmentFound(records=tuple(made), tensors=(tensor(),))
-        return outcome_of(
+        rank = replay.SegmentFound(records=tuple(made), tensors=(tensor(),))
+        return outcome.outcome_of(
             "aa" * 32, "bb" * 32, 8, recorded, [rank], how, "fp32", again=True, sizes=SIZES
         )
 
@@ -303,15 +292,15 @@ def test_a_tensor_that_ranks_left_out_was_not_shown(again):
     assert compared(tensors=(tensor(), tensor("model.b")), sizes=two, again=again).ok
     half = {"model.a": 800}
     assert "400 of 800" in compared(sizes=half, again=again).problems[0]
-    both = [SegmentFound(records=tuple(RECORDS), tensors=(tensor(),))] * 2
+    both = [replay.SegmentFound(records=tuple(RECORDS), tensors=(tensor(),))] * 2
     assert compared(ranks=both, sizes=half, again=again).ok
     assert not compared(sizes={}, again=again).ok
 
 
 def test_a_part_of_one_rank_is_enough_to_break_it():
-    honest = SegmentFound(records=tuple(RECORDS), tensors=(tensor(),))
+    honest = replay.SegmentFound(records=tuple(RECORDS), tensors=(tensor(),))
     for bad in (tensor(differing=1), tensor(name="model.b", differing=3), tensor(reach=2.0)):
-        other = SegmentFound(records=tuple(RECORDS), tensors=(bad,))
+        other = replay.SegmentFound(records=tuple(RECORDS), tensors=(bad,))
         assert not compared(ranks=[honest, other]).ok
 
 
@@ -355,29 +344,31 @@ def own() -> str:
     ("main", {"files": file("__main__", "__main__.py")}),
 )
 def test_other_code_is_refused(said):
-    check_files(code(), code(), root())
-    check_own_files(code(), root())
-    vocabulary.refused(IntegrityError, "ST-CHAN-013", check_files, code(**said), code(), root())
+    lines.check_files(code(), code(), root())
+    lines.check_own_files(code(), root())
+    vocabulary.refused(
+        IntegrityError, "ST-CHAN-013", lines.check_files, code(**said), code(), root()
+    )
 
 
 def test_another_environment_is_said():
     run = Environment(python="3.11.7", torch="2.13", variables={"OMP_NUM_THREADS": "1"})
-    assert environment_differs(run, run) == ""
-    assert environment_differs(None, run)
+    assert lines.environment_differs(run, run) == ""
+    assert lines.environment_differs(None, run)
     for said in (
         {"torch": "2.12"},
         {"variables": {"OMP_NUM_THREADS": "2"}},
         {"devices": ("H100",)},
         {"declared": {"deterministic": "True"}},
     ):
-        assert next(iter(said)) in environment_differs(run, replace(run, **said))
+        assert next(iter(said)) in lines.environment_differs(run, replace(run, **said))
 
 
 def test_a_directory_that_is_nowhere_is_named(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "statement.json").write_bytes(b"{")
     with pytest.raises(UsageError) as refused:
-        find_directories([tmp_path], {"ab" * 32: "step 8"})
+        lines.find_directories([tmp_path], {"ab" * 32: "step 8"})
     assert refused.value.code == "ST-USAG-001"
     assert "step 8" in refused.value.what
 
@@ -403,7 +394,7 @@ class Replays:
         self.trust = TrustRoot.parse(trust_bytes(self.root, {TrustRole.CI: [self.auditor]}), NOW)
 
     def segment(self, **said: Any) -> ReplayedSegment:
-        return replace(segment_said("cc" * 32, compared()), **said)
+        return replace(outcome.segment_said("cc" * 32, compared()), **said)
 
     def said(self, *segments: ReplayedSegment, **said: Any) -> Replay:
         fields: dict[str, Any] = {

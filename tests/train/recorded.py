@@ -23,13 +23,8 @@ from securetrain.artifacts.lineage import folder as run_folder
 from securetrain.artifacts.statement import open_statement, read_statement
 from securetrain.chain import Comparison, documents
 from securetrain.chain.records import StepRecord, StepVerdict, number
-from securetrain.chain.replay import (
-    AskedSegment,
-    RankFound,
-    Request,
-    SegmentOutcome,
-    outcome_of,
-)
+from securetrain.chain.replay import asked as replay
+from securetrain.chain.replay import outcome
 from securetrain.core.rundir import RunDir
 from securetrain.testing.runs import SmallRun, make_run
 from securetrain.train import again
@@ -76,10 +71,10 @@ class Made:
         run = run_folder.checkpoints_of(folder, _run_id(self.run), trust)
         return {one.checkpoint.step: one.digest for one in run}
 
-    def asked(self, after: int, last: int, *, again: bool = True) -> AskedSegment:
+    def asked(self, after: int, last: int, *, again: bool = True) -> replay.AskedSegment:
         folder, digests = self.run.run_dir, self.digests
         said = self.records[after:last]
-        return AskedSegment(
+        return replay.AskedSegment(
             begin=str(folder.checkpoint(after)) if after else "",
             begin_digest=digests[after] if after else "",
             end=str(folder.checkpoint(last)),
@@ -93,18 +88,18 @@ class Made:
 
     def outcomes(
         self, *segments: tuple[int, int], again: bool = True, job: JobConfig | None = None
-    ) -> list[SegmentOutcome]:
+    ) -> list[outcome.SegmentOutcome]:
         asked = tuple(self.asked(*one, again=again) for one in segments)
         return self.judged(answer(self, asked, job or self.job), asked)
 
     def judged(
         self,
-        found: RankFound,
-        asked: Sequence[AskedSegment],
+        found: replay.RankFound,
+        asked: Sequence[replay.AskedSegment],
         comparison: Comparison = Comparison.EXACT,
-    ) -> list[SegmentOutcome]:
+    ) -> list[outcome.SegmentOutcome]:
         return [
-            outcome_of(
+            outcome.outcome_of(
                 one.begin_digest,
                 one.end_digest,
                 one.after,
@@ -129,21 +124,21 @@ def _run_id(run: SmallRun) -> str:
     return run_id_of(run.trust)
 
 
-def answer(made: Made, asked: tuple[AskedSegment, ...], job: JobConfig) -> RankFound:
+def answer(made: Made, asked: tuple[replay.AskedSegment, ...], job: JobConfig) -> replay.RankFound:
     """Answer a request as a worker does, in this process."""
     run = made.again_run.run_dir
     shutil.rmtree(run.checkpoints)
     run.checkpoints.mkdir()
     if not run.dataset.exists():
         shutil.copytree(made.run.run_dir.dataset, run.dataset)
-    request = Request(trust=str(made.run.run_dir.trust), segments=asked)
+    request = replay.Request(trust=str(made.run.run_dir.trust), segments=asked)
     mine = msgspec.structs.replace(job, trust=str(made.run.run_dir.trust))
     mine = msgspec.structs.replace(
         mine, data=msgspec.structs.replace(job.data, dataset=str(made.run.run_dir.dataset))
     )
     again._answer(mine, "job", worker(run), request, run)
     data = (run.checkpoints / again.answer_name(0)).read_bytes()
-    return documents.decode(data, RankFound)
+    return documents.decode(data, replay.RankFound)
 
 
 def record_run(

@@ -167,7 +167,7 @@ def test_fifty_honest_segments_raise_no_alarm(train):
 
 
 def test_adamw_never_goes_farther_than_is_allowed():
-    from securetrain.chain.replay import allowed
+    from securetrain.chain.replay import reach
 
     generator = torch.Generator().manual_seed(5)
     worst = 0.0
@@ -191,7 +191,7 @@ def test_adamw_never_goes_farther_than_is_allowed():
             set_lr(optimizer, rate)
             weight.grad = gradient[:, None].clone()
             optimizer.step()
-        factor, distance = allowed(rates, 0, 0.1, betas)
+        factor, distance = reach.allowed(rates, 0, 0.1, betas)
         went = (weight.detach().double() - begin * factor).abs().max()
         assert float(went) <= distance * (1 + 1e-4)
         worst = max(worst, float(went) / distance)

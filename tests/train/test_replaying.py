@@ -18,7 +18,8 @@ from securetrain.artifacts.statement import Opened
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.chain import Comparison, Form, Pack, Verdict, documents
 from securetrain.chain.documents import Environment
-from securetrain.chain.replay import AskedSegment, Request, seed_of, variables_of
+from securetrain.chain.replay import asked as replay
+from securetrain.chain.replay import line as lines
 from securetrain.chain.replay.line import SETTABLE
 from securetrain.core import RunDir
 from securetrain.core.errors import IntegrityError
@@ -34,7 +35,7 @@ from tests.train.jobs import JOB
 from tests.vocabulary import ran, refused
 from tests.waiting import until
 
-ASKED = AskedSegment(
+ASKED = replay.AskedSegment(
     begin="", begin_digest="", end="x", end_digest="ab" * 32, after=0, last=1, rates=(), again=True
 )
 
@@ -45,7 +46,7 @@ def test_steps_that_fail_are_refused_with_their_own_words(tmp_path: Path, monkey
         return 13
 
     monkeypatch.setattr(replay_run, "_wait", fail)
-    request, policy = Request(trust="t", segments=(ASKED,)), load_policy("dev").policy
+    request, policy = replay.Request(trust="t", segments=(ASKED,)), load_policy("dev").policy
     with pytest.raises(IntegrityError) as refused:
         replay_run.run_steps(tmp_path, parse_job(JOB, "job"), request, policy, processes=1, env={})
     assert refused.value.code == "ST-CHAN-025"
@@ -72,13 +73,13 @@ def test_a_run_that_sets_its_clock_back_draws_nothing(tmp_path: Path):
     # The control: by the run's own word, the log checkpoint is a later one.
     assert claimed.opened is not None
     created = claimed.opened.checkpoint.created
-    assert seed_of(known, log.trust, after=created, subject="s", now=NOW)
+    assert lines.seed_of(known, log.trust, after=created, subject="s", now=NOW)
     refused(IntegrityError, "ST-CHAN-024", ended_by, claimed, "m.stpack")
     # Witnesses say when it was there, and the log checkpoint is refused for what it is.
     ended = ended_by(result_of(NOW - 9 * MINUTE, NOW, job), "m.stpack")
     assert ended == NOW
     with pytest.raises(IntegrityError) as early:
-        seed_of(known, log.trust, after=ended, subject="s", now=NOW)
+        lines.seed_of(known, log.trust, after=ended, subject="s", now=NOW)
     assert early.value.code == "ST-CHAN-024"
 
 
@@ -133,8 +134,8 @@ RUN = Environment(variables={"OMP_NUM_THREADS": "3", "MKL_CBWR": "AVX2", "NCCL_A
 
 def test_the_run_s_variables_take_the_place_of_one_s_own():
     here = {"PATH": "/bin", "OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "true", "HOME": "/h"}
-    assert variables_of(RUN, here) == {"PATH": "/bin", "HOME": "/h", **RUN.variables}
-    assert variables_of(None, here) == here
+    assert lines.variables_of(RUN, here) == {"PATH": "/bin", "HOME": "/h", **RUN.variables}
+    assert lines.variables_of(None, here) == here
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,9 @@ def test_the_run_s_variables_take_the_place_of_one_s_own():
 )
 def test_a_run_sets_nothing_else_on_the_machine_of_whoever_replays_it(name: str):
     """Its document is another party's: `OMP_TOOL_LIBRARIES=x.so` makes OpenMP load a library."""
-    assert variables_of(Environment(variables={name: "x.so"}), {"PATH": "/bin"}) == {"PATH": "/bin"}
+    assert lines.variables_of(Environment(variables={name: "x.so"}), {"PATH": "/bin"}) == {
+        "PATH": "/bin"
+    }
 
 
 @given(
@@ -161,7 +164,7 @@ def test_a_run_sets_nothing_else_on_the_machine_of_whoever_replays_it(name: str)
     value=st.one_of(st.text(max_size=40), st.from_regex(r"[0-9]{1,12}(,[0-9]{1,12})*\Z")),
 )
 def test_no_value_is_a_path_or_a_million_threads(name: str, value: str):
-    made = variables_of(Environment(variables={name: value}), {})
+    made = lines.variables_of(Environment(variables={name: value}), {})
     assert not set(made.get(name, "")) & set("/~$\\\n\0 %@")
     if name.endswith("_NUM_THREADS"):
         assert all(0 <= int(one) <= 9999 for one in made.get(name, "0").split(","))
@@ -187,7 +190,7 @@ def test_eight_steps_are_equal_bit_by_bit_from_an_empty_environment(new_run, tmp
     assert "bit by bit" in said
     assert "steps 5 to 8" in said
     # The control: without the run's variables the workers have none, and it says which.
-    monkeypatch.setattr(replaying, "variables_of", lambda _run, _here: empty)
+    monkeypatch.setattr(lines, "variables_of", lambda _run, _here: empty)
     now = datetime.now(UTC)
     root, other = load_trust(run.trust, now), load_trust(data.trust, now)
     with Pack.open(packed) as pack:

@@ -4,10 +4,10 @@
 
 Say how many segments show one forged step in a hundred, and draw them:
 
->>> from securetrain.chain.replay import draw, needed
->>> needed(1000, forged=0.01, confidence=0.99)
+>>> from securetrain.chain.replay import line
+>>> line.needed(1000, forged=0.01, confidence=0.99)
 368
->>> sorted(draw([f"segment {n}" for n in range(10)], 3, seed=b"a log checkpoint of later"))
+>>> sorted(line.draw([f"segment {n}" for n in range(10)], 3, seed=b"a log checkpoint of later"))
 [2, 4, 5]
 """
 
