@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import pytest
+from msgspec import UNSET, UnsetType
 
 from securetrain.core import read_stat
 from securetrain.core.errors import SecureTrainError
@@ -148,6 +149,7 @@ def trust_document(
     two_of: TrustRole | None = TrustRole.OPERATOR,
     revoked: Sequence[Revoked] = (),
     log_origin: str = "",
+    apart: bool | UnsetType = UNSET,
 ) -> TrustDocument:
     """An unsigned trust root in which one role, if it is there, needs two of its keys."""
     return TrustDocument(
@@ -156,7 +158,11 @@ def trust_document(
         expires=expires,
         keys=key_table([key for keys in roles.values() for key in keys]),
         roles={
-            role: RoleKeys([key.key_id for key in keys], 2 if role is two_of else 1)
+            role: RoleKeys(
+                [key.key_id for key in keys],
+                2 if role is two_of else 1,
+                apart=apart if role is TrustRole.NODE else UNSET,
+            )
             for role, keys in roles.items()
         },
         revoked=list(revoked),

@@ -9,15 +9,19 @@ Rules, in order:
    vouches for them (`identity.svid`); or a key of the role ``node`` endorsed the job CA for this
    very job, and the leaf is one of that CA for a coordinator;
 3. its word counts while the leaf, the job CA and the endorsement are all valid. A result or
-   membership of another time is not accepted, whoever signed it.
+   membership of another time is not accepted, whoever signed it;
+4. it is apart from the machines that train only where the trust root says so of who vouches
+   (`RoleKeys.apart`): a run's own keys lie on the machine that launched it, which any of them
+   could take over.
 """
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -42,6 +46,8 @@ class Accepted:
     ends: datetime
     own: bool
     """Whether the run itself vouches: then its job is the run."""
+    apart: bool
+    """Rule 4."""
 
     def counts(self, at: datetime) -> bool:
         """Tell whether its word counts at a time."""
@@ -69,15 +75,28 @@ def accept(credential: Credential, trust: TrustRoot) -> Accepted:
     if own:
         spiffe, said = _endorsed(credential, leaf, ca, trust, begins)
         begins, ends = max(begins, said.begins), min(ends, said.ends)
+        apart = trust.document.roles[TrustRole.NODE].apart is True
     else:
         chain = Chain.of([leaf, ca])
         _, spiffe = check_chain(chain, trust, TrustRole.NODE, begins, "coordinator")
+        apart = _is_apart(chain, trust, begins)
     if spiffe.role is not Role.COORDINATOR or spiffe.job != credential.job:
         raise IdentityError(
             "ST-IDEN-006", f"{spiffe} is not the coordinator of job {credential.job}"
         )
     key = public_key_of(leaf)
-    return Accepted(spiffe=spiffe, key=key, begins=begins, ends=ends, own=own)
+    return Accepted(spiffe=spiffe, key=key, begins=begins, ends=ends, own=own, apart=apart)
+
+
+def _is_apart(chain: Chain, trust: TrustRoot, at: datetime) -> bool:
+    """Rule 4, of an authority: one that is apart vouches, whoever else does."""
+    placed = [one for one in trust.document.authorities if one.apart is True]
+    document = msgspec.structs.replace(trust.document, authorities=placed)
+    try:
+        check_chain(chain, replace(trust, document=document), TrustRole.NODE, at)
+    except IdentityError:
+        return False
+    return True
 
 
 def _endorsed(

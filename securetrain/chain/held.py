@@ -421,36 +421,23 @@ def signed_files(opened: Opened) -> dict[str, tuple[int, Check]]:
 def _hashed(root: Path, kind: Kind, name: str, size: int, check: Check) -> Document:
     """A file that is what was signed, with its SHA-256."""
     state = hashlib.sha256()
-    params = check[0] if isinstance(check, tuple) else TreeParams()
-    tree = _tree(root, kind, name, size, params, state.update)
-    digest = state.hexdigest()
-    if (tree.root.hex() != check[1]) if isinstance(check, tuple) else (digest != check):
-        raise _differs(kind, name)
-    return Document(media_type=BYTES_TYPE, digest=digest, size=size, source=root / name)
-
-
-def _tree(  # noqa: PLR0917 - a file, its tree, and who else is told its bytes
-    root: Path,
-    kind: Kind,
-    name: str,
-    size: int,
-    params: TreeParams,
-    also: Callable[[bytes], object],
-) -> Tree:
+    writer = TreeWriter(check[0] if isinstance(check, tuple) else TreeParams())
     fd = _open(root / name, kind)
     try:
         found = os.fstat(fd).st_size
         if found != size:
             raise IntegrityError(kind.code(131), f"{found} bytes, {size} were signed", name)
-        writer = TreeWriter(params)
         for chunk in chunks_of(fd, 0, size):
             writer.update(chunk)
-            also(chunk)
-        return writer.finish()
+            state.update(chunk)
     except OSError as error:
         raise os_error(error, str(root / name)) from error
     finally:
         os.close(fd)
+    root_hash, digest = writer.finish().root.hex(), state.hexdigest()
+    if (root_hash != check[1]) if isinstance(check, tuple) else (digest != check):
+        raise _differs(kind, name)
+    return Document(media_type=BYTES_TYPE, digest=digest, size=size, source=root / name)
 
 
 def _cut(path: Path, stretches: Sequence[tuple[int, int]], kind: Kind) -> Document:

@@ -11,18 +11,20 @@ Rules:
    ancestors with ``depth: all`` those that the policy requires. Each is asked for itself: one that
    was not found, or by another statement than the one that is bound, has every required link
    missing, so that leaving a statement out is no way to have it not asked;
-5. what the policy asks of a statement itself is asked of each that rule 4 judges: of an ancestor
-   everything but which artifact was expected;
+5. what the policy asks of a statement itself, and of what lies with it, is asked of each that rule
+   4 judges: of an ancestor everything but which artifact was expected and whether it is the newest.
+   A proof that lies with one must hold, and there is one where the policy asks for a log;
 6. a required link that is not verified refuses, and so does a broken one, whoever requires it;
 7. nothing here recurses: a run saves thousands of checkpoints in a row.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from securetrain.artifacts import Problem
-from securetrain.artifacts.lineage import Asked, judge_statement
+from securetrain.artifacts import STATEMENT, Freshness, Problem
+from securetrain.artifacts.lineage import Asked, LogProof, proof_name
+from securetrain.artifacts.lineage import judge as judge_beside
 from securetrain.artifacts.statement import Expectation, Shown
 from securetrain.chain import kept, nodes, steps
 from securetrain.chain.kept import judge_replay
@@ -30,6 +32,7 @@ from securetrain.chain.links import Given, Judge, LinkVerdict, Subject, broken, 
 from securetrain.chain.tables import judge_tables
 from securetrain.core.errors import SecureTrainError, reason
 from securetrain.core.vocabulary import ChainDepth, ChainLink, LinkState
+from securetrain.identity import dsse
 from securetrain.policy.schema import Policy
 
 JUDGES: Final[dict[ChainLink, Judge]] = {
@@ -124,6 +127,8 @@ class Demand:
     policy: Policy | None = None
     expect: Expectation | None = None
     """With the name of a dataset, the link ``dataset`` is required: the statement only says it."""
+    known: Freshness | None = None
+    """What the verifier knows of its run besides."""
     again: bool = False
     """Whether evidence behind results is judged again: that requires the link ``nodes``."""
     at_hand: frozenset[ChainLink] = frozenset()
@@ -135,7 +140,7 @@ class Demand:
     def required(self) -> frozenset[ChainLink]:
         """The links that must be verified."""
         found = set() if self.policy is None else set(self.policy.chain.require)
-        if self.again:
+        if self.again or (self.policy is not None and self.policy.chain.appraise):
             found.add(ChainLink.NODES)
         mine = None if self.policy is None else self.policy.checkpoint.expect
         if any(one is not None and one.dataset_name for one in (self.expect, mine)):
@@ -146,6 +151,13 @@ class Demand:
     def of_all(self) -> bool:
         """True when ancestors are asked, too."""
         return self.policy is not None and self.policy.chain.depth is ChainDepth.ALL
+
+    @property
+    def walks(self) -> bool:
+        """True when more is asked than what it was made from at once."""
+        asked = None if self.policy is None else self.policy.checkpoint
+        steps = (asked and asked.min_clean_steps, asked and asked.max_audit_age_steps)
+        return self.of_all or steps != (None, None)
 
     def links(self, *, first: bool) -> frozenset[ChainLink]:
         """The links that are judged of the checkpoint, or of an ancestor."""
@@ -171,16 +183,18 @@ class Judgement:
 def judge_chain(source: Source, given: Given, demand: Demand) -> Judgement:
     """Judge a checkpoint by its evidence; see the module."""
     chain = Judgement()
-    for subject in source.subjects():
+    for found in source.subjects():
         first = not chain.judged
         if not first and not demand.of_all:
             break
+        subject, unproven = _proven(found, given, demand)
         judged = judge_all(subject, given, demand.links(first=first))
         chain.judged.append(judged)
         if first:
             chain.first = subject
+            _ask_window(chain, subject, given, demand)
         if demand.statement or not first:
-            _ask_statement(chain, subject, given, demand)
+            _ask_statement(chain, subject, given, demand, unproven)
         _ask_links(chain, judged, demand, source.refused)
     if demand.of_all and demand.required:
         for which, why in source.lost():
@@ -189,22 +203,51 @@ def judge_chain(source: Source, given: Given, demand: Demand) -> Judgement:
     return chain
 
 
-def _ask_statement(chain: Judgement, subject: Subject, given: Given, demand: Demand) -> None:
+def _proven(subject: Subject, given: Given, demand: Demand) -> tuple[Subject, list[Problem]]:
+    """A checkpoint with its place in the log, and why the proof of that does not count."""
+    opened, beside = subject.opened, subject.beside
+    log = None if demand.policy is None else demand.policy.checkpoint.log
+    try:
+        has_proof = beside.above().has(proof_name(beside.base))
+        if subject.logged is not None or not (log or has_proof):
+            return subject, []
+        data = beside.read(STATEMENT, dsse.ENVELOPE_LIMIT)
+        logged = LogProof.beside(beside).judge(data, opened.kind, given.trust, given.now, log)
+    except OSError as error:
+        return subject, [Problem(code="ST-CKPT-180", what=str(error), file="its proof")]
+    except SecureTrainError as error:
+        return subject, [Problem(code=error.code, what=reason(error), file="its proof")]
+    return replace(subject, logged=logged), []
+
+
+def _ask_window(chain: Judgement, subject: Subject, given: Given, demand: Demand) -> None:
+    """Ask for the documents of what a policy counts."""
+    if demand.policy is not None:
+        for lacking in steps.window(subject, given, demand.policy.checkpoint):
+            chain.add(code_of(lacking.link), f"{lacking.link} {lacking.state}: {lacking.what}")
+
+
+def _ask_statement(
+    chain: Judgement, subject: Subject, given: Given, demand: Demand, unproven: Sequence[Problem]
+) -> None:
     """Rule 5."""
     judged, first = chain.judged[-1], len(chain.judged) == 1
     tiers = judged.verdicts[ChainLink.NODES]
     is_asked = tiers.state is not LinkState.NOT_ASKED
-    shown = Shown(tiers=tiers.tiers, problem=tiers.problem() if is_asked else None)
+    problem = tiers.problem() if is_asked else None
+    shown = Shown(tiers=tiers.tiers, problem=problem, steps=True)
     asked = Asked(
         trust=given.trust,
         policy=demand.policy,
         now=given.now,
+        known=demand.known if first else None,
+        newest=first,
         nodes=first or is_asked,
         expect=demand.expect if first else None,
         shown=shown,
     )
-    for problem in (*judge_statement(subject.opened, asked), *subject.doubts):
-        chain.add(problem.code, f"step {judged.step}: {problem.what}", problem.file)
+    for one in (*judge_beside(subject.opened, subject.beside, asked).problems, *unproven):
+        chain.add(one.code, f"step {judged.step}: {one.what}", one.file)
 
 
 def _ask_links(chain: Judgement, judged: Judged, demand: Demand, refused: str) -> None:

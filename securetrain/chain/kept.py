@@ -24,7 +24,7 @@ The link `replay` says that somebody else has done the steps again, and signed w
    the confidence that was signed. Steps that nobody could do again show nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -125,50 +125,39 @@ def _policy(digest: str, given: Given) -> tuple[str, str] | None:
 
 def judge_job(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the job by rule 1."""
-    bound = subject.said.bound.job
-    return given.memory.of("job", bound, lambda: _judge_job(bound, given))
 
+    def word(job: documents.Job) -> LinkVerdict:
+        if job.declared is not None and given.pieces.get(job.declared) is None:
+            return missing(ChainLink.JOB, f"what the program declared ({job.declared[:16]})")
+        named = job.module or (job.program.name if job.program else "")
+        return verified(ChainLink.JOB, named)
 
-def _judge_job(bound: str | None, given: Given) -> LinkVerdict:
-    link = ChainLink.JOB
-    job = _document(link, bound, given, documents.Job)
-    if isinstance(job, LinkVerdict):
-        return job
-    if job.declared is not None and given.pieces.get(job.declared) is None:
-        return missing(link, f"what the program declared ({job.declared[:16]})")
-    return verified(link, job.module or (job.program.name if job.program else ""))
+    return _by_document(ChainLink.JOB, subject.said.bound.job, given, documents.Job, word)
 
 
 def judge_code(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the code by rule 1; a manifest that names nothing shows nothing."""
-    bound = subject.said.bound.code
-    return given.memory.of("code", bound, lambda: _judge_code(bound, given))
 
+    def word(code: documents.Code) -> LinkVerdict:
+        if not code.distributions:
+            what = "the manifest names no distribution: nothing ran without one"
+            return broken(ChainLink.CODE, what)
+        own = sum(one.by is documents.Witness.LAUNCHER for one in code.files)
+        what = f"{len(code.files)} files, {own} of them read by the launcher"
+        return verified(ChainLink.CODE, f"{what}; {len(code.distributions)} distributions")
 
-def _judge_code(bound: str | None, given: Given) -> LinkVerdict:
-    link = ChainLink.CODE
-    code = _document(link, bound, given, documents.Code)
-    if isinstance(code, LinkVerdict):
-        return code
-    if not code.distributions:
-        return broken(link, "the manifest names no distribution: nothing ran without one")
-    own = sum(one.by is documents.Witness.LAUNCHER for one in code.files)
-    what = f"{len(code.files)} files, {own} of them read by the launcher"
-    return verified(link, f"{what}; {len(code.distributions)} distributions")
+    return _by_document(ChainLink.CODE, subject.said.bound.code, given, documents.Code, word)
 
 
 def judge_environment(subject: Subject, given: Given) -> LinkVerdict:
     """Judge the environment by rule 1."""
+
+    def word(found: documents.Environment) -> LinkVerdict:
+        what = f"torch {found.torch}, {found.processor.model}"[:200]
+        return verified(ChainLink.ENVIRONMENT, what)
+
     bound = subject.said.bound.environment
-    return given.memory.of("environment", bound, lambda: _judge_environment(bound, given))
-
-
-def _judge_environment(bound: str | None, given: Given) -> LinkVerdict:
-    link = ChainLink.ENVIRONMENT
-    found = _document(link, bound, given, documents.Environment)
-    if isinstance(found, LinkVerdict):
-        return found
-    return verified(link, f"torch {found.torch}, {found.processor.model}"[:200])
+    return _by_document(ChainLink.ENVIRONMENT, bound, given, documents.Environment, word)
 
 
 def judge_dataset(subject: Subject, given: Given) -> LinkVerdict:
@@ -292,11 +281,22 @@ def judge_time(subject: Subject, given: Given) -> LinkVerdict:
     return verified(link, f"made before {seen.isoformat()}")
 
 
-def _document(link: ChainLink, digest: str | None, given: Given, kind: type[D]) -> D | LinkVerdict:
-    if digest is None:
-        return missing(link, f"the statement binds no {link}")
-    found = document(given.pieces, digest, kind)
-    return missing(link, f"the evidence {digest[:16]}") if found is None else found
+def _by_document(
+    link: ChainLink,
+    digest: str | None,
+    given: Given,
+    kind: type[D],
+    word: Callable[[D], LinkVerdict],
+) -> LinkVerdict:
+    """The word on a document, once for all checkpoints that bind it."""
+
+    def judged() -> LinkVerdict:
+        if digest is None:
+            return missing(link, f"the statement binds no {link}")
+        found = document(given.pieces, digest, kind)
+        return missing(link, f"the evidence {digest[:16]}") if found is None else word(found)
+
+    return given.memory.of(str(link), digest, judged)
 
 
 def _same(link: ChainLink, found: Opened, digest: str, statement: str) -> LinkVerdict | None:

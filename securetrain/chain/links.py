@@ -3,7 +3,8 @@
 """The links of a checkpoint: their verdicts, codes, and what a judge of one is given.
 
 `judging` has the judges. A link is ``verified`` only when evidence was compared with what was
-signed, ``broken`` when evidence contradicts it, ``missing`` when there is none: both are refusals
+signed, ``broken`` when evidence contradicts it, ``missing`` when there is none, ``the signer's
+word`` when the key that says it may lie on a machine that it speaks of: all three are refusals
 where a policy requires the link. ``not asked`` says that nobody required it.
 
 `Memory` keeps the answers of one verification for the next checkpoint of the same chain:
@@ -20,13 +21,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from securetrain.artifacts import Problem
-from securetrain.artifacts.statement import CheckpointPredicate, Opened
+from securetrain.artifacts.lineage import folder
+from securetrain.artifacts.statement import CheckpointPredicate, Expectation, Opened
 from securetrain.chain.documents import Appraised
 from securetrain.chain.replayed import Replay
 from securetrain.chain.store import InMemory, Pieces
@@ -34,6 +37,32 @@ from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.evidence import AttestationResult
 from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
+from securetrain.policy.schema import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFiles:
+    """Files that lay with a checkpoint, where they were taken over by digest."""
+
+    digests: Mapping[str, str | None]
+    """By name; None for one that there is not."""
+    get: Callable[[str, int], bytes]
+    """Reads one of a digest, of at most so many bytes."""
+    name: ClassVar[str] = "checkpoint"
+    base: ClassVar[str] = "checkpoint"
+
+    def has(self, name: str) -> bool:
+        """See `CheckpointFiles`; so with the others."""
+        return self.digests.get(name) is not None
+
+    def read(self, name: str, limit: int) -> bytes:
+        """Whatever it reads is verified."""
+        return self.get(self.digests[name] or "", limit)
+
+    def above(self) -> "PackedFiles":
+        """A pack has no folders."""
+        return self
+
 
 ROOM: Final = 8
 
@@ -76,13 +105,12 @@ class Subject:
     known: Mapping[str, Opened] = field(default_factory=dict)
     """Likewise, everything that leads to it."""
     dataset: Opened | None = None
+    beside: folder.CheckpointFiles = field(default_factory=lambda: PackedFiles({}, lambda *_: b""))
+    """What lies with it: head, proof and the record that it was set aside."""
     logged: Logged | None = None
     """Its place in the log, by a proof that holds; None without one."""
     ledger: bytes | None = None
     """The run's ledger, as it lies there; None without one."""
-    doubts: Sequence[Problem] = ()
-    """What lies with it and speaks against it: a proof that does not hold, a record that it was set
-    aside."""
 
     @property
     def said(self) -> CheckpointPredicate:
@@ -113,8 +141,23 @@ class Given:
     replays: Sequence[Replay] = ()
     """Signed results of steps that were done again, whose signatures verified."""
     again: bool = False
-    """Whether the evidence behind results is judged again, besides the results themselves."""
+    """Whether the evidence behind results must be judged again, whoever signed the results."""
+    policy: Policy | None = None
+    """The verifier's own."""
+    expect: Expectation | None = None
+    """The checkpoint that the verifier wants."""
     memory: Memory = field(default_factory=Memory, init=False, compare=False, repr=False)
+
+    @property
+    def appraises(self) -> bool:
+        """Tell whether nobody's word on a tier counts."""
+        return self.again or (self.policy is not None and self.policy.chain.appraise)
+
+    def expects(self, policy: str) -> bool:
+        """Tell whether the verifier has named the policy with a digest as the run's."""
+        mine = None if self.policy is None else self.policy.checkpoint.expect
+        asked = (self.expect, None if mine is None else Expectation(policy=mine.policy))
+        return any(one is not None and one.names(policy) for one in asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,20 +171,20 @@ class Appraisal:
 _NO_TIERS: Final[Mapping[str, NodeTier]] = MappingProxyType({})
 
 
-class LinkVerdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LinkVerdict(msgspec.Struct, frozen=True, gc=False):
     """The word on one link of one checkpoint. Of a long run there are a hundred thousand, and none
     leads back to itself: the collector of cycles need not look at them.
     """
 
     link: ChainLink
-    state: LinkState
     what: str = ""
     """Why, in a line; of one that is verified, what was shown."""
+    tiers: Mapping[str, NodeTier] = _NO_TIERS
+    """Of the link `nodes`: what evidence shows for each node."""
     expected: str = ""
     found: str = ""
     where: str = ""
-    tiers: Mapping[str, NodeTier] = _NO_TIERS
-    """Of the link `nodes`: what evidence shows for each node."""
+    state: LinkState = LinkState.NOT_ASKED
 
     def problem(self) -> Problem | None:
         """The refusal of one that is required; None when it is verified."""
@@ -156,30 +199,14 @@ class LinkVerdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 Judge: TypeAlias = Callable[[Subject, Given], LinkVerdict]
 
 
-def verified(
-    link: ChainLink, what: str, tiers: Mapping[str, NodeTier] | None = None
-) -> LinkVerdict:
-    """Evidence shows it."""
-    return LinkVerdict(link=link, state=LinkState.VERIFIED, what=what, tiers=tiers or _NO_TIERS)
-
-
-def missing(link: ChainLink, what: str, *, where: str = "") -> LinkVerdict:
-    """There is no evidence."""
-    return LinkVerdict(link=link, state=LinkState.MISSING, what=what, where=where)
-
-
-def broken(
-    link: ChainLink, what: str, *, expected: str = "", found: str = "", where: str = ""
-) -> LinkVerdict:
-    """Evidence contradicts what was signed."""
-    return LinkVerdict(
-        link=link,
-        state=LinkState.BROKEN,
-        what=what,
-        expected=expected,
-        found=found,
-        where=where,
-    )
+verified: Final = partial(LinkVerdict, state=LinkState.VERIFIED)
+"""Evidence shows it."""
+claimed: Final = partial(LinkVerdict, state=LinkState.CLAIMED)
+"""It is the word of a key that may lie on a machine which it speaks of."""
+missing: Final = partial(LinkVerdict, state=LinkState.MISSING)
+"""There is no evidence."""
+broken: Final = partial(LinkVerdict, state=LinkState.BROKEN)
+"""Evidence contradicts what was signed."""
 
 
 def code_of(link: ChainLink) -> str:  # noqa: C901, PLR0912 - a line for each link

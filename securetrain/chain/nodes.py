@@ -16,8 +16,10 @@ Nodes, for a membership that is verified:
    without a gap, from when the steps were done (the later of the membership and the checkpoint
    before it) until the checkpoint was made. It is the lowest tier of those results. Gossip, ledger
    lines and the statement's own word add nothing;
-5. where it is asked (`Given.again`), the evidence behind those results is judged again
-   (`reappraise`): evidence that is not there is missing, whatever its result says;
+5. a tier above self-asserted is shown by evidence that is judged again here (`reappraise`), or by
+   a coordinator that the trust root places apart from the machines that train. Else it is the
+   signer's word: keys of a run lie on the machine that launched it. Where appraisal is asked
+   (`Given.appraises`), nobody's word counts, and evidence that is not there is missing;
 6. `SLACK` is allowed at the end: the coordinator's clock and the launcher's are two.
 """
 
@@ -36,12 +38,13 @@ from securetrain.chain.links import (
     LinkVerdict,
     Subject,
     broken,
+    claimed,
     missing,
     verified,
 )
 from securetrain.chain.store import document, documents_at_hand
 from securetrain.core.errors import AttestationError, SecureTrainError, reason
-from securetrain.core.vocabulary import ChainLink, NodeTier
+from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.evidence import AttestationResult, read_named, verify_result
 from securetrain.identity import Role, SpiffeId
 from securetrain.rendezvous.wire import Membership, node_ranks, read_membership
@@ -66,6 +69,11 @@ class Epoch:
     def speaks(self, at: datetime) -> bool:
         """Tell whether the coordinator's word counted at a time."""
         return any(one.counts(at) for one in self.coordinators)
+
+    @property
+    def apart(self) -> bool:
+        """Tell whether the trust root places it apart from the machines that train."""
+        return all(one.apart for one in self.coordinators)
 
     @cached_property
     def names(self) -> Mapping[str, str]:
@@ -105,37 +113,56 @@ def judge_nodes(subject: Subject, given: Given) -> LinkVerdict:
         return say(ChainLink.NODES, f"the membership: {epoch.what}", where=epoch.where)
     if (differs := _differs(subject.said.nodes, epoch)) is not None:
         return differs
-    issued = epoch.membership.issued
+    issued, ends = epoch.membership.issued, subject.said.created
     begins = max(issued, subject.since) if subject.since is not None else issued
-    ends = subject.said.created
-    by_node = given.memory.of("results", epoch.digest, lambda: _results(epoch, given))
     tiers: dict[str, NodeTier] = {}
-    for member in epoch.membership.members:
-        name = epoch.names[member.node]
-        kept = by_node.get(member.node, [])
-        mine = [one.result for one in kept]
-        first = next((one for one in mine if one.digest == member.result), None)
-        if first is None:
-            return missing(ChainLink.NODES, f"the result {member.result[:16]} of {name}")
-        if first.tier is not member.tier:
-            return _contradicts(name, "its tier", member.tier, first.tier)
-        mine = [one for one in mine if one.key_id == first.key_id]
-        covering, until = _covering(mine, begins, ends)
-        if until < ends - SLACK:
-            return broken(
-                ChainLink.NODES,
-                f"no result of {name} was valid meanwhile",
-                expected=f"results from {begins.isoformat()} to {ends.isoformat()}",
-                found=f"none at {until.isoformat()}",
-            )
-        tiers[name] = min(one.tier for one in covering)
-        if given.again:
-            digests = frozenset(one.digest for one in mine if one.issued <= covering[-1].issued)
-            if (refused := _appraise_again(name, epoch, kept, digests, given)) is not None:
-                return refused
-    shown = ", ".join(f"{name.rpartition('/')[2]} {tier}" for name, tier in tiers.items())
-    how = "appraised again: " if given.again else ""
-    return verified(ChainLink.NODES, how + shown[:500], tiers)
+    whys = []
+    for number, member in enumerate(epoch.membership.members):
+        found = _judge_member(number, epoch, (begins, ends), given)
+        if isinstance(found, LinkVerdict):
+            return found
+        tiers[epoch.names[member.node]], why = found
+        whys += [why] if why is not None else []
+    shown = ", ".join(f"{name.rpartition('/')[2]} {tier}" for name, tier in tiers.items())[:500]
+    unshown = next(filter(None, whys), "")
+    if unshown and given.appraises:
+        return missing(ChainLink.NODES, unshown)
+    if unshown:
+        what = f"{shown}; {unshown}, and its coordinator is not placed apart from the nodes"
+        return claimed(ChainLink.NODES, what)
+    return verified(ChainLink.NODES, ("appraised again: " if whys else "") + shown, tiers)
+
+
+def _judge_member(
+    number: int, epoch: Epoch, during: tuple[datetime, datetime], given: Given
+) -> LinkVerdict | tuple[NodeTier, str | None]:
+    """The tier of a member, and why it is not appraised again: empty when it is, None unasked."""
+    member, (begins, ends) = epoch.membership.members[number], during
+    name = epoch.names[member.node]
+    by_node = given.memory.of("results", epoch.digest, lambda: _results(epoch, given))
+    kept = by_node.get(member.node, [])
+    first = next((one.result for one in kept if one.result.digest == member.result), None)
+    if first is None:
+        return missing(ChainLink.NODES, f"the result {member.result[:16]} of {name}")
+    if first.tier is not member.tier:
+        return _contradicts(name, "its tier", member.tier, first.tier)
+    mine = [one.result for one in kept if one.result.key_id == first.key_id]
+    covering, until = _covering(mine, begins, ends)
+    if until < ends - SLACK:
+        return broken(
+            ChainLink.NODES,
+            f"no result of {name} was valid meanwhile",
+            expected=f"results from {begins.isoformat()} to {ends.isoformat()}",
+            found=f"none at {until.isoformat()}",
+        )
+    tier = min(one.tier for one in covering)
+    if not given.appraises and (epoch.apart or tier <= NodeTier.SELF_ASSERTED):
+        return tier, None
+    digests = frozenset(one.digest for one in mine if one.issued <= covering[-1].issued)
+    refused = _appraise_again(name, epoch, kept, digests, given)
+    if refused is not None and refused.state is LinkState.BROKEN:
+        return refused
+    return tier, "" if refused is None else refused.what
 
 
 def _appraise_again(
@@ -147,7 +174,7 @@ def _appraise_again(
 
     def again() -> bool:
         chosen = [one for one in kept if one.result.digest in digests]
-        appraise_again(chosen, epoch.coordinators[0].key, given.pieces)
+        appraise_again(chosen, epoch.coordinators[0].key, given)
         return True
 
     room = len(epoch.membership.members) + 1

@@ -28,8 +28,8 @@ from typing import Final
 
 import msgspec
 
-from securetrain.artifacts import Kind, Problem
-from securetrain.artifacts.lineage import LogProof
+from securetrain.artifacts import STATEMENT, Kind, Problem
+from securetrain.artifacts.lineage import LogProof, machine, proof_name, quarantine
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
     DatasetPredicate,
@@ -41,16 +41,14 @@ from securetrain.chain import packing
 from securetrain.chain.container import Pack
 from securetrain.chain.held import main_line, rows_wanted
 from securetrain.chain.judging import Demand, Judgement, judge_chain
-from securetrain.chain.links import Given, Subject
+from securetrain.chain.links import Given, PackedFiles, Subject
 from securetrain.chain.packing import PackPieces
 from securetrain.chain.unpacking import Holding, check
 from securetrain.chain.verdict import Contents, Verdict
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
 from securetrain.core.vocabulary import ChainLink
-from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
-from securetrain.policy.schema import TransparencyLog
 
 STATEMENT_LIMIT: Final = 64 << 20
 CONTENTS_LIMIT: Final = 32 << 20
@@ -75,8 +73,6 @@ def check_pack(found: Verdict, pack: Pack, given: Given, demand: Demand, data: T
     source = _Packed(
         pack=pack,
         trusts={Kind.CHECKPOINT: given.trust, Kind.DATASET: data},
-        log=None if demand.policy is None else demand.policy.checkpoint.log,
-        now=given.now,
     )
     found.pack = Contents(num_documents=len(pack.layers))
     if source.first is None:
@@ -106,9 +102,18 @@ def witnessed(pack: Pack, trust: TrustRoot, now: datetime) -> datetime | None:
     Raises:
         IntegrityError: There is a proof, and it does not hold; or see `verify_pack`.
     """
-    entry = contents(pack).statements[0]
-    logged = _logged(pack, entry, trust, now)
-    return None if logged is None else logged.seen
+    beside = _taken(pack, contents(pack).statements[0])
+    if not beside.has(proof_name(beside.base)):
+        return None
+    data, proof = beside.read(STATEMENT, STATEMENT_LIMIT), LogProof.beside(beside)
+    return proof.judge(data, claimed_kind(data) or Kind.CHECKPOINT, trust, now).seen
+
+
+def _taken(pack: Pack, entry: packing.Entry) -> PackedFiles:
+    """The files that lay with an artifact when it was packed."""
+    digests = {STATEMENT: entry.statement, machine.HEAD: entry.head}
+    digests |= {quarantine.RECORD: entry.record, proof_name(PackedFiles.base): entry.proof}
+    return PackedFiles(digests, pack.read)
 
 
 def claimed_time(pack: Pack) -> datetime | None:
@@ -148,32 +153,12 @@ def contents(pack: Pack) -> packing.Contents:
     return listed
 
 
-def _logged(
-    pack: Pack,
-    entry: packing.Entry,
-    trust: TrustRoot,
-    now: datetime,
-    asked: TransparencyLog | None = None,
-) -> Logged | None:
-    if entry.proof is None:
-        return None
-    statement = pack.read(entry.statement, STATEMENT_LIMIT)
-    kind = claimed_kind(statement)
-    if kind is None:
-        return None
-    proof = LogProof(pack.read(entry.proof, packing.PROOF_LIMIT))
-    return proof.judge(statement, kind, trust, now, asked)
-
-
 @dataclass(slots=True, kw_only=True)
 class _Packed:
     """The statements of a pack, opened; a source of evidence (`judging.Source`)."""
 
     pack: Pack
     trusts: Mapping[Kind, TrustRoot]
-    log: TransparencyLog | None
-    """What the policy asks of a log."""
-    now: datetime
     listed: packing.Contents = field(init=False)
     problem: Problem | None = None
     """Why the first statement does not count."""
@@ -283,7 +268,6 @@ class _Packed:
             bound = [said.bound.dataset] if said.bound.dataset is not None else []
             named = [said.dataset.digest] if said.dataset.digest else []
             dataset = next(iter(self._found(named, bound)), None)
-            logged, problem = self._proof_of(entry)
             yield Subject(
                 opened=opened,
                 parents=self._parents(opened),
@@ -291,20 +275,9 @@ class _Packed:
                 dataset=dataset
                 if dataset is not None and isinstance(dataset.predicate, DatasetPredicate)
                 else None,
-                logged=logged,
+                beside=_taken(self.pack, entry),
                 ledger=self._ledger_of(entry),
-                doubts=() if problem is None else (problem,),
             )
-
-    def _proof_of(self, entry: packing.Entry) -> tuple[Logged | None, Problem | None]:
-        where = "its proof"
-        if entry.proof is None and self.log is not None:
-            what = "the pack has no proof of it"
-            return None, Problem(code="ST-CKPT-180", what=what, file=where)
-        try:
-            return _logged(self.pack, entry, self.trusts[Kind.CHECKPOINT], self.now, self.log), None
-        except SecureTrainError as error:
-            return None, Problem(code=error.code, what=reason(error), file=where)
 
     def _ledger_of(self, entry: packing.Entry) -> bytes | None:
         if entry.ledger is None or entry.ledger not in self.pack:

@@ -5,8 +5,8 @@
 Rules:
 
 1. a pack holds the statements of the checkpoint, of all its ancestors and of their datasets, the
-   proofs that they were logged, their runs' ledgers, and every piece of evidence that the
-   statements bind or that such a piece names;
+   proofs that they were logged, the records that they were set aside, the head of its run, their
+   runs' ledgers, and every piece of evidence that the statements bind or that such a piece names;
 2. whoever packs judges nothing but the statements' own signatures; the verifier judges;
 3. what is not at hand is left out and said (`Gathered.missing`). It is never made up, and the
    verifier finds it missing.
@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.artifacts import TargetKind, guess
-from securetrain.artifacts.lineage import Link, chain_of, proof_name
+from securetrain.artifacts.lineage import Link, chain_of, folder, machine, proof_name, quarantine
 from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
@@ -32,21 +32,23 @@ from securetrain.artifacts.statement import (
 )
 from securetrain.chain import container, documents, held, records, tables
 from securetrain.chain.container import Pack
-from securetrain.chain.store import PIECE_LIMIT, Pieces, Places
+from securetrain.chain.store import PIECE_LIMIT, Pieces, Places, documents_at_hand
 from securetrain.core import canonical
-from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
+from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, os_error, reason
 from securetrain.core.files import read_file
 from securetrain.identity.trust import TrustRoot
 
 STATEMENT_TYPE: Final = "application/vnd.dsse.envelope.v1+json"
 PROOF_TYPE: Final = "text/vnd.c2sp.tlog-proof"
 LEDGER_TYPE: Final = "application/vnd.securetrain.ledger+jsonl"
+TAKEN_TYPE: Final = "application/vnd.securetrain.pack.taken.v1+json"
+"""The run's head, or the record that a checkpoint was set aside."""
+TAKEN_LIMIT: Final = 1 << 20
 PIECE_TYPE: Final = "application/octet-stream"
 TABLE_TYPE: Final = "application/vnd.securetrain.guard.table"
 """What ranks said in a step, and what that leads to."""
 CONTENTS_TYPE: Final = "application/vnd.securetrain.pack.contents.v1+json"
 LEDGER_LIMIT: Final = 1 << 30
-PROOF_LIMIT: Final = 1 << 20
 LEDGER: Final = "ledger.jsonl"
 
 Hex32: TypeAlias = documents.Hex32
@@ -63,8 +65,8 @@ class PackPieces:
         return self.pack.read(digest, PIECE_LIMIT) if digest in self.pack else None
 
     def names(self) -> Iterator[str]:
-        """See `Pieces.names`; what is no statement, proof or ledger."""
-        others = {STATEMENT_TYPE, PROOF_TYPE, LEDGER_TYPE}
+        """See `Pieces.names`; what is no statement, nothing that lay with one, and no ledger."""
+        others = {STATEMENT_TYPE, PROOF_TYPE, LEDGER_TYPE, TAKEN_TYPE}
         return (digest for digest, one in self.pack.layers.items() if one.media_type not in others)
 
 
@@ -76,6 +78,10 @@ class Entry(
     statement: Hex32
     """SHA-256 of its envelope."""
     proof: Hex32 | None = None
+    head: Hex32 | None = None
+    """The head of the run, as it lay beside the checkpoint that the pack is about."""
+    record: Hex32 | None = None
+    """The record that the checkpoint was set aside."""
     ledger: Hex32 | None = None
     holds: Hex32 | None = None
     """A `Held`: bytes of the artifact itself that are in the pack."""
@@ -145,9 +151,12 @@ def gather(chain: Link, pieces: Pieces, wanted: Wanted | None = None) -> Gathere
         if envelope.digest in entries:
             continue
         _keep(found, envelope)
+        beside = link.beside
         entries[envelope.digest] = Entry(
             statement=envelope.digest,
-            proof=_proof(found, link),
+            proof=_taken(found, beside.above(), proof_name(beside.base), PROOF_TYPE),
+            head=_taken(found, beside.above(), machine.HEAD) if link is chain else None,
+            record=_taken(found, beside, quarantine.RECORD),
             ledger=_ledger(found, link, ledgers),
             holds=_hold(found, holds.get(link.opened.statement)),
         )
@@ -234,19 +243,19 @@ def _statement(link: Link) -> container.Document:
     return container.Document.of(STATEMENT_TYPE, data)
 
 
-def _proof(found: Gathered, link: Link) -> str | None:
-    """The proof beside a checkpoint; most have none."""
-    if not isinstance(link.path, Path):
-        return None
-    path = link.path.with_name(proof_name(link.path.name))
-    if not path.exists():
-        return None
+def _taken(
+    found: Gathered, storage: folder.CheckpointFiles, name: str, kind: str = TAKEN_TYPE
+) -> str | None:
+    """A small signed file that speaks of an artifact. One that cannot be read stops the packing: it
+    may be what speaks against it.
+    """
     try:
-        data = read_file(path, PROOF_LIMIT)
-    except SecureTrainError as error:
-        found.missing.append(f"{path.name}: {reason(error)}")
-        return None
-    return _keep(found, container.Document.of(PROOF_TYPE, data))
+        if not storage.has(name):
+            return None
+        data = storage.read(name, TAKEN_LIMIT)
+    except OSError as error:
+        raise os_error(error, f"{storage.name}/{name}") from error
+    return _keep(found, container.Document.of(kind, data))
 
 
 def _ledger(found: Gathered, link: Link, ledgers: dict[Path, str | None]) -> str | None:
@@ -285,7 +294,6 @@ def _follow(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> None:
         )
         if digest is not None
     ]
-    elsewhere = False
     while waiting:
         name, digest, kind = waiting.pop()
         if digest in found.documents:
@@ -301,13 +309,10 @@ def _follow(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> None:
                 parsed = _parsed(data, kind)
                 _keep(found, container.Document.of(_media_type(type(parsed)), data))
                 waiting += _named_by(parsed)
-                elsewhere |= isinstance(parsed, documents.Membership) and not (
-                    parsed.credentials and parsed.appraised
-                )
+                if isinstance(parsed, documents.Membership):
+                    waiting += _coordinators_own(parsed, pieces)
         except IntegrityError as error:
             found.missing.append(f"{whose}: {name} {digest[:16]}: {reason(error)}")
-    if elsewhere:
-        _coordinators_own(found, pieces, whose)
 
 
 def _add_tables(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> None:
@@ -337,24 +342,14 @@ def _add_tables(found: Gathered, bound: Bound, pieces: Pieces, whose: str) -> No
         found.missing.append(f"{whose}: {lost} of its tables (checkpoint.tables in the job)")
 
 
-def _coordinators_own(found: Gathered, pieces: Pieces, whose: str) -> None:
+def _coordinators_own(
+    membership: documents.Membership, pieces: Pieces
+) -> Iterator[tuple[str, str, Schema]]:
     """Evidence of a coordinator elsewhere, which a launcher that joined it cannot name."""
-    for digest in pieces.names():
-        data = pieces.get(digest)
-        if data is None or digest in found.documents or len(data) > documents.DOCUMENT_LIMIT:
-            continue
+    if not (membership.credentials and membership.appraised):
         for kind in (documents.Credential, documents.Appraised):
-            try:
-                parsed = documents.decode(data, kind)
-            except IntegrityError:
-                continue
-            _keep(found, container.Document.of(_media_type(kind), data))
-            for name, inner, _ in _named_by(parsed):
-                piece = pieces.get(inner)
-                if piece is None:
-                    found.missing.append(f"{whose}: {name} {inner[:16]}")
-                else:
-                    _keep(found, container.Document.of(PIECE_TYPE, piece))
+            for one in documents_at_hand(pieces, kind):
+                yield "evidence", documents.digest_of(one), kind
 
 
 def _parsed(data: bytes, kind: type[documents.Document]) -> documents.Document:

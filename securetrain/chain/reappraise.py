@@ -5,7 +5,9 @@
 Rules, in order, for the results of one node from its first to the last that is asked about:
 
 1. the policy is the one whose digest the result names, and the reference values are those that the
-   result names, signed by a key that this policy names;
+   result names, signed by a key that this policy names. Both are the run's own choice, so they
+   count as far as the verifier made it, too: its policy judges TPMs, TEEs and GPUs alike and names
+   that key, or it expects this very policy;
 2. the node's key, the coordinator's key and the job are those of the result; the rest of the
    exchange (nonce, exporter, secret of the credential) is the coordinator's record. Another record
    gives another binding, which the node has not signed;
@@ -19,11 +21,11 @@ of a maker (TDX, SEV-SNP, GPUs) is `NotKeptError`: they are not with it.
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from securetrain.chain.links import Appraisal
+from securetrain.chain.links import Appraisal, Given
 from securetrain.chain.store import Pieces
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
@@ -44,7 +46,7 @@ from securetrain.evidence import (
     trusted_keys,
 )
 from securetrain.identity.keys import PublicKey
-from securetrain.policy.schema import Policy
+from securetrain.policy.schema import Node, Policy
 
 
 class NotKeptError(Exception):
@@ -70,16 +72,16 @@ class _ByDigest:
         return kind is CollateralKind.RUNTIME_POLICY and self.pieces.get(name) is not None
 
 
-def appraise_again(results: Sequence[Appraisal], coordinator: PublicKey, pieces: Pieces) -> None:
+def appraise_again(results: Sequence[Appraisal], coordinator: PublicKey, given: Given) -> None:
     """Judge the results of one node again, oldest first; see the module.
 
     Args:
         results: Of one node and key, from its first one on.
         coordinator: The key that signed them.
-        pieces: The evidence.
+        given: The evidence, and the verifier's own policy.
 
     Raises:
-        NotKeptError: A piece is not there.
+        NotKeptError: A piece is not there, or rule 1: the verifier has nothing to judge by.
         AttestationError: The evidence does not show what the result says; ST-ATTS-014 where it
             shows something else, else the code of the rule that it breaks.
         IntegrityError: ST-CHAN-001 for a piece that is damaged.
@@ -89,8 +91,8 @@ def appraise_again(results: Sequence[Appraisal], coordinator: PublicKey, pieces:
     for kept in sorted(results, key=lambda one: one.result.issued):
         edition = (kept.result.policy, kept.document.presented.media_type, *kept.document.documents)
         if edition not in appraisers:
-            appraisers[edition] = _appraiser(kept, pieces)
-        lease = _again(kept, appraisers[edition], coordinator.spki, pieces, lease)
+            appraisers[edition] = _appraiser(kept, given)
+        lease = _again(kept, appraisers[edition], coordinator.spki, given.pieces, lease)
 
 
 def _again(
@@ -153,9 +155,9 @@ def _ask(secret: bytes, lease: Lease | None) -> Ask:
     return Ask(credential=(b"", b"")) if secret else Ask()
 
 
-def _appraiser(kept: Appraisal, pieces: Pieces) -> Appraiser:
+def _appraiser(kept: Appraisal, given: Given) -> Appraiser:
     """Rule 1."""
-    said, media_type = kept.result, kept.document.presented.media_type
+    pieces, said, media_type = given.pieces, kept.result, kept.document.presented.media_type
     if media_type != said.media_type:
         raise AttestationError("ST-ATTS-014", "evidence of another type", f"node {said.node}")
     if not said.reference_values:
@@ -174,7 +176,16 @@ def _appraiser(kept: Appraisal, pieces: Pieces) -> Appraiser:
         )
     where = "the reference values"
     envelope = _piece(pieces, kept.document.documents[0], where)
-    reference = open_reference_values(envelope, trusted_keys(wanted.signed_by, where), where)
+    keys = trusted_keys(wanted.signed_by, where)
+    if not given.expects(said.policy):
+        mine = _chosen(policy.node, None if given.policy is None else given.policy.node)
+        keys = {name: key for name, key in keys.items() if name in mine}
+    if not keys:
+        raise NotKeptError(
+            "a policy of the verifier's own that names a key for the reference values (--policy),"
+            " or expects the run's policy (--expect-policy)"
+        )
+    reference = open_reference_values(envelope, keys, where)
     if reference.digest != said.reference_values:
         raise AttestationError(
             "ST-ATTS-014",
@@ -182,6 +193,15 @@ def _appraiser(kept: Appraisal, pieces: Pieces) -> Appraiser:
             where,
         )
     return NodeAppraiser(policy.node, reference, _ByDigest(pieces), said.issued)
+
+
+def _chosen(run: Node, own: Node | None) -> Collection[str]:
+    """Ids of the keys that the verifier's own policy names, where it judges as the run's does."""
+    if own is None or own.reference_values is None:
+        return ()
+    if (own.tpm, own.tee, own.gpu) != (run.tpm, run.tee, run.gpu):
+        raise NotKeptError("a policy that judges TPMs, TEEs and GPUs as the run's does")
+    return trusted_keys(own.reference_values.signed_by, "the verifier's policy")
 
 
 def _keys(data: bytes) -> AttestationKeys:

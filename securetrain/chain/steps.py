@@ -12,11 +12,15 @@ Rules:
 3. rows: the order is that of the settings which the job declared, over the dataset that is bound,
    and every step's root is worked out again from it (of more than `MAX_ROWS` rows, of steps that
    the records themselves draw, so that nobody chose them);
-4. whoever wants to know whether the ranks' own words are true does the steps again (`replay`).
+4. a policy's window of clean steps counts such records, back to the run's first where it must; an
+   audit of steps is a signed replay (`kept`). What statements count shows nothing;
+5. whoever wants to know whether the ranks' own words are true does the steps again (`replay`).
 """
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -29,11 +33,14 @@ from securetrain.artifacts.statement import (
     ParentRole,
     members,
 )
+from securetrain.chain.held import main_line
+from securetrain.chain.kept import judge_replay
 from securetrain.chain.links import Given, LinkVerdict, Subject, broken, missing, verified
 from securetrain.chain.records import StepRecord, StepRecords, StepVerdict, records_of
 from securetrain.chain.row_bytes import DOCUMENTS, RowBytes, format_of, settings_of, width_of
 from securetrain.chain.row_order import RowOrder
-from securetrain.core.vocabulary import ChainLink
+from securetrain.core.vocabulary import ChainLink, LinkState
+from securetrain.policy.schema import Checkpoint
 
 MAX_ROWS: Final = 1 << 20
 """Rows of a segment that are all worked out again."""
@@ -65,6 +72,47 @@ def judge_gradients(subject: Subject, given: Given) -> LinkVerdict:
     return verified(link, f"{said.verdict}: {len(records)} steps, by the word of {ranks} ranks")
 
 
+def window(subject: Subject, given: Given, asked: Checkpoint) -> Iterator[LinkVerdict]:
+    """The link that shows too little of the steps before a checkpoint, as a policy counts them:
+    the statements' own numbers count for nothing (rule 4).
+    """
+    line = [
+        replace(subject, opened=one, parents={**subject.known, **subject.parents})
+        for one in main_line(subject.opened, subject.known.values())
+    ]
+    if asked.min_clean_steps is not None:
+        wanted, found = min(asked.min_clean_steps, max(1, subject.said.step)), 0
+        why = missing(ChainLink.GRADIENTS, "its records end there")
+        for one in line:
+            if (verdict := judge_gradients(one, given)).state is not LinkState.VERIFIED:
+                why = verdict
+                break
+            records = _records(ChainLink.GRADIENTS, one, given)
+            clean = 0 if isinstance(records, LinkVerdict) else _clean(records[2])
+            found += clean
+            if found >= wanted or isinstance(records, LinkVerdict) or clean < len(records[2]):
+                break
+        if found < wanted:
+            what = f"the last {found} steps were clean, the policy asks for {wanted}: {why.what}"
+            yield missing(ChainLink.GRADIENTS, what)
+    age = asked.max_audit_age_steps
+    if age is not None and not any(
+        subject.said.step - one.said.step <= age
+        and judge_replay(one, given).state is LinkState.VERIFIED
+        for one in line
+    ):
+        yield missing(ChainLink.REPLAY, f"no signed replay of the last {age} steps")
+
+
+def _clean(records: Sequence[StepRecord]) -> int:
+    """The number of steps in a row, up to the last one, in which nothing was found."""
+    return sum(1 for _ in takewhile(_is_clean, reversed(records)))
+
+
+def _is_clean(one: StepRecord) -> bool:
+    return one.watched and one.verdict is StepVerdict.CLEAN and not one.without
+
+
 def expected_gradients(before: GradientRecord, records: Sequence[StepRecord]) -> GradientRecord:
     """The summary that a statement has to give, from its parent's and the records since."""
     watched = before.verdict is not GradientVerdict.UNWATCHED and all(
@@ -72,8 +120,7 @@ def expected_gradients(before: GradientRecord, records: Sequence[StepRecord]) ->
     )
     clean = before.clean_steps
     for one in records:
-        good = one.watched and one.verdict is StepVerdict.CLEAN and not one.without
-        clean = clean + 1 if good else 0
+        clean = clean + 1 if _is_clean(one) else 0
     observed = any(one.verdict is StepVerdict.OBSERVED for one in records)
     if not watched:
         verdict = GradientVerdict.UNWATCHED

@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from securetrain.artifacts.statement import Opened, ParentRole, members
+from securetrain.chain.held import main_line
 from securetrain.chain.links import Given, LinkVerdict, Subject, broken, missing, verified
 from securetrain.chain.records import StepRecord, StepVerdict, records_of
 from securetrain.chain.store import Pieces
@@ -77,22 +78,9 @@ def judge_tables(subject: Subject, given: Given) -> LinkVerdict:
         return missing(LINK, "numpy is not installed, which the guard judges with")
     known: dict[tuple[str, str], LinkVerdict] = given.memory.of("tables", "all", dict)
     if key not in known:
-        known.update(_judged(_line(subject), given))
+        line = main_line(subject.opened, subject.known.values())[::-1]
+        known.update(_judged(line, given))
     return known[key]
-
-
-def _line(subject: Subject) -> list[Opened]:
-    """The checkpoints of a run that led to one, oldest first."""
-    line = [subject.opened]
-    seen = {subject.opened.digest}
-    while True:
-        said = line[-1].checkpoint
-        before = [one.digest for one in said.parents if one.role is ParentRole.PREVIOUS]
-        found = subject.known.get(before[0]) if len(before) == 1 else None
-        if found is None or found.digest in seen or found.checkpoint.run_id != said.run_id:
-            return line[::-1]
-        seen.add(found.digest)
-        line.append(found)
 
 
 @dataclass(slots=True, kw_only=True)

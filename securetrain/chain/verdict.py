@@ -146,9 +146,10 @@ class Verdict(Report):
 
     @property
     def missing(self) -> tuple[ChainLink, ...]:
-        """Links of the checkpoint itself of which there is no evidence."""
+        """Links of the checkpoint itself of which there is no evidence that counts."""
         links = self.judged[0].verdicts.items() if self.judged else ()
-        return tuple(link for link, one in links if one.state is LinkState.MISSING)
+        unshown = {LinkState.MISSING, LinkState.CLAIMED}
+        return tuple(link for link, one in links if one.state in unshown)
 
     @property
     def answer(self) -> str:

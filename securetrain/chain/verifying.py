@@ -13,8 +13,8 @@ hand. Rules, in order:
 3. its links are judged by the evidence of its run (`judging`), with or without a policy, and a
    broken one refuses. Evidence lies in the run directory around it, on this machine or in a store,
    in the folders that are given, and in a pack; it counts by its digest and signatures, wherever it
-   lies. Without a policy that requires links, parents and dataset are looked for right beside the
-   checkpoint and its run only, and what is not found there is missing, which refuses nothing;
+   lies. Unless a policy asks of all ancestors, or counts steps, parents and dataset are looked for
+   right beside the checkpoint and its run only, and what is not found there is missing;
 4. of each ancestor is asked, too, whether it was set aside, and for the proof where the policy asks
    for a log;
 5. what binds no evidence, a script's saves and a bundle, has every link missing: a policy that
@@ -36,7 +36,6 @@ from securetrain.artifacts import (
     Floors,
     Freshness,
     Kind,
-    Problem,
     TargetKind,
     check_directory,
     given,
@@ -45,14 +44,13 @@ from securetrain.artifacts import (
     remember,
     storage_of,
 )
-from securetrain.artifacts.lineage import Asked, Link, LogProof, quarantine, waivers, walk
+from securetrain.artifacts.lineage import Asked, Link, LogProof, waivers, walk
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
     DatasetPredicate,
     Opened,
     Shown,
     expected_by,
-    read_statement,
 )
 from securetrain.chain.container import Pack
 from securetrain.chain.judging import Demand, judge, judge_chain
@@ -61,14 +59,14 @@ from securetrain.chain.packed import check_pack, claimed_time, witnessed
 from securetrain.chain.replayed import Replay, read_replay
 from securetrain.chain.store import Places
 from securetrain.chain.verdict import Form, Verdict, asked_of
-from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
+from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import ChainLink
 from securetrain.identity.log import LIMIT as PROOF_LIMIT
 from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import LoadedPolicy
-from securetrain.policy.schema import Policy, TransparencyLog
+from securetrain.policy.schema import Policy
 
 if TYPE_CHECKING:
     from securetrain.artifacts.model import ModelRoots, Scope
@@ -146,7 +144,7 @@ _OF_RUNS: Final = ("log_proof", "waiver", "floors", "walk", "walk_in", "evidence
 UNANSWERED: Final[Mapping[Form, Collection[str]]] = {
     Form.DIRECTORY: {"at"},
     Form.URL: {"at", "scan", "bundle", "roots", "offline"},
-    Form.PACK: {"scan", *_OF_RUNS} - {"appraise"},
+    Form.PACK: {"scan", *_OF_RUNS} - {"appraise", "waiver", "floors"},
     Form.SAVED: {*_OF_RUNS, "vsa", "scan", "at", "replayed", "trust_replay", "trust_data"},
     Form.BUNDLE: {*_OF_RUNS, "vsa", "at", "replayed", "trust", "trust_replay", "trust_data"},
     Form.TRANSCRIPT: {
@@ -326,6 +324,8 @@ class _Judgement:
             pieces=pieces or Places.of([]),
             now=self.now,
             again=self.options.appraise,
+            policy=self.rules,
+            expect=self.expect,
             replays=replays,
         )
 
@@ -335,6 +335,7 @@ class _Judgement:
         return Demand(
             policy=self.rules,
             expect=self.expect,
+            known=self._known(),
             again=self.options.appraise,
             at_hand=frozenset(replay),
             statement=statement,
@@ -349,7 +350,7 @@ class _Judgement:
 
         def shows(opened: Opened) -> Shown:
             verdict = judge(ChainLink.NODES, Subject(opened=opened), given)
-            return Shown(tiers=verdict.tiers, problem=verdict.problem())
+            return Shown(tiers=verdict.tiers, problem=verdict.problem(), steps=True)
 
         proof = None
         if options.known.log_proof is not None:
@@ -366,7 +367,7 @@ class _Judgement:
             return
         data = None if options.trust_data is None else self.root(options.trust_data)
         shown = options.walk or bool(options.walk_in)
-        if shown or (self.rules is not None and self.rules.chain.require):
+        if shown or demand.walks:
             chain = walk.walk_back(
                 found.path, found.opened, given.trust, options.walk_in or None, data
             )
@@ -376,10 +377,7 @@ class _Judgement:
         else:
             chain = walk.look_beside(found.path, found.opened, given.trust, data)
         if isinstance(found.opened.predicate, CheckpointPredicate):
-            log = None if self.rules is None else self.rules.checkpoint.log
-            source = _Directories(
-                chain=chain, trust=given.trust, now=self.now, log=log, logged=found.logged
-            )
+            source = _Directories(chain=chain, logged=found.logged)
             found.take(judge_chain(source, given, demand))
 
     def _model(self, found: Verdict) -> None:
@@ -446,9 +444,6 @@ class _Directories:
     """Signed directories that lead to a checkpoint; a source of evidence (`judging.Source`)."""
 
     chain: Link
-    trust: TrustRoot
-    now: datetime
-    log: TransparencyLog | None
     logged: Logged | None
     """The place of the checkpoint itself in the log."""
     ledgers: dict[str, bytes | None] = field(default_factory=dict)
@@ -467,29 +462,15 @@ class _Directories:
                 continue
             if not first and _is_repeated(link):
                 continue
-            logged, doubts = (self.logged, []) if first else self._beside(link, opened)
             yield Subject(
                 opened=opened,
                 parents=_opened(link, CheckpointPredicate),
                 known=known,
                 dataset=next(iter(_opened(link, DatasetPredicate).values()), None),
-                logged=logged,
+                beside=link.beside,
+                logged=self.logged if first else None,
                 ledger=self._ledger(link),
-                doubts=doubts,
             )
-
-    def _beside(self, link: Link, opened: Opened) -> tuple[Logged | None, list[Problem]]:
-        """Rule 3: an ancestor's place in the log, and what speaks against it."""
-        assert link.path is not None
-        doubts = quarantine.check(link.path, opened, self.trust)
-        try:
-            proof = LogProof.beside(link.path)
-            statement = read_statement(link.path, opened.kind)
-            return proof.judge(statement, opened.kind, self.trust, self.now, self.log), doubts
-        except SecureTrainError as error:
-            if self.log is not None:
-                doubts.append(Problem(code=error.code, what=reason(error)))
-            return None, doubts
 
     def _ledger(self, link: Link) -> bytes | None:
         """The ledger of the run whose directory holds a checkpoint; read once."""

@@ -237,6 +237,8 @@ class LinkState(StrEnum):
     """The verifier's word on one link of one checkpoint."""
 
     VERIFIED = "verified"
+    CLAIMED = "the signer's word"
+    """A key says it that may lie on a machine which it speaks of; no pass where it is required."""
     BROKEN = "broken"
     """Evidence contradicts what the checkpoint says."""
     MISSING = "missing"

@@ -22,6 +22,7 @@ from datetime import datetime
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from securetrain.core.errors import IdentityError
 from securetrain.identity import dsse
@@ -95,6 +96,9 @@ class Change:
     sigstore: Mapping[str, bytes] = field(default_factory=dict)
     """Trusted roots of Sigstore instances, by the names that identities have for them."""
     signatures: Mapping[TrustRole, Signatures] = field(default_factory=dict)
+    apart: bool = False
+    """Whether the role `node` and the authorities that are added are `RoleKeys.apart`. Of a role it
+    is said anew with each further key."""
 
 
 def amended(document: TrustDocument, change: Change) -> TrustDocument:
@@ -124,6 +128,8 @@ def amended(document: TrustDocument, change: Change) -> TrustDocument:
     sigstore = document.sigstore | {
         name: base64.b64encode(data).decode() for name, data in change.sigstore.items()
     }
+    apart = change.apart or UNSET
+    more = [msgspec.structs.replace(one, apart=apart) for one in change.add_authorities]
     instances = {one.instance for one in identities.values()}
     revoked = {entry.key_id: entry for entry in [*document.revoked, *change.revoke]}
     return msgspec.structs.replace(
@@ -135,7 +141,7 @@ def amended(document: TrustDocument, change: Change) -> TrustDocument:
         roles={role: entry for role, entry in roles.items() if entry.keys},
         revoked=list(revoked.values()),
         log_origin=document.log_origin if change.log_origin is None else change.log_origin,
-        authorities=[*document.authorities, *change.add_authorities],
+        authorities=[*document.authorities, *more],
         companions=companions,
         identities=identities,
         sigstore={name: data for name, data in sigstore.items() if name in instances},
@@ -145,16 +151,16 @@ def amended(document: TrustDocument, change: Change) -> TrustDocument:
 def _amended_role(
     role: TrustRole, old: RoleKeys | None, change: Change, lost: set[str]
 ) -> RoleKeys:
-    gone = set(change.remove.get(role, ()))
-    if role is TrustRole.ROOT:
-        gone |= lost
+    gone = {*change.remove.get(role, ()), *(lost if role is TrustRole.ROOT else ())}
     ids = [key_id for key_id in (old.keys if old else []) if key_id not in gone]
     ids += [key.key_id for key in change.add.get(role, ()) if key.key_id not in ids]
     ids += [one.id for one in change.add_identities.get(role, ()) if one.id not in ids]
+    apart = UNSET if old is None or change.add.get(role) else old.apart
     return RoleKeys(
         ids,
         change.thresholds.get(role, old.threshold if old else 1),
         change.signatures.get(role, old.signatures if old else Signatures.CLASSICAL),
+        True if change.apart and role is TrustRole.NODE else apart,
     )
 
 

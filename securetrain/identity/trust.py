@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from securetrain.core import canonical
-from securetrain.core.errors import IdentityError, UsageError, reason
+from securetrain.core.errors import IdentityError, SecureTrainError, reason
 from securetrain.core.files import read_file
 from securetrain.identity import dsse, keyless
 from securetrain.identity.keyless import Identity
@@ -93,6 +93,9 @@ class RoleKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ids, of `TrustDocument.keys` or `TrustDocument.identities`."""
     threshold: int = 1
     signatures: Signatures = Signatures.CLASSICAL
+    apart: bool | UnsetType = UNSET
+    """Of the role `node`: whether the keys, and the coordinators that they vouch for, lie on no
+    machine that trains. Roots before that do not say so."""
 
 
 class Revoked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -117,6 +120,8 @@ class Authority(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     parties: Annotated[list[Role], Meta(min_length=1)] = msgspec.field(
         default_factory=lambda: [Role.MEMBER]
     )
+    apart: bool | UnsetType = UNSET
+    """See `RoleKeys.apart`."""
 
 
 class TrustDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -303,16 +308,11 @@ class TrustRoot:
                 both=root.signatures is Signatures.BOTH,
                 where=where,
             )
-        except IdentityError as error:
-            if error.code == "ST-IDEN-025":
+        except (SecureTrainError, ValueError, KeyError) as error:
+            if isinstance(error, IdentityError) and error.code == "ST-IDEN-025":
                 raise
-            raise _refused(
-                f"malformed or not signed by its own root keys: {reason(error)}", where
-            ) from error
-        except (UsageError, ValueError, KeyError) as error:
-            raise _refused(
-                f"malformed or not signed by its own root keys: {reason(error)}", where
-            ) from error
+            what = f"malformed or not signed by its own root keys: {reason(error)}"
+            raise _refused(what, where) from error
         return cls(unverified, keys)
 
     def check_time(self, now: datetime, where: str = "") -> None:

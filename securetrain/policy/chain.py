@@ -16,13 +16,14 @@ class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     require: Annotated[
         tuple[ChainLink, ...],
         meta(
-            "links that evidence must show: nodes, membership, policy, job, code, environment,"
-            " dataset, rows, gradients, parents, ledger, log, time,"
-            " tables, replay",
+            f"links that evidence must show: {', '.join(ChainLink)}",
             "verify",
             max_length=len(ChainLink),
         ),
     ] = ()
+    appraise: Annotated[
+        bool, meta("judge evidence of nodes again: nobody's word on a tier counts", "verify")
+    ] = False
     depth: Annotated[
         ChainDepth,
         meta(

@@ -410,14 +410,14 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     min_clean_steps: Annotated[
         Annotated[int, Meta(ge=1, le=1000000)] | None,
         _meta(
-            "steps up to the checkpoint that the guard must have judged, with nothing found in"
-            " them; all of them, in a checkpoint of fewer steps",
+            "steps up to the checkpoint with nothing found in them, by records that all ranks"
+            " signed; all of them, in a checkpoint of fewer steps",
             "verify",
         ),
     ] = None
     max_audit_age_steps: Annotated[
         Annotated[int, Meta(ge=0, le=1000000)] | None,
-        _meta("steps that the last audit of gradients may be behind the checkpoint", "verify"),
+        _meta("steps that the last audit, a signed replay, may be behind the checkpoint", "verify"),
     ] = None
     require_rank_signatures: Annotated[
         bool,

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.lineage import machine, quarantine
+from securetrain.artifacts.lineage import LogProof, machine, quarantine
 from securetrain.artifacts.statement import CheckpointPredicate, Expectation, Parent, members
 from securetrain.artifacts.statement.statements import digest_of, open_statement, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
@@ -277,7 +277,7 @@ def test_a_proof_is_not_left_out_where_the_policy_asks_for_a_log(logged, tmp_pat
 @pytest.mark.forgery
 def test_the_quorum_and_the_keys_of_the_log_are_the_policys_too(logged, monkeypatch):
     """One witness is enough for the trust root, and not for whoever asks for two."""
-    path, unasked = logged.pack(), packed._logged
+    path, unasked = logged.pack(), LogProof.judge
     stranger = PrivateKey.generate().public
     other = base64.b64encode(stranger.spki).decode()
     mine = [base64.b64encode(one.public.spki).decode() for one in logged.witnesses]
@@ -290,7 +290,7 @@ def test_the_quorum_and_the_keys_of_the_log_are_the_policys_too(logged, monkeypa
         result = logged.verify(path, policy=asked)
         assert codes(result) == {"ST-CKPT-180", "ST-CHAN-020", "ST-CHAN-021"}
         with monkeypatch.context() as patch:
-            patch.setattr(packed, "_logged", lambda *given: unasked(*given[:4]))
+            patch.setattr(LogProof, "judge", lambda *given: unasked(*given[:5]))
             assert logged.verify(path, policy=asked).ok, "the control"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from securetrain.chain import nodes
 from securetrain.chain.judging import judge
-from securetrain.chain.links import ROOM, Given, Memory
+from securetrain.chain.links import ROOM, Memory
 from securetrain.chain.nodes import epoch_of
 from securetrain.chain.store import InMemory
 from securetrain.core.errors import IntegrityError
@@ -87,14 +87,3 @@ def test_one_verifier_judges_each_statement_of_an_epoch_for_itself(job: Job) -> 
     assert judge(NODES, subject(late), given).state is LinkState.BROKEN
     other = rebound(job, honest, {"appraised": ()})
     assert epoch_of(subject(other), given) is not epoch_of(subject(honest), given)
-
-
-def given_again(given: Given) -> Given:
-    return replace(given, again=True)
-
-
-def test_evidence_is_appraised_again_whatever_was_found_without(job: Job) -> None:
-    given, of = job.given(), subject(job.checkpoint())
-    assert judge(NODES, of, given).state is LinkState.VERIFIED
-    assert judge(NODES, of, given_again(given)).state is not LinkState.VERIFIED
-    assert judge(NODES, of, given).state is LinkState.VERIFIED

@@ -3,7 +3,6 @@
 """Tiers come from what coordinators signed; every other word on them is refused by its link."""
 
 import random
-from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -322,11 +321,3 @@ def test_a_result_after_the_checkpoint_says_nothing_of_it(job):
     assert set(shown.values()) == {NodeTier.TPM}
     shown = nodes_of(job, job.checkpoint(NOW + 9 * MINUTE)).tiers
     assert set(shown.values()) == {NodeTier.TEST_ONLY}
-
-
-def test_evidence_that_nobody_can_appraise_is_missing_where_it_is_asked(job):
-    """The results are the coordinator's; what they were judged by was not kept."""
-    said = subject(job.checkpoint())
-    assert judge(NODES, said, job.given()).state is LinkState.VERIFIED
-    verdict = judge(NODES, said, replace(job.given(), again=True))
-    assert "reference values for it" in refused_nodes(verdict, LinkState.MISSING)

@@ -60,6 +60,7 @@ def trust(cluster: ClusterCA, *jobs: str) -> TrustRoot:
             trust_domain="securetrain.local",
             parties=[Role.COORDINATOR],
             job=job,
+            apart=True,
         )
         for job in jobs
     ]

@@ -21,6 +21,7 @@ from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.evidence import AttestationResult, Binding
 from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRoot
 from securetrain.policy import load_policy
 from securetrain.policy.load import LoadedPolicy
 from securetrain.rendezvous.coordinator import Shown
@@ -93,6 +94,10 @@ class Attested(Job):
         made = msgspec.structs.replace(made, **said)
         self.keeper.result(made.sign(key or self.key), made, shown)
         return made
+
+    def given(self, trust: TrustRoot | None = None, pieces: InMemory | None = None) -> Given:
+        """The verifier has the run's own policy, which names who signs reference values."""
+        return replace(super().given(trust, pieces), policy=self.verifier.policy)
 
     def again(self, pieces: InMemory | None = None) -> Given:
         return replace(self.given(pieces=pieces), again=True)

@@ -68,7 +68,8 @@ class AttestedRun(Run):
 
     def asked(self) -> Policy:
         tier = min(one.tier for one in self.attested.results.values())
-        return policy("nodes", "membership", depth="checkpoint", tier=tier.value)
+        node = replace(self.attested.loaded.policy.node, min_tier=tier)
+        return replace(policy("nodes", "membership", depth="checkpoint"), node=node)
 
     def judged(self, path: Path, *, again: bool) -> Verdict:
         return self.verify(path, now=self.later, policy=self.asked(), again=again)

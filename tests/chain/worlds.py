@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from securetrain.artifacts.dataset.sign import About, sign_in_place
 from securetrain.artifacts.lineage.folder import SET_ASIDE
@@ -78,11 +78,19 @@ MINUTE = timedelta(minutes=1)
 NOTHING_MORE = Wanted()
 
 
-def trust_bytes(root: PrivateKey, roles: Mapping[TrustRole, Sequence[PrivateKey]]) -> bytes:
-    """A trust root that names keys for roles."""
+def trust_bytes(
+    root: PrivateKey,
+    roles: Mapping[TrustRole, Sequence[PrivateKey]],
+    *,
+    apart: bool | UnsetType = True,
+) -> bytes:
+    """A trust root that names keys for roles, and places those of nodes apart."""
     keys = {role: [one.public for one in mine] for role, mine in roles.items()}
     made = trust_document(
-        {TrustRole.ROOT: [root.public], **keys}, NOW - 9000 * MINUTE, NOW + 300_000 * MINUTE
+        {TrustRole.ROOT: [root.public], **keys},
+        NOW - 9000 * MINUTE,
+        NOW + 300_000 * MINUTE,
+        apart=apart,
     )
     return sign_document(made, [root])
 

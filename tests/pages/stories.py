@@ -220,7 +220,7 @@ rm -r data; mkdir data; seq 1 1000 > data/1.txt
         before=MODEL
         + """
 cp model/model.safetensors model.gguf
-cp -r runs/r1/checkpoints checkpoints; mv checkpoints/step-00000016 checkpoints/step-00000100
+mv runs/r1/checkpoints/step-00000016 runs/r1/checkpoints/step-00000100
 cat > release.yaml <<'END'
 extends: baseline
 apiVersion: securetrain.dev/policy/v1

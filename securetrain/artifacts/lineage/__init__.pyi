@@ -9,7 +9,7 @@ from . import waivers as waivers
 from . import walk as walk
 from .floors import Floors as Floors
 from .judging import Asked as Asked
-from .judging import judge_statement as judge_statement
+from .judging import judge as judge
 from .logged import LogProof as LogProof
 from .logged import log_policy as log_policy
 from .logged import proof_name as proof_name

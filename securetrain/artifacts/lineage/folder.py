@@ -25,7 +25,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from securetrain.artifacts.lineage.machine import State
 from securetrain.artifacts.statement.listing import read_statement
@@ -41,6 +41,27 @@ SET_ASIDE: Final = ".quarantined-"
 """In the name of a directory that was set aside, before the first digits of its save id."""
 _STAGED: Final = ".tmp-"
 _FINISHED: Final = re.compile(r"step-(\d{8,})")
+
+
+class CheckpointFiles(Protocol):
+    """The files in and around a checkpoint that speak of it: in its storage, or in a pack."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def base(self) -> str:
+        """Its own name, without what is above it."""
+
+    def has(self, name: str) -> bool:
+        """Tell whether a file of this name is in it."""
+
+    def read(self, name: str, limit: int) -> bytes:
+        """A small file; UsageError when it is larger or cannot be read."""
+
+    def above(self) -> "CheckpointFiles":
+        """The folder that this directory lies in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from securetrain.artifacts.lineage import head as head_file
 from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.lineage.folder import CheckpointFiles
 from securetrain.artifacts.lineage.machine import Floor, Known
 from securetrain.artifacts.lineage.waivers import excused
 from securetrain.artifacts.statement.statements import Opened
-from securetrain.artifacts.tree.storage import Storage
 from securetrain.identity.trust import TrustRole, TrustRoot
 
 
@@ -32,7 +32,7 @@ class Freshness:
 
 
 def look(
-    opened: Opened, folder: Storage, trust: TrustRoot, freshness: Freshness, known: Known
+    opened: Opened, folder: CheckpointFiles, trust: TrustRoot, freshness: Freshness, known: Known
 ) -> Known:
     """Add the surroundings of a checkpoint to what is known already.
 

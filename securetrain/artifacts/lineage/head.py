@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from securetrain.artifacts.lineage.folder import CheckpointFiles
 from securetrain.artifacts.lineage.machine import HEAD, Head
 from securetrain.artifacts.statement.statements import CheckpointPredicate, Verifies, digest_of
 from securetrain.artifacts.tree.problems import Problem
@@ -109,7 +110,7 @@ def shown_head(data: bytes, trust: TrustRoot, run_id: str, where: str = "") -> S
     return ShownHead(head, data, key_ids)
 
 
-def read_bytes(folder: Storage) -> bytes | None:
+def read_bytes(folder: CheckpointFiles) -> bytes | None:
     """The head's bytes in a folder of checkpoints, not judged; None when there is none.
 
     Raises:
@@ -127,7 +128,7 @@ def read_bytes(folder: Storage) -> bytes | None:
         raise problem.error(folder.name) from error
 
 
-def read_head(folder: Storage, trust: TrustRoot) -> Head | None:
+def read_head(folder: CheckpointFiles, trust: TrustRoot) -> Head | None:
     """The head in a folder of checkpoints; None when there is none.
 
     Raises:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from securetrain.artifacts.lineage import freshness, machine, quarantine
+from securetrain.artifacts.lineage.folder import CheckpointFiles
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.machine import Known
 from securetrain.artifacts.statement import expectation, members, rules
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.statements import CheckpointPredicate, Opened
 from securetrain.artifacts.tree.problems import Problem
-from securetrain.artifacts.tree.storage import Storage
 from securetrain.core.errors import IntegrityError
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import Policy
@@ -33,6 +33,8 @@ class Asked:
     now: datetime
     known: Freshness | None = None
     """Given, a checkpoint must be the newest of its run, whatever the policy says."""
+    newest: bool = True
+    """Whether it may have to be the newest: not of what another one was made from."""
     nodes: bool = True
     """Whether to ask for the tiers of the nodes, too."""
     expect: Expectation | None = None
@@ -50,26 +52,26 @@ class Judged:
     """The surroundings, when they were asked about."""
 
 
-def judge(opened: Opened, storage: Storage, asked: Asked) -> Judged:
-    """Ask everything."""
+def judge(opened: Opened, beside: CheckpointFiles, asked: Asked) -> Judged:
+    """Ask everything, of what lies in a directory or of what a pack took over of that."""
     problems = judge_statement(opened, asked)
     if not isinstance(opened.predicate, CheckpointPredicate):
         return Judged(problems=problems)
     policy = None if asked.policy is None else asked.policy.checkpoint
-    found = quarantine.check(storage, opened, asked.trust)
+    found = quarantine.check(beside, opened, asked.trust)
     records = {opened.digest: found[0]} if found else {}
     if records and asked.known is not None and asked.known.floors is not None:
         asked.known.floors.remember_set_aside(opened.predicate.run_id, opened.digest)
     known = Known(
         now=asked.now,
         records=records,
-        head_required=policy is not None and policy.require_head,
+        head_required=asked.newest and policy is not None and policy.require_head,
     )
     if asked.known is None and not known.head_required:
         return Judged(problems=[*problems, *found])
     try:
         fresh = asked.known or Freshness()
-        known = freshness.look(opened, storage.above(), asked.trust, fresh, known)
+        known = freshness.look(opened, beside.above(), asked.trust, fresh, known)
     except IntegrityError as error:
         unread = Problem(error.code, error.what, error.where)
         return Judged(problems=[*problems, *found, unread])

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from securetrain.artifacts.lineage.folder import CheckpointFiles
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.problems import Problem
-from securetrain.artifacts.tree.storage import Place, Storage, storage_of
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.log import LIMIT, SUFFIX, Logged, LogPolicy, verify_logged
@@ -35,13 +35,12 @@ class LogProof:
     data: bytes
 
     @classmethod
-    def beside(cls, root: Place) -> "LogProof":
+    def beside(cls, storage: CheckpointFiles) -> "LogProof":
         """The proof beside a checkpoint's directory.
 
         Raises:
             IntegrityError: 180 when there is none.
         """
-        storage = storage_of(root)
         name, folder = proof_name(storage.base), storage.above()
         try:
             if not folder.has(name):
@@ -108,7 +107,7 @@ def log_policy(trust: TrustRoot, asked: TransparencyLog | None) -> LogPolicy:
 
 
 def prove(  # noqa: PLR0917 - what is proven, by what, and when
-    storage: Storage,
+    storage: CheckpointFiles,
     statement: bytes,
     kind: Kind,
     trust: TrustRoot,

@@ -25,18 +25,19 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.lineage.folder import SET_ASIDE
+from securetrain.artifacts.lineage.folder import SET_ASIDE, CheckpointFiles
 from securetrain.artifacts.statement.statements import DIGEST_NAME, Opened
 from securetrain.artifacts.tree.layout import QUARANTINE, Kind
 from securetrain.artifacts.tree.problems import Problem
-from securetrain.artifacts.tree.storage import Place, Storage, storage_of
-from securetrain.core.errors import IdentityError, UsageError, os_error
+from securetrain.artifacts.tree.storage import LocalStorage
+from securetrain.core.errors import SecureTrainError, os_error
 from securetrain.core.files import sync_dir, write_atomic
 from securetrain.identity import dsse, statement
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 
 QUARANTINE_TYPE: Final = f"{statement.PREDICATE_BASE}/quarantine/v1"
+RECORD: Final = QUARANTINE
 LIMIT: Final = 64 << 10
 
 
@@ -84,15 +85,15 @@ def set_aside(path: Path, opened: Opened, why: Quarantine, key: PrivateKey) -> P
     return target
 
 
-def check(root: Place, opened: Opened, trust: TrustRoot) -> list[Problem]:
+def check(root: Path | CheckpointFiles, opened: Opened, trust: TrustRoot) -> list[Problem]:
     """The problem of a checkpoint that was set aside: at most one, ST-CKPT-160.
 
     Args:
-        root: The checkpoint's directory.
+        root: The checkpoint's directory, or what a pack took over of it.
         opened: Its verified statement.
         trust: The keys that may say so.
     """
-    storage = storage_of(root)
+    storage = LocalStorage(root) if isinstance(root, Path) else root
     if opened.kind is not Kind.CHECKPOINT:
         return []
     try:
@@ -104,12 +105,12 @@ def check(root: Place, opened: Opened, trust: TrustRoot) -> list[Problem]:
     return [Problem("ST-CKPT-160", _reason(storage, opened, trust), QUARANTINE)]
 
 
-def _reason(root: Storage, opened: Opened, trust: TrustRoot) -> str:
+def _reason(root: CheckpointFiles, opened: Opened, trust: TrustRoot) -> str:
     try:
         data = root.read(QUARANTINE, LIMIT)
         payload = trust.verify(data, dsse.IN_TOTO, TrustRole.CHECKPOINT, QUARANTINE)
         said = statement.parse(payload, QUARANTINE_TYPE, Quarantine, QUARANTINE)
-    except (IdentityError, UsageError) as error:
+    except SecureTrainError as error:
         return f"set aside, and the record that says why cannot be believed: {error.what[:500]}"
     if [subject.digest for subject in said.subjects] != [{DIGEST_NAME: opened.digest}]:
         return "set aside by a record about another checkpoint"

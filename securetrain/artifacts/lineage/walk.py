@@ -32,7 +32,7 @@ from securetrain.artifacts.statement.statements import (
 )
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.problems import Problem
-from securetrain.artifacts.tree.storage import Place, storage_of
+from securetrain.artifacts.tree.storage import Place, Storage, storage_of
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity import dsse
@@ -65,6 +65,12 @@ class Link:
     """Why the chain breaks here."""
     facts: list[str] = field(default_factory=list)
     links: list["Link"] = field(default_factory=list)
+
+    @property
+    def beside(self) -> Storage:
+        """The directory that was found, with what lies in and around it."""
+        assert self.path is not None
+        return storage_of(self.path)
 
     def every(self) -> Iterator["Link"]:
         """This link and all below it, each before those below it; however deep the chain is."""

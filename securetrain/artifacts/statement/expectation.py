@@ -71,6 +71,10 @@ class Expectation(Expect, frozen=True, forbid_unknown_fields=True, kw_only=True)
         if self.step is not None and self.step < (self.min_step or 0):
             raise _unusable("step", f"is {self.step}, and at least {self.min_step} is expected")
 
+    def names(self, policy: str) -> bool:
+        """Tell whether a policy with this digest is expected."""
+        return self.policy is not None and _policy_digest(self.policy) == policy
+
     def and_also(self, other: "Expectation") -> "Expectation":
         """Both: whatever either asks for.
 

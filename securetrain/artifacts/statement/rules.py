@@ -38,6 +38,8 @@ class Shown:
 
     tiers: Mapping[str, NodeTier] = field(default_factory=dict)
     problem: Problem | None = None
+    steps: bool = False
+    """Whether records and replays are asked besides, where the policy counts steps."""
 
 
 NOTHING_SHOWN: Final = Shown()
@@ -61,6 +63,7 @@ def check(
         case CheckpointPredicate() as predicate:
             problems = _age(Kind.CHECKPOINT, predicate.created, policy.checkpoint.max_age_days, now)
             problems += _checkpoint(predicate, opened.digest, policy)
+            problems += _window(predicate, policy, shown if nodes else None)
             problems += expectation.check(opened, expected_by(policy))
             return problems + (_nodes(predicate, policy, now, shown) if nodes else [])
         case DatasetPredicate() as dataset:
@@ -109,7 +112,6 @@ def _checkpoint(predicate: CheckpointPredicate, digest: str, policy: Policy) -> 
         problems.append(_policy(f"the gradient verdict is {verdict}, the policy asks for clean"))
     elif policy.gradients.mode is GuardMode.DETECT and verdict is GradientVerdict.UNWATCHED:
         problems.append(_policy("the gradients were not watched, the policy asks for it"))
-    problems += _window(predicate, policy)
     problems += _encryption(predicate, asked.encrypt_to)
     if asked.require_lineage:
         named = {
@@ -125,9 +127,14 @@ def _checkpoint(predicate: CheckpointPredicate, digest: str, policy: Policy) -> 
     return problems
 
 
-def _window(predicate: CheckpointPredicate, policy: Policy) -> list[Problem]:
-    """The steps before the checkpoint: nothing found in so many, and an audit not long ago."""
+def _window(predicate: CheckpointPredicate, policy: Policy, shown: Shown | None) -> list[Problem]:
+    """The steps before the checkpoint: nothing found in so many, and an audit not long ago. Whoever
+    verifies counts documents; the statement's own numbers are for a run that loads.
+    """
     problems, asked, said = [], policy.checkpoint, predicate.gradients
+    if shown is not None and (asked.min_clean_steps, asked.max_audit_age_steps) != (None, None):
+        what = "the policy counts steps, and no records of them were judged"
+        return [] if shown.steps else [Problem(code="ST-CHAN-017", what=what, file=STATEMENT)]
     window = asked.min_clean_steps
     if window is not None and said.clean_steps < min(window, max(1, predicate.step)):
         problems.append(

@@ -85,7 +85,7 @@ def command(
     from securetrain.identity import load_trust
     from securetrain.report import packs
 
-    wanted, at = contents.wanted(), now()
+    at = now()
     made = pack(
         path,
         out,
@@ -93,6 +93,6 @@ def command(
         data=None if trust_data is None else load_trust(trust_data, at),
         places=places,
         evidence=evidence,
-        wanted=wanted,
+        wanted=contents.wanted(),
     )
     return packs.made(made)

@@ -121,9 +121,8 @@ def _title(judged: Judged) -> str:
 def _badge(judged: Judged, link: ChainLink, result: Verdict, **place: Any) -> dict[str, Any]:
     """A link of the graph: its state in words and as a colour, and where it is drawn."""
     state, required = judged.verdicts[link].state, link in result.required
-    kind = "checked" if state is LinkState.VERIFIED else "grey"
-    if state is LinkState.BROKEN or (state is LinkState.MISSING and required):
-        kind = "refused"
+    refuses = state is LinkState.BROKEN or (required and state is not LinkState.NOT_ASKED)
+    kind = "checked" if state is LinkState.VERIFIED else "refused" if refuses else "grey"
     return {"link": str(link), "state": str(state), "required": required, "kind": kind, **place}
 
 

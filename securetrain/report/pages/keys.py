@@ -127,6 +127,8 @@ def coordinator(job: str, folder: Path) -> Document:
 
 # --- trust ---------------------------------------------------------------------------------------
 
+APART: Final = ("", ", on machines that do not train")
+
 
 def root(document: TrustDocument) -> Document:
     """A trust root: which keys may sign what."""
@@ -152,20 +154,21 @@ def change(outcome: Outcome) -> Document:
 
 
 def _root(document: TrustDocument) -> Iterator[Section]:
-    created, expires = moment(document.created), moment(document.expires)
-    yield said(f"trust root, version {document.version}, from {created} to {expires}")
+    term = f"from {moment(document.created)} to {moment(document.expires)}"
+    yield said(f"trust root, version {document.version}, {term}")
     revoked = {entry.key_id: entry for entry in document.revoked}
     rows = []
     for role, entry in sorted(document.roles.items()):
-        both = ", with both signatures" if entry.signatures is Signatures.BOTH else ""
-        rows.append(Row(text=f"{role}: {entry.threshold} of {len(entry.keys)}{both}"))
+        how = ", with both signatures" if entry.signatures is Signatures.BOTH else ""
+        how += APART[entry.apart is True]
+        rows.append(Row(text=f"{role}: {entry.threshold} of {len(entry.keys)}{how}"))
         for key_id in entry.keys:
             gone = "  REVOKED" if key_id in revoked else ""
             rows.append(Row(text=f"{key_id}{_about(document, key_id)}{gone}", depth=1))
     yield Section(rows=rows)
     for one in document.authorities:
         whose = f"{', '.join(one.parties)} of {one.trust_domain}, {one.job or 'every job'}"
-        yield said(f"{one.role}: also {whose}")
+        yield said(f"{one.role}: also {whose}{APART[one.apart is True]}")
     yield said(f"log: {document.log_origin}" if document.log_origin else "")
     for key in revoked.values():
         spared, why = f"what was logged below {key.valid_before} counts", key.reason

@@ -32,10 +32,9 @@ def exported(facts_: Facts, result: Verdict, kind: str, out: Path) -> Document:
     }
     hashed = sum(one.sha256 is not None for one in facts_.files)
     bare = len(facts_.files) - hashed
-    numbers = {"num_subjects": hashed, "num_unhashed": bare}
     problems = [problem.to_dict() for problem in result.problems]
     told = {"path": out, "format": kind, "links": dict(facts_.links), "problems": problems}
-    data = picked(facts_, "digest", **numbers, **told)
+    data = picked(facts_, "digest", num_subjects=hashed, num_unhashed=bare, **told)
     unproven, broken = those[LinkState.MISSING], those[LinkState.BROKEN]
     rows = [
         ("exported", f"{out}: {kind} of {facts_.name}"),
@@ -43,6 +42,7 @@ def exported(facts_: Facts, result: Verdict, kind: str, out: Path) -> Document:
         ("verified", those[LinkState.VERIFIED] or "nothing"),
         ("unhashed", f"{plural(bare, 'file')}: give --files" if bare else ""),
         ("unproven", f"{unproven}: declared or left out" if unproven else ""),
+        ("its word", those[LinkState.CLAIMED]),
         ("left out", f"{broken}: evidence contradicts it" if broken else ""),
     ]
     open_ = 3 if result.missing and not result.required else 0

@@ -86,6 +86,10 @@ class Roles:
     """Let members of a cluster CA (PEM) sign for a role with their own keys; with a job, those of
     that job alone.
     """
+    apart: Annotated[bool, Option("--apart")] = False
+    """The keys of the role node, and the --authority that is added, lie on no machine that trains:
+    a node's tier counts by their coordinators' word, without its evidence.
+    """
     identities: Identities
     signatures: Annotated[tuple[str, ...], Option("--signatures", metavar="ROLE=classical|both")]
     """Ask for both signatures of a pair of keys."""
@@ -102,6 +106,7 @@ class Roles:
             thresholds=dict(map(_threshold, pairs(self.threshold))),
             log_origin=self.log_origin,
             add_authorities=[_authority(role, value) for role, value in pairs(self.authority)],
+            apart=self.apart,
             add_identities=identities,
             sigstore=instances,
             signatures=dict(map(_signatures, pairs(self.signatures))),

@@ -31,8 +31,8 @@ def init(*, folder: Path, keys: RootKeys, roles: Roles) -> Document:
     at, signers = now(), keys.signers()
     change = roles.change(keys, at)
     root = [*(one.public for one in signers), *change.add.get(TrustRole.ROOT, [])]
-    unique = list({key.key_id: key for key in root}.values())
-    change = replace(change, add={**change.add, TrustRole.ROOT: unique})
+    unique = {key.key_id: key for key in root}.values()
+    change = replace(change, add={**change.add, TrustRole.ROOT: [*unique]})
     # The first version is what a change makes of nothing.
     nothing = TrustDocument(version=1, created=at, expires=at, keys={}, roles={})
     document = msgspec.structs.replace(amended(nothing, change), version=1)
@@ -85,9 +85,8 @@ def revoke(
     from securetrain.identity.trust import Revoked
 
     at, key = now(), key_id_of(folder, key_id)
-    entry = Revoked(key_id=key, since=at, reason=reason[:500], valid_before=valid_before)
-    change = Change(created=at, expires=at + timedelta(days=days), revoke=[entry])
-    return _propose(folder, change, keys)
+    lost = Revoked(key_id=key, since=at, reason=reason[:500], valid_before=valid_before)
+    return _propose(folder, Change(created=at, expires=at + timedelta(days), revoke=[lost]), keys)
 
 
 @verb()
@@ -103,8 +102,7 @@ def sign(
     from securetrain.identity import TrustFolder
     from securetrain.report import keys as answers
 
-    store = TrustFolder(folder)
-    draft = store.draft()
+    draft = (store := TrustFolder(folder)).draft()
     if draft is None:
         raise UsageError(
             "ST-USAG-001", "there is no draft in it", str(folder), "securetrain trust rotate"
