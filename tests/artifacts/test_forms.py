@@ -1,45 +1,80 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The same question about a directory and about its pack has the same answer."""
+"""The same question has the same answer in every form: directory, pack, URL, name, bundle."""
 
+import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fsspec  # type: ignore[import-untyped]
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from securetrain.artifacts import Expectation, verify_path
-from securetrain.artifacts.statement import DatasetRef
-from securetrain.chain import kept, verifying
+from securetrain.artifacts import Expectation, sign_folder, verify_path
+from securetrain.artifacts.model import ModelRoots, read_signer, sign_model
+from securetrain.artifacts.statement import (
+    DatasetRef,
+    Parent,
+    PolicyRef,
+    digest_of,
+)
+from securetrain.artifacts.statement.statements import sign
+from securetrain.artifacts.tree.layout import STATEMENT
+from securetrain.chain import judging, kept, verifying
 from securetrain.chain.judging import Judgement
 from securetrain.chain.links import verified
+from securetrain.chain.packing import pack
 from securetrain.chain.verdict import Verdict
-from securetrain.chain.verifying import Known, Options
-from securetrain.core import ExitCode
+from securetrain.chain.verifying import Known, Options, Signing
+from securetrain.core import CODES, ExitCode
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.policy.load import load_policy
 from securetrain.report import verification
 from tests.chain.test_packs import LIES
-from tests.chain.worlds import LATER, SHOWN, Run, Whole, policy
+from tests.chain.worlds import LATER, NOW, SHOWN, Run, Whole, policy, trust_bytes
+
+
+@contextmanager
+def stored(root: Path) -> Iterator[str]:
+    """A run's directory in a store, by its URL."""
+    store, place = fsspec.filesystem("memory"), f"/{secrets.token_hex(8)}"
+    store.put(str(root), place, recursive=True)
+    yield f"memory:/{place}"
+    store.rm(place, recursive=True)
 
 
 @pytest.mark.forgery
 @pytest.mark.parametrize("name", LIES)
-def test_a_lie_is_refused_alike_in_a_directory_and_in_its_pack(tmp_path: Path, name: str) -> None:
+def test_a_lie_is_refused_alike_in_every_form(tmp_path: Path, name: str) -> None:
     """Every link that is said to be broken, with or without a policy, and every missing one that
-    the policy requires; without one, what leads to the checkpoint is looked for beside it.
+    the policy requires, in a directory, its pack, at its URL, and by the name that a catalogue
+    gives it; without a policy, what leads to the checkpoint is looked for beside it.
     """
     run = Run(tmp_path / "run").saved(3)
     run.save(LIES[name][1](run))
     path = run.pack()
-    for asked in (None, policy(*SHOWN, depth="checkpoint"), policy(*SHOWN)):
-        packed = run.verify(path, policy=asked)
-        found = [one.code for one in run.beside(asked).problems]
-        told = [one.code for one in packed.problems]
-        assert sorted(found) == sorted(one for one in told if one.startswith("ST-CHAN"))
-        if asked is None:
-            states = {one.state for one in packed.judged[0].verdicts.values()}
-            assert bool(found) is (LinkState.BROKEN in states)
+    named = Expectation(digest=digest_of(run.made[-1]), statement=run.statements[-1])
+    with stored(run.root) as url:
+        for asked in (None, policy(*SHOWN, depth="checkpoint"), policy(*SHOWN)):
+            packed = run.verify(path, policy=asked)
+            told = sorted(one.code for one in packed.problems)
+            forms = {
+                "directory": run.beside(asked),
+                "URL": run.beside(asked, url),
+                "name": run.beside(asked, url, expect=named),
+            }
+            states = [one.state for one in packed.judged[0].verdicts.values()]
+            for form, found in forms.items():
+                assert sorted(one.code for one in found.problems) == told, form
+                assert [one.state for one in found.judged[0].verdicts.values()] == states, form
+            assert (LinkState.BROKEN in states) <= bool(told)
 
 
 @pytest.fixture
@@ -127,27 +162,195 @@ QUESTIONS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.forgery
 def test_the_question_has_one_answer_in_every_form(whole: Whole, subtests: pytest.Subtests) -> None:
     """Where a name is expected of its dataset, the dataset's own statement must show it."""
-    newest = max((whole.root / "checkpoints").iterdir())
-    path = whole.pack()
-    for name, (fields, code) in QUESTIONS.items():
-        with subtests.test(name):
-            expect = Expectation(**fields)
-            found = asked(whole, newest, expect)
-            packed = asked(whole, path, expect)
-            told = {one.code for one in found.problems}
-            assert {code} - {""} == told == {one.code for one in packed.problems}
-            assert not code or packed.exit_code is found.exit_code
-    document = verification.verified(asked(whole, newest))
-    answer = document.data["answer"]
+    newest, path = max((whole.root / "checkpoints").iterdir()), whole.pack()
+    with stored(whole.root) as url:
+        places = {"a directory": newest, "a pack": path}
+        places["a store"] = f"{url}/checkpoints/{newest.name}"  # type: ignore[assignment]
+        for name, (fields, code) in QUESTIONS.items():
+            with subtests.test(name):
+                found = {
+                    str(one.form): ({each.code for each in one.problems}, one.exit_code)
+                    for one in (asked(whole, at, Expectation(**fields)) for at in places.values())
+                }
+                exit_code = CODES[code].exit if code else ExitCode.OK
+                assert found == dict.fromkeys(places, ({code} - {""}, exit_code))
+        answers = {asked(whole, at).answer for at in places.values()}
+        lines = [
+            {(one.name, one.text, one.state) for one in asked(whole, at).lines()}
+            for at in places.values()
+        ]
+    (answer,) = answers
     assert answer.startswith(
         "Step 20 of run job-1, trained on prose by 2 tpm nodes under baseline: verified; not shown"
     )
     assert "environment" in answer.partition("not shown")[2]
+    assert lines[0] == lines[2], "a URL says what its directory says"
+    assert {one for one in lines[1] if one[0] not in {"digest", "holds"}} <= lines[0]
     shutil.rmtree(whole.root / "data")
     named = asked(whole, newest, Expectation(dataset="prose"))
     assert {one.code for one in named.problems} == {"ST-CHAN-015"}
     digest = Expectation(dataset=whole.dataset.digest)
     assert asked(whole, newest, digest).ok
+
+
+@pytest.mark.forgery
+def test_what_lies_beside_a_checkpoint_speaks_in_a_store_too(whole: Whole) -> None:
+    """A record that it was set aside; and no head where a policy asks for one."""
+    newest, trust = max((whole.root / "checkpoints").iterdir()), whole.trust()
+    heads = policy(require_head=True)
+    with stored(whole.root) as url:
+        place = f"{url}/checkpoints/{newest.name}"
+        found = [
+            verifying.verify(one, trust=trust, policy=heads, now=LATER) for one in (newest, place)
+        ]
+        assert [{p.code for p in one.problems} for one in found] == [{"ST-CKPT-152"}] * 2
+        assert asked(whole, place).ok, "the control"
+    (newest / "quarantine.json").write_bytes(b"{}")
+    with stored(whole.root) as url:
+        for one in (newest, f"{url}/checkpoints/{newest.name}"):
+            assert {p.code for p in asked(whole, one).problems} == {"ST-CKPT-160"}
+
+
+def of_a_script(whole: Whole) -> tuple[Path, Options]:
+    (whole.root / "out").mkdir()
+    path = whole.root / "out" / "model.pt"
+    path.write_bytes(b"weights")
+    sign_folder(path.parent, key=whole.key, run="job-1", step=20, now=NOW)
+    return path.parent, Options()
+
+
+def bundled(whole: Whole) -> tuple[Path, Options]:
+    path, key = whole.root / "model", whole.root / "maker.key"
+    path.mkdir()
+    (path / "config.json").write_bytes(b"{}")
+    public = whole.root / "maker.pem"
+    public.write_bytes(PrivateKey.create(key, KeyKind.P256).public.pem)
+    sign_model(path, path / "model.sig", read_signer(str(key), None, (), lambda _: b""))
+    roots = ModelRoots(public_key=public)
+    return path, Options(signing=Signing(bundle=path / "model.sig", roots=roots))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("form", [of_a_script, bundled])
+def test_what_binds_no_evidence_is_refused_where_a_link_is_required(whole: Whole, form) -> None:
+    """Both ended with 0 or passed the policy over: nothing in them leads back to a run."""
+    path, options = form(whole)
+
+    def codes(asked: Any) -> set[str]:
+        found = verifying.verify(
+            path, trust=whole.trust(), policy=asked, now=LATER, options=options
+        )
+        assert found.ok is not bool(found.problems)
+        return {one.code for one in found.problems}
+
+    assert codes(policy("nodes", "policy")) - codes(policy()) == {"ST-CHAN-010", "ST-CHAN-012"}
+    assert codes(load_policy("hardened")) >= {"ST-CKPT-121", "ST-CKPT-122"}
+    assert codes(None) == set(), "the control"
+
+
+def evidence_is_lost(whole: Whole, said: Any, link: str) -> Any:
+    (whole.root / "evidence" / getattr(said.bound, link)).unlink(missing_ok=True)
+    return said
+
+
+HEX = st.text("0123456789abcdef", min_size=64, max_size=64)
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "tier": st.sampled_from(
+        [NodeTier.TEE, NodeTier.TEE_GPU, NodeTier.VTPM, NodeTier.SELF_ASSERTED]
+    ),
+    "result": HEX,
+    "node": st.sampled_from(["spiffe://x/job/j/node/n", "other", "spiffe://job-1"]),
+    "ranks": st.sampled_from([[], [0, 3], [1]]),
+    "run_id": st.sampled_from(["job-2", "", "job-1 "]),
+    "epoch": st.sampled_from([None, 0, 2]),
+    "seq": st.sampled_from([0, 7]),
+    "policy": st.builds(PolicyRef, id=st.sampled_from(["dev", "hardened"]), digest=HEX),
+    "dataset": st.builds(DatasetRef, name=st.just("prose"), digest=HEX),
+    "named": st.sampled_from(["licensed-prose", "Prose"]),
+    "parents": st.lists(st.builds(Parent, digest=HEX), min_size=1, max_size=1),
+    "membership": HEX,
+    "bound policy": HEX,
+    "job": HEX,
+    "bound dataset": HEX,
+    "bound parents": st.lists(HEX, min_size=1, max_size=1),
+    "lost": st.sampled_from(["membership", "policy", "job"]),
+}
+
+
+def lie(whole: Whole, honest: Any, field: str, value: Any) -> Any:
+    """The honest statement with one word changed; or its evidence with one piece less."""
+    replace = msgspec.structs.replace
+    if field == "lost":
+        return evidence_is_lost(whole, honest, value)
+    if field in {"tier", "result", "node", "ranks"}:
+        first, *others = honest.nodes
+        return replace(honest, nodes=[replace(first, **{field: value}), *others])
+    if field == "named":
+        return replace(honest, dataset=replace(honest.dataset, name=value))
+    bound = field.removeprefix("bound ")
+    if field != bound or field in {"membership", "job"}:
+        return replace(honest, bound=replace(honest.bound, **{bound: value}))
+    return replace(honest, **{field: value})
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: Any) -> tuple[Whole, list[str]]:
+    """A run, and the links of its newest checkpoint that evidence shows."""
+    made = Whole(tmp_path_factory.mktemp("told") / "run")
+    for _ in range(2):
+        path = made.save_whole()
+    made.keep()
+    (judged, *_) = verifying.verify(path, trust=made.trust(), now=LATER).judged
+    return made, [str(link) for link in ChainLink if judged.shows(link)]
+
+
+def in_every_form(run: Whole, links: list[str], said: Any, key: PrivateKey) -> list[Verdict]:
+    """The newest checkpoint with another statement: its directory, pack and URL."""
+    newest, place = max((run.root / "checkpoints").iterdir()), run.root / "drawn.stpack"
+    statement, asked = newest / STATEMENT, policy(*links, depth="checkpoint")
+    before, keys = statement.read_bytes(), [run.key, key][: 1 + (key is not run.key)]
+    fooled = trust_bytes(run.roles.root, {**run.named(), TrustRole.CHECKPOINT: keys})
+    try:
+        statement.write_bytes(sign(said, newest.name, key))
+        pack(newest, place, trust=TrustRoot.parse(fooled, LATER))
+        with stored(run.root) as url:
+            forms: list[Path | str] = [newest, place, f"{url}/checkpoints/{newest.name}"]
+            trust = run.trust()
+            return [verifying.verify(at, trust=trust, policy=asked, now=LATER) for at in forms]
+    finally:
+        statement.write_bytes(before)
+        place.unlink(missing_ok=True)
+        run.keep()
+
+
+@pytest.mark.forgery
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_lie_that_is_drawn_is_refused_alike_and_never_taken(
+    told: tuple[Whole, list[str]], data: Any
+) -> None:
+    """Any word of the statement that evidence binds, by the checkpoint's key or a stranger's."""
+    run, links = told
+    field = data.draw(st.sampled_from(sorted(FIELDS)))
+    value = data.draw(FIELDS[field])
+    key = PrivateKey.generate() if data.draw(st.booleans()) else run.key
+    found = in_every_form(run, links, lie(run, run.made[-1], field, value), key)
+    codes = [sorted({one.code for one in each.problems}) for each in found]
+    assert codes[0] == codes[1] == codes[2], (field, value)
+    assert not any(one.ok for one in found), (field, value)
+    assert len({one.exit_code for one in found}) == 1
+
+
+def test_an_honest_statement_is_taken_and_a_lie_where_nobody_judges(
+    told: tuple[Whole, list[str]], monkeypatch: Any
+) -> None:
+    """The controls of the one above."""
+    run, links = told
+    assert {"nodes", "membership", "policy", "job", "dataset", "parents"} <= {*links}
+    assert all(one.ok for one in in_every_form(run, links, run.made[-1], run.key))
+    monkeypatch.setattr(judging, "judge", lambda link, *_: verified(link, "anything"))
+    lied = lie(run, run.made[-1], "tier", NodeTier.TEE_GPU)
+    assert all(one.ok for one in in_every_form(run, links, lied, run.key))
 
 
 @pytest.mark.forgery

@@ -43,7 +43,7 @@ from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.chain import documents, packing
 from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.coordinators import endorse
-from securetrain.chain.judging import Judgement, judge
+from securetrain.chain.judging import judge
 from securetrain.chain.keeper import Keeper
 from securetrain.chain.links import Given, Subject, code_of
 from securetrain.chain.packing import Wanted, pack
@@ -296,15 +296,16 @@ class Run:
     def trust(self, now: datetime = LATER) -> TrustRoot:
         return TrustRoot.parse(self.trust_bytes(), now)
 
-    def beside(self, asked: Policy | None) -> Judgement:
-        """The judgement of the newest one by its links, where the run lies."""
+    def beside(self, asked: Policy | None, url: str = "", **more: Any) -> Verdict:
+        """The judgement of the newest one by its links, where the run lies, or in a store."""
         self.keep()
         folder = self.root / "checkpoints"
         newest = max(one for one in folder.iterdir() if one.is_dir() and SET_ASIDE not in one.name)
-        found = verify(newest, trust=self.trust(), policy=asked, now=LATER)
+        at = f"{url}/checkpoints/{newest.name}" if url else newest
+        found = verify(at, trust=self.trust(), policy=asked, now=LATER, **more)
         # Its statement is all that there is of it: its bytes are not, and nothing else beside it.
-        links = [one for one in found.problems if one.what.startswith(("run ", "step ", "parent "))]
-        return Judgement(judged=list(found.judged), problems=links)
+        found.problems = [p for p in found.problems if p.what.startswith(("run", "step", "parent"))]
+        return found
 
     def said(self, **changes: Any) -> CheckpointPredicate:
         """The honest word on the next checkpoint."""
