@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,10 +30,11 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from benchmarks.ab import Benchmark, Figure, Goal, Side
 from securetrain import artifacts
+from securetrain.artifacts.checkpoint.tensors import memory
 from securetrain.artifacts.statement import members, statements
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.tree.storage import LocalStorage
-from securetrain.core.hashtree import TreeParams
+from securetrain.core.hashtree import TreeParams, TreeWriter
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from tests.artifacts.statement.worlds import node_signature_of
@@ -96,8 +97,8 @@ class Save:
 
     @property
     def goal(self) -> Goal:
-        """Three fifths of stock's time."""
-        return Goal(ratio=0.6)
+        """Half of stock's time; three fifths where the disk decides."""
+        return Goal(ratio=0.6 if self.sync else 0.48)
 
     def run(self, order: Sequence[Side]) -> list[float]:
         """Save once for each entry, each time into a new directory."""
@@ -135,8 +136,8 @@ class Load:
 
     @property
     def goal(self) -> Goal:
-        """Half of stock's time where bytes go straight into the target, else no more than it."""
-        return Goal(ratio=0.5 if self.direct else 1.0)
+        """Two fifths of stock's time where bytes go straight into the target, else three."""
+        return Goal(ratio=0.38 if self.direct else 0.6)
 
     def run(self, order: Sequence[Side]) -> list[float]:
         """Load once for each entry, from one checkpoint of each kind."""
@@ -239,10 +240,55 @@ def statement(ranks: int = 1024, times: int = 9) -> Figure:
     )
 
 
+def parts(times: int = 7) -> Figure:
+    """Milliseconds of processor for a save in memory, and for what it cannot do without: writing
+    the bytes and hashing them. The reference's save beside it: no save is faster than the writing.
+    """
+    state, key = _state(filled=True), PrivateKey.generate()
+    data = [memory(tensor) for tensor in state.values()]
+
+    def write(path: Path) -> None:
+        path.mkdir()
+        with (path / "data").open("wb", buffering=0) as file:
+            for one in data:
+                for start in range(0, len(one), 8 << 20):
+                    file.write(one[start : start + (8 << 20)])
+
+    def hash_all(_: Path) -> None:
+        tree = TreeWriter(TreeParams())
+        for one in data:
+            tree.update(one)
+        tree.finish()
+
+    work: dict[str, Callable[[Path], None]] = {
+        "ms": lambda path: _save(Side.OURS, state, path, key, sync=False),
+        "ms of write(2) alone": write,
+        "ms of hashing alone": hash_all,
+        "ms of dcp.save": lambda path: _save(Side.PLAIN, state, path, key, sync=False),
+    }
+    used: dict[str, list[float]] = {name: [] for name in work}
+    with _folder() as folder:
+        for _ in range(times):
+            for name, do in work.items():
+                started = time.process_time()
+                do(folder / "x")
+                used[name].append(1000 * (time.process_time() - started))
+                shutil.rmtree(folder / "x", ignore_errors=True)
+    least = {name: min(one) for name, one in used.items()}
+    own = least["ms"] - least["ms of write(2) alone"] - least["ms of hashing alone"]
+    return Figure(
+        name="checkpoint-save-parts",
+        title=f"processor time of saving {MEGABYTES} MB in memory, and of its parts",
+        values=least,
+        goal="<= 25 ms besides writing and hashing",
+        goal_met=own <= 25,
+    )
+
+
 BENCHMARKS: Final[tuple[Benchmark, ...]] = (
     Save(),
     Save(sync=True),
     Load(),
     Load(direct=False),
 )
-FIGURES: Final = {"checkpoint-statement": statement}
+FIGURES: Final = {"checkpoint-statement": statement, "checkpoint-save-parts": parts}

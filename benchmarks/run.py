@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the pairs and figures: ``python benchmarks/run.py [NAME ...] [--pairs N] [--json OUT]``.
 
-NAME keeps the benchmarks whose name contains it. The exit code is 0 whether goals are met or not:
-the table says so, and a busy machine is no reason for a red build.
+NAME keeps the benchmarks whose name contains it, or is a group: ``artifacts`` is all that saving,
+loading and verifying promise. At the end stands what was asked and what was measured. The exit code
+is 0 whether goals are met or not: the table says so, and a busy machine is no reason for a red
+build.
 """
 
 import argparse
@@ -12,7 +14,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,6 +55,12 @@ FIGURES: Final = (
     "corpus",
     "recall",
 )
+GROUPS: Final = {
+    "artifacts": (
+        *("checkpoint-save", "checkpoint-load", "verify-2048MB", "verify-tiny", "verify-small"),
+        *("verify-many", "chain-ranks", "chain-ancestors", "dataset-read-cold"),
+    )
+}
 
 
 def benchmarks(names: list[str]) -> list[ab.Benchmark]:
@@ -73,6 +81,23 @@ def figures(names: list[str]) -> dict[str, Callable[[], ab.Figure | None]]:
     return {name: f for name, f in every.items() if not names or any(n in name for n in names)}
 
 
+def asked(summaries: Sequence[ab.Summary], found: Sequence[ab.Figure]) -> str:
+    """What was asked, what was measured, and whether it is enough, a line each."""
+    rows = [("asked of", "asked", "measured", "")]
+    for one in summaries:
+        ratio = f"ratio {one.ratio:.3f} ({one.ratio_low:.3f}-{one.ratio_high:.3f})"
+        measured = f"{ratio}, {one.difference_seconds:+.3g} s, {one.ours_seconds:.3g} s"
+        rows.append((one.name, one.goal, measured, "met" if one.goal_met else "NOT MET"))
+    for figure in found:
+        measured = ", ".join(f"{name} {value:.4g}" for name, value in figure.values.items())
+        rows.append((figure.name, figure.goal, measured, "met" if figure.goal_met else "NOT MET"))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "\n".join(
+        f"{name.ljust(widths[0])}  {goal.ljust(widths[1])}  {verdict.ljust(7)}  {measured}"
+        for name, goal, measured, verdict in rows
+    )
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run what was asked for, print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
@@ -82,7 +107,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="also write the results here")
     options = parser.parse_args(argv)
     ab.clean_up_when_terminated()
-    chosen, wanted = benchmarks(options.names), figures(options.names)
+    names = [one for name in options.names for one in GROUPS.get(name, (name,))]
+    chosen, wanted = benchmarks(names), figures(names)
     if not chosen and not wanted:
         parser.error(f"no benchmark is called {' or '.join(options.names)}")
     rng = random.Random(options.seed)  # noqa: S311 - the order of samples is no secret
@@ -101,6 +127,7 @@ def main(argv: list[str] | None = None) -> int:
     print(ab.table(summaries))
     for figure in found:
         print(figure)
+    print(f"\n{asked(summaries, found)}")
     print(f"\nload average {before[0]:.2f} before, {after[0]:.2f} after; medians of pairs")
     if options.json:
         document: dict[str, Any] = {
