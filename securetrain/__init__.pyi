@@ -9,6 +9,8 @@ from .artifacts.scan.scanner import scan as scan
 from .artifacts.signing import sign as sign
 from .artifacts.statement.context import SaveContext as SaveContext
 from .artifacts.statement.expectation import Expectation as Expectation
+from .chain.verdict import Verdict as Verdict
+from .chain.verifying import verify as verify
 from .core import secret as secret
 from .identity.trust import TrustRoot as TrustRoot
 

@@ -89,7 +89,12 @@ EMPTY: Final = Contents()
 
 @dataclass(slots=True, kw_only=True)
 class Verdict(Report):
-    """Everything that ``verify`` has found; filled while it is judged, and only read afterwards."""
+    """Everything that ``verify`` has found; filled while it is judged, and only read afterwards.
+
+    >>> found = verify("step-12", trust="trust.json")
+    >>> [str(one.state) for one in found.lines() if one.name in {"signed by", "run"}]
+    ['verified', "the signer's word"]
+    """
 
     form: Form
     at: datetime

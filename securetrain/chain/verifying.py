@@ -197,7 +197,7 @@ def form_of(target: Path | str | Pack, options: Options = NOTHING_MORE) -> Form:
 
 @given.checked
 def verify(
-    target: Path | str | Pack,
+    path: given.Folder | Pack,
     expect: Expectation | None = None,
     *,
     trust: given.Trust | None = None,
@@ -209,7 +209,7 @@ def verify(
     """Verify an artifact: a directory, file, pack, model with its bundle, or URL.
 
     Args:
-        target: Where it is; a pack may be open.
+        path: Where it is, or a URL; a pack may be open.
         expect: Which artifact is wanted; None takes any that a trusted key has signed.
         trust: The trust root or its file; a bundle has roots of its own (`Options`).
         policy: What is asked besides: a policy, the name of a shipped one, or a file.
@@ -222,14 +222,17 @@ def verify(
         IdentityError: The trust root does not count.
         IntegrityError: ST-PACK-101 to 141, it is no whole pack; ST-CHAN-021, nobody has witnessed
             it.
+
+    >>> verify("step-12", Expectation(run="toy", step=12), trust="trust.json").ok
+    True
     """
-    form = form_of(target, options)
-    refuse(form, options.given | ({"expect"} if expect is not None else set()), target)
+    form = form_of(path, options)
+    refuse(form, options.given | ({"expect"} if expect is not None else set()), path)
     rules, at = given.open_policy(policy), given.moment(now)
-    if form is Form.PACK and not isinstance(target, Pack):
-        with Pack.open(Path(target)) as pack:
+    if form is Form.PACK and not isinstance(path, Pack):
+        with Pack.open(Path(path)) as pack:
             return verify(pack, expect, trust=trust, policy=rules, now=at, options=options)
-    return _Judgement(target, expect, trust, rules, at, form, options, progress).verdict()
+    return _Judgement(path, expect, trust, rules, at, form, options, progress).verdict()
 
 
 @dataclass(slots=True)

@@ -18,7 +18,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from securetrain.artifacts.dataset.sign import About, sign_in_place
-from securetrain.artifacts.lineage.folder import SET_ASIDE
 from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
@@ -299,8 +298,7 @@ class Run:
     def beside(self, asked: Policy | None, url: str = "", **more: Any) -> Verdict:
         """The judgement of the newest one by its links, where the run lies, or in a store."""
         self.keep()
-        folder = self.root / "checkpoints"
-        newest = max(one for one in folder.iterdir() if one.is_dir() and SET_ASIDE not in one.name)
+        newest = max(self.root.glob("checkpoints/step-" + 8 * "?"))
         at = f"{url}/checkpoints/{newest.name}" if url else newest
         found = verify(at, trust=self.trust(), policy=asked, now=LATER, **more)
         # Its statement is all that there is of it: its bytes are not, and nothing else beside it.
