@@ -212,6 +212,8 @@ def judge_ledger(subject: Subject, given: Given) -> LinkVerdict:
     if not reading.names_writers:
         what = "the trust root says of no key what it may write, so any line may be any worker's"
         return missing(link, f"{what} (roles ledger-coordinator, -launcher, -rank, -worker)")
+    if not reading.begun:
+        return missing(link, "the ledger's beginning: its first line is not this run's")
     foreign = next((line for line in reading.ignored if line.foreign), None)
     if foreign is not None:
         return broken(link, str(foreign))

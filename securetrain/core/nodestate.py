@@ -7,6 +7,7 @@ state. The record that notices it must lie elsewhere: on this machine, for this 
 
     <state>/
       floors/<run>/      the newest checkpoint of a run that was seen here, in floors.json
+      ledgers/           how far each run's ledger was written, so that none begins again
       fleet/             who is barred, clocks of TPMs, the newest reference values: of every job
       witness.pem        the key with which this machine cosigns transparency logs
       witness/           what it has seen of each log
@@ -33,6 +34,11 @@ class NodeState:
         """The file of what was seen of a run, in a folder of its own, which its workers change."""
         name = hashlib.sha256(run_id.encode()).hexdigest()[:32]
         return self.root / "floors" / name / "floors.json"
+
+    def ledger(self, run_id: str) -> Path:
+        """The file of how far a run's ledger was written here, out of its workers' reach."""
+        name = hashlib.sha256(run_id.encode()).hexdigest()[:32]
+        return self.root / "ledgers" / f"{name}.json"
 
     @property
     def fleet(self) -> Path:

@@ -121,7 +121,7 @@ class Job:
     def __post_init__(self) -> None:
         self.ca = JobCA.create("securetrain.local", self.name, now())
         key = PrivateKey.generate()
-        self.ledger = Ledger(self.root / "ledger.jsonl", key, "coordinator", now)
+        self.ledger = Ledger(self.root / "ledger.jsonl", key, "coordinator", now).begin(self.name)
 
     def start(self, min_nodes: int = 1, max_nodes: int = 1, **settings: Any) -> Coordinator:
         """Start a coordinator; `settings` are its arguments or its settings."""
@@ -200,10 +200,10 @@ class Job:
     def events(self) -> list[Event]:
         """The ledger's events, after its chain and signatures were verified."""
         path = self.ledger.path
-        data = path.read_bytes() if path.exists() else b""
+        data = path.read_bytes()
         data = data[: data.rfind(b"\n") + 1]  # the last line may just be being written
         key = self.ledger.key
-        return [e.body.event for e in verify_ledger(data, {key.key_id: key.public}).entries]
+        return [e.body.event for e in verify_ledger(data, {key.key_id: key.public}).entries[1:]]
 
     def expect(self, code: str, event: str | None = None) -> Event:
         """Wait until the ledger has a refusal with `code`; its first entry."""

@@ -106,7 +106,7 @@ class Session:
     finished: bool = False
 
     def __post_init__(self) -> None:
-        self.ledger = agent_ledger(self.setup, self.clock)
+        self.ledger = agent_ledger(self.setup, self.clock, this_node(os.environ))
         self.keeper = keeper_of(self.setup, self.clock(), own=not self.options.joins)
 
     def run(self, environ: Mapping[str, str]) -> int:

@@ -29,7 +29,7 @@ from typing import Any, Final
 import msgspec
 
 from securetrain.artifacts.statement import members
-from securetrain.core import RunDir, canonical, claim_dir
+from securetrain.core import NodeState, RunDir, canonical, claim_dir
 from securetrain.core.errors import IdentityError, PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.identity import SEGMENT, JobCA
@@ -128,7 +128,10 @@ def prepare_run(
     else:
         _check(run, policy, now)
     job = f"job-{PrivateKey.load(run.key('root')).key_id[:16]}"
-    return RunSetup(run=run, policy=policy, job=job, created=created)
+    setup = RunSetup(run=run, policy=policy, job=job, created=created)
+    if created:
+        agent_ledger(setup, lambda: now)
+    return setup
 
 
 def make_identity(setup: RunSetup, ca: JobCA, now: datetime) -> members.RankSigner:
@@ -343,10 +346,18 @@ def _as_given(policy_name: str) -> bytes:
     return read_file(path, FILE_LIMIT)
 
 
-def agent_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
-    """The run's ledger, signed with the agent's key."""
+def agent_ledger(
+    setup: RunSetup, clock: Callable[[], datetime], state: NodeState | None = None
+) -> Ledger:
+    """The run's ledger, begun, signed with the agent's key; `state` remembers its end.
+
+    Raises:
+        IntegrityError: ST-LEDG-004 or 005, see `Ledger.begin`.
+    """
     key = PrivateKey.load(key_file(setup.run, WriterRole.LAUNCHER))
-    return Ledger(setup.run.ledger, key, "agent", clock)
+    kept = None if state is None else state.ledger(setup.job)
+    ledger = Ledger(setup.run.ledger, key, "agent", clock, kept)
+    return ledger.begin(setup.job, TrustRoot.load(setup.run.trust, clock()))
 
 
 def coordinator_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:

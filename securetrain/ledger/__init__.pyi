@@ -7,6 +7,7 @@ from .following import LedgerFollower as LedgerFollower
 from .log import GENESIS as GENESIS
 from .log import LINE_LIMIT as LINE_LIMIT
 from .log import Clock as Clock
+from .log import LastEntry as LastEntry
 from .log import Ledger as Ledger
 from .log import VerifiedLedger as VerifiedLedger
 from .log import verify_ledger as verify_ledger

@@ -10,7 +10,10 @@ Rules, for each entry whose chain and signature hold:
    ignored, and so is every event of a key without a role;
 3. a trust root that names no roles at all is older than they are: every key of the role ``ledger``
    may write everything, and the reading says so (`Reading.names_writers`);
-4. nothing is ignored in silence: whoever reads a ledger reports `Reading.ignored`.
+4. the first line names the run and the keys of its trust root (`events.LedgerStarted`). A ledger
+   without it, or of another trust root, has no beginning, and the reading says so
+   (`Reading.begun`): it is of an earlier version, or somebody began it again;
+5. nothing is ignored in silence: whoever reads a ledger reports `Reading.ignored`.
 """
 
 from collections.abc import Mapping
@@ -19,8 +22,8 @@ from datetime import datetime
 
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.ledger.events import Closed, LedgerEvent, WriterRole, decode_event
-from securetrain.ledger.log import VerifiedLedger, verify_ledger
+from securetrain.ledger.events import Closed, LedgerEvent, LedgerStarted, WriterRole, decode_event
+from securetrain.ledger.log import VerifiedLedger, root_keys, verify_ledger
 from securetrain.ledger.wire import Entry
 
 
@@ -97,6 +100,10 @@ class Reading:
     ignored: tuple[Ignored, ...]
     names_writers: bool
     """Whether the trust root says which key may write what."""
+    begun: bool
+    """Whether it has its beginning, of the trust root that it was read with; that line is no event
+    of the run.
+    """
 
     @property
     def events(self) -> tuple[LedgerEvent, ...]:
@@ -126,12 +133,21 @@ def judge(entry: Entry, writers: Writers) -> Recorded | Ignored:
     return Ignored(entry, f"written under {who}, which may not write it", foreign=True)
 
 
-def read_events(verified: VerifiedLedger, writers: Writers) -> Reading:
-    """Decode a verified ledger; no entry makes it fail."""
+def read_events(verified: VerifiedLedger, writers: Writers, roots: str | None = None) -> Reading:
+    """Decode a verified ledger; no entry makes it fail.
+
+    Args:
+        verified: The ledger.
+        writers: Which key may write what.
+        roots: The keys of the trust root, as its beginning names them; None for any.
+    """
     recorded: list[Recorded] = []
     ignored: list[Ignored] = []
-    for entry in verified.entries:
+    begun = False
+    for number, entry in enumerate(verified.entries):
         match judge(entry, writers):
+            case Recorded(event=LedgerStarted() as said) if number == 0:
+                begun = roots in {None, said.roots}
             case Recorded() as line:
                 recorded.append(line)
             case line:
@@ -141,6 +157,7 @@ def read_events(verified: VerifiedLedger, writers: Writers) -> Reading:
         recorded=tuple(recorded),
         ignored=tuple(ignored),
         names_writers=writers.named,
+        begun=begun,
     )
 
 
@@ -151,4 +168,4 @@ def read_ledger(data: bytes, trust: TrustRoot, *, where: str = "") -> Reading:
         IntegrityError: ST-LEDG-001 to 004; see `verify_ledger`.
     """
     verified = verify_ledger(data, trust.keys_for(TrustRole.LEDGER), where=where)
-    return read_events(verified, Writers.of(trust))
+    return read_events(verified, Writers.of(trust), root_keys(trust))

@@ -76,5 +76,5 @@ def make_run(root: Path, *, policy: str = "dev", clock: Clock | None = None) -> 
         policy=loaded,
         clock=clock,
     )
-    run.ledger().write(events.RunStarted(policy_id=loaded.policy.metadata.id))
+    run.ledger().begin("", run.trust).write(events.RunStarted(policy_id=loaded.policy.metadata.id))
     return run

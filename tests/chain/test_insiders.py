@@ -314,8 +314,9 @@ class WithLedger(Run):
     def write(self, said: events.LedgerEvent, key: PrivateKey | None = None) -> str:
         """Write an event; the new head."""
         self.root.mkdir(parents=True, exist_ok=True)
-        ledger = Ledger(self.root / "ledger.jsonl", key or self.launcher, "launcher", lambda: NOW)
-        ledger.write(said)
+        path = self.root / "ledger.jsonl"
+        Ledger(path, self.launcher, "launcher", lambda: NOW).begin("", self.trust())
+        Ledger(path, key or self.launcher, "launcher", lambda: NOW).write(said)
         lines = (self.root / "ledger.jsonl").read_bytes().splitlines()
         return hashlib.sha256(lines[-1]).hexdigest()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from securetrain.core import RunDir
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import TrustRole, sign_document
+from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from securetrain.ledger import Ledger, LedgerEvent, WriterRole, events
 from tests.vocabulary import trust_document
 
@@ -34,7 +34,8 @@ class MadeRun:
         roles |= {TrustRole(f"ledger-{role}"): [key.public] for role in WriterRole}
         document = trust_document(roles, BEGIN - timedelta(days=1), BEGIN + timedelta(days=9000))
         self.run.trust.write_bytes(sign_document(document, [root]))
-        self.ledger = Ledger(self.run.ledger, key, "agent", lambda: self.now)
+        ledger = Ledger(self.run.ledger, key, "agent", lambda: self.now)
+        self.ledger = ledger.begin("", TrustRoot.load(self.run.trust, self.now))
 
     @property
     def now(self) -> datetime:

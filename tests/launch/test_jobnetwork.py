@@ -42,12 +42,12 @@ DEAD = NetworkError("ST-NETW-014", "the engine died", "wireguard-go", "start aga
 def ledger(tmp_path):
     return Ledger(
         tmp_path / "ledger.jsonl", PrivateKey.generate(), "agent", lambda: datetime.now(UTC)
-    )
+    ).begin()
 
 
 def events(ledger):
     found = verify_ledger(ledger.path.read_bytes(), {ledger.key.key_id: ledger.key.public})
-    return [entry.body.event for entry in found.entries]
+    return [entry.body.event for entry in found.entries[1:]]
 
 
 class Recorded:

@@ -137,7 +137,7 @@ def check(peer, certificate):
         raise AdmissionError("ST-ADMN-013", f"{peer.node} was revoked")
 vault = Vault.open(policy.policy, os.environ.get("TEST_SECRETS", "").split(), {})
 lease = {"lease": float(sys.argv[6])} if float(sys.argv[6]) else {}
-ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", now)
+ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", now).begin()
 coordinator = Coordinator(
     sys.argv[4], ca, policy, ledger, clock=now,
     min_nodes=int(sys.argv[5]), max_nodes=len(sys.argv[7:]),

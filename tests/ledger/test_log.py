@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securetrain.core import canonical
@@ -28,6 +28,7 @@ from securetrain.ledger import (
     Event,
     Ledger,
     events,
+    log,
     verify_ledger,
 )
 from tests import vocabulary
@@ -39,7 +40,8 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 def make(path, key=KEY, writer="agent") -> Ledger:
-    return Ledger(path, key, writer, lambda: NOW)
+    log._WRITTEN.clear()  # as a process does that has just started
+    return Ledger(path, key, writer, lambda: NOW).begin()
 
 
 @pytest.fixture
@@ -73,12 +75,12 @@ def refused(code, data, *, keys=KEYS, require_closed=False):
 
 def test_an_honest_ledger(lines):
     found = verify_ledger(b"".join(lines), KEYS, require_closed=True)
-    assert [e.body.seq for e in found.entries] == [0, 1, 2, 3]
-    assert [e.body.writer for e in found.entries] == ["agent", "rank-0", "agent", "agent"]
+    assert [e.body.seq for e in found.entries] == [0, 1, 2, 3, 4]
+    assert [e.body.writer for e in found.entries] == ["agent", "agent", "rank-0", "agent", "agent"]
     assert found.entries[0].body.prev == GENESIS
     assert found.closed
-    assert found.counts == {Decision.ALLOW: 1, Decision.OBSERVE: 2, Decision.REFUSE: 1}
-    refusal = found.entries[2].body.event
+    assert found.counts == {Decision.ALLOW: 1, Decision.OBSERVE: 3, Decision.REFUSE: 1}
+    refusal = found.entries[3].body.event
     assert (refusal.code, refusal.subject) == ("ST-ADMN-002", "192.0.2.1")
     assert len(str(refusal.details["what"])) == 500, "what an attacker sends is cut"
 
@@ -108,7 +110,7 @@ def test_a_changed_entry(lines, number):
 
 
 def test_a_refusal_made_an_allow(lines):
-    lines[2] = lines[2].replace(b'"decision":"refuse"', b'"decision":"allow"')
+    lines[3] = lines[3].replace(b'"decision":"refuse"', b'"decision":"allow"')
     refused("ST-LEDG-003", b"".join(lines))
 
 
@@ -221,6 +223,7 @@ def test_no_byte_of_a_line_can_change(position, flip):
 @pytest.mark.parametrize("kept", [1, 100, -1])
 def test_what_a_death_left_of_a_line_is_cut_off_and_said(lines, path, kept):
     part = lines[-1][:kept]
+    log._WRITTEN.clear()
     path.write_bytes(b"".join(lines[:-1]) + part)
     make(path).write(events.NodeLeft())
     data = path.read_bytes()
@@ -239,6 +242,7 @@ def test_a_death_in_the_first_line_leaves_an_empty_ledger(lines, path):
     path.write_bytes(lines[0][:50])
     make(path).write(events.NodeLeft())
     assert [e.body.event.event for e in verify_ledger(path.read_bytes(), KEYS).entries] == [
+        "ledger-started",
         "ledger-mended",
         "node-left",
     ]
@@ -268,8 +272,8 @@ def test_a_link_is_not_followed(tmp_path, path):
 
 def test_refusals_and_the_end_are_on_the_disk_before_the_call_returns(monkeypatch, path):
     synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", synced.append)
     ledger = make(path)
+    monkeypatch.setattr(os, "fsync", synced.append)
     ledger.write(events.NodeLeft())
     assert len(synced) == 0
     ledger.write(events.NodeRefused.of(AdmissionError("ST-ADMN-001", "bad")))
@@ -289,8 +293,9 @@ def test_refusals_and_the_end_are_on_the_disk_before_the_call_returns(monkeypatc
 )
 def test_what_a_run_finds_its_way_by_is_on_the_disk_too(monkeypatch, path, said):
     synced: list[int] = []
+    ledger = make(path)
     monkeypatch.setattr(os, "fsync", synced.append)
-    make(path).write(said)
+    ledger.write(said)
     assert len(synced) == 1
 
 
@@ -313,9 +318,9 @@ def test_threads_of_one_process(path):
     for thread in threads:
         thread.join()
     found = verify_ledger(path.read_bytes(), KEYS)
-    assert len(found.entries) == 120
+    assert len(found.entries) == 121
     for number in range(6):
-        own = [e for e in found.entries if e.body.writer == f"rank-{number}"]
+        own = [e for e in found.entries[1:] if e.body.writer == f"rank-{number}"]
         assert [e.body.event.details["step"] for e in own] == list(range(20))
 
 
@@ -326,7 +331,7 @@ from pathlib import Path
 from securetrain.identity.keys import PrivateKey
 from securetrain.ledger import Ledger, events
 ledger = Ledger(Path(sys.argv[1]), PrivateKey.load(Path(sys.argv[2])), sys.argv[3],
-                lambda: datetime.now(UTC))
+                lambda: datetime.now(UTC)).begin()
 for step in range(30):
     ledger.write(events.CheckpointSeen(step=step, digest=""))
 """
@@ -340,7 +345,7 @@ def test_several_processes(path, tmp_path):
     ]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     found = verify_ledger(path.read_bytes(), KEYS)
-    assert len(found.entries) == 90
+    assert len(found.entries) == 91
     assert {e.body.writer for e in found.entries} == {"rank-0", "rank-1", "rank-2"}
 
 
@@ -355,4 +360,73 @@ def test_a_full_disk_leaves_a_ledger_that_goes_on(path, monkeypatch):
     assert caught.value.code == "ST-USAG-006"
     ledger.write(events.NodeLost(subject="after"))
     entries = verify_ledger(path.read_bytes(), KEYS).entries
-    assert [entry.body.event.subject for entry in entries] == ["before", "after"]
+    assert [entry.body.event.subject for entry in entries] == ["", "before", "after"]
+
+
+# The beginning.
+
+
+class Begun:
+    """A ledger that a process has begun, written and left, with what its machine keeps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.kept = folder / "ledger.jsonl", folder / "kept.json"
+        self.process().write(events.CheckpointSeen(step=1, digest=""))
+        self.lines = self.path.read_bytes().splitlines(keepends=True)
+
+    def process(self, run: str = "run-1") -> Ledger:
+        """The next process; it knows what is kept."""
+        log._WRITTEN.clear()
+        return Ledger(self.path, KEY, "agent", lambda: NOW, self.kept).begin(run)
+
+
+@pytest.fixture
+def begun(tmp_path):
+    return Begun(tmp_path)
+
+
+def test_it_goes_on_where_it_ended_and_is_begun_once(begun):
+    begun.process().close()
+    names = [e.body.event.event for e in verify_ledger(begun.path.read_bytes(), KEYS).entries]
+    assert names == ["ledger-started", "checkpoint-seen", "close"]
+    vocabulary.refused(IntegrityError, "ST-LEDG-005", begun.process, "run-2")
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_nothing_is_appended_to_what_another_process_made_of_it(data, tmp_path_factory):
+    """Whole lines are removed, repeated or exchanged, or the file is; without what is kept, a
+    shorter file would go on, which is the control.
+    """
+    begun = Begun(tmp_path_factory.mktemp("begun"))
+    lines = data.draw(st.lists(st.sampled_from(begun.lines), max_size=4))
+    begun.path.unlink()
+    if data.draw(st.booleans()) or lines:
+        begun.path.write_bytes(b"".join(lines))
+    left = begun.path.read_bytes() if begun.path.exists() else None
+    if lines[:2] == begun.lines:
+        begun.process()
+        return
+    with pytest.raises(IntegrityError) as caught:
+        begun.process()
+    assert caught.value.code in {"ST-LEDG-004", "ST-LEDG-005"}
+    assert (begun.path.read_bytes() if begun.path.exists() else None) == left
+    begun.kept.unlink()
+    if not lines or lines == begun.lines[:1]:
+        begun.process()
+
+
+@items("how, code", ("gone", "ST-LEDG-005"), ("empty", "ST-LEDG-005"), ("cut", "ST-LEDG-004"))
+def test_a_writer_never_takes_another_file_for_its_own(begun, how, code):
+    ledger = begun.process()
+    ledger.write(events.NodeLeft())
+    match how:
+        case "gone":
+            begun.path.unlink()
+        case "empty":
+            begun.path.write_bytes(b"")
+        case _:
+            begun.path.write_bytes(b"".join(begun.lines))
+    left = begun.path.read_bytes() if begun.path.exists() else None
+    vocabulary.refused(IntegrityError, code, ledger.write, events.NodeLeft())
+    assert (begun.path.read_bytes() if begun.path.exists() else None) == left

@@ -11,7 +11,17 @@ from securetrain.core.errors import IntegrityError
 from securetrain.core.vocabulary import Boundary, Decision, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
-from securetrain.ledger import Event, Ledger, WriterRole, Writers, events, read_ledger
+from securetrain.ledger import (
+    Event,
+    Ledger,
+    WriterRole,
+    Writers,
+    events,
+    read_events,
+    read_ledger,
+    verify_ledger,
+)
+from securetrain.ledger.log import root_keys
 from securetrain.testing.runs import make_run
 from tests.tables import each
 
@@ -38,7 +48,7 @@ def read(tmp_path):
     def write_and_read(*written, roles=ROLES):
         path = tmp_path / "ledger.jsonl"
         for key, said in written:
-            ledger = Ledger(path, key, "agent", lambda: NOW)
+            ledger = Ledger(path, key, "agent", lambda: NOW).begin()
             if isinstance(said, Event):
                 ledger.append(said)
             else:
@@ -61,7 +71,7 @@ def test_a_workers_key_cannot_admit_a_node(read):
     (ignored,) = found.ignored
     assert ignored.boundary is Boundary.NODE
     assert str(ignored) == (
-        "entry 1 (node-admitted) is ignored: written under a key of worker, which may not write it"
+        "entry 2 (node-admitted) is ignored: written under a key of worker, which may not write it"
     )
 
 
@@ -121,7 +131,7 @@ def test_what_is_no_event_is_ignored_and_named(read, line):
     found = read((AGENT, line))
     assert found.events == ()
     assert "not an event that is known here" in str(found.ignored[0])
-    assert len(found.verified.entries) == 1
+    assert len(found.verified.entries) == 2
 
 
 @pytest.mark.parametrize(("key", "closed"), [(AGENT, True), (WORKER, False)])
@@ -146,3 +156,12 @@ def test_a_small_run_names_its_writers(tmp_path):
     run.ledger("rank-0").write(ADMITTED)
     found = read_ledger(run.run_dir.ledger.read_bytes(), run.trust)
     assert len(found.events) == len(found.ignored) == 1
+
+
+def test_a_ledger_without_its_beginning_or_of_another_trust_root_says_so(tmp_path):
+    run, other = (make_run(tmp_path / name) for name in ("one", "other"))
+    data = run.run_dir.ledger.read_bytes()
+    keys = run.trust.keys_for(TrustRole.LEDGER)
+    assert read_ledger(data, run.trust).begun
+    assert not read_events(verify_ledger(data, keys), Writers({}), root_keys(other.trust)).begun
+    assert not read_events(verify_ledger(b"", keys), Writers({})).begun

@@ -20,7 +20,7 @@ def test_a_small_run_verifies(tmp_path):
     ledger = verify_ledger(
         run.run_dir.ledger.read_bytes(), trust.keys_for(TrustRole.LEDGER), require_closed=True
     )
-    assert [entry.body.writer for entry in ledger.entries] == ["agent", "rank-0", "agent"]
+    assert [entry.body.writer for entry in ledger.entries] == ["agent", "agent", "rank-0", "agent"]
     assert load_resolved(run.run_dir.resolved_policy).digest == run.policy.digest
     assert set(trust.keys_for(TrustRole.CHECKPOINT)) == {run.keys["checkpoint"].key_id}
     for name in (*KEYS, "node"):

@@ -10,7 +10,6 @@ Rules:
 3. each write looks at that one entry. All of them are verified when somebody reads them.
 """
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,24 +17,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from securetrain.core.errors import IntegrityError, os_error
 from securetrain.core.files import open_regular, read_file, sync_dir
 from securetrain.identity.keys import PrivateKey
-from securetrain.ledger import LINE_LIMIT, Entry, Ledger, LedgerEvent, verify_ledger
+from securetrain.ledger import Entry, LastEntry, Ledger, LedgerEvent, events, verify_ledger
 
 LEDGER_LIMIT: Final = 1 << 30
 _WRITER: Final = "desk"
-
-
-class LastEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The last entry that a desk knows."""
-
-    end: int = 0
-    """Bytes of the file up to its end; 0 for no entry."""
-    digest: str = ""
-    """SHA-256 of its line, hex."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +44,8 @@ class Decisions:
             UsageError: ST-USAG-002 or ST-USAG-006 on I/O errors.
         """
         self.check(last)
-        Ledger(self.path, self.key, _WRITER, lambda: now).write(said)
+        ledger = Ledger(self.path, self.key, _WRITER, lambda: now)
+        (ledger if last.end else ledger.begin()).write(said)
         return self._entry()
 
     def sync(self) -> None:
@@ -100,26 +89,17 @@ class Decisions:
             keys = {self.key.key_id: self.key.public}
             entries = verify_ledger(data, keys, where=str(self.path)).entries
         self.check(last)
-        return entries
+        return [entry for entry in entries if entry.body.event.event != events.LedgerStarted.NAME]
 
     def _entry(self, end: int | None = None) -> LastEntry:
         """The entry whose line ends at `end`, or with the file; none where no line does."""
         try:
             fd = open_regular(self.path)
+            try:
+                return LastEntry.at(fd, end)
+            finally:
+                os.close(fd)
         except FileNotFoundError:
             return LastEntry()
         except OSError as error:
             raise os_error(error, str(self.path)) from error
-        try:
-            size = os.fstat(fd).st_size
-            end = size if end is None else end
-            start = max(0, end - LINE_LIMIT - 1)
-            read = os.pread(fd, end - start, start) if end <= size else b""
-        except OSError as error:
-            raise os_error(error, str(self.path)) from error
-        finally:
-            os.close(fd)
-        if not read.endswith(b"\n"):
-            return LastEntry()
-        line = read[:-1].rsplit(b"\n", 1)[-1]
-        return LastEntry(end=end, digest=hashlib.sha256(line).hexdigest())

@@ -40,7 +40,7 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.attest.fleet.decisions import Decisions, LastEntry
+from securetrain.attest.fleet.decisions import Decisions
 from securetrain.attest.fleet.enrollment import Roots
 from securetrain.attest.fleet.entrants import Invited, Proven, invited_from
 from securetrain.attest.session.state import Seen, StateStore
@@ -60,7 +60,7 @@ from securetrain.core.files import (
     write_atomic,
 )
 from securetrain.identity.keys import KeyKind, PrivateKey
-from securetrain.ledger import Entry, LedgerEvent, events
+from securetrain.ledger import Entry, LastEntry, LedgerEvent, events
 
 SLACK: Final = timedelta(minutes=5)
 RECORD_LIMIT: Final = 16 << 20

@@ -359,5 +359,8 @@ ROWS: Final = (
     Code("ST-LEDG-004", X.INTEGRITY, "the ledger was cut short",
          fix="find out whether the run was killed, the disk was full or the file was cut",
          severity=HIGH, rank=ALONE, node=UNPROVEN, retry=NEVER, threat="T-LDG-001"),
+    Code("ST-LEDG-005", X.INTEGRITY, "the ledger has no beginning, or another's",
+         fix="start in a new --run-dir, and find out who removed, emptied or exchanged the ledger",
+         severity=CRITICAL, rank=ALONE, node=UNPROVEN, retry=NEVER, threat="T-LDG-001"),
 )
 # fmt: on

@@ -45,6 +45,14 @@ class RunEnded(Observed, frozen=True, kw_only=True):
     stragglers: int = 0
 
 
+@event("ledger-started", Boundary.IDENTITY, _LAUNCHER, WriterRole.COORDINATOR)
+class LedgerStarted(Observed, frozen=True, kw_only=True):
+    """The first line of a ledger, and of nothing else; its subject is the run."""
+
+    roots: str = ""
+    """The keys of the role ``root`` in its trust root, ordered; empty without one."""
+
+
 @event("run-directory-refused", Boundary.HOST, _LAUNCHER)
 class RunDirectoryRefused(PlainRefused, frozen=True, kw_only=True):
     """The name of the run directory leads elsewhere; this is written where it always was."""

@@ -147,7 +147,9 @@ class Standalone:
         run = RunDir(claim_dir(plan.run_dir, _foreign_content))
         key = prepare(run, plan.policy, now)
         self.claim = claim_run(run)
-        self.ledger = SpokenLedger(run.ledger, key, "coordinator", self.clock, self.tell)
+        self.ledger = SpokenLedger(
+            run.ledger, key, "coordinator", self.clock, tell=self.tell
+        ).begin(plan.job, TrustRoot.load(run.trust, now))
         past = past_of(run, key)
         self.watch = RevocationWatch(self.cluster)
         self.watch.refresh()

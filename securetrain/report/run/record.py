@@ -28,7 +28,7 @@ from securetrain.artifacts import STATEMENT, Kind
 from securetrain.artifacts.lineage import quarantine
 from securetrain.artifacts.statement import CheckpointPredicate, open_statement
 from securetrain.core import ExitCode, RunDir, canonical
-from securetrain.core.errors import IdentityError, SecureTrainError, UsageError
+from securetrain.core.errors import IdentityError, IntegrityError, SecureTrainError, UsageError
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import Decision, NetworkProfile, degraded_label
 from securetrain.identity.trust import LIMIT as TRUST_LIMIT
@@ -268,6 +268,9 @@ def _ledger(
     )
     if said is None:
         return None, LedgerView(proof=proof)
+    if not said.begun:
+        what = "its first line is not this run's beginning: an earlier version's, or begun again"
+        return None, LedgerView(proof=_refused(IntegrityError("ST-LEDG-005", what)))
     entries = said.verified.entries
     lines = [_line(recorded.entry) for recorded in said.recorded]
     ignored = tuple(map(str, said.ignored[:MAX_LINES]))
@@ -277,7 +280,7 @@ def _ledger(
         proof=_verified(entry.keyid for entry in entries),
         closed=said.closed,
         head=said.verified.head,
-        num_entries=len(entries),
+        num_entries=len(said.recorded) + len(said.ignored),
         counts={d: sum(line.decision is d for line in lines) for d in Decision},
         refusals=tuple(line for line in lines if line.decision is Decision.REFUSE)[:MAX_LINES],
         last=tuple(lines[-MAX_LINES:]),

@@ -371,7 +371,7 @@ def begin_anew(path, _state):
     key = PrivateKey.load(path.parent / "key.pem")
     path.unlink()
     for name in ("node-1", "node-2", "node-9"):
-        Ledger(path, key, "desk", lambda: NOW).write(events.MachineRejected(subject=name))
+        Ledger(path, key, "desk", lambda: NOW).begin().write(events.MachineRejected(subject=name))
 
 
 def cut_off_and_the_record_edited(path, _state):
@@ -482,7 +482,7 @@ def test_decisions_that_a_death_kept_from_coming_into_force_stay(office):
     office.token("node-1")
     office.desk.close()
     folder = office.folder / "admission"
-    Ledger(folder / LEDGER, PrivateKey.load(folder / "key.pem"), "desk", lambda: NOW).write(
+    Ledger(folder / LEDGER, PrivateKey.load(folder / "key.pem"), "desk", lambda: NOW).begin().write(
         events.MachineRejected(subject="node-1")
     )
     with (folder / LEDGER).open("ab") as file:

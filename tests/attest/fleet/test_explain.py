@@ -70,7 +70,7 @@ def test_every_refusal_of_evidence_has_an_explanation(code):
 
 def refused_run(tmp_path, *errors):
     run = RunDir(tmp_path / "run-7")
-    ledger = Ledger(run.ledger, prepare(run, load_policy("dev"), NOW), "coordinator", lambda: NOW)
+    ledger = Ledger(run.ledger, prepare(run, load_policy("dev"), NOW), "c", lambda: NOW).begin()
     for error in errors:
         ledger.write(events.NodeRefused.of(error, f"spiffe://{DOMAIN}/job/run-7/node/node-0"))
     ledger.write(events.NodeLeft(subject="node-1"))

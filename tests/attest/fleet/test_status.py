@@ -73,7 +73,7 @@ def state(tmp_path):
 
 def run_of(tmp_path, policy, *said):
     run = RunDir(tmp_path / "run-7")
-    ledger = Ledger(run.ledger, prepare(run, policy, NOW), "coordinator", lambda: NOW)
+    ledger = Ledger(run.ledger, prepare(run, policy, NOW), "coordinator", lambda: NOW).begin()
     for event in said:
         ledger.write(event)
     return run.root

@@ -72,7 +72,7 @@ class Started:
 def job(tmp_path, monkeypatch):
     run = RunDir(tmp_path / "run")
     run.keys.mkdir(parents=True)
-    ledger = Ledger(run.ledger, PrivateKey.generate(), "agent", lambda: datetime.now(UTC))
+    ledger = Ledger(run.ledger, PrivateKey.generate(), "agent", lambda: datetime.now(UTC)).begin()
     monkeypatch.setattr(confinement, "Sandbox", Started)
     monkeypatch.setattr(Started, "closed", 0)
 

@@ -17,13 +17,13 @@ OTHER = AdmissionError("ST-ADMN-001", "no frame")
 class Scene:
     def __init__(self, path, tools):
         self.key, self.path, self.time = PrivateKey.generate(), path, 1000.0
-        ledger = Ledger(path, self.key, "coordinator", tools.now)
+        ledger = Ledger(path, self.key, "coordinator", tools.now).begin()
         self.journal = Journal(ledger, lambda: self.time)
 
     def events(self):
         keys = {self.key.key_id: self.key.public}
-        data = self.path.read_bytes() if self.path.exists() else b""
-        return [entry.body.event for entry in verify_ledger(data, keys).entries]
+        entries = verify_ledger(self.path.read_bytes(), keys).entries
+        return [entry.body.event for entry in entries[1:]]
 
     def flood(self, count, error=STRANGE):
         for _ in range(count):
