@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks.ab import Benchmark, Figure, Goal, Side
 from securetrain.chain.records import Recorder
-from securetrain.chain.row_order import RowOrder
+from securetrain.chain.rows import RowOrder
 from securetrain.guard import Judged, Layout, StepTable
 from securetrain.guard.openings import opening_of
 from securetrain.train.kept_tables import keeper_of_tables

@@ -20,7 +20,7 @@ from .kinds import TargetKind as TargetKind
 from .kinds import bundle_of as bundle_of
 from .kinds import guess as guess
 from .lineage.floors import Floors as Floors
-from .lineage.freshness import Freshness as Freshness
+from .lineage.judging import Freshness as Freshness
 from .model.safetensors_folder import sign_safetensors as sign_safetensors
 from .report import Report as Report
 from .report import refusal_of as refusal_of

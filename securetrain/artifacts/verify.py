@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from securetrain.artifacts.content import Progress, check_content
 from securetrain.artifacts.kinds import guess
-from securetrain.artifacts.lineage import freshness, logged
+from securetrain.artifacts.lineage import judging, logged
 from securetrain.artifacts.lineage.floors import Floors
-from securetrain.artifacts.lineage.freshness import Freshness
-from securetrain.artifacts.lineage.judging import Asked, judge
+from securetrain.artifacts.lineage.judging import Asked, Freshness, judge
 from securetrain.artifacts.lineage.logged import LogProof
 from securetrain.artifacts.report import Report
 from securetrain.artifacts.statement.expectation import Expectation
@@ -178,7 +177,7 @@ def remember(found: Report, floors: Floors, trust: TrustRoot) -> None:
     match found.statement:
         case CheckpointPredicate():
             assert found.opened is not None
-            freshness.remember(found.opened, floors)
+            judging.remember(found.opened, floors)
         case DatasetPredicate() as predicate:
             from securetrain.artifacts.dataset.verified import check_floor  # noqa: PLC0415 - of these
 

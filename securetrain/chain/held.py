@@ -37,8 +37,7 @@ from securetrain.artifacts.statement import (
 from securetrain.chain import documents
 from securetrain.chain.container import Cuts, Document, chunks_of
 from securetrain.chain.records import StepRecord, records_of
-from securetrain.chain.row_bytes import RowBytes, settings_of, width_of
-from securetrain.chain.row_order import MAX_ROWS, RowOrder
+from securetrain.chain.rows import MAX_ROWS, RowBytes, RowOrder, settings_of, width_of
 from securetrain.chain.store import Pieces
 from securetrain.core.errors import IntegrityError, UsageError, os_error
 from securetrain.core.files import open_regular

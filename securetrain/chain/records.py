@@ -26,7 +26,7 @@ from msgspec import Meta
 from securetrain.artifacts.statement import context
 from securetrain.chain import documents
 from securetrain.chain.documents import BASE, Count, Document, Hex32, Name
-from securetrain.chain.row_order import RowOrder, tree_root
+from securetrain.chain.rows import RowOrder, tree_root
 from securetrain.chain.store import Pieces
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError, reason

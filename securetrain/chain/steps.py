@@ -37,8 +37,7 @@ from securetrain.chain.held import main_line
 from securetrain.chain.kept import judge_replay
 from securetrain.chain.links import Given, LinkVerdict, Subject, broken, missing, verified
 from securetrain.chain.records import StepRecord, StepRecords, StepVerdict, records_of
-from securetrain.chain.row_bytes import DOCUMENTS, RowBytes, format_of, settings_of, width_of
-from securetrain.chain.row_order import RowOrder
+from securetrain.chain.rows import DOCUMENTS, RowBytes, RowOrder, format_of, settings_of, width_of
 from securetrain.core.vocabulary import ChainLink, LinkState
 from securetrain.policy.schema import Checkpoint
 

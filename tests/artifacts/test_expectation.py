@@ -15,7 +15,7 @@ from securetrain.artifacts.checkpoint.save import save
 from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.dataset.write import sign_dataset
 from securetrain.artifacts.lineage.floors import Floors
-from securetrain.artifacts.lineage.freshness import Freshness
+from securetrain.artifacts.lineage.judging import Freshness
 from securetrain.artifacts.model.oms.keys import load_private
 from securetrain.artifacts.model.oms.model import sign_model
 from securetrain.artifacts.model.oms.signers import KeySigner, ModelRoots

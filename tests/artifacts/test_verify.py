@@ -416,7 +416,7 @@ def test_verifying_and_reading_need_no_torch():
         "import securetrain.cli.artifacts.verify\n"
         "import securetrain.artifacts.model.safetensors_folder\n"
         "import securetrain.artifacts.checkpoint.helper\n"
-        "import securetrain.artifacts.statement.members, securetrain.artifacts.lineage.freshness\n"
+        "import securetrain.artifacts.statement.members, securetrain.artifacts.lineage.judging\n"
         "assert {'SaveContext', 'load', 'save', 'verify_path'} <= set(a.__all__)\n"
         "bad = {'torch', 'numpy'} & set(sys.modules)\n"
         "assert not bad, bad\n"

@@ -41,7 +41,7 @@ from securetrain.chain import (
     nodes,
     packed,
     records,
-    row_bytes,
+    rows,
     steps,
     store,
     tables,
@@ -52,7 +52,7 @@ from securetrain.guard import openings, rejudge, step_table
 
 MODULES: Final[Sequence[ModuleType]] = (
     *(container, coordinators, documents, held, kept, nodes, packed, records),
-    *(row_bytes, steps, store, tables, unpacking, openings, rejudge, step_table),
+    *(rows, steps, store, tables, unpacking, openings, rejudge, step_table),
 )
 _WORDS: Final = {"broken", "missing", "_contradicts"}
 TABLE: Final = Path(__file__).with_name("checks_of_attacks.json")

@@ -18,7 +18,7 @@ from securetrain.chain.container import Document, Pack
 from securetrain.chain.held import WayUp, main_line, rows_wanted, touched
 from securetrain.chain.packing import Wanted
 from securetrain.chain.records import Recorder, StepRecord, read_page, recorded, records_of
-from securetrain.chain.row_bytes import RowBytes, format_of, settings_of
+from securetrain.chain.rows import RowBytes, format_of, settings_of
 from securetrain.chain.store import EvidenceStore, InMemory
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError

@@ -29,8 +29,7 @@ from securetrain.chain import documents, held, packed, packing, unpacking
 from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.packing import Wanted
 from securetrain.chain.records import recorded
-from securetrain.chain.row_bytes import RowBytes
-from securetrain.chain.row_order import RowOrder
+from securetrain.chain.rows import RowBytes, RowOrder
 from securetrain.chain.verdict import Verdict
 from securetrain.chain.verifying import verify
 from securetrain.cli import clock

@@ -29,7 +29,7 @@ from securetrain.chain.links import Subject, broken, missing, verified
 from securetrain.chain.packed import contents
 from securetrain.chain.records import StepRecord, StepVerdict
 from securetrain.chain.replayed import Word
-from securetrain.chain.row_order import RowOrder
+from securetrain.chain.rows import RowOrder
 from securetrain.chain.store import InMemory
 from securetrain.chain.verdict import Form, Verdict
 from securetrain.core import ExitCode, canonical

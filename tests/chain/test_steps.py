@@ -33,7 +33,7 @@ from securetrain.chain.records import (
     recorded,
     records_of,
 )
-from securetrain.chain.row_order import RowOrder, tree_root
+from securetrain.chain.rows import RowOrder, tree_root
 from securetrain.chain.store import InMemory
 from securetrain.core.errors import IdentityError, IntegrityError
 from securetrain.core.vocabulary import ChainLink, LinkState

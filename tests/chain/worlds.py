@@ -52,7 +52,7 @@ from securetrain.chain.records import (
     StepRecords,
     recorded,
 )
-from securetrain.chain.row_order import RowOrder
+from securetrain.chain.rows import RowOrder
 from securetrain.chain.store import EvidenceStore, InMemory
 from securetrain.chain.verdict import Verdict
 from securetrain.chain.verifying import Options, verify

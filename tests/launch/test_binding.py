@@ -15,7 +15,7 @@ import pytest
 from securetrain.chain import Keeper
 from securetrain.chain.documents import Environment, Job, Witness, decode
 from securetrain.chain.records import MAX_PAGES, Recorder, StepRecords, recorded
-from securetrain.chain.row_order import RowOrder
+from securetrain.chain.rows import RowOrder
 from securetrain.chain.store import InMemory
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.files import read_file

@@ -168,8 +168,8 @@ def test_the_picture_says_of_each_checkpoint_what_its_statement_is(full):
 
 def test_a_name_in_the_picture_is_text(bare):
     evil = "<script>alert(1)</script>"
-    said = {"subject": "rank-1", "place": "out", "way": "torch.save", "number": 0, "files": 1}
-    bare.ledger().write(events.SavedFilesSigned(file=evil, **said))
+    said: dict[str, Any] = {"subject": "rank-1", "place": "out", "number": 0, "files": 1}
+    bare.ledger().write(events.SavedFilesSigned(file=evil, way="torch.save", **said))
     shown = written(runs.page(read(bare)), "html")
     assert evil not in shown
     assert "out/&lt;script&gt;" in shown

@@ -5,7 +5,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from securetrain.artifacts.dataset.removal import Removals
+from securetrain.artifacts.dataset.versions import Removals
 from securetrain.train.config import JobConfig
 from securetrain.train.data import ByteSplit, ByteTokens, Rows
 

@@ -50,8 +50,7 @@ from securetrain.artifacts.given import (
     moment,
     open_trust,
 )
-from securetrain.artifacts.lineage.freshness import Freshness, remember
-from securetrain.artifacts.lineage.judging import Asked
+from securetrain.artifacts.lineage.judging import Asked, Freshness, remember
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.artifacts.tree import codec

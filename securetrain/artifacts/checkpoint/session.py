@@ -34,7 +34,7 @@ from securetrain.artifacts.given import (
     moment,
     open_policy,
 )
-from securetrain.artifacts.lineage.freshness import Freshness
+from securetrain.artifacts.lineage.judging import Freshness
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.members import FileSigner

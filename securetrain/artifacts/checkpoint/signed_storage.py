@@ -59,8 +59,7 @@ from securetrain.artifacts.given import (
     moment,
     open_trust,
 )
-from securetrain.artifacts.lineage.freshness import Freshness, remember
-from securetrain.artifacts.lineage.judging import Asked
+from securetrain.artifacts.lineage.judging import Asked, Freshness, remember
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.members import FileSigner

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from securetrain.artifacts.dataset.growth import check_growth
+from securetrain.artifacts.dataset.versions import check_growth
 from securetrain.artifacts.statement.dataset_predicate import DataFile, DatasetPredicate
 from securetrain.artifacts.statement.listing import open_data
 from securetrain.artifacts.statement.reading import SignedFile

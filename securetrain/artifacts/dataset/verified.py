@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from securetrain.artifacts.dataset.arena import Layout, OwnArena, SharedArena
-from securetrain.artifacts.dataset.growth import check_growth
 from securetrain.artifacts.dataset.kept import Kept, room
-from securetrain.artifacts.dataset.removal import Removals
+from securetrain.artifacts.dataset.versions import Removals, check_growth
 from securetrain.artifacts.dataset.write import Document, sign_dataset, sign_documents
 from securetrain.artifacts.given import (
     Folder,

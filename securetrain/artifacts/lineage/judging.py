@@ -5,23 +5,86 @@
 One place, so that a loader and a verifier cannot ask differently. In order: whether it is the one
 that was asked for (`expectation`); expiry; the ranks' own signatures (`members`); the policy's
 rules (`rules`); then whether the checkpoint is the newest that may be believed (`machine`), by the
-record beside it (`quarantine`) and, when somebody asks, by its surroundings (`freshness`).
+record beside it (`quarantine`) and, when somebody asks, by its surroundings (`look`).
+
+The surroundings of a checkpoint are read and verified here, and judged by `machine`. An old
+checkpoint has a good signature, too. The head that lies beside it, the memory of this node
+and the waivers of operators tell whether it is the one to go on from. The same is asked over all
+ranks of a load: each brings its node's floor, and one honest node that has seen more is enough.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from securetrain.artifacts.lineage import freshness, machine, quarantine
+from securetrain.artifacts.lineage import head as head_file
+from securetrain.artifacts.lineage import machine, quarantine
+from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.folder import CheckpointFiles
-from securetrain.artifacts.lineage.freshness import Freshness
-from securetrain.artifacts.lineage.machine import Known
+from securetrain.artifacts.lineage.machine import Floor, Known
+from securetrain.artifacts.lineage.waivers import excused
 from securetrain.artifacts.statement import expectation, members, rules
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.statements import CheckpointPredicate, Opened
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core.errors import IntegrityError
-from securetrain.identity.trust import TrustRoot
+from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.policy.schema import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freshness:
+    """The knowledge of a loader about the run besides the checkpoint."""
+
+    floors: Floors | None = None
+    """What this node has seen; None keeps nothing and asks for nothing."""
+    waivers: tuple[bytes, ...] = ()
+    """Signed by operators."""
+    head: bool = True
+    """Whether a head that lies beside the checkpoint is asked when the policy does not ask for one;
+    not by a run that goes by its own ledger."""
+
+
+def look(
+    opened: Opened, folder: CheckpointFiles, trust: TrustRoot, freshness: Freshness, known: Known
+) -> Known:
+    """Add the surroundings of a checkpoint to what is known already.
+
+    Args:
+        opened: The checkpoint.
+        folder: The folder that it lies in.
+        trust: The keys that may sign heads and waivers.
+        freshness: This node's knowledge.
+        known: With the time, and whether a head is required.
+
+    Raises:
+        IntegrityError: ST-CKPT-110, 120, 152 (head), 123 (waiver) or 151 (floors).
+    """
+    assert known.now is not None
+    keys = trust.keys_for(TrustRole.CHECKPOINT).keys()
+    floors, run_id = freshness.floors, opened.checkpoint.run_id
+    waived = excused(freshness.waivers, trust, run_id, known.now)
+    ask_head = freshness.head or known.head_required
+    known = replace(known, head=head_file.read_head(folder, trust) if ask_head else None)
+    if floors is None:
+        return replace(known, excused=waived)
+    set_aside = {opened.digest} if floors.is_set_aside(run_id, opened.digest) else ()
+    return replace(
+        known,
+        floor=floors.floor(run_id, keys),
+        excused=waived | floors.excused(run_id, keys),
+        set_aside=frozenset(set_aside),
+    )
+
+
+def remember(opened: Opened, floors: Floors) -> None:
+    """Raise this node's floor to a checkpoint that was loaded or saved.
+
+    Raises:
+        IntegrityError: ST-CKPT-151.
+        UsageError: ST-USAG-002.
+    """
+    floor = Floor(seq=opened.checkpoint.seq, digest=opened.digest)
+    floors.raise_to(opened.checkpoint.run_id, floor, opened.key_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +134,7 @@ def judge(opened: Opened, beside: CheckpointFiles, asked: Asked) -> Judged:
         return Judged(problems=[*problems, *found])
     try:
         fresh = asked.known or Freshness()
-        known = freshness.look(opened, beside.above(), asked.trust, fresh, known)
+        known = look(opened, beside.above(), asked.trust, fresh, known)
     except IntegrityError as error:
         unread = Problem(error.code, error.what, error.where)
         return Judged(problems=[*problems, *found, unread])

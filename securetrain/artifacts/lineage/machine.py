@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The newest checkpoint of a run that may be believed: one state machine without any I/O.
 
-What is known comes in as values; `freshness`, `head`, `floors`, `history`, `waivers`, `quarantine`
+What is known comes in as values; `judging`, `head`, `floors`, `history`, `waivers`, `quarantine`
 and `folder` read it. Loading, verifying, resuming, evicting, numbering and removing ask here.
 
 1. A checkpoint is in one state of the table below. An event that its row does not name changes

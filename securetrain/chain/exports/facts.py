@@ -32,7 +32,7 @@ from securetrain.chain.container import Pack
 from securetrain.chain.links import LinkVerdict
 from securetrain.chain.packing import PackPieces
 from securetrain.chain.records import StepVerdict, records_of
-from securetrain.chain.row_bytes import settings_of
+from securetrain.chain.rows import settings_of
 from securetrain.chain.store import Pieces, document
 from securetrain.chain.verdict import Verdict
 from securetrain.core.errors import IntegrityError, os_error

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from securetrain.chain.row_order import RowOrder
+from securetrain.chain.rows import RowOrder
 from securetrain.core.errors import UsageError
 from securetrain.train.data.order import EpochOrder, Order, RandomOrder
 from securetrain.train.data.source import ByteRange

@@ -9,9 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from securetrain.artifacts import verify_path
-from securetrain.artifacts.lineage import freshness
+from securetrain.artifacts.lineage import judging
 from securetrain.artifacts.lineage.floors import HEAD_LIMIT, Floors
-from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.head import (
     advance,
     note_logged,
@@ -20,6 +19,7 @@ from securetrain.artifacts.lineage.head import (
     shown_head,
     sign_head,
 )
+from securetrain.artifacts.lineage.judging import Freshness
 from securetrain.artifacts.lineage.machine import HEAD, Floor, Head
 from securetrain.artifacts.lineage.quarantine import Quarantine, set_aside
 from securetrain.artifacts.lineage.waivers import (
@@ -148,7 +148,7 @@ def test_a_store_that_shows_an_old_head_with_an_old_checkpoint(run, codes, tmp_p
     folder, made = run
     floors = Floors(tmp_path / "node" / "floors.json")
     newest = open_statement((folder / "c2" / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
-    freshness.remember(newest, floors)
+    judging.remember(newest, floors)
     for number in (0, 1):
         (folder / f"c{number}").rename(folder / f"was-{number}")
     old = read_head(LocalStorage(folder), trust)
@@ -249,7 +249,7 @@ def test_a_leaked_keys_number_dies_with_the_key(run, forge, keys, tmp_path, now)
     both = TrustRoot.parse(keys.trust_file(keys.checkpoint.public, thief.public), now)
     forge(folder / "fast", b"t" * 2500, seq=10**9, key=thief)
     stolen = open_statement((folder / "fast" / STATEMENT).read_bytes(), Kind.CHECKPOINT, both)
-    freshness.remember(stolen, floors)
+    judging.remember(stolen, floors)
     floors.raise_to("run-1", Floor(seq=1, digest=digest_of(made[1])), [keys.checkpoint.key_id])
 
     def found(trust):

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.lineage import freshness, machine, quarantine
-from securetrain.artifacts.lineage.freshness import Freshness
-from securetrain.artifacts.lineage.judging import Asked, judge
+from securetrain.artifacts.lineage import judging, machine, quarantine
+from securetrain.artifacts.lineage.judging import Asked, Freshness, judge
 from securetrain.artifacts.lineage.machine import Floor
 from securetrain.artifacts.statement import members, rules
 from securetrain.artifacts.statement.statements import Opened
@@ -43,7 +42,7 @@ class Questions:
         monkeypatch.setattr(machine, "expired", lambda *_: [])
         monkeypatch.setattr(quarantine, "check", lambda *_: self.aside)
         monkeypatch.setattr(members, "check", self.members)
-        monkeypatch.setattr(freshness, "look", self.look)
+        monkeypatch.setattr(judging, "look", self.look)
 
     def members(self, _predicate, _trust, *, required):
         self.asked["signatures"] = required

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from securetrain.artifacts.dataset.removal import Removals
+from securetrain.artifacts.dataset.versions import Removals
 from securetrain.artifacts.dataset.write import Document
 from securetrain.artifacts.statement.dataset_predicate import Removed
 from securetrain.core.errors import IntegrityError, UsageError

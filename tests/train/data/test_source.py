@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from securetrain.artifacts.dataset.removal import Removals
+from securetrain.artifacts.dataset.versions import Removals
 from securetrain.artifacts.statement.dataset_predicate import Removed
 from securetrain.core.errors import UsageError
 from securetrain.train.data.source import ByteRange, ByteSplit

@@ -15,7 +15,7 @@ from securetrain.chain import documents, records
 from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.packed import claimed_time, contents
 from securetrain.chain.packing import CONTENTS_TYPE, PIECE_TYPE, STATEMENT_TYPE, Contents, Entry
-from securetrain.chain.row_order import RowOrder
+from securetrain.chain.rows import RowOrder
 from securetrain.chain.store import InMemory
 from securetrain.core import canonical
 from securetrain.core.vocabulary import NodeTier
