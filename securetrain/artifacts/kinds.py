@@ -13,13 +13,16 @@ Rules:
 4. entries are looked at in the order of their names. No link is followed but the target's own path,
    and what is no regular file is not opened;
 5. `check_whole` refuses, before anything is signed, what is not whole: a pointer of Git LFS, and an
-   index that names a shard which is not there, or is not in the directory.
+   index that names a shard which is not there, or is not in the directory;
+6. `check_same` refuses, before a signature is written, what changed while it was read. Pages that a
+   process has mapped and writes to show no change until they are written back.
 """
 
 import os
 import re
 import shlex
 import stat
+import time
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -47,6 +50,8 @@ _INDEX: Final = ".index.json"
 _INDEX_LIMIT: Final = 64 << 20
 _POINTER: Final = b"version https://git-lfs.github.com/spec/"
 _HEAD: Final = 64
+_TICK: Final = 20_000_000
+"""Nanoseconds; changes within one may have the same time."""
 _PACK: Final = b"oci-layout\0"
 BUNDLE: Final = "model.sig"
 _BUNDLES: Final = (".sig", ".sigstore.json")
@@ -240,7 +245,28 @@ def check_whole(path: Path, left_out: Collection[str] | None = None) -> Survey:
                 _refuse(what, path, name, "get the files themselves: git lfs pull")
             if size >= 0 and name.endswith(_INDEX):
                 _check_shards(path, name, sizes)
+    if any(one.changed > time.time_ns() - _TICK for one in files):
+        time.sleep(_TICK / 1e9)  # a change from now on has another time than the last one
     return files, unsafe
+
+
+def check_same(path: Path, before: Iterable[FileEntry]) -> None:
+    """Refuse what was written, moved or removed while it was read (rule 6).
+
+    Args:
+        path: A directory, or a file.
+        before: Its files, as `check_whole` gave them.
+
+    Raises:
+        UsageError: ST-USAG-025 with the file; ST-USAG-002.
+    """
+    with _reading(path):
+        for entry in before:
+            there = (path / entry.name).lstat() if os.path.lexists(path / entry.name) else None
+            now = there and (there.st_size, there.st_ctime_ns)
+            if entry.size >= 0 and now != (entry.size, entry.changed):
+                fix = "sign it when nothing writes to it, or a copy of it"
+                _refuse("it changed while it was read", path, entry.name, fix)
 
 
 def printable(path: Path | str) -> str:
@@ -359,7 +385,8 @@ def _survey(path: Path, left_out: Collection[str]) -> Survey:
     """All below a directory, or a file by no name."""
     if path.is_dir():
         return survey(path, left_out)
-    return [FileEntry("", -1 if path.is_symlink() else path.stat().st_size)], []
+    info = path.lstat()
+    return [FileEntry("", info.st_size if stat.S_ISREG(info.st_mode) else -1, info.st_ctime_ns)], []
 
 
 def _sizes(files: Sequence[FileEntry], unsafe: Sequence[UnsafeEntry]) -> dict[str, int]:

@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import struct
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,11 @@ import pytest
 from click.testing import CliRunner
 
 from securetrain.artifacts import TargetKind, guess, kinds
+from securetrain.artifacts.dataset import sign as dataset_sign
 from securetrain.artifacts.kinds import LEFT_OUT, check_whole
+from securetrain.artifacts.model import safetensors_folder
+from securetrain.artifacts.model.oms import model as oms_model
+from securetrain.artifacts.saved import signing
 from securetrain.cli.artifacts.sign import command as sign
 from securetrain.cli.artifacts.verify import command as verify
 from securetrain.cli.main import main
@@ -109,7 +114,8 @@ def run(verb: Any, *words: object) -> tuple[int, str]:
     result = CliRunner().invoke(verb, [str(one) for one in words], standalone_mode=False)
     if isinstance(result.exception, SecureTrainError):
         return int(result.exception.exit_code), str(result.exception) + result.exception.fix
-    assert result.exception is None, result.exception
+    if result.exception is not None:
+        raise result.exception
     return int(result.return_value), " ".join(result.stdout.split())
 
 
@@ -363,3 +369,90 @@ def test_a_guess_is_one_for_every_order_and_opens_nothing_through_a_link(
     (tmp_path / "control.bin").symlink_to("secret")
     assert guess(tmp_path / "control.bin").kind is TargetKind.FILE
     assert any("secret" in one for one in opened), "the control: the target's own path is followed"
+
+
+def moved(path: Path) -> None:
+    path.rename(path.with_name(f"{path.name}-moved"))
+
+
+def replaced(path: Path) -> None:
+    (path.parent / "new").write_bytes(path.read_bytes()[::-1])
+    (path.parent / "new").rename(path)
+
+
+def written(at: int, data: bytes) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        with path.open("r+b") as file:
+            file.seek(at if at >= 0 else path.stat().st_size)
+            file.write(data)
+
+    return write
+
+
+CHANGES: Final[tuple[Callable[[Path], object], ...]] = (
+    *(moved, replaced, Path.unlink, lambda path: os.truncate(path, 5)),
+    *(written(-1, b"more"), written(200, b"xx"), written(2 << 20, b"xx")),
+)
+WAYS: Final = {
+    "dataset": "--trust",
+    "safetensors": "--trust",
+    "oms": "--public-key",
+    "saved": "--trust",
+}
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("way", WAYS)
+def test_what_changes_while_it_is_signed_is_refused_or_was_signed_as_it_is(
+    tmp_path: Path, keys: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a drawn call that opens or reads; without the check, what is nowhere would be signed."""
+    dice = random.Random(f"31 {way}")
+    size = (5 << 19) - len(TENSORS) + 8
+    header = HEADER.replace(b"[2]", b"[%d]" % (size // 4)).replace(b",8]", b",%d]" % size)
+    data = struct.pack("<Q", len(header)) + header + dice.randbytes(size)
+    other = data.replace(b'"w"', b'"v"', 1)
+    refused: list[bool] = []
+    root = keys / ("maker.pem" if way == "oms" else "trust.json")
+    calls = {name: getattr(os, name) for name in ("open", "preadv", "readv")}
+    state: dict[str, Any] = {"left": -1}
+    lock = threading.Lock()
+
+    def counted(name: str) -> Callable[..., Any]:
+        def call(*words: Any, **more: Any) -> Any:
+            found = calls[name](*words, **more)
+            shown = str(
+                words[0] if name == "open" else Path(f"/proc/self/fd/{words[0]}").readlink()
+            )
+            with lock:
+                state["left"] -= shown.endswith(".safetensors")
+                due, state["left"] = state["left"] == 0, state["left"] - (state["left"] == 0)
+            if due:
+                state["change"](state["file"])
+            return found
+
+        return call
+
+    def attempt(name: str, left: int, change: Callable[[Path], object], file: str) -> Any:
+        """The rest of the calls, the exit code of sign, and whether the outcome verifies."""
+        path = made(tmp_path / name, {"a.safetensors": data, "b.safetensors": other})
+        state.update(left=left, change=change, file=path / file)
+        with monkeypatch.context() as patched:
+            for call in calls:
+                patched.setattr(os, call, counted(call))
+            code, _ = run(sign, path, f"--{way}", "--key", keys / "maker.key")
+        return state["left"], code, run(verify, path, WAYS[way], root)[0] == 0
+
+    left, *outcome = attempt("dry", 1 << 20, moved, "a.safetensors")
+    assert outcome == [0, True]
+    total = (1 << 20) - left
+    for number in range(20):
+        change, file = dice.choice(CHANGES), dice.choice(["a.safetensors", "b.safetensors"])
+        left, *outcome = attempt(str(number), dice.randint(1, total), change, file)
+        assert (left < 0, outcome[1]) == (True, outcome[0] == 0), number
+        refused.append(outcome[0] != 0)
+    assert sum(refused) >= 15
+    for module in (dataset_sign, safetensors_folder, oms_model, signing):
+        monkeypatch.setattr(module, "check_same", lambda *_: None)
+    control = attempt("control", total, written(200, b"xx"), "a.safetensors")
+    assert control[1:] == (0, False), "the control"

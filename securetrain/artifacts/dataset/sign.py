@@ -26,7 +26,7 @@ import msgspec
 
 from securetrain.artifacts.dataset import samples
 from securetrain.artifacts.dataset.signer import WHOLE, DatasetSigner, Progress, Signed, bad
-from securetrain.artifacts.kinds import check_whole
+from securetrain.artifacts.kinds import check_same, check_whole
 from securetrain.artifacts.statement.dataset_predicate import (
     DataFile,
     DataFormat,
@@ -126,6 +126,7 @@ def sign_in_place(
         {**known, **{file.name: file for file in work.files}}.values(), key=lambda file: file.name
     )
     predicate = _predicate(about, work, files, data_format, index, old, previous, now)
+    check_same(root, found)
     return work.finish(predicate, about.name, key)
 
 

@@ -25,7 +25,7 @@ from securetrain.artifacts.statement.reading import SignedFile
 from securetrain.artifacts.statement.statements import digest_of, sign
 from securetrain.artifacts.tree.layout import PAGE_BYTES, STATEMENT, Kind
 from securetrain.artifacts.tree.storage import LocalStorage
-from securetrain.core.errors import UsageError
+from securetrain.core.errors import UsageError, os_error
 from securetrain.core.files import open_regular, write_atomic
 from securetrain.core.hashtree import (
     DATASET_LEAF,
@@ -177,12 +177,12 @@ def _pieces(path: Path) -> Iterator[memoryview]:
     """A file's bytes, read once. Each piece is good until the next one is asked for.
 
     Raises:
-        UsageError: ST-USAG-002 when it is not a regular file, or a link.
+        UsageError: ST-USAG-002 when it is not a regular file, a link, gone or unreadable.
     """
     buffer = memoryview(bytearray(READ_BYTES))
-    fd = open_regular(path)
     try:
-        while count := os.readv(fd, [buffer]):
-            yield buffer[:count]
-    finally:
-        os.close(fd)
+        with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+            while count := os.readv(file.fileno(), [buffer]):
+                yield buffer[:count]
+    except OSError as error:
+        raise os_error(error, str(path)) from error

@@ -26,7 +26,7 @@ from securetrain.artifacts.dataset.signer import (
     Sink,
     bad,
 )
-from securetrain.artifacts.kinds import check_whole
+from securetrain.artifacts.kinds import check_same, check_whole
 from securetrain.artifacts.statement.statements import DatasetPredicate, Split, TreeInfo
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core import canonical
@@ -96,6 +96,7 @@ def sign_dataset(
     with _writing(out, params, progress, total) as writer:
         for entry in files:
             writer.copy(source, entry.name)
+        check_same(source, files)
         splits_of = [Split(name=k, files=v) for k, v in chosen.items()]
         predicate = _predicate(writer, name, splits_of, now, metadata, seq)
         return replace(writer.finish(predicate, name, key), path=out)

@@ -9,11 +9,12 @@ is signed already. Each file is read once: what is parsed is what is hashed.
 """
 
 import hashlib
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.kinds import check_whole
+from securetrain.artifacts.kinds import check_same, check_whole
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.listing import PICKLES
 from securetrain.artifacts.statement.statements import (
@@ -54,8 +55,9 @@ def sign_safetensors(
         UsageError: ST-USAG-002 and 006 on I/O errors.
     """
     storage = LocalStorage(path)
-    check_whole(path)
+    before, _ = check_whole(path)
     described = describe(storage, context=context, params=params or TreeParams())
+    check_same(path, before)
     envelope = sign(described.predicate, path.name, key)
     for name, data in described.written.items():
         write_atomic(path / name, data, replace=False)
@@ -144,17 +146,15 @@ def _names(storage: Storage) -> set[str]:
 
 
 def _read(storage: Storage, name: str, params: TreeParams) -> tuple[Tree, bytes]:
-    source = storage.open(name)
     try:
-        return _hash(source, name, params)
+        with closing(storage.open(name)) as source:
+            return _hash(source, name, params)
     except EOFError as error:
         raise Problem("ST-CKPT-131", "it became shorter", name).error(storage.name) from error
     except OSError as error:
         raise Problem("ST-CKPT-200", str(error), name).error(storage.name) from error
     except IntegrityError as error:
         raise IntegrityError(error.code, error.what, f"{storage.name}/{name}", error.fix) from error
-    finally:
-        source.close()
 
 
 def _hash(source: Source, name: str, params: TreeParams) -> tuple[Tree, bytes]:

@@ -53,6 +53,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from securetrain.artifacts.kinds import check_same
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.saved_files import (
     SUFFIX,
@@ -68,7 +69,7 @@ from securetrain.artifacts.statement.saved_files import (
 )
 from securetrain.core import RUN_DIR_VARIABLE, SIGNER_VARIABLE, RunDir
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
-from securetrain.core.files import open_regular, write_atomic
+from securetrain.core.files import FileEntry, open_regular, write_atomic
 from securetrain.identity.keys import Signer
 from securetrain.identity.signing import Ask, LauncherKey, shared_socket
 from securetrain.identity.trust import TrustRoot
@@ -367,10 +368,12 @@ class SaveSigner:
         begun = self.begin_folder(way, place, step)
         with self._lock:
             remove_left_overs(begun.path, self.started)
-            names = sorted(name for name in look(begun.path) if not is_sidecar(name))
-            if not names:
+            prints = {name: one for name, one in look(begun.path).items() if not is_sidecar(name)}
+            if not prints:
                 return None
-            said = self._sign(begun, [_read_back(begun.path, name) for name in names])
+            files = [_read_back(begun.path, name) for name in sorted(prints)]
+            check_same(begun.path, (FileEntry(name, p[1], p[3]) for name, p in prints.items()))
+            said = self._sign(begun, files)
             self.ways[way] = self.ways.get(way, 0) + 1
             return said
 

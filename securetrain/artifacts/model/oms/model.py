@@ -40,7 +40,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from securetrain.artifacts.kinds import LEFT_OUT, check_whole
+from securetrain.artifacts.kinds import LEFT_OUT, check_same, check_whole
 from securetrain.artifacts.model.oms import bundle as bundle_file
 from securetrain.artifacts.model.oms import manifest
 from securetrain.artifacts.model.oms.hashing import Hasher, Progress, Stretch, digests
@@ -128,7 +128,7 @@ def sign_model(
             "ST-USAG-005", "already exists", str(bundle), "remove it, or choose another name"
         )
     ignored = _ignored(path, scope, name_below(path, bundle))
-    check_whole(path, ignored)
+    before, _ = check_whole(path, ignored)
     found = look(path, ignored, follow=scope.allow_symlinks)
     if notes is not None:
         notes += [f"{name} is a link that leads out of the model" for name in found.outside]
@@ -143,6 +143,7 @@ def sign_model(
         )
     hasher = Hasher(root=path, algorithm=form.algorithm, follow=scope.allow_symlinks)
     resources = _hash(hasher, found, form, progress)
+    check_same(path, before)
     payload = manifest.write(
         path.resolve().name,
         resources,
