@@ -55,7 +55,6 @@ from securetrain.artifacts.statement import (
 from securetrain.chain.container import Pack
 from securetrain.chain.judging import Demand, judge, judge_chain
 from securetrain.chain.links import Given, Subject, code_of
-from securetrain.chain.packed import check_pack, claimed_time, witnessed
 from securetrain.chain.replayed import Replay, read_replay
 from securetrain.chain.store import Places
 from securetrain.chain.verdict import Form, Verdict, asked_of
@@ -292,6 +291,8 @@ class _Judgement:
         """Rule 2, as its form has it."""
         match self.form:
             case Form.PACK:
+                from securetrain.chain.packed import check_pack  # noqa: PLC0415 - of these alone
+
                 assert isinstance(self.target, Pack)
                 data = self.root(self.options.trust_data)
                 check_pack(found, self.target, self.evidence(), self.demand(), data)
@@ -425,6 +426,8 @@ class _Judgement:
 
     def _seen(self, pack: Pack) -> datetime:
         """The time at which the witnesses had seen it, by the trust root of that time."""
+        from securetrain.chain.packed import claimed_time, witnessed  # noqa: PLC0415 - packs only
+
         now, claimed = self.now, claimed_time(pack)
         self.now = now if claimed is None or claimed > now else claimed
         seen = witnessed(pack, self.root(), now)

@@ -14,6 +14,7 @@ Rules, in order:
 """
 
 import atexit
+import gc
 import importlib
 import itertools
 import os
@@ -192,6 +193,7 @@ def entry() -> NoReturn:
     and every file is durable. Threads are waited for, and what modules left for the end is done,
     but for torch's.
     """
+    gc.set_threshold(100_000, 20, 20)  # hundreds of modules make much, and all of it stays
     code = main()
     if "torch" in sys.modules:
         import logging

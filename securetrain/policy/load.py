@@ -15,7 +15,6 @@ Rules, in order:
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,6 +105,8 @@ def digest_of(policy: Policy) -> str:
 
 def bundled_dir(kind: str) -> Path:
     """The folder of shipped policies or threat models (`kind`): in the wheel or the repository."""
+    from importlib.resources import files  # noqa: PLC0415 - few verifiers have a policy
+
     in_wheel = Path(str(files("securetrain"))) / "_bundled" / kind
     return in_wheel if in_wheel.is_dir() else Path(str(files("securetrain"))).parent / kind
 

@@ -6,7 +6,6 @@ A renderer is loaded when its format is asked for: an audit that prints JSON loa
 """
 
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -110,4 +109,6 @@ def width() -> int:
     """The columns of a terminal within bounds, and eighty of anything else."""
     if not sys.stdout.isatty():
         return WIDTH
+    import shutil  # it brings three ways to compress
+
     return max(MIN_WIDTH, min(shutil.get_terminal_size().columns, MAX_WIDTH))
