@@ -240,8 +240,8 @@ done
 """,
         instead={
             "--policy baseline": "--policy release.yaml",
-            "securetrain sign ./model --oms --key maker.key": "rm model/model.sig;"
-            " securetrain sign ./model --oms --key maker.key",
+            "securetrain sign ./model --key maker.key": "rm model/model.sig;"
+            " securetrain sign ./model --key maker.key",
             "securetrain sign model.gguf": "rm model.gguf.sig; securetrain sign model.gguf",
         },
         not_run={

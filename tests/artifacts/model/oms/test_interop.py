@@ -61,6 +61,9 @@ def now() -> dt.datetime:
 
 def test_keys_in_both_directions(reference: Path, model: Path, files: Path, key: Key) -> None:
     ours, theirs = model / "model.sig", files / "theirs.sig"
+    for name in (".git/HEAD", ".cache/huggingface/x.lock"):  # a clone
+        (model / name).parent.mkdir(parents=True)
+        (model / name).write_text("x")
     sign_model(model, ours, KeySigner(key=key))
     public = files / "public.pem"
     assert call(reference, "verify", "key", "--signature", ours, "--public_key", public, model)
