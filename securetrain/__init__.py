@@ -23,6 +23,8 @@ are given as objects or as paths:
 >>> _ = state["weight"].zero_()
 >>> securetrain.load(state, folder / "step-12", trust=files.trust).step
 12
+>>> securetrain.verify(folder / "step-12", trust=files.trust).ok
+True
 """
 
 import lazy_loader

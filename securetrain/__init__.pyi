@@ -13,5 +13,6 @@ from .chain.verdict import Verdict as Verdict
 from .chain.verifying import verify as verify
 from .core import secret as secret
 from .identity.trust import TrustRoot as TrustRoot
+from .policy.schema import Policy as Policy
 
 __version__: str

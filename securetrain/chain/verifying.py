@@ -224,6 +224,9 @@ def verify(
 
     >>> verify("step-12", Expectation(run="toy", step=12), trust="trust.json").ok
     True
+    >>> found = verify("step-12", Expectation(run="toy", step=13), trust="trust.json")
+    >>> [problem.code for problem in found.problems]
+    ['ST-CKPT-127']
     """
     form = form_of(path, options)
     refuse(form, options.given | ({"expect"} if expect is not None else set()), path)

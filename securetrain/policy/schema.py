@@ -487,7 +487,13 @@ class Debug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A resolved policy: everything that run enforces, audit checks and verify proves."""
+    """A resolved policy: everything that run enforces, audit checks and verify proves.
+
+    >>> from securetrain.policy import load_policy
+    >>> loaded = load_policy("baseline").policy
+    >>> isinstance(loaded, Policy), loaded.metadata.id
+    (True, 'baseline')
+    """
 
     apiVersion: str  # noqa: N815 - the field's name in the file
     kind: str

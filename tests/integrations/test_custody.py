@@ -110,12 +110,11 @@ def test_a_file_has_its_own_statement_which_goes_with_it(held, tmp_path):
     error = refused(held, file)
     assert (error.code, error.where) == ("ST-CKPT-130", str(file))
     held.forget(file)
-    assert saved_files.sidecar(file, saved_files.Form.FILE).exists(), (
-        "it is there as long as its file"
-    )
+    beside = saved_files.sidecar(file, saved_files.Form.FILE)
+    assert beside.exists(), "it is there as long as its file"
     file.unlink()
     held.forget(file)
-    assert not saved_files.sidecar(file, saved_files.Form.FILE).exists()
+    assert not beside.exists()
 
 
 def test_a_file_in_a_signed_folder_is_covered_by_it(held, saved):
