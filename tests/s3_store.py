@@ -1,26 +1,32 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""An S3 store on loopback (moto in server mode), and a proxy before it that does what goes wrong.
+"""A store on loopback, and a proxy before it that does what goes wrong.
 
-Botocore is led to the proxy by its own environment variables. The proxy numbers the requests and
-asks `S3Store.fault` about each; what that returns is done to it.
+S3 is moto in server mode; the two others are in `tests/artifacts/stores/worlds.py`. obstore is led
+to the proxy by environment variables. The proxy numbers the requests and asks `S3Store.fault` about
+each; what that returns is done to it.
 """
 
 import http.client
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from unittest import mock
+from urllib.parse import parse_qs, unquote, urlsplit
 
-from securetrain.artifacts.tree import s3_client
+from securetrain.artifacts.tree import objects
+from tests.artifacts.stores.worlds import Memory
 
 BUCKET: Final = "bucket"
+KINDS: Final = ("s3", "gs", "az")
+_CONDITIONS: Final = frozenset({"if-match", "if-none-match", "x-goog-if-generation-match"})
 _ANYBODY: Final = (
     "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, "
     "SignedHeaders=host, Signature=0"
@@ -48,6 +54,7 @@ class Fault(StrEnum):
     ABSENT = "404"
     REDIRECT = "a redirect to the address of metadata"
     ENDLESS = "an answer without end"
+    IGNORED = "the condition is ignored"
 
 
 TRANSPORT: Final = (
@@ -74,6 +81,8 @@ class Asked:
     key: str
     """Of its object; empty for the bucket's requests."""
     query: str
+    wanted: str = ""
+    """The range of bytes."""
 
     @property
     def name(self) -> str:
@@ -86,16 +95,24 @@ class S3Store:
     """The store and its proxy."""
 
     upstream: tuple[str, int]
+    memory: Memory | None = None
+    """The store itself, unless it is moto's S3."""
     fault: Callable[[Asked], Fault | None] = lambda _: None
     asked: list[Asked] = field(default_factory=list)
     port: int = 0
     earlier: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
     _lock: Any = field(default_factory=threading.Lock)
+    _putting: Any = field(default_factory=threading.Lock)
 
     @property
     def endpoint(self) -> str:
         """Where the proxy listens."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def scheme(self) -> str:
+        """Of its URLs."""
+        return self.memory.kind if self.memory else "s3"
 
     def honest(self) -> None:
         """No more faults, and a new count."""
@@ -106,6 +123,9 @@ class S3Store:
         """Forget everything but the bucket."""
         self.honest()
         self.earlier.clear()
+        if self.memory:
+            self.memory.objects.clear()
+            return
         self.forward("POST", "/moto-api/reset", {}, b"")
         self.direct("PUT", "")
 
@@ -120,27 +140,29 @@ class S3Store:
         self, method: str, path: str, headers: dict[str, str], data: bytes
     ) -> tuple[int, dict[str, str], bytes]:
         """The store's answer."""
+        if self.memory:
+            return self.memory.forward(method, path, headers, data)
         connection = http.client.HTTPConnection(*self.upstream, timeout=60)
-        try:
+        # moto looks at a condition and puts the object in two steps; no store does.
+        with self._putting, closing(connection):
             sent = {k: v for k, v in headers.items() if k.lower() not in {"host", "expect"}}
             connection.request(method, path, data or None, sent)
             answer = connection.getresponse()
             return answer.status, dict(answer.getheaders()), answer.read()
-        finally:
-            connection.close()
 
-    def note(self, method: str, path: str) -> Asked:
+    def note(self, method: str, path: str, wanted: str) -> Asked:
         """Number a request."""
         parts = urlsplit(path)
-        key = unquote(parts.path).removeprefix(f"/{BUCKET}").lstrip("/")
+        key = unquote(parts.path).partition(f"/{BUCKET}")[2].lstrip("/")
         with self._lock:
-            one = Asked(len(self.asked), method, key, parts.query)
+            one = Asked(len(self.asked), method, key, parts.query, wanted)
             self.asked.append(one)
         return one
 
 
 class _Proxy(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     store: S3Store
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
@@ -157,7 +179,9 @@ class _Proxy(BaseHTTPRequestHandler):
         if len(data) < length:
             self.close_connection = True
             return
-        asked = self.store.note(self.command, self.path)
+        asked = self.store.note(
+            self.command, self.path, self.headers.get("x-ms-range", self.headers.get("range", ""))
+        )
         fault = self.store.fault(asked)
         try:
             if not self._without_the_store(fault):
@@ -185,6 +209,8 @@ class _Proxy(BaseHTTPRequestHandler):
 
     def _answer(self, asked: Asked, fault: Fault | None, data: bytes) -> None:
         headers = dict(self.headers.items())
+        if fault is Fault.IGNORED:
+            headers = {n: v for n, v in headers.items() if n.lower() not in _CONDITIONS}
         if fault is Fault.SLOW:
             time.sleep(0.02)
         if fault is Fault.TWICE:
@@ -194,10 +220,11 @@ class _Proxy(BaseHTTPRequestHandler):
         if fault is Fault.LOST:
             self.close_connection = True
             return
-        if fault is Fault.STALE:
-            status, said, body = self.store.earlier.get(asked.key, (status, said, body))
-        elif self.command == "GET" and asked.key:
-            self.store.earlier.setdefault(asked.key, (status, said, body))
+        which = asked.key or "".join(parse_qs(asked.query).get("prefix", ()))
+        if fault is Fault.STALE and self.command == "GET":
+            status, said, body = self.store.earlier.get(which, (status, said, body))
+        elif self.command == "GET":
+            self.store.earlier.setdefault(which, (status, said, body))
         if self.command == "GET" and status < 300:
             status, said, body = self._changed(asked, fault, (status, said, body))
         announced = len(body)
@@ -229,11 +256,11 @@ class _Proxy(BaseHTTPRequestHandler):
             case Fault.WHOLE | Fault.OTHER_RANGE | Fault.SHIFTED if asked.key:
                 whole = self.store.direct("GET", asked.key)
                 if fault is Fault.WHOLE:
-                    said.pop("Content-Range", None)
+                    said.pop("content-range", None)
                     return 200, said, whole
                 moved = (whole + whole)[7 : 7 + len(body)]
                 if fault is Fault.OTHER_RANGE:
-                    said["Content-Range"] = f"bytes 7-{6 + len(body)}/{len(whole) + 7}"
+                    said["content-range"] = f"bytes 7-{6 + len(body)}/{len(whole) + 7}"
                 return status, said, moved
         return status, said, body
 
@@ -254,47 +281,74 @@ class _Proxy(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def running() -> Iterator[S3Store]:
+def running(kind: str = "s3") -> Iterator[S3Store]:
     """A store with one empty bucket, until the block ends."""
+    with ExitStack() as stack:
+        if kind == "s3":
+            store = S3Store(stack.enter_context(_moto()))
+        else:
+            store = S3Store(("", 0), Memory(kind, BUCKET))
+        handler = type("Proxy", (_Proxy,), {"store": store})
+        proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        proxy.daemon_threads = True
+        proxy.handle_error = lambda *_: None  # type: ignore[method-assign]
+        store.port = proxy.server_port
+        serving = threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True)
+        serving.start()
+        try:
+            store.empty()
+            yield store
+        finally:
+            proxy.shutdown()
+            proxy.server_close()
+            serving.join()
+
+
+@contextmanager
+def lent() -> Iterator[S3Store]:
+    """A store to which this process's environment leads, until the block ends."""
+    with running("gs") as store, mock.patch.dict(os.environ, environment(store)):
+        forget_clients()
+        yield store
+        forget_clients()
+
+
+@contextmanager
+def _moto() -> Iterator[tuple[str, int]]:
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     moto.start()
-    store = S3Store(moto.get_host_and_port())
-
-    class Proxy(_Proxy):
-        pass
-
-    Proxy.store = store
-    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-    proxy.daemon_threads = True
-    store.port = proxy.server_port
-    serving = threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True)
-    serving.start()
     try:
-        store.empty()
-        yield store
+        yield moto.get_host_and_port()
     finally:
-        proxy.shutdown()
-        proxy.server_close()
-        serving.join()
         moto.stop()
 
 
 def environment(store: S3Store) -> dict[str, str]:
-    """The variables that lead botocore to a store."""
+    """The variables that lead obstore to a store."""
+    match store.scheme:
+        case "gs":
+            return {"GOOGLE_BASE_URL": store.endpoint, "GOOGLE_BEARER_TOKEN": "test"}
+        case "az":
+            return {
+                "AZURE_STORAGE_ENDPOINT": f"{store.endpoint}/account",
+                "AZURE_STORAGE_ACCOUNT_NAME": "account",
+                "AZURE_STORAGE_ACCOUNT_KEY": "a2V5",
+            }
     return {
         "AWS_ENDPOINT_URL_S3": store.endpoint,
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_CONFIG_FILE": "/nonexistent",
-        "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
-        "AWS_EC2_METADATA_DISABLED": "true",
     }
 
 
 def forget_clients() -> None:
     """Make new clients from now on, by what the environment says now."""
-    s3_client._requests.cache_clear()
+    objects._requests.cache_clear()
+    for _, way in objects._first:
+        way.shutdown()
+        way.server_close()
+    objects._first.clear()

@@ -124,6 +124,6 @@ def test_questions_that_nobody_can_answer():
     ask = {"verb": verify_command}
     assert refused("corpus@store", "--catalogue", "store", *TRUST, **ask) == "ST-USAG-001"
     assert refused("corpus@catalogue", *ROOT, *TRUST, **ask) == "ST-USAG-001"
-    remote = ["corpus@memory://x", "--offline", *ROOT, *TRUST]
+    remote = ["corpus@gs://x", "--offline", *ROOT, *TRUST]
     assert refused(*remote, **ask) == "ST-USAG-001"
     assert refused("remove", "store", "corpus", *ROOT) == "ST-CTLG-121"

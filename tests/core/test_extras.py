@@ -52,7 +52,7 @@ def test_every_page_installs_from_a_checkout_and_names_an_extra():
         for several in re.findall(r"(?<![\w\]])\.\[([\w, -]+)\]", line)
         for extra in several.split(",")
     }
-    assert {"train", "sigstore", "s3"} <= named <= set(extras)
+    assert {"train", "sigstore", "stores"} <= named <= set(extras)
 
 
 def test_nothing_installs_this_package_from_an_index():

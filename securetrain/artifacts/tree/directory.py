@@ -9,7 +9,7 @@ Rules that every kind of storage keeps:
    above, by hashes;
 3. the statement is written last. Locally the directory is then renamed to its free name at once;
    in an object store, which cannot rename, the statement's appearance is the commit: before it
-   there is nothing that a loader would take (`s3.py` says how that is kept to in S3);
+   there is nothing that a loader would take (`bucket.py` says how that is kept to);
 4. nothing is overwritten.
 """
 

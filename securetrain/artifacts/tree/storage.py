@@ -16,7 +16,6 @@ from typing import Annotated, Final, TypeAlias
 
 from securetrain.artifacts.tree import lease, writeback
 from securetrain.artifacts.tree.directory import Sink, Source, Staging, Storage
-from securetrain.artifacts.tree.s3 import S3Storage
 from securetrain.core.errors import UsageError
 from securetrain.core.files import (
     PUBLIC_FILE,
@@ -239,6 +238,7 @@ class LocalStorage:
 
 
 LOCAL_SCHEMES: Final = ("file", "local")
+STORES: Final = ("s3", "gs", "az")
 
 Place: TypeAlias = Annotated[
     Path | str | Storage, "the path of a directory, or the URL of one: s3://bucket/run/step-100"
@@ -252,7 +252,8 @@ def storage_of(place: Place) -> Storage:
 
     Raises:
         UsageError: ST-USAG-004 when the URL needs a package that is not installed, ST-USAG-001 when
-            it names no place, ST-USAG-023 when its store would be asked without TLS.
+            it names no place or no store that is known, ST-USAG-023 when its store would be asked
+            without TLS.
     """
     if isinstance(place, Path):
         return LocalStorage(place)
@@ -261,17 +262,23 @@ def storage_of(place: Place) -> Storage:
     path = local_path(place)
     if path is not None:
         return LocalStorage(path)
-    if place.startswith("s3://"):
-        return S3Storage.open_url(place)
-    from securetrain.artifacts.tree.remote import FsspecStorage  # noqa: PLC0415 - an extra's package
+    scheme = place.partition("://")[0]
+    if scheme not in STORES:
+        raise UsageError(
+            "ST-USAG-001",
+            f"no store of the scheme {scheme}:// is known",
+            place,
+            f"name a path, or one of {'://, '.join(STORES)}://; copy from elsewhere first",
+        )
+    from securetrain.artifacts.tree.bucket import BucketStorage  # noqa: PLC0415 - ssl and http
 
-    return FsspecStorage.open_url(place)
+    return BucketStorage.open_url(place)
 
 
 def local_path(place: str) -> Path | None:
     """The path that a path or a URL of this machine's files names; None for other URLs.
 
-    Such a URL does not go through fsspec, which follows links.
+    Such a URL is a path, so that no link is followed.
     """
     scheme, found, rest = place.partition("://")
     if not found:

@@ -165,8 +165,7 @@ def command(
     several problems, the most telling one decides: the signature, then changed content, then
     missing files, then the policy. Nothing is fetched from a network except what a URL names.
 
-    s3:// needs the extra [s3]; other URLs need fsspec and the package of their store, such as
-    gcsfs.
+    s3://, gs:// and az:// need the extra [stores].
     """
     from securetrain.artifacts import guess
     from securetrain.chain import form_of, refuse, verify

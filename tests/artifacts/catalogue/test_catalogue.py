@@ -24,6 +24,7 @@ from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import TrustRoot
+from tests import s3_store
 from tests.tables import items
 
 tuf = pytest.importorskip("tuf.api.metadata")
@@ -344,13 +345,12 @@ def test_an_oci_layout(house):
 
 
 def test_an_object_store(house):
-    fsspec = pytest.importorskip("fsspec")
     house.publish(prod_model="models/new")
-    memory = fsspec.filesystem("memory")
-    memory.put(str(house.store), "/st-catalogue", recursive=True)
-    client = house.client("memory://st-catalogue")
-    assert client.resolve("prod-model").path == "memory://st-catalogue/models/new"
-    memory.rm("/st-catalogue", recursive=True)
+    with s3_store.lent() as store:
+        for path in (path for path in house.store.rglob("*") if path.is_file()):
+            store.direct("PUT", f"house/{path.relative_to(house.store)}", path.read_bytes())
+        client = house.client("gs://bucket/house")
+        assert client.resolve("prod-model").path == "gs://bucket/house/models/new"
 
 
 def test_roles_that_cannot_be(tmp_path):

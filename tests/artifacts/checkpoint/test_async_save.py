@@ -14,6 +14,7 @@ from securetrain.artifacts.checkpoint.helper import LIMIT, Answer
 from securetrain.artifacts.checkpoint.writing import RankWriter
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
+from tests import s3_store
 from tests.artifacts.checkpoint.worlds import SMALL, context_of
 from tests.tables import each
 from tests.vocabulary import refused
@@ -121,9 +122,9 @@ def test_a_helper_that_dies_is_a_refusal(start, monkeypatch, tmp_path):
 
 def test_a_helper_writes_to_local_directories_only(keys, now):
     context = SaveContext(run_id="r", step=1, created=now)
-    with pytest.raises(UsageError, match="local directories"):
+    with s3_store.lent(), pytest.raises(UsageError, match="local directories"):
         async_save(
-            state(), "memory://x/y", key=keys.checkpoint, context=context, mode=SaveMode.PROCESS
+            state(), "gs://bucket/y", key=keys.checkpoint, context=context, mode=SaveMode.PROCESS
         )
 
 

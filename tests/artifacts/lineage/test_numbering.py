@@ -11,6 +11,7 @@ from securetrain.artifacts import Floors, Freshness, SaveContext, load, save
 from securetrain.artifacts.lineage import head, history
 from securetrain.artifacts.lineage.machine import HEAD, Head
 from securetrain.artifacts.tree.storage import LocalStorage, storage_of
+from tests import s3_store
 
 
 @pytest.fixture
@@ -88,14 +89,14 @@ def test_it_is_above_the_head_and_what_this_process_has_saved(keys, now, number,
 
 @pytest.mark.usefixtures("fresh")
 def test_an_object_store_is_read_as_well(keys, trust, now):
-    for step in (1, 2):
-        url = f"memory://numbering/run/step-{step}"
-        context = SaveContext(run_id="run-1", step=step, created=now)
-        save({"w": torch.ones(3)}, url, key=keys.checkpoint, context=context)
-        history._saved.clear()
-    assert (
-        history.next_number(storage_of("memory://numbering/run/x"), "run-1", keys.checkpoint) == 2
-    )
+    with s3_store.lent():
+        for step in (1, 2):
+            url = f"gs://bucket/run/step-{step}"
+            context = SaveContext(run_id="run-1", step=step, created=now)
+            save({"w": torch.ones(3)}, url, key=keys.checkpoint, context=context)
+            history._saved.clear()
+        beside = storage_of("gs://bucket/run/x")
+        assert history.next_number(beside, "run-1", keys.checkpoint) == 2
 
 
 @pytest.mark.usefixtures("fresh")

@@ -1,14 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pytest
 import torch
 
 from securetrain.artifacts import SaveContext, load, save
-from securetrain.artifacts.tree import s3_client
+from securetrain.artifacts.tree import objects
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.hashtree import TreeParams
 from tests import s3_store
@@ -18,30 +21,38 @@ SMALL = TreeParams(leaf_size=1024)
 
 
 @pytest.fixture(scope="session")
-def s3_server():
+def stores():
+    """A running store of a kind; each is started once."""
     pytest.importorskip("moto", reason="NO S3 STORE WAS ASKED: pip install '.[dev]'")
-    with s3_store.running() as store:
-        yield store
+    with ExitStack() as stack:
+        yield lru_cache(lambda kind: stack.enter_context(s3_store.running(kind)))
 
 
 @pytest.fixture
-def s3(s3_server, monkeypatch):
-    """The store, honest and empty, with botocore led to it and short pauses."""
-    for name, value in s3_store.environment(s3_server).items():
+def s3(stores, request, monkeypatch):
+    """A store, honest and empty, with obstore led to it and short pauses: S3, or as it is asked."""
+    store = stores(getattr(request, "param", "s3"))
+    for name in [n for n in os.environ if n.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    for name, value in s3_store.environment(store).items():
         monkeypatch.setenv(name, value)
-    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "AWS_PROFILE"):
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(s3_client, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(s3_client, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(objects, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(objects, "LONGEST_PAUSE", 0.01)
     s3_store.forget_clients()
-    s3_server.empty()
-    yield s3_server
+    store.empty()
+    yield store
     s3_store.forget_clients()
 
 
 def state(seed: int) -> dict[str, Any]:
-    torch.manual_seed(seed)
-    return {"w": torch.randn(500, 9), "b": torch.randn(3), "n": {"step": seed}}
+    made = torch.Generator().manual_seed(seed)  # of its own: two threads save at once
+    return {
+        "w": torch.randn(500, 9, generator=made),
+        "b": torch.randn(3, generator=made),
+        "n": {"step": seed},
+    }
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ class Run:
     now: Any
 
     def place(self, number: int) -> str:
-        return f"s3://{s3_store.BUCKET}/run/step-{number}"
+        return f"{self.store.scheme}://{s3_store.BUCKET}/run/step-{number}"
 
     def save(self, number: int, *, seed: int | None = None, how: Callable[..., Any] = save) -> Any:
         context = SaveContext(run_id="r", step=number, seq=number, created=self.now)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from securetrain.artifacts.tree import lease, s3_client
+from securetrain.artifacts.tree import egress, lease, objects
 from securetrain.cli.artifacts.sign import command as sign
 from securetrain.cli.artifacts.verify import command as verify
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
@@ -64,10 +64,10 @@ def test_a_dataset(here, s3):
 
 
 def test_the_figures_are_those_of_the_code():
-    assert f"{s3_client.CONNECT:.0f} seconds to connect, {s3_client.READ:.0f} without" in TEXT
-    assert f"{s3_client.SLOWEST >> 10} KiB a second" in TEXT
-    assert f"{s3_client.ANSWER >> 20} MiB for a listing" in TEXT
-    assert s3_client.TRIES == 6
+    assert f"{egress.CONNECT:.0f} seconds to connect, {egress.READ:.0f} without" in TEXT
+    assert f"{egress.SLOWEST >> 10} KiB a second" in TEXT
+    assert f"{egress.ANSWER >> 20} MiB for a listing" in TEXT
+    assert objects.TRIES == 6
     assert "up to six\ntries" in TEXT
     assert lease.OLD == 6 * 3600
     assert "for six hours by the store's clock" in TEXT

@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Signed directories in S3 (``s3://bucket/run/step-100``).
+"""Signed directories in object stores (``s3://``, ``gs://`` and ``az://bucket/run/step-100``).
 
-S3 has no directories and no rename, and it puts an object on a condition. Rules of a save, in
-order:
+They have no directories and no rename, and put an object on a condition. Rules of a save, in order:
 
 1. the object `STATEMENT` decides. Whoever saves puts a claim there first, where nothing lies;
    nothing that reads takes a claim for a statement;
@@ -14,17 +13,19 @@ order:
 4. a claim is taken over when its maker is dead: a process of this machine and container that no
    longer runs, or any other after `lease.OLD` by the store's clock. To take it over is to put a
    claim in its place on the same condition, so that whoever was taken for dead and lives cannot
-   commit any more; then what it left is removed, parts of uploads included;
+   commit any more; then what it left is removed, parts of files included;
 5. a save that failed puts an end to its claim in the same way before it removes a file: a commit
    that is still on its way finds its condition gone.
 
 Files without claim and statement are never removed: a person has to look at them.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import islice
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -32,17 +33,19 @@ import msgspec
 from securetrain.artifacts.tree import lease
 from securetrain.artifacts.tree.directory import Sink, Source, Staging, Storage
 from securetrain.artifacts.tree.layout import STATEMENT
-from securetrain.artifacts.tree.s3_client import ConditionError, Found, Requests, requests_of
-from securetrain.artifacts.tree.s3_upload import Upload, new_writer
+from securetrain.artifacts.tree.objects import (
+    ConditionError,
+    Found,
+    Requests,
+    requests_of,
+)
+from securetrain.artifacts.tree.upload import Upload, joined, new_writer, part_name
 from securetrain.core.errors import UsageError
 from securetrain.core.files import FileEntry, UnsafeEntry, unsafe_name
 
-SCHEME: Final = "s3"
 CLAIM: Final = "application/vnd.securetrain.claim+json"
 """The content type of a claim."""
 CLAIM_LIMIT: Final = 4096
-ENTRIES: Final = 200_000
-"""Objects of one signed directory."""
 
 
 class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -60,27 +63,33 @@ _making: Final[set[str]] = set()
 
 @dataclass(slots=True)
 class _ObjectSource:
-    """Ranged reads of one object."""
+    """Ranged reads of one file: of one object, or of its parts."""
 
     requests: Requests
     key: str
     size: int
+    part: int
+    """The size of each part but the last; that of the file when it has none."""
     linked: bool = False
     whole: bool = True
 
     def read_into(self, view: memoryview, offset: int) -> None:
         """See `Source`."""
-        self.requests.read_into(self.key, view, offset)
+        while len(view):
+            number, start = divmod(offset, self.part) if self.part < self.size else (0, offset)
+            piece = view[: self.part - start] if self.part < self.size else view
+            self.requests.read_into(part_name(self.key, number), piece, start)
+            view, offset = view[len(piece) :], offset + len(piece)
 
     def close(self) -> None:
         """Nothing is held."""
 
 
 @dataclass(slots=True)
-class S3Staging:
+class BucketStaging:
     """A save (rules 1 to 5). The coordinator begins and ends it; every rank puts its own files."""
 
-    storage: "S3Storage"
+    storage: "BucketStorage"
     save_id: str
     _claim: str = ""
     """The version of this save's claim."""
@@ -102,7 +111,7 @@ class S3Staging:
     def begin(self) -> None:
         """See `Staging`."""
         stale = self._abandoned()
-        if not stale and self._requests.any_below(self.storage.prefix):
+        if not stale and any(self._requests.listed(self.storage.prefix)):
             raise FileExistsError(self.name)
         _making.add(self.save_id)
         try:
@@ -170,7 +179,6 @@ class S3Staging:
         if name == STATEMENT:
             if not self._claim:
                 raise FileExistsError(f"{self.name}: this save's claim has ended")
-            self._clear_uploads()
             try:
                 self._requests.put(self._statement, data, writer, over=self._claim)
             except ConditionError as error:
@@ -192,10 +200,9 @@ class S3Staging:
 
     def size(self, name: str) -> int | None:
         """See `Staging`."""
-        try:
-            return self._requests.head(self.storage.key(name)).size
-        except FileNotFoundError:
-            return None
+        with suppress(FileNotFoundError):
+            return self.storage.open(name).size
+        return None
 
     def commit(self) -> None:
         """The statement, put just before, has committed it."""
@@ -215,28 +222,22 @@ class S3Staging:
 
     def _clear(self) -> None:
         """Remove what a save has put, all but the claim."""
-        self._clear_uploads()
         for name, _ in list(self._requests.listed(self.storage.prefix)):
             if name != STATEMENT:
                 self._requests.delete(self.storage.key(name))
 
-    def _clear_uploads(self) -> None:
-        """Abort the uploads that somebody left, where the store lets this be done."""
-        with suppress(OSError):
-            for key, upload in self._requests.uploads(self.storage.prefix):
-                self._requests.abort_parts(key, upload)
-
 
 @dataclass(frozen=True, slots=True)
-class S3Storage:
+class BucketStorage:
     """A prefix in a bucket. It holds no connection, so that it may go to another process."""
 
+    scheme: str
     bucket: str
     root: str
     """The prefix, without a slash at its end; empty for the whole bucket."""
 
     @classmethod
-    def open_url(cls, url: str) -> "S3Storage":
+    def open_url(cls, url: str) -> "BucketStorage":
         """The storage of a URL.
 
         Raises:
@@ -246,22 +247,27 @@ class S3Storage:
         root = parts.path.strip("/")
         if parts.query or parts.fragment or parts.username or parts.port or not parts.netloc:
             raise UsageError(
-                "ST-USAG-001", "not a bucket and a prefix", url, "write it like s3://b/x"
+                "ST-USAG-001",
+                "not a bucket and a prefix",
+                url,
+                f"write it like {parts.scheme}://b/x",
             )
         if root != unquote(root) or any(unsafe_name(part) for part in root.split("/") if root):
-            raise UsageError("ST-USAG-001", "a prefix of odd names", url, "write it like s3://b/x")
-        requests_of(parts.netloc)
-        return cls(parts.netloc, root)
+            raise UsageError(
+                "ST-USAG-001", "a prefix of odd names", url, f"write it like {parts.scheme}://b/x"
+            )
+        requests_of(parts.scheme, parts.netloc)
+        return cls(parts.scheme, parts.netloc, root)
 
     @property
     def requests(self) -> Requests:
         """The requests of this process."""
-        return requests_of(self.bucket)
+        return requests_of(self.scheme, self.bucket)
 
     @property
     def name(self) -> str:
         """See `Storage`."""
-        return f"{SCHEME}://{self.bucket}/{self.root}".rstrip("/")
+        return f"{self.scheme}://{self.bucket}/{self.root}".rstrip("/")
 
     @property
     def base(self) -> str:
@@ -283,18 +289,8 @@ class S3Storage:
 
     def exists(self) -> bool:
         """See `Storage`; a save that was interrupted is not there, and neither is its claim."""
-        names = [name for name, _ in self._first()]
-        if names != [STATEMENT]:
-            return bool(names)
-        return self.has(STATEMENT)
-
-    def _first(self) -> list[tuple[str, Any]]:
-        found = []
-        for entry in self.requests.listed(self.prefix):
-            found.append(entry)
-            if len(found) == 2:
-                break
-        return found
+        names = [name for name, _ in islice(self.requests.listed(self.prefix), 2)]
+        return bool(names) if names != [STATEMENT] else self.has(STATEMENT)
 
     def has(self, name: str) -> bool:
         """See `Storage`; a claim is no statement (rule 1)."""
@@ -309,29 +305,24 @@ class S3Storage:
         files: list[FileEntry] = []
         unsafe: list[UnsafeEntry] = []
         folded: set[str] = set()
-        for name, info in self.requests.listed(self.prefix):
-            size = info.get("Size")
-            if not name and size == 0:
-                continue  # what consoles put to show a folder
-            if len(folded) == ENTRIES:
-                raise OSError(f"more than {ENTRIES} objects")
+        listed = list(self.requests.listed(self.prefix))
+        twice = {name for name, times in Counter(name for name, _ in listed).items() if times > 1}
+        for name, size in joined(listed).items():
             reason = next(filter(None, map(unsafe_name, name.split("/"))), "")
-            if name.casefold() in folded:
+            if name.casefold() in folded or name in twice:
                 reason = "two names that differ in case only, or one that was listed twice"
             folded.add(name.casefold())
-            if not reason and (not isinstance(size, int) or size < 0):
-                reason = "something that is not a file"
             if reason:
                 unsafe.append(UnsafeEntry(name, reason))
             else:
-                assert isinstance(size, int)
                 files.append(FileEntry(name, size))
         return files, unsafe
 
     def open(self, name: str) -> Source:
         """See `Storage`."""
         key = self.key(name)
-        return _ObjectSource(self.requests, key, self.requests.head(key).size)
+        found = self.requests.head(key)
+        return _ObjectSource(self.requests, key, found.whole or found.size, found.size)
 
     def read(self, name: str, limit: int) -> bytes:
         """See `Storage`."""
@@ -339,12 +330,7 @@ class S3Storage:
         try:
             source = self.open(name)
             if source.size > limit:
-                raise UsageError(
-                    "ST-USAG-002",
-                    f"larger than the limit of {limit} bytes",
-                    where,
-                    "check that it is the right file",
-                )
+                raise OSError(f"larger than the limit of {limit} bytes")
             data = bytearray(source.size)
             source.read_into(memoryview(data), 0)
         except (OSError, EOFError) as error:
@@ -353,7 +339,7 @@ class S3Storage:
 
     def staging(self, save_id: str) -> Staging:
         """See `Storage`."""
-        return S3Staging(self, save_id)
+        return BucketStaging(self, save_id)
 
     def exchange(self, name: str, data: bytes, before: bytes | None) -> None:
         """See `Storage`."""
@@ -375,8 +361,11 @@ class S3Storage:
         """See `Storage`."""
         above = self.above()
         names = {name for name in self.requests.folders(above.prefix) if name}
-        return [S3Storage(self.bucket, above.key(name)) for name in sorted(names - {self.base})]
+        return [
+            BucketStorage(self.scheme, self.bucket, above.key(name))
+            for name in sorted(names - {self.base})
+        ]
 
-    def above(self) -> "S3Storage":
+    def above(self) -> "BucketStorage":
         """See `Storage`."""
-        return S3Storage(self.bucket, self.root.rpartition("/")[0])
+        return BucketStorage(self.scheme, self.bucket, self.root.rpartition("/")[0])
