@@ -227,9 +227,8 @@ def test_no_claim_is_without_its_state(made: Made) -> None:
     bom, build = found["cyclonedx-1.7"], found["slsa-provenance-1"]
     model, said = bom["metadata"]["component"], build["predicate"]["buildDefinition"]
     rows = [*bom["components"], *model["components"], *model["pedigree"]["ancestors"]]
-    assert len(rows) == 8
-    for row in rows:
-        assert row["properties"][0]["name"] == "securetrain:standing", row["name"]
+    stands = [row["properties"][0]["name"] for row in rows]
+    assert stands == ["securetrain:standing"] * 8
     for row in (*build["subject"], *said["resolvedDependencies"]):
         assert row["annotations"]["standing"] in set(Standing)
     assert said["externalParameters"]["job"]["standing"] == "verified"
@@ -314,8 +313,8 @@ def test_what_no_evidence_shows_is_never_stated_as_verified(tmp_path: Path, link
     assert facts.links[ChainLink(link)] is not LinkState.VERIFIED
     groups = {name.partition(":")[0] for name, _ in facts.properties}
     assert {"tier", "policy", "environment"} & groups <= {"tier", "policy", "environment"} - {link}
-    gone = {"job": [Kind.INPUT], "code": [Kind.CODE, Kind.LIBRARY, Kind.SOURCE]}
-    assert not facts.of(*gone.get(link, ()), *([Kind.POLICY] if link == "policy" else ()))
+    code = [Kind.CODE, Kind.LIBRARY, Kind.SOURCE]
+    assert not facts.of(*{"job": [Kind.INPUT], "code": code, "policy": [Kind.POLICY]}.get(link, ()))
     if link == "job":
         assert (facts.job, facts.settings) == (None, {})
     if link == "dataset":

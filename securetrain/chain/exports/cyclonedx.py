@@ -31,7 +31,7 @@ def write(facts: Facts, version: str) -> dict[str, Any]:
         facts: Everything that may be stated.
         version: Of the specification: ``1.6`` or ``1.7``.
     """
-    subject = f"checkpoint-{facts.digest}"
+    subject = f"checkpoint-{facts.opened.digest}"
     datasets = [_component(one) for one in facts.of(Kind.DATASET)]
     libraries = sorted(map(_component, facts.libraries), key=lambda one: str(one["bom-ref"]))
     sources = [_component(one, str(at)) for at, one in enumerate(facts.of(Kind.CODE))]
@@ -40,11 +40,12 @@ def write(facts: Facts, version: str) -> dict[str, Any]:
         "type": "machine-learning-model",
         "bom-ref": subject,
         "name": facts.name,
-        "version": str(facts.step),
+        "version": str(facts.said.step),
         "components": [_component(one, one.name) for one in facts.files],
         "modelCard": _card(facts, [one["bom-ref"] for one in datasets]),
         "properties": _properties(facts.properties),
     }
+    tool = {"type": "application", "name": "securetrain", "version": __version__}
     if facts.license:
         model["licenses"] = _declared(facts.license)
     if parents := facts.of(Kind.PARENT):
@@ -55,20 +56,13 @@ def write(facts: Facts, version: str) -> dict[str, Any]:
         "specVersion": version,
         "version": 1,
         "metadata": {
-            "timestamp": timestamp(facts.created),
+            "timestamp": timestamp(facts.said.created),
             "lifecycles": [{"phase": "build"}],
-            "tools": {
-                "components": [
-                    {"type": "application", "name": "securetrain", "version": __version__}
-                ]
-            },
+            "tools": {"components": [tool]},
             "component": model,
         },
         "components": [*datasets, *libraries, *sources],
-        "dependencies": [
-            {"ref": subject, "dependsOn": needed},
-            *({"ref": one} for one in needed),
-        ],
+        "dependencies": [{"ref": subject, "dependsOn": needed}, *({"ref": one} for one in needed)],
     }
 
 
@@ -112,11 +106,8 @@ def _card(facts: Facts, datasets: list[str]) -> dict[str, Any]:
     }
     if facts.metrics:
         at = f"training, step {facts.metrics['step']}"
-        card["quantitativeAnalysis"] = {
-            "performanceMetrics": [
-                {"type": name, "value": value, "slice": at} for name, value in facts.measured
-            ]
-        }
+        shown = [{"type": name, "value": value, "slice": at} for name, value in facts.measured]
+        card["quantitativeAnalysis"] = {"performanceMetrics": shown}
     settings = [(f"setting:{name}", value) for name, value in facts.settings.items()]
     if settings:
         card["properties"] = _properties([("settings-standing", "declared"), *settings])

@@ -104,14 +104,8 @@ class Facts:
     """Everything that a writer may write."""
 
     name: str
-    run: str
-    step: int
-    digest: str
-    """Of the checkpoint's tree (hex)."""
-    statement: str
-    """SHA-256 of the in-toto statement (hex)."""
-    created: datetime
-    keys: tuple[str, ...]
+    opened: Opened
+    """The checkpoint."""
     license: str = ""
     """An SPDX expression that whoever exports declares; empty without."""
     table: tuple[Fact, ...]
@@ -128,6 +122,11 @@ class Facts:
     links: Mapping[ChainLink, LinkState]
     properties: tuple[tuple[str, str], ...]
     """Names and values that no format has a field for."""
+
+    @property
+    def said(self) -> CheckpointPredicate:
+        """The statement."""
+        return self.opened.checkpoint
 
     def of(self, *kinds: Kind) -> list[Fact]:
         """The rows of some kinds, in the order of the kinds."""
@@ -181,12 +180,7 @@ def facts_of(
     job = known.kept(ChainLink.JOB, said.bound.job, documents.Job)
     return Facts(
         name=said.name or f"{said.run_id}-step-{said.step}",
-        run=said.run_id,
-        step=said.step,
-        digest=opened.digest,
-        statement=opened.statement,
-        created=said.created,
-        keys=tuple(sorted(opened.key_ids)),
+        opened=opened,
         license=license_,
         table=(
             *_files(said, weights),
@@ -275,9 +269,8 @@ class _Known:
             yield Fact(Kind.SOURCE, "image", Standing.DECLARED, digest, "image")
         for one in code.distributions:
             digest = {} if one.record is None else {"sha256": one.record}
-            yield Fact(
-                Kind.LIBRARY, one.name, Standing.VERIFIED, digest, "distribution", one.version
-            )
+            whole = one.name, Standing.VERIFIED, digest, "distribution", one.version
+            yield Fact(Kind.LIBRARY, *whole)
 
     def metrics(self, said: CheckpointPredicate) -> Iterator[tuple[str, str]]:
         """Rule 5."""

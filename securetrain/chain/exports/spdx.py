@@ -13,6 +13,7 @@ from typing import Any
 from securetrain import __version__
 from securetrain.chain.exports.facts import Fact, Facts, Kind, timestamp
 
+PROFILES = ["core", "software", "simpleLicensing"]
 CONTEXT = "https://spdx.org/rdf/3.0.1/spdx-context.jsonld"
 _CREATION = "_:creation"
 
@@ -21,7 +22,7 @@ class _Graph:
     """The elements of one document."""
 
     def __init__(self, facts: Facts) -> None:
-        self._base = f"urn:sha256:{facts.statement}#"
+        self._base = f"urn:sha256:{facts.opened.statement}#"
         self.elements: list[dict[str, Any]] = []
 
     def add(self, kind: str, local: str, /, **fields: Any) -> str:
@@ -33,29 +34,19 @@ class _Graph:
     def relate(self, whence: str, kind: str, to: list[str]) -> None:
         """Add a relationship, if it leads anywhere."""
         if to:
-            self.add(
-                "Relationship",
-                f"relationship-{len(self.elements)}",
-                **{"from": whence},
-                relationshipType=kind,
-                to=to,
-            )
+            said: dict[str, Any] = {"from": whence, "relationshipType": kind, "to": to}
+            self.add("Relationship", f"relationship-{len(self.elements)}", **said)
 
     def note(self, subject: str, text: str) -> None:
         """Add an annotation."""
-        self.add(
-            "Annotation",
-            f"annotation-{len(self.elements)}",
-            annotationType="other",
-            subject=subject,
-            statement=text,
-        )
+        said = {"annotationType": "other", "subject": subject, "statement": text}
+        self.add("Annotation", f"annotation-{len(self.elements)}", **said)
 
 
 def write(facts: Facts) -> dict[str, Any]:
     """The document as plain values; the same facts give the same one."""
     graph = _Graph(facts)
-    when = timestamp(facts.created)
+    when = timestamp(facts.said.created)
     agent = graph.add("SoftwareAgent", "securetrain", name=f"securetrain {__version__}")
     model = graph.add("ai_AIPackage", "model", **_model(facts, when))
     files = [_file(graph, one, f"file-{at}") for at, one in enumerate(facts.files)]
@@ -68,25 +59,16 @@ def write(facts: Facts) -> dict[str, Any]:
     for made, file in zip(files, facts.files, strict=True):
         _stands(graph, made, file)
     for parent in facts.of(Kind.PARENT):
-        of = graph.add(
-            "ai_AIPackage",
-            f"parent-{parent.digest['securetrainTree']}",
-            name=parent.known_as,
-            software_primaryPurpose="model",
-            **_version(parent),
-        )
+        named = {"name": parent.known_as, "software_primaryPurpose": "model", **_version(parent)}
+        of = graph.add("ai_AIPackage", f"parent-{parent.digest['securetrainTree']}", **named)
         graph.relate(model, "descendantOf", [of])
         _stands(graph, of, parent)
     for dataset in facts.of(Kind.DATASET):
         sources = ", ".join(value for _, value in dataset.said)
+        named = {"name": dataset.known_as, "software_primaryPurpose": "data", **_version(dataset)}
+        named |= {"software_sourceInfo": sources} if sources else {}
         of = graph.add(
-            "dataset_DatasetPackage",
-            "dataset",
-            name=dataset.known_as,
-            dataset_datasetType=["noAssertion"],
-            software_primaryPurpose="data",
-            **_version(dataset),
-            **({"software_sourceInfo": sources} if sources else {}),
+            "dataset_DatasetPackage", "dataset", dataset_datasetType=["noAssertion"], **named
         )
         graph.relate(model, "trainedOn", [of])
         _stands(graph, of, dataset)
@@ -102,31 +84,17 @@ def write(facts: Facts) -> dict[str, Any]:
         _stands(graph, made, one)
     for made, one in zip(libraries, facts.libraries, strict=True):
         _stands(graph, made, one)
-    graph.add(
-        "SpdxDocument",
-        "document",
-        name=facts.name,
-        profileConformance=["core", "software", "simpleLicensing"],
-        rootElement=[model],
-        element=[one["spdxId"] for one in graph.elements],
-    )
-    creation = {
-        "type": "CreationInfo",
-        "@id": _CREATION,
-        "specVersion": "3.0.1",
-        "created": when,
-        "createdBy": [agent],
-    }
+    whole: dict[str, Any] = {"name": facts.name, "profileConformance": PROFILES}
+    everything = [one["spdxId"] for one in graph.elements]
+    graph.add("SpdxDocument", "document", rootElement=[model], element=everything, **whole)
+    creation: dict[str, Any] = {"type": "CreationInfo", "@id": _CREATION, "specVersion": "3.0.1"}
+    creation |= {"created": when, "createdBy": [agent]}
     return {"@context": CONTEXT, "@graph": [creation, *graph.elements]}
 
 
 def _model(facts: Facts, when: str) -> dict[str, Any]:
-    made: dict[str, Any] = {
-        "name": facts.name,
-        "software_primaryPurpose": "model",
-        "software_packageVersion": str(facts.step),
-        "builtTime": when,
-    }
+    made: dict[str, Any] = {"name": facts.name, "software_primaryPurpose": "model"}
+    made |= {"software_packageVersion": str(facts.said.step), "builtTime": when}
     if facts.metrics:
         made["ai_metric"] = _entries(facts.measured)
     if facts.settings:
@@ -160,9 +128,6 @@ def _stands(graph: _Graph, of: str, one: Fact) -> None:
 
 def _licensed(graph: _Graph, of: str, expressions: Iterable[str], name: str) -> None:
     for number, one in enumerate(expressions):
-        license_ = graph.add(
-            "simplelicensing_LicenseExpression",
-            f"license-{name}-{number}",
-            simplelicensing_licenseExpression=one,
-        )
+        made, said = f"license-{name}-{number}", {"simplelicensing_licenseExpression": one}
+        license_ = graph.add("simplelicensing_LicenseExpression", made, **said)
         graph.relate(of, "hasDeclaredLicense", [license_])

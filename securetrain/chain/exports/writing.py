@@ -65,6 +65,9 @@ def _provenance(facts: Facts) -> dict[str, Any]:
     """SLSA's statement as plain values."""
     files, declared = facts.files, {"settings": dict(facts.settings)}
     license_ = {"license": facts.license} if facts.license else {}
+    needed, said = facts.of(*_NEEDED), facts.said
+    statement = {"sha256": facts.opened.statement}
+    signer = min(facts.opened.key_ids, default=facts.opened.statement)
     return {
         "_type": STATEMENT_TYPE,
         "subject": [_subject(one) for one in files if one.digest],
@@ -81,20 +84,13 @@ def _provenance(facts: Facts) -> dict[str, Any]:
                     "properties": [f"{name}={value}" for name, value in facts.properties],
                     "unhashed": [one.name for one in files if not one.digest],
                 },
-                "resolvedDependencies": [
-                    _dependency(one) for one in facts.of(*_NEEDED) if one.digest
-                ],
+                "resolvedDependencies": [_dependency(one) for one in needed if one.digest],
             },
             "runDetails": {
                 # The identity behind the build is the key that signed the checkpoint.
-                "builder": {"id": f"urn:sha256:{facts.keys[0] if facts.keys else facts.statement}"},
-                "metadata": {
-                    "invocationId": facts.run,
-                    "finishedOn": timestamp(facts.created),
-                },
-                "byproducts": [
-                    {"name": "statement of the checkpoint", "digest": {"sha256": facts.statement}}
-                ],
+                "builder": {"id": f"urn:sha256:{signer}"},
+                "metadata": {"invocationId": said.run_id, "finishedOn": timestamp(said.created)},
+                "byproducts": [{"name": "statement of the checkpoint", "digest": statement}],
             },
         },
     }

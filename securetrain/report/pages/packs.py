@@ -34,7 +34,7 @@ def exported(facts_: Facts, result: Verdict, kind: str, out: Path) -> Document:
     bare = len(facts_.files) - hashed
     problems = [problem.to_dict() for problem in result.problems]
     told = {"path": out, "format": kind, "links": dict(facts_.links), "problems": problems}
-    data = picked(facts_, "digest", num_subjects=hashed, num_unhashed=bare, **told)
+    data = picked(facts_.opened, "digest", num_subjects=hashed, num_unhashed=bare, **told)
     unproven, broken = those[LinkState.MISSING], those[LinkState.BROKEN]
     rows = [
         ("exported", f"{out}: {kind} of {facts_.name}"),
