@@ -116,9 +116,6 @@ class Source(Protocol):
     def subjects(self) -> Iterator[Subject]:
         """The checkpoint, then what it was made from, each once."""
 
-    def lost(self) -> Iterator[tuple[str, str]]:
-        """The parents whose bound statement is not there: which, and why."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
@@ -183,6 +180,7 @@ class Judgement:
 def judge_chain(source: Source, given: Given, demand: Demand) -> Judgement:
     """Judge a checkpoint by its evidence; see the module."""
     chain = Judgement()
+    lost: list[tuple[str, str]] = []
     for found in source.subjects():
         first = not chain.judged
         if not first and not demand.of_all:
@@ -196,11 +194,22 @@ def judge_chain(source: Source, given: Given, demand: Demand) -> Judgement:
         if demand.statement or not first:
             _ask_statement(chain, subject, given, demand, unproven)
         _ask_links(chain, judged, demand, source.refused)
-    if demand.of_all and demand.required:
-        for which, why in source.lost():
-            for link in sorted(demand.required):
-                chain.add(code_of(link), f"{which}: {link} missing: {why}")
+        lost += _lost(subject) if demand.of_all else ()
+    for which, why in lost:
+        for link in sorted(demand.required):
+            chain.add(code_of(link), f"{which}: {link} missing: {why}")
     return chain
+
+
+def _lost(subject: Subject) -> Iterator[tuple[str, str]]:
+    """The parents of a checkpoint whose bound statement is not there."""
+    said = subject.said
+    bound: Sequence[str | None] = said.bound.parents or [None] * len(said.parents)
+    for parent, statement in zip(said.parents, bound, strict=False):
+        there = subject.parents.get(parent.digest)
+        if there is None or statement not in {None, there.statement}:
+            why = "it is not at hand" if there is None else "not by the bound statement"
+            yield f"parent {parent.role} {parent.digest[:16]} of step {said.step}", why
 
 
 def _proven(subject: Subject, given: Given, demand: Demand) -> tuple[Subject, list[Problem]]:
@@ -213,10 +222,9 @@ def _proven(subject: Subject, given: Given, demand: Demand) -> tuple[Subject, li
             return subject, []
         data = beside.read(STATEMENT, dsse.ENVELOPE_LIMIT)
         logged = LogProof.beside(beside).judge(data, opened.kind, given.trust, given.now, log)
-    except OSError as error:
-        return subject, [Problem(code="ST-CKPT-180", what=str(error), file="its proof")]
-    except SecureTrainError as error:
-        return subject, [Problem(code=error.code, what=reason(error), file="its proof")]
+    except (OSError, SecureTrainError) as error:
+        code = error.code if isinstance(error, SecureTrainError) else "ST-CKPT-180"
+        return subject, [Problem(code, reason(error), "its proof")]
     return replace(subject, logged=logged), []
 
 

@@ -27,6 +27,7 @@ from securetrain.rendezvous.coordinator import Shown
 from securetrain.rendezvous.wire import Membership as Epoch
 
 MAX_DOCUMENTS: Final = 16
+RECORDED: Final = tuple(one for one in Exchange.__struct_fields__ if one != "secret")
 
 
 def no_endorsement(_ca: x509.Certificate) -> str:
@@ -86,15 +87,8 @@ class Keeper:
                 signature=_text(shown.evidence.signature),
                 keys=keys,
                 exchange=Exchange(
-                    nonce=_text(bound.nonce),
-                    session=_text(bound.session),
-                    exporter=_text(bound.exporter),
-                    client_spki=_text(bound.client_spki),
-                    server_spki=_text(bound.server_spki),
-                    ak_name=_text(bound.ak_name),
-                    wireguard=_text(bound.wireguard),
-                    sealing=_text(bound.sealing),
                     secret=_text(shown.secret),
+                    **{name: _text(getattr(bound, name)) for name in RECORDED},
                 ),
             ),
         )

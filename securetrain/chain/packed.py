@@ -249,18 +249,6 @@ class _Packed:
                     known.add(parent.statement)
                     waiting.append(parent)
 
-    def lost(self) -> Iterator[tuple[str, str]]:
-        """See `judging.Source`."""
-        for one in self.line():
-            said, found = one.checkpoint, self._parents(one)
-            bound: Sequence[str | None] = said.bound.parents or [None] * len(said.parents)
-            for parent, statement in zip(said.parents, bound, strict=True):
-                there = found.get(parent.digest)
-                if there is not None and statement in {None, there.statement}:
-                    continue
-                why = "it is not in the pack" if there is None else "not by the bound statement"
-                yield f"parent {parent.role} {parent.digest[:16]} of step {said.step}", why
-
     def subjects(self) -> Iterator[Subject]:
         """See `judging.Source`."""
         for opened in self.line():

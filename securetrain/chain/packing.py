@@ -34,8 +34,7 @@ from securetrain.chain import container, documents, held, records, tables
 from securetrain.chain.container import Pack
 from securetrain.chain.store import PIECE_LIMIT, Pieces, Places, documents_at_hand
 from securetrain.core import canonical
-from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, os_error, reason
-from securetrain.core.files import read_file
+from securetrain.core.errors import IntegrityError, UsageError, os_error, reason
 from securetrain.identity.trust import TrustRoot
 
 STATEMENT_TYPE: Final = "application/vnd.dsse.envelope.v1+json"
@@ -138,7 +137,7 @@ def gather(chain: Link, pieces: Pieces, wanted: Wanted | None = None) -> Gathere
     found = Gathered(_statement(chain))
     entries: dict[str, Entry] = {}
     holds = held_of(chain, pieces, wanted or Wanted())
-    ledgers: dict[Path, str | None] = {}
+    ledgers: dict[str, str | None] = {}
     for link in chain.every():
         if link.opened is None or link.path is None:
             found.missing.append(f"{link.role} {link.digest[:16]}: {link.problem}")
@@ -244,36 +243,33 @@ def _statement(link: Link) -> container.Document:
 
 
 def _taken(
-    found: Gathered, storage: folder.CheckpointFiles, name: str, kind: str = TAKEN_TYPE
+    found: Gathered,
+    storage: folder.CheckpointFiles,
+    name: str,
+    kind: str = TAKEN_TYPE,
+    limit: int = TAKEN_LIMIT,
 ) -> str | None:
-    """A small signed file that speaks of an artifact. One that cannot be read stops the packing: it
-    may be what speaks against it.
+    """A file that speaks of an artifact. One that cannot be read stops the packing: it may be what
+    speaks against it.
     """
     try:
-        if not storage.has(name):
-            return None
-        data = storage.read(name, TAKEN_LIMIT)
+        there = storage.has(name)
+        data = storage.read(name, limit) if there else b""
     except OSError as error:
         raise os_error(error, f"{storage.name}/{name}") from error
-    return _keep(found, container.Document.of(kind, data))
+    return _keep(found, container.Document.of(kind, data)) if there else None
 
 
-def _ledger(found: Gathered, link: Link, ledgers: dict[Path, str | None]) -> str | None:
-    """The ledger of the run whose directory holds a checkpoint."""
-    if not isinstance(link.said, CheckpointPredicate) or not isinstance(link.path, Path):
+def _ledger(found: Gathered, link: Link, ledgers: dict[str, str | None]) -> str | None:
+    """The ledger of the run whose directory holds a checkpoint; read once."""
+    if not isinstance(link.said, CheckpointPredicate):
         return None
-    path = link.path.absolute().parent.parent / LEDGER
-    if path not in ledgers:
-        try:
-            data = read_file(path, LEDGER_LIMIT) if path.is_file() else None
-        except SecureTrainError as error:
-            found.missing.append(f"the ledger {path.name}: {reason(error)}")
-            data = None
-        document = None if data is None else container.Document.of(LEDGER_TYPE, data)
-        ledgers[path] = None if document is None else _keep(found, document)
-    if ledgers[path] is None and link.said.bound.ledger_head is not None:
+    run = link.beside.above().above()
+    if run.name not in ledgers:
+        ledgers[run.name] = _taken(found, run, LEDGER, LEDGER_TYPE, LEDGER_LIMIT)
+    if ledgers[run.name] is None and link.said.bound.ledger_head is not None:
         found.missing.append(f"step {link.said.step}: the run's ledger")
-    return ledgers[path]
+    return ledgers[run.name]
 
 
 Schema: TypeAlias = type[documents.Document] | None

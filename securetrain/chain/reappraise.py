@@ -24,6 +24,7 @@ import base64
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from securetrain.chain.links import Appraisal, Given
 from securetrain.chain.store import Pieces
@@ -47,6 +48,9 @@ from securetrain.evidence import (
 )
 from securetrain.identity.keys import PublicKey
 from securetrain.policy.schema import Node, Policy
+
+_RECORDED: Final = ("nonce", "session", "exporter", "wireguard", "sealing")
+"""The part of an exchange that only the coordinator can say."""
 
 
 class NotKeptError(Exception):
@@ -120,15 +124,11 @@ def _again(
             node=said.node,
             key=key,
             binding=Binding(
-                nonce=_bytes(record.nonce),
-                session=_bytes(record.session),
                 job=said.job,
                 client_spki=key.spki,
                 server_spki=server,
-                exporter=_bytes(record.exporter),
                 ak_name=b"" if opening is None else opening.ak_name,
-                wireguard=_bytes(record.wireguard),
-                sealing=_bytes(record.sealing),
+                **{name: _bytes(getattr(record, name)) for name in _RECORDED},
             ),
             now=said.issued,
             expires=said.expires,

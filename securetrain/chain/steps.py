@@ -81,18 +81,18 @@ def window(subject: Subject, given: Given, asked: Checkpoint) -> Iterator[LinkVe
     ]
     if asked.min_clean_steps is not None:
         wanted, found = min(asked.min_clean_steps, max(1, subject.said.step)), 0
-        why = missing(ChainLink.GRADIENTS, "its records end there")
+        why = "its records end there"
         for one in line:
-            if (verdict := judge_gradients(one, given)).state is not LinkState.VERIFIED:
-                why = verdict
+            verdict, read = judge_gradients(one, given), _records(ChainLink.GRADIENTS, one, given)
+            if verdict.state is not LinkState.VERIFIED or isinstance(read, LinkVerdict):
+                why = verdict.what
                 break
-            records = _records(ChainLink.GRADIENTS, one, given)
-            clean = 0 if isinstance(records, LinkVerdict) else _clean(records[2])
+            clean = sum(1 for _ in takewhile(_is_clean, reversed(read[2])))
             found += clean
-            if found >= wanted or isinstance(records, LinkVerdict) or clean < len(records[2]):
+            if found >= wanted or clean < len(read[2]):
                 break
         if found < wanted:
-            what = f"the last {found} steps were clean, the policy asks for {wanted}: {why.what}"
+            what = f"the last {found} steps were clean, the policy asks for {wanted}: {why}"
             yield missing(ChainLink.GRADIENTS, what)
     age = asked.max_audit_age_steps
     if age is not None and not any(
@@ -101,11 +101,6 @@ def window(subject: Subject, given: Given, asked: Checkpoint) -> Iterator[LinkVe
         for one in line
     ):
         yield missing(ChainLink.REPLAY, f"no signed replay of the last {age} steps")
-
-
-def _clean(records: Sequence[StepRecord]) -> int:
-    """The number of steps in a row, up to the last one, in which nothing was found."""
-    return sum(1 for _ in takewhile(_is_clean, reversed(records)))
 
 
 def _is_clean(one: StepRecord) -> bool:

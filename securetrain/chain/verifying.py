@@ -494,19 +494,6 @@ class _Directories:
                 self.ledgers[run.name] = None
         return self.ledgers[run.name]
 
-    def lost(self) -> Iterator[tuple[str, str]]:
-        """See `judging.Source`."""
-        for link in self.chain.every():
-            if not isinstance(link.said, CheckpointPredicate) or _is_repeated(link):
-                continue
-            bound: Sequence[str | None] = link.said.bound.parents or [None] * len(link.said.parents)
-            below = [one for one in link.links if "parent" in one.role]
-            for one, statement in zip(below, bound, strict=True):
-                if one.opened is None:
-                    yield f"{one.role} {one.digest[:16]}", one.problem
-                elif statement not in {None, one.opened.statement}:
-                    yield f"{one.role} {one.digest[:16]}", "not by the bound statement"
-
 
 def _opened(
     link: Link, kind: type[CheckpointPredicate] | type[DatasetPredicate]

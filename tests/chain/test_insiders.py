@@ -21,7 +21,7 @@ from securetrain.artifacts.lineage import LogProof, machine, quarantine
 from securetrain.artifacts.statement import CheckpointPredicate, Expectation, Parent, members
 from securetrain.artifacts.statement.statements import digest_of, open_statement, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
-from securetrain.chain import judging, kept, packed, packing, verifying
+from securetrain.chain import judging, kept, packed, packing
 from securetrain.chain.container import Document, Pack
 from securetrain.chain.links import verified
 from securetrain.chain.verdict import Verdict
@@ -78,11 +78,11 @@ def test_an_ancestor_is_not_left_out_to_have_it_not_asked(unattested, tmp_path, 
         out = without(path, tmp_path / f"{number}.stpack", *numbers)
         result = run.verify(out, policy=asked)
         assert codes(result) == {"ST-CHAN-010"}, result.problems
-        assert "not in the pack" in result.problems[0].what
+        assert "is not at hand" in result.problems[0].what
         # Where the policy asks for the checkpoint alone, so does the verifier.
         assert run.verify(out, policy=policy("nodes", depth="checkpoint")).ok
         with monkeypatch.context() as patch:
-            patch.setattr(packed._Packed, "lost", lambda *_: iter(()))
+            patch.setattr(judging, "_lost", lambda _: ())
             assert run.verify(out, policy=asked).ok, "the control"
 
 
@@ -110,7 +110,7 @@ def test_another_statement_on_an_ancestors_bytes_is_not_the_bound_one(
     assert codes(result) == {"ST-CHAN-010"}, result.problems
     assert "not by the bound statement" in result.problems[0].what
     assert codes(run.verify(out, policy=policy("nodes", "parents"))) >= {"ST-CHAN-018"}
-    monkeypatch.setattr(packed._Packed, "lost", lambda *_: iter(()))
+    monkeypatch.setattr(judging, "_lost", lambda _: ())
     assert run.verify(out, policy=asked).ok, "the control"
 
 
@@ -493,5 +493,5 @@ def test_an_ancestor_beside_a_directory_is_asked_as_in_a_pack(tmp_path, name, mo
     assert {one.code for one in run.beside(asked).problems} == {code}
     assert run.beside(policy("nodes", depth="checkpoint")).problems == []
     monkeypatch.setattr(judging, "_ask_statement", lambda *_: None)
-    monkeypatch.setattr(verifying._Directories, "lost", lambda _: iter(()))
+    monkeypatch.setattr(judging, "_lost", lambda _: ())
     assert run.beside(asked).problems == [], "the control"

@@ -1,0 +1,271 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A table of what a thief can make `verify` say with each key of a run, alone and with others.
+
+The keys are those that lie on a machine that launched: the checkpoint's, the endorsing one of the
+role ``node``, the coordinator's with its job CA, and a dataset's. The thief claims TEEs with GPUs
+for nodes that proved nothing, and a million clean steps. No torch.
+"""
+
+from copy import copy
+from datetime import timedelta
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from securetrain.artifacts.lineage import judging, machine, quarantine
+from securetrain.artifacts.lineage.head import sign_head
+from securetrain.artifacts.statement import (
+    CheckpointPredicate,
+    GradientRecord,
+    GradientVerdict,
+    members,
+    open_statement,
+)
+from securetrain.artifacts.tree.layout import QUARANTINE, STATEMENT, Kind
+from securetrain.chain import Verdict, verify
+from securetrain.chain import judging as chain_judging
+from securetrain.chain.packing import Wanted
+from securetrain.core.vocabulary import ChainLink, NodeTier
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRoot
+from securetrain.policy import load_policy
+from securetrain.policy.schema import Policy
+from tests.chain.worlds import (
+    LATER,
+    NOW,
+    Job,
+    Roles,
+    Run,
+    Whole,
+    codes,
+    policy,
+    signed_by,
+    trust_bytes,
+)
+from tests.tables import items
+
+KEYS = ("checkpoint", "node", "coordinator", "dataset")
+ROWS = [frozenset(some) for n in range(1, 5) for some in combinations(KEYS, n)]
+NODES = ChainLink.NODES
+HARDENED = load_policy("hardened").policy
+CLAIMED_STEPS = GradientRecord(verdict=GradientVerdict.CLEAN, judged=10**6, clean_steps=10**6)
+
+
+def root(run: Run, *, apart: bool) -> TrustRoot:
+    data = trust_bytes(run.roles.root, run.named(), apart=apart or UNSET)
+    return TrustRoot.parse(data, LATER)
+
+
+def job_of(run: Run, keys: frozenset[str], tier: NodeTier) -> Job:
+    """A job whose nodes have any tier, as far as these keys make one."""
+    if "coordinator" not in keys:
+        node = run.roles.node if "node" in keys else PrivateKey.generate()
+        roles = Roles(root=run.roles.root, node=node, worker=run.roles.worker)
+        made = Job(roles=roles, policy=run.policy, lease=run.job.lease, pieces=run.job.pieces)
+    else:
+        made = copy(run.job)  # its CA, certificate and key, and the run's own endorsement
+        made.keeper._appraised.clear()
+    made.tier = tier
+    made.results = {node: made.attest(node, made.began) for node in made.nodes}
+    made.form()
+    return made
+
+
+def forged(
+    folder: Path, keys: frozenset[str], tier: NodeTier = NodeTier.TEE_GPU
+) -> tuple[Run, list[Path]]:
+    """A run with a thief's checkpoint, as a directory and as a pack."""
+    run = Run(folder / "run")
+    run.job = Job(roles=run.roles, policy=run.policy, tier=NodeTier.SELF_ASSERTED,
+                  lease=run.job.lease, pieces=run.job.pieces)  # fmt: skip
+    run.save()
+    run.job = job_of(run, keys, tier)
+    stolen = run.key if "checkpoint" in keys else PrivateKey.generate()
+    path = run.save(run.said(gradients=CLAIMED_STEPS), key=stolen)
+    run.keep()
+    return run, [path, run.pack()] if "checkpoint" in keys else [path]
+
+
+def judged(run: Run, path: Path, asked: Policy | None, *, apart: bool = False) -> Verdict:
+    return verify(path, trust=root(run, apart=apart), policy=asked, now=LATER)
+
+
+def shows(found: Verdict) -> list[NodeTier]:
+    """The tiers above self-asserted that the verdict calls verified."""
+    tiers = found.judged[0].verdicts[NODES].tiers.values() if found.judged else ()
+    lines = [one.text for one in found.lines() if one.name == "node" and one.state == "verified"]
+    assert (found.judged and found.judged[0].shows(NODES)) or not lines
+    return [one for one in tiers if one > NodeTier.SELF_ASSERTED]
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("keys", ROWS, ids=lambda keys: "+".join(sorted(keys)))
+def test_no_key_of_a_run_makes_a_tier(tmp_path: Path, keys: frozenset[str]) -> None:
+    run, forms = forged(tmp_path, keys)
+    for path in forms:
+        for asked in (HARDENED, policy("nodes", tier="vtpm"), policy("nodes"), None):
+            found = judged(run, path, asked)
+            assert shows(found) == []
+            assert not found.ok or asked is None, found.answer
+            assert "tee+gpu" not in found.answer
+        required = msgspec.structs.replace(policy("nodes").chain, appraise=True)
+        alone = msgspec.structs.replace(policy(), chain=required)
+        assert not judged(run, path, alone, apart=True).ok, "nobody's word counts"
+        # The control: the check is whether the trust root places these keys apart.
+        enough = "checkpoint" in keys and keys & {"node", "coordinator"} != set()
+        off = judged(run, path, policy("nodes", depth="checkpoint"), apart=True)
+        assert bool(shows(off)) is enough
+    if not enough:
+        # Nor is it for another reason: with the keys that are lacking, it is taken.
+        run, (path, _) = forged(tmp_path / "all", keys | {"checkpoint", "node"})
+        assert shows(judged(run, path, policy("nodes", depth="checkpoint"), apart=True))
+
+
+@pytest.mark.forgery
+@settings(max_examples=25, deadline=None)
+@given(
+    keys=st.frozensets(st.sampled_from(KEYS)),
+    tier=st.sampled_from([one for one in NodeTier if one > NodeTier.SELF_ASSERTED]),
+    asked=st.sampled_from(["hardened", "baseline", "dev", "none"]),
+)
+def test_no_keys_and_claims_make_one(tmp_path_factory, keys, tier, asked):
+    run, forms = forged(tmp_path_factory.mktemp("thief"), keys, tier)
+    rules = None if asked == "none" else load_policy(asked).policy
+    for path in forms:
+        found = judged(run, path, rules)
+        assert shows(found) == []
+        assert asked not in {"hardened", "baseline"} or not found.ok
+
+
+# --- what lies beside a checkpoint ---
+
+
+def opened_at(run: Run, path: Path) -> Any:
+    return open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, run.trust())
+
+
+def write_head(run: Run, path: Path, **changes: Any) -> None:
+    opened = opened_at(run, path)
+    said = opened.checkpoint
+    head = machine.Head(
+        run_id=said.run_id,
+        seq=said.seq,
+        step=said.step,
+        digest=opened.digest,
+        created=NOW,
+        expires=LATER + timedelta(days=1),
+    )
+    made = sign_head(msgspec.structs.replace(head, **changes), run.key)
+    (path.parent / machine.HEAD).write_bytes(made)
+
+
+def put_aside(run: Run, path: Path) -> None:
+    write_head(run, path)
+    why = quarantine.Quarantine(node="n", code="ST-ATTS-001", last_good=NOW, epoch=1, created=NOW)
+    quarantine.set_aside(path, opened_at(run, path), why, run.key).rename(path)
+
+
+def write_record(run: Run, path: Path) -> None:
+    write_head(run, path)
+    (path / QUARANTINE).write_bytes(b"{}")
+
+
+def write_no_head(run: Run, path: Path) -> None:
+    (path.parent / machine.HEAD).write_bytes(b"{}")
+
+
+BESIDE: dict[str, tuple[set[str], Any]] = {
+    "no head": ({"ST-CKPT-152"}, lambda *_: None),
+    "its head": (set(), write_head),
+    "set aside": ({"ST-CKPT-160"}, put_aside),
+    "a record that nobody signed": ({"ST-CKPT-160"}, write_record),
+    "a head of another run": ({"ST-CKPT-170"}, partial(write_head, run_id="other")),
+    "a head that goes on": ({"ST-CKPT-151"}, partial(write_head, seq=9, digest="ab" * 32)),
+    "a head that has expired": ({"ST-CKPT-152"}, partial(write_head, expires=NOW)),
+    "a head that nobody signed": ({"ST-CKPT-152"}, write_no_head),
+}
+
+
+@pytest.mark.forgery
+@items("name", *BESIDE)
+def test_a_pack_is_refused_for_what_its_directory_is(tmp_path, name, monkeypatch):
+    """With the check off, as it was measured, a pack is taken whatever lies beside."""
+    expected, attack = BESIDE[name]
+    run = Whole(tmp_path / "run")
+    run.save_whole()
+    path = run.save_whole()
+    attack(run, path)
+    asked = policy("policy", depth="checkpoint", require_head=True)
+    packed = run.pack(wanted=Wanted(weights=True))
+    for form in (path, packed):
+        found = run.verify(form, policy=asked)
+        assert codes(found) == expected, (form, found.problems)
+        assert found.ok is not bool(expected)
+    only = lambda opened, _, asked: judging.Judged(problems=judging.judge_statement(opened, asked))  # noqa: E731
+    monkeypatch.setattr(chain_judging, "judge_beside", only)
+    assert run.verify(packed, policy=asked).ok, "the control"
+
+
+# --- numbers that only a key has written ---
+
+
+ROWS_DIFFER = {"ST-CHAN-016"}
+"""The job of this run does not say how its rows are drawn."""
+
+
+class Counted(Whole):
+    """A run whose ranks sign their records, ten clean steps for each checkpoint."""
+
+    def save(self, said: CheckpointPredicate | None = None, key: PrivateKey | None = None) -> Path:
+        assert said is not None
+        term = (NOW - timedelta(minutes=1), NOW + timedelta(days=1))
+        signers = {
+            node: members.issue(self.job.name, self.job.spiffe(node), term, self.roles.node)
+            for node in self.job.nodes
+        }
+        return super().save(signed_by(said, self.job, signers), key)
+
+    def saved_with(self, first: int) -> Path:
+        """Two checkpoints; of the first one, the key says so many clean steps."""
+        for number in (first, first + 10):
+            clean = GradientVerdict.CLEAN
+            said = GradientRecord(verdict=clean, judged=number, clean_steps=number)
+            path = self.save_whole(gradients=said)
+        self.keep()
+        return path
+
+
+@pytest.mark.forgery
+def test_clean_steps_are_counted_from_records_whatever_the_parent_says(tmp_path, monkeypatch):
+    """With the checkpoint's key: its parent says a million, and it goes on from there, so that its
+    own link holds. Ten steps are recorded with it, and those of the parent are not what it says.
+    """
+    honest, liar = Counted(tmp_path / "honest"), Counted(tmp_path / "liar")
+    paths = {id(honest): honest.saved_with(10), id(liar): liar.saved_with(10**6)}
+    for run, wanted, expected in (
+        (honest, 1, set()),
+        (honest, 20, set()),
+        (honest, 10**6, set()),  # there were no more
+        (liar, 10, set()),
+        (liar, 11, {"ST-CHAN-017"}),
+    ):
+        asked = policy("gradients", depth="checkpoint", min_clean_steps=wanted)
+        for form in (paths[id(run)], run.pack(f"{wanted}.stpack", Wanted(weights=True))):
+            found = run.verify(form, policy=asked)
+            assert codes(found) - ROWS_DIFFER == expected, found.problems
+            assert found.judged[0].shows(ChainLink.GRADIENTS)
+    monkeypatch.setattr(chain_judging, "_ask_window", lambda *_: None)
+    assert codes(liar.verify(paths[id(liar)], policy=asked)) == ROWS_DIFFER, "the control"
+    # Nobody did its steps again.
+    monkeypatch.undo()
+    asked = policy(depth="checkpoint", max_audit_age_steps=10**6)
+    found = honest.verify(paths[id(honest)], policy=asked)
+    assert codes(found) - ROWS_DIFFER == {"ST-CHAN-023"}
