@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from . import replayed as replayed
 from .container import Pack as Pack
 from .coordinators import endorse as endorse
 from .exports.facts import Facts as Facts
@@ -13,11 +14,6 @@ from .packing import Packed as Packed
 from .packing import PackPieces as PackPieces
 from .packing import Wanted as Wanted
 from .packing import pack as pack
-from .replayed import Comparison as Comparison
-from .replayed import Replay as Replay
-from .replayed import Sample as Sample
-from .replayed import Word as Word
-from .replayed import sign_replay as sign_replay
 from .summary import write_summary as write_summary
 from .unpacking import unpack as unpack
 from .verdict import Form as Form

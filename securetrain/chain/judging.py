@@ -22,10 +22,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from securetrain.artifacts import STATEMENT, Freshness, Problem
+from securetrain.artifacts import STATEMENT, Expectation, Freshness, Problem
 from securetrain.artifacts.lineage import Asked, LogProof, proof_name
 from securetrain.artifacts.lineage import judge as judge_beside
-from securetrain.artifacts.statement import Expectation, Shown
+from securetrain.artifacts.statement import Shown
 from securetrain.chain import kept, nodes, steps
 from securetrain.chain.kept import judge_replay
 from securetrain.chain.links import Given, Judge, LinkVerdict, Subject, broken, code_of, missing

@@ -27,9 +27,9 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from securetrain.artifacts import Problem
+from securetrain.artifacts import Expectation, Problem
 from securetrain.artifacts.lineage import folder
-from securetrain.artifacts.statement import CheckpointPredicate, Expectation, Opened
+from securetrain.artifacts.statement import CheckpointPredicate, Opened
 from securetrain.chain.documents import Appraised
 from securetrain.chain.replayed import Replay
 from securetrain.chain.store import InMemory, Pieces

@@ -27,13 +27,14 @@ from typing import Final, TypeAlias
 
 from securetrain.artifacts import (
     Author,
+    Expectation,
     SaveSigner,
     sign_folder,
     signs_folders,
     verify_folder,
     worker_signer,
 )
-from securetrain.artifacts.statement import Expectation, PolicyRef
+from securetrain.artifacts.statement import PolicyRef
 from securetrain.artifacts.statement import saved_files as saved
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.files import open_regular, survey

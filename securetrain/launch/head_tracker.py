@@ -24,9 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from securetrain.artifacts import LocalStorage
-from securetrain.artifacts.lineage import Floors, machine
+from securetrain.artifacts import Floors, LocalStorage
 from securetrain.artifacts.lineage import head as heads
+from securetrain.artifacts.lineage import machine
 from securetrain.core import STATE_VARIABLE, RunDir
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.identity.trust import TrustRole, TrustRoot

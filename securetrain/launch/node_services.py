@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from securetrain.artifacts.lineage import Floors, log_policy
+from securetrain.artifacts import Floors
+from securetrain.artifacts.lineage import log_policy
 from securetrain.attest.fleet import default_state
 from securetrain.core import STATE_VARIABLE, NodeState
 from securetrain.core.errors import UsageError

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.statement import Expectation
+from securetrain.artifacts import Expectation
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.files import read_file
 from securetrain.parallel import (

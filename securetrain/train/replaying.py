@@ -30,18 +30,7 @@ import msgspec
 
 from securetrain.artifacts import tensor_sizes
 from securetrain.artifacts.statement import Opened
-from securetrain.chain import (
-    Comparison,
-    Given,
-    Options,
-    Pack,
-    PackPieces,
-    Replay,
-    Sample,
-    Verdict,
-    documents,
-    verify,
-)
+from securetrain.chain import Given, Options, Pack, PackPieces, Verdict, documents, replayed, verify
 from securetrain.chain.records import StepVerdict
 from securetrain.chain.replay import asked as questions
 from securetrain.chain.replay import line
@@ -65,7 +54,7 @@ class Replayed:
     """The outcome of segments that were done again."""
 
     segments: tuple[results.SegmentOutcome, ...]
-    comparison: Comparison
+    comparison: replayed.Comparison
     why: str
     """Why they were not compared bit by bit; empty when they were."""
     mesh: str
@@ -97,7 +86,7 @@ class Plan:
 
     segments: tuple[line.Segment, ...]
     again: tuple[int, ...]
-    sample: Sample | None
+    sample: replayed.Sample | None
     policy: Policy
     dataset: Opened
 
@@ -227,7 +216,7 @@ def replay(
     trust: Path,
     trust_data: Path,
     processes: int | None = None,
-    wanted: Comparison | None = None,
+    wanted: replayed.Comparison | None = None,
 ) -> Replayed:
     """Do the segments of a plan again, and hold all of them against what AdamW can do.
 
@@ -279,8 +268,8 @@ def replay(
     differs = "" if processes == world else f"{processes} ranks, the run had {world}"
     for segment in segments:
         differs = differs or line.environment_differs(segment.environment, environment)
-    comparison = wanted or (Comparison.BOUND if differs else Comparison.EXACT)
-    if differs and comparison is Comparison.EXACT:
+    comparison = wanted or (replayed.Comparison.BOUND if differs else replayed.Comparison.EXACT)
+    if differs and comparison is replayed.Comparison.EXACT:
         raise IntegrityError(
             ENVIRONMENT,
             f"the steps cannot be compared bit by bit: {differs}",
@@ -304,16 +293,16 @@ def replay(
     return Replayed(
         segments=tuple(outcomes),
         comparison=comparison,
-        why=differs if comparison is Comparison.BOUND else "",
+        why=differs if comparison is replayed.Comparison.BOUND else "",
         mesh=answers[0].mesh,
         world=processes,
         environment=documents.digest_of(environment),
     )
 
 
-def result_of(asked: Plan, found: Replayed, now: datetime) -> Replay:
+def result_of(asked: Plan, found: Replayed, now: datetime) -> replayed.Replay:
     """The result, to be signed."""
-    return Replay(
+    return replayed.Replay(
         run=asked.run,
         at=now,
         comparison=found.comparison,

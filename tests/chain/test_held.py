@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from securetrain.artifacts.dataset import Dataset
+from securetrain.artifacts import Dataset
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
     Parent,

@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from securetrain.artifacts import Expectation
 from securetrain.artifacts.lineage import LogProof, machine, quarantine
-from securetrain.artifacts.statement import CheckpointPredicate, Expectation, Parent, members
+from securetrain.artifacts.statement import CheckpointPredicate, Parent, members
 from securetrain.artifacts.statement.statements import digest_of, open_statement, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.chain import judging, kept, packed, packing

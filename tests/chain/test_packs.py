@@ -14,13 +14,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from securetrain.artifacts.statement import (
-    Bound,
-    CheckpointPredicate,
-    Expectation,
-    Parent,
-    PolicyRef,
-)
+from securetrain.artifacts import Expectation
+from securetrain.artifacts.statement import Bound, CheckpointPredicate, Parent, PolicyRef
 from securetrain.artifacts.statement.statements import sign
 from securetrain.chain import judging, packing
 from securetrain.chain.container import Document, write_pack

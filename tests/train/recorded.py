@@ -21,7 +21,7 @@ import securetrain.train.trainer as loop
 from securetrain.artifacts import Dataset, Kind, tensor_sizes
 from securetrain.artifacts.lineage import folder as run_folder
 from securetrain.artifacts.statement import open_statement, read_statement
-from securetrain.chain import Comparison, documents
+from securetrain.chain import documents, replayed
 from securetrain.chain.records import StepRecord, StepVerdict, number
 from securetrain.chain.replay import asked as replay
 from securetrain.chain.replay import outcome
@@ -96,7 +96,7 @@ class Made:
         self,
         found: replay.RankFound,
         asked: Sequence[replay.AskedSegment],
-        comparison: Comparison = Comparison.EXACT,
+        comparison: replayed.Comparison = replayed.Comparison.EXACT,
     ) -> list[outcome.SegmentOutcome]:
         return [
             outcome.outcome_of(

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from securetrain.artifacts import verify_path
-from securetrain.chain import Comparison
+from securetrain.chain import replayed
 from securetrain.chain.replay.reach import rate_at
 from securetrain.core.errors import GuardError
 from securetrain.testing.runs import SmallRun
@@ -73,7 +73,7 @@ def test_a_learning_rate_that_is_a_thousandth_off_is_found(train):
     assert any("loss was recorded" in problem for problem in first.problems)
     # Elsewhere, too: far outside of the bound.
     asked = (made.asked(3, 6),)
-    (bound,) = made.judged(answer(made, asked, made.job), asked, Comparison.BOUND)
+    (bound,) = made.judged(answer(made, asked, made.job), asked, replayed.Comparison.BOUND)
     assert not bound.ok
     assert bound.difference > 1e-4
 
@@ -85,7 +85,7 @@ def test_a_row_that_was_exchanged_is_found(train):
     assert first.ok
     assert second.step == 5
     asked = (made.asked(3, 6),)
-    (bound,) = made.judged(answer(made, asked, made.job), asked, Comparison.BOUND)
+    (bound,) = made.judged(answer(made, asked, made.job), asked, replayed.Comparison.BOUND)
     assert bound.step == 5
 
 
@@ -102,7 +102,7 @@ def test_one_weight_that_was_moved_a_little_is_found(train):
     assert second.tensor == "model.layers.1.attention.wq.weight"
     assert "1 of 1024 elements" in second.problems[0]
     asked = (made.asked(3, 6),)
-    (bound,) = made.judged(answer(made, asked, made.job), asked, Comparison.BOUND)
+    (bound,) = made.judged(answer(made, asked, made.job), asked, replayed.Comparison.BOUND)
     assert bound.tensor == "model.layers.1.attention.wq.weight"
     assert not bound.ok
 

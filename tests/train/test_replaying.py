@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from securetrain.artifacts.statement import Opened
 from securetrain.artifacts.tree.layout import Kind
-from securetrain.chain import Comparison, Form, Pack, Verdict, documents
+from securetrain.chain import Form, Pack, Verdict, documents, replayed
 from securetrain.chain.documents import Environment
 from securetrain.chain.replay import asked as replay
 from securetrain.chain.replay import line as lines
@@ -198,5 +198,5 @@ def test_eight_steps_are_equal_bit_by_bit_from_an_empty_environment(new_run, tmp
     found = replaying.replay(
         asked, places=[run.root, data.root], trust=run.trust, trust_data=data.trust
     )
-    assert found.comparison is Comparison.BOUND
+    assert found.comparison is replayed.Comparison.BOUND
     assert "'OMP_NUM_THREADS': '3'" in found.why

@@ -7,7 +7,8 @@ Read a signed dataset; each byte is verified before it is handed out:
 >>> import tempfile
 >>> from datetime import UTC, datetime
 >>> from pathlib import Path
->>> from securetrain.artifacts.dataset import About, Dataset, sign_in_place
+>>> from securetrain.artifacts import Dataset
+>>> from securetrain.artifacts.dataset import About, sign_in_place
 >>> from securetrain.testing.runs import make_run
 >>> now = datetime(2026, 11, 20, 12, tzinfo=UTC)
 >>> folder = Path(tempfile.mkdtemp())

@@ -7,7 +7,6 @@ from . import machine as machine
 from . import quarantine as quarantine
 from . import waivers as waivers
 from . import walk as walk
-from .floors import Floors as Floors
 from .judging import Asked as Asked
 from .judging import judge as judge
 from .logged import LogProof as LogProof

@@ -7,7 +7,6 @@ from . import members as members
 from . import node_signatures as node_signatures
 from . import saved_files as saved_files
 from .dataset_predicate import DatasetPredicate as DatasetPredicate
-from .expectation import Expectation as Expectation
 from .listing import read_statement as read_statement
 from .rules import Shown as Shown
 from .rules import expected_by as expected_by

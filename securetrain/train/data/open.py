@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.dataset import TABLE_PREFIX, Dataset
+from securetrain.artifacts import Dataset
+from securetrain.artifacts.dataset import TABLE_PREFIX
 from securetrain.artifacts.statement import dataset_predicate
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file
