@@ -92,6 +92,7 @@ _KNOWN: Final = {
     Archive.MAR: re.compile(".*", re.DOTALL),
 }
 """The members that each maker writes, below the archive's own folder."""
+_OLD_TAR: Final = frozenset({"pickle", "storages", "tensors"})
 _ENCRYPTED: Final = 0x1
 _READ_ERRORS: Final = (
     ValueError, TypeError, EOFError, OSError, IndexError, KeyError, NotImplementedError,
@@ -296,19 +297,20 @@ def tar_members(window: Window) -> Iterator[Member]:
     """
     try:
         with tarfile.open(fileobj=_as_file(window), mode="r:") as archive:
-            names = set()
-            for entry in archive:
-                names.add(entry.name)
+            count, old = 0, set[str]()
+            for count, entry in enumerate(archive, 1):
+                archive.members.clear()  # type: ignore[attr-defined] # it keeps all, and needs none
+                old |= _OLD_TAR & {entry.name}
                 check_name(entry.name)
-                if len(names) > MAX_MEMBERS:
+                if count > MAX_MEMBERS:
                     raise ArchiveError(MALFORMED, f"more than {MAX_MEMBERS} members")
                 if entry.isreg() and not entry.issparse():
                     yield Member(name=entry.name, window=window.part(entry.offset_data, entry.size))
                 elif not entry.isdir():
                     yield Member(name=entry.name, problem="a link, a device or a sparse file")
-        if not names:
+        if not count:
             raise UnjudgedError("an archive without members")
-        if {"pickle", "storages", "tensors"} <= names:
+        if old == _OLD_TAR:
             # Pickles stand between the numbers of its members, and are not all found.
             raise UnjudgedError("an archive of a torch before 0.2")
     except _READ_ERRORS as error:

@@ -26,6 +26,10 @@ from securetrain.artifacts.scan.findings import ESCAPE, Remark, UnjudgedError
 LIMIT: Final = 4 << 20
 MAX_ROUNDS: Final = 10**9
 MAX_NUMBER: Final = 10**6
+MAX_DEPTH: Final = 64
+"""Brackets in brackets, and macros in macros."""
+MAX_TOKENS: Final = 1000
+"""Of one tag: rules compare them with each other."""
 DATA_ROUNDS: Final = 100
 """The rounds of a loop over what a template is given."""
 
@@ -112,6 +116,8 @@ def _tag(text: str, at: int, closing: str) -> tuple[int, list[_Token]]:
             depth -= 1
         if not (kind == "space" or (piece in "-+" and not tokens)):
             tokens.append(_Token(kind, piece, start))
+        if depth > MAX_DEPTH or len(tokens) > MAX_TOKENS:
+            raise UnjudgedError("a template with a tag that is too long or too deep")
     raise UnjudgedError("a template with a tag that does not end")
 
 
@@ -158,8 +164,8 @@ def _cost(tags: list[list[_Token]]) -> str:
         if words[:1] == ["set"] and _doubles(words):
             return f"a template that doubles {words[1][:40]!r}"
         _enter(frames, tag, words, (most if kept else DATA_ROUNDS, most))
-        if frames[-1].rounds > MAX_ROUNDS:
-            return f"a template of more than {MAX_ROUNDS} rounds"
+        if frames[-1].rounds > MAX_ROUNDS or len(frames) > MAX_DEPTH:
+            return f"a template of more than {MAX_ROUNDS} rounds, or {MAX_DEPTH} macros deep"
         if what := _calls_itself(words, frames):
             return what
     return ""
@@ -193,7 +199,10 @@ def _enter(
 def _calls_itself(words: list[str], frames: list["_Frame"]) -> str:
     """Name the macro that a tag of it calls with nothing that is a part of what it got."""
     for place in range(len(words) - 1):
-        is_call = words[place + 1] == "(" and words[:place][-1:] not in (["."], ["macro"])
+        is_call = words[place + 1] == "(" and words[max(place - 1, 0) : place] not in (
+            ["."],
+            ["macro"],
+        )
         inside = any(words[place] == frame.name for frame in frames)
         if is_call and inside and not frames[-1].parts & set(words[place + 2 :]):
             return f"a template with {words[place][:40]!r} that calls itself with all that it got"

@@ -2,13 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every loader that a file invites is asked for; what it would read every day stays clean."""
 
+import bz2
+import gzip
 import io
 import json
 import lzma
 import os
 import random
 import struct
+import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -321,11 +325,81 @@ def test_a_bomb_is_named_with_its_place_and_a_remedy(name: str, tmp_path: Path) 
         assert one.fix
 
 
-def test_many_members_cost_no_square_of_their_number(tmp_path: Path) -> None:
-    members = {f"{number}/data.pkl": b"\x80\x04N." for number in range(5_000)}
-    begun = time.process_time()
-    assert scanned(tmp_path, "m.zip", pieces.zipped(members)).ok
-    assert time.process_time() - begun < 30
+def _zips(count: int) -> bytes:
+    data = b"\x80\x04N."
+    for _ in range(count // 50):
+        data = pieces.zipped({"a.zip": data})
+    return data
+
+
+def _laughs(count: int) -> bytes:
+    lines = (f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, count))
+    return "\n".join(["a0: &a0 [x, y]", *lines]).encode()
+
+
+GROWING: dict[str, tuple[str, Callable[[int], bytes]]] = {
+    "zip members": ("a.zip", lambda n: pieces.zipped({f"{k}/data.pkl": b"\x80\x04N."
+                                                      for k in range(n)})),
+    "zips in zips": ("a.zip", _zips),
+    "tar members": ("a.tar", lambda n: pieces.tarred({f"{k}.npy": b"" for k in range(n)})),
+    "gzip": ("a.pkl.gz", lambda n: gzip.compress(bytes(n << 12))),
+    "xz": ("a.pkl.xz", lambda n: lzma.compress(bytes(n << 12))),
+    "bzip2": ("a.pkl.bz2", lambda n: bz2.compress(bytes(n << 12))),
+    "gzip streams": ("a.pkl.gz", lambda n: gzip.compress(b"\x80\x04N.") * n),
+    "JSON depth": ("config.json", lambda n: b'{"a": ' * (n // 8) + b"1" + b"}" * (n // 8)),
+    "JSON keys": ("config.json", lambda n: json.dumps({f"k{k}": "v" for k in range(n)}).encode()),
+    "JSON equal keys": ("config.json", lambda n: b"{" + b'"module": "X",' * n + b'"config": {}}'),
+    "YAML aliases": ("a.yaml", lambda n: _laughs(n // 4)),
+    "INI": ("a.cfg", lambda n: b"[a]\n" + b"".join(b"k%d = 1\n" % k for k in range(n))),
+    "template tags": ("a.jinja", lambda n: b"{% set a = b %}{{ a }}" * n),
+    "template loops": ("a.jinja", lambda n: b"{% for a in b %}" * n + b"{% endfor %}" * n),
+    "template keys": ("a.jinja", lambda n: b"{{ a" + b"[b" * n + b"]" * n + b" }}"),
+    "template macros": ("a.jinja", lambda n: b"{% macro a(b) %}{{ b }}" * n),
+    "template names": ("a.jinja", lambda n: b"{% set " + b"a." * n + b"b = " + b"a." * n + b"c %}"),
+    "pickle memo": ("a.pkl", lambda n: b"\x80\x04" + b"".join(
+        b"\x8c\x01ar" + struct.pack("<I", k << 8) + b"0" for k in range(n)) + b"N."),
+    "pickle ranges": ("a.pkl", lambda n: b"\x80\x04" + b"cbuiltins\nrange\nJ\0\0\0\x10\x85R0" * n
+                      + b"N."),
+    "pickle tuples": ("a.pkl", lambda n: b"\x80\x04" + b"(" * n + b"t" * n + b"."),
+    "pickles": ("a.pkl", lambda n: b"\x80\x04N." * n),
+    "GGUF entries": ("a.gguf", lambda n: pieces.gguf({f"k{k}": "v" for k in range(n)})),
+    "ONNX nodes": ("a.onnx", lambda n: pieces.onnx(nodes=[pieces.onnx_node("Relu")] * n)),
+    "HDF5 heaps": ("a.h5", lambda n: pieces.hdf5([b'{"a": 1}'] * n)),
+    "expressions": ("a.pt2", lambda n: pieces.exported("Add(" * (n // 20) + "1" + ")" * (n // 20))),
+}  # fmt: skip
+"""What grows with a number, by the reader that it is meant for."""
+
+
+def _cost(path: Path) -> tuple[int, int]:
+    """The calls that a scan makes, and its largest memory in bytes."""
+    calls = 0
+
+    def count(*_event: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    tracemalloc.start()
+    sys.setprofile(count)
+    try:
+        scan_path(path)
+    finally:
+        sys.setprofile(None)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return calls, peak
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("name", GROWING)
+def test_the_cost_of_a_scan_grows_no_faster_than_what_is_scanned(name: str, tmp_path: Path) -> None:
+    file, make = GROWING[name]
+    few = random.Random(name).randrange(150, 250)
+    costs = []
+    for count in (few, few * 8):
+        (tmp_path / file).write_bytes(make(count))
+        costs.append(_cost(tmp_path / file))
+    assert costs[1][0] < 12 * costs[0][0] + 2_000, costs
+    assert costs[1][1] < 12 * costs[0][1] + (4 << 20), costs
 
 
 def test_elements_of_gguf_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
