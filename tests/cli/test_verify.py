@@ -180,7 +180,7 @@ def test_help_has_examples():
 
 
 UNASKED = (
-    *("yaml", "jwt", "http.client", "ssl", "jinja2", "pickle"),
+    *("yaml", "jwt", "http.client", "ssl", "jinja2", "pickle", "obstore"),
     *("cryptography.x509", "OpenSSL", "sigstore", "securetrain.policy.lint"),
     *("securetrain.chain.coordinators", "securetrain.chain.reappraise", "securetrain.evidence.tee"),
     *("securetrain.evidence.gpu", "securetrain.evidence.tpm", "securetrain.artifacts.scan.scanner"),

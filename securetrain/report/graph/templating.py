@@ -6,7 +6,6 @@ What comes from elsewhere is made printable as it is filled in.
 """
 
 import re
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from securetrain.core import install_hint, printable
@@ -35,6 +34,8 @@ def not_installed(what: str) -> UsageError:
 
 
 def _environment() -> "jinja2.Environment":
+    from importlib.resources import files  # noqa: PLC0415 - verifying draws no page
+
     try:
         import jinja2  # noqa: PLC0415 - an optional extra
     except ImportError as error:
