@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 from . import given as given
+from . import kinds as kinds
 from . import spot as spot
 from .checkpoint.async_save import SaveMode as SaveMode
 from .checkpoint.async_save import async_save as async_save
@@ -15,10 +16,6 @@ from .checkpoint.signed_storage import SignedWriter as SignedWriter
 from .checkpoint.tensors import memory as memory
 from .content import tensor_sizes as tensor_sizes
 from .dataset.verified import Dataset as Dataset
-from .kinds import BUNDLE as BUNDLE
-from .kinds import TargetKind as TargetKind
-from .kinds import bundle_of as bundle_of
-from .kinds import guess as guess
 from .lineage.floors import Floors as Floors
 from .lineage.judging import Freshness as Freshness
 from .model.safetensors_folder import sign_safetensors as sign_safetensors

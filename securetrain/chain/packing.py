@@ -22,7 +22,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts import TargetKind, guess
+from securetrain.artifacts import kinds
 from securetrain.artifacts.lineage import Link, chain_of, folder, machine, proof_name, quarantine
 from securetrain.artifacts.statement import (
     Bound,
@@ -424,7 +424,7 @@ def pack(
             not what was signed; ST-PACK-130, ST-PACK-140.
         UsageError: `out` cannot be written, or is there; ST-USAG-001 for what a script has saved.
     """
-    if guess(checkpoint).kind is TargetKind.SAVED:
+    if kinds.guess(checkpoint).kind is kinds.TargetKind.SAVED:
         raise UsageError(
             "ST-USAG-001",
             "a script has saved it, and it is signed as files: nothing is bound to it that a pack"

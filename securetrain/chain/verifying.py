@@ -36,10 +36,9 @@ from securetrain.artifacts import (
     Floors,
     Freshness,
     Kind,
-    TargetKind,
     check_directory,
     given,
-    guess,
+    kinds,
     local_path,
     remember,
     storage_of,
@@ -155,9 +154,9 @@ UNANSWERED: Final[Mapping[Form, Collection[str]]] = {
 
 
 _FORMS: Final = {
-    TargetKind.PACK: Form.PACK,
-    TargetKind.SAVED: Form.SAVED,
-    TargetKind.TRANSCRIPT: Form.TRANSCRIPT,
+    kinds.TargetKind.PACK: Form.PACK,
+    kinds.TargetKind.SAVED: Form.SAVED,
+    kinds.TargetKind.TRANSCRIPT: Form.TRANSCRIPT,
 }
 
 
@@ -191,7 +190,7 @@ def form_of(target: Path | str | Pack, options: Options = NOTHING_MORE) -> Form:
         return Form.URL
     if options.signing != NO_BUNDLE:
         return Form.BUNDLE
-    return _FORMS.get(guess(path).kind, Form.DIRECTORY)
+    return _FORMS.get(kinds.guess(path).kind, Form.DIRECTORY)
 
 
 @given.checked
@@ -389,7 +388,7 @@ class _Judgement:
 
     def _model(self, found: Verdict) -> None:
         """Rule 2, for a model with its bundle."""
-        from securetrain.artifacts import bundle_of, lacking  # noqa: PLC0415 - of these alone
+        from securetrain.artifacts import kinds, lacking  # noqa: PLC0415 - of these alone
         from securetrain.artifacts.model import (  # noqa: PLC0415 - of these alone
             ModelRoots,
             Scope,
@@ -398,7 +397,7 @@ class _Judgement:
 
         path, options = Path(found.path), self.options.signing
         trust = (options.roots or ModelRoots()).read(str(path))
-        path, bundle = (path, options.bundle) if options.bundle else bundle_of(path)
+        path, bundle = (path, options.bundle) if options.bundle else kinds.bundle_of(path)
         check_model(
             found,
             path,

@@ -23,10 +23,10 @@ import msgspec
 import torch
 
 from securetrain.artifacts import (
-    BUNDLE,
     Expectation,
     SaveContext,
     encode_header,
+    kinds,
     load,
     memory,
     sign_safetensors,
@@ -191,7 +191,7 @@ def _documents(shape: ModelShape, base: SignedModel | None) -> Iterator[tuple[st
         yield hf.CONFIG, hf.config_of(shape)
         return
     for document in base.predicate.documents:
-        if document.name not in {INDEX_JSON, BUNDLE}:
+        if document.name not in {INDEX_JSON, kinds.BUNDLE}:
             yield document.name, base.document(document.name)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from securetrain.artifacts import TargetKind, guess
+from securetrain.artifacts import kinds
 from securetrain.artifacts.saved.judging import covering, verify_saved
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.expectation import Expectation
@@ -87,7 +87,7 @@ def codes(path, trust, now, **more):
 
 def test_what_was_saved_verifies_as_a_whole_and_in_parts(saved, trust, now):
     for path in (saved, saved / "step-3", saved / "model.pt", saved / "step-3/deep/__1_0.distcp"):
-        assert guess(path).kind is TargetKind.SAVED
+        assert kinds.guess(path).kind is kinds.TargetKind.SAVED
         assert codes(path, trust, now) == set(), path
     assert verify_saved(saved, trust=trust, policy=None, now=now).num_files == 4
     (saved / "latest").symlink_to("step-3")

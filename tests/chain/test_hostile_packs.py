@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pytest
 
-from securetrain.artifacts import TargetKind, guess
+from securetrain.artifacts import kinds
 from securetrain.chain import container, packed, packing
 from securetrain.chain.container import Document, Pack
 from securetrain.core.errors import SecureTrainError, UsageError
@@ -513,7 +513,7 @@ def test_a_pack_is_told_by_its_beginning(honest: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "other").write_bytes(b"x" * 4096)
     for path, told in {honest: True, tmp_path / "other": False, tmp_path: False}.items():
-        assert (guess(path).kind is TargetKind.PACK) is told
+        assert (kinds.guess(path).kind is kinds.TargetKind.PACK) is told
     with pytest.raises(SecureTrainError):
         Pack.open(tmp_path / "pipe")
 

@@ -65,12 +65,12 @@ def command(
     shards that an index names and that are not there. Checkpoints of a run are signed while they
     are saved and need nothing afterwards.
     """
-    from securetrain.artifacts import guess
+    from securetrain.artifacts import kinds
     from securetrain.core.errors import UsageError
     from securetrain.report import signatures
 
     key.check()
-    found, way = guess(path), kind
+    found, way = kinds.guess(path), kind
     if way is None:
         way = "oms" if form.given or scope.given else found.one()
     elif kind != "oms" and (form.given or scope.given):

@@ -167,7 +167,7 @@ def command(
 
     s3://, gs:// and az:// need the extra [stores].
     """
-    from securetrain.artifacts import guess
+    from securetrain.artifacts import kinds
     from securetrain.chain import form_of, refuse, verify
     from securetrain.core.errors import IdentityError
     from securetrain.report import verification
@@ -176,7 +176,7 @@ def command(
     options = further.options(signing=model.signing(), vsa=asked.vsa is not None)
     refuse(form_of(path, options), given(), path)
     if asked.trust is None and not model.given:
-        guess(path).check_signed()
+        kinds.guess(path).check_signed()
         what = "no trust root was given, so nothing says whose signature counts"
         raise IdentityError("ST-IDEN-007", what, str(path))
     with progress_bar("verifying") as progress:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from securetrain.artifacts import BUNDLE
+from securetrain.artifacts.kinds import BUNDLE
 from securetrain.artifacts.model.oms import bundle as bundle_file
 from securetrain.artifacts.model.oms.keys import load_private
 from securetrain.artifacts.model.oms.model import sign_model

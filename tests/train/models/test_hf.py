@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import torch
 
-from securetrain.artifacts import BUNDLE, SaveContext, sign_safetensors
+from securetrain.artifacts import SaveContext, kinds, sign_safetensors
 from securetrain.artifacts.model.oms.keys import load_private
 from securetrain.artifacts.model.oms.model import sign_model
 from securetrain.artifacts.model.oms.signers import KeySigner
@@ -50,7 +50,7 @@ def sign_theirs(root: Path) -> None:
     from cryptography.hazmat.primitives import serialization
 
     pem = KEY.pem(serialization.NoEncryption())
-    sign_model(root, root / BUNDLE, KeySigner(key=load_private(pem, None, "")))
+    sign_model(root, root / kinds.BUNDLE, KeySigner(key=load_private(pem, None, "")))
 
 
 def opened(root: Path) -> SignedModel:
@@ -131,7 +131,7 @@ def test_short_floats_become_ours(tmp_path, dtype):
 
 
 def attack_unsigned(root: Path) -> None:
-    for path in (*root.glob("_securetrain*"), root / BUNDLE, root / "statement.json"):
+    for path in (*root.glob("_securetrain*"), root / kinds.BUNDLE, root / "statement.json"):
         path.unlink(missing_ok=True)
 
 

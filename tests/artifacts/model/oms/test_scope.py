@@ -12,7 +12,7 @@ import pytest
 from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from securetrain.artifacts import guess
+from securetrain.artifacts import kinds
 from securetrain.artifacts.model.oms import hashing, manifest
 from securetrain.artifacts.model.oms.manifest import HASHES
 from securetrain.artifacts.model.oms.model import (
@@ -228,7 +228,7 @@ def test_links_that_are_never_followed(target, snapshot, key, tmp_path):
 def test_one_file(key: Key, tmp_path: Path, *, spec_name: bool) -> None:
     model = tmp_path / "model.gguf"
     model.write_bytes(b"GGUF")
-    bundle = guess(model).place
+    bundle = kinds.guess(model).place
     assert bundle.name == "model.gguf.sig"
     said = sign(model, bundle, key, form=Form(spec_name=spec_name))
     assert [one.name for one in said.resources] == ["model.gguf" if spec_name else "."]
