@@ -17,8 +17,9 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 
+from securetrain.artifacts import kinds
 from securetrain.artifacts.dataset import sign as dataset_sign
-from securetrain.artifacts.kinds import LEFT_OUT, TargetKind, check_whole, guess, kinds
+from securetrain.artifacts.kinds import LEFT_OUT, TargetKind, check_whole, guess
 from securetrain.artifacts.model import safetensors_folder
 from securetrain.artifacts.model.oms import model as oms_model
 from securetrain.artifacts.saved import signing
