@@ -68,7 +68,7 @@ def accept(credential: Credential, trust: TrustRoot) -> Accepted:
     Raises:
         IdentityError: The refusal of whoever could have vouched.
     """
-    leaf, ca = (_parse(text) for text in credential.certificates)
+    leaf, ca = (Chain([text]).parse("coordinator")[0] for text in credential.certificates)
     begins = max(leaf.not_valid_before_utc, ca.not_valid_before_utc)
     ends = min(leaf.not_valid_after_utc, ca.not_valid_after_utc)
     own = bool(credential.endorsement)
@@ -132,8 +132,3 @@ def accept_any(
 def _digest(certificate: x509.Certificate) -> str:
     """SHA-256 (hex) of its DER."""
     return hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
-
-
-def _parse(text: str) -> x509.Certificate:
-    (found,) = Chain([text]).parse("coordinator")
-    return found

@@ -204,8 +204,9 @@ def judge_chain(source: Source, given: Given, demand: Demand) -> Judgement:
 def _lost(subject: Subject) -> Iterator[tuple[str, str]]:
     """The parents of a checkpoint whose bound statement is not there."""
     said = subject.said
-    bound: Sequence[str | None] = said.bound.parents or [None] * len(said.parents)
-    for parent, statement in zip(said.parents, bound, strict=False):
+    whole = len(said.bound.parents) == len(said.parents)
+    bound = said.bound.parents if whole else [None] * len(said.parents)
+    for parent, statement in zip(said.parents, bound, strict=True):
         there = subject.parents.get(parent.digest)
         if there is None or statement not in {None, there.statement}:
             why = "it is not at hand" if there is None else "not by the bound statement"

@@ -11,7 +11,8 @@ Rules, in order. Membership:
 
 Nodes, for a membership that is verified:
 
-3. the statement names exactly its members, each with the ranks, tier and result that stand in it;
+3. the statement names exactly its members, each with the ranks, tier and result that stand in it,
+   and with that tier's label, which people read;
 4. a node's tier counts while results of the same coordinator, job, policy and key were valid
    without a gap, from when the steps were done (the later of the membership and the checkpoint
    before it) until the checkpoint was made. It is the lowest tier of those results. Gossip, ledger
@@ -23,7 +24,7 @@ Nodes, for a membership that is verified:
 6. `SLACK` is allowed at the end: the coordinator's clock and the launcher's are two.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -44,7 +45,7 @@ from securetrain.chain.links import (
 )
 from securetrain.chain.store import document, documents_at_hand
 from securetrain.core.errors import AttestationError, SecureTrainError, reason
-from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
+from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier, tier_label
 from securetrain.evidence import AttestationResult, read_named, verify_result
 from securetrain.identity import Role, SpiffeId
 from securetrain.rendezvous.wire import Membership, node_ranks, read_membership
@@ -211,7 +212,10 @@ def _signed_epoch(digest: str, given: Given) -> Epoch | LinkVerdict:
         found
         for digest in kept.credentials
         if (found := document(given.pieces, digest, Credential)) is not None
-    ] or list(_credentials_elsewhere(kept.job, given))
+    ]
+    # Those that a coordinator elsewhere kept prove themselves, wherever they lie.
+    elsewhere = documents_at_hand(given.pieces, Credential)
+    credentials = credentials or [one for one in elsewhere if one.job == kept.job]
     if not credentials:
         return missing(link, "the coordinator's certificate")
     from securetrain.chain.coordinators import accept_any  # noqa: PLC0415 - not without a membership
@@ -261,13 +265,6 @@ def _of_subject(epoch: Epoch, subject: Subject) -> LinkVerdict | None:
     return None
 
 
-def _credentials_elsewhere(job: str, given: Given) -> Iterable[Credential]:
-    """Those that a coordinator elsewhere kept: they prove themselves, wherever they lie."""
-    for found in documents_at_hand(given.pieces, Credential):
-        if found.job == job:
-            yield found
-
-
 def _differs(nodes: Sequence[NodeRef], epoch: Epoch) -> LinkVerdict | None:
     """Rule 3."""
     link = ChainLink.NODES
@@ -288,6 +285,8 @@ def _differs(nodes: Sequence[NodeRef], epoch: Epoch) -> LinkVerdict | None:
             return _contradicts(name, "its result", member.result, node.result)
         if node.ranks != epoch.ranks[name]:
             return _contradicts(name, "its ranks", epoch.ranks[name], node.ranks)
+        if node.label not in {"", node.tier.value, tier_label(node.tier)}:
+            return _contradicts(name, "its label", tier_label(node.tier), node.label)
     return None
 
 

@@ -57,12 +57,10 @@ def judge_gradients(subject: Subject, given: Given) -> LinkVerdict:
         records,
     )
     said = subject.said.gradients
-    if not subject.said.step and not said.judged:
+    if not subject.said.step and not (said.judged or said.refused or said.clean_steps):
         return verified(link, "no step was done")
     for name in ("verdict", "judged", "refused", "clean_steps"):
         wanted, has = getattr(expected, name), getattr(said, name)
-        if name == "refused" and expected.verdict is GradientVerdict.UNWATCHED:
-            continue  # of what nobody watched, the count says nothing
         if wanted != has:
             return broken(
                 link, f"its {name.replace('_', ' ')}", expected=str(wanted), found=str(has)

@@ -152,6 +152,7 @@ LIES: dict[str, tuple[ChainLink, Lie]] = {
     "a tier": (ChainLink.NODES, lambda run: of_nodes(run, tier=NodeTier.TEE_GPU)),
     "a result": (ChainLink.NODES, lambda run: of_nodes(run, result="ab" * 32)),
     "a node's name": (ChainLink.NODES, lambda run: of_nodes(run, node="spiffe://x/job/j/node/n")),
+    "a node's label": (ChainLink.NODES, lambda run: of_nodes(run, label="tee+gpu")),
     "a node's ranks": (ChainLink.NODES, lambda run: of_nodes(run, ranks=[0, 3])),
     "a node is left out": (ChainLink.NODES, lambda run: made(run, nodes=run.said().nodes[:1])),
     "a node twice": (ChainLink.NODES, lambda run: made(run, nodes=run.said().nodes[:1] * 2)),

@@ -222,7 +222,7 @@ def test_a_coordinator_that_signs_another_tier_than_its_results_is_not_believed(
         msgspec.structs.replace(one, tier=NodeTier.TEE) for one in job.membership().members
     )
     job.form(members=members)
-    refs = [msgspec.structs.replace(one, tier=NodeTier.TEE) for one in job.refs()]
+    refs = [msgspec.structs.replace(one, tier=NodeTier.TEE, label="") for one in job.refs()]
     verdict = judge(
         ChainLink.NODES, Subject(opened=opened(job.checkpoint(nodes=refs))), job.given()
     )

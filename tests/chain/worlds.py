@@ -85,12 +85,8 @@ def trust_bytes(
 ) -> bytes:
     """A trust root that names keys for roles, and places those of nodes apart."""
     keys = {role: [one.public for one in mine] for role, mine in roles.items()}
-    made = trust_document(
-        {TrustRole.ROOT: [root.public], **keys},
-        NOW - 9000 * MINUTE,
-        NOW + 300_000 * MINUTE,
-        apart=apart,
-    )
+    term = NOW - 9000 * MINUTE, NOW + 300_000 * MINUTE
+    made = trust_document({TrustRole.ROOT: [root.public], **keys}, *term, apart=apart)
     return sign_document(made, [root])
 
 
