@@ -13,7 +13,6 @@ Rules:
 """
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -69,9 +68,11 @@ class Shelf(Pieces, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvidenceStore:
-    """A folder of evidence."""
+    """A folder of evidence; of one in a store, nothing but a verifier reads."""
 
     folder: Path
+    at: Storage | None = None
+    """The store in which it lies; None for a folder of this machine."""
 
     def put(self, data: bytes) -> str:
         """Keep a piece; its digest (hex).
@@ -79,6 +80,7 @@ class EvidenceStore:
         Raises:
             IntegrityError: ST-CHAN-002 when it cannot be kept.
         """
+        assert self.at is None, "nobody keeps evidence in a store"
         digest = hashlib.sha256(data).hexdigest()
         if len(data) > PIECE_LIMIT:
             raise IntegrityError(
@@ -106,36 +108,31 @@ class EvidenceStore:
         """See `Pieces.get`."""
         if not _NAME.fullmatch(digest):
             raise IntegrityError(documents.MALFORMED, f"{digest[:80]!r} is no digest", "evidence")
-        path = self.folder / digest
-        if not os.path.lexists(path):
-            return None
+        folder = self.at or LocalStorage(self.folder)
+        where = f"{folder.name}/{digest}"
         try:
-            data = read_file(path, PIECE_LIMIT)
-        except SecureTrainError as error:
-            raise IntegrityError(documents.MALFORMED, reason(error), str(path)) from error
+            if not folder.has(digest):
+                return None
+            data = folder.read(digest, PIECE_LIMIT)
+        except (SecureTrainError, OSError) as error:
+            raise IntegrityError(documents.MALFORMED, reason(error), where) from error
         found = hashlib.sha256(data).hexdigest()
         if found != digest:
-            raise IntegrityError(
-                documents.MALFORMED, f"its bytes have the digest {found[:16]}", str(path)
-            )
+            what = f"its bytes have the digest {found[:16]}"
+            raise IntegrityError(documents.MALFORMED, what, where)
         return data
 
     def names(self) -> Iterator[str]:
         """See `Pieces.names`; in order, at most `MAX_PIECES`."""
+        folder = self.at or LocalStorage(self.folder)
         try:
-            found = sorted(
-                path.name for path in self.folder.iterdir() if _NAME.fullmatch(path.name)
-            )
-        except FileNotFoundError:
-            return
+            files = folder.survey()[0] if folder.exists() else []
         except OSError as error:
-            raise IntegrityError(documents.MALFORMED, str(error), str(self.folder)) from error
+            raise IntegrityError(documents.MALFORMED, str(error), folder.name) from error
+        found = sorted(one.name for one in files if _NAME.fullmatch(one.name))
         if len(found) > MAX_PIECES:
-            raise IntegrityError(
-                documents.MALFORMED,
-                f"{len(found)} pieces, the limit is {MAX_PIECES}",
-                str(self.folder),
-            )
+            what = f"{len(found)} pieces, the limit is {MAX_PIECES}"
+            raise IntegrityError(documents.MALFORMED, what, folder.name)
         yield from found
 
     @staticmethod
@@ -149,41 +146,11 @@ class EvidenceStore:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteEvidence:
-    """A folder of evidence in an object store, for whoever verifies there."""
-
-    folder: Storage
-
-    def get(self, digest: str) -> bytes | None:
-        """See `Pieces.get`."""
-        where = f"{self.folder.name}/{digest[:64]}"
-        try:
-            if not _NAME.fullmatch(digest) or not self.folder.has(digest):
-                return None
-            data = self.folder.read(digest, PIECE_LIMIT)
-        except (SecureTrainError, OSError) as error:
-            raise IntegrityError(documents.MALFORMED, reason(error), where) from error
-        found = hashlib.sha256(data).hexdigest()
-        if found != digest:
-            what = f"its bytes have the digest {found[:16]}"
-            raise IntegrityError(documents.MALFORMED, what, where)
-        return data
-
-    def names(self) -> Iterator[str]:
-        """See `Pieces.names`."""
-        try:
-            files, _ = self.folder.survey()
-        except OSError as error:
-            raise IntegrityError(documents.MALFORMED, str(error), self.folder.name) from error
-        yield from sorted(one.name for one in files if _NAME.fullmatch(one.name))[:MAX_PIECES]
-
-
-@dataclass(frozen=True, slots=True)
 class Places:
     """Several folders of evidence, asked in order: a run's, and its coordinator's."""
 
-    stores: Sequence[EvidenceStore | RemoteEvidence]
-    tables: Sequence[EvidenceStore | RemoteEvidence] = ()
+    stores: Sequence[EvidenceStore]
+    tables: Sequence[EvidenceStore] = ()
     """Of what ranks said in each step: asked last, and not listed."""
 
     @classmethod
@@ -204,7 +171,8 @@ class Places:
             beside = {}  # it may not be listed: what is not found there is missing
         local = cls.of(further)
         stores, tables = (
-            [RemoteEvidence(beside[name])] if name in beside else [] for name in (EVIDENCE, TABLES)
+            [EvidenceStore(Path(name), one)] if (one := beside.get(name)) else []
+            for name in (EVIDENCE, TABLES)
         )
         return cls([*stores, *local.stores], [*tables, *local.tables])
 
@@ -225,8 +193,8 @@ class Places:
 
     def path_of(self, digest: str) -> Path | None:
         """The file that holds a piece; None without one."""
-        folders = (one.folder for one in (*self.stores, *self.tables))
-        files = (folder / digest for folder in folders if isinstance(folder, Path))
+        mine = (one.folder for one in (*self.stores, *self.tables) if one.at is None)
+        files = (folder / digest for folder in mine)
         return next((path for path in files if path.is_file() and not path.is_symlink()), None)
 
     def names(self) -> Iterator[str]:

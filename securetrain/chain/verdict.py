@@ -62,7 +62,7 @@ class LineState(StrEnum):
     NOT_ASKED = "not asked"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """One thing that is said of an artifact, and whose word that is."""
 
@@ -198,15 +198,16 @@ class Verdict(Report):
             text = f"{what}: {said.way}, rank {said.rank}, save {said.number}, {step}"
             yield _word("saved", f"{text}, run {said.run_id}, {said.created.isoformat()}")
         for held in self.pack.held:
-            rows = "" if held.steps is None else f", rows of the steps {held.steps[0]} to "
-            rows += "" if held.steps is None else str(held.steps[1])
+            first, last = held.steps or (0, 0)
+            rows = f", rows of the steps {first} to {last}" if held.steps else ""
             name = f"{held.opened.kind.value} {held.opened.digest[:16]}"
-            yield _shown("holds", f"{name}{rows}: {held.num_bytes:,} bytes, as signed", "bytes")
+            text = f"{name}{rows}: {held.num_bytes:,} bytes, as signed"
+            yield Line("holds", text, LineState.VERIFIED, "bytes")
         if self.form not in {Form.PACK, Form.TRANSCRIPT}:
             state = LineState.BROKEN if self.problems else LineState.VERIFIED
-            every = ", every one of them" if self.ok else ""
-            text = f"{self.num_files} files, {self.num_bytes:,} bytes{every}"
-            yield Line(name="checked", text=text, state=state, source="bytes")
+            text = f"{self.num_files} files, {self.num_bytes:,} bytes"
+            text += ", every one of them" if self.ok else ""
+            yield Line("checked", text, state, "bytes")
 
     def _signed(self) -> Iterator[Line]:
         """The signers, and what they stand for."""
@@ -216,23 +217,23 @@ class Verdict(Report):
             keys, who = {self.bundled.signer} - {""}, self.bundled.signer
         if self.form is not Form.TRANSCRIPT:
             state = LineState.VERIFIED if keys else LineState.MISSING
-            yield Line(name="signed by", text=who if keys else NOBODY, state=state, source="keys")
+            yield Line("signed by", who if keys else NOBODY, state, "keys")
         if self.opened is None and self.form in {Form.DIRECTORY, Form.URL, Form.PACK}:
             text = "unknown: there is no statement that verifies"
             state = LineState.MISSING
-            yield Line(name="lineage", text=text, state=state, source="the statement")
+            yield Line("lineage", text, state, "the statement")
         if self.digest:
             whole = bool(self.num_files) and not self.problems
             state = LineState.VERIFIED if whole else LineState.WORD
-            yield Line(name="digest", text=self.digest, state=state, source="bytes")
+            yield Line("digest", self.digest, state, "bytes")
         if self.logged is not None:
             seen = "" if self.seen is None else f", seen by {self.seen.isoformat()}"
             text = f"entry {self.logged.index} of {self.logged.signed.checkpoint.origin}{seen}"
-            yield _shown("logged", text, "the log's proof")
+            yield Line("logged", text, LineState.VERIFIED, "the log's proof")
 
     def _checkpoint(self, said: CheckpointPredicate) -> Iterator[Line]:
         def claim(name: str, text: str, link: ChainLink) -> Line:
-            return Line(name=name, text=text, state=self.state_of(link), source=f"link {link}")
+            return Line(name, text, self.state_of(link), f"link {link}")
 
         yield _word("name", said.name or "none was signed")
         run = f"{said.run_id or 'not named'}, step {said.step}, checkpoint {said.seq} of the run"
@@ -276,22 +277,20 @@ def asked_of(
         asked: What was expected.
         whole: Whether all of its bytes were read.
     """
-    if form is Form.TRANSCRIPT:
-        return {}
-    fields = ["name", "digest"] if form is Form.BUNDLE else ["name", "digest", "signer"]
-    if form is Form.SAVED:
-        fields = ["run", "step", *fields]
-    elif form is not Form.BUNDLE and not isinstance(
-        None if opened is None else opened.predicate, DatasetPredicate
-    ):
-        fields = ["run", "step", "dataset", "policy", *fields]
+    fields = {
+        Form.TRANSCRIPT: "",
+        Form.BUNDLE: "name digest",
+        Form.SAVED: "run step name digest signer",
+    }.get(form, "run step dataset policy name digest signer")
+    if opened is not None and isinstance(opened.predicate, DatasetPredicate):
+        fields = "name digest signer"
     given = {
         name.removeprefix("min_")
         for one in asked
         for name, value in msgspec.structs.asdict(one).items()
         if value is not None
     }
-    found = {name: "--expect-... asks" for name in fields if name not in given}
+    found = {name: "--expect-... asks" for name in fields.split() if name not in given}
     if form in {Form.SAVED, Form.BUNDLE}:
         found["links"] = f"{form} binds no evidence of the training"
     if not whole:
@@ -314,8 +313,4 @@ def _dataset(said: DatasetPredicate) -> Iterator[Line]:
 
 
 def _word(name: str, text: str) -> Line:
-    return Line(name=name, text=text, state=LineState.WORD, source="the statement")
-
-
-def _shown(name: str, text: str, source: str) -> Line:
-    return Line(name=name, text=text, state=LineState.VERIFIED, source=source)
+    return Line(name, text, LineState.WORD, "the statement")

@@ -54,7 +54,7 @@ from securetrain.artifacts.statement import (
 from securetrain.chain.container import Pack
 from securetrain.chain.judging import Demand, judge, judge_chain
 from securetrain.chain.links import Given, Subject, code_of
-from securetrain.chain.replayed import Replay, read_replay
+from securetrain.chain.replayed import read_replay
 from securetrain.chain.store import Places
 from securetrain.chain.verdict import Form, Verdict, asked_of
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
@@ -153,13 +153,6 @@ UNANSWERED: Final[Mapping[Form, Collection[str]]] = {
 """The options that a form cannot answer."""
 
 
-_FORMS: Final = {
-    kinds.TargetKind.PACK: Form.PACK,
-    kinds.TargetKind.SAVED: Form.SAVED,
-    kinds.TargetKind.TRANSCRIPT: Form.TRANSCRIPT,
-}
-
-
 def refuse(form: Form, given: Collection[str], place: object) -> None:
     """Refuse options that a form cannot answer.
 
@@ -190,7 +183,8 @@ def form_of(target: Path | str | Pack, options: Options = NOTHING_MORE) -> Form:
         return Form.URL
     if options.signing != NO_BUNDLE:
         return Form.BUNDLE
-    return _FORMS.get(kinds.guess(path).kind, Form.DIRECTORY)
+    kind, known = kinds.guess(path).kind.name, (Form.PACK, Form.SAVED, Form.TRANSCRIPT)
+    return next((one for one in known if one.name == kind), Form.DIRECTORY)
 
 
 @given.checked
@@ -258,9 +252,8 @@ class _Judgement:
         """A trust root, as it counts at the time that is judged by."""
         trust = trust if trust is not None else self.trust
         if trust is None:
-            raise UsageError(
-                "ST-USAG-001", "no trust root was given", str(self.target), "give trust="
-            )
+            what = "no trust root was given"
+            raise UsageError("ST-USAG-001", what, str(self.target), "give trust=")
         return given.open_trust(trust, self.now)
 
     def verdict(self) -> Verdict:
@@ -271,19 +264,16 @@ class _Judgement:
         found = Verdict.of(place, form=self.form, at=self.now, policy=self.policy)
         found.required = self.demand().required
         self._ask(found)
-        if self.form in {Form.SAVED, Form.BUNDLE} and self.rules is not None:
-            for link in self.rules.chain.require:
-                what = f"{link} missing: {self.form} binds no evidence of it"
-                found.refuse(code_of(link), what)
+        for link in found.required if self.form in {Form.SAVED, Form.BUNDLE} else ():
+            found.refuse(code_of(link), f"{link} missing: {self.form} binds no evidence of it")
         if self.options.scan:
             from securetrain import scan  # noqa: PLC0415 - only as asked
 
             scanned = scan(Path(found.path))
             found.scanned = scanned.among_data() if not found.problems else scanned
         self._remember(found)
-        wanted = [self.expect]
-        if self.rules is not None and found.kind is Kind.CHECKPOINT:
-            wanted.append(expected_by(self.rules))
+        asks = self.rules is not None and found.kind is Kind.CHECKPOINT
+        wanted = (self.expect, expected_by(self.rules) if asks and self.rules else None)
         found.asked = tuple(one for one in wanted if one is not None)
         whole = self.form is not Form.PACK or bool(found.num_files)
         found.not_asked = asked_of(found.opened, self.form, found.asked, whole=whole)
@@ -320,11 +310,7 @@ class _Judgement:
 
     def evidence(self, pieces: Places | None = None) -> Given:
         """Everything that a judge of links has."""
-        auditors = self.options.trust_replay
-        replays: list[Replay] = []
-        if self.options.replayed:
-            root = self.root(auditors)
-            replays = [read_replay(one, root) for one in self.options.replayed]
+        given_, auditors = self.options.replayed, self.options.trust_replay
         return Given(
             trust=self.root(),
             pieces=pieces or Places.of([]),
@@ -332,7 +318,7 @@ class _Judgement:
             again=self.options.appraise,
             policy=self.rules,
             expect=self.expect,
-            replays=replays,
+            replays=[read_replay(one, self.root(auditors)) for one in given_],
         )
 
     def demand(self, *, statement: bool = True) -> Demand:
@@ -388,12 +374,8 @@ class _Judgement:
 
     def _model(self, found: Verdict) -> None:
         """Rule 2, for a model with its bundle."""
-        from securetrain.artifacts import kinds, lacking  # noqa: PLC0415 - of these alone
-        from securetrain.artifacts.model import (  # noqa: PLC0415 - of these alone
-            ModelRoots,
-            Scope,
-            check_model,
-        )
+        from securetrain.artifacts import lacking  # noqa: PLC0415 - as asked
+        from securetrain.artifacts.model import ModelRoots, Scope, check_model  # noqa: PLC0415
 
         path, options = Path(found.path), self.options.signing
         trust = (options.roots or ModelRoots()).read(str(path))
