@@ -2,14 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same question has the same answer in every form: directory, pack, URL, name, bundle."""
 
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import fsspec  # type: ignore[import-untyped]
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -37,6 +35,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.policy.load import load_policy
 from securetrain.report import verification
+from tests import s3_store
 from tests.chain.test_packs import LIES
 from tests.chain.worlds import LATER, NOW, SHOWN, Run, Whole, policy, trust_bytes
 
@@ -44,10 +43,10 @@ from tests.chain.worlds import LATER, NOW, SHOWN, Run, Whole, policy, trust_byte
 @contextmanager
 def stored(root: Path) -> Iterator[str]:
     """A run's directory in a store, by its URL."""
-    store, place = fsspec.filesystem("memory"), f"/{secrets.token_hex(8)}"
-    store.put(str(root), place, recursive=True)
-    yield f"memory:/{place}"
-    store.rm(place, recursive=True)
+    with s3_store.lent() as store:
+        for path in (one for one in root.rglob("*") if one.is_file()):
+            store.direct("PUT", f"runs/run/{path.relative_to(root)}", path.read_bytes())
+        yield f"gs://{s3_store.BUCKET}/runs/run"
 
 
 @pytest.mark.forgery

@@ -295,8 +295,13 @@ class Run:
         """The judgement of the newest one by its links, where the run lies, or in a store."""
         self.keep()
         newest = max(self.root.glob("checkpoints/step-" + 8 * "?"))
-        at = f"{url}/checkpoints/{newest.name}" if url else newest
-        found = verify(at, trust=self.trust(), policy=asked, now=LATER, **more)
+        found = verify(
+            f"{url}/checkpoints/{newest.name}" if url else newest,
+            trust=self.trust(),
+            policy=asked,
+            now=LATER,
+            **more,
+        )
         # Its statement is all that there is of it: its bytes are not, and nothing else beside it.
         found.problems = [p for p in found.problems if p.what.startswith(("run", "step", "parent"))]
         return found
