@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.artifacts.tree import writeback
+from securetrain.artifacts.tree import lease, writeback
 from securetrain.artifacts.tree.storage import LocalStorage
 
 
@@ -54,3 +54,31 @@ def test_a_kernel_that_refuses_changes_nothing(tmp_path, monkeypatch):
     writeback.begin(-1, 0, 1)
     monkeypatch.undo()
     writeback.begin(-1, 0, 1)
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_small_files_are_flushed_before_the_name_or_at_once(tmp_path, monkeypatch, mine):
+    calls: list[str] = []
+    sync, rename = os.fsync, os.rename
+
+    def fsync(fd: int) -> None:
+        calls.append(Path(f"/proc/self/fd/{fd}").readlink().name.removeprefix(".")[:4])
+        sync(fd)
+
+    def renamed(source: Path, target: Path) -> None:
+        calls.append(f"> {Path(target).name}")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "rename", renamed)
+    staging = LocalStorage(tmp_path / "final").staging("0" * 32)
+    staging.begin()
+    if not mine:  # as another rank's process, which commits nothing
+        monkeypatch.setattr(lease, "is_held", lambda _: False)
+    staging.put("text", b"x")
+    assert calls == (["> text"] if mine else ["text", "> text"])
+    assert [path.name for path in Path(staging.name).iterdir()] == ["text"]
+    staging.commit()
+    before = calls[: calls.index("> final")]
+    assert before[-2:] == ["text", "fina"]  # the file, and then the folder that names it
+    assert (tmp_path / "final" / "text").read_bytes() == b"x"
