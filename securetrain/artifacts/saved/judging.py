@@ -301,14 +301,15 @@ def lacking(policy: Policy, who: str) -> Iterator[Problem]:
     verdict = verdict or any(one is not None for one in judged)
     own_word = policy.node.allow_self_asserted is not None
     nodes = policy.node.min_tier > NodeTier.SELF_ASSERTED or not own_word
-    for code, what, is_asked in (
-        ("ST-CKPT-122", "the ranks' signatures", asked.require_rank_signatures),
-        ("ST-CKPT-152", "a head of the run", asked.require_head),
-        ("ST-CKPT-180", "a proof that it was logged", asked.log is not None),
-        ("ST-CKPT-170", "a dataset", asked.require_lineage),
-        ("ST-CKPT-121", "encryption", bool(asked.encrypt_to)),
-        ("ST-CKPT-121", "a verdict on the gradients", verdict),
-        ("ST-CKPT-121", "the nodes that took part", nodes),
-    ):
+
+    def lacks(code: str, what: str, *, is_asked: bool) -> Iterator[Problem]:
         if is_asked:
-            yield Problem(code=code, what=f"the policy asks for {what}, which {who}")
+            yield Problem(code, f"the policy asks for {what}, which {who}")
+
+    yield from lacks("ST-CKPT-122", "the ranks' signatures", is_asked=asked.require_rank_signatures)
+    yield from lacks("ST-CKPT-152", "a head of the run", is_asked=asked.require_head)
+    yield from lacks("ST-CKPT-180", "a proof that it was logged", is_asked=asked.log is not None)
+    yield from lacks("ST-CKPT-170", "a dataset", is_asked=asked.require_lineage)
+    yield from lacks("ST-CKPT-121", "encryption", is_asked=bool(asked.encrypt_to))
+    yield from lacks("ST-CKPT-121", "a verdict on the gradients", is_asked=verdict)
+    yield from lacks("ST-CKPT-121", "the nodes that took part", is_asked=nodes)

@@ -25,12 +25,10 @@ ROWS: Final = (
          fix="check the disk and the permissions of the run's evidence folder",
          severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=NEVER, threat=MACHINE),
     Code("ST-CHAN-010", X.LINEAGE, "a node's tier is not shown by a result of the coordinator",
-         fix="give the evidence folders of the run and of its coordinator (--evidence), and a"
-             " policy that names who signs reference values; or believe no tier of them",
+         fix="give the evidence (--evidence), and a policy that names who signs reference values",
          severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
     Code("ST-CHAN-011", X.LINEAGE, "the membership is not one of a coordinator that is accepted",
-         fix="give the run's evidence folder (--evidence), and have the coordinator's CA in the"
-             " trust root (securetrain trust rotate --authority)",
+         fix="give the evidence (--evidence), and trust its CA (securetrain trust rotate --authority)",
          severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
     Code("ST-CHAN-012", X.LINEAGE, "the policy in force is not shown",
          fix="give the run's evidence folder (--evidence)",
