@@ -26,7 +26,7 @@ hand. Rules, in order:
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -390,6 +390,8 @@ class _Judgement:
             expect=self.expect,
             progress=self.progress,
         )
+        taken = f"taken for {guess(path)}"
+        found.bundled = replace(found.bundled, notes=(*found.bundled.notes, taken))
         if self.rules is not None:
             found.add(*lacking(self.rules, "a bundle lacks"))
 

@@ -347,10 +347,8 @@ def walk(root: Path) -> list[FileEntry]:
         UsageError: ST-USAG-002 naming the first link, special file or unsafe name.
     """
     files, unsafe = survey(root)
-    if unsafe:
-        raise UsageError(
-            "ST-USAG-002", unsafe[0].reason, str(root / unsafe[0].name), "remove or rename it"
-        )
+    for entry in unsafe:
+        raise UsageError("ST-USAG-002", entry.reason, str(root / entry.name), "remove or rename it")
     return files
 
 

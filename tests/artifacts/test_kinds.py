@@ -159,6 +159,7 @@ def test_each_kind_is_told_refused_unsigned_signed_and_verified(
             assert f"--{way}" in text
             exit_code, text = run(verify, path, *by[way])
             assert exit_code == 0, text
+            assert way != "oms" or f"taken for {kind} (" in text
             if ".git/HEAD" in files:
                 left = ".cache/huggingface, .git, .gitattributes"
                 assert f"NOT VERIFIED (3) {left}" in text
