@@ -349,6 +349,5 @@ def forget_clients() -> None:
     """Make new clients from now on, by what the environment says now."""
     objects._requests.cache_clear()
     for _, way in objects._first:
-        way.shutdown()
         way.server_close()
     objects._first.clear()

@@ -20,6 +20,7 @@ They have no directories and no rename, and put an object on a condition. Rules 
 Files without claim and statement are never removed: a person has to look at them.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -46,6 +47,7 @@ from securetrain.core.files import FileEntry, UnsafeEntry, unsafe_name
 CLAIM: Final = "application/vnd.securetrain.claim+json"
 """The content type of a claim."""
 CLAIM_LIMIT: Final = 4096
+_BUCKET: Final = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]{0,221}")
 
 
 class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -245,7 +247,7 @@ class BucketStorage:
         """
         parts = urlsplit(url)
         root = parts.path.strip("/")
-        if parts.query or parts.fragment or parts.username or parts.port or not parts.netloc:
+        if parts.query or parts.fragment or not _BUCKET.fullmatch(parts.netloc):
             raise UsageError(
                 "ST-USAG-001",
                 "not a bucket and a prefix",

@@ -19,6 +19,7 @@ import base64
 import http.client
 import ipaddress
 import os
+import re
 import secrets
 import ssl
 import threading
@@ -52,6 +53,7 @@ PAGES: Final = 1000
 ASK: Final = "/ask"
 """The path of what forked children ask."""
 _PIECE: Final = 1 << 20
+_ADDRESS: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::\d{1,4}|:[1-5]\d{4})?", re.ASCII)
 _HOPS: Final = frozenset(
     {"connection", "content-length", "keep-alive", "te", "transfer-encoding", "upgrade"}
     | {"proxy-authorization", "proxy-connection"}
@@ -76,7 +78,7 @@ def check_address(url: str) -> None:
     """
     parts = urlsplit(url)
     loopback, local = is_local(parts.hostname or "")
-    if local or not parts.hostname:
+    if local or not _ADDRESS.fullmatch(parts.netloc):
         raise UsageError("ST-USAG-023", "an address that no store has", parts.netloc)
     if parts.scheme != "https" and not (parts.scheme == "http" and loopback):
         raise UsageError("ST-USAG-023", "not by TLS, and not on this machine", parts.netloc)
@@ -94,6 +96,7 @@ class Egress(ThreadingHTTPServer):
 
     def __init__(self, places: list[str]) -> None:
         """Listen, and serve until the process ends."""
+        self._tls = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE") or None)
         super().__init__(("127.0.0.1", 0), _Handler)
         self.places = {urlsplit(url).netloc: urlsplit(url) for url in reversed(places)}
         self.store = urlsplit(places[0])
@@ -105,7 +108,6 @@ class Egress(ThreadingHTTPServer):
         self.ask: Callable[[bytes], bytes] = bytes
         """What a forked child asks of this process, in which obstore would wait for ever."""
         self.idle: dict[str, list[Any]] = {netloc: [] for netloc in self.places}
-        self._tls = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE") or None)
         threading.Thread(target=self.serve_forever, name="egress", daemon=True).start()
 
     def asked(self, data: bytes) -> bytes:
@@ -125,6 +127,7 @@ class Egress(ThreadingHTTPServer):
 
     def server_close(self) -> None:
         """Stop for good."""
+        self.shutdown()
         super().server_close()
         for connection in chain.from_iterable(self.idle.values()):
             connection.close()

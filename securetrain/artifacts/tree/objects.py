@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache, partial
 from types import SimpleNamespace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -53,6 +53,7 @@ ENTRIES: Final = 200_000
 
 _STS: Final = "https://sts.{region}.amazonaws.com"
 _LOGIN: Final = "https://login.microsoftonline.com"
+_GOOGLE: Final = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_BEARER_TOKEN")
 _CREDENTIALS: Final = {
     "s3": {
         "AWS_ACCESS_KEY_ID": "",
@@ -62,12 +63,7 @@ _CREDENTIALS: Final = {
         "AWS_METADATA_ENDPOINT": "{value}",
         "AWS_SKIP_SIGNATURE": "",
     },
-    "gs": {
-        "GOOGLE_SERVICE_ACCOUNT": "",
-        "GOOGLE_SERVICE_ACCOUNT_KEY": "",
-        "GOOGLE_BEARER_TOKEN": "",
-        "GCE_METADATA_HOST": "http://{value}",
-    },
+    "gs": {**dict.fromkeys(_GOOGLE, ""), "GCE_METADATA_HOST": "http://{value}"},
     "az": {
         "AZURE_STORAGE_ACCOUNT_KEY": "",
         "AZURE_STORAGE_SAS_KEY": "",
@@ -81,6 +77,7 @@ _CREDENTIALS: Final = {
 _S3: Final = {"conditional_put": "etag", "disable_bulk_delete": "true"}
 
 Result = TypeVar("Result")
+_Data: TypeAlias = bytes | bytearray
 
 
 class ConditionError(OSError):
@@ -158,7 +155,11 @@ def _client(scheme: str, bucket: str) -> tuple[Any, Egress]:
             "ST-USAG-004", f"{scheme}:// needs obstore", scheme, install_hint("stores")
         ) from error
     places = _places(scheme)
-    way, place = Egress(places), _plain(places[0])
+    try:
+        way = Egress(places)
+    except OSError as error:
+        raise UsageError("ST-USAG-001", str(error), "AWS_CA_BUNDLE", "name a PEM file") from error
+    place = _plain(places[0])
     options: dict[str, Any] = {
         "client_options": {
             "allow_http": True,
@@ -178,6 +179,7 @@ def _client(scheme: str, bucket: str) -> tuple[Any, Egress]:
     try:
         return getattr(store, kind)(bucket, **options, **more), way
     except Exception as error:
+        way.server_close()
         raise UsageError(
             "ST-USAG-001", _words(error), f"{scheme}://", "correct the environment of the store"
         ) from error
@@ -240,14 +242,7 @@ class Requests:
         view[:] = memoryview(data)
 
     def put(
-        self,
-        key: str,
-        data: bytes | bytearray,
-        writer: str,
-        *,
-        over: str = "",
-        kind: str = "",
-        whole: int | None = None,
+        self, key: str, data: _Data, writer: str, *, over: str = "", kind: str = "", whole: int = 0
     ) -> str:
         """Put an object where nothing lies, or in place of the version `over`; its version.
 
@@ -257,7 +252,7 @@ class Requests:
             ConditionError: something else lies there, and it is not this writer's (rule 5).
         """
         more = {WRITER: writer} | ({"Content-Type": kind} if kind else {})
-        more |= {} if whole is None else {WHOLE: str(whole)}
+        more |= {WHOLE: str(whole)} if whole else {}
 
         def once() -> str:
             try:
@@ -342,6 +337,10 @@ class Requests:
                     raise said from error
                 if number == TRIES - 1:
                     raise OSError(f"{_words(error)}; asked {TRIES} times: {what}") from error
+            except BaseException as error:  # obstore's code has ended where it does not expect to
+                if type(error).__name__ == "PanicException":
+                    raise OSError(_words(error)) from error
+                raise
             self.repeated += 1
             longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2**number)
             self.pause(random.uniform(0, longest))  # noqa: S311 - no secret
@@ -368,7 +367,7 @@ def _meant(error: Exception) -> OSError | None:
     return meant(_words(error)) if meant else None
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     """Say what obstore says, without the trace of its own code."""
     return f"{type(error).__name__}: {error}".partition("\n\nDebug source")[0][:400]
 

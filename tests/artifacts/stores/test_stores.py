@@ -207,6 +207,28 @@ def test_a_clouds_metadata_is_asked_when_it_is_named(s3, monkeypatch, *, scheme,
     assert len(objects._places(scheme)) == places
 
 
+@items(
+    "name, said, code",
+    ("AWS_ENDPOINT_URL_S3", "https://", "ST-USAG-023"),
+    ("AWS_ENDPOINT_URL_S3", "https://h:99999", "ST-USAG-023"),
+    ("AWS_ENDPOINT_URL_S3", "https://a b", "ST-USAG-023"),
+    ("AWS_SECRET_ACCESS_KEY", "", "ST-USAG-001"),
+    ("AWS_CA_BUNDLE", "/nonexistent", "ST-USAG-001"),
+    ("AWS_REGION", "eu\n", "OSError"),
+)
+def test_a_configuration_that_does_not_hold_together(s3, monkeypatch, *, name, said, code):
+    """Where obstore panics, as it does of a region that no header can carry, it is an error."""
+    with monkeypatch.context() as patch:
+        patch.setenv(name, said)
+        if not said:
+            patch.delenv(name)
+        s3_store.forget_clients()
+        kind = OSError if code == "OSError" else UsageError
+        why = "Invalid" if code == "OSError" else code
+        refused(kind, why, lambda: storage_of("s3://bucket/x").exists())
+    refused(UsageError, "ST-USAG-001", storage_of, "s3://B ucket/x")
+
+
 def test_obstore_is_led_nowhere_else(run, monkeypatch):
     """It looks for credentials at the metadata's address when it has none; it does not arrive."""
     from obstore import store
@@ -237,7 +259,6 @@ def test_a_name_that_leads_to_a_link_local_address(monkeypatch):
         monkeypatch.setattr(egress, "is_local", lambda host: (False, host == "127.0.0.1"))
         with pytest.raises(Exception, match="an address that no store has"):
             way.take(url.removeprefix("http://"))
-        way.shutdown()
         way.server_close()
 
 
@@ -314,7 +335,6 @@ def test_the_environments_own_proxy_is_gone_through(s3, monkeypatch):
     way = egress.Egress(["http://store.invalid:80"])
     with pytest.raises(OSError, match="Tunnel connection failed"):
         way.take("store.invalid:80")
-    way.shutdown()
     way.server_close()
 
 
