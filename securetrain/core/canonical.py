@@ -41,8 +41,7 @@ _MINUTE: Final = timedelta(minutes=1)
 _SLOW: Final = object()
 _KINDS: Final = bytes.maketrans(b"0123456789,[", b"0000000000::")
 _LONG: Final = b":" + 16 * b"0"
-_LONG_NEGATIVE: Final = b":-" + 16 * b"0"
-"""Integers that may not be exact as a double, as `_KINDS` shows them."""
+"""Integers that may not be exact as a double, as `_KINDS` shows them without their sign."""
 _LONG_VALUE: Final = re.compile(rb'(?:":|[,\[])-?[0-9]{16}')
 """The same where a value stands: a colon follows the end of a key."""
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
@@ -184,8 +183,7 @@ def _plain(data: bytes) -> bool:
     """
     if not data.isascii() or data[:1] not in {b"{", b"["} or b"\\u" in data:
         return False
-    kinds = data.translate(_KINDS)
-    return (_LONG not in kinds and _LONG_NEGATIVE not in kinds) or not _LONG_VALUE.search(data)
+    return _LONG not in data.translate(_KINDS, b"-") or not _LONG_VALUE.search(data)
 
 
 def _load_plain(data: bytes) -> Any:
