@@ -28,7 +28,7 @@ ROWS: Final = (
          fix="give the evidence (--evidence), and a policy that names who signs reference values",
          severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
     Code("ST-CHAN-011", X.LINEAGE, "the membership is not one of a coordinator that is accepted",
-         fix="give the evidence (--evidence), and trust its CA (securetrain trust rotate --authority)",
+         fix="give the evidence (--evidence), and trust its CA (trust rotate --authority)",
          severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-003"),
     Code("ST-CHAN-012", X.LINEAGE, "the policy in force is not shown",
          fix="give the run's evidence folder (--evidence)",
