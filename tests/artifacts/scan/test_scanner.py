@@ -271,6 +271,7 @@ def test_an_index_that_leads_past_the_end(room: Path) -> None:
     ("m.zip", b"PK\x03\x04" + bytes(100), "ST-SCAN-192"),
     ("m.gz", b"\x1f\x8b" + bytes(100), "ST-SCAN-192"),
     ("m.npy", b"\x93NUMPY\x01\x00\xff\xff", "ST-SCAN-031"),
+    ("m.npy", pieces.numpy_objects(b"").replace(b"(1,)", b"[1] "), "ST-SCAN-031"),
     ("m.pt", b"", "ST-SCAN-192"),
     ("m.pkl", b"\x00\x01", "ST-SCAN-192"),
     ("m.pkl", b"\x80\x04\x8c\x02osC\x06system\x93.", "ST-SCAN-191"),
@@ -297,6 +298,7 @@ def test_nothing_scanned_is_not_clean(room: Path) -> None:
     result = scan_path(room)
     assert codes(result) == {"ST-SCAN-030"}
     assert result.exit_code is ExitCode.INCOMPLETE
+    assert not ScanResult(path=room).ok
 
 
 @pytest.mark.parametrize("name", ["model.pt", "state.pkl", ".metadata", "__0_0.distcp", "a.ckpt"])
