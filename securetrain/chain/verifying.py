@@ -390,7 +390,7 @@ class _Judgement:
             expect=self.expect,
             progress=self.progress,
         )
-        taken = f"taken for {guess(path)}"
+        taken = f"taken for {kinds.guess(path)}"
         found.bundled = replace(found.bundled, notes=(*found.bundled.notes, taken))
         if self.rules is not None:
             found.add(*lacking(self.rules, "a bundle lacks"))
