@@ -147,13 +147,14 @@ class LongRun:
             **{role: [self.writer.public] for role in TrustRole if role.startswith("ledger-")},
         }
         year = timedelta(days=300)
-        made = trust_document(roles, self.now - timedelta(days=9), self.now + year)
+        made = trust_document(roles, self.now - timedelta(days=9), self.now + year, apart=True)
         return sign_document(made, [self.roles.root])
 
     def _ledger(self) -> tuple[str, str]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "ledger.jsonl"
             ledger = Ledger(path, self.writer, "agent", lambda: self.now)
+            ledger.begin(self.job.name, self.trust())
             for number in range(LINES):
                 ledger.write(events.LedgerMended(subject="l", bytes=number, digest="0" * 64))
             data = path.read_bytes()
