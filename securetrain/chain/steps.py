@@ -73,10 +73,9 @@ def window(subject: Subject, given: Given, asked: Checkpoint) -> Iterator[LinkVe
     """The link that shows too little of the steps before a checkpoint, as a policy counts them:
     the statements' own numbers count for nothing (rule 4).
     """
-    line = [
-        replace(subject, opened=one, parents={**subject.known, **subject.parents})
-        for one in main_line(subject.opened, subject.known.values())
-    ]
+    parents = {**subject.known, **subject.parents}  # once: of a long run they are ten thousand
+    before = main_line(subject.opened, subject.known.values())
+    line = [replace(subject, opened=one, parents=parents) for one in before]
     if asked.min_clean_steps is not None:
         wanted, found = min(asked.min_clean_steps, max(1, subject.said.step)), 0
         why = "its records end there"
