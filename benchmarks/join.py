@@ -437,7 +437,7 @@ def _coordinate(  # noqa: PLR0917 - a Process passes them by position
     ca = JobCA.create(loaded.policy.identity.trust_domain, job, clock())
     for number in range(nodes):
         write_identity(folder / node_name(number), ca, node_name(number), clock())
-    ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", clock)
+    ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", clock).begin()
     made = Coordinator(job, ca, loaded, ledger, min_nodes=nodes, max_nodes=nodes, clock=clock)
     host, port = made.start(place.address)
     pipe.send(f"{host}:{port}")

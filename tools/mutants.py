@@ -221,7 +221,6 @@ MODULES: Final = (
     "artifacts/tree/encryption.py",
     "artifacts/lineage/floors.py",
     "artifacts/lineage/folder.py",
-    "artifacts/lineage/freshness.py",
     "artifacts/lineage/head.py",
     "artifacts/tree/index.py",
     "artifacts/tree/lease.py",

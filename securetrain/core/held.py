@@ -46,6 +46,10 @@ class HeldPath(PosixPath):
             return str(self)
         return f"/proc/self/fd/{_HANDLES[root]}{str(self)[len(root) :]}"
 
+    def __reduce__(self) -> tuple[type[PosixPath], tuple[str]]:
+        """For another process it is its name."""
+        return PosixPath, (str(self),)
+
 
 def hold(directory: Path) -> HeldPath:
     """Open a directory, for as long as this process lives or until it is held anew.

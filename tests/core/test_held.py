@@ -3,6 +3,7 @@
 """A directory that is held: no name above it or below it leads a write elsewhere."""
 
 import os
+import pickle
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -95,6 +96,7 @@ def test_a_folder_above_is_exchanged(place: Place) -> None:
     assert place.of_victim() == place.before
     assert moved(place.run)
     assert str(place.run / "run.json") == str(place.runs / "r1" / "run.json"), "people see the name"
+    assert type(pickle.loads(pickle.dumps(place.run))) is type(Path()), "so do other processes"
 
 
 @pytest.mark.parametrize("how", ["a link to a folder", "a relative link", "a file", "a pipe", ""])

@@ -41,7 +41,7 @@ def run(setup, environ=None, **fields):
 
 
 def events(setup):
-    lines = setup.run.ledger.read_text().splitlines()
+    lines = setup.run.ledger.read_text().splitlines()[1:]
     return [json.loads(line)["body"]["event"] for line in lines]
 
 

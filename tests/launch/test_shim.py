@@ -15,7 +15,7 @@ from securetrain.core.errors import NetworkError, RuntimeRefusal, UsageError
 from securetrain.core.vocabulary import EnforcementMode, NetworkProfile
 from securetrain.drills.pickles import Call
 from securetrain.launch import loopback_peers
-from securetrain.launch.run_setup import prepare_run
+from securetrain.launch.run_setup import agent_ledger, prepare_run
 from securetrain.launch.shim import Shim
 from securetrain.launch.workerlog import WorkerReport, read_reports, report_path
 from securetrain.network import nccl
@@ -43,15 +43,14 @@ def make(setup):
             is_child=is_child,
         )
 
-    setup.run.ledger.unlink(missing_ok=True)
+    setup.run.ledger.unlink()
+    agent_ledger(setup, lambda: datetime.now(UTC))
     report_path(setup.run, 5, 2).unlink(missing_ok=True)
     return make
 
 
 def events(setup):
-    if not setup.run.ledger.exists():
-        return []
-    lines = setup.run.ledger.read_text().splitlines()
+    lines = setup.run.ledger.read_text().splitlines()[1:]
     return [json.loads(line)["body"]["event"] for line in lines]
 
 
@@ -161,12 +160,14 @@ def test_a_child_leaves_the_report_to_its_parent(make, setup):
 def test_a_refusal_stands_when_the_ledger_cannot_be_written(make, setup, capsys):
     shim, module = make(), fake_c10d()
     close(shim, module.__name__, module)
+    begun = setup.run.ledger.rename(setup.run.root / "begun")
     setup.run.ledger.mkdir()
     try:
         with socket.create_server(("0.0.0.0", 0)), pytest.raises(NetworkError):
             module.init_process_group()
     finally:
         setup.run.ledger.rmdir()
+        begun.rename(setup.run.ledger)
     assert "the ledger could not be written" in capsys.readouterr().err
 
 

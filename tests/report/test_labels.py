@@ -160,7 +160,7 @@ def test_a_workers_key_cannot_admit_a_node(bare: SmallRun) -> None:
     record = read_run(bare.run_dir.root, bare.clock() + timedelta(hours=1))
     node = next(view for view in record.boundaries if view.boundary is Boundary.NODE)
     assert (node.state, node.label, node.num_allowed) == (BoundaryState.UNKNOWN, "1 ignored", 0)
-    said = "entry 1 (node-admitted) is ignored: written under a key of rank and worker"
+    said = "entry 2 (node-admitted) is ignored: written under a key of rank and worker"
     assert any(reason.startswith(said) for reason in node.reasons)
     assert any(said in problem for problem in record.problems)
     assert any("1 entry of the ledger counts for nothing" in limit for limit in record.limits)

@@ -112,20 +112,20 @@ class Undurable:
         """How a call is undone, if it changes names: for `after`, if it succeeds."""
         match name:
             case "rename" | "replace":
-                source, target = os.fspath(args[0]), os.fspath(args[1])
+                source = _at(args[0], options.get("src_dir_fd"))
+                target = _at(args[1], options.get("dst_dir_fd"))
                 kept, gone = self._keep(target), _later("rename", target, source)
                 folders = {str(Path(source).parent), str(Path(target).parent)}
                 return frozenset(folders), lambda: (gone(), kept())
             case "mkdir":
                 return self._made(args[0], "rmdir")
             case "link":
-                return self._made(args[1], "unlink")
-            case "open" if args[1] & os.O_CREAT and not Path(args[0]).exists():
-                return self._made(args[0], "unlink")
+                return self._made(_at(args[1], options.get("dst_dir_fd")), "unlink")
+            case "open" if args[1] & os.O_CREAT:
+                path = _at(args[0], options.get("dir_fd"))
+                return None if Path(path).exists() else self._made(path, "unlink")
             case "unlink" | "remove" | "rmdir":
-                folder = options.get("dir_fd")
-                below = Path(f"/proc/self/fd/{folder}").readlink() if folder is not None else ""
-                path = str(Path(below) / args[0])
+                path = _at(args[0], options.get("dir_fd"))
                 undo = _later("mkdir", path) if name == "rmdir" else self._keep(path)
                 return frozenset({str(Path(path).parent)}), undo
             case _:
@@ -175,6 +175,12 @@ class Undurable:
         return _later("link", kept, path)
 
 
+def _at(name: Any, folder: int | None) -> str:
+    """The path of a name below an open folder."""
+    below = "" if folder is None else Path(f"/proc/self/fd/{folder}").readlink()
+    return str(Path(below) / name)
+
+
 def _later(name: str, *args: str) -> Callable[[], Any]:
     return lambda: REAL[name](*args)
 
@@ -194,21 +200,19 @@ class Injector:
         for name in CALLS:
             setattr(os, name, self._around(name, getattr(os, name)))
 
-    def _ours(self, name: str, args: tuple[Any, ...]) -> bool:
+    def _ours(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
         if name in {"write", "fsync", "ftruncate"}:
             with suppress(OSError):
                 return str(Path(f"/proc/self/fd/{args[0]}").readlink()).startswith(self.root)
             return False
         if name == "open" and not args[1] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             return False
-        # Names below an open folder: only this run removes such.
-        return isinstance(args[0], str | os.PathLike) and (
-            os.fspath(args[0]).startswith(self.root) or not Path(args[0]).is_absolute()
-        )
+        folder = options.get("dir_fd", options.get("src_dir_fd"))
+        return isinstance(args[0], str | os.PathLike) and _at(args[0], folder).startswith(self.root)
 
     def _around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **options: Any) -> Any:
-            if not self._ours(name, args):
+            if not self._ours(name, args, options):
                 return call(*args, **options)
             while self.dead:  # in another thread
                 time.sleep(1)

@@ -99,7 +99,7 @@ def recorded(run: SmallRun) -> list[tuple[str, str, str]]:
     data = run.run_dir.ledger.read_bytes()
     verified = verify_ledger(data, run.trust.keys_for(TrustRole.LEDGER))
     return [
-        (e.body.event.event, e.body.event.decision, e.body.event.code) for e in verified.entries
+        (e.body.event.event, e.body.event.decision, e.body.event.code) for e in verified.entries[1:]
     ]
 
 

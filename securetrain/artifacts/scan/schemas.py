@@ -98,12 +98,13 @@ _ROWS: Final[tuple[tuple[str, str, Grammar], ...]] = (
         _like(r"bytes|str|u?int\d*|float\d+|str_(?:int|float|decimal)|pil|jpeg|jpeg_array|jpegs|png"
               r"|json|list\[\w+\]|ndarray(?::\w+(?::[\d,]+)?)?"),
         "which MDS unpickles, or is not known", CALLED)),
-    (r"index\.json", r"basename", DATA_PLACE),
+    (r"index\.json", r"basename|file", DATA_PLACE),
     (r".*\.index\.json", r"weight_map", PLACE),
     ("", r".*template.*", TEMPLATE),
     # What no loader gives to anything.
     ((r"tokenizer\.json|(?:[\w-]+[_-])?vocab(?:ulary)?(?:[_-]\w+)?\.json|added_tokens\.json"
-     rf"|normalizer\.json|{re.escape(STATEMENT)}"), r".*", ALL),
+     rf"|normalizer\.json|head\.json|quarantine\.json|{re.escape(STATEMENT)}"), r".*", ALL),
+    (r"index\.json", r"fqn|values", ALL),  # a checkpoint's own
     (_HUGGING, r"id2label|label2id|\w+_to_id|prompts|task_specific_params|license", ALL),
     (_HUGGING, r"added_tokens_decoder", ALL),
     (_HUGGING, r"_?name_or_path|content|\w*_tokens?|prefix|suffix|description|url|paper\w*", ANY),

@@ -132,7 +132,7 @@ class LocalStaging:
         temporary = f".{name}.tmp-{os.urandom(6).hex()}"
         with self.create(temporary, later=lease.is_held(self.folder)) as sink:
             sink.write(memoryview(data))
-        (self.folder / temporary).rename(self.folder / name)
+        (self.folder / temporary).replace(self.folder / name)
 
     def size(self, name: str) -> int | None:
         """See `Staging`."""

@@ -89,7 +89,8 @@ class Decisions:
             keys = {self.key.key_id: self.key.public}
             entries = verify_ledger(data, keys, where=str(self.path)).entries
         self.check(last)
-        return [entry for entry in entries if entry.body.event.event != events.LedgerStarted.NAME]
+        begun = events.LedgerStarted.NAME
+        return tuple(entry for entry in entries if entry.body.event.event != begun)
 
     def _entry(self, end: int | None = None) -> LastEntry:
         """The entry whose line ends at `end`, or with the file; none where no line does."""

@@ -81,7 +81,7 @@ def job(tmp_path, monkeypatch):
         return confine(run, given, mode, {"HOME": str(tmp_path)}, ledger, limits=limits)
 
     def events():
-        lines = run.ledger.read_text().splitlines() if run.ledger.exists() else []
+        lines = run.ledger.read_text().splitlines()[1:]
         return [json.loads(line)["body"]["event"] for line in lines]
 
     return run, start, events
