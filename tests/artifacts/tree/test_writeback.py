@@ -70,7 +70,8 @@ def test_small_files_are_flushed_before_the_name_or_at_once(tmp_path, monkeypatc
         rename(source, target)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "rename", renamed)
+    for call in ("rename", "replace"):
+        monkeypatch.setattr(os, call, renamed)
     staging = LocalStorage(tmp_path / "final").staging("0" * 32)
     staging.begin()
     if not mine:  # as another rank's process, which commits nothing
