@@ -34,11 +34,15 @@ from securetrain.artifacts.lineage import Link
 from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate, Opened
 from securetrain.chain.judging import Judged, Judgement
 from securetrain.chain.unpacking import Holding
-from securetrain.core import ExitCode
+from securetrain.core import CODES, ExitCode
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.policy.load import LoadedPolicy
 
 NOBODY: Final = "nobody that this trust root names"
+_NOT_OF_BYTES: Final = frozenset(
+    {ExitCode.POLICY, ExitCode.STALE, ExitCode.REVOKED, ExitCode.LINEAGE, ExitCode.LOG_PROOF}
+)
+"""Refusals of an artifact whose bytes may be as signed all the same."""
 
 
 class Form(StrEnum):
@@ -145,6 +149,14 @@ class Verdict(Report):
         return read and self.refusal is ExitCode.OK
 
     @property
+    def whole(self) -> bool:
+        """Tell whether all its bytes were read and are as they were signed: what refuses it, if
+        anything does, is no matter of bytes.
+        """
+        exits = {CODES[one.code].exit for one in self.problems}
+        return self.num_files > 0 and not self.truncated and exits <= _NOT_OF_BYTES
+
+    @property
     def seen(self) -> datetime | None:
         """The time at which witnesses had seen its statement; None without a proof."""
         return None if self.logged is None else self.logged.seen
@@ -204,9 +216,9 @@ class Verdict(Report):
             text = f"{name}{rows}: {held.num_bytes:,} bytes, as signed"
             yield Line("holds", text, LineState.VERIFIED, "bytes")
         if self.form not in {Form.PACK, Form.TRANSCRIPT}:
-            state = LineState.BROKEN if self.problems else LineState.VERIFIED
+            state = LineState.VERIFIED if self.whole else LineState.BROKEN
             text = f"{self.num_files} files, {self.num_bytes:,} bytes"
-            text += ", every one of them" if self.ok else ""
+            text += ", every one of them" if self.whole else ""
             yield Line("checked", text, state, "bytes")
 
     def _signed(self) -> Iterator[Line]:
@@ -223,8 +235,7 @@ class Verdict(Report):
             state = LineState.MISSING
             yield Line("lineage", text, state, "the statement")
         if self.digest:
-            whole = bool(self.num_files) and not self.problems
-            state = LineState.VERIFIED if whole else LineState.WORD
+            state = LineState.VERIFIED if self.whole else LineState.WORD
             yield Line("digest", self.digest, state, "bytes")
         if self.logged is not None:
             seen = "" if self.seen is None else f", seen by {self.seen.isoformat()}"

@@ -186,6 +186,20 @@ def test_a_dataset_has_states_too(whole: Whole) -> None:
     assert list(found.not_asked) == ["name", "digest", "signer"]
 
 
+def test_a_refusal_by_policy_says_nothing_of_bytes(whole: Whole) -> None:
+    newest = max((whole.root / "checkpoints").iterdir())
+
+    def states() -> list[str]:
+        found = verify(newest, trust=whole.trust(), policy=load_policy("hardened"), now=LATER)
+        assert not found.ok
+        lines = {one.name: one.state for one in found.lines()}
+        return [lines["digest"], lines["checked"]]
+
+    assert states() == [LineState.VERIFIED, LineState.VERIFIED]
+    (newest / "extra").write_bytes(b"")
+    assert states() == [LineState.WORD, LineState.BROKEN]
+
+
 def test_the_page_of_a_checkpoint_and_the_formats_of_ci_servers(whole: Whole) -> None:
     newest = max((whole.root / "checkpoints").iterdir())
     whole.keep()
