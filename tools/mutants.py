@@ -235,13 +235,12 @@ MODULES: Final = (
     "artifacts/statement/statements.py",
     "artifacts/lineage/waivers.py",
     "drills/registry.py",
-    "launch/background.py",
-    "launch/checkpoint_log.py",
-    "launch/head_tracker.py",
-    "launch/node_files.py",
-    "launch/signing_peers.py",
-    "launch/signing_quota.py",
-    "launch/signing_rules.py",
+    "launch/checkpoints/background.py",
+    "launch/checkpoints/checkpoint_log.py",
+    "launch/checkpoints/head_tracker.py",
+    "launch/signing/node_files.py",
+    "launch/signing/peers.py",
+    "launch/signing/rules.py",
 )
 
 EQUIVALENT: Final[dict[tuple[str, str], str]] = {

@@ -77,7 +77,7 @@ def targets(workdir: Path) -> Iterator[list[str]]:
             "tmp_secret": str(secrets[1]),
             "shm_secret": str(secrets[2]),
             "state_secret": str(secrets[3]),
-            "our_code": str(Path(str(securetrain.__file__)).parent / "launch" / "worker.py"),
+            "our_code": str(Path(str(securetrain.__file__)).with_name("launch") / "options.py"),
             "package": str(torch.__file__),
             "ca_key": str(work / "ca" / "ca.pem"),
             "other_run": str(other.root),

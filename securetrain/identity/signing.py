@@ -3,7 +3,7 @@
 """Signing through a launcher's socket: the protocol ``securetrain-signer/2`` and its client.
 
 A worker of a run has no key. It says what it has to say, and its launcher signs that, if this
-worker may say it (`launch.signing_service`). Rules of the frames, both ways:
+worker may say it (`launch.signing.service`). Rules of the frames, both ways:
 
 1. a frame is one letter (`Ask` or `Reply`), a length of four bytes, big-endian, and so many bytes;
 2. the length is checked against the limit of the letter before anything is allocated;

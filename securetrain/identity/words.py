@@ -5,7 +5,7 @@
 A reduction that is disputed is done again in the open (guard.dispute). Every rank then says digests
 of the shards that it sent to each owner, of those that it heard as an owner, of its whole gradient,
 and of the table of everybody's words as it holds it. A launcher signs that for its worker, once for
-each number (launch.signing_rules). So afterwards, without the ranks:
+each number (launch.signing.rules). So afterwards, without the ranks:
 
 1. what a rank said is signed, and the others have signed the table in which it said it: nobody
    denies it, not even who did not sign;

@@ -23,11 +23,11 @@ from securetrain.audit import Facts, audit, load_checks, node_facts
 from securetrain.core import ExitCode
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile, PreflightMode, SandboxMode
-from securetrain.launch.confinement import limits_of
-from securetrain.launch.fabric import Fabric
-from securetrain.launch.jobnetwork import prober
+from securetrain.launch.network.fabric import Fabric
+from securetrain.launch.network.jobnetwork import prober
+from securetrain.launch.node.confinement import limits_of
+from securetrain.launch.node.supply_chain import check_torch
 from securetrain.launch.sandbox.trial import lacking_here
-from securetrain.launch.supply_chain import check_torch
 from securetrain.network import TUNNELLED, VERBS, achieve, engines
 from securetrain.policy import load_policy
 from securetrain.policy.schema import Policy

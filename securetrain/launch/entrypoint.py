@@ -6,7 +6,7 @@ In order:
 
 1. scan the command line, load the policy; an ordinary user's launcher may start again in a user
    namespace here (`rootless_launcher`); judge what importing torch would run (`supply_chain`);
-2. parse with torch's own parser (`options`), prepare the run directory (`run_setup`), open the
+2. parse with torch's own parser (`options`), prepare the run directory (`setup`), open the
    ledger;
 3. choose the network profile, compute the workers' environment, audit the node (`preflight`);
 4. start the coordinator, or use the one that ``--rdzv-endpoint`` names;
@@ -15,7 +15,7 @@ In order:
 6. collect what the workers reported, end what is left of them, close the ledger, write
    ``run.json``.
 
-Steps 3 to 6 are `node_run`. A refusal at any step is in the ledger as soon as there is one.
+Steps 3 to 6 are `run`. A refusal at any step is in the ledger as soon as there is one.
 Everything that the launcher says goes to standard error: standard output belongs to the script.
 """
 
@@ -30,14 +30,15 @@ from securetrain.core import ExitCode, judge_place
 from securetrain.core.errors import NetworkError, RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.log import witness_key
-from securetrain.launch import dropin, rootless_launcher, telemetry
+from securetrain.launch import dropin, telemetry
 from securetrain.launch import options as cmdline
-from securetrain.launch.descendants import Interrupted, interruptible, subreaper
-from securetrain.launch.error_file import ErrorFile
-from securetrain.launch.node_run import Session
-from securetrain.launch.node_services import this_node
-from securetrain.launch.run_setup import RunSetup, agent_ledger, default_run_dir, prepare_run
-from securetrain.launch.supply_chain import check_supply_chain
+from securetrain.launch.checkpoints.services import this_node
+from securetrain.launch.network import rootless_launcher
+from securetrain.launch.node.supply_chain import check_supply_chain
+from securetrain.launch.process.descendants import Interrupted, interruptible, subreaper
+from securetrain.launch.process.error_file import ErrorFile
+from securetrain.launch.run import Session
+from securetrain.launch.setup import RunSetup, agent_ledger, default_run_dir, prepare_run
 from securetrain.ledger import events
 from securetrain.policy import load_policy
 

@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from securetrain.guard.guard import GUARDS, GradientGuard
 from securetrain.guard.tensor_norms import local_of
-from securetrain.launch.gradients import GradientWatch
+from securetrain.launch.seams.gradients import GradientWatch
 from securetrain.parallel import clip_grads, grad_norm
 from securetrain.policy.schema import Gradients, GuardResponse
 from tests.guard import lies

@@ -20,7 +20,7 @@ from securetrain.guard.response import Findings
 from securetrain.guard.settlement import Settlement
 from securetrain.identity import JobCA
 from securetrain.identity.trust import TrustRoot
-from securetrain.launch.run_setup import make_identity, prepare_run
+from securetrain.launch.setup import make_identity, prepare_run
 from securetrain.testing.processes import run_ranks
 from tests import vocabulary
 from tests.guard import open_steps

@@ -15,7 +15,7 @@ from securetrain.core.errors import RuntimeRefusal
 from securetrain.identity import signing
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.signing import LIMITS, Ask, LauncherKey, SigningSocket, Welcome
-from securetrain.launch import signing_keys
+from securetrain.launch.signing import service as signing_keys
 from tests.tables import each, items
 from tests.vocabulary import refused
 

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 import pytest
 
 from securetrain.core.errors import AdmissionError, UsageError
-from securetrain.launch.address import announced_address, local_address
+from securetrain.launch.network.address import announced_address, local_address
 from tests.vocabulary import refused
 
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.launch.after_events import AfterEvents
-from securetrain.launch.node_secrets import NodeSecrets
+from securetrain.launch.node.secrets import NodeSecrets
+from securetrain.launch.signing.after_events import AfterEvents
 from securetrain.ledger import events
 from tests.rendezvous.wire.test_ranks import membership
 from tests.vocabulary import refused

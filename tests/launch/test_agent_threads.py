@@ -6,7 +6,7 @@
 
 import os
 
-from securetrain.launch.elastic_agent import make_plan
+from securetrain.launch.agent.elastic_agent import make_plan
 from securetrain.launch.options import parse, scan
 from securetrain.policy.load import load_policy
 from tests.tables import items

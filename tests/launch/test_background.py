@@ -8,7 +8,7 @@ import pytest
 
 from securetrain.core.errors import IdentityError
 from securetrain.identity.trust import TrustRole
-from securetrain.launch.background import BackgroundTasks
+from securetrain.launch.checkpoints.background import BackgroundTasks
 from securetrain.ledger import events, verify_ledger
 from securetrain.testing.runs import make_run
 from tests.tables import items

@@ -20,8 +20,8 @@ from securetrain.chain.store import InMemory
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.files import read_file
 from securetrain.identity.signing import Bind, Declaration, ImportedFile, Topic
-from securetrain.launch import binding
-from securetrain.launch.binding import Binder, Surroundings, code_files
+from securetrain.launch.signing import binding
+from securetrain.launch.signing.binding import Binder, Surroundings, code_files
 from tests.vocabulary import refused
 
 

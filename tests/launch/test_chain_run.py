@@ -22,7 +22,7 @@ from securetrain.core import ExitCode
 from securetrain.core.vocabulary import ChainLink, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot, sign_document
-from securetrain.launch.run_setup import prepare_run
+from securetrain.launch.setup import prepare_run
 from securetrain.ledger import Ledger, events
 from securetrain.train.admitted import admitted_nodes
 from tests.launch.worlds import write_policy

@@ -30,8 +30,8 @@ from securetrain.identity.log.entry import entry_of
 from securetrain.identity.log.node_witness import machine_witness, witness_key
 from securetrain.identity.log.store import Log
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.launch.checkpoint_log import CheckpointLog
-from securetrain.launch.run_setup import LOG_KEY, prepare_run
+from securetrain.launch.checkpoints.checkpoint_log import CheckpointLog
+from securetrain.launch.setup import LOG_KEY, prepare_run
 from securetrain.ledger import Ledger, events, verify_ledger
 from tests.launch.worlds import write_policy
 from tests.tables import items

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from securetrain.core.vocabulary import NOT_SIGNED, EnforcementMode
-from securetrain.launch.checkpoint_summary import NOT_KNOWN, at_end, at_start
-from securetrain.launch.run_summary import CheckpointSummary
-from securetrain.launch.workerlog import SaveReport, WorkerReport
+from securetrain.launch.process.workerlog import SaveReport, WorkerReport
+from securetrain.launch.summary.checkpoint_summary import NOT_KNOWN, at_end, at_start
+from securetrain.launch.summary.run_summary import CheckpointSummary
 from securetrain.policy import load_policy
 
 POLICY = load_policy("hardened").policy

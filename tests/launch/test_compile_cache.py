@@ -13,7 +13,7 @@ import pytest
 from securetrain.cli.main import main
 from securetrain.core.errors import UsageError
 from securetrain.core.nodestate import NodeState
-from securetrain.launch.compile_cache import (
+from securetrain.launch.node.compile_cache import (
     clear_caches,
     key_of,
     list_caches,

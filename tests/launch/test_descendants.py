@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from securetrain.core.rundir import RUN_DIR_VARIABLE
-from securetrain.launch.descendants import (
+from securetrain.launch.process.descendants import (
     Interrupted,
     end_stragglers,
     ignoring_signals,

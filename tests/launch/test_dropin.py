@@ -12,8 +12,8 @@ import pytest
 from securetrain.core.errors import NetworkError, RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.launch import dropin
 from securetrain.launch.entrypoint import _name_standalone
-from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.options import scan
+from securetrain.launch.process.error_file import ErrorFile
 from tests.tables import each, items
 from tests.vocabulary import refused
 

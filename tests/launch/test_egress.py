@@ -12,9 +12,9 @@ import pytest
 
 from securetrain.core.errors import NetworkError, PolicyError
 from securetrain.core.vocabulary import OPEN_EGRESS, NetworkProfile
-from securetrain.launch import egress
-from securetrain.launch.egress import EgressProxy, Limits, is_public, parse_request
-from securetrain.launch.jobnetwork import egress_label
+from securetrain.launch.network import egress
+from securetrain.launch.network.egress import EgressProxy, Limits, is_public, parse_request
+from securetrain.launch.network.jobnetwork import egress_label
 from securetrain.ledger import events, read_ledger
 from securetrain.policy import load_policy
 from securetrain.report.run.record import read_run

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from securetrain.launch.elastic_agent import _close
+from securetrain.launch.agent.elastic_agent import _close
 
 
 @pytest.mark.parametrize("reaped", [False, True])

@@ -10,9 +10,9 @@ from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.vocabulary import EnforcementMode, NetworkProfile
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch import options
-from securetrain.launch.elastic_agent import make_plan
-from securetrain.launch.jobnetwork import record_egress
-from securetrain.launch.run_setup import agent_ledger, prepare_run
+from securetrain.launch.agent.elastic_agent import make_plan
+from securetrain.launch.network.jobnetwork import record_egress
+from securetrain.launch.setup import agent_ledger, prepare_run
 from securetrain.ledger import read_ledger
 from securetrain.policy.schema import UnpickleMode
 from tests.launch.worlds import policy_of

@@ -261,7 +261,8 @@ def test_refused_before_anything_starts(tmp_path, monkeypatch, capsys, name):
 def test_an_entry_point_is_refused_before_torch_is_imported(tmp_path, monkeypatch, capsys):
     from importlib.metadata import EntryPoint
 
-    from securetrain.launch import entrypoint, options, supply_chain
+    from securetrain.launch import entrypoint, options
+    from securetrain.launch.node import supply_chain
 
     evil = EntryPoint("evil", "evil.plugin:make", "torchrun.handlers")
     real = supply_chain.check_supply_chain

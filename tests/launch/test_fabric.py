@@ -4,7 +4,7 @@ import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
-from securetrain.launch.fabric import Fabric
+from securetrain.launch.network.fabric import Fabric
 from securetrain.network import nccl
 from securetrain.network.verbs import Verbs
 from securetrain.policy.schema import Network

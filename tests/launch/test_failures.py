@@ -5,9 +5,9 @@ from traceback import StackSummary
 import pytest
 
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
-from securetrain.launch.elastic_agent import Failure
-from securetrain.launch.failures import as_error, log_file, root_cause
-from securetrain.launch.workerlog import WorkerError, WorkerReport, describe
+from securetrain.launch.agent.elastic_agent import Failure
+from securetrain.launch.node.failures import as_error, log_file, root_cause
+from securetrain.launch.process.workerlog import WorkerError, WorkerReport, describe
 
 
 def failure(rank, exit_code, timestamp=100, **told):

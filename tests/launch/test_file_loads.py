@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.launch.file_loads import FileLoads
-from securetrain.launch.unpickler import Rules
+from securetrain.launch.seams.file_loads import FileLoads
+from securetrain.launch.seams.unpickler import Rules
 from securetrain.policy.schema import UnpickleMode
 from tests.launch.worlds import bomb
 from tests.vocabulary import refused

@@ -23,8 +23,8 @@ from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.nodestate import NodeState
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
-from securetrain.launch.head_tracker import HeadTracker
-from securetrain.launch.run_setup import prepare_run
+from securetrain.launch.checkpoints.head_tracker import HeadTracker
+from securetrain.launch.setup import prepare_run
 from securetrain.ledger import Ledger
 from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import POLICY, TwoNodes, up

@@ -16,9 +16,9 @@ from securetrain.artifacts.statement import PolicyRef
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
-from securetrain.launch.folder_loads import FolderLoads
-from securetrain.launch.saves import SaveWatch
-from securetrain.launch.verified_loads import VerifiedLoads
+from securetrain.launch.seams.folder_loads import FolderLoads
+from securetrain.launch.seams.saves import SaveWatch
+from securetrain.launch.seams.verified_loads import VerifiedLoads
 from tests.vocabulary import refused
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)

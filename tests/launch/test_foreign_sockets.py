@@ -10,8 +10,8 @@ import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
-from securetrain.launch.foreign_sockets import foreign_sockets
-from securetrain.launch.sockets import SocketCheck, check_sockets, violation
+from securetrain.launch.process.foreign_sockets import foreign_sockets
+from securetrain.launch.process.sockets import SocketCheck, check_sockets, violation
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.vocabulary import needs, refused
 
@@ -79,7 +79,7 @@ def test_a_socket_that_was_closed_meanwhile_does_not_count(monkeypatch):
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         monkeypatch.setattr(
-            "securetrain.launch.foreign_sockets._unlisted",
+            "securetrain.launch.process.foreign_sockets._unlisted",
             lambda _proc, looks=[]: looks.append(1) or {server.fileno(): f"inode {len(looks)}"},
         )
         assert foreign_sockets() == ()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from securetrain.launch import seams
-from securetrain.launch.fresh_keys import FreshKeys
+from securetrain.launch.seams import patches
+from securetrain.launch.worker.fresh_keys import FreshKeys
 from tests.vocabulary import refused
 
 dist: Any = torch.distributed
@@ -43,8 +43,8 @@ class FakeTorch:
 def fake():
     fake, fresh = FakeTorch(), FreshKeys()
     fake.store = dist.HashStore()
-    seams.wrap(fresh.rendezvous, "rendezvous", fake.module)
-    seams.wrap(fresh.group, "init_process_group", fake.module)
+    patches.wrap(fresh.rendezvous, "rendezvous", fake.module)
+    patches.wrap(fresh.group, "init_process_group", fake.module)
     return fake
 
 

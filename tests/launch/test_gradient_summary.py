@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from securetrain.core.vocabulary import NOT_WATCHED
-from securetrain.launch.gradient_summary import (
+from securetrain.launch.process.workerlog import GradientReport, WorkerReport
+from securetrain.launch.seams.gradients import GradientWatch
+from securetrain.launch.summary.gradient_summary import (
     NOT_YET,
     OFF,
     WITHOUT_SHIM,
@@ -17,9 +19,7 @@ from securetrain.launch.gradient_summary import (
     record_gradients,
     words_of,
 )
-from securetrain.launch.gradients import GradientWatch
-from securetrain.launch.run_summary import GradientSummary
-from securetrain.launch.workerlog import GradientReport, WorkerReport
+from securetrain.launch.summary.run_summary import GradientSummary
 from securetrain.policy.schema import Gradients, GuardMode
 
 DETECT = Gradients()

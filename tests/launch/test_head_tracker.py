@@ -36,7 +36,7 @@ from securetrain.identity.trust import (
     key_table,
     sign_document,
 )
-from securetrain.launch.head_tracker import HeadTracker
+from securetrain.launch.checkpoints.head_tracker import HeadTracker
 from securetrain.ledger import verify_ledger
 from securetrain.policy import LoadedPolicy, load_policy
 from securetrain.policy.load import digest_of as digest_of_policy

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from securetrain.launch import import_hooks
-from securetrain.launch.import_hooks import PostImportFinder
+from securetrain.launch.seams import import_hooks
+from securetrain.launch.seams.import_hooks import PostImportFinder
 from tests.vocabulary import refused
 
 

@@ -16,8 +16,8 @@ import pytest
 from securetrain.core.errors import NetworkError, UsageError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.identity.keys import PrivateKey
-from securetrain.launch import elastic_agent
-from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
+from securetrain.launch.agent import elastic_agent
+from securetrain.launch.network.jobnetwork import JobNetwork, needs_network, prober
 from securetrain.ledger import Ledger, verify_ledger
 from securetrain.network import engines, leftovers, rootless
 from securetrain.network.leftovers import Collected

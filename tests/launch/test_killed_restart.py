@@ -18,7 +18,7 @@ from securetrain.artifacts.statement.statements import Parent, ParentRole
 from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.rundir import RunDir
 from securetrain.identity.trust import TrustRole
-from securetrain.launch.restart import Restart
+from securetrain.launch.checkpoints.restart import Restart
 from securetrain.ledger import Ledger, events, verify_ledger
 from tests.launch.test_restart import Run, at, gone, membership
 from tests.train.lives import Fault, How, Injector

@@ -12,7 +12,7 @@ from securetrain.core.rundir import RunDir
 from securetrain.identity.log.checkpoint import LogPolicy
 from securetrain.identity.log.store import Log
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.launch.run_setup import prepare_run
+from securetrain.launch.setup import prepare_run
 from securetrain.ledger import verify_ledger
 from securetrain.policy import load_policy
 from securetrain.testing.cluster import missing

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 import pytest
 
 from securetrain.core.errors import NetworkError
-from securetrain.launch.loopback_peers import (
+from securetrain.launch.process.loopback_peers import (
     ForeignPeer,
     find_foreign_peers,
     local_connections,

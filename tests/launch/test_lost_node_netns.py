@@ -253,15 +253,15 @@ runpy.run_module("securetrain", run_name="__main__")
 """
 
 _MEMBER = "securetrain.rendezvous.member"
-_AGENT = "securetrain.launch.member_agent:MemberAgent"
+_AGENT = "securetrain.launch.agent.member_agent:MemberAgent"
 POINTS = [
     f"{_MEMBER}.client:verify_membership after",
     "securetrain.rendezvous.wire.tunnel:Tunnel.apply before",
     "securetrain.rendezvous.wire.tunnel:Tunnel.apply after",
     f"{_MEMBER}.client:Member._take_store before",
     f"{_MEMBER}.client:Member._take_store after",
-    "securetrain.launch.restart:Restart.begin before",
-    "securetrain.launch.restart:Restart.begin after",
+    "securetrain.launch.checkpoints.restart:Restart.begin before",
+    "securetrain.launch.checkpoints.restart:Restart.begin after",
     f"{_MEMBER}.handler:SecureRendezvousHandler._meet after",
     f"{_MEMBER}.agent_store:AgentStore.__init__ after",
     f"{_MEMBER}.agent_store:AgentStore.set before",

@@ -16,8 +16,8 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 from torch.distributed.launcher import api as launcher
 
-from securetrain.launch import member_agent
-from securetrain.launch.member_agent import MemberAgent
+from securetrain.launch.agent import member_agent
+from securetrain.launch.agent.member_agent import MemberAgent
 from tests.vocabulary import refused
 
 

@@ -14,8 +14,8 @@ from securetrain.artifacts.statement.statements import RankFile, TreeInfo
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import KeyKind, PrivateKey
-from securetrain.launch.node_files import MOST_SAVES, NodeFiles, Word
-from securetrain.launch.signing_keys import handed
+from securetrain.launch.signing.node_files import MOST_SAVES, NodeFiles, Word
+from securetrain.launch.signing.service import handed
 from tests import vocabulary
 from tests.launch.worlds import file_message
 

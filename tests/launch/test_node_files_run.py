@@ -15,7 +15,7 @@ from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.verify import verify_path
 from securetrain.identity.trust import TrustRoot
-from securetrain.launch.run_setup import prepare_run
+from securetrain.launch.setup import prepare_run
 
 pytestmark = [pytest.mark.dist, pytest.mark.many]
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from pathlib import Path
 
-from securetrain.launch.node_services import node_state
+from securetrain.launch.checkpoints.services import node_state
 
 
 def test_where_a_machine_keeps_what_it_has_seen():

@@ -13,9 +13,9 @@ import pytest
 
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.vocabulary import LOADS_NOT_HELD, PROGRAMS_NOT_PROTECTED, EnforcementMode
-from securetrain.launch import outside_summary
-from securetrain.launch.outside import OutsideWatch, unshielded
-from securetrain.launch.workerlog import OutsideReport, WorkerReport
+from securetrain.launch.process.workerlog import OutsideReport, WorkerReport
+from securetrain.launch.seams.outside import OutsideWatch, unshielded
+from securetrain.launch.summary import outside_summary
 from securetrain.ledger import events
 from securetrain.policy import load_demands, read_demands
 from securetrain.policy.schema import Expect

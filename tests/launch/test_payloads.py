@@ -22,8 +22,8 @@ from torch.distributed._mesh_layout import _FlatLayout, _MeshLayout
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.launch import allowlist
-from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
+from securetrain.launch.seams import allowlist
+from securetrain.launch.seams.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.policy.schema import UnpickleMode
 from tests.vocabulary import refused
 

@@ -12,9 +12,9 @@ from securetrain.audit.facts import Outcome
 from securetrain.audit.subjects.node.collect.node import collect_node
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.vocabulary import EnforcementMode, PreflightMode, Severity
-from securetrain.launch import preflight
-from securetrain.launch.preflight import run_preflight
-from securetrain.launch.run_setup import agent_ledger, prepare_run
+from securetrain.launch.node import preflight
+from securetrain.launch.node.preflight import run_preflight
+from securetrain.launch.setup import agent_ledger, prepare_run
 from tests.tables import items
 from tests.vocabulary import changed, refused
 

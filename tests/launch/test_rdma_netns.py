@@ -38,7 +38,7 @@ LAUNCH = """
 import sys
 from pathlib import Path
 from securetrain.core.errors import NetworkError
-from securetrain.launch import fabric
+from securetrain.launch.network import fabric
 from securetrain.network.rdma import Place
 from securetrain.network.verbs import Readers
 port = Path(sys.argv.pop(1))

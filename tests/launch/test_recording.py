@@ -8,9 +8,10 @@ import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import Boundary, NetworkProfile
-from securetrain.launch import recording, workerlog
-from securetrain.launch.compile_cache import Cache
-from securetrain.launch.sockets import SocketCheck
+from securetrain.launch.node import recording
+from securetrain.launch.node.compile_cache import Cache
+from securetrain.launch.process import workerlog
+from securetrain.launch.process.sockets import SocketCheck
 from securetrain.ledger import events, read_ledger
 from securetrain.network.environment import Reason, Removed, WorkerEnvironment
 from securetrain.testing.runs import make_run

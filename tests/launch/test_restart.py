@@ -28,7 +28,7 @@ from securetrain.core.hashtree import TreeParams
 from securetrain.core.vocabulary import Decision
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole
-from securetrain.launch.restart import Restart
+from securetrain.launch.checkpoints.restart import Restart
 from securetrain.ledger import events, verify_ledger
 from securetrain.rendezvous.wire.membership import Evicted
 from securetrain.testing.clock import SettableClock

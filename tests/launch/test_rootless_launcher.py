@@ -12,14 +12,14 @@ import pytest
 
 from securetrain.core.errors import AdmissionError, NetworkError
 from securetrain.core.vocabulary import NetworkProfile
-from securetrain.launch import rootless_launcher
-from securetrain.launch.options import scan
-from securetrain.launch.rootless_launcher import (
+from securetrain.launch.network import rootless_launcher
+from securetrain.launch.network.rootless_launcher import (
     first_inside,
     needs_user_namespace,
     run_inside,
     signal_inside,
 )
+from securetrain.launch.options import scan
 from securetrain.network import engines
 from securetrain.network import rootless as network_rootless
 from securetrain.network.wireguard import Endpoint

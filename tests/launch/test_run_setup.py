@@ -13,7 +13,7 @@ from securetrain.identity import dsse
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import Signatures, TrustRole, TrustRoot, sign_root
-from securetrain.launch.run_setup import (
+from securetrain.launch.setup import (
     KEYS,
     OWN_KEYS,
     PAIRS,

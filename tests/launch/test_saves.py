@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.launch.saves import SaveWatch
+from securetrain.launch.seams.saves import SaveWatch
 from securetrain.ledger import events
 from tests.vocabulary import refused
 

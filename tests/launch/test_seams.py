@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.launch import seams
-from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
+from securetrain.launch.seams import patches
+from securetrain.launch.seams.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.policy.schema import UnpickleMode
 from tests.launch.worlds import bomb
 from tests.tables import items
@@ -55,7 +55,7 @@ def test_object_collectives_and_rpc(safe, closed, tmp_path):
         attack()
         (tmp_path / "hit").rmdir()
     for module in (distributed_c10d, internal):
-        closed(lambda m: seams.replace_unpickler(safe.Unpickler, m), module, "_unpickler")
+        closed(lambda m: patches.replace_unpickler(safe.Unpickler, m), module, "_unpickler")
     for attack in attacks():
         refused(RuntimeRefusal, "ST-RUNT-001", attack)
     assert not (tmp_path / "hit").exists()
@@ -80,7 +80,7 @@ def test_checkpoint_metadata(safe, closed, tmp_path):
     with pytest.raises(AttributeError):  # None has no storage_meta, but the code has run
         FileSystemReader(tmp_path).read_metadata()
     (tmp_path / "hit").rmdir()
-    closed(lambda m: seams.replace_pickle(safe, m), filesystem, "pickle")
+    closed(lambda m: patches.replace_pickle(safe, m), filesystem, "pickle")
     refused(RuntimeRefusal, "ST-RUNT-001", FileSystemReader(tmp_path).read_metadata)
     assert not (tmp_path / "hit").exists()
     file.write_bytes(pickle.dumps(good))
@@ -106,7 +106,7 @@ def test_objects_in_stock_checkpoints(safe, closed, tmp_path):
     planner.load_bytes(item, stored(bomb(tmp_path / "hit")))
     (tmp_path / "hit").rmdir()
     name = "DefaultLoadPlanner.load_bytes"
-    closed(lambda m: seams.restrict_torch_load(safe, name, m), default_planner, name)
+    closed(lambda m: patches.restrict_torch_load(safe, name, m), default_planner, name)
     refused(RuntimeRefusal, "ST-RUNT-001", planner.load_bytes, item, stored(bomb(tmp_path / "hit")))
     assert not (tmp_path / "hit").exists()
     planner.load_bytes(item, stored({"lr": 0.1, "t": torch.arange(3)}))
@@ -121,13 +121,12 @@ def test_the_other_modules_have_their_seams(safe, closed):
     from torch.distributed.optim import zero_redundancy_optimizer
 
     zero: Any = zero_redundancy_optimizer
-    closed(lambda m: seams.replace_pickle(safe, m), _pg_transport, "pickle")
-    closed(
-        lambda m: seams.restrict_torch_load(safe, "_broadcast_object", m), zero, "_broadcast_object"
-    )
+    closed(lambda m: patches.replace_pickle(safe, m), _pg_transport, "pickle")
+    name = "_broadcast_object"
+    closed(lambda m: patches.restrict_torch_load(safe, name, m), zero, name)
     assert zero._broadcast_object.__globals__["torch"].load is not zero.torch.load
     closed(
-        lambda m: seams.wrap(lambda f: lambda: None, "start_debug_server", m),
+        lambda m: patches.wrap(lambda f: lambda: None, "start_debug_server", m),
         debug,
         "start_debug_server",
     )
@@ -136,12 +135,12 @@ def test_the_other_modules_have_their_seams(safe, closed):
 
 @items(
     "patch",
-    lambda safe, module: seams.replace_unpickler(safe.Unpickler, module),
-    seams.replace_pickle,
-    lambda safe, module: seams.restrict_torch_load(safe, "load", module),
-    lambda safe, module: seams.wrap(lambda f: f, "start", module),
-    lambda safe, module: seams.protect_spawned(module),
-    lambda safe, module: seams.protect_forkserver(module),
+    lambda safe, module: patches.replace_unpickler(safe.Unpickler, module),
+    patches.replace_pickle,
+    lambda safe, module: patches.restrict_torch_load(safe, "load", module),
+    lambda safe, module: patches.wrap(lambda f: f, "start", module),
+    lambda safe, module: patches.protect_spawned(module),
+    lambda safe, module: patches.protect_forkserver(module),
 )
 def test_a_seam_that_is_not_there_fails_the_import(safe, patch):
     refused(RuntimeRefusal, "ST-RUNT-007", patch, safe, types.ModuleType("torch.distributed.new"))
@@ -150,4 +149,4 @@ def test_a_seam_that_is_not_there_fails_the_import(safe, patch):
 def test_a_function_that_no_longer_calls_torch_is_an_unknown_seam(safe):
     module = types.ModuleType("m")
     module.load = lambda: None  # type: ignore[attr-defined]
-    refused(RuntimeRefusal, "ST-RUNT-007", seams.restrict_torch_load, safe, "load", module)
+    refused(RuntimeRefusal, "ST-RUNT-007", patches.restrict_torch_load, safe, "load", module)

@@ -19,8 +19,8 @@ import pytest
 from securetrain.core import hold_secret, secret, secret_variable
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.identity.signing import Ask, SigningSocket, frame
-from securetrain.launch.node_secrets import NodeSecrets, no_secrets
-from securetrain.launch.worker_secrets import hand_over
+from securetrain.launch.node.secrets import NodeSecrets, no_secrets
+from securetrain.launch.worker.script import hand_over
 from securetrain.policy.schema import Secret
 from securetrain.policy.secret import HandOver
 from securetrain.rendezvous.member import Opened
@@ -225,7 +225,7 @@ def test_a_variable_is_a_text(value, monkeypatch, capsys):
     environ: dict[str, str] = {}
     rule = Secret(hand_over=HandOver.ENVIRONMENT, variable="HF_TOKEN")
     # Without the limits, which would stay in this process.
-    monkeypatch.setattr("securetrain.launch.worker_secrets.undumped", lambda: None)
+    monkeypatch.setattr("securetrain.launch.worker.script.undumped", lambda: None)
     hand_over({"token": rule}, "/nowhere", environ, 3)
     assert "HF_TOKEN" not in environ
     assert "ST-RUNT-036" in capsys.readouterr().err

@@ -14,10 +14,10 @@ import pytest
 from securetrain.core.errors import NetworkError, RuntimeRefusal, UsageError
 from securetrain.core.vocabulary import EnforcementMode, NetworkProfile
 from securetrain.drills.pickles import Call
-from securetrain.launch import loopback_peers
-from securetrain.launch.run_setup import agent_ledger, prepare_run
-from securetrain.launch.shim import Shim
-from securetrain.launch.workerlog import WorkerReport, read_reports, report_path
+from securetrain.launch.process import loopback_peers
+from securetrain.launch.process.workerlog import WorkerReport, read_reports, report_path
+from securetrain.launch.setup import agent_ledger, prepare_run
+from securetrain.launch.worker.shim import Shim
 from securetrain.network import nccl
 from securetrain.policy.schema import UnpickleMode
 from tests.tables import items
@@ -137,11 +137,11 @@ def test_a_debug_server_needs_the_policys_word(make, setup):
 
 def test_a_stranger_on_a_connection_is_refused_and_recorded(make, setup, monkeypatch):
     monkeypatch.setattr(
-        "securetrain.launch.loopback_peers.find_foreign_peers",
+        "securetrain.launch.process.loopback_peers.find_foreign_peers",
         lambda _before: (loopback_peers.ForeignPeer(uid=1, port=2),),
     )
     monkeypatch.setattr(
-        "securetrain.launch.loopback_peers.refusal",
+        "securetrain.launch.process.loopback_peers.refusal",
         lambda _found: NetworkError("ST-NETW-025", "a stranger"),
     )
     with pytest.raises(NetworkError):

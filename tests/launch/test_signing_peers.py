@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.launch.signing_peers import Worker, identify, stood_for
+from securetrain.launch.signing.peers import Worker, identify, stood_for
 
 
 @pytest.fixture

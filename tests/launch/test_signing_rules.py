@@ -30,9 +30,9 @@ from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.signing import VERSION, Hello
 from securetrain.identity.trust import TrustRoot
-from securetrain.launch.run_setup import make_identity, prepare_run
-from securetrain.launch.signing_peers import Worker
-from securetrain.launch.signing_rules import Circumstances, Judge
+from securetrain.launch.setup import make_identity, prepare_run
+from securetrain.launch.signing.peers import Worker
+from securetrain.launch.signing.rules import Circumstances, Judge
 from securetrain.ledger import WriterRole, events
 from securetrain.ledger.events import WriterRole as Role
 from securetrain.ledger.events import encode_event

@@ -12,7 +12,7 @@ import pytest
 from securetrain.artifacts.statement import PolicyRef, saved_files
 from securetrain.artifacts.statement.saved_files import SavedFile, sign_saved
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.launch.signing_rules import Judge
+from securetrain.launch.signing.rules import Judge
 from tests.launch.test_signing_rules import NOW, Bench, worker
 from tests.vocabulary import refused
 

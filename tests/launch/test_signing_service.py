@@ -27,12 +27,11 @@ from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.signing import Ask, Hello, SigningSocket
 from securetrain.identity.trust import TrustRoot
-from securetrain.launch import signing_service
-from securetrain.launch.run_setup import make_identity, prepare_run
-from securetrain.launch.signing_keys import Keys
-from securetrain.launch.signing_quota import Quota, Share
-from securetrain.launch.signing_rules import Circumstances, Judge
-from securetrain.launch.signing_service import SigningService
+from securetrain.launch.setup import make_identity, prepare_run
+from securetrain.launch.signing import service as signing_service
+from securetrain.launch.signing.peers import Quota, Share
+from securetrain.launch.signing.rules import Circumstances, Judge
+from securetrain.launch.signing.service import Keys, SigningService
 from securetrain.ledger import Ledger, WriterRole, events, key_file, read_ledger
 from securetrain.ledger.events import encode_event
 from tests.launch.worlds import dispute_message, file_message

@@ -6,7 +6,7 @@ import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
-from securetrain.launch.sockets import check_sockets, violation
+from securetrain.launch.process.sockets import check_sockets, violation
 from securetrain.network.profile import TUNNELLED, VERBS
 from tests.tables import items
 from tests.vocabulary import refused

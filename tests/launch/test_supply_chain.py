@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from securetrain.core.errors import RuntimeRefusal, UsageError
-from securetrain.launch.supply_chain import check_supply_chain, check_torch
+from securetrain.launch.node.supply_chain import check_supply_chain, check_torch
 from securetrain.policy import load_policy
 from tests.launch.worlds import clean_environment
 from tests.tables import each

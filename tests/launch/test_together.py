@@ -11,7 +11,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.launch.together import Together
+from securetrain.launch.seams.together import Together
 
 
 @pytest.fixture

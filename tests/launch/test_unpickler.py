@@ -18,8 +18,8 @@ import pytest
 from securetrain.artifacts.scan import safe_globals
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
 from securetrain.drills.pickles import Call
-from securetrain.launch import allowlist
-from securetrain.launch.unpickler import Rules, SafePickle, is_allowed, make_unpickler
+from securetrain.launch.seams import allowlist
+from securetrain.launch.seams.unpickler import Rules, SafePickle, is_allowed, make_unpickler
 from securetrain.policy.schema import UnpickleMode
 from tests.launch.worlds import bomb
 from tests.tables import each

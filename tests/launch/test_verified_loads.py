@@ -19,7 +19,7 @@ from securetrain.artifacts.statement.saved_files import SavedFile, sidecar, sign
 from securetrain.core.errors import IntegrityError
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, sign_root
-from securetrain.launch.verified_loads import VerifiedLoads
+from securetrain.launch.seams.verified_loads import VerifiedLoads
 from tests.launch.worlds import bomb
 from tests.vocabulary import refused
 

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from securetrain.launch.run_setup import prepare_run
-from securetrain.launch.workerlog import WorkerReport, read_reports
+from securetrain.launch.process.workerlog import WorkerReport, read_reports
+from securetrain.launch.setup import prepare_run
 from tests.launch.worlds import clean_environment
 from tests.vocabulary import is_running, outcome
 from tests.waiting import until
@@ -26,7 +26,7 @@ class Local:
     pass
 
 def child(_):
-    return "securetrain.launch.child" in sys.modules, __name__
+    return "securetrain.launch.worker.child" in sys.modules, __name__
 
 if __name__ == "__main__":
     main = sys.modules["__main__"]
@@ -71,7 +71,7 @@ def start(run, tmp_path):
             TORCHELASTIC_RESTART_COUNT="1",
             TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"),
         )
-        entry = [] if plain else ["-u", "-P", "-m", "securetrain.launch.worker"]
+        entry = [] if plain else ["-u", "-P", "-m", "securetrain.launch.worker.script"]
         return outcome([sys.executable, *entry, *arguments], env=env, cwd=tmp_path, timeout=timeout)
 
     return start
@@ -263,7 +263,7 @@ def test_a_worker_dies_with_its_launcher(run, tmp_path):
         "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\n"
         "time.sleep(60)\n"
     )
-    worker = ["-P", "-m", "securetrain.launch.worker", str(script), str(ready)]
+    worker = ["-P", "-m", "securetrain.launch.worker.script", str(script), str(ready)]
     env = clean_environment(
         SECURETRAIN_RUN_DIR=str(run.root), SECURETRAIN_PROFILE="loopback", RANK="0"
     )
@@ -284,7 +284,7 @@ def test_no_script(start, arguments):
 
 def test_it_says_who_starts_it(tmp_path):
     done = outcome(
-        [sys.executable, "-m", "securetrain.launch.worker", "x.py"],
+        [sys.executable, "-m", "securetrain.launch.worker.script", "x.py"],
         env={k: v for k, v in os.environ.items() if not k.startswith("SECURETRAIN_")},
     )
     assert done.returncode == 2

@@ -19,7 +19,7 @@ from securetrain.core.vocabulary import EnforcementMode
 from securetrain.drills.pickles import Call
 from securetrain.identity import words
 from securetrain.identity.keys import PrivateKey
-from securetrain.launch.run_setup import prepare_run
+from securetrain.launch.setup import prepare_run
 from securetrain.policy import load_policy
 from tests.train.jobs import documents
 from tests.vocabulary import ran

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile, degraded_label
-from securetrain.launch.sockets import check_sockets, violation
+from securetrain.launch.process.sockets import check_sockets, violation
 from securetrain.ledger import events
 from securetrain.network.environment import worker_environment
 from securetrain.network.namespace import private_command

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from securetrain.launch.run_setup import KEYS, LOG_KEY, NODE_KEY, OWN_KEYS
+from securetrain.launch.setup import KEYS, LOG_KEY, NODE_KEY, OWN_KEYS
 
 DEPTH: Final = 4
 ENTRIES: Final = 20000

@@ -375,7 +375,7 @@ READERS = {
     },
     "Coordinator": {
         "drills/loopback_job.py",
-        "launch/node_run.py",
+        "launch/run.py",
         "rendezvous/coordinator/standalone.py",
     },
 }

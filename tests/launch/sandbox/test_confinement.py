@@ -14,15 +14,15 @@ from securetrain.core.errors import RuntimeRefusal, UsageError
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import SandboxMode
 from securetrain.identity.keys import PrivateKey
-from securetrain.launch import confinement
-from securetrain.launch.confinement import NO_NETWORK, OFF, compiles_as, confine, limits_of
-from securetrain.launch.elastic_agent import Failure
-from securetrain.launch.failures import as_error, sandbox_fix
-from securetrain.launch.run_setup import prepare_run
+from securetrain.launch.agent.elastic_agent import Failure
+from securetrain.launch.node import confinement
+from securetrain.launch.node.confinement import NO_NETWORK, OFF, compiles_as, confine, limits_of
+from securetrain.launch.node.failures import as_error, sandbox_fix
+from securetrain.launch.process.workerlog import describe
 from securetrain.launch.sandbox.cgroup import NO_LIMITS, Limits
 from securetrain.launch.sandbox.secrets_below import secrets_below
 from securetrain.launch.sandbox.view import Scene
-from securetrain.launch.workerlog import describe
+from securetrain.launch.setup import prepare_run
 from securetrain.ledger import Ledger
 from securetrain.network import rootless
 from securetrain.policy.schema import Host

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError
 from securetrain.guard import attach
 from securetrain.guard.guard import GUARDS
-from securetrain.launch.gradients import GradientWatch
+from securetrain.launch.seams.gradients import GradientWatch
 from securetrain.policy.schema import Gradients
 
 RANK, SIZE, INIT, OUT, SUITE = (

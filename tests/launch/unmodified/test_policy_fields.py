@@ -32,8 +32,13 @@ from securetrain.core.vocabulary import (
     OPEN_EGRESS,
     PROGRAMS_NOT_PROTECTED,
 )
-from securetrain.launch import checkpoint_summary, gradient_summary, outside_summary
-from securetrain.launch.workerlog import GradientReport, OutsideReport, SaveReport, WorkerReport
+from securetrain.launch.process.workerlog import (
+    GradientReport,
+    OutsideReport,
+    SaveReport,
+    WorkerReport,
+)
+from securetrain.launch.summary import checkpoint_summary, gradient_summary, outside_summary
 from securetrain.policy import load_policy, unsigned_demands
 from securetrain.policy.enforcement import NEEDS, Needs
 from securetrain.policy.explanation import documented_fields

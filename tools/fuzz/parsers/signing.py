@@ -22,8 +22,8 @@ from securetrain.core.hashtree import TreeParams
 from securetrain.identity import dsse, signing
 from securetrain.identity.signing import Ask, Hello
 from securetrain.identity.trust import TrustRole
-from securetrain.launch.signing_peers import Worker
-from securetrain.launch.signing_rules import Circumstances, Judge
+from securetrain.launch.signing.peers import Worker
+from securetrain.launch.signing.rules import Circumstances, Judge
 from securetrain.ledger import events
 from securetrain.policy.schema import GuardResponse
 from securetrain.testing.runs import make_run

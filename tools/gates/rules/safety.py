@@ -18,9 +18,9 @@ UNPICKLERS: Final = frozenset(
 MAY_IMPORT_PICKLE: Final[Mapping[str, str]] = {
     "securetrain/artifacts/checkpoint/legacy.py": "catches what torch's weights-only reader raises",
     "securetrain/artifacts/scan/dcp.py": "reads an index with inert stand-ins for its 13 names",
-    "securetrain/launch/file_loads.py": "puts the restricted unpickler in the place of pickle.load",
-    "securetrain/launch/seams.py": "puts the restricted unpickler into torch",
-    "securetrain/launch/unpickler.py": "the restricted unpickler",
+    "securetrain/launch/seams/file_loads.py": "puts the restricted unpickler in for pickle.load",
+    "securetrain/launch/seams/patches.py": "puts the restricted unpickler into torch",
+    "securetrain/launch/seams/unpickler.py": "the restricted unpickler",
     "securetrain/drills/pickles.py": "the attacks",
 }
 
@@ -38,7 +38,7 @@ MAY_CALL: Final[Mapping[str, frozenset[str]]] = {
     "securetrain/audit/parser/tree.py": frozenset({"yaml.parse"}),
     "securetrain/artifacts/scan/documents.py": frozenset({"yaml.parse"}),
     # runs the user's own training script
-    "securetrain/launch/worker.py": frozenset({"compile", "exec"}),
+    "securetrain/launch/worker/script.py": frozenset({"compile", "exec"}),
 }
 
 PURE: Final = "evidence"
