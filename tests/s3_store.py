@@ -17,6 +17,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -351,3 +352,12 @@ def forget_clients() -> None:
     for _, way in objects._first:
         way.server_close()
     objects._first.clear()
+
+
+@contextmanager
+def stored(root: Path) -> Iterator[str]:
+    """A run's directory in a store, by its URL."""
+    with lent() as store:
+        for path in (one for one in root.rglob("*") if one.is_file()):
+            store.direct("PUT", f"runs/run/{path.relative_to(root)}", path.read_bytes())
+        yield f"gs://{BUCKET}/runs/run"

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from securetrain.artifacts.statement.rules import NOTHING_SHOWN, Shown
 from securetrain.artifacts.statement.saved_files import OpenedSave
 from securetrain.artifacts.statement.statements import Opened, Predicate
 from securetrain.artifacts.tree.layout import TREES, Kind
@@ -63,8 +62,8 @@ class Report:
     """The verified statement with who signed it; None when there is none that verifies."""
     logged: Logged | None = None
     """Where it stands in the log, if a proof was given and holds."""
-    shown: Shown = NOTHING_SHOWN
-    """What evidence shows of the nodes' tiers."""
+    excused: list[Problem] = field(default_factory=list)
+    """What operators, or the run itself, let pass."""
     saves: tuple[OpenedSave, ...] = ()
     """What a script saved: the statements that verify."""
     bundled: Bundled = NO_BUNDLE

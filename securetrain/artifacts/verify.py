@@ -125,9 +125,10 @@ def check_directory(
     if opened is None:
         return
     if shows is not None and isinstance(opened.predicate, CheckpointPredicate):
-        found.shown = shows(opened)
-        asked = replace(asked, shown=found.shown)
-    found.add(*judge(opened, root, asked).problems)
+        asked = replace(asked, shown=shows(opened))
+    judged = judge(opened, root, asked)
+    found.add(*judged.problems)
+    found.excused += judged.excused
     try:
         found.add(*check_listing(root, opened.predicate))
     except OSError as error:

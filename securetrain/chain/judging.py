@@ -170,6 +170,8 @@ class Judgement:
     problems: list[Problem] = field(default_factory=list)
     first: Subject | None = None
     """The checkpoint that was asked about."""
+    excused: list[Problem] = field(default_factory=list)
+    """What waivers let pass of its statement, where that is asked here."""
 
     def add(self, code: str, what: str, where: str = "") -> None:
         """Take a problem, unless there are `MAX_PROBLEMS`."""
@@ -255,7 +257,9 @@ def _ask_statement(
         expect=demand.expect if first else None,
         shown=shown,
     )
-    for one in (*judge_beside(subject.opened, subject.beside, asked).problems, *unproven):
+    answer = judge_beside(subject.opened, subject.beside, asked)
+    chain.excused += answer.excused if first else ()
+    for one in (*answer.problems, *unproven):
         chain.add(one.code, f"step {judged.step}: {one.what}", one.file)
 
 

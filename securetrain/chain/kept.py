@@ -12,7 +12,7 @@ Rules:
 4. the ledger counts when its chain holds under the trust root's keys, the trust root says which key
    may write which events, every line is by a key that may, and the head that was bound is in it:
    what was cut away before that cannot be hidden. A checkpoint that it says was set aside is none
-   to rely on, and a waiver lies beside directories only.
+   to rely on, unless a waiver excuses that.
 
 The link `replay` says that somebody else has done the steps again, and signed what came of it:
 
@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from securetrain.artifacts.lineage import waivers
 from securetrain.artifacts.statement import Opened, ParentRole
 from securetrain.chain import documents
 from securetrain.chain.links import Given, LinkVerdict, Subject, broken, missing, verified
@@ -220,9 +221,16 @@ def judge_ledger(subject: Subject, given: Given) -> LinkVerdict:
     read = reading.verified
     if bound not in heads:
         return broken(link, "the head is not in it", expected=bound, found=read.head)
-    if subject.opened.digest in heard.set_aside:
+    if subject.opened.digest in heard.set_aside and not _is_waived(subject, given):
         return broken(link, "it says that this checkpoint was set aside")
     return verified(link, f"{heads[bound]} of {len(read.entries)} entries were bound")
+
+
+def _is_waived(subject: Subject, given: Given) -> bool:
+    """Tell whether a waiver that was given, or that lies with it, excuses a checkpoint."""
+    opened, run = subject.opened, subject.said.run_id
+    named = waivers.excused(given.waivers, given.trust, run, given.now)
+    return opened.digest in named or waivers.excuse(subject.beside, opened, given.trust, given.now)
 
 
 @dataclass(frozen=True, slots=True)

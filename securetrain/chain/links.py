@@ -59,6 +59,10 @@ class PackedFiles:
         """Whatever it reads is verified."""
         return self.get(self.digests[name] or "", limit)
 
+    def names(self, folder: str) -> list[str]:
+        """Of a folder, those that were taken over."""
+        return [one for one in self.digests if one.startswith(f"{folder}/")]
+
     def above(self) -> "PackedFiles":
         """A pack has no folders."""
         return self
@@ -106,7 +110,7 @@ class Subject:
     """Likewise, everything that leads to it."""
     dataset: Opened | None = None
     beside: folder.CheckpointFiles = field(default_factory=lambda: PackedFiles({}, lambda *_: b""))
-    """What lies with it: head, proof and the record that it was set aside."""
+    """What lies with it: head, proof, waivers and the record that it was set aside."""
     logged: Logged | None = None
     """Its place in the log, by a proof that holds; None without one."""
     ledger: bytes | None = None
@@ -140,6 +144,8 @@ class Given:
     now: datetime
     replays: Sequence[Replay] = ()
     """Signed results of steps that were done again, whose signatures verified."""
+    waivers: Sequence[bytes] = ()
+    """Operators' waivers, as they were given."""
     again: bool = False
     """Whether the evidence behind results must be judged again, whoever signed the results."""
     policy: Policy | None = None

@@ -29,7 +29,7 @@ from typing import Final
 import msgspec
 
 from securetrain.artifacts import STATEMENT, Kind, Problem
-from securetrain.artifacts.lineage import LogProof, machine, proof_name, quarantine
+from securetrain.artifacts.lineage import LogProof, machine, proof_name, quarantine, waivers
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
     DatasetPredicate,
@@ -113,6 +113,7 @@ def _taken(pack: Pack, entry: packing.Entry) -> PackedFiles:
     """The files that lay with an artifact when it was packed."""
     digests = {STATEMENT: entry.statement, machine.HEAD: entry.head}
     digests |= {quarantine.RECORD: entry.record, proof_name(PackedFiles.base): entry.proof}
+    digests |= {f"{waivers.FOLDER}/{one}": one for one in entry.waivers}
     return PackedFiles(digests, pack.read)
 
 

@@ -5,8 +5,9 @@
 Rules:
 
 1. a pack holds the statements of the checkpoint, of all its ancestors and of their datasets, the
-   proofs that they were logged, the records that they were set aside, the head of its run, their
-   runs' ledgers, and every piece of evidence that the statements bind or that such a piece names;
+   proofs that they were logged, the records that they were set aside and the waivers of that, the
+   head of its run, their runs' ledgers, and every piece of evidence that the statements bind or
+   that such a piece names;
 2. whoever packs judges nothing but the statements' own signatures; the verifier judges;
 3. what is not at hand is left out and said (`Gathered.missing`). It is never made up, and the
    verifier finds it missing.
@@ -15,6 +16,7 @@ Rules:
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
@@ -23,7 +25,15 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.artifacts import kinds
-from securetrain.artifacts.lineage import Link, chain_of, folder, machine, proof_name, quarantine
+from securetrain.artifacts.lineage import (
+    Link,
+    chain_of,
+    folder,
+    machine,
+    proof_name,
+    quarantine,
+    waivers,
+)
 from securetrain.artifacts.statement import (
     Bound,
     CheckpointPredicate,
@@ -41,7 +51,7 @@ STATEMENT_TYPE: Final = "application/vnd.dsse.envelope.v1+json"
 PROOF_TYPE: Final = "text/vnd.c2sp.tlog-proof"
 LEDGER_TYPE: Final = "application/vnd.securetrain.ledger+jsonl"
 TAKEN_TYPE: Final = "application/vnd.securetrain.pack.taken.v1+json"
-"""The run's head, or the record that a checkpoint was set aside."""
+"""The run's head, a waiver, or the record that a checkpoint was set aside."""
 TAKEN_LIMIT: Final = 1 << 20
 PIECE_TYPE: Final = "application/octet-stream"
 TABLE_TYPE: Final = "application/vnd.securetrain.guard.table"
@@ -81,6 +91,8 @@ class Entry(
     """The head of the run, as it lay beside the checkpoint that the pack is about."""
     record: Hex32 | None = None
     """The record that the checkpoint was set aside."""
+    waivers: Annotated[tuple[Hex32, ...], Meta(max_length=64)] = ()
+    """Operators' waivers for it, as they lay in the directory of its run (`MAX_WAIVERS`)."""
     ledger: Hex32 | None = None
     holds: Hex32 | None = None
     """A `Held`: bytes of the artifact itself that are in the pack."""
@@ -156,6 +168,7 @@ def gather(chain: Link, pieces: Pieces, wanted: Wanted | None = None) -> Gathere
             proof=_taken(found, beside.above(), proof_name(beside.base), PROOF_TYPE),
             head=_taken(found, beside.above(), machine.HEAD) if link is chain else None,
             record=_taken(found, beside, quarantine.RECORD),
+            waivers=tuple(_waivers(found, link)),
             ledger=_ledger(found, link, ledgers),
             holds=_hold(found, holds.get(link.opened.statement)),
         )
@@ -258,6 +271,15 @@ def _taken(
     except OSError as error:
         raise os_error(error, f"{storage.name}/{name}") from error
     return _keep(found, container.Document.of(kind, data)) if there else None
+
+
+def _waivers(found: Gathered, link: Link) -> Iterator[str]:
+    """The waivers that say that they are about a checkpoint; the verifier asks whether they are."""
+    assert link.opened is not None
+    for data in waivers.lying(link.beside) if _is_checkpoint(link.opened) else ():
+        with suppress(IntegrityError):  # it is none, and excuses nothing where it lies, either
+            if waivers.read_unverified(data).digest == link.opened.digest:
+                yield _keep(found, container.Document.of(TAKEN_TYPE, data))
 
 
 def _ledger(found: Gathered, link: Link, ledgers: dict[str, str | None]) -> str | None:

@@ -126,6 +126,7 @@ class Verdict(Report):
         if first is not None:
             self.dataset, self.logged = first.dataset, first.logged
         self.add(*chain.problems)
+        self.excused += chain.excused
 
     @property
     def findings(self) -> list[Finding]:
@@ -209,6 +210,8 @@ class Verdict(Report):
             what = said.place if len(said.files) > 1 else f"{said.place}/{said.files[0].name}"
             text = f"{what}: {said.way}, rank {said.rank}, save {said.number}, {step}"
             yield _word("saved", f"{text}, run {said.run_id}, {said.created.isoformat()}")
+        for let in self.excused:
+            yield Line("excused", f"{let.code}: {let.what}", LineState.VERIFIED, "waivers, floors")
         for held in self.pack.held:
             first, last = held.steps or (0, 0)
             rows = f", rows of the steps {first} to {last}" if held.steps else ""

@@ -272,8 +272,8 @@ class _Judgement:
             scanned = scan(Path(found.path))
             found.scanned = scanned.among_data() if not found.problems else scanned
         self._remember(found)
-        asks = self.rules is not None and found.kind is Kind.CHECKPOINT
-        wanted = (self.expect, expected_by(self.rules) if asks and self.rules else None)
+        rules = self.rules if found.kind is Kind.CHECKPOINT else None
+        wanted = (self.expect, None if rules is None else expected_by(rules))
         found.asked = tuple(one for one in wanted if one is not None)
         whole = self.form is not Form.PACK or bool(found.num_files)
         found.not_asked = asked_of(found.opened, self.form, found.asked, whole=whole)
@@ -311,10 +311,12 @@ class _Judgement:
     def evidence(self, pieces: Places | None = None) -> Given:
         """Everything that a judge of links has."""
         given_, auditors = self.options.replayed, self.options.trust_replay
+        known = self._known()
         return Given(
             trust=self.root(),
             pieces=pieces or Places.of([]),
             now=self.now,
+            waivers=() if known is None else known.waivers,
             again=self.options.appraise,
             policy=self.rules,
             expect=self.expect,

@@ -3,8 +3,6 @@
 """The same question has the same answer in every form: directory, pack, URL, name, bundle."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +33,9 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.policy.load import load_policy
 from securetrain.report import verification
-from tests import s3_store
 from tests.chain.test_packs import LIES
 from tests.chain.worlds import LATER, NOW, SHOWN, Run, Whole, policy, trust_bytes
-
-
-@contextmanager
-def stored(root: Path) -> Iterator[str]:
-    """A run's directory in a store, by its URL."""
-    with s3_store.lent() as store:
-        for path in (one for one in root.rglob("*") if one.is_file()):
-            store.direct("PUT", f"runs/run/{path.relative_to(root)}", path.read_bytes())
-        yield f"gs://{s3_store.BUCKET}/runs/run"
+from tests.s3_store import stored
 
 
 @pytest.mark.forgery

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from securetrain.artifacts.lineage import judging, machine, quarantine
+from securetrain.artifacts.lineage import judging, machine, quarantine, waivers
 from securetrain.artifacts.lineage.head import sign_head
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
@@ -30,12 +30,14 @@ from securetrain.artifacts.statement import (
     open_statement,
 )
 from securetrain.artifacts.tree.layout import QUARANTINE, STATEMENT, Kind
+from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.chain import Verdict, verify
 from securetrain.chain import judging as chain_judging
 from securetrain.chain.packing import Wanted
+from securetrain.chain.verifying import Known, Options
 from securetrain.core.vocabulary import ChainLink, NodeTier
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import TrustRoot
+from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.policy import load_policy
 from securetrain.policy.schema import Policy
 from tests.chain.worlds import (
@@ -50,6 +52,7 @@ from tests.chain.worlds import (
     signed_by,
     trust_bytes,
 )
+from tests.s3_store import stored
 from tests.tables import items
 
 KEYS = ("checkpoint", "node", "coordinator", "dataset")
@@ -212,6 +215,69 @@ def test_a_pack_is_refused_for_what_its_directory_is(tmp_path, name, monkeypatch
     only = lambda opened, _, asked: judging.Judged(problems=judging.judge_statement(opened, asked))  # noqa: E731
     monkeypatch.setattr(chain_judging, "judge_beside", only)
     assert run.verify(packed, policy=asked).ok, "the control"
+
+
+OPERATORS = PrivateKey.generate(), PrivateKey.generate()
+
+
+class Operated(Whole):
+    """A run whose trust root names two operators, and whose newest checkpoint was set aside."""
+
+    def named(self) -> dict[TrustRole, list[PrivateKey]]:
+        return {**super().named(), TrustRole.OPERATOR: [*OPERATORS]}
+
+    def waive(self, opened: Any, by: Any = OPERATORS, **changes: Any) -> bytes:
+        said = waivers.Waiver(run_id=opened.checkpoint.run_id, digest=opened.digest, reason="r",
+                              issued=NOW, expires=LATER + timedelta(days=1))  # fmt: skip
+        return waivers.sign_waiver(msgspec.structs.replace(said, **changes), by)
+
+
+WAIVERS: dict[str, dict[str, Any]] = {
+    "one that counts": {},
+    "of another run": {"run_id": "job-2"},
+    "of another checkpoint": {"digest": "ab" * 32},
+    "that has expired": {"expires": LATER},
+    "that does not count yet": {"issued": LATER + timedelta(seconds=1)},
+    "by a stranger": {"by": [OPERATORS[0], PrivateKey.generate()]},
+    "by one operator of two": {"by": OPERATORS[:1]},
+    "cut off": {},
+    "none": {},
+}
+
+
+@pytest.mark.forgery
+def test_a_waiver_counts_alike_wherever_it_lies(tmp_path: Path, monkeypatch: Any) -> None:
+    """In the run's directory, a store, a pack, or as it is given; with others, and by a loader."""
+    run = Operated(tmp_path / "run")
+    run.save_whole()
+    path = run.save_whole()
+    write_record(run, path)
+    opened, beside, given = opened_at(run, path), run.root / "waivers", tmp_path / "given.json"
+    beside.mkdir()
+    (beside / "another.json").write_bytes(run.waive(opened, digest="cd" * 32))
+    for name, changes in WAIVERS.items():
+        made = run.waive(opened, **changes)
+        (beside / "it.json").write_bytes(made[:-9] if name == "cut off" else made)
+        if name == "none":
+            (beside / "it.json").unlink()
+        packed = run.pack(f"{name}.stpack", Wanted(weights=True))
+        with stored(run.root) as url:
+            forms: list[Path | str] = [path, packed, f"{url}/checkpoints/{path.name}"]
+            found = [verify(one, trust=run.trust(), now=LATER) for one in forms]
+        counts = name == "one that counts"
+        assert [codes(one) for one in found] == [set() if counts else {"ST-CKPT-160"}] * 3, name
+        said = [[one for one in each.lines() if one.name == "excused"] for each in found]
+        assert [len(one) for one in said] == [int(counts)] * 3, "and the answer says so"
+        asked = judging.Asked(trust=run.trust(), policy=None, now=LATER)
+        assert bool(judging.judge(opened, LocalStorage(path), asked).problems) is not counts
+    # The one that is given needs no folder; there it was none.
+    given.write_bytes(run.waive(opened))
+    known = Options(known=Known(waiver=[given]))
+    for one in (path, packed):
+        assert verify(one, trust=run.trust(), now=LATER, options=known).ok
+    monkeypatch.setattr(waivers, "open_waiver", lambda data, *_: waivers.read_unverified(data))
+    (beside / "it.json").write_bytes(run.waive(opened, by=[PrivateKey.generate()]))
+    assert verify(path, trust=run.trust(), now=LATER).ok, "the control: nobody asks who signed it"
 
 
 # --- numbers that only a key has written ---

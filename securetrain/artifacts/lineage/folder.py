@@ -63,6 +63,9 @@ class CheckpointFiles(Protocol):
     def above(self) -> "CheckpointFiles":
         """The folder that this directory lies in."""
 
+    def names(self, folder: str) -> Sequence[str]:
+        """The files in a folder inside it, each by its path from here; none without the folder."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found(Opened):

@@ -13,15 +13,15 @@ and the waivers of operators tell whether it is the one to go on from. The same 
 ranks of a load: each brings its node's floor, and one honest node that has seen more is enough.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from securetrain.artifacts.lineage import head as head_file
-from securetrain.artifacts.lineage import machine, quarantine
+from securetrain.artifacts.lineage import machine, quarantine, waivers
 from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.folder import CheckpointFiles
 from securetrain.artifacts.lineage.machine import Floor, Known
-from securetrain.artifacts.lineage.waivers import excused
 from securetrain.artifacts.statement import expectation, members, rules
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.statements import CheckpointPredicate, Opened
@@ -62,7 +62,7 @@ def look(
     assert known.now is not None
     keys = trust.keys_for(TrustRole.CHECKPOINT).keys()
     floors, run_id = freshness.floors, opened.checkpoint.run_id
-    waived = excused(freshness.waivers, trust, run_id, known.now)
+    waived = waivers.excused(freshness.waivers, trust, run_id, known.now)
     ask_head = freshness.head or known.head_required
     known = replace(known, head=head_file.read_head(folder, trust) if ask_head else None)
     if floors is None:
@@ -113,6 +113,8 @@ class Judged:
     problems: list[Problem]
     known: Known | None = None
     """The surroundings, when they were asked about."""
+    excused: Sequence[Problem] = ()
+    """What operators, or the run itself, let pass."""
 
 
 def judge(opened: Opened, beside: CheckpointFiles, asked: Asked) -> Judged:
@@ -130,15 +132,20 @@ def judge(opened: Opened, beside: CheckpointFiles, asked: Asked) -> Judged:
         records=records,
         head_required=asked.newest and policy is not None and policy.require_head,
     )
-    if asked.known is None and not known.head_required:
-        return Judged(problems=[*problems, *found])
+    asks = asked.known is not None or known.head_required
     try:
-        fresh = asked.known or Freshness()
-        known = look(opened, beside.above(), asked.trust, fresh, known)
+        if asks:
+            fresh = asked.known or Freshness()
+            known = look(opened, beside.above(), asked.trust, fresh, known)
     except IntegrityError as error:
         unread = Problem(error.code, error.what, error.where)
         return Judged(problems=[*problems, *found, unread])
-    return Judged(problems=[*problems, *machine.doubts(opened, known)], known=known)
+    doubts = machine.doubts(opened, replace(known, excused=frozenset()))
+    if doubts and waivers.excuse(beside, opened, asked.trust, asked.now):
+        known = replace(known, excused=known.excused | {opened.digest})
+    left = machine.doubts(opened, known)
+    excused = [one for one in doubts if one not in left]
+    return Judged(problems=[*problems, *left], known=known if asks else None, excused=excused)
 
 
 def judge_statement(opened: Opened, asked: Asked) -> list[Problem]:

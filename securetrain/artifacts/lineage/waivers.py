@@ -5,10 +5,15 @@
 A waiver counts when it is signed by the threshold of the trust role ``operator``, names exactly the
 digest of the checkpoint and its run, gives a reason, and has not expired. It excuses a rollback and
 a quarantine, nothing else: never a signature, never content.
+
+One that somebody gives must count, or its reader is told. Those that lie in the run's directory, or
+in a pack of it, are looked for when there is something to excuse: what does not count there is as
+if it were not there.
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -16,18 +21,21 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from securetrain.artifacts.lineage.folder import CheckpointFiles
 from securetrain.artifacts.statement.listing import read_statement
-from securetrain.artifacts.statement.statements import Hex32, Text, Time, open_statement
+from securetrain.artifacts.statement.statements import Hex32, Opened, Text, Time, open_statement
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core import canonical
-from securetrain.core.errors import SecureTrainError, UsageError, reason
+from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
 from securetrain.core.files import read_file
 from securetrain.identity import dsse
 from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRole, TrustRoot
 
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.checkpoint-waiver+json"
+FOLDER: Final = "waivers"
+"""Of a run's directory (`core.rundir`)."""
 LIMIT: Final = 256 << 10
 MAX_WAIVERS: Final = 64
 
@@ -150,6 +158,26 @@ def excused(
     """
     waivers = [open_waiver(data, trust, now) for data in envelopes]
     return frozenset(waiver.digest for waiver in waivers if waiver.run_id == run_id)
+
+
+def lying(storage: CheckpointFiles) -> Iterator[bytes]:
+    """The files that may be waivers of a checkpoint's run, unverified: as they lie in the folder
+    `FOLDER` of its directory, or in a pack.
+    """
+    run = storage.above().above()
+    with suppress(OSError):  # a folder that cannot be listed excuses nothing
+        for name in sorted(run.names(FOLDER))[:MAX_WAIVERS]:
+            with suppress(OSError, UsageError):
+                yield run.read(name, LIMIT)
+
+
+def excuse(storage: CheckpointFiles, opened: Opened, trust: TrustRoot, now: datetime) -> bool:
+    """Tell whether one of them excuses a checkpoint."""
+    for data in lying(storage):
+        with suppress(IntegrityError):
+            if opened.digest in excused([data], trust, opened.checkpoint.run_id, now):
+                return True
+    return False
 
 
 def _refused(what: str) -> Exception:

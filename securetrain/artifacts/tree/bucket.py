@@ -22,7 +22,7 @@ Files without claim and statement are never removed: a person has to look at the
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -358,6 +358,10 @@ class BucketStorage:
             self.requests.put(key, data, new_writer("file"), over=version)
         except ConditionError as error:
             raise FileExistsError(f"{self.name}/{name}: somebody else has put it") from error
+
+    def names(self, folder: str) -> Sequence[str]:
+        """See `Storage`."""
+        return [f"{folder}/{name}" for name, _ in self.requests.listed(self.key(f"{folder}/"))]
 
     def siblings(self) -> list[Storage]:
         """See `Storage`."""

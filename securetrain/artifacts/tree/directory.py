@@ -13,6 +13,7 @@ Rules that every kind of storage keeps:
 4. nothing is overwritten.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
@@ -107,6 +108,9 @@ class Storage(Protocol):
         FileExistsError when something else lies there, where the store can tell; elsewhere the
         caller holds a lock.
         """
+
+    def names(self, folder: str) -> Sequence[str]:
+        """The files in a folder inside it, by their paths from here; none without the folder."""
 
     def siblings(self) -> "list[Storage]":
         """The directories beside this one; OSError when they cannot be listed."""

@@ -7,6 +7,7 @@ nothing in it is touched.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,6 +136,10 @@ class Overlay:
     def exchange(self, name: str, data: bytes, before: bytes | None) -> None:
         """Nothing is written here."""
         raise NotImplementedError(name)
+
+    def names(self, folder: str) -> Sequence[str]:
+        """See `Storage`."""
+        return self.folder.names(folder)
 
     def siblings(self) -> list[Storage]:
         """See `Storage`."""

@@ -8,7 +8,7 @@ Everything that reads or writes artifacts speaks to a `Storage`; what each kind 
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,6 +222,12 @@ class LocalStorage:
         """See `Storage`."""
         del before  # whoever exchanges holds the folder's lock
         write_atomic(self.path / name, data)
+
+    def names(self, folder: str) -> Sequence[str]:
+        """See `Storage`; what lies behind a link is none of it."""
+        path = self.path / folder
+        there = path.is_dir() and not path.is_symlink()
+        return [f"{folder}/{one.name}" for one in (survey(path)[0] if there else ())]
 
     def siblings(self) -> list[Storage]:
         """See `Storage`."""

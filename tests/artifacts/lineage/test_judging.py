@@ -34,10 +34,12 @@ class Questions:
         self.excused: frozenset[str] = frozenset()
         self.fails: IntegrityError | None = None
         self.asked: dict[str, Any] = {}
+        run = SimpleNamespace(names=lambda _: ())
+        self.above = SimpleNamespace(above=lambda: run)
         self.opened = Opened(
             kind=Kind.CHECKPOINT, predicate=forge(folder), digest=DIGEST, key_ids=frozenset()
         )
-        self.storage: Any = SimpleNamespace(above=lambda: "the folder above")
+        self.storage: Any = SimpleNamespace(above=lambda: self.above)
         monkeypatch.setattr(rules, "check", lambda *_, **__: [])
         monkeypatch.setattr(machine, "expired", lambda *_: [])
         monkeypatch.setattr(quarantine, "check", lambda *_: self.aside)
@@ -49,7 +51,7 @@ class Questions:
         return [UNSIGNED] if required else []
 
     def look(self, _claim, folder, _trust, fresh, known):
-        assert folder == "the folder above"
+        assert folder is self.above
         if self.fails is not None:
             raise self.fails
         self.asked["known"], self.asked["head"] = fresh, known.head_required
