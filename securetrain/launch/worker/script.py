@@ -203,10 +203,6 @@ def _write_error_file(error: BaseException, trace: TracebackType | None) -> None
     Path(name).write_text(json.dumps({"message": message}))
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
-
-
 def hand_over(
     rules: Mapping[str, Secret],
     signer: str,
@@ -251,3 +247,7 @@ def _text(name: str, value: bytes) -> str:
             "hand_over: descriptor",
         )
     return text
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
