@@ -219,11 +219,16 @@ def judge_ledger(subject: Subject, given: Given) -> LinkVerdict:
     if foreign is not None:
         return broken(link, str(foreign))
     read = reading.verified
-    if bound not in heads:
+    told, number = subject.said.bound.ledger_entries, heads.get(bound)
+    if number is None and told is not None and told > len(read.entries):
+        what = "its end is missing"
+        return broken(link, what, expected=f"{told} entries", found=f"{len(read.entries)} entries")
+    if number is None or told not in {None, number}:
         return broken(link, "the head is not in it", expected=bound, found=read.head)
     if subject.opened.digest in heard.set_aside and not _is_waived(subject, given):
         return broken(link, "it says that this checkpoint was set aside")
-    return verified(link, f"{heads[bound]} of {len(read.entries)} entries were bound")
+    end = "" if reading.closed else ", and it has no closing entry: later ones may be missing"
+    return verified(link, f"{number} of {len(read.entries)} entries were bound{end}")
 
 
 def _is_waived(subject: Subject, given: Given) -> bool:

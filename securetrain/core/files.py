@@ -52,6 +52,28 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = PRIVATE_FILE)
     return fd
 
 
+def open_own(path: Path, flags: int, mode: int = PRIVATE_FILE) -> int:
+    """As `open_regular`, for a file that only this user writes, under the one name that it has.
+
+    Raises:
+        OSError: as `os.open`.
+        UsageError: ST-USAG-002 when it is not a regular file, ST-USAG-018 when it is another
+            user's, has a second name, or others may write to it.
+    """
+    fd = open_regular(path, flags, mode)
+    info, what = os.fstat(fd), ""
+    if info.st_uid != os.geteuid():
+        what = f"it belongs to user {info.st_uid}"
+    elif info.st_nlink != 1:
+        what = f"it has {info.st_nlink} names, and one of them may be another's"
+    elif who := writers(info):
+        what = f"{who} may write to it"
+    if what:
+        os.close(fd)
+        raise UsageError("ST-USAG-018", what, str(path), "put a file of your own in its place")
+    return fd
+
+
 def local_file(name: str) -> Path:
     """Return the path of this machine that somebody has named.
 

@@ -17,9 +17,10 @@ answers: a link in its place leads every later write elsewhere. Rules:
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PosixPath
 from typing import Final
 
@@ -149,13 +150,18 @@ class Folder:
 
 def _openat2(handle: int, below: bytes, flags: int, mode: int) -> tuple[int, int]:
     """The descriptor, or -1, and the error."""
+    how = b"".join(one.to_bytes(8, sys.byteorder) for one in (flags, mode, _RESOLVE))
+    return _syscall()(_OPENAT2, handle, below, how, len(how))
+
+
+@cache
+def _syscall() -> Callable[[int, int, bytes, bytes, int], tuple[int, int]]:
     import ctypes  # noqa: PLC0415 - verifying, which holds nothing, starts without it
 
-    how = b"".join(one.to_bytes(8, sys.byteorder) for one in (flags, mode, _RESOLVE))
     call = ctypes.CDLL(None, use_errno=True).syscall
-    size = ctypes.c_size_t(len(how))
-    opened = call(ctypes.c_long(_OPENAT2), ctypes.c_int(handle), below, how, size)
-    return int(opened), ctypes.get_errno()
+    call.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)
+    call.restype = ctypes.c_long
+    return lambda *given: (int(call(*given)), ctypes.get_errno())
 
 
 def _by_component(handle: int, below: str, flags: int, mode: int) -> int:

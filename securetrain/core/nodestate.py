@@ -32,13 +32,11 @@ class NodeState:
 
     def floors(self, run_id: str) -> Path:
         """The file of what was seen of a run, in a folder of its own, which its workers change."""
-        name = hashlib.sha256(run_id.encode()).hexdigest()[:32]
-        return self.root / "floors" / name / "floors.json"
+        return self.root / "floors" / _of(run_id) / "floors.json"
 
     def ledger(self, run_id: str) -> Path:
         """The file of how far a run's ledger was written here, out of its workers' reach."""
-        name = hashlib.sha256(run_id.encode()).hexdigest()[:32]
-        return self.root / "ledgers" / f"{name}.json"
+        return self.root / "ledgers" / f"{_of(run_id)}.json"
 
     @property
     def fleet(self) -> Path:
@@ -69,3 +67,8 @@ class NodeState:
     def caches(self) -> Path:
         """The folder of compiled code that runs share."""
         return self.root / "cache"
+
+
+def _of(run_id: str) -> str:
+    """The name of what is kept of a run; its id may have any characters."""
+    return hashlib.sha256(run_id.encode()).hexdigest()[:32]

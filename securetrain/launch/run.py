@@ -219,7 +219,8 @@ class Session:
                 self.services = start_services(
                     self.setup, self.options, self.ledger, self.clock, state
                 )
-            binder = start_binding(self.setup, self.options, self.environment.env, self.keeper)
+            env = self.environment.env
+            binder = start_binding(self.setup, self.options, env, self.keeper, self.ledger)
             given = (self.setup, self.ledger, self.clock, self.coordinator, self.rank_signer)
             self.signing = start_signing(*given, binder=binder)
             os.environ[SIGNER_VARIABLE] = str(self.signing.path)
@@ -334,7 +335,7 @@ class Session:
         ca = JobCA.create(policy.policy.identity.trust_domain, self.setup.job, now)
         write_atomic(run.certs / "ca.crt", certificate_pem(ca.certificate))
         self.rank_signer = make_identity(self.setup, ca, now)
-        ledger = coordinator_ledger(self.setup, self.clock)
+        ledger = coordinator_ledger(self.setup, self.ledger)
         with self._refusing(events.ReferenceValuesRefused):
             self.appraised = open_fleet(state.fleet, policy, old=run.attestation)
             verifier = fleet_verifier(policy, self.clock, self.appraised, ledger)

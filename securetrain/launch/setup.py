@@ -360,7 +360,6 @@ def agent_ledger(
     return ledger.begin(setup.job, TrustRoot.load(setup.run.trust, clock()))
 
 
-def coordinator_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
+def coordinator_ledger(setup: RunSetup, ledger: Ledger) -> Ledger:
     """The same, of the launcher's own coordinator."""
-    key = PrivateKey.load(key_file(setup.run, WriterRole.COORDINATOR))
-    return Ledger(setup.run.ledger, key, "coordinator", clock)
+    return ledger.by(PrivateKey.load(key_file(setup.run, WriterRole.COORDINATOR)), "coordinator")

@@ -9,6 +9,7 @@ from .log import LINE_LIMIT as LINE_LIMIT
 from .log import Clock as Clock
 from .log import LastEntry as LastEntry
 from .log import Ledger as Ledger
+from .log import Memory as Memory
 from .log import VerifiedLedger as VerifiedLedger
 from .log import verify_ledger as verify_ledger
 from .reading import Ignored as Ignored

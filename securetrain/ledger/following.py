@@ -7,16 +7,15 @@ off (`ledger.log`, rule 4). So it is left for the next reading. A file that is s
 read from it is no longer the one that was verified.
 """
 
-import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from securetrain.core.errors import IntegrityError, os_error
 from securetrain.core.files import open_regular
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.ledger.log import GENESIS, LINE_LIMIT, check_line
+from securetrain.ledger.log import LINE_LIMIT, LastEntry, check_line
 from securetrain.ledger.reading import Ignored, Recorded, Writers, judge
 
 BLOCK: Final = 4 << 20
@@ -29,9 +28,7 @@ class LedgerFollower:
 
     path: Path
     trust: TrustRoot
-    _offset: int = 0
-    _seq: int = 0
-    _head: str = GENESIS
+    _last: LastEntry = field(default_factory=LastEntry)
 
     def read(self) -> list[Recorded | Ignored]:
         """Verify and return the next lines: at most a block of them, none when there are none.
@@ -46,17 +43,15 @@ class LedgerFollower:
         keys, writers = self.trust.keys_for(TrustRole.LEDGER), Writers.of(self.trust)
         found: list[Recorded | Ignored] = []
         for line in block.split(b"\n")[:-1]:
-            where = f"{self.path.name}:{self._seq + 1}"
+            where = f"{self.path.name}:{self._last.entries + 1}"
             try:
-                entry = check_line(line, self._seq, self._head, keys, where)
+                entry = check_line(line, self._last, keys, where)
             except IntegrityError:
                 if found:
                     break  # what stands before it is good; the next reading begins with it
                 raise
             found.append(judge(entry, writers))
-            self._head = hashlib.sha256(line).hexdigest()
-            self._offset += len(line) + 1
-            self._seq += 1
+            self._last = self._last.behind(line, entry.keyid)
         return found
 
     def _block(self) -> bytes:
@@ -66,12 +61,12 @@ class LedgerFollower:
             fd = open_regular(self.path)
             try:
                 size = os.fstat(fd).st_size
-                block = os.pread(fd, BLOCK, self._offset)
+                block = os.pread(fd, BLOCK, self._last.end)
             finally:
                 os.close(fd)
         except OSError as error:
             raise os_error(error, str(self.path)) from error
-        if size < self._offset:
+        if size < self._last.end:
             raise IntegrityError("ST-LEDG-004", "it is shorter than it was", str(self.path))
         if b"\n" not in block and len(block) > LINE_LIMIT:
             raise IntegrityError("ST-LEDG-001", "a line is longer than any entry", str(self.path))

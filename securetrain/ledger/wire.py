@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from securetrain.core.vocabulary import Boundary, Decision
 
@@ -33,6 +34,9 @@ class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     seq: int
     prev: str
+    """SHA-256 of the line before it."""
+    count: int | UnsetType = UNSET
+    """How many entries the same key had signed before; entries of earlier versions lack it."""
     time: datetime
     writer: str
     event: Event

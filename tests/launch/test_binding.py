@@ -27,9 +27,9 @@ from tests.vocabulary import refused
 
 @pytest.fixture
 def binder() -> Binder:
-    nothing: Any = None
+    nothing: Any = dict.fromkeys(("setup", "trust", "ledger"))
     around = Surroundings(job=Job(program=None, module="m"), environment=Environment())
-    return Binder(setup=nothing, keeper=Keeper(store=InMemory()), trust=nothing, around=around)
+    return Binder(**nothing, keeper=Keeper(store=InMemory()), around=around)
 
 
 def envelope(payload: object) -> str:

@@ -177,6 +177,8 @@ class Bound(_Part, frozen=True, omit_defaults=True):
     dataset: Hex32 | None = None
     """The dataset's statement."""
     ledger_head: Hex32 | None = None
+    ledger_entries: Count | None = None
+    """How many entries that head covers."""
     step_records: Hex32 | None = None
     """The document that names the tree over the records of the steps; every rank signs it, too."""
     membership: Hex32 | None = None

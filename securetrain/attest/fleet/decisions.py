@@ -20,7 +20,15 @@ from typing import Final
 from securetrain.core.errors import IntegrityError, os_error
 from securetrain.core.files import open_regular, read_file, sync_dir
 from securetrain.identity.keys import PrivateKey
-from securetrain.ledger import Entry, LastEntry, Ledger, LedgerEvent, events, verify_ledger
+from securetrain.ledger import (
+    Entry,
+    LastEntry,
+    Ledger,
+    LedgerEvent,
+    Memory,
+    events,
+    verify_ledger,
+)
 
 LEDGER_LIMIT: Final = 1 << 30
 _WRITER: Final = "desk"
@@ -44,9 +52,10 @@ class Decisions:
             UsageError: ST-USAG-002 or ST-USAG-006 on I/O errors.
         """
         self.check(last)
-        ledger = Ledger(self.path, self.key, _WRITER, lambda: now)
+        memory = Memory(last)
+        ledger = Ledger(self.path, self.key, _WRITER, lambda: now, memory=memory)
         (ledger if last.end else ledger.begin()).write(said)
-        return self._entry()
+        return memory.last
 
     def sync(self) -> None:
         """Have what was written survive a power cut: the desk is about to rely on it.
@@ -71,10 +80,16 @@ class Decisions:
             IntegrityError: ST-LEDG-004.
             UsageError: ST-USAG-002 when it cannot be read.
         """
-        if last.end and self._entry(last.end) != last:
-            raise IntegrityError(
-                "ST-LEDG-004", "its last known entry is missing, or is another one", str(self.path)
-            )
+        try:
+            fd = open_regular(self.path)
+        except FileNotFoundError as error:
+            if last.end:
+                raise IntegrityError("ST-LEDG-004", "it is missing", str(self.path)) from error
+        except OSError as error:
+            raise os_error(error, str(self.path)) from error
+        else:
+            with os.fdopen(fd):
+                last.check(fd, str(self.path))
 
     def read(self, last: LastEntry) -> Sequence[Entry]:
         """Verify every entry; gives them in order.
@@ -91,16 +106,3 @@ class Decisions:
         self.check(last)
         begun = events.LedgerStarted.NAME
         return tuple(entry for entry in entries if entry.body.event.event != begun)
-
-    def _entry(self, end: int | None = None) -> LastEntry:
-        """The entry whose line ends at `end`, or with the file; none where no line does."""
-        try:
-            fd = open_regular(self.path)
-            try:
-                return LastEntry.at(fd, end)
-            finally:
-                os.close(fd)
-        except FileNotFoundError:
-            return LastEntry()
-        except OSError as error:
-            raise os_error(error, str(self.path)) from error

@@ -59,6 +59,7 @@ from securetrain.identity import Role, SpiffeId, dsse, envelope_unverified
 from securetrain.identity.signing import Bind, Bonds, Declaration, ImportedFile, Topic
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.setup import RunSetup
+from securetrain.ledger import Ledger
 from securetrain.rendezvous.wire import Membership, node_ranks
 
 NOT_OWN: Final = "ST-RUNT-031"
@@ -86,6 +87,15 @@ class Surroundings:
     lock_file: Input | None = None
 
 
+@dataclass(slots=True)
+class _Worker:
+    """The words of the workers."""
+
+    code: tuple[CodeFile, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    job: str | None = None
+
+
 @dataclass(slots=True, kw_only=True)
 class Binder:
     """Says, for each statement of one launch, what it has to bind."""
@@ -94,10 +104,9 @@ class Binder:
     keeper: Keeper
     trust: TrustRoot
     around: Surroundings
+    ledger: Ledger
     membership: Membership | None = None
-    _code: tuple[CodeFile, ...] = ()
-    _declared: Mapping[str, str] = field(default_factory=dict)
-    _job: str | None = None
+    _word: _Worker = field(default_factory=_Worker)
     _statements: dict[str, str] = field(default_factory=dict)
     """By tree digest: SHA-256 of the statement."""
     _verified: set[str] = field(default_factory=set)
@@ -137,13 +146,13 @@ class Binder:
                 files = msgspec.convert(said.said, list[ImportedFile], strict=True)
                 if len(files) > MAX_FILES:
                     raise ValueError(f"{len(files)} files, the limit is {MAX_FILES}")
-                self._code = code_files(files)
+                self._word.code = code_files(files)
             case Topic.ENVIRONMENT:
-                self._declared = msgspec.convert(said.said, dict[str, str], strict=True)
+                self._word.environment = msgspec.convert(said.said, dict[str, str], strict=True)
             case Topic.JOB:
                 program = self.around.job.module or "program"
                 made = Declared(program=program, settings=dict(said.said))
-                self._job = self.keeper.store.keep(made)
+                self._word.job = self.keeper.store.keep(made)
             case Topic.RECORDS:
                 self._record(msgspec.convert(said.said, dict[str, str], strict=True))
             case Topic.STATEMENT:
@@ -214,18 +223,21 @@ class Binder:
 
         Raises:
             RuntimeRefusal: ST-RUNT-031 for a parent that nobody has shown.
-            IntegrityError: ST-CHAN-002 when it cannot be kept.
+            IntegrityError: ST-CHAN-002 when it cannot be kept; ST-LEDG-001 to 005 when the ledger
+                is no longer the one that was written.
         """
         epoch = None if self.membership is None else self.membership.epoch
         store, policy = self.keeper.store, self.setup.policy
+        last = self.ledger.last()
         bound = Bound(
             parents=self._parents(about.parents),
             dataset=self._dataset(about.dataset),
-            ledger_head=self._head(),
+            ledger_head=last.digest,
+            ledger_entries=last.entries,
             step_records=self._records_of(about),
             membership=self.keeper.bound(epoch),
             policy=store.put(canonical.encode(policy.policy)),
-            job=store.keep(msgspec.structs.replace(self.around.job, declared=self._job)),
+            job=store.keep(msgspec.structs.replace(self.around.job, declared=self._word.job)),
             code=store.keep(self._manifest()),
             environment=store.keep(self._environment()),
         )
@@ -307,23 +319,10 @@ class Binder:
         # Where one is not known, none is bound: the link is missing, and says so.
         return [] if unknown else [self._statements[digest] for digest in digests]
 
-    def _head(self) -> str | None:
-        """SHA-256 of the ledger's last whole line."""
-        path = self.setup.run.ledger
-        try:
-            with path.open("rb") as file:
-                size = file.seek(0, 2)
-                file.seek(max(0, size - (1 << 20)))
-                lines = file.read().split(b"\n")
-        except FileNotFoundError:
-            return None
-        whole = lines[:-1]  # what follows the last line's end is not whole
-        return hashlib.sha256(whole[-1]).hexdigest() if whole else None
-
     def _manifest(self) -> Code:
         around = self.around
         return Code(
-            files=self._code,
+            files=self._word.code,
             distributions=around.distributions,
             python=around.python,
             commit=around.commit,
@@ -332,7 +331,7 @@ class Binder:
         )
 
     def _environment(self) -> Environment:
-        said = dict(self._declared)
+        said = dict(self._word.environment)
         devices = tuple(one for one in said.pop("devices", "").split(", ") if one)
         torch = said.get("torch", self.around.environment.torch)
         return msgspec.structs.replace(

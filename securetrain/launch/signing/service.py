@@ -450,9 +450,8 @@ class SigningService:
         said, role = self.judge.event(worker, body)
         if not self._share(worker).entry(len(body)):
             return Written(kept=False)
-        key, clock = self.keys.ledgers[role], self.ledger.clock
         try:
-            Ledger(self.run.ledger, key, _name(worker.rank), clock).write(said)
+            self.ledger.by(self.keys.ledgers[role], _name(worker.rank)).write(said)
             self.act(worker, said)
             if isinstance(said, events.RolledBack):
                 self.judge.roll_back(said.to)

@@ -38,6 +38,7 @@ from securetrain.launch.agent.elastic_agent import node_range
 from securetrain.launch.options import RunOptions
 from securetrain.launch.setup import TRUST_LIFETIME, RunSetup
 from securetrain.launch.signing.binding import Binder, Surroundings
+from securetrain.ledger import Ledger
 
 _EARLIER: Final = timedelta(minutes=5)
 """The CA of a job is valid a little before it is made."""
@@ -198,7 +199,7 @@ def keeper_of(setup: RunSetup, now: datetime, *, own: bool) -> Keeper:
 
 
 def start_binding(
-    setup: RunSetup, options: RunOptions, env: Mapping[str, str], keeper: Keeper
+    setup: RunSetup, options: RunOptions, env: Mapping[str, str], keeper: Keeper, ledger: Ledger
 ) -> Binder:
     """The binder of a launch; see `binding`.
 
@@ -208,6 +209,7 @@ def start_binding(
     return Binder(
         setup=setup,
         keeper=keeper,
+        ledger=ledger,
         trust=TrustRoot.parse_of_any_time(setup.run.trust.read_bytes(), str(setup.run.trust)),
         around=surroundings_of(options, env, Path.cwd()),
     )

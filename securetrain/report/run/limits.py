@@ -87,7 +87,7 @@ def of(
 def _holding(record: RunRecord, *, keys_in_run: bool) -> set[str]:
     """The labels and facts that have a sentence."""
     ledger = record.ledger
-    verified = ledger.proof.state is ProofState.VERIFIED
+    verified = ledger.proof.state in {ProofState.VERIFIED, ProofState.OPEN}
     trust = "own keys" if keys_in_run else "own trust root"
     networks = [fact.value for fact in record.facts if fact.name == "network"]
     also = {

@@ -19,6 +19,8 @@ class ProofState(StrEnum):
 
     VERIFIED = "verified"
     REFUSED = "refused"
+    OPEN = "signed, without its end"
+    """What is there verifies, and more may have been there: a ledger that was not closed."""
     NOT_RECORDED = "not recorded"
 
 

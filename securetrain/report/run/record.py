@@ -276,8 +276,11 @@ def _ledger(
     ignored = tuple(map(str, said.ignored[:MAX_LINES]))
     for line in ignored:
         reader.problem(run.ledger, line)
+    proof = _verified(entry.keyid for entry in entries)
+    if not said.closed:
+        proof = msgspec.structs.replace(proof, state=ProofState.OPEN)
     return said, LedgerView(
-        proof=_verified(entry.keyid for entry in entries),
+        proof=proof,
         closed=said.closed,
         head=said.verified.head,
         num_entries=len(said.recorded) + len(said.ignored),

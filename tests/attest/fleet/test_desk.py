@@ -32,7 +32,7 @@ from securetrain.core.errors import (
     UsageError,
 )
 from securetrain.identity.keys import KeyKind, PrivateKey
-from securetrain.ledger import Ledger, events, log
+from securetrain.ledger import Ledger, events
 from tests import vocabulary
 from tests.attest.fleet.worlds import answer
 from tests.attest.worlds import Machine
@@ -372,7 +372,6 @@ def begin_anew(path, _state):
     path.unlink()
     for name in ("node-1", "node-2", "node-9"):
         Ledger(path, key, "desk", lambda: NOW).begin().write(events.MachineRejected(subject=name))
-    log._WRITTEN.clear()  # it was another process
 
 
 def cut_off_and_the_record_edited(path, _state):
