@@ -18,6 +18,7 @@ from .json_schema import schema_text as schema_text
 from .leaving import leave as leave
 from .nodestate import STATE_VARIABLE as STATE_VARIABLE
 from .nodestate import NodeState as NodeState
+from .nodestate import default_state as default_state
 from .ownership import claim_dir as claim_dir
 from .ownership import judge_place as judge_place
 from .process_stat import all_stats as all_stats

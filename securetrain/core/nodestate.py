@@ -23,6 +23,14 @@ from typing import Final
 STATE_VARIABLE: Final = "SECURETRAIN_STATE"
 """Environment variable that names the folder; the launcher sets it for the workers."""
 
+ROOT_STATE: Final = Path("/var/lib/securetrain")
+USER_STATE: Final = Path(".local/state/securetrain")
+
+
+def default_state(home: Path, uid: int) -> Path:
+    """The folder of a user's state where nobody names another."""
+    return ROOT_STATE if uid == 0 else home / USER_STATE
+
 
 @dataclass(frozen=True, slots=True)
 class NodeState:

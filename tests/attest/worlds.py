@@ -18,8 +18,7 @@ import msgspec
 from securetrain.attest.fleet.bundle import Bundle, Question, Secret, collect_bundle, own_question
 from securetrain.attest.node.attester import SoftwareAttester, sign_evidence
 from securetrain.attest.node.software import collect_software
-from securetrain.attest.session.appraisers import CachedCollateral
-from securetrain.attest.session.cache import CollateralCache
+from securetrain.attest.session.cache import CachedCollateral, CollateralCache
 from securetrain.attest.session.state import MemoryState, StateStore
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core import canonical

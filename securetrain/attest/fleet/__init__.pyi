@@ -57,7 +57,6 @@ from .lessons import Lesson as Lesson
 from .lessons import lesson as lesson
 from .local import Collected as Collected
 from .local import collect_here as collect_here
-from .local import default_state as default_state
 from .membership import FleetMembership as FleetMembership
 from .membership import write_membership as write_membership
 from .named_files import ima_reference as ima_reference

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from securetrain.attest.session.appraisers import CachedCollateral
+from securetrain.attest.session.cache import CachedCollateral
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, SecureTrainError, UsageError, reason
 from securetrain.core.files import read_file

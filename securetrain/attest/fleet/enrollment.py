@@ -38,8 +38,7 @@ from securetrain.attest.fleet.bundle import (
     node_key,
 )
 from securetrain.attest.fleet.learn import MAKERS, CpuRoots, Teacher, learn
-from securetrain.attest.session.appraisers import CachedCollateral
-from securetrain.attest.session.cache import CollateralCache
+from securetrain.attest.session.cache import CachedCollateral, CollateralCache
 from securetrain.attest.session.floors import require_newest_cache
 from securetrain.attest.session.reference_file import (
     editing,

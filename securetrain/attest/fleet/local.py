@@ -18,7 +18,8 @@ from typing import Final
 
 from securetrain.attest.fleet.bundle import Bundle, Question, collect_bundle, own_question
 from securetrain.attest.fleet.description import parse_bundle, speakers
-from securetrain.attest.node.settings import AUTO, make_attester, settings_for
+from securetrain.attest.node.attester import AUTO
+from securetrain.attest.node.settings import make_attester, settings_for
 from securetrain.attest.node.tpm.transport import DEFAULT_DEVICE
 from securetrain.core.errors import UsageError
 from securetrain.core.files import make_private_dir
@@ -26,8 +27,6 @@ from securetrain.evidence import SELF_ASSERTED_TYPE
 from securetrain.identity import SEGMENT
 from securetrain.identity.keys import KeyKind, PrivateKey
 
-ROOT_STATE: Final = Path("/var/lib/securetrain")
-USER_STATE: Final = Path(".local/state/securetrain")
 KEY_FILE: Final = "node-key.pem"
 TPM_FOLDER: Final = "tpm"
 
@@ -51,11 +50,6 @@ class Collected:
     def unattested(self) -> bool:
         """Tell whether nothing but the node itself speaks."""
         return self.bundle.media_type == SELF_ASSERTED_TYPE
-
-
-def default_state(home: Path, uid: int) -> Path:
-    """The folder of this user's attestation keys."""
-    return ROOT_STATE if uid == 0 else home / USER_STATE
 
 
 def collect_here(

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from securetrain.attest.node.software import collect_software
 from securetrain.core import canonical
@@ -23,6 +23,9 @@ from securetrain.evidence import (
     signed_message,
 )
 from securetrain.identity.keys import PrivateKey
+
+AUTO: Final = "auto"
+"""In place of a file of settings: everything that this machine has."""
 
 
 class Attester(Protocol):

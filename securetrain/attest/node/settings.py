@@ -18,6 +18,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from securetrain.attest.node.attester import AUTO
 from securetrain.attest.node.composite import MAX_TOKENS, NodeAttester, Part
 from securetrain.attest.node.tpm.agent import Sessions, TpmAgent
 from securetrain.attest.node.tpm.measurements import Sources
@@ -27,7 +28,6 @@ from securetrain.core.files import read_file
 from securetrain.identity.keys import PrivateKey
 
 FILE_LIMIT: Final = 64 << 10
-AUTO: Final = "auto"
 _SOURCES: Final = Sources()
 
 PathText = Annotated[str, Meta(min_length=1, max_length=4096)]

@@ -1,41 +1,15 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Appraisers under a policy, from its files: reference values, and the cache of collateral."""
+"""Appraisers under a policy, from the files that it names; light until it names some."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from securetrain.attest.session.cache import CollateralCache
-from securetrain.attest.session.floors import require_newest_cache
-from securetrain.attest.session.reference_file import load_reference_values
 from securetrain.attest.session.state import StateStore
-from securetrain.core.errors import AttestationError, PolicyError
-from securetrain.evidence import APPRAISERS, NODE_TYPE, Appraiser, CollateralKind, NodeAppraiser
+from securetrain.core.errors import PolicyError
+from securetrain.evidence import APPRAISERS, Appraiser
 from securetrain.policy.load import LoadedPolicy
-
-
-@dataclass(frozen=True, slots=True)
-class CachedCollateral:
-    """The signed cache, or the refusal that there is none."""
-
-    cache: CollateralCache | None
-
-    def get(self, kind: CollateralKind, name: str, now: datetime) -> bytes:
-        """See `Collateral`."""
-        if self.cache is None:
-            raise AttestationError(
-                "ST-ATTS-009",
-                f"{kind} {name} is needed, and the policy names no cache of collateral",
-                "node.reference_values.cache",
-                "make one with 'securetrain attest cache add' and name it in the policy",
-            )
-        return self.cache.at(now).get(kind, name)
-
-    def has(self, kind: CollateralKind, name: str) -> bool:
-        """See `Collateral`."""
-        return self.cache is not None and self.cache.has(kind, name)
 
 
 def appraisers_for(
@@ -54,6 +28,12 @@ def appraisers_for(
     wanted = policy.policy.node.reference_values
     if wanted is None:
         return APPRAISERS
+    # What judges TPMs, CPUs and devices: a policy without reference values has no use for it.
+    from securetrain.attest.session.cache import CachedCollateral, CollateralCache  # noqa: PLC0415
+    from securetrain.attest.session.floors import require_newest_cache  # noqa: PLC0415
+    from securetrain.attest.session.reference_file import load_reference_values  # noqa: PLC0415
+    from securetrain.evidence import NODE_TYPE, NodeAppraiser  # noqa: PLC0415
+
     folder = reference_folder(policy)
     reference = load_reference_values(folder / wanted.file, wanted.signed_by, now, state)
     cache = None

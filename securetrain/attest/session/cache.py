@@ -178,6 +178,28 @@ class CollateralCache:
         return _read_document(self.folder, entry)
 
 
+@dataclass(frozen=True, slots=True)
+class CachedCollateral:
+    """The signed cache as a `Collateral`, or the refusal that there is none."""
+
+    cache: CollateralCache | None
+
+    def get(self, kind: CollateralKind, name: str, now: datetime) -> bytes:
+        """See `Collateral`."""
+        if self.cache is None:
+            raise AttestationError(
+                "ST-ATTS-009",
+                f"{kind} {name} is needed, and the policy names no cache of collateral",
+                "node.reference_values.cache",
+                "make one with 'securetrain attest cache add' and name it in the policy",
+            )
+        return self.cache.at(now).get(kind, name)
+
+    def has(self, kind: CollateralKind, name: str) -> bool:
+        """See `Collateral`."""
+        return self.cache is not None and self.cache.has(kind, name)
+
+
 def build_cache(
     folder: Path,
     items: Sequence[Item],

@@ -6,16 +6,19 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from securetrain.attest.session.appraisers import appraisers_for
 from securetrain.attest.session.fleet_database import open_fleet_state
 from securetrain.attest.session.sealed_state import SealedState
 from securetrain.attest.session.state import FileState
-from securetrain.attest.session.values_watch import ValuesWatch
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core.errors import AttestationError
 from securetrain.ledger import Ledger, events
 from securetrain.policy.load import LoadedPolicy
+
+if TYPE_CHECKING:
+    from securetrain.attest.session.values_watch import ValuesWatch
 
 
 def open_fleet(
@@ -67,17 +70,9 @@ def fleet_verifier(
     Raises:
         AttestationError: ST-ATTS-009, 015, 017, 3xx or 7xx.
     """
-    watch = ValuesWatch(
-        policy=policy,
-        state=state,
-        clock=clock,
-        read=lambda: ledger.write(events.ReferenceValuesRead()),
-        refused=lambda error: ledger.write(events.ReferenceValuesNotRead.of(error)),
-        ending=lambda days: ledger.write(events.ReferenceValuesEnding(days=days)),
-        collateral=lambda one, days: ledger.write(
-            events.CollateralEnding(subject=one.name, kind=one.kind, days=days)
-        ),
-    )
+    # Before the files are read: what changes after that is noticed.
+    named = policy.policy.node.reference_values is not None
+    watch = _watch(policy, clock, state, ledger) if named else None
     appraisers = appraisers_for(policy, clock(), state)
     made = Verifier(
         policy=policy.policy,
@@ -92,5 +87,24 @@ def fleet_verifier(
             subject=state.place, version=state.version, barred=len(state.revocations())
         )
     )
-    watch.begin(appraisers)
+    if watch is not None:
+        watch.begin(appraisers)
     return made
+
+
+def _watch(
+    policy: LoadedPolicy, clock: Callable[[], datetime], state: SealedState, ledger: Ledger
+) -> "ValuesWatch":
+    from securetrain.attest.session.values_watch import ValuesWatch  # noqa: PLC0415 - as its users
+
+    return ValuesWatch(
+        policy=policy,
+        state=state,
+        clock=clock,
+        read=lambda: ledger.write(events.ReferenceValuesRead()),
+        refused=lambda error: ledger.write(events.ReferenceValuesNotRead.of(error)),
+        ending=lambda days: ledger.write(events.ReferenceValuesEnding(days=days)),
+        collateral=lambda one, days: ledger.write(
+            events.CollateralEnding(subject=one.name, kind=one.kind, days=days)
+        ),
+    )

@@ -23,12 +23,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from securetrain.attest.session.appraisers import (
-    CachedCollateral,
-    appraisers_for,
-    reference_folder,
-)
-from securetrain.attest.session.cache import INDEX_NAME
+from securetrain.attest.session.appraisers import appraisers_for, reference_folder
+from securetrain.attest.session.cache import INDEX_NAME, CachedCollateral
 from securetrain.attest.session.endings import Ending, endings_of_cache
 from securetrain.attest.session.state import StateStore
 from securetrain.core.errors import SecureTrainError

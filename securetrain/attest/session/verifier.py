@@ -29,12 +29,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from securetrain.attest.session.state import MemoryState, Revocation, StateStore
-from securetrain.attest.session.values_watch import ValuesWatch
 from securetrain.core.errors import AdmissionError, AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence import (
@@ -93,6 +92,13 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     hear a later quote first."""
 
 
+class Watch(Protocol):
+    """Looks after the reference values of a policy: `values_watch.ValuesWatch`."""
+
+    def renewed(self) -> Mapping[str, Appraiser] | None:
+        """The appraisers by a new edition, if there is a good one since the last call."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Verifier:
     """Judges evidence for one job. Safe to use from several threads."""
@@ -104,7 +110,7 @@ class Verifier:
     random: Callable[[int], bytes] = secrets.token_bytes
     appraisers: Mapping[str, Appraiser] = field(default_factory=lambda: APPRAISERS)
     state: StateStore = field(default_factory=MemoryState)
-    watch: ValuesWatch | None = None
+    watch: Watch | None = None
     """Sees reference values that are signed again meanwhile; None: they stay as they are."""
     _asked: OrderedDict[bytes, _Asked] = field(default_factory=OrderedDict)
     _leases: dict[str, Lease] = field(default_factory=dict)

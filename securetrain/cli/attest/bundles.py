@@ -65,7 +65,8 @@ def collect(
     Exit codes: 0 collected (also when only the node itself speaks: look for UNATTESTED); 1 what
     --attester requires cannot be had; 2 bad command line, settings or question.
     """
-    from securetrain.attest.fleet import collect_here, default_state, read_question, write_bundle
+    from securetrain.attest.fleet import collect_here, read_question, write_bundle
+    from securetrain.core import default_state
     from securetrain.report import evidence
 
     collected = collect_here(

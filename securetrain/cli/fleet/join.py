@@ -32,7 +32,8 @@ def join(
     Exit codes: 0 proven, and kept by the desk; 1 refused, or the TPM does not do what is needed; 2
     bad command line, or a token that was not copied whole; 20 a file cannot be read or written.
     """
-    from securetrain.attest.fleet import default_state, parse_fleet_token
+    from securetrain.attest.fleet import parse_fleet_token
+    from securetrain.core import default_state
     from securetrain.rendezvous.member import join_fleet
     from securetrain.report import fleet
 

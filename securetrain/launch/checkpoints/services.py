@@ -10,8 +10,7 @@ from pathlib import Path
 
 from securetrain.artifacts import Floors
 from securetrain.artifacts.lineage import log_policy
-from securetrain.attest.fleet import default_state
-from securetrain.core import STATE_VARIABLE, NodeState
+from securetrain.core import STATE_VARIABLE, NodeState, default_state
 from securetrain.core.errors import UsageError
 from securetrain.identity import open_signer
 from securetrain.identity.keys import Signer

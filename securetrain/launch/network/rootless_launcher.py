@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from securetrain.audit import root_files_variable
+from securetrain import audit
 from securetrain.core import ExitCode, read_stat
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
@@ -85,7 +85,7 @@ def run_inside(argv: Sequence[str], scanned: Scan, environ: Mapping[str, str]) -
     # A session of its own: what a terminal sends reaches the launcher inside once, through us.
     with subprocess.Popen(
         rootless.command(program, udp=udp, device=device, mtu=mtu),
-        env=rootless.inner_environment(environ, udp) | root_files_variable(environ),
+        env=rootless.inner_environment(environ, udp) | audit.root_files_variable(environ),
         start_new_session=True,
     ) as process:
 

@@ -70,10 +70,11 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     """
     import logging  # noqa: PLC0415 - light until asked for
     import os  # noqa: PLC0415
+    import sys  # noqa: PLC0415
     from datetime import UTC, datetime  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
-    from securetrain.attest.node import make_attester, settings_for  # noqa: PLC0415
+    from securetrain.attest import node  # noqa: PLC0415
     from securetrain.core.errors import SecureTrainError  # noqa: PLC0415
     from securetrain.core.vocabulary import NetworkProfile  # noqa: PLC0415
     from securetrain.rendezvous.member.client import Member  # noqa: PLC0415
@@ -99,7 +100,8 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
 
     folder = Path(str(params.get("identity")))
     identity = load_identity(folder, clock())
-    settings = settings_for(str(params.get("attester") or ""), folder / "tpm")
+    spoken = str(params.get("attester") or "")
+    settings = node.settings_for(spoken, folder / "tpm") if spoken else None
     if identity.spiffe.job != params.run_id:
         raise _usage(
             f"the identity is for job {identity.spiffe.job}, the rendezvous id is {params.run_id}",
@@ -115,7 +117,12 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
             logging.getLogger(__name__).warning("the renewed certificate is not kept: %s", error)
 
     def connect() -> Member:
-        attester = make_attester(settings, identity.key, environ=dict(os.environ))
+        key, environ = identity.key, dict(os.environ)
+        attester: node.Attester = node.SoftwareAttester(
+            key=key, executable=Path(sys.executable), environ=environ
+        )
+        if settings is not None:
+            attester = node.make_attester(settings, key, environ=environ)
         member = Member(
             identity,
             attester,

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from securetrain.attest.node import Attester
-from securetrain.evidence import Ask, AttestationKeys, Binding
-from securetrain.evidence.tpm import parse_public
+from securetrain.evidence import Ask, AttestationKeys, Binding, tpm
 from securetrain.identity import public_key_of
 from securetrain.identity.keys import PublicKey
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
@@ -75,7 +74,7 @@ class Prover:
             client_spki=self._identity.key.public.spki,
             server_spki=peer_key(channel).spki,
             exporter=channel.exporter(challenge.session),
-            ak_name=parse_public(keys.ak_public).name if keys is not None else b"",
+            ak_name=tpm.parse_public(keys.ak_public).name if keys is not None else b"",
             wireguard=hello.wireguard.encode(),
             sealing=hello.sealing.encode(),
         )

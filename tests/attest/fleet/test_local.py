@@ -10,9 +10,10 @@ import pytest
 
 from securetrain.attest.fleet import local
 from securetrain.attest.fleet.bundle import own_question
-from securetrain.attest.fleet.local import collect_here, default_state
+from securetrain.attest.fleet.local import collect_here
 from securetrain.attest.node.attester import SoftwareAttester
 from securetrain.attest.node.settings import AttesterSettings, TpmSettings
+from securetrain.core import default_state
 from securetrain.core.errors import AttestationError, IdentityError, UsageError
 from securetrain.core.vocabulary import UNATTESTED
 from securetrain.identity.keys import KeyKind, PrivateKey

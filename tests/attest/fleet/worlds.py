@@ -22,7 +22,7 @@ from securetrain.attest.fleet.enrollment import Roots
 from securetrain.attest.fleet.guest_list import Guest, make_fleet_tokens
 from securetrain.attest.fleet.intake import Intake
 from securetrain.attest.fleet.token import FleetToken, channel_nonce, knock_statement
-from securetrain.attest.session.appraisers import CachedCollateral
+from securetrain.attest.session.cache import CachedCollateral
 from securetrain.attest.session.state import MemoryState
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.node_appraiser import NodeAppraiser
