@@ -7,6 +7,7 @@ What the text of the tree shows is held by import-linter and by ``tools/gates`` 
 
 import json
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 
 from tests.vocabulary import ran
@@ -69,6 +70,22 @@ def test_verify_needs_no_torch(tmp_path):
     (tmp_path / "signed" / "train.bin").write_bytes(b"y" * 1000)
     code, _, _ = _modules_after(arguments, tmp_path)
     assert code == 13  # so that it was really verified
+
+
+def test_a_launcher_loads_no_judge_of_what_its_policy_does_not_name(tmp_path):
+    """Modules are counted, not time: what is imported here delays every start of a job."""
+    code = (
+        "import sys, securetrain.launch.entrypoint, securetrain.rendezvous.member.client;"
+        "print(*(name[12:] for name in sys.modules if name.startswith('securetrain.')))"
+    )
+    names = ran([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path).stdout.split()
+    rooms = Counter(name.partition(".")[0] for name in names)
+    assert rooms["launch"] > 40
+    assert rooms["audit"] <= 5, "the form of its results"
+    assert rooms["evidence"] <= 15, "what a node says of itself"
+    assert rooms["attest"] <= 16
+    judges = ("audit.subjects", "evidence.gpu", "evidence.tee", "evidence.tpm.", "attest.fleet")
+    assert not [name for name in names if name.startswith(judges)]
 
 
 def test_audit_of_a_node_needs_no_torch(tmp_path):

@@ -34,6 +34,7 @@ from securetrain.launch import dropin, telemetry
 from securetrain.launch import options as cmdline
 from securetrain.launch.checkpoints.services import this_node
 from securetrain.launch.network import rootless_launcher
+from securetrain.launch.node.preflight import AuditProcess
 from securetrain.launch.node.supply_chain import check_supply_chain
 from securetrain.launch.process.descendants import Interrupted, interruptible, subreaper
 from securetrain.launch.process.error_file import ErrorFile
@@ -93,6 +94,17 @@ def _run(argv: list[str], scanned: cmdline.Scan, error_file: ErrorFile) -> int:
         ledger.write(events.EntryPointRefused.of(error))
         ledger.close()
         raise
+    with AuditProcess.started(policy.host.preflight) as process:
+        return _with_torch(argv, scanned, now, error_file, process)
+
+
+def _with_torch(
+    argv: list[str],
+    scanned: cmdline.Scan,
+    now: datetime,
+    error_file: ErrorFile,
+    process: AuditProcess | None,
+) -> int:
     options = cmdline.parse(argv, scanned)
     dropin.check_program(options.torch, os.environ)
     dropin.check_workers(str(options.torch.nproc_per_node), options.allow_workers)
@@ -105,7 +117,7 @@ def _run(argv: list[str], scanned: cmdline.Scan, error_file: ErrorFile) -> int:
         error_file=error_file,
     )
     with telemetry.followed(session.setup.run.root, options.telemetry, os.environ, _say):
-        return session.run(os.environ)
+        return session.run(os.environ, process)
 
 
 def _say(text: str) -> None:

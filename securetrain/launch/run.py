@@ -25,7 +25,7 @@ from securetrain.chain import Keeper
 from securetrain.core import SIGNER_VARIABLE, ExitCode, NodeState
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import write_atomic
-from securetrain.core.vocabulary import NetworkProfile, degraded_label
+from securetrain.core.vocabulary import NetworkProfile, PreflightMode, degraded_label
 from securetrain.identity import JobCA, certificate_pem
 from securetrain.launch.agent import elastic_agent
 from securetrain.launch.checkpoints.background import BackgroundTasks
@@ -43,7 +43,7 @@ from securetrain.launch.node.confinement import (
     confine,
     limits_of,
 )
-from securetrain.launch.node.preflight import Preflight, run_preflight
+from securetrain.launch.node.preflight import AuditProcess, Preflight, start_preflight
 from securetrain.launch.node.recording import Recorder
 from securetrain.launch.node.secrets import NodeSecrets, open_vault
 from securetrain.launch.node.supply_chain import check_torch
@@ -117,15 +117,19 @@ class Session:
         self.ledger = agent_ledger(self.setup, self.clock, this_node(os.environ))
         self.keeper = keeper_of(self.setup, self.clock(), own=not self.options.joins)
 
-    def run(self, environ: Mapping[str, str]) -> int:
+    def run(self, environ: Mapping[str, str], process: AuditProcess | None = None) -> int:
         """Do everything; returns the exit code.
+
+        Args:
+            environ: The launcher's environment.
+            process: Has loaded the audit meanwhile.
 
         Raises:
             SecureTrainError: what was refused, or why a worker failed.
             Interrupted: a signal ended the launcher.
         """
         try:
-            result = self._work(environ)
+            result = self._work(environ, process)
             with ignoring_signals():
                 self._end_workers()
                 self._raise_died()
@@ -153,7 +157,9 @@ class Session:
             raise
         return int(ExitCode.OK)
 
-    def _work(self, environ: Mapping[str, str]) -> elastic_agent.AgentResult:
+    def _work(
+        self, environ: Mapping[str, str], process: AuditProcess | None
+    ) -> elastic_agent.AgentResult:
         """Steps 3 to 5 of `launch.entrypoint`."""
         run, policy = self.setup.run, self.setup.policy
         low, high = elastic_agent.node_range(self.options.torch.nnodes)
@@ -198,14 +204,19 @@ class Session:
                 cwd=Path.cwd(),
             )
         recording.record_environment(self.environment, self.options.pass_env, self.ledger)
-        self.preflight = run_preflight(
+        audited = start_preflight(
             run,
             policy.policy,
             self.environment.env,
             self.ledger,
             self.clock(),
             tunnel=DEVICE if needs_network(self.profile) else "",
+            process=process,
         )
+        # What may refuse, or would see the job's own network, is waited for.
+        warns = policy.policy.host.preflight is PreflightMode.WARN
+        if needs_network(self.profile) or not warns:
+            self.preflight = audited()
         with elastic_agent.environment(self.environment.env):
             with self._refusing(events.ProgramRefused):
                 plan = elastic_agent.make_plan(self.options, policy.policy, run.logs)
@@ -224,6 +235,7 @@ class Session:
             given = (self.setup, self.ledger, self.clock, self.coordinator, self.rank_signer)
             self.signing = start_signing(*given, binder=binder)
             os.environ[SIGNER_VARIABLE] = str(self.signing.path)
+            self.preflight = self.preflight or audited()
             self.plan = plan = self._confined(plan, state)
             self.signing.stands_in = bool(self.confinement and self.confinement.sandbox)
             self.enforced = enforced_of(self.setup, plan, None)

@@ -46,8 +46,7 @@ def test_the_start_knows_only_what_is_off():
     ):
         found = at_start(settings, protected=protected)
         assert found.label == f"{NOT_WATCHED}: {why}"
-        assert found.watched is False
-        assert found.reasons == (why,)
+        assert (found.watched, found.reasons) == (False, (why,))
         # What was off stays off, whatever the workers say.
         assert end(worker(0, judged=9), settings=settings, protected=protected) == found
 
@@ -71,34 +70,24 @@ def test_in_its_midst_a_process_says_nothing_of_a_step_to_come():
 
 def test_all_steps_of_all_ranks_were_judged():
     found = end(worker(0, judged=7, refused=1), worker(1, judged=7, refused=1, settled=2))
-    assert found.watched is True
-    assert (found.judged, found.refused, found.settled) == (7, 1, 2)
+    assert (found.watched, found.judged, found.refused, found.settled) == (True, 7, 1, 2)
     assert found.label == "gradients: watched; 7 steps judged, 1 refused, 2 reduced again"
 
-
-def test_a_rank_that_judged_less_counts():
-    assert end(worker(0, judged=7), worker(1, judged=1)).judged == 1
-    assert end(worker(0, judged=7), worker(1, judged=1)).label.startswith(
-        "gradients: watched; 1 step judged"
-    )
-
-
-def test_no_step_is_neither_watched_nor_not():
-    found = end(worker(0), worker(1, judged=0))
-    assert found.watched is None
-    assert found.label == "gradients: no step of two or more ranks was seen"
+    less = end(worker(0, judged=7), worker(1, judged=1)).label
+    assert less == "gradients: watched; 1 step judged, 0 refused"
+    none = end(worker(0), worker(1, judged=0))
+    assert (none.watched, none.label[11:]) == (None, "no step of two or more ranks was seen")
 
 
 def test_one_rank_that_was_not_watched_is_enough():
     found = end(worker(0, judged=7), worker(1, judged=6, unwatched_steps=1, reasons=("why",)))
-    assert found.watched is False
+    assert (found.watched, found.reasons) == (False, ("why",))
     assert found.label == f"{NOT_WATCHED}: why (6 steps judged, 0 refused)"
-    assert found.reasons == ("why",)
 
 
 def test_a_missing_report_of_a_run_with_steps_is_not_watched():
     found = end(worker(0, judged=7), worker(1), workers=3)
-    assert found.watched is False
+    assert not found.watched
     assert found.reasons == ("2 of 3 workers left no report",)
     assert end(worker(0, unwatched_steps=1, reasons=("why",)), workers=2).reasons == (
         "why",
@@ -134,17 +123,12 @@ def test_named_and_excluded_ranks_are_in_order_and_in_the_sentence():
 def test_one_rank_cannot_put_another_ones_name_into_the_summary(ranks):
     liar = worker(0, judged=5, named=NAMED, excluded=(1,))
     found = end(liar, *(worker(rank, judged=5) for rank in range(1, ranks)))
-    assert found.named == {}
-    assert found.excluded == ()
-
-
-def test_nor_a_code_that_the_others_do_not_say():
+    assert (found.named, found.excluded) == ({}, ())
+    # Nor a code that the others do not say.
     reports = [worker(rank, judged=5, named=NAMED) for rank in range(2)]
     liar = worker(2, judged=5, named={"1": ("ST-GRAD-002", "ST-GRAD-012")})
     assert end(*reports, liar).named == NAMED
-
-
-def test_a_node_with_one_worker_has_its_word():
+    # A node with one worker has its word.
     assert end(worker(0, judged=5, named=NAMED, excluded=(1,))).named == NAMED
 
 

@@ -1,8 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import json
+import os
 from datetime import UTC, datetime
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -12,8 +14,7 @@ from securetrain.audit.facts import Outcome
 from securetrain.audit.subjects.node.collect.node import collect_node
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.vocabulary import EnforcementMode, PreflightMode, Severity
-from securetrain.launch.node import preflight
-from securetrain.launch.node.preflight import run_preflight
+from securetrain.launch.node.preflight import AuditProcess, run_preflight, start_preflight
 from securetrain.launch.setup import agent_ledger, prepare_run
 from tests.tables import items
 from tests.vocabulary import changed, refused
@@ -70,7 +71,7 @@ def test_enforce_refuses(setup):
 
 def test_enforce_refuses_too_little_evidence(setup, monkeypatch):
     blind = {"findings": (), "counts": {"unknown": 7}, "exit_code": 3}
-    monkeypatch.setattr(preflight, "audit", lambda *given: replace(audit(*given), **blind))
+    monkeypatch.setattr("securetrain.audit.audit", lambda *given: replace(audit(*given), **blind))
     error = refused(RuntimeRefusal, "ST-RUNT-003", run, setup, preflight=PreflightMode.ENFORCE)
     assert "7 checks are unknown" in error.what
 
@@ -88,7 +89,7 @@ def test_an_ordinary_user_starts(setup, monkeypatch, enforcement, outcome, start
     gone = replace(seen.node.interfaces, outcome=Outcome(outcome), reason="x", value=None)
     facts = changed(seen, node={"interfaces": gone})
     monkeypatch.setattr(COLLECT, lambda *_, **__: facts)
-    monkeypatch.setattr(preflight, "load_checks", lambda: checks)
+    monkeypatch.setattr("securetrain.audit.load_checks", lambda: checks)
     policy = policy_of(setup, preflight=PreflightMode.ENFORCE, max_unknown=5)
     policy = replace(policy, enforcement=EnforcementMode(enforcement))
     go = partial(run_preflight, setup.run, policy, FAILING, agent_ledger(setup, lambda: NOW), NOW)
@@ -109,6 +110,20 @@ def test_the_device_of_an_overlay_counts_before_it_is_made(setup, monkeypatch):
     failed = {"": {one.check for one in without}, "st0": {one.check for one in beside}}
     assert failed[""] - failed["st0"] == {"ST-FAB-001"}
     assert failed["st0"] <= failed[""]
+
+
+@items("child", "answers", "dies", "is refused")
+def test_the_audit_of_another_process_is_the_launchers_own(setup, monkeypatch, child):
+    """Whatever becomes of that process: no node starts unaudited, or on a gentler audit."""
+    seen, fork = collect_node(FAILING, now=NOW), os.fork
+    monkeypatch.setattr(COLLECT, lambda *_, **__: seen)
+    dies, none = (lambda: fork() or os._exit(1)), Mock(side_effect=OSError)
+    monkeypatch.setattr(os, "fork", {"answers": fork, "dies": dies, "is refused": none}[child])
+    given = (setup.run, policy_of(setup), FAILING, agent_ledger(setup, lambda: NOW), NOW)
+    with AuditProcess.started(PreflightMode.WARN) as process:
+        found = start_preflight(*given, process=process)()
+    assert found.result.to_json() == run_preflight(*given).result.to_json()
+    assert found.failures()
 
 
 def test_off_checks_nothing_and_says_so(setup):

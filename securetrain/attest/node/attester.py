@@ -7,6 +7,7 @@ verified.
 """
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,8 +45,8 @@ class SoftwareAttester:
 
     key: PrivateKey
     """The node's identity key, the one of its TLS certificate."""
-    executable: Path
-    """The Python interpreter, usually `sys.executable`."""
+    executable: Path = Path(sys.executable)
+    """The Python interpreter."""
     environ: Mapping[str, str] = field(default_factory=dict)
     root: Path = Path("/")
 

@@ -26,7 +26,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from securetrain import audit
 from securetrain.core import ExitCode, read_stat
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
@@ -73,6 +72,8 @@ def run_inside(argv: Sequence[str], scanned: Scan, environ: Mapping[str, str]) -
         SecureTrainError: ST-NETW-010, 011 or 018 when there is no way in, and what
             `announced_address` refuses.
     """
+    from securetrain.audit import root_files_variable  # noqa: PLC0415 - few launchers go inside
+
     udp, device, mtu = None, "", 0
     if scanned.endpoint:
         udp = rootless.new_forwarded_endpoint(announced_address(scanned.endpoint, scanned.bind))
@@ -85,7 +86,7 @@ def run_inside(argv: Sequence[str], scanned: Scan, environ: Mapping[str, str]) -
     # A session of its own: what a terminal sends reaches the launcher inside once, through us.
     with subprocess.Popen(
         rootless.command(program, udp=udp, device=device, mtu=mtu),
-        env=rootless.inner_environment(environ, udp) | audit.root_files_variable(environ),
+        env=rootless.inner_environment(environ, udp) | root_files_variable(environ),
         start_new_session=True,
     ) as process:
 

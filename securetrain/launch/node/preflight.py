@@ -14,23 +14,25 @@ Rules:
 
 The environment that is judged is the one that the workers will get, after pinning. Under an overlay
 it names the job's own device, which is made later: it counts as an interface that is down.
+
+The audit takes as long to load as to run. A launcher has it loaded by a process of its own while it
+loads torch itself (`AuditProcess`), and asks that process; one that does not answer costs nothing
+but time, because the launcher audits then.
 """
 
-from collections.abc import Mapping
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
-from securetrain.audit import (
-    AuditResult,
-    Finding,
-    audit,
-    load_checks,
-    node_facts,
-    out_of_reach,
-)
+from securetrain.audit import AuditResult, Finding
 from securetrain.core import ExitCode, RunDir
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.files import write_atomic
@@ -41,6 +43,7 @@ from securetrain.core.vocabulary import (
     Severity,
     State,
 )
+from securetrain.launch.process.descendants import ENDING
 from securetrain.ledger import Ledger, events
 from securetrain.network.environment import worker_environment
 from securetrain.policy.schema import Policy
@@ -102,6 +105,126 @@ def loopback_environment(
     return worker_environment(environ, policy, profile, run.root.absolute(), cwd=Path.cwd()).env
 
 
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """The input of an audit of this node, beside the machine."""
+
+    environ: dict[str, str]
+    policy: Policy
+    now: datetime
+    tunnel: str
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer."""
+
+    result: AuditResult
+    out_of_reach: tuple[Finding, ...]
+    code: ExitCode
+    """Without what is out of reach."""
+
+
+class AuditProcess:
+    """A process that has loaded the audit and waits for one question."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+
+    @classmethod
+    @contextmanager
+    def started(cls, mode: PreflightMode) -> "Iterator[AuditProcess | None]":
+        """Start one, where the policy wants an audit; it ends with the context."""
+        if mode is PreflightMode.OFF:
+            yield None
+            return
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                try:
+                    pid = os.fork()
+                except OSError:  # no room for a process: the launcher audits
+                    pid = -1
+                if pid == 0:
+                    _serve(theirs, ours)
+            try:
+                yield cls(ours)
+            finally:
+                ours.close()  # whoever has nothing to answer ends with it, and with this process
+                if pid > 0:
+                    with suppress(ChildProcessError):
+                        os.waitpid(pid, 0)
+
+    def ask(self, question: Question) -> Callable[[], Judged | None]:
+        """Ask; the answer is waited for when it is called, and None when there is none."""
+        with suppress(OSError, UnicodeEncodeError):  # a variable that is not text
+            self._line.sendall(msgspec.json.encode(question))
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_WR)
+        return self._answer
+
+    def _answer(self) -> Judged | None:
+        with suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode(_all_of(self._line), type=Judged)
+        return None
+
+
+def _serve(line: socket.socket, other: socket.socket) -> NoReturn:
+    """Answer one question, in a process that is a copy of the launcher: nothing of it goes on."""
+    try:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)
+        other.close()
+        ready = _loaded()
+        if asked := _all_of(line):
+            line.sendall(msgspec.json.encode(ready(msgspec.json.decode(asked, type=Question))))
+    finally:
+        os._exit(0)
+
+
+def _all_of(line: socket.socket) -> bytes:
+    return b"".join(iter(lambda: line.recv(1 << 16), b""))
+
+
+def _loaded() -> Callable[[Question], Judged]:
+    """The audit, ready to judge this node."""
+    from securetrain.audit import audit, load_checks, node_facts, out_of_reach  # noqa: PLC0415
+
+    checks = load_checks()
+
+    def judge(asked: Question) -> Judged:
+        facts = node_facts(asked.environ, asked.now, device=asked.tunnel)
+        result = audit(facts, checks, asked.policy, asked.now)
+        excused, code = out_of_reach(result, facts, checks, asked.policy)
+        return Judged(result=result, out_of_reach=tuple(excused), code=code)
+
+    return judge
+
+
+def start_preflight(
+    run: RunDir,
+    policy: Policy,
+    environ: Mapping[str, str],
+    ledger: Ledger,
+    now: datetime,
+    *,
+    tunnel: str = "",
+    process: AuditProcess | None = None,
+) -> Callable[[], Preflight]:
+    """Have this node audited; what comes of it, and the refusal, come with the call.
+
+    Args:
+        run: As `run_preflight`.
+        policy: Likewise.
+        environ: Likewise.
+        ledger: Likewise.
+        now: Likewise.
+        tunnel: Likewise.
+        process: Audits meanwhile; without one it is done when the result is called for.
+    """
+    question = Question(environ=dict(environ), policy=policy, now=now, tunnel=tunnel)
+    answer = process.ask(question) if process is not None else lambda: None
+    return lambda: _acted_on(lambda: answer() or _loaded()(question), run, policy, ledger)
+
+
 def run_preflight(
     run: RunDir,
     policy: Policy,
@@ -124,17 +247,22 @@ def run_preflight(
     Raises:
         RuntimeRefusal: ST-RUNT-003 in mode enforce.
     """
+    return start_preflight(run, policy, environ, ledger, now, tunnel=tunnel)()
+
+
+def _acted_on(
+    answer: Callable[[], Judged], run: RunDir, policy: Policy, ledger: Ledger
+) -> Preflight:
+    """Rules 1 to 4."""
     mode = policy.host.preflight
     if mode is PreflightMode.OFF:
         ledger.write(events.PreflightSkipped(mode=mode.value))
         return Preflight(mode=mode, result=None)
-    facts = node_facts(environ, now, device=tunnel)
-    checks = load_checks()
-    result = audit(facts, checks, policy, now)
+    judged = answer()
+    result = judged.result
     write_atomic(run.audit, result.to_json(), mode=0o600)
-    excused, code = out_of_reach(result, facts, checks, policy)
-    preflight = Preflight(mode=mode, result=result, out_of_reach=tuple(excused))
-    may_start = policy.enforcement is EnforcementMode.REPORT and code == ExitCode.OK
+    preflight = Preflight(mode=mode, result=result, out_of_reach=judged.out_of_reach)
+    may_start = policy.enforcement is EnforcementMode.REPORT and judged.code == ExitCode.OK
     if result.exit_code == ExitCode.OK:
         ledger.write(_counted(events.PreflightPassed, result))
     elif mode is PreflightMode.WARN or may_start:

@@ -70,7 +70,6 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     """
     import logging  # noqa: PLC0415 - light until asked for
     import os  # noqa: PLC0415
-    import sys  # noqa: PLC0415
     from datetime import UTC, datetime  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
@@ -118,9 +117,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
 
     def connect() -> Member:
         key, environ = identity.key, dict(os.environ)
-        attester: node.Attester = node.SoftwareAttester(
-            key=key, executable=Path(sys.executable), environ=environ
-        )
+        attester: node.Attester = node.SoftwareAttester(key=key, environ=environ)
         if settings is not None:
             attester = node.make_attester(settings, key, environ=environ)
         member = Member(
