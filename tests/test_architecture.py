@@ -93,3 +93,13 @@ def test_audit_of_a_node_needs_no_torch(tmp_path):
     assert code in (0, 1, 3, None), out
     assert out
     assert not names & HEAVY
+
+
+def test_training_and_signing_need_no_other_extra(tmp_path):
+    """What `pip install securetrain[train,report]` leaves out; the tests have all of it."""
+    missing = ("boto3", "nacl", "obstore", "pkcs11", "psycopg", "pyarrow", "scapy", "sigstore")
+    code = (
+        f"import sys; sys.modules |= dict.fromkeys({(*missing, 'securesystemslib', 'tuf')!r})\n"
+        "import securetrain.train.run, securetrain.report.pages.signatures"
+    )
+    ran([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path)

@@ -8,6 +8,7 @@ through a file and talk over loopback only. Everything that crosses is between a
 own children.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -70,8 +71,7 @@ def run_ranks(
             for process, (_, sender) in zip(ranks, pipes, strict=True):
                 process.start()
                 sender.close()  # so that a rank that dies reads as end-of-file
-            receivers = [receiver for receiver, _ in pipes]
-            return _gather(receivers, ranks, time.monotonic() + timeout)
+            return _gather([pipe[0] for pipe in pipes], ranks, time.monotonic() + timeout)
         finally:
             for process in ranks:
                 if process.pid is not None:
@@ -123,6 +123,7 @@ def _rank_main(  # noqa: PLR0917 - Process passes them by position
     timeout: float,
     sender: "Connection[Any, Any]",
 ) -> None:
+    gc.freeze()  # what the server loaded is no rank's garbage; to look at it would copy its pages
     try:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         import torch  # noqa: PLC0415 - already loaded by the server

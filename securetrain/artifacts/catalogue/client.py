@@ -19,12 +19,13 @@ python-tuf is handed the catalogue's files: nothing is fetched from where its UR
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from securetrain.artifacts.catalogue.entry import Entry, check_name, place_of
-from securetrain.artifacts.catalogue.oci import files_of
+from securetrain.artifacts.catalogue.oci import Files, files_of
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.tree.storage import Place, shown
 from securetrain.core import install_hint
@@ -33,14 +34,7 @@ from securetrain.core.files import locked, make_private_dir, read_file
 
 if TYPE_CHECKING:
     from tuf.api.metadata import TargetFile
-    from tuf.ngclient import Updater
-
-from collections.abc import Iterator
-
-from tuf.api.exceptions import DownloadHTTPError
-from tuf.ngclient import FetcherInterface
-
-from securetrain.artifacts.catalogue.oci import Files
+    from tuf.ngclient import FetcherInterface, Updater
 
 ROOT_LIMIT: Final = 512_000
 
@@ -49,17 +43,19 @@ BASE: Final = "https://catalogue.invalid/"
 _NOT_FOUND: Final = 404
 
 
-@dataclass(slots=True)
-class FilesFetcher(FetcherInterface):
-    """Names below `BASE` are files of the catalogue."""
+def _fetcher(files: Files) -> "FetcherInterface":
+    """Names below `BASE` are files of the catalogue. Whoever loads a checkpoint needs no tuf."""
+    from tuf.api.exceptions import DownloadHTTPError  # noqa: PLC0415 - an extra's package
+    from tuf.ngclient import FetcherInterface  # noqa: PLC0415
 
-    files: Files
+    class FilesFetcher(FetcherInterface):
+        def _fetch(self, url: str) -> Iterator[bytes]:
+            data = files.read(url.removeprefix(BASE))
+            if data is None:
+                raise DownloadHTTPError(f"there is no {url.removeprefix(BASE)}", _NOT_FOUND)
+            return iter([data])
 
-    def _fetch(self, url: str) -> Iterator[bytes]:
-        data = self.files.read(url.removeprefix(BASE))
-        if data is None:
-            raise DownloadHTTPError(f"there is no {url.removeprefix(BASE)}", _NOT_FOUND)
-        return iter([data])
+    return FilesFetcher()
 
 
 class Resolved(NamedTuple):
@@ -129,7 +125,7 @@ class Catalogue:
                 "ST-USAG-004", "tuf is not installed", "tuf", install_hint("catalogue")
             ) from error
         try:
-            fetcher = FilesFetcher(files_of(self.place))
+            fetcher = _fetcher(files_of(self.place))
             updater = Updater(str(state), BASE, fetcher=fetcher, bootstrap=first)
             updater.refresh()
             return _targets(updater)

@@ -4,11 +4,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from securetrain.artifacts.catalogue import Editor, Entry
 from securetrain.artifacts.lineage import waivers
 from securetrain.artifacts.statement import DatasetPredicate
 from securetrain.chain import replayed as results
@@ -25,6 +24,9 @@ from securetrain.report.document import (
     table,
     told,
 )
+
+if TYPE_CHECKING:  # an extra's package is below it, and who signs needs none
+    from securetrain.artifacts.catalogue import Editor, Entry
 
 MAX_SHOWN: Final = 40
 BROKEN: Final = "ST-CHAN-023"
@@ -92,7 +94,7 @@ def begun(folder: Path, root: Path, threshold: int, signers: int) -> Document:
     )
 
 
-def changes(editor: Editor) -> list[str]:
+def changes(editor: "Editor") -> list[str]:
     """The changes that a draft makes, a line each."""
     before, after = editor.entries, editor.drafted
     if after is None:
@@ -105,14 +107,13 @@ def changes(editor: Editor) -> list[str]:
     return lines or ["nothing: the same entries"]
 
 
-def drafted(editor: Editor, folder: Path) -> Document:
+def drafted(editor: "Editor", folder: Path) -> Document:
     """A draft that was changed."""
-    lines = changes(editor)
-    needed = f"a draft: {plural(editor.threshold, 'signature')} needed"
-    return told(*lines, needed, data={"folder": str(folder), "changes": lines, "signed_by": []})
+    data = {"folder": str(folder), "changes": (lines := changes(editor)), "signed_by": []}
+    return told(*lines, f"a draft: {plural(editor.threshold, 'signature')} needed", data=data)
 
 
-def signed(editor: Editor, folder: Path, changed: list[str], *, published: bool) -> Document:
+def signed(editor: "Editor", folder: Path, changed: list[str], *, published: bool) -> Document:
     """A draft that was signed, and published if enough have."""
     have = editor.signed_by
     waiting = f"signed by {len(have)}, {editor.threshold} must; then a publisher signs"
@@ -121,7 +122,7 @@ def signed(editor: Editor, folder: Path, changed: list[str], *, published: bool)
     return told(*changed, state, data=data)
 
 
-def shown(entries: Mapping[str, Entry], folder: Path | str) -> Document:
+def shown(entries: "Mapping[str, Entry]", folder: Path | str) -> Document:
     """Everything that a catalogue names."""
     named = sorted(entries.items())
     data: dict[str, Any] = {
@@ -129,8 +130,8 @@ def shown(entries: Mapping[str, Entry], folder: Path | str) -> Document:
         "entries": {name: msgspec.to_builtins(entry) for name, entry in named},
     }
     rows = [(name, entry.kind, entry.digest[:16], entry.location) for name, entry in named]
-    columns = ("name", "kind", "digest", "where")
-    return Document(sections=[table(columns, rows, empty="it names nothing")], data=data)
+    what = table(("name", "kind", "digest", "where"), rows, empty="it names nothing")
+    return Document(sections=[what], data=data)
 
 
 def exported(layout: Path) -> Document:
