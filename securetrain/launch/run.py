@@ -214,8 +214,7 @@ class Session:
             process=process,
         )
         # What may refuse, or would see the job's own network, is waited for.
-        warns = policy.policy.host.preflight is PreflightMode.WARN
-        if needs_network(self.profile) or not warns:
+        if needs_network(self.profile) or policy.policy.host.preflight is not PreflightMode.WARN:
             self.preflight = audited()
         with elastic_agent.environment(self.environment.env):
             with self._refusing(events.ProgramRefused):
