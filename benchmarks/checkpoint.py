@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from benchmarks.ab import Benchmark, Figure, Goal, Side
 from securetrain import artifacts
-from securetrain.artifacts.checkpoint.tensors import memory
+from securetrain.artifacts.checkpoint.values import memory
 from securetrain.artifacts.statement import members, statements
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.tree.storage import LocalStorage

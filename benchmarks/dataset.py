@@ -27,8 +27,7 @@ from securetrain.artifacts.dataset.sign import About, sign_in_place
 from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.statement.dataset_predicate import DataFile, DatasetPredicate, Split
 from securetrain.artifacts.statement.statements import sign
-from securetrain.artifacts.tree.layout import STATEMENT, Kind
-from securetrain.artifacts.tree.parts import TreeInfo
+from securetrain.artifacts.tree.layout import STATEMENT, Kind, TreeInfo
 from securetrain.core.hashtree import DATASET_LEAF, TreeParams
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root

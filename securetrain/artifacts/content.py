@@ -25,11 +25,11 @@ from typing import Final, TypeAlias
 
 from securetrain.artifacts.dataset.versions import check_growth
 from securetrain.artifacts.report import Report
-from securetrain.artifacts.statement.listing import open_data
 from securetrain.artifacts.statement.reading import (
     BLOCK,
     REQUEST,
     SignedFile,
+    open_data,
     read_digested,
     read_whole,
 )
@@ -41,9 +41,16 @@ from securetrain.artifacts.statement.statements import (
 )
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree import safetensors_header
-from securetrain.artifacts.tree.layout import INDEX, PAGE_BYTES, Kind, num_pages
+from securetrain.artifacts.tree.layout import (
+    INDEX,
+    PAGE_BYTES,
+    Kind,
+    Problem,
+    content_problem,
+    num_pages,
+    table_problem,
+)
 from securetrain.artifacts.tree.pool import AHEAD, Pool, fetch_ahead
-from securetrain.artifacts.tree.problems import Problem, content_problem, table_problem
 from securetrain.core.errors import IntegrityError
 from securetrain.core.hashtree import DIGEST_SIZE, TreeParams, pages_of, root_of
 

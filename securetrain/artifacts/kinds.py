@@ -33,7 +33,7 @@ from typing import Final, Literal, NoReturn, TypeAlias
 
 from securetrain.artifacts.statement.saved_files import SUFFIX, Form, is_sidecar, sidecar
 from securetrain.artifacts.tree import layout
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import Problem
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError, os_error
 from securetrain.core.files import FileEntry, UnsafeEntry, open_regular, read_file, survey

@@ -14,8 +14,7 @@ from typing import Final, Self
 
 from securetrain.artifacts.statement.saved_files import OpenedSave
 from securetrain.artifacts.statement.statements import Opened, Predicate
-from securetrain.artifacts.tree.layout import TREES, Kind
-from securetrain.artifacts.tree.problems import Problem, most_telling
+from securetrain.artifacts.tree.layout import TREES, Kind, Problem, most_telling
 from securetrain.artifacts.tree.storage import Place, Storage, shown, storage_of
 from securetrain.core import CODES, ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError, reason

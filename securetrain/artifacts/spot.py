@@ -19,13 +19,12 @@ from typing import Final
 
 from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.lineage import head as head_file
+from securetrain.artifacts.lineage.folder import LogProof
 from securetrain.artifacts.lineage.judging import Asked, judge
-from securetrain.artifacts.lineage.logged import LogProof
 from securetrain.artifacts.scan.findings import NOTHING, Finding
-from securetrain.artifacts.scan.formats import Format, recognise
+from securetrain.artifacts.scan.formats import Format, Window, recognise
 from securetrain.artifacts.scan.scanner import scan_path
-from securetrain.artifacts.scan.window import Window
-from securetrain.artifacts.statement.listing import check_listing, read_statement
+from securetrain.artifacts.statement.reading import check_listing, read_statement
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetPredicate,
@@ -33,8 +32,7 @@ from securetrain.artifacts.statement.statements import (
     claimed_kind,
     open_statement,
 )
-from securetrain.artifacts.tree.layout import STATEMENT, TREES, Kind
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import STATEMENT, TREES, Kind, Problem
 from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core import CODES, ExitCode
 from securetrain.core.errors import IntegrityError

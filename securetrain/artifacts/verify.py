@@ -6,7 +6,7 @@ Rules, in order; the first two end the check when they fail, because nothing els
 
 1. there is a statement, and it is well-formed;
 2. it is signed by enough keys of the trust root, for the role of its kind; with a proof, it was
-   logged, and a key that was revoked later still counts (`logged`);
+   logged, and a key that was revoked later still counts (`folder`);
 3. it is the one that was asked for, has not expired, and what the ranks signed of their own files
    holds (`members`); with a policy: age, and for checkpoints algorithm, verdict, lineage, nodes,
    the ranks' signatures and whether the run's head knows it as the newest (`freshness`);
@@ -14,7 +14,7 @@ Rules, in order; the first two end the check when they fail, because nothing els
    missing, nothing extra, no links;
 5. every byte of it is hashed and compared with what was signed (`content`);
 6. all problems are collected (at most `report.MAX_PROBLEMS`); the exit code is that of the most
-   telling one (`problems.most_telling`);
+   telling one (`layout.most_telling`);
 7. a directory in which nothing was checked is never ok.
 """
 
@@ -26,13 +26,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from securetrain.artifacts.content import Progress, check_content
 from securetrain.artifacts.kinds import guess
-from securetrain.artifacts.lineage import judging, logged
-from securetrain.artifacts.lineage.floors import Floors
-from securetrain.artifacts.lineage.judging import Asked, Freshness, judge
-from securetrain.artifacts.lineage.logged import LogProof
+from securetrain.artifacts.lineage import folder, judging
+from securetrain.artifacts.lineage.folder import LogProof
+from securetrain.artifacts.lineage.judging import Asked, Floors, Freshness, judge
 from securetrain.artifacts.report import Report
 from securetrain.artifacts.statement.expectation import Expectation
-from securetrain.artifacts.statement.listing import check_listing, read_statement
+from securetrain.artifacts.statement.reading import check_listing, read_statement
 from securetrain.artifacts.statement.rules import Shown
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
@@ -159,7 +158,7 @@ def _logged(found: Report, data: bytes, asked: Asked, given: LogProof | None) ->
     more problem, and the rest is looked at all the same.
     """
     try:
-        return logged.prove(
+        return folder.prove(
             found.root, data, found.kind, asked.trust, asked.policy, asked.now, given
         )
     except IntegrityError as error:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-from . import replayed as replayed
+from . import records as records
 from .container import Pack as Pack
 from .coordinators import endorse as endorse
 from .exports.facts import Facts as Facts
@@ -14,11 +14,11 @@ from .packing import Packed as Packed
 from .packing import PackPieces as PackPieces
 from .packing import Wanted as Wanted
 from .packing import pack as pack
-from .summary import write_summary as write_summary
 from .unpacking import unpack as unpack
 from .verdict import Form as Form
 from .verdict import LineState as LineState
 from .verdict import Verdict as Verdict
+from .verdict import write_summary as write_summary
 from .verifying import Known as Known
 from .verifying import Options as Options
 from .verifying import Signing as Signing

@@ -32,7 +32,7 @@ from securetrain.artifacts.lineage import waivers
 from securetrain.artifacts.statement import Opened, ParentRole
 from securetrain.chain import documents
 from securetrain.chain.links import Given, LinkVerdict, Subject, broken, missing, verified
-from securetrain.chain.replayed import Comparison, Replay, ReplayedSegment, Word
+from securetrain.chain.records import Comparison, Replay, ReplayedSegment, Word
 from securetrain.chain.store import document
 from securetrain.core import canonical
 from securetrain.core.vocabulary import ChainLink

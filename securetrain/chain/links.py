@@ -31,7 +31,7 @@ from securetrain.artifacts import Expectation, Problem
 from securetrain.artifacts.lineage import folder
 from securetrain.artifacts.statement import CheckpointPredicate, Opened
 from securetrain.chain.documents import Appraised
-from securetrain.chain.replayed import Replay
+from securetrain.chain.records import Replay
 from securetrain.chain.store import InMemory, Pieces
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.evidence import AttestationResult

@@ -54,7 +54,7 @@ from securetrain.artifacts.statement import (
 from securetrain.chain.container import Pack
 from securetrain.chain.judging import Demand, judge, judge_chain
 from securetrain.chain.links import Given, Subject, code_of
-from securetrain.chain.replayed import read_replay
+from securetrain.chain.records import read_replay
 from securetrain.chain.store import Places
 from securetrain.chain.verdict import Form, Verdict, asked_of
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError

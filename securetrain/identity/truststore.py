@@ -9,7 +9,7 @@ TUF's defences against rollback stand and fall with this memory. Rules, in order
    used. The version never goes back, and another root of the same version is a refusal;
 3. memory that is there and cannot be read is a refusal (ST-IDEN-018), never a first time.
 
-Numbers of other things that never go back (`artifacts.lineage.floors`) are kept by the key that
+Numbers of other things that never go back (`artifacts.lineage.judging`) are kept by the key that
 signed them, so that they die when a newer root revokes it.
 
 A user who can write the folder can make this machine forget; others are kept out (0700).

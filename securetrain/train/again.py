@@ -34,8 +34,7 @@ from torch.distributed.tensor import DTensor
 from securetrain.artifacts import Expectation
 from securetrain.chain import documents
 from securetrain.chain.records import StepRecord, StepVerdict, number, table_digest
-from securetrain.chain.replay import asked as replay
-from securetrain.chain.replay import reach
+from securetrain.chain.replay import outcome
 from securetrain.core import SIGNER_VARIABLE, RunDir
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import read_file, write_atomic
@@ -75,7 +74,7 @@ def main(argv: Sequence[str], environment: Mapping[str, str]) -> None:
     asked = parser.parse_args(argv)
     job = load_job(asked.job)
     data = read_file(asked.request, REQUEST_LIMIT)
-    request = documents.decode(data, replay.Request, str(asked.request))
+    request = documents.decode(data, outcome.Request, str(asked.request))
     run = run_dir_of(environment)
     device = start_group(os.environ, FIRST_TIMEOUT)
     try:
@@ -94,13 +93,13 @@ def main(argv: Sequence[str], environment: Mapping[str, str]) -> None:
 
 
 def _answer(
-    job: JobConfig, where: str, worker: Worker, request: replay.Request, run: RunDir
+    job: JobConfig, where: str, worker: Worker, request: outcome.Request, run: RunDir
 ) -> None:
     session = open_session(job, where, worker)
     session.checkpoints.recorder = None  # the answer has the records
     try:
         found = tuple(_segment(session, asked, Path(request.trust)) for asked in request.segments)
-        made = replay.RankFound(
+        made = outcome.RankFound(
             rank=dist.get_rank(),
             world=dist.get_world_size(),
             mesh=str(session.mesh.degrees),
@@ -113,7 +112,7 @@ def _answer(
         session.close()
 
 
-def _segment(session: Session, asked: replay.AskedSegment, trust: Path) -> replay.SegmentFound:
+def _segment(session: Session, asked: outcome.AskedSegment, trust: Path) -> outcome.SegmentFound:
     trainer = session.trainer
     live = state_of(trainer)
     if asked.begin:
@@ -135,7 +134,7 @@ def _segment(session: Session, asked: replay.AskedSegment, trust: Path) -> repla
     }
     _load(session, recorded, asked.end, asked.end_digest, trust)
     differ = asked.again and recorded[PROGRESS] != live[PROGRESS]
-    return replay.SegmentFound(
+    return outcome.SegmentFound(
         records=records,
         tensors=tuple(_compare(session, asked, live, recorded, before, done)),
         values_differ=differ or recorded[PROGRESS]["step"] != asked.last,
@@ -155,7 +154,7 @@ def _load(session: Session, state: dict[str, Any], path: str, digest: str, trust
     )
 
 
-def _steps(session: Session, asked: replay.AskedSegment) -> tuple[StepRecord, ...]:
+def _steps(session: Session, asked: outcome.AskedSegment) -> tuple[StepRecord, ...]:
     trainer = session.trainer
     order = session.data.train.described(session.job.data.batch_rows)
     made: list[StepRecord] = []
@@ -205,12 +204,12 @@ def _passed(session: Session, step: int, rows: str) -> StepRecord:
 
 def _compare(  # noqa: PLR0917 - two states, and what leads from one to the other
     session: Session,
-    asked: replay.AskedSegment,
+    asked: outcome.AskedSegment,
     live: Mapping[str, Any],
     recorded: Mapping[str, Any],
     before: Mapping[str, Tensor],
     done: Mapping[str, int],
-) -> Iterator[replay.TensorFound]:
+) -> Iterator[outcome.TensorFound]:
     """This rank's part of each tensor, in the order of the model."""
     rates = [float.fromhex(rate) for rate in asked.rates]
     optimizer = session.job.optimizer
@@ -225,7 +224,7 @@ def _compare(  # noqa: PLR0917 - two states, and what leads from one to the othe
             said["moved"] = _squared(theirs.double() - before[name].double())
         if name in done:
             decay = optimizer.weight_decay if one.ndim > 1 else 0.0
-            limits = reach.allowed(rates, done[name], decay, optimizer.betas)
+            limits = outcome.allowed(rates, done[name], decay, optimizer.betas)
             said["reach"] = _reach(before[name], theirs, limits, len(rates))
             bare = name.removeprefix(MODEL)
             first, second = (_local(recorded[f"{OPTIMIZER}{bare}.{state}"]) for state in STATES)
@@ -234,10 +233,10 @@ def _compare(  # noqa: PLR0917 - two states, and what leads from one to the othe
                 said["moments"] = math.inf
             elif count:
                 said["moments"] = _moments(
-                    first, second, reach.moment_limit(count, optimizer.betas)
+                    first, second, outcome.moment_limit(count, optimizer.betas)
                 )
         differing = said.pop("differing", 0)
-        yield replay.TensorFound(
+        yield outcome.TensorFound(
             name=name,
             size=theirs.numel(),
             differing=differing,

@@ -45,9 +45,6 @@ from securetrain.artifacts.lineage import (
 from securetrain.artifacts.lineage import (
     folder as run_folder,
 )
-from securetrain.artifacts.lineage import (
-    history as past,
-)
 from securetrain.artifacts.statement import (
     CheckpointPredicate,
     DatasetRef,
@@ -366,7 +363,7 @@ class Checkpoints:
         return 0
 
     def _read_again(self) -> int:
-        self.history = past.read_history(past.read_run_ledger(self.run.ledger, self.trust).recorded)
+        self.history = head.read_history(head.read_run_ledger(self.run.ledger, self.trust).recorded)
         return 0
 
     def _recover(self) -> int:

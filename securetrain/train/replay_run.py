@@ -21,7 +21,7 @@ from securetrain.artifacts import Kind
 from securetrain.artifacts.lineage import folder as run_folder
 from securetrain.artifacts.statement import open_statement, read_statement
 from securetrain.chain import documents
-from securetrain.chain.replay import asked
+from securetrain.chain.replay import outcome
 from securetrain.chain.store import EvidenceStore, document
 from securetrain.core import RunDir, canonical
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
@@ -57,7 +57,7 @@ def policy_of(policy: Policy) -> bytes:
 def run_steps(
     folder: Path,
     job: JobConfig,
-    request: asked.Request,
+    request: outcome.Request,
     policy: Policy,
     *,
     processes: int,
@@ -157,16 +157,16 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def answer_of(run: RunDir, rank: int, world: int, count: int) -> asked.RankFound:
+def answer_of(run: RunDir, rank: int, world: int, count: int) -> outcome.RankFound:
     """The findings of one rank of the steps.
 
     Raises:
         RuntimeRefusal: ST-RUNT-032, it answers as another rank or about other segments.
     """
     path = run.checkpoints / f"replay-{rank:05d}.json"
-    data = read_file(path, asked.ANSWER_LIMIT)
+    data = read_file(path, outcome.ANSWER_LIMIT)
     found = canonical.decode(
-        data, asked.RankFound, limit=asked.ANSWER_LIMIT, where=str(path), canonical=True
+        data, outcome.RankFound, limit=outcome.ANSWER_LIMIT, where=str(path), canonical=True
     )
     if (found.rank, found.world, len(found.segments)) != (rank, world, count):
         raise RuntimeRefusal(

@@ -30,9 +30,8 @@ import msgspec
 
 from securetrain.artifacts import tensor_sizes
 from securetrain.artifacts.statement import Opened
-from securetrain.chain import Given, Options, Pack, PackPieces, Verdict, documents, replayed, verify
+from securetrain.chain import Given, Options, Pack, PackPieces, Verdict, documents, records, verify
 from securetrain.chain.records import StepVerdict
-from securetrain.chain.replay import asked as questions
 from securetrain.chain.replay import line
 from securetrain.chain.replay import outcome as results
 from securetrain.core import canonical
@@ -54,7 +53,7 @@ class Replayed:
     """The outcome of segments that were done again."""
 
     segments: tuple[results.SegmentOutcome, ...]
-    comparison: replayed.Comparison
+    comparison: records.Comparison
     why: str
     """Why they were not compared bit by bit; empty when they were."""
     mesh: str
@@ -86,7 +85,7 @@ class Plan:
 
     segments: tuple[line.Segment, ...]
     again: tuple[int, ...]
-    sample: replayed.Sample | None
+    sample: records.Sample | None
     policy: Policy
     dataset: Opened
 
@@ -216,7 +215,7 @@ def replay(
     trust: Path,
     trust_data: Path,
     processes: int | None = None,
-    wanted: replayed.Comparison | None = None,
+    wanted: records.Comparison | None = None,
 ) -> Replayed:
     """Do the segments of a plan again, and hold all of them against what AdamW can do.
 
@@ -258,7 +257,7 @@ def replay(
     )
     with tempfile.TemporaryDirectory(prefix="securetrain-replay-") as name:
         folder = Path(name)
-        request = questions.Request(trust=str(trust.absolute()), segments=parts)
+        request = results.Request(trust=str(trust.absolute()), segments=parts)
         env = line.variables_of(first.environment, os.environ)
         run = run_steps(folder, job, request, asked.policy, processes=processes, env=env)
         answers = [answer_of(run, rank, processes, len(segments)) for rank in range(processes)]
@@ -268,8 +267,8 @@ def replay(
     differs = "" if processes == world else f"{processes} ranks, the run had {world}"
     for segment in segments:
         differs = differs or line.environment_differs(segment.environment, environment)
-    comparison = wanted or (replayed.Comparison.BOUND if differs else replayed.Comparison.EXACT)
-    if differs and comparison is replayed.Comparison.EXACT:
+    comparison = wanted or (records.Comparison.BOUND if differs else records.Comparison.EXACT)
+    if differs and comparison is records.Comparison.EXACT:
         raise IntegrityError(
             ENVIRONMENT,
             f"the steps cannot be compared bit by bit: {differs}",
@@ -293,16 +292,16 @@ def replay(
     return Replayed(
         segments=tuple(outcomes),
         comparison=comparison,
-        why=differs if comparison is replayed.Comparison.BOUND else "",
+        why=differs if comparison is records.Comparison.BOUND else "",
         mesh=answers[0].mesh,
         world=processes,
         environment=documents.digest_of(environment),
     )
 
 
-def result_of(asked: Plan, found: Replayed, now: datetime) -> replayed.Replay:
+def result_of(asked: Plan, found: Replayed, now: datetime) -> records.Replay:
     """The result, to be signed."""
-    return replayed.Replay(
+    return records.Replay(
         run=asked.run,
         at=now,
         comparison=found.comparison,
@@ -360,9 +359,9 @@ def _left_out(segment: line.Segment) -> str:
 
 def _asked(
     segment: line.Segment, places: Mapping[str, Path], *, again: bool, same_mesh: bool
-) -> questions.AskedSegment:
+) -> results.AskedSegment:
     begin = segment.begin
-    return questions.AskedSegment(
+    return results.AskedSegment(
         begin="" if begin is None else str(places[begin.statement]),
         begin_digest="" if begin is None else begin.digest,
         end=str(places[segment.end.statement]),

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts import Dataset, Floors, Freshness
-from securetrain.artifacts.lineage import Recovery, history, waivers
+from securetrain.artifacts.lineage import Recovery, head, waivers
 from securetrain.artifacts.model import SignedModel
 from securetrain.artifacts.statement import context
 from securetrain.chain.records import Recorder
@@ -200,7 +200,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         )
     past = None
     if worker.is_rank_zero and run.ledger.exists():
-        past = history.read_run_ledger(run.ledger, trust)
+        past = head.read_run_ledger(run.ledger, trust)
     if past is not None and worker.console is not None:
         worker.console.write("".join(f"warning: the ledger's {line}\n" for line in past.ignored))
     checkpoints = Checkpoints(
@@ -216,7 +216,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         code={"job": job.name, "jobDigest": hashlib.sha256(canonical.encode(job)).hexdigest()},
         env=data.environment | _sketches(trainer),
         base=None if weights is None else weights.digest,
-        history=history.read_history(past.recorded if past is not None else ()),
+        history=head.read_history(past.recorded if past is not None else ()),
         nodes=admitted_nodes(past.events if past is not None else (), world),
         ledger=ledger,
         is_rank_zero=worker.is_rank_zero,

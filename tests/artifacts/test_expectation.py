@@ -14,11 +14,9 @@ from securetrain.artifacts.checkpoint.load import load
 from securetrain.artifacts.checkpoint.save import save
 from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.dataset.write import sign_dataset
-from securetrain.artifacts.lineage.floors import Floors
-from securetrain.artifacts.lineage.judging import Freshness
-from securetrain.artifacts.model.oms.keys import load_private
+from securetrain.artifacts.lineage.judging import Floors, Freshness
 from securetrain.artifacts.model.oms.model import sign_model
-from securetrain.artifacts.model.oms.signers import KeySigner, ModelRoots
+from securetrain.artifacts.model.oms.signers import KeySigner, ModelRoots, load_private
 from securetrain.artifacts.model.signed_model import open_model
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.expectation import Expectation

@@ -24,8 +24,7 @@ from securetrain.artifacts.tree.layout import Kind
 from securetrain.chain import links
 from securetrain.chain.judging import Judged
 from securetrain.chain.links import verified
-from securetrain.chain.summary import INTEGRITY, levels, summarize, write_summary
-from securetrain.chain.verdict import Form, Verdict
+from securetrain.chain.verdict import INTEGRITY, Form, Verdict, levels, summarize, write_summary
 from securetrain.core.errors import UsageError
 from securetrain.core.hashtree import HashAlgorithm
 from securetrain.core.vocabulary import ChainLink, NodeTier

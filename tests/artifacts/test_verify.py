@@ -16,15 +16,14 @@ from securetrain.artifacts import content, report, verify
 from securetrain.artifacts.dataset.verified import sign_documents
 from securetrain.artifacts.model.safetensors_folder import sign_safetensors
 from securetrain.artifacts.statement.context import SaveContext
-from securetrain.artifacts.statement.listing import check_listing, open_data
+from securetrain.artifacts.statement.reading import check_listing, open_data
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     GradientRecord,
     digest_of,
 )
 from securetrain.artifacts.tree import index as index_file
-from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
-from securetrain.artifacts.tree.problems import most_telling
+from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind, most_telling
 from securetrain.artifacts.tree.safetensors_header import encode_header
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.errors import UsageError

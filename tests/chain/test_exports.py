@@ -33,8 +33,7 @@ from securetrain.artifacts.statement import (
     ParentRole,
 )
 from securetrain.artifacts.statement.checkpoint_predicate import IndexFile, RankFile
-from securetrain.artifacts.tree.layout import INDEX
-from securetrain.artifacts.tree.parts import TreeInfo
+from securetrain.artifacts.tree.layout import INDEX, TreeInfo
 from securetrain.chain import documents
 from securetrain.chain.container import Pack
 from securetrain.chain.exports import facts as facts_module

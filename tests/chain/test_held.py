@@ -23,8 +23,7 @@ from securetrain.artifacts.statement import (
 )
 from securetrain.artifacts.statement.checkpoint_predicate import IndexFile, RankFile
 from securetrain.artifacts.statement.statements import digest_of
-from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
-from securetrain.artifacts.tree.parts import TreeInfo
+from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind, TreeInfo
 from securetrain.chain import documents, held, packed, packing, unpacking
 from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.packing import Wanted

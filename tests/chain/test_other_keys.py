@@ -25,8 +25,7 @@ from securetrain.artifacts.statement import (
 from securetrain.artifacts.statement.checkpoint_predicate import RankFile
 from securetrain.artifacts.statement.dataset_predicate import DataFile, Split
 from securetrain.artifacts.statement.statements import digest_of, sign
-from securetrain.artifacts.tree.layout import STATEMENT, Kind
-from securetrain.artifacts.tree.parts import TreeInfo
+from securetrain.artifacts.tree.layout import STATEMENT, Kind, TreeInfo
 from securetrain.chain import judging, kept
 from securetrain.chain.links import Subject, code_of, verified
 from securetrain.chain.packing import pack

@@ -15,8 +15,7 @@ import pytest
 from securetrain.chain import judging
 from securetrain.chain.links import verified
 from securetrain.chain.packing import Wanted
-from securetrain.chain.summary import summarize
-from securetrain.chain.verdict import Verdict
+from securetrain.chain.verdict import Verdict, summarize
 from securetrain.cli import clock
 from securetrain.cli.main import main
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier

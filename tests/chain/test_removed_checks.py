@@ -27,8 +27,7 @@ from securetrain.chain.documents import Appraised, Credential
 from securetrain.chain.judging import Judged, judge
 from securetrain.chain.links import Subject, broken, missing, verified
 from securetrain.chain.packed import contents
-from securetrain.chain.records import StepRecord, StepVerdict
-from securetrain.chain.replayed import Word
+from securetrain.chain.records import StepRecord, StepVerdict, Word
 from securetrain.chain.rows import RowOrder
 from securetrain.chain.store import InMemory
 from securetrain.chain.verdict import Form, Verdict

@@ -23,19 +23,20 @@ from securetrain.chain import documents
 from securetrain.chain.documents import Code, CodeFile, Distribution, Environment
 from securetrain.chain.judging import judge
 from securetrain.chain.links import Given, Subject
-from securetrain.chain.records import StepRecord, StepVerdict, number
-from securetrain.chain.replay import asked as replay
-from securetrain.chain.replay import line as lines
-from securetrain.chain.replay import outcome
-from securetrain.chain.replayed import (
+from securetrain.chain.records import (
     Comparison,
     Replay,
     ReplayedSegment,
     Sample,
+    StepRecord,
+    StepVerdict,
     Word,
+    number,
     read_replay,
     sign_replay,
 )
+from securetrain.chain.replay import line as lines
+from securetrain.chain.replay import outcome
 from securetrain.core.errors import IdentityError, IntegrityError, SecureTrainError, UsageError
 from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import ChainLink, LinkState
@@ -167,10 +168,10 @@ def record(step: int = 9, **said: Any) -> StepRecord:
     return StepRecord(**(fields | said))
 
 
-def tensor(name: str = "model.a", **said: Any) -> replay.TensorFound:
+def tensor(name: str = "model.a", **said: Any) -> outcome.TensorFound:
     fields: dict[str, Any] = {"square": number(100.0), "moved": number(4.0)}
     floats = {key: number(one) if isinstance(one, float) else one for key, one in said.items()}
-    return replay.TensorFound(name=name, size=400, **(fields | floats))
+    return outcome.TensorFound(name=name, size=400, **(fields | floats))
 
 
 SIZES = {"model.a": 400}
@@ -179,11 +180,11 @@ RECORDS = [record(step) for step in range(9, 17)]
 
 def compared(
     made: list[StepRecord] | None = None,
-    tensors: tuple[replay.TensorFound, ...] = (tensor(),),
+    tensors: tuple[outcome.TensorFound, ...] = (tensor(),),
     comparison: Comparison = Comparison.EXACT,
     **said: Any,
 ) -> Any:
-    found = replay.SegmentFound(
+    found = outcome.SegmentFound(
         records=tuple(RECORDS if made is None else made),
         tensors=tensors,
         values_differ=said.pop("values_differ", False),
@@ -228,7 +229,7 @@ def test_what_ranks_said_of_their_gradients_counts_on_the_same_mesh_alone():
     tabled = [replace(one, table="ab" * 32, learned=3) for one in RECORDS]
 
     def found(recorded: list[StepRecord], made: list[StepRecord], how: Comparison) -> Any:
-        rank = replay.SegmentFound(records=tuple(made), tensors=(tensor(),))
+        rank = outcome.SegmentFound(records=tuple(made), tensors=(tensor(),))
         return outcome.outcome_of(
             "aa" * 32, "bb" * 32, 8, recorded, [rank], how, "fp32", again=True, sizes=SIZES
         )
@@ -292,15 +293,15 @@ def test_a_tensor_that_ranks_left_out_was_not_shown(again):
     assert compared(tensors=(tensor(), tensor("model.b")), sizes=two, again=again).ok
     half = {"model.a": 800}
     assert "400 of 800" in compared(sizes=half, again=again).problems[0]
-    both = [replay.SegmentFound(records=tuple(RECORDS), tensors=(tensor(),))] * 2
+    both = [outcome.SegmentFound(records=tuple(RECORDS), tensors=(tensor(),))] * 2
     assert compared(ranks=both, sizes=half, again=again).ok
     assert not compared(sizes={}, again=again).ok
 
 
 def test_a_part_of_one_rank_is_enough_to_break_it():
-    honest = replay.SegmentFound(records=tuple(RECORDS), tensors=(tensor(),))
+    honest = outcome.SegmentFound(records=tuple(RECORDS), tensors=(tensor(),))
     for bad in (tensor(differing=1), tensor(name="model.b", differing=3), tensor(reach=2.0)):
-        other = replay.SegmentFound(records=tuple(RECORDS), tensors=(bad,))
+        other = outcome.SegmentFound(records=tuple(RECORDS), tensors=(bad,))
         assert not compared(ranks=[honest, other]).ok
 
 

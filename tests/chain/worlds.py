@@ -37,8 +37,7 @@ from securetrain.artifacts.statement.checkpoint_predicate import IndexFile, Rank
 from securetrain.artifacts.statement.dataset_predicate import DataFile, Split
 from securetrain.artifacts.statement.statements import digest_of, sign
 from securetrain.artifacts.tree import index as index_file
-from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
-from securetrain.artifacts.tree.parts import TreeInfo
+from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind, TreeInfo
 from securetrain.chain import documents, packing
 from securetrain.chain.container import Document, Pack, write_pack
 from securetrain.chain.coordinators import endorse

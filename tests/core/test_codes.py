@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securetrain.artifacts.scan.findings import Finding, ScanResult
-from securetrain.artifacts.tree.problems import Problem, most_telling
+from securetrain.artifacts.tree.layout import Problem, most_telling
 from securetrain.core.codes import ALONE, CODES, RETIRED, Code, ExitCode, Node, Retry
 from securetrain.core.errors import AttestationError, SecureTrainError, UsageError
 from securetrain.core.vocabulary import Severity

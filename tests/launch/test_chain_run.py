@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from securetrain.artifacts.lineage import history
+from securetrain.artifacts.lineage import head
 from securetrain.artifacts.statement import DatasetRef, NodeRef
 from securetrain.artifacts.statement.statements import open_statement, sign
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
@@ -199,10 +199,10 @@ def foreign_line(run, path, verify, tmp_path, monkeypatch):
         )
     )
     old = older_trust(run, tmp_path)
-    taken = admitted_nodes(history.read_run_ledger(run.ledger, old).events, 2)
+    taken = admitted_nodes(head.read_run_ledger(run.ledger, old).events, 2)
     assert [node.tier for node in taken] == [NodeTier.TEE_GPU]
     # A root that names roles does not take the line over at all.
-    now_taken = admitted_nodes(history.read_run_ledger(run.ledger, trust).events, 2)
+    now_taken = admitted_nodes(head.read_run_ledger(run.ledger, trust).events, 2)
     assert [node.tier for node in now_taken] == [NodeTier.SELF_ASSERTED]
     lied(path, run, nodes=list(taken), dataset=DatasetRef(name="prose", digest="ab" * 32))
 

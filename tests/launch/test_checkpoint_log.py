@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from securetrain.artifacts.lineage import head
-from securetrain.artifacts.lineage.logged import log_policy
+from securetrain.artifacts.lineage.folder import log_policy
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     IndexFile,

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as stock_save
 from securetrain import artifacts
 from securetrain.artifacts import SaveContext
 from securetrain.artifacts.lineage import head
-from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.lineage.judging import Floors
 from securetrain.artifacts.lineage.machine import HEAD
 from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement
 from securetrain.artifacts.tree.layout import STATEMENT, Kind

@@ -16,9 +16,8 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from securetrain import artifacts
 from securetrain.artifacts import SaveContext
 from securetrain.artifacts.lineage import head as heads
-from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.head import sign_head
-from securetrain.artifacts.lineage.judging import Freshness
+from securetrain.artifacts.lineage.judging import Floors, Freshness
 from securetrain.artifacts.lineage.machine import HEAD, Floor, Head, History
 from securetrain.artifacts.lineage.waivers import Waiver, sign_waiver
 from securetrain.artifacts.statement.statements import CheckpointPredicate, Parent, open_statement

@@ -11,7 +11,7 @@ import signal
 
 import pytest
 
-from securetrain.artifacts.lineage import history
+from securetrain.artifacts.lineage import head
 from securetrain.artifacts.lineage.folder import REMOVING
 from securetrain.artifacts.lineage.head import read_head
 from securetrain.artifacts.statement.statements import Parent, ParentRole
@@ -86,7 +86,7 @@ class Interrupted(Run):
         """What counts: names, the head, and what the ledger says of checkpoints."""
         run, trust = RunDir(root), self.made.trust
         data = run.ledger.read_bytes()
-        said = history.read_history(history.read_run_ledger(run.ledger, trust).recorded)
+        said = head.read_history(head.read_run_ledger(run.ledger, trust).recorded)
         found = read_head(LocalStorage(run.checkpoints), trust)
         recovered = [
             entry.body.event.subject

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.artifacts.statement import members, node_signatures
+from securetrain.artifacts.statement import checkpoint_predicate, members
 from securetrain.artifacts.statement.checkpoint_predicate import NodeSignature
 from securetrain.artifacts.statement.statements import RankFile, TreeInfo
 from securetrain.core.errors import RuntimeRefusal
@@ -53,9 +53,9 @@ def test_the_last_word_of_a_save_makes_it_whole(node, order):
     *first, last = order
     assert [node.take(word(rank)) for rank in first] == [None] * 2
     whole = node.take(word(last))
-    leaves = tuple(node_signatures.leaf_of(word(rank).message) for rank in RANKS)
+    leaves = tuple(checkpoint_predicate.leaf_of(word(rank).message) for rank in RANKS)
     assert (whole.ranks, whole.leaves) == (RANKS, leaves)
-    assert whole.message == node_signatures.node_message("run-1", "ab" * 16, RANKS, leaves)
+    assert whole.message == checkpoint_predicate.node_message("run-1", "ab" * 16, RANKS, leaves)
 
 
 def test_the_reply_holds_the_signature_or_nothing(node):
@@ -66,7 +66,7 @@ def test_the_reply_holds_the_signature_or_nothing(node):
         key=said.keyid, ranks=list(said.ranks), leaves=list(said.leaves), sig=said.sig
     )
     assert made.key == key.key_id
-    message = node_signatures.node_message("run-1", "ab" * 16, made.ranks, made.leaves)
+    message = checkpoint_predicate.node_message("run-1", "ab" * 16, made.ranks, made.leaves)
     key.public.verify(base64.b64decode(made.sig), message)
 
 

@@ -24,7 +24,7 @@ import os, signal, sys, torch, torch.distributed as dist
 from datetime import UTC, datetime
 from pathlib import Path
 import securetrain.artifacts as artifacts
-from securetrain.artifacts.statement.node_signatures import NodeSigner
+from securetrain.artifacts.statement.checkpoint_predicate import NodeSigner
 out, when = Path(sys.argv[1]), sys.argv[2]
 rank, again = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 dist.init_process_group("gloo")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from securetrain.artifacts.statement import node_signatures
+from securetrain.artifacts.statement import checkpoint_predicate
 from securetrain.artifacts.statement.statements import RankFile
 from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal
@@ -273,8 +273,8 @@ def test_a_node_signs_once_for_all_its_ranks(launcher):
     assert second.ask(Ask.RANK, other) == "ST-RUNT-033", "the ranks do not agree on the step"
     said = second.ask(Ask.RANK, words_of[1])
     assert said["ranks"] == [0, 1]
-    assert said["leaves"] == [node_signatures.leaf_of(one) for one in words_of]
-    message = node_signatures.node_message(
+    assert said["leaves"] == [checkpoint_predicate.leaf_of(one) for one in words_of]
+    message = checkpoint_predicate.node_message(
         launcher.setup.job, "ab" * 16, said["ranks"], said["leaves"]
     )
     first.send(HELLO)

@@ -28,7 +28,7 @@ from securetrain.artifacts.dataset.write import sign_dataset
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.audit import load_checks
-from securetrain.chain.summary import summarize
+from securetrain.chain.verdict import summarize
 from securetrain.chain.verifying import verify
 from securetrain.cli.artifacts.scan import command as scan
 from securetrain.identity.keys import PrivateKey

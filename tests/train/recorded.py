@@ -21,9 +21,8 @@ import securetrain.train.trainer as loop
 from securetrain.artifacts import Dataset, Kind, tensor_sizes
 from securetrain.artifacts.lineage import folder as run_folder
 from securetrain.artifacts.statement import open_statement, read_statement
-from securetrain.chain import documents, replayed
-from securetrain.chain.records import StepRecord, StepVerdict, number
-from securetrain.chain.replay import asked as replay
+from securetrain.chain import documents
+from securetrain.chain.records import Comparison, StepRecord, StepVerdict, number
 from securetrain.chain.replay import outcome
 from securetrain.core.rundir import RunDir
 from securetrain.testing.runs import SmallRun, make_run
@@ -71,10 +70,10 @@ class Made:
         run = run_folder.checkpoints_of(folder, _run_id(self.run), trust)
         return {one.checkpoint.step: one.digest for one in run}
 
-    def asked(self, after: int, last: int, *, again: bool = True) -> replay.AskedSegment:
+    def asked(self, after: int, last: int, *, again: bool = True) -> outcome.AskedSegment:
         folder, digests = self.run.run_dir, self.digests
         said = self.records[after:last]
-        return replay.AskedSegment(
+        return outcome.AskedSegment(
             begin=str(folder.checkpoint(after)) if after else "",
             begin_digest=digests[after] if after else "",
             end=str(folder.checkpoint(last)),
@@ -94,9 +93,9 @@ class Made:
 
     def judged(
         self,
-        found: replay.RankFound,
-        asked: Sequence[replay.AskedSegment],
-        comparison: replayed.Comparison = replayed.Comparison.EXACT,
+        found: outcome.RankFound,
+        asked: Sequence[outcome.AskedSegment],
+        comparison: Comparison = Comparison.EXACT,
     ) -> list[outcome.SegmentOutcome]:
         return [
             outcome.outcome_of(
@@ -124,21 +123,23 @@ def _run_id(run: SmallRun) -> str:
     return run_id_of(run.trust)
 
 
-def answer(made: Made, asked: tuple[replay.AskedSegment, ...], job: JobConfig) -> replay.RankFound:
+def answer(
+    made: Made, asked: tuple[outcome.AskedSegment, ...], job: JobConfig
+) -> outcome.RankFound:
     """Answer a request as a worker does, in this process."""
     run = made.again_run.run_dir
     shutil.rmtree(run.checkpoints)
     run.checkpoints.mkdir()
     if not run.dataset.exists():
         shutil.copytree(made.run.run_dir.dataset, run.dataset)
-    request = replay.Request(trust=str(made.run.run_dir.trust), segments=asked)
+    request = outcome.Request(trust=str(made.run.run_dir.trust), segments=asked)
     mine = msgspec.structs.replace(job, trust=str(made.run.run_dir.trust))
     mine = msgspec.structs.replace(
         mine, data=msgspec.structs.replace(job.data, dataset=str(made.run.run_dir.dataset))
     )
     again._answer(mine, "job", worker(run), request, run)
     data = (run.checkpoints / again.answer_name(0)).read_bytes()
-    return documents.decode(data, replay.RankFound)
+    return documents.decode(data, outcome.RankFound)
 
 
 def record_run(

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from securetrain.artifacts import verify_path
-from securetrain.chain import replayed
-from securetrain.chain.replay.reach import rate_at
+from securetrain.chain import records
+from securetrain.chain.replay.outcome import rate_at
 from securetrain.core.errors import GuardError
 from securetrain.testing.runs import SmallRun
 from securetrain.train.config import JobConfig, OptimizerJob, RateSchedule
@@ -73,7 +73,7 @@ def test_a_learning_rate_that_is_a_thousandth_off_is_found(train):
     assert any("loss was recorded" in problem for problem in first.problems)
     # Elsewhere, too: far outside of the bound.
     asked = (made.asked(3, 6),)
-    (bound,) = made.judged(answer(made, asked, made.job), asked, replayed.Comparison.BOUND)
+    (bound,) = made.judged(answer(made, asked, made.job), asked, records.Comparison.BOUND)
     assert not bound.ok
     assert bound.difference > 1e-4
 
@@ -85,7 +85,7 @@ def test_a_row_that_was_exchanged_is_found(train):
     assert first.ok
     assert second.step == 5
     asked = (made.asked(3, 6),)
-    (bound,) = made.judged(answer(made, asked, made.job), asked, replayed.Comparison.BOUND)
+    (bound,) = made.judged(answer(made, asked, made.job), asked, records.Comparison.BOUND)
     assert bound.step == 5
 
 
@@ -102,7 +102,7 @@ def test_one_weight_that_was_moved_a_little_is_found(train):
     assert second.tensor == "model.layers.1.attention.wq.weight"
     assert "1 of 1024 elements" in second.problems[0]
     asked = (made.asked(3, 6),)
-    (bound,) = made.judged(answer(made, asked, made.job), asked, replayed.Comparison.BOUND)
+    (bound,) = made.judged(answer(made, asked, made.job), asked, records.Comparison.BOUND)
     assert bound.tensor == "model.layers.1.attention.wq.weight"
     assert not bound.ok
 
@@ -167,7 +167,7 @@ def test_fifty_honest_segments_raise_no_alarm(train):
 
 
 def test_adamw_never_goes_farther_than_is_allowed():
-    from securetrain.chain.replay import reach
+    from securetrain.chain.replay import outcome
 
     generator = torch.Generator().manual_seed(5)
     worst = 0.0
@@ -191,7 +191,7 @@ def test_adamw_never_goes_farther_than_is_allowed():
             set_lr(optimizer, rate)
             weight.grad = gradient[:, None].clone()
             optimizer.step()
-        factor, distance = reach.allowed(rates, 0, 0.1, betas)
+        factor, distance = outcome.allowed(rates, 0, 0.1, betas)
         went = (weight.detach().double() - begin * factor).abs().max()
         assert float(went) <= distance * (1 + 1e-4)
         worst = max(worst, float(went) / distance)

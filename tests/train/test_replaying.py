@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from securetrain.artifacts.statement import Opened
 from securetrain.artifacts.tree.layout import Kind
-from securetrain.chain import Form, Pack, Verdict, documents, replayed
+from securetrain.chain import Form, Pack, Verdict, documents, records
 from securetrain.chain.documents import Environment
-from securetrain.chain.replay import asked as replay
 from securetrain.chain.replay import line as lines
+from securetrain.chain.replay import outcome
 from securetrain.chain.replay.line import SETTABLE
 from securetrain.core import RunDir
 from securetrain.core.errors import IntegrityError
@@ -35,7 +35,7 @@ from tests.train.jobs import JOB
 from tests.vocabulary import ran, refused
 from tests.waiting import until
 
-ASKED = replay.AskedSegment(
+ASKED = outcome.AskedSegment(
     begin="", begin_digest="", end="x", end_digest="ab" * 32, after=0, last=1, rates=(), again=True
 )
 
@@ -46,7 +46,7 @@ def test_steps_that_fail_are_refused_with_their_own_words(tmp_path: Path, monkey
         return 13
 
     monkeypatch.setattr(replay_run, "_wait", fail)
-    request, policy = replay.Request(trust="t", segments=(ASKED,)), load_policy("dev").policy
+    request, policy = outcome.Request(trust="t", segments=(ASKED,)), load_policy("dev").policy
     with pytest.raises(IntegrityError) as refused:
         replay_run.run_steps(tmp_path, parse_job(JOB, "job"), request, policy, processes=1, env={})
     assert refused.value.code == "ST-CHAN-025"
@@ -198,5 +198,5 @@ def test_eight_steps_are_equal_bit_by_bit_from_an_empty_environment(new_run, tmp
     found = replaying.replay(
         asked, places=[run.root, data.root], trust=run.trust, trust_data=data.trust
     )
-    assert found.comparison is replayed.Comparison.BOUND
+    assert found.comparison is records.Comparison.BOUND
     assert "'OMP_NUM_THREADS': '3'" in found.why

@@ -14,10 +14,8 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint
-from securetrain.artifacts.lineage import history as ledger_history
-from securetrain.artifacts.lineage import machine
-from securetrain.artifacts.lineage.folder import REMOVING
-from securetrain.artifacts.lineage.logged import proof_name
+from securetrain.artifacts.lineage import head, machine
+from securetrain.artifacts.lineage.folder import REMOVING, proof_name
 from securetrain.core import canonical
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, RuntimeRefusal, UsageError
@@ -46,7 +44,7 @@ def steps(run: SmallRun) -> list[int]:
 
 def past(run: SmallRun) -> machine.History:
     data = run.run_dir.ledger.read_bytes()
-    return ledger_history.read_history(read_ledger(data, run.trust).recorded)
+    return head.read_history(read_ledger(data, run.trust).recorded)
 
 
 def test_in_the_background_the_same_is_saved(new_run: NewRun):

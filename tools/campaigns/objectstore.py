@@ -28,7 +28,7 @@ import torch
 from securetrain.artifacts import SaveContext, async_save, load, save, verify_path
 from securetrain.artifacts.dataset.sign import About, sign_in_place
 from securetrain.artifacts.dataset.verified import Dataset
-from securetrain.artifacts.tree import egress, objects, upload
+from securetrain.artifacts.tree import egress, objects
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey
@@ -44,7 +44,7 @@ _QUICKER: Final = (
     (objects, "FIRST_PAUSE", 0.001),
     (objects, "LONGEST_PAUSE", 0.01),
     (egress, "GRACE", 20.0),
-    (upload, "PART", 1 << 20),
+    (objects, "PART", 1 << 20),
 )
 _LARGE: Final = 1_500_000
 """Elements of a state that goes in parts."""

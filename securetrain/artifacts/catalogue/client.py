@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from securetrain.artifacts.catalogue.entry import Entry, check_name, place_of
-from securetrain.artifacts.catalogue.oci import Files, files_of
+from securetrain.artifacts.catalogue.entry import Entry, Files, check_name, files_of, place_of
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.tree.storage import Place, shown
 from securetrain.core import install_hint

@@ -40,11 +40,12 @@ from tuf.api.serialization.json import JSONSerializer
 from securetrain.artifacts.catalogue.client import Catalogue
 from securetrain.artifacts.catalogue.entry import (
     FOLDER,
+    LIMIT,
     Entry,
     check_location,
     check_name,
+    write_layout,
 )
-from securetrain.artifacts.catalogue.oci import LIMIT, write_layout
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.files import make_missing_dir, read_file, write_atomic
 from securetrain.identity.keys import PublicKey, Signer

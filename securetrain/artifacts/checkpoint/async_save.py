@@ -32,10 +32,10 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.stateful import Stateful
 
+from securetrain.artifacts.checkpoint.containers import FileWriter
 from securetrain.artifacts.checkpoint.helper import ANSWER_LIMIT, Answer, Request
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint, run_save
 from securetrain.artifacts.checkpoint.writer import Writer
-from securetrain.artifacts.checkpoint.writing import FileWriter
 from securetrain.artifacts.given import Key, checked
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.members import FileSigner
@@ -219,7 +219,7 @@ class InHelper:
     def open(
         self, staging: Staging, name: str, params: TreeParams, alignment: int
     ) -> Iterator[FileWriter]:
-        """See `writing.Output`."""
+        """See `containers.Output`."""
         assert isinstance(staging, LocalStaging)
         fd = os.memfd_create(f"checkpoint-{name}", os.MFD_CLOEXEC)
         try:
@@ -241,7 +241,7 @@ class _Gathered:
     leaves: bytes = b""
 
     def write(self, data: memoryview) -> int:
-        """See `writing.FileWriter`."""
+        """See `containers.FileWriter`."""
         start = self.size + -self.size % self.alignment
         done = 0
         while done < len(data):
@@ -251,7 +251,7 @@ class _Gathered:
         return start
 
     def finish(self) -> Tree:
-        """See `writing.FileWriter`."""
+        """See `containers.FileWriter`."""
         root = root_of(self.params, self.size, self.leaves)
         return Tree(self.params, self.size, self.leaves, root)
 

@@ -41,16 +41,15 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint, save
-from securetrain.artifacts.checkpoint.tensors import dtype_name
-from securetrain.artifacts.scan import dcp
+from securetrain.artifacts.checkpoint.values import dtype_name
+from securetrain.artifacts.scan import weights
+from securetrain.artifacts.scan.formats import Window
 from securetrain.artifacts.scan.pickles import analyse
 from securetrain.artifacts.scan.scanner import scan_path
-from securetrain.artifacts.scan.window import Window
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.foreign import DTYPES
-from securetrain.artifacts.tree.layout import LEGACY_METADATA
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import LEGACY_METADATA, Problem
 from securetrain.artifacts.tree.storage import LocalStorage, Source
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.files import survey
@@ -125,7 +124,7 @@ def _metadata(storage: LocalStorage) -> Metadata:
     """Rule 4, up to the types."""
     source = storage.open(LEGACY_METADATA)
     try:
-        if source.size > dcp.METADATA_LIMIT:
+        if source.size > weights.METADATA_LIMIT:
             raise _unsafe(f"{source.size} bytes", LEGACY_METADATA, storage.path)
         data = bytearray(source.size)
         source.read_into(memoryview(data), 0)
@@ -133,8 +132,8 @@ def _metadata(storage: LocalStorage) -> Metadata:
         source.close()
     try:
         with _window(data) as window:
-            dcp.check(analyse(window))
-        dcp.items_of(data)
+            weights.check(analyse(window))
+        weights.items_of(data)
         found = _Unpickler(io.BytesIO(data)).load()
     except Exception as error:  # whatever an unpickler says of nonsense
         raise _unsafe(f"not an index: {error}", LEGACY_METADATA, storage.path) from error
@@ -149,7 +148,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         """See base class."""
         name = f"{module_name}.{global_name}"
-        if name not in dcp.ALLOWED:
+        if name not in weights.ALLOWED:
             raise pickle.UnpicklingError(f"forbidden {name}")
         return super().find_class(module_name, global_name)
 

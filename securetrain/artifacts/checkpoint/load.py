@@ -38,9 +38,9 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
 from securetrain.artifacts.catalogue import Catalogue
 from securetrain.artifacts.checkpoint import values
-from securetrain.artifacts.checkpoint.errors import refusing, unwrap
 from securetrain.artifacts.checkpoint.reader import Reader
-from securetrain.artifacts.checkpoint.tensors import BY_NAME, check_host
+from securetrain.artifacts.checkpoint.reports import refusing, unwrap
+from securetrain.artifacts.checkpoint.values import BY_NAME, check_host
 from securetrain.artifacts.given import (
     Moment,
     PolicyName,

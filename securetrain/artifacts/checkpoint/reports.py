@@ -5,28 +5,63 @@
 A rank with a key of its own reports its signature. One whose launcher signs has handed its message
 in; the last rank of each node brings the node's signature for all of them. The coordinator believes
 neither: it checks that every rank is signed for, once, and each signature, before it signs itself.
+
+Ask the launcher what a statement has to bind, and tell it what only a worker knows.
+
+Rules:
+
+1. what is bound is the launcher's: its membership, policy, job, environment, ledger. The worker
+   takes it over as it stands, and the launcher refuses a statement that says otherwise;
+2. the worker declares the files of code that it has imported, and the settings of its arithmetic.
+   That is its own word, and kept as such; it is said again only when it changed;
+3. the records of the steps are handed over before it is asked: the launcher reads them as a
+   verifier does, keeps them, and binds no others;
+4. nothing is asked without a launcher's key: a save under a key of one's own binds nothing.
+
+Errors across ranks.
+
+torch wraps what a rank raised in a `CheckpointException`, which is a BaseException that
+`except Exception` misses, and sends it to every rank in a pickle. Rules: every step of ours raises
+nothing but SecureTrainError, so that nothing else travels; and the caller of `save` or `load` gets
+the original error, on every rank.
 """
 
+import base64
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import errno
+import functools
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
+import torch
 from msgspec import UNSET
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.storage import WriteResult
 
-from securetrain.artifacts.statement import members, node_signatures
+from securetrain.artifacts.statement import checkpoint_predicate, members
+from securetrain.artifacts.statement.context import SaveContext, StepPieces
 from securetrain.artifacts.statement.members import FileSigner
 from securetrain.artifacts.statement.statements import (
+    Bound,
     CheckpointPredicate,
+    NodeRef,
     NodeSignature,
+    PolicyRef,
     RankFile,
     RankSignature,
 )
 from securetrain.artifacts.tree.encryption import Sealed
-from securetrain.artifacts.tree.problems import Problem
-from securetrain.core import canonical
-from securetrain.core.errors import UsageError
+from securetrain.artifacts.tree.layout import Problem
+from securetrain.core import CODES, canonical
+from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
+from securetrain.identity.keys import Signer
+from securetrain.identity.signing import Bind, Bonds, ImportedFile, LauncherKey, Topic
 
 FILE: Final = "securetrain:file"
 """The name of the synthetic result by which a rank reports its file."""
@@ -66,7 +101,7 @@ class Report:
         match signer:
             case None:
                 return cls(name, size, root, "", "", "", sealed)
-            case node_signatures.NodeSigner():
+            case checkpoint_predicate.NodeSigner():
                 made = signer.hand_in(message)
                 given = (signer.certificate, sealed)
                 if made is None:
@@ -149,9 +184,176 @@ def problems_of(predicate: CheckpointPredicate) -> Sequence[Problem]:
     """
     if not predicate.members:
         return ()
-    if what := node_signatures.unsound(predicate):
+    if what := checkpoint_predicate.unsound(predicate):
         raise UsageError(_MALFORMED, f"the ranks' reports do not fit together: {what}")
     return (
         *members.unsigned(predicate),
         *members.check_signatures(predicate, members.keys_named(predicate.members)),
     )
+
+
+MAX_FILES: Final = 20_000
+FILE_LIMIT: Final = 64 << 20
+"""Bytes of one file of code."""
+_told: dict[Topic, tuple[int, str]] = {}
+"""By which process what was declared last."""
+
+
+def bonded(
+    predicate: CheckpointPredicate, key: Signer, context: SaveContext
+) -> CheckpointPredicate:
+    """The predicate with everything that a launcher wants bound; as it is without a launcher.
+
+    Raises:
+        RuntimeRefusal: ST-RUNT-030 to 035.
+    """
+    if not isinstance(key, LauncherKey):
+        return predicate
+    _declare(key, Topic.CODE, msgspec.to_builtins(sorted_files()))
+    _declare(key, Topic.ENVIRONMENT, arithmetic())
+    if context.records is not None:
+        _hand_over(key, context.records)
+    said: Bonds = key.socket.bind(
+        Bind(
+            step=context.step,
+            parents=tuple(parent.digest for parent in context.parents),
+            dataset=context.dataset.digest,
+            records="" if context.records is None else context.records.digest,
+        )
+    )
+    if not said.keeps:
+        return predicate
+    policy = msgspec.convert(said.policy, PolicyRef, strict=True)
+    return msgspec.structs.replace(
+        predicate,
+        bound=msgspec.convert(said.bound, Bound, strict=True),
+        nodes=msgspec.convert(said.nodes, list[NodeRef], strict=True),
+        policy=predicate.policy if predicate.policy.digest else policy,
+        epoch=said.epoch,
+    )
+
+
+def sorted_files() -> list[ImportedFile]:
+    """The files of code that are imported, from outside the installed distributions."""
+    return sorted(_imported(), key=lambda one: (one.module, one.sha256))[:MAX_FILES]
+
+
+def arithmetic() -> dict[str, str]:
+    """The settings that decide whether a step can be made again bit for bit."""
+    cuda = torch.cuda.is_available()
+    said: dict[str, object] = {
+        "threads": torch.get_num_threads(),
+        "interopThreads": torch.get_num_interop_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matmulPrecision": torch.get_float32_matmul_precision(),
+        "cudnnBenchmark": torch.backends.cudnn.benchmark,
+        "cudnnDeterministic": torch.backends.cudnn.deterministic,
+        "mkldnn": torch.backends.mkldnn.is_available(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "torchGit": getattr(torch.version, "git_version", ""),
+        "cuda": torch.version.cuda or "",
+    }
+    if cuda:
+        said["devices"] = ", ".join(
+            torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())
+        )
+    return {name: str(value)[:1000] for name, value in said.items()}
+
+
+def _hand_over(key: LauncherKey, records: StepPieces) -> None:
+    for name, data in (*(("page", page) for page in records.pages), ("document", records.document)):
+        said = {name: base64.b64encode(data).decode()}
+        key.socket.declare(Topic.RECORDS, said)
+
+
+def _declare(key: LauncherKey, topic: Topic, said: object) -> None:
+    mark = os.getpid(), hashlib.sha256(msgspec.json.encode(said)).hexdigest()
+    if _told.get(topic) != mark:
+        key.socket.declare(topic, said)
+        _told[topic] = mark
+
+
+def _imported() -> Iterator[ImportedFile]:
+    installed = {
+        os.path.realpath(folder)
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+        if (folder := sysconfig.get_path(name))
+    }
+    for name, module in list(sys.modules.items()):
+        found = getattr(module, "__file__", None)
+        if not isinstance(found, str) or not name or len(name) > 255:
+            continue
+        place = os.path.realpath(found)
+        if any(place.startswith(folder + os.sep) for folder in installed):
+            continue
+        try:
+            with Path(place).open("rb") as file:
+                data = file.read(FILE_LIMIT + 1)
+        except OSError:
+            data = b""  # it is gone: that is said by the digest of nothing
+        if len(data) > FILE_LIMIT or len(place) > 4096:
+            continue
+        yield ImportedFile(
+            module=name, file=place, sha256=hashlib.sha256(data).hexdigest(), size=len(data)
+        )
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def refusing(code: str, fix: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Turn what torch raises about a state dict into `code`, and what the disk says into its name.
+
+    Args:
+        code: the usage code that ValueError, RuntimeError and their like become.
+        fix: what the person can do.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except SecureTrainError as error:
+                cause = error.__cause__
+                if isinstance(error, UsageError) and isinstance(cause, OSError):
+                    # A small file's writer calls it the usage of a file.
+                    raise _of_disk(cause, error.where) from cause
+                raise
+            except OSError as error:
+                raise _of_disk(error, str(error.filename or "")) from error
+            except (ValueError, RuntimeError, KeyError, TypeError, AssertionError) as error:
+                raise UsageError(code, f"{error}", fix=fix) from error
+            except Exception as error:
+                raise UsageError("ST-USAG-010", f"{type(error).__name__}: {error}") from error
+
+        return wrapper
+
+    return decorate
+
+
+def _of_disk(error: OSError, where: str) -> IntegrityError:
+    """Name a disk's error for what it is, with the exit code of I/O."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        quota = "the quota is used up" if error.errno == errno.EDQUOT else ""
+        return IntegrityError("ST-CKPT-202", quota, where)
+    return IntegrityError(
+        "ST-CKPT-200",
+        str(error.strerror or error),
+        where,
+        "check the disk and the permissions; nothing half-written was kept",
+    )
+
+
+def unwrap(failure: CheckpointException) -> BaseException:
+    """The error to raise instead: the refusal of the lowest rank that refused."""
+    for rank in sorted(failure.failures):
+        error = failure.failures[rank][0]
+        if isinstance(error, SecureTrainError) and error.code in CODES:
+            return error
+    rank, (error, _) = min(failure.failures.items(), key=lambda item: item[0])
+    if isinstance(error, KeyboardInterrupt):
+        return error
+    return UsageError("ST-USAG-010", f"{type(error).__name__}: {error}", f"rank {rank}")

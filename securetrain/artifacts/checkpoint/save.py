@@ -12,6 +12,13 @@ Rules, in order:
    index before it signs;
 4. the statement is written last, then the directory is renamed to a name that was free. A process
    killed at any moment leaves a directory ``NAME.tmp-...`` that nothing reads.
+
+Save as a directory of safetensors files, signed like every other checkpoint.
+
+Tensors are whole in these files, so DTensors are gathered: one at a time, each kept by the rank
+that will write it (the one that has least so far). Plain values, for which safetensors has no
+place, go into our index. `load` reads the result as it reads any checkpoint; other people's readers
+see ``model-00001-of-0000N.safetensors`` and ``model.safetensors.index.json``.
 """
 
 import dataclasses
@@ -21,17 +28,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+from torch.distributed.tensor import DTensor
 
 from securetrain.artifacts.checkpoint import values
-from securetrain.artifacts.checkpoint.errors import refusing, unwrap
-from securetrain.artifacts.checkpoint.reports import FILE
-from securetrain.artifacts.checkpoint.tensors import check_host, dtype_name
+from securetrain.artifacts.checkpoint.containers import Safetensors
+from securetrain.artifacts.checkpoint.reports import FILE, refusing, unwrap
+from securetrain.artifacts.checkpoint.values import check_host, dtype_name
 from securetrain.artifacts.checkpoint.writer import Writer
 from securetrain.artifacts.given import Key, checked
 from securetrain.artifacts.statement.context import SaveContext
@@ -222,3 +232,62 @@ class Planner(DefaultSavePlanner):
         if write_item.type is WriteItemType.BYTE_IO:
             raise UsageError("ST-USAG-010", "a value was about to be pickled", write_item.index.fqn)
         return object
+
+
+@checked
+def save_safetensors(
+    state_dict: dict[str, Any],
+    path: Place,
+    *,
+    key: Key | None = None,
+    context: SaveContext,
+    params: TreeParams | None = None,
+    process_group: dist.ProcessGroup | None = None,
+    signer: FileSigner | None = None,
+) -> SavedCheckpoint:
+    """Save and sign a checkpoint of safetensors files. Every rank of the group calls it.
+
+    Args:
+        state_dict: tensors and DTensors under names, in nested dicts too; all ranks name the same.
+        path: see `save`.
+        key: see `save`.
+        context: see `save`.
+        params: see `save`.
+        process_group: see `save`.
+        signer: see `save`.
+
+    Raises:
+        UsageError: ST-USAG-013 a tensor for which safetensors has no place.
+        IntegrityError: see `save`.
+    """
+    writer = Writer(
+        storage=storage_of(path),
+        key=key,
+        signer=signer,
+        context=context,
+        params=params,
+        container=Safetensors(),
+    )
+    rank = dist.get_rank(process_group) if dist.is_initialized() else 0
+    world = dist.get_world_size(process_group) if dist.is_initialized() else 1
+    with torch.no_grad():
+        mine = _gather(state_dict, rank, [0] * world)
+    return run_save(mine, writer, process_group, shown(path))
+
+
+def _gather(state: dict[str, Any], rank: int, loads: list[int]) -> dict[str, Any]:
+    """Gather what this rank writes: its whole tensors, and all values. Collective over DTensors."""
+    mine: dict[str, Any] = {}
+    for name, value in state.items():
+        if isinstance(value, dict):
+            if inner := _gather(value, rank, loads):
+                mine[name] = inner
+        elif isinstance(value, Tensor):
+            owner = loads.index(min(loads))
+            loads[owner] += value.numel() * value.element_size()
+            whole = value.full_tensor() if isinstance(value, DTensor) else value
+            if owner == rank:
+                mine[name] = whole.detach().cpu()
+        else:
+            mine[name] = value
+    return mine

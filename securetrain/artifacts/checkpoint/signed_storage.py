@@ -44,10 +44,10 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from securetrain.artifacts.checkpoint import values
-from securetrain.artifacts.checkpoint.errors import refusing
 from securetrain.artifacts.checkpoint.reader import Reader, Target
+from securetrain.artifacts.checkpoint.reports import refusing
 from securetrain.artifacts.checkpoint.save import check_plan, encode_values
-from securetrain.artifacts.checkpoint.tensors import BY_NAME
+from securetrain.artifacts.checkpoint.values import BY_NAME
 from securetrain.artifacts.checkpoint.writer import Writer
 from securetrain.artifacts.given import (
     Key,

@@ -22,22 +22,27 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from securetrain import __version__
-from securetrain.artifacts.checkpoint.bonds import bonded
-from securetrain.artifacts.checkpoint.containers import Container, Native
-from securetrain.artifacts.checkpoint.errors import refusing
+from securetrain.artifacts.checkpoint.containers import (
+    Container,
+    FileWriter,
+    InThisProcess,
+    Native,
+    Output,
+    SealingWriter,
+)
 from securetrain.artifacts.checkpoint.reports import (
     FILE,
     Report,
+    bonded,
     problems_of,
+    refusing,
     reports_of,
     sealed_in,
     signatures_in,
 )
-from securetrain.artifacts.checkpoint.sealing import SealingWriter
-from securetrain.artifacts.checkpoint.tensors import dtype_name, memory, to_host
-from securetrain.artifacts.checkpoint.writing import FileWriter, InThisProcess, Output
+from securetrain.artifacts.checkpoint.values import dtype_name, memory, to_host
 from securetrain.artifacts.given import Key, open_key
-from securetrain.artifacts.lineage import history
+from securetrain.artifacts.lineage import head
 from securetrain.artifacts.statement import members
 from securetrain.artifacts.statement.context import SaveContext, this_run
 from securetrain.artifacts.statement.members import FileSigner
@@ -53,8 +58,7 @@ from securetrain.artifacts.statement.statements import (
 from securetrain.artifacts.tree import codec
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.encryption import FileCipher, Recipient, new_key
-from securetrain.artifacts.tree.layout import INDEX, LEAVES_SUFFIX, STATEMENT, Kind
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import INDEX, LEAVES_SUFFIX, STATEMENT, Kind, Problem
 from securetrain.artifacts.tree.storage import Staging, Storage
 from securetrain.core.errors import UsageError
 from securetrain.core.hashtree import CHECKPOINT_LEAF, HashAlgorithm, TreeParams
@@ -135,9 +139,7 @@ class Writer(StorageWriter):
         self.save_id = self.context.save_id or secrets.token_hex(16)
         said = self.context
         self.seq = (
-            history.next_number(self.storage, said.run_id, self.key)
-            if said.seq is None
-            else said.seq
+            head.next_number(self.storage, said.run_id, self.key) if said.seq is None else said.seq
         )
         self.names = self.container.names([_has_tensors(plan) for plan in plans])
         try:
@@ -294,7 +296,7 @@ class Writer(StorageWriter):
         except FileExistsError as error:
             raise self._exists() from error
         self.predicate = predicate
-        history.note(predicate.run_id, predicate.seq)
+        head.note(predicate.run_id, predicate.seq)
         # What is returned goes to every rank: send what they need and nothing else.
         metadata.state_dict_metadata = {}
         metadata.planner_data = None

@@ -21,8 +21,7 @@ from blake3 import blake3
 from msgspec import Meta
 
 from securetrain.artifacts.statement.dataset_predicate import DataFormat, SampleIndex
-from securetrain.artifacts.tree.parts import Count, Hex32, Text
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import Count, Hex32, Problem, Text
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError, reason
 from securetrain.identity.log import hashes_of, merkle

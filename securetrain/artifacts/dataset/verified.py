@@ -10,7 +10,7 @@ Rules, in order:
    file which has grown begins with what it was in earlier versions; it loads the page of leaf
    hashes that it needs and checks that against the page hashes, and checks each leaf that it
    touches against the page;
-3. leaves are read once into private memory and served from there (`kept`; bounded): what changes
+3. leaves are read once into private memory and served from there (`arena`; bounded): what changes
    on disk afterwards changes nothing that was verified, and a leaf that was dropped is verified
    again.
 """
@@ -23,8 +23,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final, Self
 
-from securetrain.artifacts.dataset.arena import Layout, OwnArena, SharedArena
-from securetrain.artifacts.dataset.kept import Kept, room
+from securetrain.artifacts.dataset.arena import Kept, Layout, OwnArena, SharedArena, room
 from securetrain.artifacts.dataset.versions import Removals, check_growth
 from securetrain.artifacts.dataset.write import Document, sign_dataset, sign_documents
 from securetrain.artifacts.given import (
@@ -37,15 +36,25 @@ from securetrain.artifacts.given import (
     moment,
     open_trust,
 )
-from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.lineage.judging import Floors
 from securetrain.artifacts.lineage.machine import Floor
 from securetrain.artifacts.statement import expectation, rules
 from securetrain.artifacts.statement.expectation import Expectation
-from securetrain.artifacts.statement.listing import check_listing, open_data, read_statement
-from securetrain.artifacts.statement.reading import SignedFile
+from securetrain.artifacts.statement.reading import (
+    SignedFile,
+    check_listing,
+    open_data,
+    read_statement,
+)
 from securetrain.artifacts.statement.statements import DataFile, DatasetPredicate, open_statement
-from securetrain.artifacts.tree.layout import PAGE_BYTES, Kind, num_pages
-from securetrain.artifacts.tree.problems import Problem, most_telling, table_problem
+from securetrain.artifacts.tree.layout import (
+    PAGE_BYTES,
+    Kind,
+    Problem,
+    most_telling,
+    num_pages,
+    table_problem,
+)
 from securetrain.artifacts.tree.storage import storage_of
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from securetrain.artifacts.statement.dataset_predicate import DataFile, Removed, Stage
 from securetrain.artifacts.statement.reading import SignedFile
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import Problem
 from securetrain.core.errors import IntegrityError
 from securetrain.core.hashtree import DIGEST_SIZE, PAGE_LEAVES, Buffer
 

@@ -6,7 +6,7 @@ Rules, in order:
 
 1. the directory appears whole, under a name that was free, or not at all;
 2. links, special files and unsafe names in the source are refused, never followed;
-3. what is hashed is what is written, and the statement comes last (`signer`).
+3. what is hashed is what is written, and the statement comes last (`sign`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,17 +18,10 @@ from typing import Final
 
 import msgspec
 
-from securetrain.artifacts.dataset.signer import (
-    WHOLE,
-    DatasetSigner,
-    Progress,
-    Signed,
-    Sink,
-    bad,
-)
+from securetrain.artifacts.dataset.sign import WHOLE, DatasetSigner, Progress, Signed, Sink, bad
 from securetrain.artifacts.kinds import check_same, check_whole
 from securetrain.artifacts.statement.statements import DatasetPredicate, Split, TreeInfo
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import Problem
 from securetrain.core import canonical
 from securetrain.core.files import staged_dir
 from securetrain.core.hashtree import DATASET_LEAF, TreeParams

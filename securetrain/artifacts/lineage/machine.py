@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The newest checkpoint of a run that may be believed: one state machine without any I/O.
 
-What is known comes in as values; `judging`, `head`, `floors`, `history`, `waivers`, `quarantine`
-and `folder` read it. Loading, verifying, resuming, evicting, numbering and removing ask here.
+What is known comes in as values; `judging`, `head`, `waivers`, `quarantine` and `folder` read
+it. Loading, verifying, resuming, evicting, numbering and removing ask here.
 
 1. A checkpoint is in one state of the table below. An event that its row does not name changes
    nothing; the run's ledger tells of ``enter``, ``doubt`` and ``gone`` only.
@@ -51,8 +51,7 @@ from securetrain.artifacts.statement.statements import (
     Text,
     Time,
 )
-from securetrain.artifacts.tree.layout import STATEMENT
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import STATEMENT, Problem
 from securetrain.core import CODES, Retry
 
 HEAD: Final = "head.json"
@@ -165,7 +164,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The checkpoints of a run, as its ledger tells of them (`history`)."""
+    """The checkpoints of a run, as its ledger tells of them (`head`)."""
 
     made: tuple[Made, ...] = ()
     """Oldest first."""

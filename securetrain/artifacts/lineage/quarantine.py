@@ -27,8 +27,7 @@ from msgspec import Meta
 
 from securetrain.artifacts.lineage.folder import SET_ASIDE, CheckpointFiles
 from securetrain.artifacts.statement.statements import DIGEST_NAME, Opened
-from securetrain.artifacts.tree.layout import QUARANTINE, Kind
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import QUARANTINE, Kind, Problem
 from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.errors import SecureTrainError, os_error
 from securetrain.core.files import sync_dir, write_atomic

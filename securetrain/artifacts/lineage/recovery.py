@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.artifacts.lineage import head, machine
-from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.folder import Found, checkpoints_of, remove, step_in_name
+from securetrain.artifacts.lineage.judging import Floors
 from securetrain.artifacts.lineage.machine import HEAD, History, Known
 from securetrain.artifacts.lineage.quarantine import check
 from securetrain.artifacts.tree.storage import LocalStorage

@@ -22,10 +22,9 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.artifacts.lineage.folder import CheckpointFiles
-from securetrain.artifacts.statement.listing import read_statement
+from securetrain.artifacts.statement.reading import read_statement
 from securetrain.artifacts.statement.statements import Hex32, Opened, Text, Time, open_statement
-from securetrain.artifacts.tree.layout import Kind
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import Kind, Problem
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, reason
 from securetrain.core.files import read_file

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.statement.listing import read_statement
+from securetrain.artifacts.statement.reading import read_statement
 from securetrain.artifacts.statement.statements import (
     DIGEST_NAME,
     CheckpointPredicate,
@@ -30,8 +30,7 @@ from securetrain.artifacts.statement.statements import (
     claimed_kind,
     open_statement,
 )
-from securetrain.artifacts.tree.layout import STATEMENT, Kind
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import STATEMENT, Kind, Problem
 from securetrain.artifacts.tree.storage import Place, Storage, storage_of
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError

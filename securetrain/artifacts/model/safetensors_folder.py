@@ -16,7 +16,7 @@ from typing import Final
 
 from securetrain.artifacts.kinds import check_same, check_whole
 from securetrain.artifacts.statement.context import SaveContext
-from securetrain.artifacts.statement.listing import PICKLES
+from securetrain.artifacts.statement.reading import PICKLES
 from securetrain.artifacts.statement.statements import (
     MAX_DOCUMENT,
     CheckpointPredicate,
@@ -27,8 +27,14 @@ from securetrain.artifacts.statement.statements import (
 )
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree import safetensors_header
-from securetrain.artifacts.tree.layout import INDEX, LEAVES_SUFFIX, STATEMENT, Kind, bad_name
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import (
+    INDEX,
+    LEAVES_SUFFIX,
+    STATEMENT,
+    Kind,
+    Problem,
+    bad_name,
+)
 from securetrain.artifacts.tree.storage import LocalStorage, Source, Storage
 from securetrain.core.errors import IntegrityError
 from securetrain.core.files import write_atomic

@@ -18,11 +18,16 @@ Two signatures count, both by a key that the trust root names for checkpoints. R
    signature to ask for. A bundle does not say when it was made: a policy that asks refuses it.
 
 What is handed out (documents, tensors' names) was verified; tensors are read by `checkpoint.load`.
+
+A directory seen with some files added that lie in memory, some hidden, and reads watched.
+
+With it a directory that others have signed in their way is read as if it were signed in ours, and
+nothing in it is touched.
 """
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -31,16 +36,14 @@ import msgspec
 
 from securetrain.artifacts.kinds import BUNDLE, LEFT_OUT
 from securetrain.artifacts.model.oms import bundle as bundle_file
-from securetrain.artifacts.model.oms import keys as oms_keys
-from securetrain.artifacts.model.oms import manifest
+from securetrain.artifacts.model.oms import manifest, signers
 from securetrain.artifacts.model.oms.manifest import check_bundle
 from securetrain.artifacts.model.oms.signers import TrustedKey
 from securetrain.artifacts.model.safetensors_folder import describe
 from securetrain.artifacts.statement import expectation, rules
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.expectation import Expectation
-from securetrain.artifacts.statement.listing import check_listing, read_statement
-from securetrain.artifacts.statement.reading import read_digested
+from securetrain.artifacts.statement.reading import check_listing, read_digested, read_statement
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     IndexFile,
@@ -49,15 +52,150 @@ from securetrain.artifacts.statement.statements import (
 )
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.index import Index
-from securetrain.artifacts.tree.layout import STATEMENT, Kind
-from securetrain.artifacts.tree.overlay import Overlay
-from securetrain.artifacts.tree.problems import Problem, most_telling
-from securetrain.artifacts.tree.storage import LocalStorage, Storage
+from securetrain.artifacts.tree.layout import STATEMENT, Kind, Problem, most_telling
+from securetrain.artifacts.tree.storage import LocalStorage, Source, Staging, Storage
 from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.files import FileEntry, UnsafeEntry
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.policy.schema import GuardMode, Policy
+
+
+@dataclass(slots=True)
+class MemorySource:
+    """A file in memory."""
+
+    data: bytes
+    size: int
+    linked: bool = False
+    whole: bool = False
+
+    def read_into(self, view: memoryview, offset: int) -> None:
+        """See `Source`."""
+        piece = self.data[offset : offset + len(view)]
+        if len(piece) != len(view):
+            raise EOFError
+        view[:] = piece
+
+    def close(self) -> None:
+        """See `Source`."""
+
+
+@dataclass(slots=True)
+class WatchedSource:
+    """A file that is read from front to back; `state` has seen every byte that was handed out."""
+
+    inner: Source
+    state: Any
+    size: int
+    linked: bool
+    whole: bool
+    _at: int = 0
+
+    def read_into(self, view: memoryview, offset: int) -> None:
+        """See `Source`."""
+        assert offset == self._at, "watched files are read in order"
+        self.inner.read_into(view, offset)
+        self.state.update(view)
+        self._at += len(view)
+
+    def close(self) -> None:
+        """See `Source`."""
+        self.inner.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    """A `Storage` for reading."""
+
+    folder: LocalStorage
+    memory: dict[str, bytes] = field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
+    """Names that are not there for a reader, with all below them."""
+    watched: dict[str, Any] | None = None
+    """Given, it gets the SHA-256 state of every file that is read."""
+
+    @property
+    def name(self) -> str:
+        """See `Storage`."""
+        return self.folder.name
+
+    @property
+    def base(self) -> str:
+        """See `Storage`."""
+        return self.folder.base
+
+    def unsafe(self) -> str:
+        """See `Storage`."""
+        return self.folder.unsafe()
+
+    def exists(self) -> bool:
+        """See `Storage`."""
+        return self.folder.exists()
+
+    def has(self, name: str) -> bool:
+        """See `Storage`."""
+        return name in self.memory or (not self._is_hidden(name) and self.folder.has(name))
+
+    def survey(self) -> tuple[list[FileEntry], list[UnsafeEntry]]:
+        """See `Storage`."""
+        files, unsafe = self.folder.survey()
+        files = [
+            file
+            for file in files
+            if file.name not in self.memory and not self._is_hidden(file.name)
+        ]
+        unsafe = [entry for entry in unsafe if not self._is_hidden(entry.name)]
+        files += [FileEntry(name, len(data)) for name, data in self.memory.items()]
+        return files, unsafe
+
+    def open(self, name: str) -> Source:
+        """See `Storage`."""
+        if name in self.memory:
+            return MemorySource(self.memory[name], len(self.memory[name]))
+        if self._is_hidden(name):
+            raise FileNotFoundError(name)
+        inner = self.folder.open(name)
+        if self.watched is None:
+            return inner
+        state = self.watched[name] = hashlib.sha256()
+        return WatchedSource(inner, state, inner.size, inner.linked, inner.whole)
+
+    def read(self, name: str, limit: int) -> bytes:
+        """See `Storage`."""
+        if name in self.memory:
+            return self.memory[name]
+        data = self.folder.read(name, limit)
+        if self.watched is not None:
+            self.watched[name] = hashlib.sha256(data)
+        return data
+
+    def _is_hidden(self, name: str) -> bool:
+        while name and name not in self.hidden:
+            name = name.rpartition("/")[0]
+        return bool(name)
+
+    def staging(self, save_id: str) -> Staging:
+        """Nothing is written here."""
+        raise NotImplementedError(save_id)
+
+    def exchange(self, name: str, data: bytes, before: bytes | None) -> None:
+        """Nothing is written here."""
+        raise NotImplementedError(name)
+
+    def names(self, folder: str) -> Sequence[str]:
+        """See `Storage`."""
+        return self.folder.names(folder)
+
+    def siblings(self) -> list[Storage]:
+        """See `Storage`."""
+        return self.folder.siblings()
+
+    def above(self) -> Storage:
+        """See `Storage`."""
+        return self.folder.above()
+
 
 _KIND: Final = Kind.CHECKPOINT
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -239,10 +377,10 @@ def _verified(
         )
     for key_id, known in trust.keys_for(TrustRole.CHECKPOINT).items():
         try:
-            key = oms_keys.load_public(known.pem, where)
+            key = signers.load_public(known.pem, where)
         except IntegrityError:
             continue  # Ed25519, which Model Signing does not know
-        if oms_keys.hint_of(key) == bundle.hint:
+        if signers.hint_of(key) == bundle.hint:
             if TrustedKey(key=key).unwrap(bundle, now, where).is_old:
                 raise IntegrityError("ST-OMSB-110", "a signature of release 0.2", where)
             return bundle.payload, f"key {key_id[:16]}"

@@ -49,7 +49,7 @@ from securetrain.artifacts.saved.signing import Author, Print, SaveSigner, look,
 from securetrain.artifacts.statement.checkpoint_predicate import PolicyRef
 from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.saved_files import SUFFIX, SavedFiles
-from securetrain.artifacts.tree.problems import Problem, most_telling
+from securetrain.artifacts.tree.layout import Problem, most_telling
 from securetrain.core import RUN_DIR_VARIABLE, RunDir
 from securetrain.core.errors import UsageError
 from securetrain.identity.trust import TrustRoot

@@ -37,8 +37,7 @@ from securetrain.artifacts.statement.saved_files import (
     read_sidecar,
     sidecar,
 )
-from securetrain.artifacts.tree.layout import Kind
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import Kind, Problem
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.files import open_regular, survey
 from securetrain.core.vocabulary import NodeTier

@@ -40,8 +40,7 @@ from securetrain.artifacts.scan.findings import (
     Remark,
     UnjudgedError,
 )
-from securetrain.artifacts.scan.formats import Format
-from securetrain.artifacts.scan.window import CHUNK, Window
+from securetrain.artifacts.scan.formats import CHUNK, Format, Window
 
 
 class Archive(StrEnum):

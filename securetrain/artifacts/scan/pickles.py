@@ -34,8 +34,8 @@ from dataclasses import dataclass, field
 from typing import IO, Final, NamedTuple, cast
 
 from securetrain.artifacts.scan.findings import MALFORMED, UNJUDGED, Remark
+from securetrain.artifacts.scan.formats import Skipped, TooLargeError, Window
 from securetrain.artifacts.scan.safe_globals import DTYPE_NAMES, MODELS, STORAGES, STORED
-from securetrain.artifacts.scan.window import Skipped, TooLargeError, Window
 from securetrain.artifacts.tree.foreign import DTYPES
 
 MAX_OPCODES: Final = 50_000_000

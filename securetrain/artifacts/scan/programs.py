@@ -42,7 +42,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
-from securetrain.artifacts.scan import documents
+from securetrain.artifacts.scan import configurations
 from securetrain.artifacts.scan.findings import (
     CALLED,
     DATA,
@@ -54,7 +54,7 @@ from securetrain.artifacts.scan.findings import (
     UnjudgedError,
     leaves,
 )
-from securetrain.artifacts.scan.window import Cursor, Window, whole
+from securetrain.artifacts.scan.formats import Cursor, Window, whole
 
 LIMIT: Final = 16 << 20
 FILES: Final = frozenset({"save", "from_file", "_save", "_from_file", "load", "_load"})
@@ -231,15 +231,15 @@ def graph_remarks(window: Window) -> Iterator[Remark]:
     Raises:
         UnjudgedError: it is too large, no JSON, or rule 7.
     """
-    data = whole(window, documents.JSON_LIMIT)
+    data = whole(window, configurations.JSON_LIMIT)
     try:
-        waiting = [("", documents.of_json(data))]
+        waiting = [("", configurations.of_json(data))]
     except ValueError as error:
         raise UnjudgedError("a graph of torch.export that cannot be parsed") from error
     doubts: list[str] = []
     while waiting:
         key, value = waiting.pop()
-        if isinstance(value, documents.Pairs):
+        if isinstance(value, configurations.Pairs):
             waiting += [(str(name), inner) for name, inner in value]
             # What maps names has other keys than the schema; they are names, or symbols.
             waiting += [("", name) for name, _ in value]
@@ -274,12 +274,12 @@ def _is_elsewhere(text: str) -> bool:
 def _is_tree(text: str, depth: int = 0) -> bool:
     """Tell whether a text is a tree of containers, as torch.utils._pytree writes it (rule 6)."""
     try:
-        waiting = [("", documents.of_json(text.encode()))]
+        waiting = [("", configurations.of_json(text.encode()))]
     except (ValueError, UnjudgedError):
         return False
     while waiting:
         key, value = waiting.pop()
-        if isinstance(value, documents.Pairs):
+        if isinstance(value, configurations.Pairs):
             if not {name for name, _ in value} <= {"type", "context", "children_spec"}:
                 return False
             waiting += [(str(name), inner) for name, inner in value]

@@ -28,7 +28,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
 from securetrain.artifacts.given import Folder, checked
-from securetrain.artifacts.scan import configurations, dcp, programs, templates, weights
+from securetrain.artifacts.scan import configurations, programs, templates, weights
 from securetrain.artifacts.scan.archives import (
     ArchiveError,
     Member,
@@ -37,6 +37,7 @@ from securetrain.artifacts.scan.archives import (
     unpack,
     zip_members,
 )
+from securetrain.artifacts.scan.configurations import is_safe_target
 from securetrain.artifacts.scan.findings import (
     CALLED,
     DATA,
@@ -60,14 +61,14 @@ from securetrain.artifacts.scan.findings import (
 )
 from securetrain.artifacts.scan.formats import (
     Format,
+    Window,
     invited,
     is_pickle_name,
     may_be_pickle,
     recognise,
+    whole,
 )
 from securetrain.artifacts.scan.pickles import Analysis, analyse
-from securetrain.artifacts.scan.schemas import is_safe_target
-from securetrain.artifacts.scan.window import Window, whole
 from securetrain.core.errors import UsageError
 from securetrain.core.files import open_regular, survey
 
@@ -165,7 +166,7 @@ class _Scan:
     result: ScanResult
     room: int
     """Bytes that may still be unpacked."""
-    items: dict[str, list[dcp.Item]] = field(default_factory=lambda: defaultdict(list))
+    items: dict[str, list[weights.Item]] = field(default_factory=lambda: defaultdict(list))
     """What indexes name, by file."""
     data: set[str] = field(default_factory=set)
     """Files that others name as theirs, and read as numbers."""
@@ -245,12 +246,12 @@ class _Scan:
         self.pickles(window, name, "", must_be=True, first=found)
         folder = PurePosixPath(name).parent
         try:
-            for item in dcp.read_items(window, found):
+            for item in weights.read_items(window, found):
                 self.items[str(folder / item.file)].append(item)
-        except dcp.UnreadableMetadataError as error:
+        except weights.UnreadableMetadataError as error:
             self.add(UNJUDGED, f"the places of its values are not known: {error}", name)
 
-    def sharded(self, window: Window, name: str, items: Iterable[dcp.Item]) -> None:
+    def sharded(self, window: Window, name: str, items: Iterable[weights.Item]) -> None:
         """Scan the items of a ``.distcp`` file."""
         for item in items:
             try:

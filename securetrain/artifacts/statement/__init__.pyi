@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 
+from . import checkpoint_predicate as checkpoint_predicate
 from . import context as context
 from . import dataset_predicate as dataset_predicate
 from . import members as members
-from . import node_signatures as node_signatures
 from . import saved_files as saved_files
 from .dataset_predicate import DatasetPredicate as DatasetPredicate
-from .listing import read_statement as read_statement
+from .reading import read_statement as read_statement
 from .rules import Shown as Shown
 from .rules import expected_by as expected_by
 from .statements import DIGEST_NAME as DIGEST_NAME

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from securetrain.artifacts.given import check_fields
-from securetrain.artifacts.statement.node_signatures import NodeSigner
+from securetrain.artifacts.statement.checkpoint_predicate import NodeSigner
 from securetrain.artifacts.statement.statements import (
     DatasetRef,
     GradientRecord,

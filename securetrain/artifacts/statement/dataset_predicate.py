@@ -23,7 +23,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.tree.parts import Count, Hex32, Text, Time, TreeInfo
+from securetrain.artifacts.tree.layout import Count, Hex32, Text, Time, TreeInfo
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError
 from securetrain.identity.log import hashes_of, merkle

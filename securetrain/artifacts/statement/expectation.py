@@ -23,8 +23,7 @@ from securetrain.artifacts.statement.statements import (
     DatasetPredicate,
     Opened,
 )
-from securetrain.artifacts.tree.layout import STATEMENT
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import STATEMENT, Problem
 from securetrain.core.errors import UsageError
 from securetrain.policy.load import bundled_dir, load_policy
 from securetrain.policy.schema import Expect

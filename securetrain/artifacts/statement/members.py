@@ -8,8 +8,8 @@ certified (trust role ``node``). A verifier then asks, in order:
 
 1. every rank of the world has signed, once: a rank that wrote no file signs that it wrote none, so
    that no file can be dropped. A launcher holds the key of its node and signs once for all its
-   ranks, over a tree of their messages (`node_signatures`); a rank with a key of its own signs its
-   message;
+   ranks, over a tree of their messages (`checkpoint_predicate`); a rank with a key of its own signs
+   its message;
 2. every key has a certificate: signed for the role ``node``, for this run, valid when the
    checkpoint was saved, one certificate a key;
 3. the certified node is one that the statement names, and the one that it names for each rank;
@@ -29,7 +29,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.statement import node_signatures
+from securetrain.artifacts.statement import checkpoint_predicate
 from securetrain.artifacts.statement.statements import (
     MAX_WORLD,
     CheckpointPredicate,
@@ -40,8 +40,7 @@ from securetrain.artifacts.statement.statements import (
     Time,
     TreeInfo,
 )
-from securetrain.artifacts.tree.layout import STATEMENT
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import STATEMENT, Problem
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, SecureTrainError, UsageError, reason
 from securetrain.core.files import PRIVATE_FILE, read_file, write_atomic
@@ -104,7 +103,7 @@ class RankSigner:
         return base64.b64encode(self.key.sign(message)).decode()
 
 
-FileSigner: TypeAlias = RankSigner | node_signatures.NodeSigner
+FileSigner: TypeAlias = RankSigner | checkpoint_predicate.NodeSigner
 """The means of a rank to have its part signed: by itself, or by its launcher for the whole node."""
 
 
@@ -295,8 +294,8 @@ def check_signatures(
         if key is None:
             unknown += node.ranks
             continue
-        wrong += node_signatures.others(node, messages)
-        if not node_signatures.verifies(node, predicate, key):
+        wrong += checkpoint_predicate.others(node, messages)
+        if not checkpoint_predicate.verifies(node, predicate, key):
             together += node.ranks
     problems = []
     if unknown:
@@ -383,7 +382,7 @@ def _check_nodes(
         return []
     names = {node.node for node in predicate.nodes}
     home = {rank: node.node for node in predicate.nodes for rank in node.ranks}
-    for rank, key in node_signatures.signers_of(predicate).items():
+    for rank, key in checkpoint_predicate.signers_of(predicate).items():
         if key not in keys:
             continue
         node = keys[key][1]

@@ -6,17 +6,25 @@ Rules for both kinds: not older than ``max_age_days``, and not from the future. 
 also: which one it is; the hash tree's algorithm; the lineage (run, dataset and policy are named,
 and no checkpoint is its own parent); the gradient verdict; and, when an artifact is verified after
 the run, the tiers that its nodes proved.
+
+Check the kept words of a disputed reduction, long after it: whose they are, and what follows.
+
+The keys must be certified for ranks of this run (members.py), each by a certificate that the trust
+root's role ``node`` verifies. What the words say about each other is read by `identity.words`.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from securetrain.artifacts.statement import expectation
 from securetrain.artifacts.statement.expectation import Expectation
+from securetrain.artifacts.statement.members import certified_key
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetPredicate,
@@ -24,9 +32,13 @@ from securetrain.artifacts.statement.statements import (
     Opened,
 )
 from securetrain.artifacts.tree.encryption import Recipient
-from securetrain.artifacts.tree.layout import STATEMENT, Kind
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import STATEMENT, Kind, Problem
+from securetrain.core.errors import SecureTrainError, UsageError, reason
+from securetrain.core.files import read_file
 from securetrain.core.vocabulary import NodeTier
+from securetrain.identity import words
+from securetrain.identity.keys import PublicKey
+from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import GuardMode, Policy
 
 CLOCK_SKEW: Final = timedelta(minutes=10)
@@ -213,3 +225,64 @@ def _policy(what: str) -> Problem:
 
 def _lineage(what: str) -> Problem:
     return Problem("ST-CKPT-170", what, STATEMENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedWords:
+    """A transcript that was read and checked."""
+
+    transcript: words.Transcript
+    ruling: words.Ruling
+    uncertified: dict[int, str]
+    """Ranks whose key counts for nothing, and why."""
+    digest: str
+
+    @property
+    def is_signed(self) -> bool:
+        """Every rank has signed every word, with a key that counts."""
+        return not self.ruling.unsigned
+
+
+def check_words(path: Path, trust: TrustRoot) -> CheckedWords:
+    """Check a transcript.
+
+    Raises:
+        UsageError: ST-USAG-002 or ST-USAG-008; the latter also when the file is not what it is
+            named after.
+    """
+    data = read_file(path, words.TRANSCRIPT_LIMIT)
+    digest = hashlib.sha256(data).hexdigest()
+    if path.stem != digest:
+        raise UsageError(
+            "ST-USAG-008",
+            f"its SHA-256 is {digest}, which is not its name",
+            str(path),
+            "give a file of the run's disputes folder as it is; the ledger names its digest",
+        )
+    transcript = words.read_transcript(data)
+    known: dict[str, PublicKey | str] = {"": "it has no certificate"}
+    for text in transcript.certificates:
+        if text not in known:
+            known[text] = _key(text, transcript.run_id, trust)
+    found = [known[text] for text in transcript.certificates]
+    keys = [key if isinstance(key, PublicKey) else None for key in found]
+    return CheckedWords(
+        transcript=transcript,
+        ruling=words.rule(transcript, keys),
+        uncertified={
+            rank: why
+            for rank, why in zip(transcript.ranks, found, strict=True)
+            if isinstance(why, str)
+        },
+        digest=digest,
+    )
+
+
+def _key(text: str, run_id: str, trust: TrustRoot) -> PublicKey | str:
+    try:
+        key, said = certified_key(text, trust, "the certificate")
+    except SecureTrainError as error:
+        return reason(error)
+    if said.run_id != run_id:
+        return f"its certificate is for run {said.run_id}, not {run_id}"
+    return key

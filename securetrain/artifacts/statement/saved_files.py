@@ -28,9 +28,7 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.artifacts.statement.checkpoint_predicate import MAX_WORLD, PolicyRef
-from securetrain.artifacts.tree.layout import Kind
-from securetrain.artifacts.tree.parts import Count, Hex32, Text, Time
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import Count, Hex32, Kind, Problem, Text, Time
 from securetrain.core import ExitCode
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.core.files import read_file

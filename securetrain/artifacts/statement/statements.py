@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from securetrain.artifacts.statement import dataset_predicate, node_signatures
+from securetrain.artifacts.statement import checkpoint_predicate, dataset_predicate
 from securetrain.artifacts.statement.checkpoint_predicate import (
     MAX_WORLD,
     Bound,
@@ -45,9 +45,18 @@ from securetrain.artifacts.statement.dataset_predicate import (
     Removed,
     Split,
 )
-from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind, bad_name
-from securetrain.artifacts.tree.parts import Count, Hex32, Text, Time, TreeInfo
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import (
+    INDEX,
+    STATEMENT,
+    Count,
+    Hex32,
+    Kind,
+    Problem,
+    Text,
+    Time,
+    TreeInfo,
+    bad_name,
+)
 from securetrain.core import ExitCode, canonical
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity import dsse, envelope_unverified, statement
@@ -404,7 +413,7 @@ def _unsound_checkpoint(predicate: CheckpointPredicate) -> Problem | None:
         return _malformed(kind, f"a document that is empty or larger than {MAX_DOCUMENT} bytes")
     if predicate.bound.parents and len(predicate.bound.parents) != len(predicate.parents):
         return _malformed(kind, "the statements of some parents are bound, and of others not")
-    what = node_signatures.unsound(predicate)
+    what = checkpoint_predicate.unsound(predicate)
     return _malformed(kind, what) if what else None
 
 

@@ -38,9 +38,12 @@ from securetrain.artifacts.tree.objects import (
     ConditionError,
     Found,
     Requests,
+    Upload,
+    joined,
+    new_writer,
+    part_name,
     requests_of,
 )
-from securetrain.artifacts.tree.upload import Upload, joined, new_writer, part_name
 from securetrain.core.errors import UsageError
 from securetrain.core.files import FileEntry, UnsafeEntry, unsafe_name
 

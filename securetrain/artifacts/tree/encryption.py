@@ -34,8 +34,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta
 
-from securetrain.artifacts.tree.parts import Count, Hex32
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import Count, Hex32, Problem
 from securetrain.core import canonical, install_hint
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity.keys import read_private

@@ -27,8 +27,7 @@ from msgspec import Meta
 
 from securetrain.artifacts.tree import codec
 from securetrain.artifacts.tree.foreign import DTYPES, Parts, part_name
-from securetrain.artifacts.tree.layout import INDEX
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import INDEX, Problem
 from securetrain.core.errors import IntegrityError
 
 LIMIT: Final = 1 << 30

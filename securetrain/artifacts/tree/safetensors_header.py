@@ -31,8 +31,7 @@ from securetrain.artifacts.tree.index import (
     Size,
     TensorEntry,
 )
-from securetrain.artifacts.tree.layout import MAX_NAME
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import MAX_NAME, Problem
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, reason
 

@@ -5,16 +5,23 @@
 Everything that reads or writes artifacts speaks to a `Storage`; what each kind keeps to is said in
 `directory.py`. Here are the directories of this machine, and the one place that knows every kind:
 `storage_of` finds the storage that a path or URL names.
+
+The disk begins while a file is still being written and hashed (`begin_writeback`). Without it the
+disk idles until the final fsync, which then waits for everything. What is begun early counts for
+nothing: durable is a file when its fsync has returned without an error, which also tells of errors
+of what was begun early.
 """
 
+import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
-from securetrain.artifacts.tree import lease, writeback
+from securetrain.artifacts.tree import lease
 from securetrain.artifacts.tree.directory import Sink, Source, Staging, Storage
 from securetrain.core.errors import UsageError
 from securetrain.core.files import (
@@ -27,6 +34,30 @@ from securetrain.core.files import (
     survey,
     write_atomic,
 )
+
+PIECE: Final = 8 << 20
+"""Bytes that are written before the disk is told."""
+_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE: begin, and wait for nothing
+
+
+@cache
+def _sync_file_range() -> Any:
+    """sync_file_range of the C library; None where there is none."""
+    try:
+        found = ctypes.CDLL(None).sync_file_range
+    except (OSError, AttributeError):
+        return None
+    found.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    found.restype = ctypes.c_int
+    return found
+
+
+def begin_writeback(fd: int, offset: int, length: int) -> None:
+    """Begin to write a stretch of a file to the disk. A hint: a refusal changes nothing."""
+    function = _sync_file_range()
+    if function is not None:
+        function(fd, offset, length, _WRITE)
+
 
 __all__ = [
     "LocalStaging",
@@ -78,9 +109,9 @@ class FdSink:
         """See `Sink`."""
         done = 0
         while done < len(data):
-            count = os.write(self.fd, data[done : done + writeback.PIECE])
+            count = os.write(self.fd, data[done : done + PIECE])
             if self.durable:
-                writeback.begin(self.fd, self.at, count)
+                begin_writeback(self.fd, self.at, count)
             self.at += count
             done += count
 

@@ -1,6 +1,4 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-from . import asked as asked
 from . import line as line
 from . import outcome as outcome
-from . import reach as reach

@@ -46,9 +46,8 @@ from securetrain.chain import documents
 from securetrain.chain.documents import Code, Environment
 from securetrain.chain.judging import judge
 from securetrain.chain.links import Given, Subject, code_of
-from securetrain.chain.records import StepRecord, StepRecords, number, records_of
-from securetrain.chain.replay.reach import rate_at
-from securetrain.chain.replayed import Sample
+from securetrain.chain.records import Sample, StepRecord, StepRecords, number, records_of
+from securetrain.chain.replay.outcome import rate_at
 from securetrain.chain.store import Pieces, document
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.files import read_file

@@ -9,23 +9,195 @@ Rules:
    step and the first tensor that differ are named;
 2. on another one, sums are added up in another order. Then the rates, the rows and whether a step
    was applied are equal, and loss, norm and weights are within the bounds of `BOUNDS`;
-3. no weight went further, and no moment is larger, than schedule and AdamW allow (`reach`): that is
-   asked of every segment, whether it was done again or not;
+3. no weight went further, and no moment is larger, than schedule and AdamW allow (`allowed`): that
+   is asked of every segment, whether it was done again or not;
 4. what no rank answered for was not shown: each tensor of the signed index must have been compared,
    and all of it.
+
+The words between whoever asks for steps again and the ranks that do them.
+
+Every rank writes its own answer: of each tensor it compares the part that it holds, so that the
+mesh may be another one than the run's. Numbers are hexadecimal, as in the records of steps.
+
+The farthest that AdamW can carry a weight, whatever its gradients were.
+
+With m = (1-b1) sum b1^i g and v = (1-b2) sum b2^i g^2, the Cauchy-Schwarz inequality gives for
+every element and step t
+
+    |m| <= (1-b1) / sqrt(1-b2) * sqrt((1-r^t) / (1-r)) * sqrt(v),    r = b1^2 / b2,
+
+and after the corrections of bias |m^| / sqrt(v^) <= `step_limit`. A step moves a weight by at most
+the learning rate times that, besides its decay (Kingma and Ba 2015, arXiv:1412.6980, section 2.1;
+Loshchilov and Hutter 2019, arXiv:1711.05101). So two checkpoints and the learning rates between
+them say how far each weight can have gone, and nothing has to be done again for it.
+
+The learning rates are those of the records; they are compared with the declared schedule, which is
+written down here a second time: a verifier trusts no trainer, and a test compares the two.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
-from securetrain.chain.records import StepRecord, StepVerdict, number
-from securetrain.chain.replay.asked import SegmentFound, TensorFound
-from securetrain.chain.replay.reach import SLACK
-from securetrain.chain.replayed import Comparison, ReplayedSegment, Word
+from securetrain.chain.documents import BASE, Count, Document, Hex32, Name, Part, Text
+from securetrain.chain.records import (
+    MAX_SEGMENTS,
+    Comparison,
+    Number,
+    ReplayedSegment,
+    StepRecord,
+    StepVerdict,
+    Word,
+    number,
+)
+
+MAX_TENSORS: Final = 1 << 16
+ANSWER_LIMIT: Final = 256 << 20
+"""Bytes of one rank's answer."""
+
+
+class AskedSegment(Part, frozen=True, kw_only=True):
+    """The steps from one checkpoint to the next, and where the two lie."""
+
+    begin: Text
+    """The directory of the first; empty for the beginning of the run."""
+    begin_digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
+    end: Text
+    end_digest: Hex32
+    after: Count
+    """The step of the first."""
+    last: Count
+    rates: Annotated[tuple[Number, ...], Meta(max_length=1 << 24)]
+    """The recorded learning rates of the steps that were applied."""
+    refused: Annotated[tuple[Count, ...], Meta(max_length=1 << 24)] = ()
+    """Steps whose gradients were dropped, by the records: they change nothing."""
+    seeds: Annotated[
+        tuple[Annotated[tuple[Hex32, ...], Meta(max_length=1024)], ...], Meta(max_length=1 << 24)
+    ] = ()
+    """Of each step, the recorded seeds of its sketches, which are used again; none on another mesh.
+    """
+    again: bool
+    """Whether the steps are done again; else the two are only compared with each other."""
+
+
+class Request(Document, frozen=True, tag=f"{BASE}.replay-request.v1+json"):
+    """Everything that the ranks need besides the job file."""
+
+    trust: Text
+    """The file of the trust root that names the keys of the run's checkpoints."""
+    segments: Annotated[tuple[AskedSegment, ...], Meta(min_length=1, max_length=MAX_SEGMENTS)]
+
+
+class TensorFound(Part, frozen=True, kw_only=True):
+    """A rank's part of one tensor, compared with the recorded one."""
+
+    name: Name
+    size: Count
+    """Elements of this part."""
+    differing: Count = 0
+    """Those of which a bit differs."""
+    difference: Number = "0x0.0p+0"
+    """The sum of the squares of the differences."""
+    square: Number = "0x0.0p+0"
+    """Of the recorded elements."""
+    moved: Number = "0x0.0p+0"
+    """Of what they had moved since the segment began."""
+    largest: Number = "0x0.0p+0"
+    """The largest difference."""
+    reach: Number = "0x0.0p+0"
+    """The farthest that an element went, as a part of what schedule and AdamW allow."""
+    moments: Number = "0x0.0p+0"
+    """The worst of an element's moments, as a part of what AdamW allows."""
+
+
+class SegmentFound(Part, frozen=True, kw_only=True):
+    """A rank's answer about one segment."""
+
+    records: Annotated[tuple[StepRecord, ...], Meta(max_length=1 << 24)] = ()
+    """Of the steps that were done again."""
+    tensors: Annotated[tuple[TensorFound, ...], Meta(max_length=MAX_TENSORS)] = ()
+    values_differ: bool = False
+    """Whether a plain value of the state, such as the count of steps, is another one."""
+
+
+class RankFound(Document, frozen=True, kw_only=True, tag=f"{BASE}.replay-answer.v1+json"):
+    """One rank's answer."""
+
+    rank: Count
+    world: Count
+    mesh: Text
+    segments: Annotated[tuple[SegmentFound, ...], Meta(max_length=MAX_SEGMENTS)]
+
+
+SLACK: Final = 1e-5
+"""Rounding: so much of what is compared may be added."""
+_DECAY: Final = 5
+"""``auto``: one step in so many is one of the decay."""
+
+
+def moment_limit(step: int, betas: tuple[float, float]) -> float:
+    """The most that |m| can be of sqrt(v), after so many steps of the optimizer."""
+    first, second = betas
+    ratio = first * first / second if second else 0.0
+    total = float(step) if ratio == 1.0 else (1 - ratio**step) / (1 - ratio)
+    return (1 - first) / math.sqrt(1 - second) * math.sqrt(total)
+
+
+def step_limit(step: int, betas: tuple[float, float]) -> float:
+    """The most that step number `step` moves a weight, in learning rates."""
+    first, second = betas
+    return moment_limit(step, betas) * math.sqrt(1 - second**step) / (1 - first**step)
+
+
+def allowed(
+    rates: Sequence[float], done: int, decay: float, betas: tuple[float, float]
+) -> tuple[float, float]:
+    """The factor by which decay alone changes a weight, and how far it can be from there.
+
+    Args:
+        rates: Of the steps that were applied.
+        done: Steps that the optimizer had done before.
+        decay: The weight decay of this tensor.
+        betas: Of the moments.
+    """
+    factor, distance = 1.0, 0.0
+    for step, rate in enumerate(rates, done + 1):
+        factor *= 1 - rate * decay
+        distance = distance * abs(1 - rate * decay) + rate * step_limit(step, betas)
+    return factor, distance
+
+
+def rate_at(step: int, settings: Mapping[str, Any]) -> float:
+    """The learning rate of a step (from 1) by a job's declared settings.
+
+    Raises:
+        ValueError: The settings name no schedule that is known.
+    """
+    try:
+        steps, said = settings["steps"], settings["optimizer"]
+        peak, warm, floor = said["lr"], said["warmup_steps"], said["floor"]
+        schedule, decay_steps = said["schedule"], said["decay_steps"]
+        if step <= warm:
+            return float(peak * step / warm)
+        match schedule:
+            case "constant":
+                return float(peak)
+            case "cosine":
+                done = (step - warm) / max(1, steps - warm)
+                return float(peak * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done))))
+            case "wsd":
+                asked = steps // _DECAY if decay_steps == "auto" else int(decay_steps)
+                decay = min(asked, steps - warm)
+                left = min(1.0, (steps - step) / decay) if decay else 1.0
+                return float(peak * (floor + (1 - floor) * left))
+    except (LookupError, TypeError, ValueError, OverflowError, ArithmeticError) as error:
+        raise ValueError(f"no learning rate by the declared settings: {error}") from error
+    raise ValueError(f"the schedule {schedule!r} is not known")
+
 
 WEIGHTS: Final = "model."
 MAX_NAMED: Final = 20

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from securetrain.artifacts.model import Form, ModelRoots, Scope
     from securetrain.artifacts.statement import Opened
     from securetrain.artifacts.statement import dataset_predicate as data
-    from securetrain.chain import Signing, replayed
+    from securetrain.chain import Signing, records
     from securetrain.identity.keys import Signer
     from securetrain.train.replaying import Draw
 
@@ -309,13 +309,13 @@ class Signed:
             raise click.UsageError(f"{self.out} is there already")
         return None if self.key is None else open_signer(self.key, asker(None))
 
-    def write(self, said: "replayed.Replay", key: "Signer | None") -> None:
+    def write(self, said: "records.Replay", key: "Signer | None") -> None:
         """Write the result."""
-        from securetrain.chain import replayed
+        from securetrain.chain import records
         from securetrain.core.files import write_atomic
 
         if self.out is not None and key is not None:
-            write_atomic(self.out, replayed.sign_replay(said, key), replace=False)
+            write_atomic(self.out, records.sign_replay(said, key), replace=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

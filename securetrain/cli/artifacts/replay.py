@@ -52,7 +52,7 @@ def command(
     the code, the job, the rows or (with --compare exact) the environment is another one; 2 a
     directory is not there; 10 to 12 the pack's statement does not verify.
     """
-    from securetrain.chain import Pack, replayed
+    from securetrain.chain import Pack, records
     from securetrain.identity import load_trust
     from securetrain.report import signatures
     from securetrain.train.replaying import plan, replay, result_of
@@ -78,7 +78,7 @@ def command(
         trust=trust,
         trust_data=data,
         processes=ranks.processes,
-        wanted=None if ranks.compare == "auto" else replayed.Comparison(ranks.compare),
+        wanted=None if ranks.compare == "auto" else records.Comparison(ranks.compare),
     )
     said = result_of(asked, found, at)
     signed.write(said, key)

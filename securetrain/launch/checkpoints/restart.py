@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.lineage import Recovery, folder, history, machine, quarantine
+from securetrain.artifacts.lineage import Recovery, folder, head, machine, quarantine
 from securetrain.artifacts.lineage import folder as disk
 from securetrain.core import RunDir
 from securetrain.core.errors import IntegrityError
@@ -216,10 +216,10 @@ class Restart:
         self.say(f"the workers go on from {name}")
 
     def _past(self) -> machine.History:
-        said = history.read_run_ledger(self.run.ledger, self._trust())
+        said = head.read_run_ledger(self.run.ledger, self._trust())
         for line in said.ignored:
             self._warn(line)
-        return history.read_history(said.recorded)
+        return head.read_history(said.recorded)
 
     def _warn(self, line: Ignored) -> None:
         if line.entry.body.seq not in self.warned:

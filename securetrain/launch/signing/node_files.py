@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The words of a node's ranks on their files, until those of one save are all there. No I/O.
 
-A node signs once for all its ranks (`artifacts.statement.node_signatures`). Rules:
+A node signs once for all its ranks (`artifacts.statement.checkpoint_predicate`). Rules:
 
 1. a word is a rank's only if that rank's process handed it in: the caller has seen to it
    (`rules`), and no worker says anything of another one's;
@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from securetrain.artifacts.statement import members, node_signatures
+from securetrain.artifacts.statement import checkpoint_predicate, members
 from securetrain.core.errors import RuntimeRefusal
 
 OTHER_TIME: Final = "ST-RUNT-033"
@@ -91,8 +91,8 @@ class NodeFiles:
         if not wanted or len(found) < len(wanted):
             return None
         ranks = tuple(found)
-        leaves = tuple(node_signatures.leaf_of(one.message) for one in found.values())
-        message = node_signatures.node_message(said.run_id, said.save_id, ranks, leaves)
+        leaves = tuple(checkpoint_predicate.leaf_of(one.message) for one in found.values())
+        message = checkpoint_predicate.node_message(said.run_id, said.save_id, ranks, leaves)
         return Whole(ranks=ranks, leaves=leaves, message=message)
 
 

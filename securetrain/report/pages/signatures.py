@@ -10,7 +10,7 @@ import msgspec
 
 from securetrain.artifacts.lineage import waivers
 from securetrain.artifacts.statement import DatasetPredicate
-from securetrain.chain import replayed as results
+from securetrain.chain import records
 from securetrain.core import CODES, ExitCode
 from securetrain.report.document import (
     Document,
@@ -151,26 +151,26 @@ def planned(run: str, segments: int, drawn: int, confidence: float, forged: floa
     return told(text, data={"run": run, "segments": segments, "drawn": drawn})
 
 
-def replayed(found: results.Replay, out: Path | None) -> Document:
+def replayed(found: records.Replay, out: Path | None) -> Document:
     """The outcome of ``replay``."""
     words = [one.word for one in found.segments]
     code, verdict = ExitCode.OK, "HELD"
-    if results.Word.BROKEN in words:
+    if records.Word.BROKEN in words:
         code, verdict = CODES[BROKEN].exit, "BROKEN"
-    elif results.Word.OPEN in words:
+    elif records.Word.OPEN in words:
         code, verdict = ExitCode.INCOMPLETE, "OPEN"
     data: dict[str, Any] = msgspec.to_builtins(found)
     for one in data["segments"]:
         for name in ("difference", "largest", "numbers", "reach"):
             one[name] = float.fromhex(one.get(name, "0x0.0p+0"))
-    data |= {"exit_code": int(code), "code": BROKEN if results.Word.BROKEN in words else ""}
+    data |= {"exit_code": int(code), "code": BROKEN if records.Word.BROKEN in words else ""}
     data["out"] = None if out is None else str(out)
-    bad = [one for one in found.segments if one.word in {results.Word.BROKEN, results.Word.OPEN}]
+    bad = [one for one in found.segments if one.word in {records.Word.BROKEN, records.Word.OPEN}]
     rows = []
     for one in (*bad, *(one for one in found.segments if one not in bad)):
         text = f"steps {one.after + 1} to {one.last} ({one.end[:16]}){_figures(found, one)}"
         rows.append(Row(state=str(one.word), text=text, detail=tuple(one.problems)))
-    error = f"{BROKEN}: {CODES[BROKEN].title}" if results.Word.BROKEN in words else ""
+    error = f"{BROKEN}: {CODES[BROKEN].title}" if records.Word.BROKEN in words else ""
     return Document(
         verb="replay",
         word=verdict,
@@ -186,7 +186,7 @@ def replayed(found: results.Replay, out: Path | None) -> Document:
     )
 
 
-def _compared(found: results.Replay) -> Iterator[tuple[str, str]]:
+def _compared(found: records.Replay) -> Iterator[tuple[str, str]]:
     yield "compared", "bit by bit" if not found.why else f"within bounds: {found.why}"
     if found.sample is not None:
         drawn = found.sample
@@ -196,8 +196,8 @@ def _compared(found: results.Replay) -> Iterator[tuple[str, str]]:
         yield "drawn", f"{drawn.drawn} of {drawn.of} segments, {by}: {good}"
 
 
-def _figures(found: results.Replay, one: Any) -> str:
+def _figures(found: records.Replay, one: Any) -> str:
     reach = f"weights went {float.fromhex(one.reach):.3f} of what AdamW can"
-    if one.word is results.Word.PLAUSIBLE or not found.why:
+    if one.word is records.Word.PLAUSIBLE or not found.why:
         return f": {reach}"
     return f": {float.fromhex(one.difference):.2g} of the movement apart, {reach}"

@@ -17,7 +17,7 @@ from securetrain.artifacts.checkpoint.load import load
 from securetrain.artifacts.checkpoint.save import save
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.expectation import Expectation
-from securetrain.artifacts.statement.listing import read_statement
+from securetrain.artifacts.statement.reading import read_statement
 from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.verify import verify_path

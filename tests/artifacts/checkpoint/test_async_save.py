@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from securetrain.artifacts import SaveContext, SaveMode, async_save, load, save, verify_path
+from securetrain.artifacts.checkpoint.containers import RankWriter
 from securetrain.artifacts.checkpoint.helper import LIMIT, Answer
-from securetrain.artifacts.checkpoint.writing import RankWriter
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from tests import s3_store

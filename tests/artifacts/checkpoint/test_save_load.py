@@ -23,10 +23,10 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.stateful import Stateful
 
 from securetrain.artifacts import SaveContext, load, save, verify_path
-from securetrain.artifacts.checkpoint import filling
-from securetrain.artifacts.checkpoint.errors import unwrap
+from securetrain.artifacts.checkpoint import reader
+from securetrain.artifacts.checkpoint.containers import RankWriter
+from securetrain.artifacts.checkpoint.reports import unwrap
 from securetrain.artifacts.checkpoint.writer import leaf_size
-from securetrain.artifacts.checkpoint.writing import RankWriter
 from securetrain.artifacts.lineage.quarantine import Quarantine, set_aside
 from securetrain.artifacts.statement.statements import (
     GradientRecord,
@@ -155,8 +155,8 @@ def test_targets_are_filled_in_place(saved, load_it):
 
 @pytest.mark.parametrize("leaf", [1024, 1 << 20])
 def test_another_dtype_is_converted_after_it_was_verified(saved, load_it, monkeypatch, leaf):
-    monkeypatch.setattr(filling, "STRETCH", 8 * leaf)
-    monkeypatch.setattr(filling, "BLOCK", 2 * leaf)
+    monkeypatch.setattr(reader, "STRETCH", 8 * leaf)
+    monkeypatch.setattr(reader, "BLOCK", 2 * leaf)
     # The second begins and ends inside leaves, the third is smaller than one.
     shapes = {"a": (100, 30), "b": (91, 97), "c": (7,), "d": ()}
     state = {name: torch.randn(shape) for name, shape in shapes.items()}
@@ -194,7 +194,7 @@ def test_the_trees_leaves_are_signed(saved, trust):
 
 
 def test_large_rows_go_through_a_bounded_buffer(saved, load_it, monkeypatch):
-    monkeypatch.setattr(filling, "SCRATCH", 10_000)
+    monkeypatch.setattr(reader, "SCRATCH", 10_000)
     state = {"a": torch.randn(64, 900)}
     target = {"a": torch.zeros(900, 64).t()}
     load_it(target, saved(state, params=SMALL).path)

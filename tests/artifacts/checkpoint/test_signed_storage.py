@@ -32,7 +32,7 @@ from securetrain.artifacts import (
     SignedWriter,
     verify_path,
 )
-from securetrain.artifacts.checkpoint.writing import RankWriter
+from securetrain.artifacts.checkpoint.containers import RankWriter
 from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.policy.load import load_policy

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from securetrain.artifacts.dataset import samples
-from securetrain.artifacts.dataset import signer as signing_module
-from securetrain.artifacts.dataset.sign import About, sign_in_place
-from securetrain.artifacts.dataset.signer import Signed
+from securetrain.artifacts.dataset import sign as signing
+from securetrain.artifacts.dataset.sign import About, Signed, sign_in_place
 from securetrain.artifacts.dataset.verified import Dataset
 from securetrain.artifacts.report import Report
 from securetrain.artifacts.statement.dataset_predicate import (
@@ -156,7 +155,7 @@ def test_readers_do_not_believe_the_signer(at, *, tokens, version, check, openin
     data = bytearray(content(4000))
     data[at] ^= 1
     tokens.write_bytes(data)
-    monkeypatch.setattr(signing_module, "check_growth", lambda *_: None)
+    monkeypatch.setattr(signing, "check_growth", lambda *_: None)
     version(root)
     result = check(root)
     assert [problem.code for problem in result.problems] == ["ST-DATA-171"]

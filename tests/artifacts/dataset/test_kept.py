@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from securetrain.artifacts.dataset import kept as kept_module
-from securetrain.artifacts.dataset.kept import LEAST, Kept, room
+from securetrain.artifacts.dataset import arena
+from securetrain.artifacts.dataset.arena import LEAST, Kept, room
 from securetrain.core.errors import IntegrityError
 
 LEAF = 4096
@@ -161,8 +161,8 @@ def test_where_the_system_gives_less_memory_less_is_kept(monkeypatch: pytest.Mon
 
 def test_room_is_a_share_of_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     free = tmp_path / "meminfo"
-    monkeypatch.setattr(kept_module, "_FREE", free)
-    monkeypatch.setattr(kept_module, "_CGROUP", tmp_path)
+    monkeypatch.setattr(arena, "_FREE", free)
+    monkeypatch.setattr(arena, "_CGROUP", tmp_path)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     assert room() == LEAST
     free.write_text(f"MemTotal: 1 kB\nMemAvailable: {64 << 20} kB\n")

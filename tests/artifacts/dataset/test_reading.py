@@ -18,8 +18,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from securetrain.artifacts.dataset.arena import Arena, Layout
-from securetrain.artifacts.dataset.files import VerifiedFile, VerifiedMemmap
-from securetrain.artifacts.dataset.filesystem import VerifiedFileSystem
+from securetrain.artifacts.dataset.files import VerifiedFile, VerifiedFileSystem, VerifiedMemmap
 from securetrain.artifacts.dataset.sign import About, sign_in_place
 from securetrain.artifacts.dataset.torch_data import ResumableSampler, VerifiedSamples
 from securetrain.artifacts.dataset.verified import Dataset

@@ -15,10 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from securetrain.artifacts.dataset import samples
-from securetrain.artifacts.dataset.sign import About, sign_in_place
-from securetrain.artifacts.dataset.signer import Signed
+from securetrain.artifacts.dataset.sign import About, Signed, sign_in_place
 from securetrain.artifacts.dataset.verified import Dataset
-from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.lineage.judging import Floors
 from securetrain.artifacts.statement.dataset_predicate import (
     DataFormat,
     DatasetPredicate,

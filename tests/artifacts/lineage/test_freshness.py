@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from securetrain.artifacts import verify_path
 from securetrain.artifacts.lineage import judging
-from securetrain.artifacts.lineage.floors import HEAD_LIMIT, Floors
 from securetrain.artifacts.lineage.head import (
     advance,
     note_logged,
@@ -19,7 +18,7 @@ from securetrain.artifacts.lineage.head import (
     shown_head,
     sign_head,
 )
-from securetrain.artifacts.lineage.judging import Freshness
+from securetrain.artifacts.lineage.judging import HEAD_LIMIT, Floors, Freshness
 from securetrain.artifacts.lineage.machine import HEAD, Floor, Head
 from securetrain.artifacts.lineage.quarantine import Quarantine, set_aside
 from securetrain.artifacts.lineage.waivers import (

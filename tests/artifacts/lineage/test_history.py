@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from datetime import UTC, datetime, timedelta
 
-from securetrain.artifacts.lineage.history import read_history
+from securetrain.artifacts.lineage.head import read_history
 from securetrain.artifacts.lineage.machine import NO_EPOCH, History, Rollback
 from securetrain.ledger import Body, Entry, Event, Recorded, events
 from tests.tables import each

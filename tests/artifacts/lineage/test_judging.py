@@ -14,8 +14,7 @@ from securetrain.artifacts.lineage.judging import Asked, Freshness, judge
 from securetrain.artifacts.lineage.machine import Floor
 from securetrain.artifacts.statement import members, rules
 from securetrain.artifacts.statement.statements import Opened
-from securetrain.artifacts.tree.layout import Kind
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import Kind, Problem
 from securetrain.core.errors import IntegrityError
 from securetrain.policy import load_policy
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from securetrain import artifacts
 from securetrain.artifacts.dataset.verified import sign_documents
-from securetrain.artifacts.lineage.logged import LogProof
+from securetrain.artifacts.lineage.folder import LogProof
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError

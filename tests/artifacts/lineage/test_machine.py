@@ -37,9 +37,7 @@ from securetrain.artifacts.statement.statements import (
     Parent,
     ParentRole,
 )
-from securetrain.artifacts.tree.layout import INDEX, Kind
-from securetrain.artifacts.tree.parts import TreeInfo
-from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.layout import INDEX, Kind, Problem, TreeInfo
 from securetrain.core.hashtree import TreeParams
 from tests.tables import each
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from securetrain.artifacts import Floors, Freshness, SaveContext, load, save
-from securetrain.artifacts.lineage import head, history
+from securetrain.artifacts.lineage import head
 from securetrain.artifacts.lineage.machine import HEAD, Head
 from securetrain.artifacts.tree.storage import LocalStorage, storage_of
 from tests import s3_store
@@ -19,8 +19,8 @@ def fresh(monkeypatch):
     """A process that has saved and read nothing yet."""
 
     def run():
-        monkeypatch.setattr(history, "_saved", {})
-        monkeypatch.setattr(history, "_read", {})
+        monkeypatch.setattr(head, "_saved", {})
+        monkeypatch.setattr(head, "_read", {})
 
     run()
     return run
@@ -28,7 +28,7 @@ def fresh(monkeypatch):
 
 @pytest.fixture
 def number(keys, tmp_path):
-    return lambda name="next", run_id="run-1": history.next_number(
+    return lambda name="next", run_id="run-1": head.next_number(
         LocalStorage(tmp_path / name), run_id, keys.checkpoint
     )
 
@@ -80,7 +80,7 @@ def test_it_is_above_the_head_and_what_this_process_has_saved(keys, now, number,
     assert number() == 0
     (tmp_path / HEAD).write_bytes(head.sign_head(head_, keys.checkpoint))
     assert number() == 12
-    history.note("run-1", 30)
+    head.note("run-1", 30)
     assert number() == 31
     assert number(run_id="third") == 0
     fresh()
@@ -94,9 +94,9 @@ def test_an_object_store_is_read_as_well(keys, trust, now):
             url = f"gs://bucket/run/step-{step}"
             context = SaveContext(run_id="run-1", step=step, created=now)
             save({"w": torch.ones(3)}, url, key=keys.checkpoint, context=context)
-            history._saved.clear()
+            head._saved.clear()
         beside = storage_of("gs://bucket/run/x")
-        assert history.next_number(beside, "run-1", keys.checkpoint) == 2
+        assert head.next_number(beside, "run-1", keys.checkpoint) == 2
 
 
 @pytest.mark.usefixtures("fresh")

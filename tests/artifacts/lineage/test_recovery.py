@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from securetrain.artifacts.lineage import head
-from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.folder import REMOVING
+from securetrain.artifacts.lineage.judging import Floors
 from securetrain.artifacts.lineage.machine import Floor, History, Made
 from securetrain.artifacts.lineage.quarantine import Quarantine, set_aside
 from securetrain.artifacts.lineage.recovery import Recovery

@@ -10,12 +10,10 @@ from cryptography.hazmat.primitives import serialization
 
 from securetrain.artifacts.kinds import BUNDLE
 from securetrain.artifacts.model.oms import bundle as bundle_file
-from securetrain.artifacts.model.oms.keys import load_private
 from securetrain.artifacts.model.oms.model import sign_model
-from securetrain.artifacts.model.oms.signers import KeySigner
-from securetrain.artifacts.model.signed_model import SignedModel, open_model
+from securetrain.artifacts.model.oms.signers import KeySigner, load_private
+from securetrain.artifacts.model.signed_model import Overlay, SignedModel, open_model
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
-from securetrain.artifacts.tree.overlay import Overlay
 from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.keys import KeyKind, PrivateKey

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from securetrain.artifacts.scan import pickles
+from securetrain.artifacts.scan.formats import Window
 from securetrain.artifacts.scan.pickles import Analysis, analyse
-from securetrain.artifacts.scan.window import Window
 
 
 def analysed(data: bytes, tmp_path: Path, offset: int = 0) -> Analysis:

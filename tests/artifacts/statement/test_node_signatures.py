@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from securetrain.artifacts.statement import members, node_signatures
+from securetrain.artifacts.statement import checkpoint_predicate, members
+from securetrain.artifacts.statement.checkpoint_predicate import leaf_of, node_message
 from securetrain.artifacts.statement.members import issue, messages_of
-from securetrain.artifacts.statement.node_signatures import leaf_of, node_message
 from securetrain.artifacts.statement.statements import (
     CHECKPOINT_TYPE,
     DIGEST_NAME,
@@ -104,7 +104,7 @@ def found_in(said, trust, *, required=True):
 
 def judged(said, trust):
     """The codes of all problems; what is unsound is refused when the statement is opened."""
-    if node_signatures.unsound(said):
+    if checkpoint_predicate.unsound(said):
         return ["ST-CKPT-101"]
     return [code for code, _ in found_in(said, trust)]
 
@@ -164,7 +164,7 @@ def _rest(saved):
 def _of_another(saved, **changes):
     """The first node's signature of another save, which is good there."""
     other = saved.signed(replace(saved.plain, **changes))
-    assert not node_signatures.unsound(other)
+    assert not checkpoint_predicate.unsound(other)
     return replace(saved.good, node_signatures=[other.by_nodes[0], saved.good.by_nodes[1]])
 
 
@@ -342,7 +342,7 @@ def test_lies_about_a_nodes_signature(saved, trust, nobody, lie):
     code, make, what = LIES[lie]
     said = make(saved)
     if code == "ST-CKPT-101":
-        assert node_signatures.unsound(said)
+        assert checkpoint_predicate.unsound(said)
         # The control: without that rule, nobody would ask any further.
         assert found_in(said, nobody, required=False) == []
         payload = _envelope(saved, said)

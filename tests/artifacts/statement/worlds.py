@@ -3,9 +3,13 @@
 """Signatures of ranks and nodes, as savers and launchers make them, for statements of tests."""
 
 from securetrain.artifacts.statement import CheckpointPredicate
-from securetrain.artifacts.statement.checkpoint_predicate import NodeSignature, RankSignature
+from securetrain.artifacts.statement.checkpoint_predicate import (
+    NodeSignature,
+    RankSignature,
+    leaf_of,
+    node_message,
+)
 from securetrain.artifacts.statement.members import RankSigner
-from securetrain.artifacts.statement.node_signatures import leaf_of, node_message
 
 
 def signature_of(rank: int, signer: RankSigner, message: bytes) -> RankSignature:

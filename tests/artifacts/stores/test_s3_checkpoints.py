@@ -11,7 +11,7 @@ import torch
 from securetrain.artifacts import Freshness, async_save, verify_path
 from securetrain.artifacts.lineage.head import advance, read_head
 from securetrain.artifacts.statement.statements import open_statement
-from securetrain.artifacts.tree import egress, lease, objects, upload
+from securetrain.artifacts.tree import egress, lease, objects
 from securetrain.artifacts.tree.bucket import CLAIM, BucketStorage, Claim
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.storage import storage_of
@@ -53,7 +53,7 @@ def test_saved_verified_and_loaded(run):
 @EACH
 def test_a_large_file_goes_in_parts(s3, monkeypatch):
     """Each an object with a name: what a dead saver leaves is seen, and removed by a delete."""
-    monkeypatch.setattr(upload, "PART", 1 << 20)
+    monkeypatch.setattr(objects, "PART", 1 << 20)
     place = storage_of(f"{s3.scheme}://bucket/parts")
     assert isinstance(place, BucketStorage)
     data = random.Random(1).randbytes((3 << 20) + 500)

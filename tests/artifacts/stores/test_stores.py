@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from securetrain.artifacts import save, verify_path
 from securetrain.artifacts.tree import egress, objects
 from securetrain.artifacts.tree.layout import STATEMENT
+from securetrain.artifacts.tree.objects import joined, part_name
 from securetrain.artifacts.tree.storage import LocalStorage, storage_of
-from securetrain.artifacts.tree.upload import joined, part_name
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from tests import s3_store
 from tests.artifacts.checkpoint.worlds import context_of

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.artifacts.tree import lease, writeback
+from securetrain.artifacts.tree import lease, storage
 from securetrain.artifacts.tree.storage import LocalStorage
 
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
-    monkeypatch.setattr(writeback, "PIECE", 1000)
-    monkeypatch.setattr(writeback, "begin", lambda _, *place: found.append(place))
+    monkeypatch.setattr(storage, "PIECE", 1000)
+    monkeypatch.setattr(storage, "begin", lambda _, *place: found.append(place))
     return found
 
 
@@ -49,11 +49,11 @@ def test_a_file_that_need_not_last_is_left_to_the_kernel(tmp_path, begun, monkey
 
 
 def test_a_kernel_that_refuses_changes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(writeback, "_function", lambda: None)
+    monkeypatch.setattr(storage, "_function", lambda: None)
     assert write(tmp_path, durable=True, monkeypatch=monkeypatch) == 1
-    writeback.begin(-1, 0, 1)
+    storage.begin_writeback(-1, 0, 1)
     monkeypatch.undo()
-    writeback.begin(-1, 0, 1)
+    storage.begin_writeback(-1, 0, 1)
 
 
 @pytest.mark.parametrize("mine", [True, False])

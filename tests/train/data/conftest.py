@@ -12,7 +12,7 @@ import pytest
 
 from securetrain.artifacts.dataset.sign import About, sign_in_place
 from securetrain.artifacts.dataset.verified import Dataset
-from securetrain.artifacts.statement.listing import read_statement
+from securetrain.artifacts.statement.reading import read_statement
 from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.core.hashtree import TreeParams

@@ -17,7 +17,7 @@ UNPICKLERS: Final = frozenset(
 
 MAY_IMPORT_PICKLE: Final[Mapping[str, str]] = {
     "securetrain/artifacts/checkpoint/legacy.py": "catches what torch's weights-only reader raises",
-    "securetrain/artifacts/scan/dcp.py": "reads an index with inert stand-ins for its 13 names",
+    "securetrain/artifacts/scan/weights.py": "reads an index with inert stand-ins for its 13 names",
     "securetrain/launch/seams/file_loads.py": "puts the restricted unpickler in for pickle.load",
     "securetrain/launch/seams/patches.py": "puts the restricted unpickler into torch",
     "securetrain/launch/seams/unpickler.py": "the restricted unpickler",
@@ -36,7 +36,7 @@ MAY_CALL: Final[Mapping[str, frozenset[str]]] = {
     ),
     # events of the safe parser, of which nothing is constructed
     "securetrain/audit/parser/tree.py": frozenset({"yaml.parse"}),
-    "securetrain/artifacts/scan/documents.py": frozenset({"yaml.parse"}),
+    "securetrain/artifacts/scan/configurations.py": frozenset({"yaml.parse"}),
     # runs the user's own training script
     "securetrain/launch/worker/script.py": frozenset({"compile", "exec"}),
 }

@@ -43,15 +43,18 @@ from msgspec import UNSET
 from securetrain.artifacts.kinds import LEFT_OUT, check_same, check_whole
 from securetrain.artifacts.model.oms import bundle as bundle_file
 from securetrain.artifacts.model.oms import manifest
-from securetrain.artifacts.model.oms.hashing import Hasher, Progress, Stretch, digests
 from securetrain.artifacts.model.oms.manifest import (
     ITSELF,
     Hash,
+    Hasher,
     Part,
     Predicate,
+    Progress,
     Resource,
     Serialization,
+    Stretch,
     check_bundle,
+    digests,
 )
 from securetrain.artifacts.model.oms.signers import ModelSigner, ModelTrust
 from securetrain.artifacts.report import Bundled, Report

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.artifacts.model.oms import bundle as bundle_file
-from securetrain.artifacts.model.oms import keys, manifest
+from securetrain.artifacts.model.oms import manifest, signers
 from securetrain.artifacts.model.oms.model import Scope, sign_model, verify_model
 from securetrain.artifacts.model.oms.signers import (
     CertificateSigner,
@@ -300,7 +300,7 @@ def by_key(maker: Maker, *, old: bool = False) -> dict[str, Any]:
         return {
             "publicKey": {"rawBytes": b64(pem_of(public)), "keyDetails": "PKIX_ECDSA_P384_SHA_384"}
         }
-    return {"publicKey": {"hint": keys.hint_of(public)}}
+    return {"publicKey": {"hint": signers.hint_of(public)}}
 
 
 def by_chain(chain: tuple[x509.Certificate, ...]) -> dict[str, Any]:
@@ -321,7 +321,7 @@ def bundled(
 ) -> dict[str, Any]:
     """A bundle as the reference implementation writes it: indented text, spaces after commas."""
     payload = json.dumps(said, indent=2).encode()
-    one = {"sig": b64(signature or keys.sign(maker.key, pae(IN_TOTO, payload)))}
+    one = {"sig": b64(signature or signers.sign(maker.key, pae(IN_TOTO, payload)))}
     if keyid is not MISSING:
         one["keyid"] = keyid  # type: ignore[assignment]
     return {

@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from securetrain.artifacts.model.oms import keys
+from securetrain.artifacts.model.oms import signers
 from securetrain.artifacts.model.oms.model import Scope, sign_model, verify_model
 from securetrain.artifacts.model.oms.signers import (
     CertificateSigner,
@@ -64,7 +64,7 @@ def resign(bundle: Path, key: Key, change: Callable[[dict[str, Any]], None]) -> 
     payload = json.dumps(statement).encode()
     envelope["payload"] = base64.b64encode(payload).decode()
     envelope["signatures"][0]["sig"] = base64.b64encode(
-        keys.sign(key, pae(IN_TOTO, payload))
+        signers.sign(key, pae(IN_TOTO, payload))
     ).decode()
     bundle.write_text(json.dumps(document))
 
@@ -377,7 +377,7 @@ def test_a_signature_over_the_encoding_from_before_1_0_is_refused(model, bundle,
     payload = base64.b64decode(document["dsseEnvelope"]["payload"])
     # What the reference signed before it was corrected: bytes spelled as Python text.
     old = f"DSSEV1 {len(IN_TOTO)} {IN_TOTO} {len(payload)} {payload!r}".encode()
-    signature = base64.b64encode(keys.sign(key, old)).decode()
+    signature = base64.b64encode(signers.sign(key, old)).decode()
     document["dsseEnvelope"]["signatures"][0]["sig"] = signature
     bundle.write_text(json.dumps(document))
     assert codes(verify(model, bundle, key)) == {"ST-OMSB-110"}
@@ -450,4 +450,4 @@ def test_other_kinds_of_keys_are_refused() -> None:
 
     edwards = ed25519.Ed25519PrivateKey.generate()
     pem = private_pem(edwards)
-    refused(IntegrityError, "ST-OMSB-120", keys.load_private, pem, None, "k")
+    refused(IntegrityError, "ST-OMSB-120", signers.load_private, pem, None, "k")

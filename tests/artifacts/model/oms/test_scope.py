@@ -13,7 +13,7 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from securetrain.artifacts import kinds
-from securetrain.artifacts.model.oms import hashing, manifest
+from securetrain.artifacts.model.oms import manifest
 from securetrain.artifacts.model.oms.manifest import HASHES
 from securetrain.artifacts.model.oms.model import (
     Form,
@@ -401,10 +401,10 @@ def test_many_small_files_and_progress(key: Key, tmp_path: Path) -> None:
 def test_one_digest_for_each_stretch_in_its_place(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / str(number)).write_bytes(bytes([number]) * (number + 1))
-    wanted = [hashing.Stretch(str(n), 0, n + 1, whole=True) for n in (3, 0, 4, 1, 2)]
-    hasher = hashing.Hasher(root=tmp_path, algorithm="blake3", follow=False)
-    wanted.insert(2, hashing.Stretch("gone", 0, 9, whole=True))
-    found = hashing.digests(hasher, wanted)
+    wanted = [manifest.Stretch(str(n), 0, n + 1, whole=True) for n in (3, 0, 4, 1, 2)]
+    hasher = manifest.Hasher(root=tmp_path, algorithm="blake3", follow=False)
+    wanted.insert(2, manifest.Stretch("gone", 0, 9, whole=True))
+    found = manifest.digests(hasher, wanted)
     assert isinstance(found.pop(2), UsageError)
     assert found == [blake3(bytes([n]) * (n + 1)).hexdigest() for n in (3, 0, 4, 1, 2)]
 

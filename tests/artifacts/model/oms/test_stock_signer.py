@@ -18,7 +18,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from securetrain.artifacts.model.oms import keys
+from securetrain.artifacts.model.oms import signers
 from securetrain.artifacts.model.oms.model import sign_model, verify_model
 from securetrain.artifacts.model.oms.signers import KeySigner, TrustedKey
 from securetrain.artifacts.scan.scanner import scan_path
@@ -66,7 +66,7 @@ def in_payload(change: Callable[[str], str]) -> Change:
         document = json.loads(bundle.read_bytes())
         envelope = document["dsseEnvelope"]
         payload = change(base64.b64decode(envelope["payload"]).decode()).encode()
-        signature = keys.sign(key, pae(IN_TOTO, payload))
+        signature = signers.sign(key, pae(IN_TOTO, payload))
         envelope["payload"] = base64.b64encode(payload).decode()
         envelope["signatures"][0]["sig"] = base64.b64encode(signature).decode()
         bundle.write_text(json.dumps(document))
@@ -105,7 +105,7 @@ def old_encoding(_: Path, bundle: Path, key: Key) -> None:
     document = json.loads(bundle.read_bytes())
     payload = base64.b64decode(document["dsseEnvelope"]["payload"])
     old = f"DSSEV1 {len(IN_TOTO)} {IN_TOTO} {len(payload)} {payload!r}".encode()
-    signature = base64.b64encode(keys.sign(key, old)).decode()
+    signature = base64.b64encode(signers.sign(key, old)).decode()
     document["dsseEnvelope"]["signatures"][0]["sig"] = signature
     bundle.write_text(json.dumps(document))
 
