@@ -21,9 +21,14 @@ what to do about it (``fix``). Everything else about it stands in the row of its
 (`core.codes`). All are picklable: torch sends errors between ranks.
 """
 
-from typing import ClassVar
+import os
+from typing import ClassVar, Final
 
 from securetrain.core.codes import CODES, Code, ExitCode
+
+HIDDEN_VARIABLE: Final = "SECURETRAIN_HIDDEN"
+"""Names to a worker the folders, with colons, of which its sandbox shows it nothing unnamed."""
+_ABSENT: Final = frozenset({"ST-USAG-002", "ST-USAG-007"})
 
 
 class SecureTrainError(Exception):
@@ -75,6 +80,20 @@ class UsageError(SecureTrainError):
     """Bad input from a person, or something that the machine could not give."""
 
     families = frozenset({"USAG"})
+
+    def __init__(
+        self, code: str, what: str = "", where: str = "", fix: str = "", *, path: object = None
+    ) -> None:
+        """Give what varies, and the path that is wanted where that is not `where`.
+
+        A worker does not know what lies in a folder that its sandbox hides: it is told that the
+        path is not shown, never that nothing is there.
+        """
+        wanted = str(where if path is None else path)
+        if code in _ABSENT and _is_hidden(wanted):
+            what = f"not shown here: {wanted} lies in a folder that workers do not see"
+            fix = f"securetrain run --input {wanted}"
+        super().__init__(code, what, where, fix)
 
 
 class PolicyError(SecureTrainError):
@@ -129,6 +148,14 @@ class AuditError(SecureTrainError):
     """An input of the audit, a threat model or a drill is invalid."""
 
     families = frozenset({"AUDT", "THRT", "DRIL"})
+
+
+def _is_hidden(path: str) -> bool:
+    roots = [root for root in os.environ.get(HIDDEN_VARIABLE, "").split(":") if root]
+    if not roots or "\0" in path:
+        return False
+    place = os.path.realpath(path)
+    return any(place.startswith(f"{root}/") for root in roots) and not os.path.lexists(place)
 
 
 def reason(error: Exception) -> str:

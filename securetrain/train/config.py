@@ -394,9 +394,11 @@ def settings_of(job: JobConfig) -> Settings:
     )
 
 
-def bad_field(what: str, where: str, field: str, fix: str) -> UsageError:
-    """The one error of this module."""
-    return UsageError("ST-USAG-007", what, f"{where}: {field}" if field else where, fix)
+def bad_field(
+    what: str, where: str, field: str, fix: str, *, path: Path | None = None
+) -> UsageError:
+    """The one error of this module; `path` is a file that the field names and that is not there."""
+    return UsageError("ST-USAG-007", what, f"{where}: {field}" if field else where, fix, path=path)
 
 
 def _convert(document: dict[Any, Any], where: str) -> JobConfig:

@@ -155,6 +155,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
             f"there is no dataset at {path}",
             f"{where}: data.dataset",
             "name the directory of a signed dataset, and in trust: the keys that may sign it",
+            path=path,
         )
     with recording_refusals(ledger, events.DatasetRefused, str(path)):
         dataset = Dataset.open(

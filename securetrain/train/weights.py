@@ -55,6 +55,7 @@ def open_weights(
             "model.weights",
             "a signed directory with config.json and safetensors files, and in trust: the keys"
             " that may sign it",
+            path=path,
         )
     model = open_model(path, trust=trust, policy=policy, now=now)
     shape = hf.shape_of(model.document(hf.CONFIG), str(path / hf.CONFIG))

@@ -25,14 +25,14 @@ from securetrain.core import RunDir
 from securetrain.core.errors import RuntimeRefusal, UsageError, os_error
 from securetrain.core.files import PRIVATE_FILE, make_private_dir
 from securetrain.core.vocabulary import SandboxMode
-from securetrain.launch.agent.elastic_agent import Plan
+from securetrain.launch.agent.elastic_agent import TRAINER, Plan
 from securetrain.launch.options import RunOptions
 from securetrain.launch.sandbox import landlock
 from securetrain.launch.sandbox.cgroup import NO_LIMITS, Limits
 from securetrain.launch.sandbox.sandbox import Sandbox
 from securetrain.launch.sandbox.trial import is_machines_root
 from securetrain.launch.sandbox.user import choose_user, named_user
-from securetrain.launch.sandbox.view import Scene
+from securetrain.launch.sandbox.view import Scene, named_elsewhere
 from securetrain.ledger import Ledger, events
 from securetrain.network import CACHES
 from securetrain.policy.schema import Host
@@ -202,6 +202,10 @@ def _scene(
 ) -> Scene:
     given = options.torch
     script = _script(options)
+    arguments = tuple(map(str, given.training_script_args))
+    trains = given.module and given.training_script == TRAINER
+    files = [word for word in arguments if word.endswith((".yaml", ".yml", ".json"))]
+    job = Path(files[0]) if trains and files else None
     home = Path(env["HOME"]) if env.get("HOME", "").startswith("/") else None
     caches = [Path(env[name]) for name in CACHES if name in env]
     search = [*sys.path, *(word for name in _SEARCH for word in env.get(name, "").split(":"))]
@@ -210,10 +214,10 @@ def _scene(
         keys=run.keys,
         writable=(*run.worker_writable, *caches, *([floors] if floors is not None else [])),
         outputs=options.outputs,
-        inputs=options.inputs,
+        inputs=(*options.inputs, *named_elsewhere(job, env, Path.cwd(), os.geteuid())),
         cwd=Path.cwd(),
         script=script if script is not None and script.exists() else None,
-        arguments=tuple(map(str, given.training_script_args)),
+        arguments=arguments,
         search_path=tuple(word for word in search if word),
         code=(
             Path(sys.prefix),

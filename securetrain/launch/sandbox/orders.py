@@ -9,8 +9,9 @@ Rules:
    temporary folders, devices by name (`devices`). A folder that the user cannot enter and in which
    something lies that is shown is replaced too;
 3. what a script needs is shown in its place: the interpreter, its search path, the script's folder,
-   the working directory, what its arguments name, ``--input``, ``--output``. With the owner mapped
-   to the job's user, so that the owner's rights are the user's, whatever the mode says;
+   the working directory, what its arguments, the built-in trainer's job file and libraries'
+   variables name (`named_elsewhere`), ``--input``, ``--output``. With the owner mapped to the job's
+   user, so that the owner's rights are the user's, whatever the mode says;
 4. writable are the working directory, ``--output`` and what `RunDir.worker_writable` names, and
    never the interpreter or our own code in it. The folders of the system, home folders and the root
    are not made writable because somebody stands in them (`obstacle_to_writing`);
@@ -26,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from securetrain.core.errors import HIDDEN_VARIABLE
 from securetrain.launch.sandbox import landlock, seccomp
 from securetrain.launch.sandbox.devices import (
     LINKS,
@@ -42,6 +44,7 @@ from securetrain.launch.sandbox.secrets_below import secrets_below
 from securetrain.launch.sandbox.user import JobUser
 from securetrain.launch.sandbox.view import (
     TEMPORARY,
+    TOKENS,
     Scene,
     View,
     is_below,
@@ -214,7 +217,11 @@ def orders(scene: Scene, features: Features, numbers: Mapping[str, int]) -> dict
         "landlock": landlock.rules(
             version, [*writable, *TEMPORARY, SHARED_MEMORY, home], devices=("/dev", "/proc")
         ),
-        "variables": {"HOME": home, **_temporary(scene.temporary, writable)},
+        "variables": {
+            "HOME": home,
+            HIDDEN_VARIABLE: ":".join(_unseen(seen, scene)),
+            **_temporary(scene.temporary, writable),
+        },
         "notes": seen.notes,
     }
 
@@ -283,11 +290,19 @@ def _hide_secrets(seen: View, scene: Scene) -> None:
         for other in runs:
             seen.protect(Path(other))
         seen.blank += found_keys
+        # What a library keeps beside the data in its cache: a person's access to its hub.
+        seen.blank += [file for name in TOKENS if Path(file := f"{place}/{name}").is_file()]
     seen.protect(scene.run)
     if (bind := seen.binds.get(run)) and run not in writable:
         bind["write"] = False
     for path in (*scene.hidden, scene.keys):
         seen.hide(path)
+
+
+def _unseen(seen: View, scene: Scene) -> list[str]:
+    """The replaced folders in which people keep things: workers cannot tell what lies there."""
+    own = {os.path.realpath(path) for path in (*scene.hidden, scene.keys)}
+    return sorted(root for root in seen.roots - own if not f"{root}/".startswith("/dev/"))
 
 
 def _temporary(given: str, writable: Sequence[str]) -> dict[str, str]:

@@ -222,8 +222,12 @@ def _become_worker(
         signal.signal(one, signal.SIG_DFL)
     os.setsid()
     environment: dict[str, str] = request["env"]
-    # What is not set stays so: TMPDIR, and HOME of a service.
-    environment |= {name: value for name, value in variables.items() if name in environment}
+    # What is not set stays so: TMPDIR, and HOME of a service. Ours are news.
+    environment |= {
+        name: value
+        for name, value in variables.items()
+        if name in environment or name.startswith("SECURETRAIN_")
+    }
     for place in _STANDARD:
         os.dup2(files[place], place)
     for number, name in zip(files[len(_STANDARD) :], request["inherited"], strict=True):

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from securetrain.core.errors import SecureTrainError
+from securetrain.core.files import read_file
 from securetrain.launch.sandbox.cgroup import NO_LIMITS, Limits
 from securetrain.launch.sandbox.user import JobUser
+from securetrain.policy.load import parse_yaml
 
 TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108 - private ones stand there
 _SYSTEM: Final = (
@@ -24,6 +27,20 @@ _SYSTEM: Final = (
 _SHARED: Final = frozenset({"/", "/var", "/home", "/opt", "/mnt", "/media", "/srv"})
 _MANY: Final = 256
 _WORD_LIMIT: Final = 4096
+_JOB_LIMIT: Final = 1 << 20
+LIBRARY_PLACES: Final = (
+    *("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_ASSETS_CACHE", "HUGGINGFACE_HUB_CACHE"),
+    *("TRANSFORMERS_CACHE", "DIFFUSERS_CACHE", "SENTENCE_TRANSFORMERS_HOME", "MODELSCOPE_CACHE"),
+    *("TORCH_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "NLTK_DATA", "TIKTOKEN_CACHE_DIR"),
+    *("KERAS_HOME", "TFDS_DATA_DIR", "DGLDATA_DIR", "MPLCONFIGDIR", "NUMBA_CACHE_DIR"),
+)
+"""Variables by which libraries find data and models that a person keeps."""
+TOKENS: Final = tuple(
+    f"{folder}{name}"
+    for folder in ("", "huggingface/", "modelscope/credentials/")
+    for name in ("token", "stored_tokens", "git_token", "session")
+)
+"""Files of such places that hold a person's access: they are there, without what is in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +54,7 @@ class Scene:
     outputs: tuple[Path, ...] = ()
     """``--output``."""
     inputs: tuple[Path, ...] = ()
-    """``--input``."""
+    """``--input``, and what `named_elsewhere` finds."""
     cwd: Path
     script: Path | None = None
     arguments: tuple[str, ...] = ()
@@ -255,6 +272,57 @@ def named(arguments: Iterable[str], cwd: Path) -> Iterator[Path]:
                 yield path.parent
             elif stat.S_ISDIR(found.st_mode):
                 yield path
+
+
+def named_elsewhere(
+    job: Path | None, environ: Mapping[str, str], cwd: Path, user: int
+) -> Iterator[Path]:
+    """Files and folders that no argument names: a job file does, or a variable of a library.
+
+    A job file that another person wrote opens what that person may open: what belongs to its owner.
+
+    Args:
+        job: The built-in trainer's job file; None for any other program.
+        environ: The workers' variables.
+        cwd: Where relative paths begin.
+        user: The launcher's own: a job file of this user's names what it likes.
+    """
+    for name in LIBRARY_PLACES:
+        if environ.get(name, "").startswith("/"):
+            yield from _existing(environ[name], cwd)
+    if job is None:
+        return
+    try:
+        about = (cwd / job).stat()
+        text = read_file(cwd / job, _JOB_LIMIT).decode()
+        document = parse_yaml(text, str(job))
+    except (OSError, ValueError, SecureTrainError):
+        return  # the trainer refuses it with its reason
+    trusted = about.st_uid == user and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    for word in _words_of(document):
+        for path in _existing(word, cwd):
+            if trusted or path.stat().st_uid == about.st_uid:
+                yield path
+
+
+def _words_of(document: object) -> Iterator[str]:
+    """The texts of a document that was read from YAML."""
+    if isinstance(document, dict):
+        document = list(document.values())
+    if isinstance(document, list):
+        for one in document:
+            yield from _words_of(one)
+    elif isinstance(document, str) and "\0" not in document and len(document) <= _WORD_LIMIT:
+        yield document
+
+
+def _existing(word: str, cwd: Path) -> Iterator[Path]:
+    try:
+        mode = (cwd / word).stat().st_mode
+    except OSError:
+        return
+    if word and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        yield cwd / word
 
 
 def links_on_the_way(path: Path, roots: Collection[str]) -> Iterator[tuple[str, str]]:
