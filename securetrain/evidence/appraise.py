@@ -45,8 +45,10 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """What only the TPM that holds both keys can find in the challenge's credential."""
     lease: Lease | None = None
     """What a renewal goes on from."""
-    last: Callable[[Opening], Remembered | None] = lambda _: None
-    """The last accepted quote of a TPM that joins, from whatever lease or verifier before."""
+    past: tuple[Remembered, ...] = ()
+    """See `Case`, as of the next two."""
+    boot: str = ""
+    uptime: int = 0
     fetch: Fetch | None = None
     """Asks the node for the parts of a long measurement list."""
 
@@ -78,7 +80,6 @@ def appraise_evidence(
     claims = appraiser.read(evidence.body)
     expected = exchange.binding.value(claims.manifest)
     check_binding(evidence, expected, exchange.node)
-    opened = opening()
     case = Case(
         binding=expected,
         node=exchange.node,
@@ -86,9 +87,11 @@ def appraise_evidence(
         expires=exchange.expires,
         ask=exchange.ask,
         secret=exchange.secret,
-        opening=opened,
+        opening=opening(),
         lease=exchange.lease,
-        last=exchange.last(opened) if opened is not None and exchange.lease is None else None,
+        past=exchange.past,
+        boot=exchange.boot,
+        uptime=exchange.uptime,
         fetch=exchange.fetch,
     )
     appraisal = appraiser.appraise(claims, case)

@@ -52,7 +52,15 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     restart_count: int
     firmware: int
     seen: str
-    """When, RFC 3339 UTC."""
+    """When, RFC 3339 UTC, by a clock that people may set."""
+    boot: str = ""
+    """Of the verifier's machine, by its kernel's id; empty where it is not known."""
+    uptime: int = 0
+    """Milliseconds from that boot to the quote's arrival, suspends included."""
+    entries: int = 0
+    """Entries of the measurement list that were attested; 0 where none was asked for."""
+    pcr10: str = ""
+    """PCR 10 after so many, hex."""
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +139,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     opening: Opening | None
     lease: Lease | None
     """What a renewal goes on from; None when full evidence was asked for."""
-    last: Remembered | None = None
-    """At a join: the TPM's last accepted quote, from whatever lease or verifier before."""
+    past: tuple[Remembered, ...] = ()
+    """Quotes of the same TPM that were accepted, by whatever verifier, before this one was asked
+    for: the last one for each boot of a verifier's machine."""
+    boot: str = ""
+    """Of the verifier's machine, as in `Remembered`; so is `uptime`."""
+    uptime: int = 0
     fetch: Fetch | None = None
     """Asks for the parts of a list; None where nobody can be asked."""

@@ -10,7 +10,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.case import Case
 from securetrain.evidence.node_evidence import ImaParts, TpmEvidence
 from securetrain.evidence.tpm.ima import ImaState, TemplateCache, appraise_ima
-from securetrain.evidence.tpm.ima_parts import appraise_parts
+from securetrain.evidence.tpm.ima_parts import Segment, appraise_parts
 from securetrain.evidence.tpm.ima_violations import Violations
 from securetrain.evidence.tpm.quote import Quote
 from securetrain.evidence.tpm.runtime_policy import ImaReference, RuntimePolicies, RuntimePolicy
@@ -45,7 +45,13 @@ class ImaAppraiser:
             self._with_former = compiled.with_former(ima, documents)
 
     def appraise(
-        self, evidence: TpmEvidence, case: Case, quote: Quote, registers: bytes
+        self,
+        evidence: TpmEvidence,
+        case: Case,
+        quote: Quote,
+        registers: bytes,
+        *,
+        watch: int = 0,
     ) -> ImaState | None:
         """Judge what the kernel measured; None where the policy does not ask.
 
@@ -54,6 +60,7 @@ class ImaAppraiser:
             case: the exchange.
             quote: verified.
             registers: PCR 0 to 9, one behind the other.
+            watch: the entry after which PCR 10 is told, too.
 
         Raises:
             AttestationError: ST-ATTS-001 for a list in both forms, 013, 301 to 314; and what the
@@ -78,7 +85,7 @@ class ImaAppraiser:
                 pcr10=quote.pcrs[IMA_PCR],
                 boot_aggregate=boot_aggregate,
                 policy=policy,
-                start=start,
+                segment=Segment(start, watch),
                 violations=self._violations,
                 cache=self._templates,
             )
@@ -97,6 +104,7 @@ class ImaAppraiser:
             start=start,
             violations=self._violations,
             cache=self._templates,
+            watch=watch,
         )
 
     def _runtime_at(self, now: datetime) -> RuntimePolicy | None:

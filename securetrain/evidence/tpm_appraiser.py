@@ -8,12 +8,30 @@ Rules, in order:
    (ST-ATTS-012): a genuine TPM of somebody else is not ours;
 2. at the beginning of a lease the TPM proves that it holds the attestation key, by opening the
    challenge's credential (ST-ATTS-016);
-3. the quote covers PCR 0 to 10 and is of this exchange; its clock goes on from the last one, and
-   during a lease the machine was not restarted;
+3. the quote covers PCR 0 to 10 and is of this exchange; with all that were accepted before, its
+   clock is one TPM's, and during a lease the machine was not restarted;
 4. the boot is what the reference values say of the node's image group. During a lease PCR 0 to 9 do
    not change, so that the log need not be sent again (ST-ATTS-008);
 5. the kernel's measurement list replays into the quoted PCR 10, begins with this boot, and goes on
    from where the last appraisal ended.
+
+A software TPM is a file, which can be copied. What one TPM signs over time obeys three rules more,
+and what breaks one is two machines (ST-ATTS-121). Sources: Part 1, Timing Components (Clock only
+advances, keeps within 15 % of real time while the TPM has power, and stands without it; resetCount
+and restartCount only rise); Part 3, 24.6 (TPM2_Clear sets all three to zero, and ends the keys
+below the endorsement key); Linux measures anew after each start.
+
+6. what was accepted before a quote was asked for is earlier than that quote. Counts and clock never
+   go back under an attestation key that was seen before. Under a new key they may have been cleared
+   (ST-ATTS-117);
+7. from one reset to the next, the clock advances no faster than the time of the verifier, within
+   `DRIFT`: of two machines, the one that was started first is ahead of the other. A suspend holds
+   the clock up, which is no objection. Times are compared within one boot of the verifier's machine
+   only, and the longer of two counts: its uptime, which nobody sets, and the wall's time, which
+   goes on while a virtual machine is paused. A wall that is set can hide a copy, and accuses
+   nobody;
+8. until the next reset or restart, the measurement list of a machine begins with all that it had
+   measured before.
 
 A TPM that stands for nothing (`test-only`) affirms nothing, whatever it has measured.
 """
@@ -48,7 +66,12 @@ from securetrain.evidence.tpm.late import (
     LateProgress,
     LateReference,
 )
-from securetrain.evidence.tpm.quote import Clock, Quote, verify_quote
+from securetrain.evidence.tpm.quote import (
+    Clock,
+    Quote,
+    check_clock,
+    verify_quote,
+)
 from securetrain.evidence.tpm.runtime_policy import ImaReference
 from securetrain.evidence.tpm.structures import PublicArea, parse_public
 from securetrain.policy.schema import Tpm
@@ -61,6 +84,10 @@ MAX_BOOTS: Final = 1 << 10
 """Boots whose registers the leases of all nodes share."""
 MAX_SHOWN: Final = 4
 """Violations that a result names; it counts all."""
+DRIFT: Final = 0.15
+"""By which a clock may be too fast: what the specification allows a TPM's oscillator."""
+SLACK_MS: Final = 60_000
+"""Beside it: the 30 seconds of a nonce, and as much again for pauses of the verifier."""
 _BOOT_VALUES: Final = itemgetter(*BOOT_PCRS)
 
 
@@ -185,7 +212,7 @@ class TpmAppraiser:
         """Rules 2 to 5.
 
         Raises:
-            AttestationError: ST-ATTS-008, 013 and 016, ST-ATTS-101 to 119, 2xx, 3xx.
+            AttestationError: ST-ATTS-008, 013 and 016, ST-ATTS-101 to 121, 2xx, 3xx.
         """
         check_activation(evidence, case.ask, case.secret, case.binding)
         quote = verify_quote(
@@ -196,13 +223,18 @@ class TpmAppraiser:
             extra_data=case.binding,
             pcrs=evidence.pcrs,
             required=QUOTED,
-            previous=_last_clock(case),
-            running=case.lease is not None,
         )
+        check_history(quote.clock, opening.ak_name.hex(), case)
+        if case.lease is not None and case.lease.clock is not None:
+            check_clock(quote.clock, case.lease.clock, running=True)
         registers = b"".join(_BOOT_VALUES(quote.pcrs))
         secure_boot, log = self._judge_boot(evidence, quote, registers, case)
         late = self._judge_late(evidence, quote, log, case)
-        ima = self._ima.appraise(evidence, case, quote, registers)
+        earlier = measured_before(quote.clock, case)
+        watch = earlier.entries if earlier is not None else 0
+        ima = self._ima.appraise(evidence, case, quote, registers, watch=watch)
+        if ima is not None:
+            check_list(earlier, ima, case.lease.ima if case.lease is not None else None)
         return TpmState(
             part=self._part(
                 opening, quote, ima, late, group=self._group(case.node), secure_boot=secure_boot
@@ -399,6 +431,78 @@ def check_activation(evidence: TpmEvidence, ask: Ask, secret: bytes, binding: by
         )
 
 
+def check_history(clock: Clock, ak_name: str, case: Case) -> None:
+    """Rules 6 and 7.
+
+    Args:
+        clock: of the quote, verified.
+        ak_name: of the key that signed it, hex.
+        case: the exchange.
+
+    Raises:
+        AttestationError: ST-ATTS-117 and 121.
+    """
+    now = clock.reset_count, clock.restart_count, clock.clock
+    known = any(one.ak_name == ak_name for one in case.past)
+    for one in case.past:
+        if now <= (one.reset_count, one.restart_count, one.clock):
+            if not known:
+                raise AttestationError(
+                    "ST-ATTS-117", f"now {clock}; before {_told(one)}", "clockInfo"
+                )
+            raise _two(f"now {clock}, which is over: before, {_told(one)}", "clockInfo")
+        if one.reset_count != clock.reset_count or not case.boot or one.boot != case.boot:
+            continue
+        wall = case.now - datetime.fromisoformat(one.seen)
+        passed = max(case.uptime - one.uptime, round(wall.total_seconds() * 1000), 0)
+        if clock.clock - one.clock > passed * (1 + DRIFT) + SLACK_MS:
+            raise _two(
+                f"now {clock}; {passed} ms ago, {_told(one)}: that clock is another one",
+                "clockInfo",
+            )
+
+
+def measured_before(clock: Clock, case: Case) -> Progress | None:
+    """The measurements of this start of the machine, as far as they were attested."""
+    start = clock.reset_count, clock.restart_count
+    lists = [
+        Progress(one.entries, bytes.fromhex(one.pcr10))
+        for one in case.past
+        if (one.reset_count, one.restart_count) == start and one.entries
+    ]
+    return max(lists, key=lambda one: one.entries, default=None)
+
+
+def check_list(earlier: Progress | None, now: ImaState, start: Progress | None) -> None:
+    """Rule 8.
+
+    Args:
+        earlier: what `measured_before` gave.
+        now: what the list has proven, watched at the entry where `earlier` ended.
+        start: where a renewal began; what came before it is not read again.
+
+    Raises:
+        AttestationError: ST-ATTS-121.
+    """
+    begun, ended = now.progress.entries - now.num_entries, now.progress.entries
+    if earlier is None or earlier.entries < begun:
+        return
+    if earlier.entries > ended:
+        raise _two(f"{ended} entries, and {earlier.entries} before, in one start", "IMA list")
+    passed = start.pcr if start is not None and earlier.entries == begun else now.watched
+    if earlier.pcr != passed:
+        raise _two(f"its first {earlier.entries} entries were others before", "IMA list")
+
+
+def _told(one: Remembered) -> str:
+    clock = f"reset {one.reset_count}, restart {one.restart_count}, {one.clock} ms"
+    return f"{clock} as {one.node} at {one.seen}"
+
+
+def _two(what: str, where: str) -> AttestationError:
+    return AttestationError("ST-ATTS-121", what, where)
+
+
 def _judges_owner_keys(boot: BootReference) -> bool:
     """Tell whether a boot's own rules say what PCR 14 must be."""
     listed = bool(boot.owner_keys) or str(OWNER_KEYS_PCR) in boot.registers
@@ -434,21 +538,6 @@ def _check_unchanged(registers: bytes, before: bytes) -> None:
                 f"{registers[place].hex()}, it was {before[place].hex()} when the lease began",
                 f"PCR {index}",
             )
-
-
-def _last_clock(case: Case) -> Clock | None:
-    if case.lease is not None and case.lease.clock is not None:
-        return case.lease.clock
-    return _clock_of(case.last) if case.last is not None else None
-
-
-def _clock_of(last: Remembered) -> Clock:
-    return Clock(
-        clock=last.clock,
-        reset_count=last.reset_count,
-        restart_count=last.restart_count,
-        firmware=last.firmware,
-    )
 
 
 def _missing(what: str, field: str) -> AttestationError:

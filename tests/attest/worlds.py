@@ -204,6 +204,7 @@ class World:
     ) -> None:
         self.now: datetime = NOW
         self.seconds = 0.0
+        self.boot = ""  # of the verifier's machine; with one, its uptime is `seconds`
         self.job = job
         self.machines = machines or (Machine(),)
         self.values = values or reference_values(*self.machines)
@@ -226,6 +227,7 @@ class World:
             policy_digest="cd" * 32,
             clock=lambda: self.now,
             monotonic=lambda: self.seconds,
+            uptime=lambda: (self.boot, round(self.seconds * 1000)),
             appraisers={**APPRAISERS, NODE_TYPE: self.appraiser},
             state=self.state,
         )

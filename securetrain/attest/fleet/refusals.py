@@ -55,6 +55,7 @@ _KINDS: Final = (
 )
 _NODES: Final = {
     Node.BARRED: "during a lease it bars the node and its hardware until a person restores them",
+    Node.TWO: "it bars the node and its TPM, at a join too, until a person restores them",
     Node.OUT: "the node is out, and may try again when the cause is gone",
     Node.UNPROVEN: "it says nothing about the node, which counts as not proven",
     Node.FREE: "nothing is said about the node",

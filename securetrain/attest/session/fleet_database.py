@@ -23,12 +23,10 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from securetrain.attest.session.database import DURABLE, SCHEMA, URL_LIMIT, Database, settings_of
 from securetrain.attest.session.fleet_state import DATABASE, FleetState
 from securetrain.attest.session.sealed_state import Content, Head, SealedState
-from securetrain.attest.session.state import FileState
+from securetrain.attest.session.state import COLUMNS, FileState, remembering
 from securetrain.core import canonical
 from securetrain.core.errors import (
     AttestationError,
@@ -53,14 +51,18 @@ _VERSION_LIMIT: Final = 128
 _MOVED: Final = b"moved to a database\n"
 _MAKING: Final = 0x7365637572657472
 _CLOCK_LABEL: Final = b"securetrain-fleet-clock-v1\0"
+_QUOTES: Final = f"""
+CREATE TABLE {SCHEMA}.quotes (
+    ek_name TEXT COLLATE "C", ak_name TEXT NOT NULL, node TEXT NOT NULL,
+    clock BIGINT NOT NULL, reset_count BIGINT NOT NULL, restart_count BIGINT NOT NULL,
+    firmware TEXT NOT NULL, seen TEXT NOT NULL, boot TEXT COLLATE "C", uptime BIGINT NOT NULL,
+    entries BIGINT NOT NULL, pcr10 TEXT NOT NULL, seal BYTEA NOT NULL, PRIMARY KEY (ek_name, boot)
+)
+"""
 # Collation "C": an order of text that no upgrade of the server's libraries changes.
 _TABLES: Final = f"""
 CREATE SCHEMA {SCHEMA};
-CREATE TABLE {SCHEMA}.tpm (
-    ek_name TEXT COLLATE "C" PRIMARY KEY, ak_name TEXT NOT NULL, node TEXT NOT NULL,
-    clock BIGINT NOT NULL, reset_count BIGINT NOT NULL, restart_count BIGINT NOT NULL,
-    firmware TEXT NOT NULL, seen TEXT NOT NULL, seal BYTEA NOT NULL
-);
+{_QUOTES};
 CREATE TABLE {SCHEMA}.revoked (
     subject TEXT COLLATE "C" PRIMARY KEY, reason TEXT NOT NULL, since TEXT NOT NULL
 );
@@ -71,22 +73,19 @@ CREATE TABLE {SCHEMA}.head (
     version BIGINT PRIMARY KEY, seal BYTEA NOT NULL, before BYTEA NOT NULL
 );
 """
-_COLUMNS: Final = "ek_name, ak_name, node, clock, reset_count, restart_count, firmware, seen, seal"
-# As in SQLite: of two quotes that are heard in the other order, the later one stays.
-_REMEMBER: Final = f"""
-INSERT INTO tpm ({_COLUMNS})
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ek_name) DO UPDATE SET
-    ak_name = excluded.ak_name, node = excluded.node, clock = excluded.clock,
-    reset_count = excluded.reset_count, restart_count = excluded.restart_count,
-    firmware = excluded.firmware, seen = excluded.seen, seal = excluded.seal
-    WHERE (excluded.reset_count, excluded.restart_count, excluded.clock)
-        >= (tpm.reset_count, tpm.restart_count, tpm.clock)
-"""  # noqa: S608 - of constants
-_CLOCK: Final = f"SELECT {_COLUMNS} FROM tpm"  # noqa: S608 - of constants
+_SEALED: Final = (*COLUMNS, "seal")
+_BEFORE: Final = COLUMNS[:8]
+_UPGRADE: Final = f"""{_QUOTES};
+INSERT INTO quotes ({", ".join(_SEALED)}) SELECT {", ".join(_BEFORE)}, '', 0, 0, '', seal FROM tpm;
+DROP TABLE tpm"""  # noqa: S608 - of constants
+"""From the earlier version, which kept one quote of each TPM."""
 
 
 class DatabaseState(SealedState):
     """A state of a fleet that several machines share."""
+
+    _columns = _SEALED
+    _remember = remembering(_SEALED)
 
     def __init__(self, folder: Path, trust_domain: str = "") -> None:
         """Open what the folder's ``database/url`` names.
@@ -125,6 +124,7 @@ class DatabaseState(SealedState):
             raise AttestationError("ST-ATTS-015", reason(error), str(own)) from error
         self._database = Database(url)
         try:
+            _upgrade(self._database)
             self._read()
         except BaseException:
             self.close()
@@ -140,40 +140,19 @@ class DatabaseState(SealedState):
         self._heard_until = 0.0
         self._database.close()
 
-    def last(self, ek_name: str) -> Remembered | None:
-        """See `StateStore`; its own seal is checked."""
-        rows = self._run(f"{_CLOCK} WHERE ek_name = ?", (ek_name,))
-        return self._clock_of(rows[0]) if rows else None
+    def _row(self, row: tuple[str | int, ...]) -> tuple[str | int | bytes, ...]:
+        return (*row, self._key.sign(_clock_bytes(row)))
 
-    def clocks(self) -> list[Remembered]:
-        """The last accepted quotes of all TPMs; their seals are checked."""
-        return [self._clock_of(row) for row in self._run(f"{_CLOCK} ORDER BY ek_name")]
-
-    def remember(self, entry: Remembered) -> None:
-        """See `StateStore`."""
-        row = (*msgspec.structs.astuple(entry)[:6], f"{entry.firmware:x}", entry.seen)
-        self._run(_REMEMBER, (*row, self._key.sign(_clock_bytes(row))))
-
-    def _clock_of(self, row: Any) -> Remembered:
+    def _quote(self, row: Any) -> Remembered:
+        """See base class; its own seal is checked."""
         *columns, seal = row
         try:
             self._key.public.verify(seal, _clock_bytes(tuple(columns)))
-            ek, ak, node, clock, resets, restarts, firmware, seen = columns
-            number = int(firmware, 16)
+            return super()._quote(columns)
         except (IdentityError, ValueError) as error:
             raise self._wrong(
                 f"the clock of {str(row[0])[:80]} was changed by something else than securetrain"
             ) from error
-        return Remembered(
-            ek_name=ek,
-            ak_name=ak,
-            node=node,
-            clock=clock,
-            reset_count=resets,
-            restart_count=restarts,
-            firmware=number,
-            seen=seen,
-        )
 
     def _told(self) -> tuple[int, str]:
         """The newest version that this machine has seen, and the hash of its seal."""
@@ -368,6 +347,16 @@ def _make_tables(database: Database, key: PrivateKey, *, is_first: bool) -> None
         database.run("INSERT INTO head (version, seal, before) VALUES (1, ?, ?)", (seal, b""))
 
 
+def _upgrade(database: Database) -> None:
+    told = "SELECT 1 WHERE to_regclass(?) IS NOT NULL"
+    if not database.run(told, (f"{SCHEMA}.tpm",)):
+        return
+    with database.transaction("BEGIN", DURABLE, f"SELECT pg_advisory_xact_lock({_MAKING})"):
+        if database.run(told, (f"{SCHEMA}.tpm",)):  # another machine may have done it
+            for statement in _UPGRADE.split(";"):
+                database.run(statement)
+
+
 def _say_moved(folder: Path) -> None:
     """Leave nothing that would be opened in the database's place, were its folder lost."""
     path = folder / "version"
@@ -379,5 +368,6 @@ def _say_moved(folder: Path) -> None:
 
 
 def _clock_bytes(row: tuple[Any, ...]) -> bytes:
-    """The bytes under the seal of a clock; as text, which has no largest number."""
-    return _CLOCK_LABEL + canonical.encode(list(map(str, row)))
+    """The bytes under the seal of a quote; as text, which has no largest number."""
+    told = row[: len(_BEFORE)] if row[len(_BEFORE) :] == ("", 0, 0, "") else row
+    return _CLOCK_LABEL + canonical.encode(list(map(str, told)))

@@ -139,7 +139,7 @@ class SealedState(SqlState):
 
         def change(old: Content) -> Content | None:
             nonlocal found
-            clock = self._run("DELETE FROM tpm WHERE ek_name = ? RETURNING 1", (full,))
+            clock = self._run("DELETE FROM quotes WHERE ek_name = ? RETURNING 1", (full,))
             found = full in old.revoked or bool(clock)
             self._run("DELETE FROM revoked WHERE subject = ?", (full,))
             left = {name: one for name, one in old.revoked.items() if name != full}

@@ -13,21 +13,24 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
+
+import msgspec
 
 from securetrain.core.errors import AttestationError
 from securetrain.core.files import PRIVATE_FILE
 from securetrain.evidence import Remembered
 
 _SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS tpm (
-    ek_name TEXT PRIMARY KEY, ak_name TEXT NOT NULL, node TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS quotes (
+    ek_name TEXT NOT NULL, ak_name TEXT NOT NULL, node TEXT NOT NULL,
     clock INTEGER NOT NULL, reset_count INTEGER NOT NULL, restart_count INTEGER NOT NULL,
-    firmware TEXT NOT NULL, seen TEXT NOT NULL
+    firmware TEXT NOT NULL, seen TEXT NOT NULL, boot TEXT NOT NULL, uptime INTEGER NOT NULL,
+    entries INTEGER NOT NULL, pcr10 TEXT NOT NULL, PRIMARY KEY (ek_name, boot)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS revoked (
     subject TEXT PRIMARY KEY, reason TEXT NOT NULL, since TEXT NOT NULL
@@ -37,19 +40,38 @@ CREATE TABLE IF NOT EXISTS floor (
 ) STRICT;
 """
 _FROM_1: Final = "ALTER TABLE floor ADD COLUMN digest TEXT NOT NULL DEFAULT ''"
-# Not INSERT OR REPLACE, which moves the row and writes the index too. Two verifiers may hear two
-# quotes of one TPM in the other order: the later one stays.
-_REMEMBER: Final = """
-INSERT INTO tpm VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ek_name) DO UPDATE SET
-    ak_name = excluded.ak_name, node = excluded.node, clock = excluded.clock,
-    reset_count = excluded.reset_count, restart_count = excluded.restart_count,
-    firmware = excluded.firmware, seen = excluded.seen
-    WHERE (excluded.reset_count, excluded.restart_count, excluded.clock)
-        >= (tpm.reset_count, tpm.restart_count, tpm.clock)
+_FROM_2: Final = """
+INSERT OR IGNORE INTO quotes SELECT *, '', 0, 0, '' FROM tpm;
+DROP TABLE tpm;
 """
-_VERSION: Final = 2
+COLUMNS: Final = Remembered.__struct_fields__
+KEPT: Final = 8
+"""Quotes of a TPM that are kept at most: those furthest on in its time."""
+_TRIM: Final = f"""
+DELETE FROM quotes WHERE ek_name = ? AND boot NOT IN (SELECT boot FROM quotes WHERE ek_name = ?
+    ORDER BY reset_count DESC, restart_count DESC, clock DESC LIMIT {KEPT})
+"""  # noqa: S608 - of constants
+_VERSION: Final = 3
 _BUSY_SECONDS: Final = 5.0
 HEARD_WITHIN: Final = 0.5
+
+
+def remembering(columns: Sequence[str]) -> str:
+    """The statement that keeps a quote of these columns.
+
+    Not INSERT OR REPLACE, which moves the row and writes the index too. Two verifiers may hear two
+    quotes of one TPM in the other order: the later one stays.
+    """
+    moment = "reset_count", "restart_count", "clock"
+    changed = ", ".join(f"{name} = excluded.{name}" for name in columns)
+    given, kept = (
+        ", ".join(f"{table}.{name}" for name in moment) for table in ("excluded", "quotes")
+    )
+    names, places = ", ".join(columns), ", ".join("?" * len(columns))
+    return (
+        f"INSERT INTO quotes ({names}) VALUES ({places})"  # noqa: S608 - of constants
+        f" ON CONFLICT (ek_name, boot) DO UPDATE SET {changed} WHERE ({given}) >= ({kept})"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +105,11 @@ class Seen:
 class StateStore(Protocol):
     """The store of a verifier's memory."""
 
-    def last(self, ek_name: str) -> Remembered | None:
-        """The last accepted quote of a TPM."""
+    def past(self, ek_name: str) -> list[Remembered]:
+        """The last accepted quote of a TPM for each boot of a verifier's machine."""
 
     def remember(self, entry: Remembered) -> None:
-        """Keep an accepted quote."""
+        """Keep an accepted quote, and `KEPT` of its TPM at most."""
 
     def revoke(self, entry: Revocation) -> None:
         """Let `entry.subject` in no more."""
@@ -113,19 +135,20 @@ class MemoryState:
     """A verifier that lives as long as one run and remembers no longer."""
 
     def __init__(self) -> None:
-        self._tpms: dict[str, Remembered] = {}
+        self._tpms: dict[str, dict[str, Remembered]] = {}
         self._revoked: dict[str, Revocation] = {}
         self._seen: dict[str, Seen] = {}
 
-    def last(self, ek_name: str) -> Remembered | None:
+    def past(self, ek_name: str) -> list[Remembered]:
         """See `StateStore`."""
-        return self._tpms.get(ek_name)
+        return list(self._tpms.get(ek_name, {}).values())
 
     def remember(self, entry: Remembered) -> None:
         """See `StateStore`."""
-        before = self._tpms.get(entry.ek_name)
-        if before is None or _moment(entry) >= _moment(before):
-            self._tpms[entry.ek_name] = entry
+        kept = self._tpms.setdefault(entry.ek_name, {})
+        kept[entry.boot] = max(kept.get(entry.boot, entry), entry, key=_moment)
+        if len(kept) > KEPT:
+            del kept[min(kept, key=lambda boot: _moment(kept[boot]))]
 
     def revoke(self, entry: Revocation) -> None:
         """See `StateStore`."""
@@ -158,6 +181,8 @@ class SqlState:
     restores a node) within `HEARD_WITHIN` seconds. Safe to use from several threads.
     """
 
+    _columns: ClassVar[Sequence[str]] = COLUMNS
+    _remember: ClassVar[str] = remembering(COLUMNS)
     _lock: threading.RLock
     _monotonic: Callable[[], float]
     _revoked: dict[str, Revocation]
@@ -170,30 +195,34 @@ class SqlState:
         self._heard_until = -math.inf
         self._lock = threading.RLock()
 
-    def last(self, ek_name: str) -> Remembered | None:
+    def past(self, ek_name: str) -> list[Remembered]:
         """See `StateStore`."""
-        rows = self._run("SELECT * FROM tpm WHERE ek_name = ?", (ek_name,))
-        return _remembered(rows[0]) if rows else None
+        return self._quotes("WHERE ek_name = ?", ek_name)
 
     def clocks(self) -> list[Remembered]:
-        """The last accepted quotes of all TPMs."""
-        return [_remembered(row) for row in self._run("SELECT * FROM tpm ORDER BY ek_name")]
+        """The accepted quotes of all TPMs that are kept, by TPM and then in its own time."""
+        return self._quotes("ORDER BY ek_name, reset_count, restart_count, clock")
 
     def remember(self, entry: Remembered) -> None:
         """See `StateStore`."""
-        self._run(
-            _REMEMBER,
-            (
-                entry.ek_name,
-                entry.ak_name,
-                entry.node,
-                entry.clock,
-                entry.reset_count,
-                entry.restart_count,
-                f"{entry.firmware:x}",  # 64 bits without a sign do not fit an SQLite integer
-                entry.seen,
-            ),
-        )
+        fields = msgspec.structs.asdict(entry)
+        # 64 bits without a sign do not fit an SQL integer.
+        row = tuple((fields | {"firmware": f"{entry.firmware:x}"}).values())
+        self._run(self._remember, self._row(row))
+        self._run(_TRIM, (entry.ek_name, entry.ek_name))
+
+    def _quotes(self, which: str, *values: str) -> list[Remembered]:
+        names = ", ".join(self._columns)
+        rows = self._run(f"SELECT {names} FROM quotes {which}", values)  # noqa: S608 - of constants
+        return list(map(self._quote, rows))
+
+    def _row(self, row: tuple[str | int, ...]) -> tuple[str | int | bytes, ...]:
+        """A quote's columns, as the store keeps them."""
+        return row
+
+    def _quote(self, row: Any) -> Remembered:
+        given = dict(zip(COLUMNS, row, strict=True))
+        return Remembered(**given | {"firmware": int(given["firmware"], 16)})
 
     def revoke(self, entry: Revocation) -> None:
         """See `StateStore`; the first reason stays."""
@@ -208,7 +237,7 @@ class SqlState:
         with self._changing():
             found = self._run("DELETE FROM revoked WHERE subject = ? RETURNING 1", (subject,))
             return bool(
-                found + self._run("DELETE FROM tpm WHERE ek_name = ? RETURNING 1", (subject,))
+                found + self._run("DELETE FROM quotes WHERE ek_name = ? RETURNING 1", (subject,))
             )
 
     def revocation(self, subject: str) -> Revocation | None:
@@ -273,10 +302,12 @@ class FileState(SqlState):
             )
             self._db.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;{_SCHEMA}")
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version not in {0, 1, _VERSION}:
+            if version not in range(_VERSION + 1):
                 raise self._bad(f"version {version}, this is {_VERSION}")
             if version == 1:
                 self._db.execute(_FROM_1)
+            if self._run("SELECT 1 FROM sqlite_master WHERE name = 'tpm'"):
+                self._db.executescript(f"BEGIN IMMEDIATE;{_FROM_2}COMMIT")
             self._db.execute(f"PRAGMA user_version={_VERSION}")
         except (sqlite3.Error, OSError) as error:
             raise self._bad(str(error)) from error
@@ -322,20 +353,6 @@ class FileState(SqlState):
 def _moment(entry: Remembered) -> tuple[int, int, int]:
     """A TPM's time, as quotes are ordered by (`evidence.tpm.quote`)."""
     return entry.reset_count, entry.restart_count, entry.clock
-
-
-def _remembered(row: Any) -> Remembered:
-    ek, ak, node, clock, reset, restart, firmware, seen = row
-    return Remembered(
-        ek_name=ek,
-        ak_name=ak,
-        node=node,
-        clock=clock,
-        reset_count=reset,
-        restart_count=restart,
-        firmware=int(firmware, 16),
-        seen=seen,
-    )
 
 
 def _revocation(row: Any) -> Revocation:

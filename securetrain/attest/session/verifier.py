@@ -18,7 +18,7 @@ Rules, in order:
    (restarted, or the lease is over) asks for full evidence again, and so does one whose reference
    values were signed again meanwhile (`values_watch`);
 9. evidence that contradicts itself or a reference value during a lease revokes the node and its TPM
-   until a person lets them in again;
+   until a person lets them in again. Quotes of two machines under one TPM do so at any time;
 10. an unexpected error in any of these is a refusal.
 """
 
@@ -29,6 +29,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
@@ -60,6 +61,15 @@ NONCE_LIFE: Final = 30.0
 MAX_NONCES: Final = 4096
 
 
+def machine_uptime() -> tuple[str, int]:
+    """The kernel's id of this boot, and milliseconds since it began, suspends included."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    # A time namespace has an uptime of its own.
+    own = Path("/proc/self/ns/time")
+    namespace = own.stat().st_ino if own.exists() else 0
+    return f"{boot}:{namespace}", time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 10**6
+
+
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     """A challenge to a node."""
 
@@ -87,8 +97,8 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     secret: bytes = b""
     opening: Opening | None = None
     lease: Lease | None = None
-    last: Remembered | None = None
-    """The TPM's last accepted quote when it was asked: of several jobs that ask it at once, one may
+    past: tuple[Remembered, ...] = ()
+    """The TPM's accepted quotes when it was asked: of several jobs that ask it at once, one may
     hear a later quote first."""
 
 
@@ -107,6 +117,8 @@ class Verifier:
     policy_digest: str
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
+    uptime: Callable[[], tuple[str, int]] = machine_uptime
+    """The boot of this machine, and milliseconds since; TPMs' clocks are compared with it."""
     random: Callable[[int], bytes] = secrets.token_bytes
     appraisers: Mapping[str, Appraiser] = field(default_factory=lambda: APPRAISERS)
     state: StateStore = field(default_factory=MemoryState)
@@ -231,8 +243,7 @@ class Verifier:
             secret=secret,
             opening=opening,
             lease=lease,
-            # A renewal is judged by its lease, which has the clock of its last quote.
-            last=self.state.last(opening.identity) if lease is None else None,
+            past=tuple(self.state.past(opening.identity)),
         )
         return Challenge(nonce=self._keep(asked), ask=ask, ak_name=opening.ak_name)
 
@@ -339,6 +350,7 @@ class Verifier:
                 f"send one of {', '.join(sorted(self.appraisers))}",
             )
         now = self.clock()
+        boot, uptime = self.uptime()
         exchange = Exchange(
             node=node,
             key=key,
@@ -348,7 +360,9 @@ class Verifier:
             ask=asked.ask,
             secret=asked.secret,
             lease=asked.lease,
-            last=lambda _: asked.last,
+            past=asked.past,
+            boot=boot,
+            uptime=uptime,
             fetch=fetch,
         )
         result, appraisal = appraise_evidence(
@@ -362,15 +376,16 @@ class Verifier:
         for subject in (f"node:{node}", *identities):  # perhaps revoked since it was asked
             self._refuse_revoked(subject)
         self._apply_policy(appraisal.tier, node, now, exchange.expires)
-        self._begin_lease(node, appraisal.lease, now)
+        self._begin_lease(node, appraisal.lease, exchange)
         with self._lock:
             self._spent[node] = Spent(secret=asked.secret, documents=appraiser.documents)
         return result
 
-    def _begin_lease(self, node: str, lease: Lease | None, now: datetime) -> None:
+    def _begin_lease(self, node: str, lease: Lease | None, exchange: Exchange) -> None:
         """Take the TPM for this node; its clock is kept before anybody hears of the lease."""
         if lease is None:
             return
+        now = exchange.now
         if (clock := lease.clock) is not None:
             self.state.remember(
                 Remembered(
@@ -382,6 +397,10 @@ class Verifier:
                     restart_count=clock.restart_count,
                     firmware=clock.firmware,
                     seen=now.isoformat(),
+                    boot=exchange.boot,
+                    uptime=exchange.uptime,
+                    entries=lease.ima.entries if lease.ima is not None else 0,
+                    pcr10=lease.ima.pcr.hex() if lease.ima is not None else "",
                 )
             )
         with self._lock:
@@ -391,14 +410,21 @@ class Verifier:
             self._holders.update(dict.fromkeys(lease.identities, node))
 
     def _judge_lease(self, asked: _Asked, error: AttestationError) -> None:
-        """A node that contradicts itself while it holds a lease is out until a person says so."""
-        if asked.lease is None or not error.definition.bars_node:
+        """A node that contradicts itself while it holds a lease is out until a person says so.
+
+        So is one that its TPM shows to be two, with or without a lease.
+        """
+        held = asked.lease.identities if asked.lease is not None else ()
+        when = " during its lease"
+        if error.definition.bars_at_once and asked.opening is not None:
+            held, when = (*held, asked.opening.identity), ""
+        elif asked.lease is None or not error.definition.bars_node:
             return
-        if asked.node in self._outdated:
+        elif asked.node in self._outdated:
             return  # asked by one edition, judged by the next: what that one retired is no lie
-        reason = f"{error.code} during its lease: {error.what}"[:1000]
+        reason = f"{error.code}{when}: {error.what}"[:1000]
         self.release(asked.node)
-        subjects = f"node:{asked.node}", *asked.lease.identities
+        subjects = tuple(dict.fromkeys((f"node:{asked.node}", *held)))
         since = self.clock().isoformat()
         for subject in subjects:  # all of them count, also if the first cannot be written
             self._unkept[subject] = Revocation(subject=subject, reason=reason, since=since)

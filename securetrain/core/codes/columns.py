@@ -27,6 +27,8 @@ class Node(StrEnum):
     BARRED = "barred"
     """Its hardware contradicted, during a lease, what it had proven, or what its maker says: it is
     barred until an operator restores it, and evicted."""
+    TWO = "barred as two"
+    """Its TPM has shown, at whatever time, that two machines hold it: both are barred."""
     OUT = "out"
     """It is evicted: believed up to its last good evidence, and no longer."""
     UNPROVEN = "unproven"
@@ -68,7 +70,12 @@ class Code:
     @property
     def bars_node(self) -> bool:
         """Tell whether a node that earns it during its lease is barred until a person decides."""
-        return self.node is Node.BARRED
+        return self.bars_at_once or self.node is Node.BARRED
+
+    @property
+    def bars_at_once(self) -> bool:
+        """Tell whether it bars a node that holds no lease, too."""
+        return self.node is Node.TWO
 
     @property
     def answers_an_attack(self) -> bool:
@@ -90,6 +97,7 @@ NEVER: Final = Retry.NEVER
 LATER: Final = Retry.LATER
 WAIVED: Final = Retry.WAIVED
 BARRED: Final = Node.BARRED
+TWO: Final = Node.TWO
 OUT: Final = Node.OUT
 UNPROVEN: Final = Node.UNPROVEN
 FREE: Final = Node.FREE

@@ -13,6 +13,7 @@ from securetrain.core.codes.columns import (
     MEDIUM,
     NEVER,
     OUT,
+    TWO,
     Code,
     X,
 )
@@ -143,6 +144,10 @@ ROWS: Final = (
     Code("ST-ATTS-119", X.FAILURE, "the TPM's firmware changed",
          fix="let the node join again, if the update was yours",
          severity=CRITICAL, rank=ALONE, node=BARRED, retry=LATER, threat="T-NOD-001"),
+    Code("ST-ATTS-121", X.FAILURE, "two machines hold one TPM",
+         fix="find the copy of the software TPM, or who put an old state of it back; then give both"
+             " machines TPMs of their own, or restore the one that is left",
+         severity=CRITICAL, rank=ALONE, node=TWO, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-150", X.FAILURE, "there is no TPM, or it may not be used",
          fix="run as root on a machine with a TPM 2.0 that is switched on",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),

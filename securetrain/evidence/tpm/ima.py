@@ -108,6 +108,8 @@ class ImaState(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was compared with the quoted PCRs 0 to 9."""
     policy: str
     """SHA-256 of the runtime policy; empty without one."""
+    watched: bytes = b""
+    """PCR 10 after the entry that was to be watched; empty where that was not read."""
 
 
 _Table: TypeAlias = tuple[tuple[str, bool, str, str], bool]
@@ -168,6 +170,7 @@ def appraise_ima(
     start: Progress | None,
     violations: Violations,
     cache: TemplateCache,
+    watch: int = 0,
 ) -> ImaState:
     """Replay a list into the quoted PCR 10 and judge its entries.
 
@@ -180,6 +183,7 @@ def appraise_ima(
             that the TPM was not reset since.
         violations: what is done about entries that the kernel marked.
         cache: shared by all nodes.
+        watch: the entry after which PCR 10 is told, too.
 
     Raises:
         AttestationError: ST-ATTS-301 to 313; `where` names the entry, counted from 1, and its path.
@@ -192,9 +196,9 @@ def appraise_ima(
     if before.entries and ima.binary and len(ima.entries) <= LONGEST_TAIL:
         digest = sha256(ima.entries).digest()
         tail = cache.tails.table(key).get(digest)
-        if tail is not None and before.pcr != pcr10:
+        if tail is not None and before.pcr != pcr10 and watch <= before.entries:
             return _as_before(tail, before, pcr10, policy)
-    replay = Replay(ima, policy, violations, cache.runs.table(key))
+    replay = Replay(ima, policy, violations, cache.runs.table(key), watch)
     known = cache.table(policy, binary=ima.binary)
     reached = replay.run(before, pcr10, boot_aggregate, known)
     if digest:
@@ -224,6 +228,7 @@ def state_of(
         boot_aggregate=replay.aggregate.hex(),
         aggregate_compared=bool(replay.aggregate) and boot_aggregate is not None,
         policy="" if policy is None else policy.digest,
+        watched=replay.watched,
     )
 
 
@@ -277,6 +282,7 @@ class Replay:
         policy: RuntimePolicy | None,
         violations: Violations,
         runs: Mapping[bytes, Run],
+        watch: int = 0,
     ) -> None:
         self._data = ima.entries
         self._binary = ima.binary
@@ -289,6 +295,9 @@ class Replay:
         self._parse = parse_binary if ima.binary else parse_ascii
         self._policy = policy
         self._answers = violations
+        self._watch = watch
+        self.watched = b""
+        """PCR 10 after the entry of that number."""
         self.fresh: dict[bytes, Judged] = {}
         """Verdicts that others may share."""
         self.read = 0
@@ -321,7 +330,7 @@ class Replay:
             self._entries = split_binary(self._data, more=True)
         number, pcr = before.entries, before.pcr
         marks = position = 0
-        find = known.get
+        find, watch, at = known.get, self._watch, [b"", b""]
         collector = self.collector
         try:
             if number == 0:
@@ -340,6 +349,7 @@ class Replay:
                         collector.end(position)
                         position += run.size
                         self._entries = split_binary(self._data, position, more=more)
+                        self._watch_run(run, number, pcr)
                         pcr, read, mark = run.extend(pcr, target)
                         number += read
                         marks += mark
@@ -351,12 +361,14 @@ class Replay:
                 position += len(entry)
                 marks += judged[1]
                 pcr = sha256(pcr + judged[0]).digest()
+                at[number == watch] = pcr  # no branch in the one loop that is hot
         except Refusal as refusal:
             # Only cutting the list raises it here, behind the entries that were read.
             raise _refused_entry(refusal, number + 1) from None
         # A run that the quote cuts off is as good as any; in a renewal's few entries none is whole.
         if before.entries == 0:
             collector.end(position)
+        self.watched = at[True] or self.watched
         self.marks = marks
         self.read = position
         return Progress(number, pcr)
@@ -392,7 +404,14 @@ class Replay:
                 entry.name,
             )
         self.aggregate = aggregate
-        return sha256(_INITIAL + extend).digest()
+        pcr = sha256(_INITIAL + extend).digest()
+        self.watched = pcr if self._watch == 1 else b""
+        return pcr
+
+    def _watch_run(self, run: Run, number: int, pcr: bytes) -> None:
+        """Note the register when the watched entry is in this run, behind entry `number`."""
+        if number < self._watch:
+            self.watched = run.after(pcr, self._watch - number) or self.watched
 
     def _judge(self, entry: bytes, number: int) -> Judged:
         """Judge an entry; the value that it extends when it is acceptable."""

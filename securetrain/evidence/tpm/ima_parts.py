@@ -15,6 +15,7 @@ Rules, beside those of `ima`:
 
 from collections.abc import Callable
 from hashlib import sha256
+from typing import NamedTuple
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.node_evidence import ImaList, ImaParts
@@ -32,6 +33,15 @@ from securetrain.evidence.tpm.ima_violations import Violations
 from securetrain.evidence.tpm.runtime_policy import RuntimePolicy
 
 
+class Segment(NamedTuple):
+    """The part of a list that is of interest."""
+
+    start: Progress | None = None
+    """Where the last appraisal ended."""
+    watch: int = 0
+    """The entry after which PCR 10 is told, too."""
+
+
 def appraise_parts(
     announced: ImaParts,
     fetch: Callable[[int, bytes], bytes],
@@ -39,7 +49,7 @@ def appraise_parts(
     pcr10: bytes,
     boot_aggregate: bytes | None,
     policy: RuntimePolicy | None,
-    start: Progress | None,
+    segment: Segment,
     violations: Violations,
     cache: TemplateCache,
 ) -> ImaState:
@@ -51,7 +61,7 @@ def appraise_parts(
         pcr10: as in `appraise_ima`, as all below.
         boot_aggregate: of the quoted boot.
         policy: what may have been measured.
-        start: where the last appraisal ended.
+        segment: where it begins, and what is watched.
         violations: what is done about them.
         cache: shared by all nodes.
 
@@ -64,7 +74,7 @@ def appraise_parts(
             f"{announced.size} bytes in {len(announced.digests)} bytes of digests",
             "IMA list",
         )
-    before = reached = begin(announced.first, pcr10, start)
+    before = reached = begin(announced.first, pcr10, segment.start)
     key = verdict_key(policy, binary=True)
     total: Replay | None = None
     rest = b""
@@ -78,6 +88,7 @@ def appraise_parts(
             policy,
             violations,
             cache.runs.table(key),
+            segment.watch,
         )
         known = cache.table(policy, binary=True)
         reached = replay.run(reached, pcr10, boot_aggregate, known, more=more)
@@ -116,5 +127,6 @@ def _added(total: Replay | None, part: Replay) -> Replay:
     total.marks += part.marks
     total.violations += part.violations
     total.warnings += part.warnings
+    total.watched = total.watched or part.watched
     total.violated = (total.violated + part.violated)[:MAX_NAMED]
     return total

@@ -57,6 +57,14 @@ class Run(NamedTuple):
         """Tell whether a list has this very run there."""
         return sha256(data[start : start + self.size]).digest() == self.digest
 
+    def after(self, pcr: bytes, num_entries: int) -> bytes:
+        """The register after so many of its entries; nothing where it has fewer."""
+        if num_entries > len(self.extends):
+            return b""
+        for extend in self.extends[:num_entries]:
+            pcr = sha256(pcr + extend).digest()
+        return pcr
+
     def extend(self, pcr: bytes, target: bytes) -> tuple[bytes, int, int]:
         """Extend the register by the run, or up to the entry that reaches the quote.
 

@@ -7,6 +7,7 @@ The first test is the control of all others: the same machine, the same verifier
 
 import dataclasses
 import hashlib
+import shutil
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -17,7 +18,7 @@ from securetrain.attest.node.attester import sign_evidence
 from securetrain.attest.node.tpm import endorsement
 from securetrain.attest.session.appraisers import appraisers_for
 from securetrain.attest.session.reference_file import load_reference_values, write_reference_values
-from securetrain.attest.session.state import FileState, MemoryState
+from securetrain.attest.session.state import MemoryState
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core.errors import AttestationError, PolicyError
 from securetrain.core.vocabulary import TEST_ONLY, NodeTier
@@ -250,17 +251,6 @@ def test_a_renewal_is_no_answer_to_a_restarted_verifier(world):
     _, binding = world.ask()
     evidence = world.attesters["node-0"].collect(binding, ask)
     refused(AttestationError, "ST-ATTS-016", world.answer, evidence, binding)
-
-
-@pytest.mark.forgery
-def test_a_clock_that_went_back_is_remembered_across_restarts(world, tmp_path):
-    world.verifier = world.make_verifier(FileState(tmp_path / "state"))
-    world.join()
-    entry = world.verifier.state.last(world.verifier._leases["node-0"].identities[0])
-    later = msgspec.structs.replace(entry, clock=entry.clock + 10**9)
-    world.verifier.state.remember(later)
-    world.verifier = world.make_verifier(FileState(tmp_path / "state"))
-    world.refused("ST-ATTS-117")
 
 
 def test_a_revoked_node_and_a_revoked_tpm_are_not_asked(world):
@@ -585,3 +575,26 @@ def test_a_node_with_a_tpm_needs_reference_values(world, machines):
     with pytest.raises(AttestationError) as caught:
         verifier.challenge("node-0", world.attesters["node-0"].keys())
     assert caught.value.code == "ST-ATTS-009"
+
+
+@pytest.mark.many
+def test_a_copied_swtpm_is_named_and_reboots_are_not(tmp_path):
+    with Machine(tmp_path / "node-0", "node-0", ca=tmp_path / "ca") as machine:
+        world = World(tmp_path, [machine])
+        for hours in (6, -3, -2):  # the wall is set in between
+            world.now += timedelta(hours=hours)
+            world.verifier = world.make_verifier(world.verifier.state)
+            world.join()
+            machine.reboot()
+        machine.tpm.stop()
+        shutil.copytree(tmp_path / "node-0", tmp_path / "copy")
+        machine.reboot()
+        with Machine(tmp_path / "copy", "node-0", ca=tmp_path / "ca") as other:
+            other.reboot()
+            ours, theirs = (one.attester(KEYS["node-0"]) for one in (machine, other))
+            for attester in (ours, theirs, ours):
+                world.verifier.release("node-0")
+                world.attesters["node-0"], last = attester, world.attesters["node-0"]
+                if last is not theirs:
+                    world.join()
+        world.refused("ST-ATTS-121")

@@ -5,11 +5,18 @@
 import sqlite3
 import stat
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from securetrain.attest.session.fleet_state import FleetState
-from securetrain.attest.session.state import HEARD_WITHIN, FileState, MemoryState, Revocation, Seen
+from securetrain.attest.session.state import (
+    HEARD_WITHIN,
+    KEPT,
+    FileState,
+    MemoryState,
+    Revocation,
+    Seen,
+)
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.case import Remembered
 from securetrain.testing.clock import SettableClock
@@ -42,13 +49,19 @@ def state(request, tmp_path):
 
 
 def test_a_clock_is_remembered_and_replaced(state):
-    assert state.last(TPM.ek_name) is None
+    assert state.past(TPM.ek_name) == []
     state.remember(TPM)
-    assert state.last(TPM.ek_name) == TPM
-    later = Remembered(**{**_fields(TPM), "clock": 200000})
+    assert state.past(TPM.ek_name) == [TPM]
+    later = replace(TPM, clock=200000)
     state.remember(later)
-    assert state.last(TPM.ek_name) == later
-    assert state.last("ek:00") is None
+    assert state.past(TPM.ek_name) == [later]
+
+
+def test_the_last_quotes_of_each_boot_of_a_verifier_are_kept_bounded(state):
+    heard = [replace(TPM, boot=f"boot {n}", clock=n, entries=n, pcr10="ab") for n in range(40)]
+    for one in (*heard, *heard[::-1]):
+        state.remember(one)
+    assert sorted(state.past(TPM.ek_name), key=lambda one: one.clock) == heard[-KEPT:]
 
 
 def test_the_first_reason_of_a_revocation_stays_until_it_is_lifted(state):
@@ -77,17 +90,17 @@ def test_an_edition_is_not_taken_back(state):
 def test_an_earlier_quote_that_is_heard_later_changes_nothing(state):
     state.remember(TPM)
     for change in ({"clock": 5}, {"reset_count": 6, "clock": 999999}, {"restart_count": 1}):
-        state.remember(Remembered(**{**_fields(TPM), **change}))
-        assert state.last(TPM.ek_name) == TPM
-    rebooted = Remembered(**{**_fields(TPM), "reset_count": 8, "restart_count": 0, "clock": 1})
+        state.remember(replace(TPM, **change))
+        assert state.past(TPM.ek_name) == [TPM]
+    rebooted = replace(TPM, reset_count=8, restart_count=0, clock=1)
     state.remember(rebooted)
-    assert state.last(TPM.ek_name) == rebooted
+    assert state.past(TPM.ek_name) == [rebooted]
 
 
 def test_a_tpm_that_was_cleared_is_restored_with_its_clock(state):
     state.remember(TPM)
     assert state.restore(TPM.ek_name)
-    assert state.last(TPM.ek_name) is None
+    assert state.past(TPM.ek_name) == []
     assert not state.restore(TPM.ek_name)
 
 
@@ -96,10 +109,15 @@ def test_a_file_of_the_version_before_is_taken_over(tmp_path):
     with sqlite3.connect(path) as old:
         old.executescript(
             "CREATE TABLE floor (document TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT;"
-            "INSERT INTO floor VALUES ('values', 7); PRAGMA user_version=1"
+            "INSERT INTO floor VALUES ('values', 7); PRAGMA user_version=1;"
+            "CREATE TABLE tpm (ek_name TEXT PRIMARY KEY, ak_name TEXT, node TEXT, clock INTEGER,"
+            " reset_count INTEGER, restart_count INTEGER, firmware TEXT, seen TEXT) STRICT;"
         )
+        row = (TPM.ek_name, TPM.ak_name, TPM.node, TPM.clock, 7, 2, f"{TPM.firmware:x}", TPM.seen)
+        old.execute(f"INSERT INTO tpm VALUES {row}")
     old.close()
     state = FileState(path)
+    assert state.clocks() == [TPM]
     kept = Seen(document="values", version=7, digest="")
     assert state.accept(Seen(document="values", version=6, digest="ab")) == kept
     same = Seen(document="values", version=7, digest="ab")
@@ -114,7 +132,7 @@ def test_a_file_outlives_the_process_and_is_private(tmp_path):
     first.revoke(GONE)
     first.close()
     second = FileState(path)
-    assert second.last(TPM.ek_name) == TPM
+    assert second.past(TPM.ek_name) == [TPM]
     assert second.revocations() == [GONE]
     second.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -172,12 +190,8 @@ def test_a_state_that_cannot_be_written_refuses(tmp_path):
     state.close()
     for use in (
         lambda: state.remember(TPM),
-        lambda: state.last(TPM.ek_name),
+        lambda: state.past(TPM.ek_name),
         lambda: state.revocation("node:a"),
         lambda: state.revoke(GONE),
     ):
         refused(AttestationError, "ST-ATTS-015", use)
-
-
-def _fields(entry):
-    return msgspec.structs.asdict(entry)

@@ -17,7 +17,7 @@ from securetrain.evidence import node_evidence
 from securetrain.evidence.node_evidence import ImaParts, cut_list
 from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache
 from securetrain.evidence.tpm.ima_list import MAX_DATA
-from securetrain.evidence.tpm.ima_parts import appraise_parts
+from securetrain.evidence.tpm.ima_parts import Segment, appraise_parts
 from securetrain.evidence.tpm.ima_violations import Violations
 from securetrain.testing.measurement_lists import (
     Measurement,
@@ -96,7 +96,7 @@ def appraise(
         pcr10=pcr10,
         boot_aggregate=BOOT,
         policy=None if measured is None else policy_for(measured),
-        start=start,
+        segment=Segment(start),
         violations=Violations(allow=allow),
         cache=cache or TemplateCache(),
     )

@@ -16,7 +16,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.node_evidence import ImaList, ImaParts
 from securetrain.evidence.tpm.ima import ImaState, TemplateCache, appraise_ima
 from securetrain.evidence.tpm.ima_keys import ImaKey, read_signers
-from securetrain.evidence.tpm.ima_parts import appraise_parts
+from securetrain.evidence.tpm.ima_parts import Segment, appraise_parts
 from securetrain.evidence.tpm.ima_violations import Violations
 from securetrain.evidence.tpm.path_patterns import PathPatterns
 from securetrain.evidence.tpm.runtime_policy import (
@@ -132,14 +132,15 @@ def _in_parts(data: bytes) -> None:
         "pcr10": replayed(_LIST),
         "boot_aggregate": _BOOT,
         "policy": None,
-        "start": None,
         "violations": Violations(allow=True),
         "cache": TemplateCache(limit=0),
     }
     announced = _Pieces(first=0, size=len(data), digests=digests)
-    found = _outcome(lambda: appraise_parts(announced, lambda n, _: pieces[n], **shared))
+    found = _outcome(
+        lambda: appraise_parts(announced, lambda n, _: pieces[n], segment=Segment(), **shared)
+    )
     whole = ImaList(binary=True, first=0, entries=data)
-    assert _outcome(lambda: appraise_ima(whole, **shared)) == found
+    assert _outcome(lambda: appraise_ima(whole, start=None, **shared)) == found
 
 
 def _outcome(judge: Callable[[], ImaState]) -> ImaState | None:
