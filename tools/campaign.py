@@ -45,6 +45,7 @@ NAMES: Final = (
     "kills",
     "mutation",
     "objectstore",
+    "paths",
     "properties",
     "readers",
     "replay",

@@ -6,23 +6,27 @@ A path is a question that is asked anew at each use, and whoever may rename a fo
 answers: a link in its place leads every later write elsewhere. Rules:
 
 1. `hold` opens a directory once. Its paths keep their names for people and for other processes
-   (``str``); for this process they lead through the handle (``os.fspath``), so that nothing which
-   happens to the folders above matters;
+   (``str``); for this process they lead through the handle, so that nothing which happens to the
+   folders above matters;
 2. `open_held` opens what lies below with ``openat2(2)``: beneath the handle, through no link at
    all, asked again while the kernel says that a rename was under way. Where a kernel or a filter
    has no such call, each component is opened by itself, with O_NOFOLLOW;
-3. `moved` tells whether the name still leads to the handle.
+3. the methods of a path that ask, open, list, make, rename and remove do so by rule 2: of what lies
+   below, too, no link is followed. Libraries that take a path get one through the handle
+   (``os.fspath``), which follows links below it: they are for folders that workers cannot change;
+4. `moved` tells whether the name still leads to the handle.
 """
 
 import errno
 import os
+import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PosixPath
-from typing import Final
+from typing import Any, Final, Self
 
 _OPENAT2: Final = 437
 """The same number on every architecture."""
@@ -46,6 +50,86 @@ class HeldPath(PosixPath):
         if root is None:
             return str(self)
         return f"/proc/self/fd/{_HANDLES[root]}{str(self)[len(root) :]}"
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """See base class; a link is there, and leads nowhere (ELOOP)."""
+        if _root_of(self) is None:
+            return super().stat(follow_symlinks=follow_symlinks)
+        handle = open_held(self, os.O_PATH)
+        try:
+            found = os.fstat(handle)
+        finally:
+            os.close(handle)
+        if follow_symlinks and stat.S_ISLNK(found.st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(self))
+        return found
+
+    def open(self, mode: str = "r", *given: Any, **named: Any) -> Any:
+        """See base class."""
+
+        def opener(_: str, flags: int) -> int:
+            return open_held(self, flags, 0o666)
+
+        opened: Any = open
+        return opened(self, mode, *given, **named, opener=opener)
+
+    def iterdir(self) -> Generator[Self, None, None]:
+        """See base class; all names are read before the first is given."""
+        with Folder.opened(self) as folder:
+            names = os.listdir(folder.handle)  # noqa: PTH208 - the handle's
+        return (self / name for name in names)
+
+    def mkdir(
+        self,
+        mode: int = 0o777,
+        parents: bool = False,  # noqa: FBT001, FBT002 - as the base class
+        exist_ok: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        """See base class."""
+        try:
+            with Folder.opened(self.parent) as above:
+                os.mkdir(self.name, mode, dir_fd=above.handle)
+        except FileNotFoundError:
+            if not parents or self.parent == self:
+                raise
+            self.parent.mkdir(parents=True, exist_ok=True)
+            self.mkdir(mode, exist_ok=exist_ok)
+        except FileExistsError:
+            if not exist_ok or not self.is_dir():
+                raise
+
+    def unlink(self, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - as the base class
+        """See base class."""
+        try:
+            with Folder.opened(self.parent) as above:
+                above.remove(self.name)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def rmdir(self) -> None:
+        """See base class."""
+        with Folder.opened(self.parent) as above:
+            os.rmdir(self.name, dir_fd=above.handle)
+
+    def rename(self, target: str | os.PathLike[str]) -> Self:
+        """See base class."""
+        new = type(self)(target)
+        with Folder.opened(self.parent) as above, Folder.opened(new.parent) as there:
+            os.rename(self.name, new.name, src_dir_fd=above.handle, dst_dir_fd=there.handle)
+        return new
+
+    replace = rename
+
+    def chmod(self, mode: int, *, follow_symlinks: bool = True) -> None:
+        """See base class; a link is refused."""
+        del follow_symlinks
+        self.stat()
+        handle = open_held(self, os.O_PATH)
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", mode)  # noqa: PTH101 - of what was opened
+        finally:
+            os.close(handle)
 
     def __reduce__(self) -> tuple[type[PosixPath], tuple[str]]:
         """For another process it is its name."""
@@ -104,6 +188,26 @@ def open_held(path: Path, flags: int, mode: int = 0o777) -> int:
         if number not in {errno.EAGAIN, errno.EINTR}:
             break
     raise OSError(number, os.strerror(number), str(path))
+
+
+@contextmanager
+def holding(directory: Path) -> Iterator[HeldPath]:
+    """Hold a directory while the block lasts, or go on with the handle that there is.
+
+    For who reads: the name may be a link, as a person gave it; it is followed once.
+
+    Raises:
+        OSError: It cannot be opened, or is no directory.
+    """
+    root = str(directory.absolute())
+    if root in _HANDLES:
+        yield HeldPath(root)
+        return
+    _HANDLES[root] = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield HeldPath(root)
+    finally:
+        release(directory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,8 +325,9 @@ class Session:
     def _begin(self) -> None:
         """The first entry, and an empty place for what this run will write."""
         run, policy = self.setup.run, self.setup.policy
-        for old in (run.root / "workers").glob("*.json"):
-            old.unlink()
+        for old in run.workers.iterdir() if run.workers.is_dir() else ():
+            if old.suffix == ".json":
+                old.unlink()
         write_atomic(run.root / EMPTY_NCCL_CONF, b"", mode=0o600)
         self.ledger.write(
             events.RunStarted(

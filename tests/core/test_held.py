@@ -4,7 +4,10 @@
 
 import os
 import pickle
+import random
 import shutil
+import socket
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,10 +18,12 @@ from hypothesis import strategies as st
 
 from securetrain.core import held
 from securetrain.core.errors import UsageError
-from securetrain.core.files import locked, open_regular, read_file, write_atomic
+from securetrain.core.files import locked, open_own, open_regular, read_file, write_atomic
 from securetrain.core.held import HeldPath, hold, moved, open_held, release
+from tools.campaigns import paths
 
 SECRET = b"only root may read this"
+SEED = 6
 
 
 class Place:
@@ -110,6 +115,14 @@ def test_a_folder_below_is_exchanged(place: Place, how: str) -> None:
         lambda: read_file(below / "secret", 99),
         lambda: write_atomic(below / "new", b"led"),
         lambda: locked(below / "new").__enter__(),
+        (below / "secret").read_bytes,
+        lambda: (below / "new").write_bytes(b"led"),
+        (below / "folder").mkdir,
+        (below / "secret").unlink,
+        lambda: (below / "secret").rename(below / "new"),
+        lambda: (below / "secret").chmod(0o600),
+        (below / "secret").stat,
+        lambda: list((below / "folder").iterdir()),
     ):
         with pytest.raises((OSError, UsageError)):
             act()
@@ -132,6 +145,53 @@ def test_a_name_that_is_gone_or_another_directorys_has_moved(place: Place) -> No
     again = hold(place.runs / "r1")
     assert not moved(again)
     assert again == place.run
+
+
+def test_a_script_that_moves_things_before_a_system_call_and_kills(tmp_path: Path) -> None:
+    """Twenty cases of the campaign: a miss is raised, and plain paths are the control."""
+    said = []
+    for number in range(SEED, SEED + 20):
+        (tmp_path / str(number)).mkdir()
+        said.append(paths.case(random.Random(number), tmp_path / str(number)))
+    assert sum("by plain paths led elsewhere" in one for one in said) >= 2
+    assert sum("killed" in one for one in said) >= 2
+
+
+@pytest.mark.parametrize("how", ["a hard link", "a FIFO", "a socket", "a folder", "a device"])
+def test_nothing_else_is_taken_for_the_file_of_a_writer(place: Place, how: str) -> None:
+    file = place.real / "own"
+    match how:
+        case "a hard link":
+            os.link(place.victim / "r1" / "secret", file)
+        case "a FIFO":
+            os.mkfifo(file)
+        case "a folder":
+            file.mkdir()
+        case "a socket":
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(f"/proc/self/fd/{os.open(place.real, os.O_RDONLY)}/own")
+        case _:
+            if os.geteuid() != 0:
+                pytest.skip("only root makes devices")
+            os.mknod(file, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    with pytest.raises((UsageError, OSError)):
+        open_own(place.run / "own", os.O_RDWR | os.O_APPEND)
+    with suppress(UsageError):
+        write_atomic(place.run / "own", b"ours")
+    assert place.of_victim() == place.before
+
+
+@pytest.mark.parametrize("what", ["another user's", "everybody may write to it"])
+def test_a_file_that_is_not_the_writers_alone(place: Place, what: str) -> None:
+    (place.real / "own").write_bytes(b"")
+    if what == "another user's":
+        if os.geteuid() != 0:
+            pytest.skip("only root gives files away")
+        os.chown(place.real / "own", 12345, -1)
+    else:
+        (place.real / "own").chmod(0o666)
+    with pytest.raises(UsageError, match="ST-USAG-018"):
+        open_own(place.run / "own", os.O_RDWR)
 
 
 ACTS = ("exchange parent", "a link to a folder", "a relative link", "a file", "")

@@ -24,6 +24,7 @@ import securetrain
 from securetrain.core import RunDir
 from securetrain.core.errors import RuntimeRefusal, UsageError, os_error
 from securetrain.core.files import PRIVATE_FILE, make_private_dir
+from securetrain.core.held import open_held
 from securetrain.core.vocabulary import SandboxMode
 from securetrain.launch.agent.elastic_agent import TRAINER, Plan
 from securetrain.launch.options import RunOptions
@@ -252,9 +253,8 @@ def _make_folders(run: RunDir, options: RunOptions) -> tuple[Path, ...]:
     try:
         made = [make_private_dir(one) for one in run.worker_folders if not one.exists()]
         for file in run.worker_files:
-            if not os.path.lexists(file):
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                os.close(os.open(file, flags, PRIVATE_FILE))
+            if not (file.exists() or file.is_symlink()):
+                os.close(open_held(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
                 made.append(file)
         for output in options.outputs:
             output.mkdir(parents=True, exist_ok=True) if not output.exists() else None

@@ -34,7 +34,7 @@ from securetrain.core.errors import (
     UsageError,
     os_error,
 )
-from securetrain.core.files import PRIVATE_FILE, make_private_dir, read_file, write_atomic
+from securetrain.core.files import make_private_dir, open_own, read_file, write_atomic
 from securetrain.identity import ClusterCA, How, JobCA, Role, Token, Unlock
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
@@ -319,7 +319,7 @@ def claim_run(run: RunDir) -> int:
     """
     path = run.coordinator_lock
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
+        fd = open_own(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise os_error(error, str(path)) from error
     try:

@@ -4,6 +4,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -15,6 +16,7 @@ import msgspec
 
 from securetrain.core import CODES, ExitCode, RunDir
 from securetrain.core.errors import SecureTrainError
+from securetrain.core.held import holding
 from securetrain.core.vocabulary import State
 from securetrain.report.document import (
     Document,
@@ -67,7 +69,8 @@ def write_report(run_dir: Path, now: datetime, out: Path | None = None) -> Path:
         UsageError: ST-USAG-002 not a run directory or not writable, ST-USAG-004 the report extra is
             not installed.
     """
-    return html.write(page(read_run(run_dir, now)), out or RunDir(run_dir).report)
+    with holding(run_dir) if run_dir.is_dir() else nullcontext(run_dir) as held:
+        return html.write(page(read_run(held, now)), out or RunDir(held).report)
 
 
 def page(record: RunRecord) -> Document:

@@ -4,7 +4,8 @@
 
 Rules, in order:
 
-1. only files of the run directory are read, each with a size limit;
+1. the run directory is opened once, and only its own files are read, by that handle, each with a
+   size limit;
 2. signed things (trust root, ledger, statements) are verified here and now, against the run's trust
    root; one that does not verify is shown as refused and nothing that it says is used;
 3. unsigned things (metrics, sketches, audit, drills, recorded verifications) are shown as recorded;
@@ -16,7 +17,7 @@ Rules, in order:
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ from securetrain.artifacts.statement import CheckpointPredicate, open_statement
 from securetrain.core import ExitCode, RunDir, canonical
 from securetrain.core.errors import IdentityError, IntegrityError, SecureTrainError, UsageError
 from securetrain.core.files import read_file
+from securetrain.core.held import holding
 from securetrain.core.vocabulary import Decision, NetworkProfile, degraded_label
 from securetrain.identity.trust import LIMIT as TRUST_LIMIT
 from securetrain.identity.trust import TrustRole, TrustRoot
@@ -175,6 +177,11 @@ def read_run(root: Path, now: datetime) -> RunRecord:
     Raises:
         UsageError: ST-USAG-002 when it is not a run directory.
     """
+    with holding(root) if root.is_dir() else nullcontext(root) as held:
+        return _read_run(held, now)
+
+
+def _read_run(root: Path, now: datetime) -> RunRecord:
     run = RunDir(root)
     if not root.is_dir() or not (run.trust.exists() or run.ledger.exists()):
         raise UsageError(
