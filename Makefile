@@ -32,10 +32,11 @@ $(VENV)/.run: pyproject.toml constraints.txt $(KERNEL) | $(BIN)/pip
 	@$(PIP) -e '.[train,report]'
 	@touch $@
 
-# All in one go: a second installation would resolve and compile everything again.
+# All in one go: a second installation would resolve everything again. A third of what is installed
+# is ever imported: whoever imports it first compiles it, on all cores.
 $(VENV)/.dev: pyproject.toml constraints.txt $(KERNEL) | $(BIN)/pip
 	@echo "installing securetrain, torch, the test and lint tools into $(VENV) (once) ..."
-	@$(PIP) -e '.[train,report,dev]'
+	@$(PIP) --no-compile -e '.[train,report,dev]'
 	@touch $(VENV)/.run $@
 
 $(VENV)/.frameworks: $(VENV)/.dev

@@ -8,6 +8,7 @@ command.
 """
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -52,13 +53,11 @@ def main(argv: Sequence[str], environment: Mapping[str, str]) -> ExitCode:
         SecureTrainError: a refusal, for the caller to show.
     """
     options = _parser().parse_args(argv)
-    job = override(
-        load_job(options.job), str(options.job), steps=options.steps, resume=options.resume
-    )
-    run = run_dir_of(environment)
-    stop = StopFlag()
+    job, where = load_job(options.job), str(options.job)
+    job = override(job, where, steps=options.steps, resume=options.resume)
+    run, stop = run_dir_of(environment), StopFlag()
     stop.install()
-    return _train(job, str(options.job), run, stop, options.stop_after)
+    return _train(job, where, run, stop, options.stop_after)
 
 
 def run_dir_of(environment: Mapping[str, str]) -> RunDir:
@@ -90,14 +89,17 @@ def run_dir_of(environment: Mapping[str, str]) -> RunDir:
 def _train(
     job: JobConfig, where: str, run: RunDir, stop: StopFlag, stop_after: int | None
 ) -> ExitCode:
-    # Job file and run directory are checked before this import, which takes seconds.
+    # Job file and run directory are checked before this import, which takes seconds: none of them
+    # is spent on looking for garbage in what stays.
+    gc.disable()
     import torch.distributed as dist  # noqa: PLC0415
 
     from securetrain.train.process import record_collectives, start_group  # noqa: PLC0415
     from securetrain.train.run import FIRST_TIMEOUT, run_job  # noqa: PLC0415
     from securetrain.train.setup import Worker  # noqa: PLC0415
 
-    state = os.environ.get(STATE_VARIABLE)
+    gc.freeze()
+    gc.enable()
     record_collectives(run.flight_recorder)
     device = start_group(os.environ, FIRST_TIMEOUT)
     try:
@@ -108,7 +110,7 @@ def _train(
             stop=stop,
             console=sys.stdout,
             is_node_leader=os.environ.get("LOCAL_RANK") == "0",
-            state=NodeState(Path(state)) if state else None,
+            state=NodeState(Path(kept)) if (kept := os.environ.get(STATE_VARIABLE)) else None,
             signer=os.environ.get(SIGNER_VARIABLE, ""),
         )
         return run_job(job, where, worker, stop_after=stop_after)

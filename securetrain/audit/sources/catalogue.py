@@ -15,6 +15,7 @@ Rules:
 
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -41,11 +42,6 @@ PIN_LIMIT: Final = 64 << 10
 _Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-def checks_dir() -> Path:
-    """The folder of the shipped checks."""
-    return bundled_dir("policies") / "checks"
-
-
 def load_checks(directory: Path | None = None, beside: Path | None = None) -> tuple[Check, ...]:
     """Load and compile the checks of `directory` (the shipped ones by default), sorted by id.
 
@@ -57,16 +53,21 @@ def load_checks(directory: Path | None = None, beside: Path | None = None) -> tu
         AuditError: ST-AUDT-001 naming the file, the check and the place.
     """
     checks: dict[tuple[str, str], Check] = {}
-    for check in _of_folder(checks_dir() if directory is None else directory):
-        _add(checks, check)
+    found = _shipped() if directory is None else _of_folder(directory)
     if beside is not None:
         from securetrain.audit.sources.site_checks import verify_fixtures  # noqa: PLC0415 - few have some
 
-        own = _of_folder(beside)
-        verify_fixtures(own, beside)
-        for check in own:
-            _add(checks, check)
+        verify_fixtures(own := _of_folder(beside), beside)
+        found += own
+    for check in found:
+        _add(checks, check)
     return tuple(checks[key] for key in sorted(checks, key=lambda key: key[0]))
+
+
+@cache
+def _shipped() -> tuple[Check, ...]:
+    """The installed ones, which do not change while a process runs."""
+    return _of_folder(bundled_dir("policies") / "checks")
 
 
 def _of_folder(folder: Path) -> tuple[Check, ...]:
