@@ -13,6 +13,7 @@ from .handed import hold_secret as hold_secret
 from .handed import secret as secret
 from .handed import secret_variable as secret_variable
 from .handed import undumped as undumped
+from .held import holding as holding
 from .json_schema import file_schema as file_schema
 from .json_schema import schema_text as schema_text
 from .leaving import leave as leave

@@ -104,6 +104,12 @@ GATES: Final = (
     Gate("unpickler", safety.unpicklers, "nothing of ours unpickles", listed=False),
     Gate("dangerous-call", safety.dangerous_calls, "parse, and run nothing", listed=False),
     Gate(
+        "by-path",
+        safety.by_path,
+        "use the methods of a path below RunDir.root, or core.files (tools/gates/rules/safety.py)",
+        listed=False,
+    ),
+    Gate(
         "pure", safety.impure, "pass in what it needs (tools/gates/rules/purity.py)", listed=False
     ),
     Gate(

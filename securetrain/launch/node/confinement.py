@@ -23,8 +23,7 @@ from typing import Final
 import securetrain
 from securetrain.core import RunDir
 from securetrain.core.errors import RuntimeRefusal, UsageError, os_error
-from securetrain.core.files import PRIVATE_FILE, make_private_dir
-from securetrain.core.held import open_held
+from securetrain.core.files import make_private_dir, open_own
 from securetrain.core.vocabulary import SandboxMode
 from securetrain.launch.agent.elastic_agent import TRAINER, Plan
 from securetrain.launch.options import RunOptions
@@ -254,7 +253,7 @@ def _make_folders(run: RunDir, options: RunOptions) -> tuple[Path, ...]:
         made = [make_private_dir(one) for one in run.worker_folders if not one.exists()]
         for file in run.worker_files:
             if not (file.exists() or file.is_symlink()):
-                os.close(open_held(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
+                os.close(open_own(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
                 made.append(file)
         for output in options.outputs:
             output.mkdir(parents=True, exist_ok=True) if not output.exists() else None

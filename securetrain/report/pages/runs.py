@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from securetrain.core import CODES, ExitCode, RunDir
+from securetrain.core import CODES, ExitCode, RunDir, holding
 from securetrain.core.errors import SecureTrainError
-from securetrain.core.held import holding
 from securetrain.core.vocabulary import State
 from securetrain.report.document import (
     Document,

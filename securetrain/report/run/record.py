@@ -28,10 +28,9 @@ import msgspec
 from securetrain.artifacts import STATEMENT, Kind
 from securetrain.artifacts.lineage import quarantine
 from securetrain.artifacts.statement import CheckpointPredicate, open_statement
-from securetrain.core import ExitCode, RunDir, canonical
+from securetrain.core import ExitCode, RunDir, canonical, holding
 from securetrain.core.errors import IdentityError, IntegrityError, SecureTrainError, UsageError
 from securetrain.core.files import read_file
-from securetrain.core.held import holding
 from securetrain.core.vocabulary import Decision, NetworkProfile, degraded_label
 from securetrain.identity.trust import LIMIT as TRUST_LIMIT
 from securetrain.identity.trust import TrustRole, TrustRoot

@@ -262,6 +262,12 @@ CASES = [
         {"house/a.py": "m.eval()\n"},
     ),
     (
+        safety.by_path,
+        "house/launch/m.py:1",
+        {"house/launch/m.py": "open(run.ledger)\n"},
+        {"house/launch/m.py": "run.ledger.open()\n", "house/a.py": "open(run.ledger)\n"},
+    ),
+    (
         safety.impure,
         "house/evidence/m.py:1",
         {"house/evidence/m.py": "import os\n"},
@@ -379,6 +385,25 @@ def test_a_second_one_by_its_files_name_and_a_table_that_names_what_is_gone(tmp_
 def test_the_gate_for_dangerous_calls_can_see(code, is_dangerous):
     call = ast.parse(code, mode="eval").body
     assert bool(safety.dangerous(call)) is is_dangerous
+
+
+@items(
+    "code, goes_by_path",
+    ("open(x)", True),
+    ("io.open(x)", True),
+    ("os.open(x, f)", True),
+    ("os.open(x, f, dir_fd=fd)", False),
+    ("os.rename(a, b, src_dir_fd=c, dst_dir_fd=d)", False),
+    ("os.path.exists(x)", True),
+    ("shutil.rmtree(x)", True),
+    ("shutil.which(x)", False),
+    ("run.logs.glob(x)", True),
+    ("run.logs.iterdir()", False),
+    ("(lambda: 1)()", False),
+)
+def test_the_gate_for_paths_can_see(code, goes_by_path):
+    call = ast.parse(code, mode="eval").body
+    assert safety.goes_by_path(call) is goes_by_path
 
 
 @items(
