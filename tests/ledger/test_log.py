@@ -454,3 +454,63 @@ def test_a_writer_never_takes_another_file_for_its_own(begun, how, code):
     left = begun.path.read_bytes() if begun.path.exists() else None
     vocabulary.refused(IntegrityError, code, ledger.write, events.NodeLeft())
     assert (begun.path.read_bytes() if begun.path.exists() else None) == left
+
+
+_DISK = """
+import os, subprocess, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from securetrain.core.errors import SecureTrainError
+from securetrain.core.files import write_atomic
+from securetrain.core.held import hold
+from securetrain.identity.keys import PrivateKey
+from securetrain.ledger import Ledger, events, verify_ledger
+place, key = Path(sys.argv[1]), PrivateKey.load(Path(sys.argv[2]))
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", place], check=True)
+run, said, told = hold(place), [], 1
+def opened():
+    return Ledger(run / "ledger.jsonl", key, "agent", lambda: datetime.now(UTC),
+                  run / "state" / "kept.json").begin("r")
+def coded(act):
+    try:
+        act()
+    except SecureTrainError as error:
+        said.append(error.code)
+        return False
+    return True
+ledger = opened()
+while coded(lambda: ledger.write(events.CheckpointSeen(step=told, digest=""))):
+    told += 1
+coded(lambda: write_atomic(run / "run.json", b"x" * 65536))
+(run / "state" / "kept.json").unlink()
+before = (run / "ledger.jsonl").read_bytes()
+subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+for act in (opened, ledger.close, lambda: write_atomic(run / "run.json", b"x")):
+    coded(act)
+assert (run / "ledger.jsonl").read_bytes() == before
+subprocess.run(["mount", "-o", "remount,rw,size=1m", place], check=True)
+ledger.close()
+opened().close()
+found = verify_ledger((run / "ledger.jsonl").read_bytes(), {key.key_id: key.public})
+steps = [e.body.event.details["step"] for e in found.entries if "step" in e.body.event.details]
+assert found.closed and steps[: told - 1] == list(range(1, told)) and told > 9, (steps, told)
+print(*said)
+"""
+
+
+def test_a_disk_that_is_full_and_one_that_is_read_only(tmp_path):
+    """Of the run directory, by its handle: each is one code, and what had returned is there."""
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts")
+    KEY.save(tmp_path / "key.pem")
+    (tmp_path / "run").mkdir()
+    command = ["unshare", "--mount", sys.executable, "-c", _DISK]
+    done = subprocess.run(
+        [*command, tmp_path / "run", tmp_path / "key.pem"],
+        check=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    full, read_only = "ST-USAG-006", "ST-USAG-002"
+    assert done.stdout.split() == [full, full, read_only, read_only, read_only]
