@@ -104,7 +104,7 @@ class Session:
     services: NodeServices | None = None
     cache: Cache | None = None
     appraised: SealedState | None = None
-    vault: Vault = Vault()  # noqa: RUF009 - frozen
+    after: AfterEvents | None = None
     rank_signer: RankSigner | None = None
     """Signs for this node's ranks; None where the job's coordinator is another's."""
     signing: SigningService | None = None
@@ -164,7 +164,7 @@ class Session:
         run, policy = self.setup.run, self.setup.policy
         low, high = elastic_agent.node_range(self.options.torch.nnodes)
         self._begin()
-        self.vault = open_vault(policy.policy, self.options, self.ledger)
+        vault = open_vault(policy.policy, self.options, self.ledger)
         self.forwarded_endpoint = rootless.forwarded_endpoint(environ)
         state = this_node(environ)
         with self._refusing(events.ProfileRefused):
@@ -219,7 +219,7 @@ class Session:
         with elastic_agent.environment(self.environment.env):
             with self._refusing(events.ProgramRefused):
                 plan = elastic_agent.make_plan(self.options, policy.policy, run.logs)
-            endpoint, identity = self._rendezvous(low, high, state)
+            endpoint, identity = self._rendezvous(low, high, state, vault)
             job = str(self.options.torch.rdzv_id) if self.options.joins else self.setup.job
             if needs_network(self.profile):
                 with self._refusing(events.JobNetworkRefused):
@@ -248,7 +248,7 @@ class Session:
                 background=self.services.background,
             )
             secrets = NodeSecrets(rules=policy.policy.node.secrets, say=self._say)
-            after = AfterEvents(restart, secrets, binder=binder)
+            self.after = after = AfterEvents(restart, secrets, binder=binder)
             self.signing.act, self.signing.secret = after.act, secrets.give
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
@@ -339,7 +339,9 @@ class Session:
         )
         self.ledger.write(events.TorchAccepted(subject=str(check_torch(policy.policy))))
 
-    def _rendezvous(self, low: int, high: int, state: NodeState) -> tuple[str, Path | None]:
+    def _rendezvous(
+        self, low: int, high: int, state: NodeState, vault: Vault
+    ) -> tuple[str, Path | None]:
         """The coordinator's address, and this node's identity folder when we make it."""
         if self.options.joins:
             return str(self.options.torch.rdzv_endpoint), None
@@ -359,7 +361,7 @@ class Session:
             min_nodes=low,
             max_nodes=high,
             clock=self.clock,
-            settings=CoordinatorSettings(verifier=verifier, vault=self.vault, keep=self.keeper),
+            settings=CoordinatorSettings(verifier=verifier, vault=vault, keep=self.keeper),
         )
         host, port = self.coordinator.start()
         return f"{host}:{port}", run.keys
@@ -395,7 +397,8 @@ class Session:
         if self.cache is not None:
             self.cache.release()
         recording.record_reports(self.setup.run, self.ledger)
-        self.enforced = enforced_of(self.setup, self.plan, self._reports())
+        started = self.plan if self.signing is not None and self.signing.has_started else None
+        self.enforced = enforced_of(self.setup, started, self._reports())
         problem = self._problem() or self.enforced.refusal(self.setup, outcome)
         if problem is not None and error is None:
             outcome, exit_code, error = run_summary.Outcome.FAILED, int(problem.exit_code), problem
@@ -414,7 +417,7 @@ class Session:
         if self.options.scan.json and error is None:
             sys.stdout.write(self.setup.run.summary.read_text() + "\n")
         if outcome is run_summary.Outcome.SUCCEEDED:
-            nodes = ", ".join(f"{a.node} {a.label}" for a in self._admissions())
+            nodes = ", ".join(self._labels())
             self._say(f"succeeded; {nodes + '; ' if nodes else ''}ledger closed")
         for line in reminders(self.plan, self.confinement, self.way_out):
             self._say(line)
@@ -452,6 +455,13 @@ class Session:
 
     def _admissions(self) -> list[Admission]:
         return self.coordinator.admissions if self.coordinator is not None else []
+
+    def _labels(self) -> list[str]:
+        """The tiers of all nodes, or of this one where another has the coordinator."""
+        member = self.after.member if self.after is not None else None
+        if self.options.joins and member is not None:
+            return [f"this node {member.result.label}"]
+        return [f"{one.node} {one.label}" for one in self._admissions()]
 
     def _logs(self) -> Path:
         return Path(self.options.torch.log_dir or self.setup.run.logs)

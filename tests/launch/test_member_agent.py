@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,13 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 from torch.distributed.launcher import api as launcher
 
+from securetrain.core import RunDir
 from securetrain.launch.agent import member_agent
 from securetrain.launch.agent.member_agent import MemberAgent
+from securetrain.launch.process import workerlog
+from securetrain.launch.seams import saves
+from securetrain.launch.seams.saves import SaveWatch
+from tests.tables import items
 from tests.vocabulary import refused
 
 
@@ -96,10 +102,7 @@ def test_a_failure_waits_for_the_news_of_a_coordinator_that_is_lost(monkeypatch)
     assert monitored(monkeypatch, handler, WorkerState.FAILED) is WorkerState.FAILED
     assert handler.looks_away < 0
     assert time.monotonic() - began > 0.3
-
-
-def test_it_is_back_and_says_that_a_node_has_gone(monkeypatch):
-    handler = FakeHandler()
+    # It is back, and says that a node has gone.
     handler.looks_away = 6
     monkeypatch.setattr(handler, "num_nodes_waiting", lambda: int(handler.looks_away < 0))
     assert monitored(monkeypatch, handler, WorkerState.FAILED) is WorkerState.HEALTHY
@@ -115,14 +118,8 @@ def test_a_lease_that_ends_without_it_is_the_reason_and_not_the_workers(monkeypa
         return 0
 
     monkeypatch.setattr(handler, "num_nodes_waiting", waiting)
-    refused(
-        RendezvousConnectionError,
-        "ST-ADMN-007",
-        monitored,
-        monkeypatch,
-        handler,
-        WorkerState.FAILED,
-    )
+    given = monitored, monkeypatch, handler, WorkerState.FAILED
+    refused(RendezvousConnectionError, "ST-ADMN-007", *given)
 
 
 def test_news_that_come_after_the_failure_are_waited_for(monkeypatch):
@@ -131,20 +128,17 @@ def test_news_that_come_after_the_failure_are_waited_for(monkeypatch):
     answers = iter([0, 0, 1])
     monkeypatch.setattr(handler, "num_nodes_waiting", lambda: next(answers))
     assert monitored(monkeypatch, handler, WorkerState.FAILED) is WorkerState.HEALTHY
-
-
-@pytest.mark.parametrize("state", [WorkerState.HEALTHY, WorkerState.SUCCEEDED])
-def test_other_states_are_as_they_are(monkeypatch, state):
-    assert monitored(monkeypatch, FakeHandler(waiting=1), state) is state
+    for other in (WorkerState.HEALTHY, WorkerState.SUCCEEDED):
+        assert monitored(monkeypatch, FakeHandler(waiting=1), other) is other
 
 
 def shut_down(handler, error):
-    agent = agent_of(handler)
+    agent = agent_of(handler) if isinstance(handler, FakeHandler) else handler
     try:
         raise error
     except BaseException:  # noqa: BLE001 - as torch's agent catches it
         agent._shutdown()
-    return handler.said
+    return agent._rdzv_handler.said
 
 
 def test_who_is_told_to_end_says_so_and_leaves():
@@ -165,61 +159,75 @@ def test_who_is_told_to_end_says_so_and_leaves():
     assert shut_down(unjoined, told) == []
 
 
-STUBBORN = (
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True)"
-)
+ASKED = "import signal, sys, time"
+STUBBORN = f"{ASKED}; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+SAVING = f"{ASKED}; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit(7)))"
 
 
 @pytest.fixture
-def stubborn():
-    code = f"{STUBBORN}; time.sleep(600)"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        yield process
-        process.kill()
+def working():
+    """Makes an agent with a worker."""
+    with ExitStack() as stack:
+
+        def start(script, handler, seconds):
+            code = [sys.executable, "-c", f"{script}; print(1, flush=True); time.sleep(600)"]
+            worker = stack.enter_context(
+                subprocess.Popen(code, stdout=subprocess.PIPE, start_new_session=True)
+            )
+            stack.callback(worker.kill)
+            assert worker.stdout.readline()
+            made = agent_of(handler)
+            made._shutdown_timeout = seconds
+            made._pcontext = SimpleNamespace(
+                subprocess_handlers={0: SimpleNamespace(proc=worker)},
+                close=lambda death_sig, _timeout: worker.send_signal(death_sig),
+            )
+            return made, worker
+
+        yield start
 
 
-def test_workers_whose_node_is_gone_get_little_time(monkeypatch, stubborn):
+def test_workers_whose_node_is_gone_get_little_time(monkeypatch, working):
     """A collective that they are in never ends; without a loss they would have half a minute."""
     monkeypatch.setattr(member_agent, "LOST_SECONDS", 0.1)
     handler = FakeHandler()
     handler.lost = ("node-1",)
-    agent = agent_of(handler)
-    agent._shutdown_timeout = 3600
-    handles = {0: SimpleNamespace(proc=stubborn)}
-    agent._pcontext = SimpleNamespace(
-        subprocess_handlers=handles,
-        close=lambda death_sig, _timeout: stubborn.send_signal(death_sig),
-    )
+    agent, worker = working(STUBBORN, handler, 3600)
     agent._stop_workers(None)
-    assert stubborn.wait(60) == -signal.SIGKILL
+    assert worker.wait(60) == -signal.SIGKILL
 
 
-def test_workers_that_end_when_asked_are_not_waited_for():
-    agent = agent_of(FakeHandler())
-    agent._shutdown_timeout = 3600
-    with subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
-    ) as process:
-        signals: list[signal.Signals] = []
-        agent._pcontext = SimpleNamespace(
-            subprocess_handlers={0: SimpleNamespace(proc=process)},
-            close=lambda death_sig, _timeout: signals.append(death_sig),
-        )
-        began = time.monotonic()
-        agent._stop_workers(None)
-        assert process.poll() == -signal.SIGTERM
-        assert time.monotonic() - began < 3600
-        assert signals == [signal.SIGTERM]
+def test_workers_that_end_when_asked_are_not_waited_for(working):
+    agent, worker = working(ASKED, FakeHandler(), 3600)
     agent._stop_workers(None)
+    assert worker.poll() == -signal.SIGTERM
+
+
+@items("wanted, ended", (600.0, 7), (0.0, -signal.SIGKILL))
+def test_a_save_longer_than_torchs_time_is_waited_for(monkeypatch, working, wanted, ended):
+    monkeypatch.setattr(MemberAgent, "wanted", staticmethod(lambda: wanted))
+    agent, worker = working(SAVING, FakeHandler(), 0.1)
+    shut_down(agent, SignalException("told", signal.SIGTERM))
+    assert worker.wait(60) == ended
+
+
+def test_the_time_to_end_follows_from_what_workers_took(tmp_path, monkeypatch):
+    """By their own word, so it is bounded."""
+    run, told = RunDir(tmp_path), list[workerlog.SaveReport]()
+    monkeypatch.setattr(saves, "_LONG", 0.05)
+    here = {"is_required": False, "is_first": True, "say": print, "record": print}
+    watch = SaveWatch(**here, changed=lambda: told.append(watch.report()))
+    watch._timed(time.sleep)(0.5)
+    assert [(one.seconds, one.is_saving) for one in told] == [(0, True), (1, False)]
+    long, step = workerlog.SaveReport(seconds=40), workerlog.GradientReport(seconds=9)
+    for said, seconds in ((None, 39), (long, 79), (told[0], 600)):
+        report = workerlog.WorkerReport(rank=0, attempt=0, saves=said, gradients=step)
+        workerlog.write_report(run, report)
+        assert workerlog.shutdown_seconds(run) == seconds
 
 
 def test_torchs_launcher_uses_it_for_as_long_as_the_block_lasts():
-    place: Any = launcher
-    before = place.LocalElasticAgent
+    before = vars(launcher)["LocalElasticAgent"]
     with member_agent.in_place():
-        assert place.LocalElasticAgent is MemberAgent
-    assert place.LocalElasticAgent is before
+        assert issubclass(vars(launcher)["LocalElasticAgent"], MemberAgent)
+    assert vars(launcher)["LocalElasticAgent"] is before

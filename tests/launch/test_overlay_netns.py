@@ -126,6 +126,7 @@ def test_the_whole_life_of_a_job_on_two_machines(begin, cluster):
             assert worker["sockets"]["profile"] == "overlay"
             assert not worker["sockets"].get("outside")
         assert "network      overlay (encrypted between machines)" in nodes.err(node)
+        assert "succeeded; this node UNATTESTED" in nodes.err(node)
         events = {event.event for event in nodes.events(node)}
         assert {"job-network-up", "epoch-applied", "job-network-down"} <= events
         assert nodes.remains(node) == []

@@ -172,6 +172,7 @@ def test_no_coordinator_at_all(cluster):
     cluster.endpoint = f"127.0.0.1:{free_port()}"
     err = cluster.ended(cluster.run(cluster.identity()), "ST-ADMN-007", 1)
     assert "start the coordinator first" in err
+    assert "no report" not in err, "no worker was started"
 
 
 def test_a_coordinator_of_another_ca(cluster):

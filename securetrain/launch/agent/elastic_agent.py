@@ -44,6 +44,8 @@ ROLLBACK: Final = (
     " of a model of any other script is refused (ST-GRAD-021): use exclude-rank there"
 )
 
+_SHUTDOWN: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+
 OnEpoch: TypeAlias = Callable[[Membership, Callable[[datetime], datetime]], None]
 """See `rendezvous.member.handler.SecureRendezvousHandler`."""
 
@@ -58,6 +60,9 @@ class WatchesWorkers(Protocol):
         self, pids: Mapping[int, int], environments: Mapping[int, Mapping[str, str]]
     ) -> None:
         """They are: their processes and the agent's variables for each, by local rank."""
+
+    def shutdown_seconds(self) -> float:
+        """The time that they want to save and end, once they are told to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,8 @@ class Plan:
     protected: bool
     """Whether the shim stands in front of the program."""
     notes: tuple[str, ...] = field(default=())
+    ends_when_told: bool = False
+    """Whether a person has said how long workers have to end."""
 
     @property
     def rdzv_conf(self) -> Mapping[str, Any]:
@@ -196,6 +203,7 @@ def make_plan(options: RunOptions, policy: Policy, log_dir: Path) -> Plan:
         arguments=tuple(command),
         protected=protected,
         notes=tuple(notes),
+        ends_when_told=arguments.shutdown_timeout is not None or _SHUTDOWN in os.environ,
     )
 
 
@@ -264,7 +272,8 @@ def run_agent(
     config.rdzv_configs |= {name: given for name, given in objects.items() if given is not None}
     told, killed = set[int](), set[int]()
     try:
-        with member_agent.in_place(), _watched(watcher, told, killed):
+        wanted = [] if watcher is None or plan.ends_when_told else [watcher.shutdown_seconds]
+        with member_agent.in_place(*wanted), _watched(watcher, told, killed):
             elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:
         _, first = error.get_first_failure()

@@ -9,21 +9,23 @@ Rules:
    restarted with the others, and no restart is counted. The news may come after the failure, so a
    failure waits for it for a moment. There is no news while the coordinator is lost: then it
    waits until this node is back, or out because its lease has ended, which is the reason then;
-2. workers that are stopped get torch's time to save and end. Once a node of theirs is gone they can
-   finish no collective any more, and get little;
+2. workers that are stopped get torch's time to save and end, and longer as far as their saves and
+   steps take longer (`in_place`). Once a node of theirs is gone they can finish no collective any
+   more, and get little;
 3. a node that is told to end says so first, and leaves when its workers have ended: meanwhile the
    others stop theirs, and what all save together is saved. Before it leaves it proves itself once
    more, or else what it saved last would be in doubt (`rendezvous.coordinator.evictions`).
 """
 
 import logging
+import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -38,6 +40,7 @@ LOST_SECONDS: Final = 3.0
 PROVE_SECONDS: Final = 3.0
 """Time that a node which leaves has to prove itself once more."""
 _POLL_SECONDS: Final = 0.05
+_LOOK_SECONDS: Final = 1.0
 
 _launcher: Any = launcher
 log = logging.getLogger(__name__)
@@ -45,6 +48,8 @@ log = logging.getLogger(__name__)
 
 class MemberAgent(LocalElasticAgent):
     """The agent of one member of a job."""
+
+    wanted: ClassVar[Callable[[], float]] = staticmethod(lambda: 0.0)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """See base class. By rule 1: healthy workers are what the agent restarts for others."""
@@ -58,19 +63,29 @@ class MemberAgent(LocalElasticAgent):
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         """See base class; by rule 2."""
         del worker_group
+        self._wait_for_workers(signal.SIGTERM)
+        self._shutdown(signal.SIGKILL if _some_run(self._pcontext) else signal.SIGTERM)
+
+    def _wait_for_workers(self, death_sig: signal.Signals) -> None:
+        """Rule 2. A second signal of torch's ends the wait as an exception."""
         context: Any = self._pcontext
-        deadline = time.monotonic() + self._shutdown_timeout
         for handle in context.subprocess_handlers.values() if context is not None else ():
             if handle.proc.poll() is None:
                 with suppress(ProcessLookupError):
-                    os.killpg(handle.proc.pid, signal.SIGTERM)
-        lost_at: float | None = None
-        while _some_run(context) and time.monotonic() < deadline:
-            if lost_at is None and self._is_lost():
-                lost_at = time.monotonic()
-                deadline = min(deadline, lost_at + LOST_SECONDS)
+                    os.killpg(handle.proc.pid, death_sig)
+        began = time.monotonic()
+        deadline, lost, said = began + self._shutdown_timeout, math.inf, False
+        while _some_run(context) and (now := time.monotonic()) < lost:
+            if now >= deadline:  # looked at again and again: a save that ends gets no more time
+                deadline = min(began + type(self).wanted(), now + _LOOK_SECONDS)
+                if now >= deadline:
+                    break
+                if not said:
+                    log.warning("the workers get longer than %d s to save", self._shutdown_timeout)
+                    said = True
+            if lost == math.inf and self._is_lost():
+                lost = now + LOST_SECONDS
             time.sleep(_POLL_SECONDS)
-        self._shutdown(signal.SIGKILL if _some_run(context) else signal.SIGTERM)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         """See base class; by rule 3."""
@@ -82,7 +97,14 @@ class MemberAgent(LocalElasticAgent):
         if told_to_end and member is not None:
             member.say_going()
         try:
-            super()._shutdown(death_sig, timeout)
+            if told_to_end and death_sig != signal.SIGKILL:
+                try:
+                    self._wait_for_workers(death_sig)
+                finally:
+                    death_sig = signal.SIGKILL if _some_run(self._pcontext) else death_sig
+                    super()._shutdown(death_sig, timeout)
+            else:
+                super()._shutdown(death_sig, timeout)
         finally:
             if told_to_end and member is not None:
                 if member.connected and not member.prove_again(PROVE_SECONDS):
@@ -118,10 +140,15 @@ def _some_run(context: Any) -> bool:
 
 
 @contextmanager
-def in_place() -> Iterator[None]:
-    """Have torch's launcher use this agent."""
+def in_place(wanted: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
+    """Have torch's launcher use this agent.
+
+    Args:
+        wanted: Seconds in which workers that are told to end can save and end, as it stands.
+    """
     before = _launcher.LocalElasticAgent
-    _launcher.LocalElasticAgent = MemberAgent
+    made = type("MemberAgent", (MemberAgent,), {"wanted": staticmethod(wanted)})
+    _launcher.LocalElasticAgent = made
     try:
         yield
     finally:

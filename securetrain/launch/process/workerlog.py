@@ -21,6 +21,9 @@ from securetrain.launch.process.sockets import SocketCheck
 
 LIMIT: Final = 256 << 10
 TEXT_LIMIT: Final = 4 << 10
+SHUTDOWN: Final = 30.0
+LONGEST_SHUTDOWN: Final = 600.0
+"""Seconds that a worker's word can make a launcher wait that was told to end."""
 _NAME: Final = re.compile(r"rank-(\d{5,10})-attempt-(\d{1,6})(-child-\d{1,8})?\.json")
 
 
@@ -55,6 +58,8 @@ class GradientReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Steps of optimizers on gradients that nobody judged."""
     reasons: tuple[str, ...] = ()
     """Why, each once."""
+    seconds: int = 0
+    """Of the longest step."""
 
 
 class SaveReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -66,6 +71,10 @@ class SaveReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The first of the files and directories."""
     signed: dict[str, int] = {}
     """How often what each function saved was signed by the launcher."""
+    seconds: int = 0
+    """Of the longest."""
+    is_saving: bool = False
+    """Whether one has been going on for a while."""
 
 
 class OutsideReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -149,6 +158,20 @@ def read_reports(run: RunDir) -> Iterator[tuple[str, WorkerReport | SecureTrainE
 def good_reports(run: RunDir) -> list[WorkerReport]:
     """Those that can be read."""
     return [report for _, report in read_reports(run) if isinstance(report, WorkerReport)]
+
+
+def shutdown_seconds(run: RunDir) -> float:
+    """The time that workers want to finish a step, save and end, by what they took until now.
+
+    It is their word: torch's half a minute is theirs in any case, and `LONGEST_SHUTDOWN` the most.
+    """
+    reports = good_reports(run)
+    saves = [one.saves for one in reports if one.saves is not None]
+    steps = [one.gradients.seconds for one in reports if one.gradients is not None]
+    if any(one.is_saving for one in saves):
+        return LONGEST_SHUTDOWN
+    took = max(steps, default=0) + max((one.seconds for one in saves), default=0)
+    return min(LONGEST_SHUTDOWN, SHUTDOWN + took)
 
 
 def describe(error: BaseException) -> WorkerError:

@@ -45,6 +45,7 @@ _FORWARDED = (
 def main(arguments: Sequence[str]) -> int:
     """Have it started, wait, end like it."""
     words = list(arguments)
+    failed = "was not started in its sandbox"
     try:
         end = words.index("--")
         name, options, command = words[0], words[1:end], words[end + 1 :]
@@ -55,10 +56,11 @@ def main(arguments: Sequence[str]) -> int:
         for number in _FORWARDED:
             signal.signal(number, lambda got, _frame: _forward(connection, got))
         handle = _handle(connection)  # kept: it says which process this one stands for
+        failed = "has ended with its sandbox, whose launcher is gone"
         status = _answer(connection)
         os.close(handle)
     except (OSError, IndexError, ValueError) as error:
-        sys.stderr.write(f"securetrain: the worker was not started in its sandbox: {error}\n")
+        sys.stderr.write(f"securetrain: the worker {failed}: {error}\n")
         return FAILED
     return _end(status)
 

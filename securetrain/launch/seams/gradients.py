@@ -19,7 +19,9 @@ guard's room is imported with the first model, or with the first step in a group
 
 import atexit
 import functools
+import math
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,8 +78,8 @@ class GradientWatch:
     """Ranks whose gradients counted zero at some time."""
     backwards: int = 0
     """Gradients that were computed in a group of ranks."""
-    steps: int = 0
-    """Steps of optimizers there."""
+    steps: list[float] = field(default_factory=list)
+    """Steps of optimizers there: when the last one was, and the longest time between two."""
     _guard: "ScriptGuard | None" = None
     _writer: "SketchWriter | None" = None
 
@@ -176,6 +178,7 @@ class GradientWatch:
                 str(rank): tuple(sorted(self.named[rank])) for rank in sorted(self.named)[:_NAMED]
             },
             unwatched_steps=guard.unwatched_steps,
+            seconds=math.ceil(self.steps[1]) if self.steps else 0,
             reasons=(*filter(None, [why]), *guard.reasons)[:_NAMED],
         )
 
@@ -332,7 +335,7 @@ class GradientWatch:
     def _before_deepspeed(self, step: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(step)
         def step_of_engine(*args: Any, **kwargs: Any) -> Any:
-            self.steps += 1
+            self._stepped()
             self.guard.stepped_otherwise("DeepSpeed")
             return step(*args, **kwargs)
 
@@ -406,8 +409,13 @@ class GradientWatch:
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_available() or not dist.is_initialized() or is_rehearsal():
             return None
-        self.steps += 1
+        self._stepped()
         return self.guard.before_step(optimizer, args, kwargs)
+
+    def _stepped(self) -> None:
+        now = time.monotonic()
+        last, longest = self.steps or (now, 0.0)
+        self.steps = [now, max(longest, now - last)]
 
     def _counting(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         """Count what is computed among ranks: a script may use gradients without an optimizer."""

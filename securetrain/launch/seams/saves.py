@@ -11,7 +11,8 @@ Rules:
 3. torch's own calls within a save that was noticed, and what stays in memory, are no saves;
 4. with ``checkpoint.sign_saves`` a save to a disk of this machine is signed (`artifacts.saved`) and
    not accused. Not signed are the older ``dcp.save_state_dict``, saves without collectives, in a
-   process of their own or by another writer, and what goes elsewhere.
+   process of their own or by another writer, and what goes elsewhere;
+5. how long saves of directories take is reported, and that one goes on: for the launcher's own end.
 
 =============================================  =================================================
 torch.distributed.checkpoint.state_dict_saver  ``save``, ``async_save``, ``save_state_dict``
@@ -27,9 +28,13 @@ This tells an honest script's people what they have. A script that wants to hide
 """
 
 import functools
+import math
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -63,6 +68,8 @@ _PARTS: Final = frozenset(
 _ASYNC: Final = f"{_DCP}._async_thread_executor"
 _LIGHTNING: Final = "_atomic_save"
 _PLACES: Final = 16
+_LONG: Final = 5.0
+"""Seconds after which it is reported that a save goes on."""
 _PLACE_LIMIT: Final = 300
 
 
@@ -87,6 +94,10 @@ class SaveWatch:
     ways: dict[str, int] = field(default_factory=dict)
     """How often each function was called, for what nobody signs."""
     places: list[str] = field(default_factory=list)
+    seconds: int = 0
+    """Of the longest save, whoever signs it."""
+    _going: int = 0
+    """Saves that have been going on for `_LONG` seconds."""
     folders: FolderCalls = field(default_factory=FolderCalls)
 
     def patches(self) -> dict[str, Patch]:
@@ -132,7 +143,40 @@ class SaveWatch:
             self.signing.sweep()
             self.signing.take_in()
             signed = dict(self.signing.ways)
-        return SaveReport(unsigned=dict(self.ways), places=tuple(self.places), signed=signed)
+        return SaveReport(
+            unsigned=dict(self.ways),
+            places=tuple(self.places),
+            signed=signed,
+            seconds=self.seconds,
+            is_saving=self._going > 0,
+        )
+
+    def _timed(self, save: Callable[..., Any]) -> Callable[..., Any]:
+        """Note how long it takes: a launcher that is told to end waits for a save (rule 5)."""
+
+        @functools.wraps(save)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began, told = time.monotonic(), threading.Event()
+            long = threading.Timer(_LONG, self._count, [1, told])
+            long.daemon = True
+            long.start()
+            try:
+                return save(*args, **kwargs)
+            finally:
+                long.cancel()
+                long.join()
+                self.seconds = max(self.seconds, math.ceil(time.monotonic() - began))
+                if told.is_set():
+                    self._count(-1)
+
+        return timed
+
+    def _count(self, number: int, told: threading.Event | None = None) -> None:
+        self._going += number
+        if told is not None:
+            told.set()
+        with suppress(RuntimeError):  # another thread changes what is reported
+            self.changed()
 
     def _noticing(
         self,
@@ -142,6 +186,8 @@ class SaveWatch:
         place_of: Callable[[Sequence[Any], dict[str, Any]], str],
         by_all: bool = False,
     ) -> Callable[..., Any]:
+        save = self._timed(save) if by_all else save
+
         @functools.wraps(save)
         def noticed(*args: Any, **kwargs: Any) -> Any:
             caller = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - rule 3
@@ -164,6 +210,8 @@ class SaveWatch:
         return noticed
 
     def _noticing_folder(self, row: FolderSave, save: Callable[..., Any]) -> Callable[..., Any]:
+        save = self._timed(save)
+
         @functools.wraps(save)
         def noticed(*args: Any, **kwargs: Any) -> Any:
             given = (args[0], args[1:], kwargs)

@@ -51,6 +51,7 @@ from securetrain.identity.signing import (
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.agent import elastic_agent
 from securetrain.launch.node.secrets import no_secrets
+from securetrain.launch.process import workerlog
 from securetrain.launch.setup import RunSetup
 from securetrain.launch.signing.binding import Binder
 from securetrain.launch.signing.node_files import Whole
@@ -201,6 +202,15 @@ class SigningService:
                 self.nodes = tuple(found.num_workers for found in node_ranks(membership))
 
         return hear
+
+    @property
+    def has_started(self) -> bool:
+        """Tell whether workers were ever started."""
+        return self._round > 0
+
+    def shutdown_seconds(self) -> float:
+        """The time that they want to save and end; see `workerlog`."""
+        return workerlog.shutdown_seconds(self.run)
 
     def starting(self) -> None:
         """Workers are about to be started."""

@@ -126,12 +126,13 @@ def test_nothing_outlives_the_launcher(tmp_path, scene):
         "from tests.launch.sandbox.test_sandbox_netns import started_for\n"
         "started_for(sys.argv[1], sys.argv[2])\n"
     )
-    launcher = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), WAITING])
+    command = [sys.executable, "-c", code, str(tmp_path), WAITING]
+    launcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     ready = tmp_path / "work" / "ready"
     until(ready.exists, alive=launcher)
     pids = [outside(int(word), launcher.pid) for word in ready.read_text().split()]
     launcher.kill()
-    launcher.wait()
+    assert "the worker has ended with its sandbox" in launcher.communicate()[1]
     assert gone(pids)
 
 
