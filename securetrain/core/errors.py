@@ -92,7 +92,7 @@ class UsageError(SecureTrainError):
         wanted = str(where if path is None else path)
         if code in _ABSENT and _is_hidden(wanted):
             what = f"not shown here: {wanted} lies in a folder that workers do not see"
-            fix = f"securetrain run --input {wanted}"
+            fix = f"name it on the command line: --input {wanted}"
         super().__init__(code, what, where, fix)
 
 

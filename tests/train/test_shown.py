@@ -104,7 +104,7 @@ def test_workers_see_what_is_named_and_of_the_rest_nothing(tmp_path, seed):
     hidden = {said[one] for one in ("there", "a", "b")} | {said[one] for one in FIELDS} - {*FIELDS}
     (only,) = hidden
     assert only.startswith("not shown here: PATH lies in a folder that workers do not see")
-    assert only.endswith("securetrain run --input PATH")
+    assert only.endswith(": --input PATH")
     assert said["etc"].startswith("No such file")
 
 
@@ -131,7 +131,8 @@ def test_of_a_hidden_folder_no_error_says_that_nothing_is_there(tmp_path, monkey
     assert error.what == "No such file or directory"
     monkeypatch.setenv(HIDDEN_VARIABLE, f"/home:{tmp_path}")
     error = refused(UsageError, "ST-USAG-002", read_file, path, 9)
-    assert (error.what[:14], error.fix) == ("not shown here", f"securetrain run --input {path}")
+    assert error.what.startswith("not shown here")
+    assert error.fix.endswith(f": --input {path}")
     named = UsageError("ST-USAG-007", "there is no dataset", "job.yaml: data.dataset", path=path)
     assert (named.what, named.where) == (error.what, "job.yaml: data.dataset")
     path.write_text("x")
