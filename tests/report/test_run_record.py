@@ -139,6 +139,11 @@ def test_the_saves_that_were_signed_are_told_by_the_word_of_the_ledger(bare, cap
     assert [one.number for one in record.ledger.saves] == [0, 1, 2]
     assert [(one.step, one.files) for one in record.ledger.saves] == [(7, 1), (None, 3), (None, 1)]
     page = runs.page(record)
+    told = json.loads(written(page, "json"))["checkpoints"]
+    steps = [(name, one.get("step")) for name, one in saves.items()]
+    assert [(one["name"], one["step"]) for one in told] == steps
+    assert [one["metadata"]["way"] for one in told] == [one["way"] for one in saves.values()]
+    assert {one["proof"]["state"] for one in told} == {"not recorded"}, "nothing was verified here"
     text, shown = written(page, "text"), written(page, "html")
     for name, one in saves.items():
         assert one["way"] in text

@@ -41,6 +41,7 @@ from securetrain.report.run.model import (
     BoundaryView,
     DrillView,
     LedgerLine,
+    Proof,
     ProofState,
     RunRecord,
     SaveView,
@@ -83,10 +84,25 @@ def page(record: RunRecord) -> Document:
         about=record.run_id,
         sentence=f"outcome: {record.outcome}",
         sections=list(_sections(record)),
-        data=json_text(record),
+        data=json_text(_told(record)),
         code=code,
         tiles=tuple(_tiles(record)),
     )
+
+
+def _told(record: RunRecord) -> RunRecord:
+    """The record as programs read it: what a script has saved is among its checkpoints."""
+    saves = (
+        ArtifactView(
+            name=one.name,
+            proof=Proof(what=f"signed as it was written, by the ledger's entry {one.seq}"),
+            created=one.time.isoformat(),
+            metadata={name: str(getattr(one, name)) for name in ("way", "rank", "number", "files")},
+            step=one.step,
+        )
+        for one in record.ledger.saves
+    )
+    return msgspec.structs.replace(record, checkpoints=(*record.checkpoints, *saves))
 
 
 def _sections(record: RunRecord) -> Iterator[Section]:
