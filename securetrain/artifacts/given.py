@@ -15,8 +15,9 @@ Rules, in order:
 import collections.abc
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache, wraps
@@ -109,6 +110,19 @@ def demands(given: PolicyName | None) -> Policy | None:
     """The same without where it came from."""
     found = open_policy(given)
     return None if found is None else found.policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedPolicy(LoadedPolicy):
+    """A policy with who counts the steps before a checkpoint that is loaded (`chain.counted`)."""
+
+    counts: Callable[[Any, Any], Sequence[Any]]
+    """Problems of a verified statement in its storage."""
+
+
+def counts_of(given: PolicyName | None) -> Callable[[Any, Any], Sequence[Any]] | None:
+    """The function that counts steps for a policy that a caller gives; None without one."""
+    return given.counts if isinstance(given, JudgedPolicy) else None
 
 
 def moment(given: datetime | None) -> datetime:

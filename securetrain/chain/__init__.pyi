@@ -22,6 +22,7 @@ from .verdict import write_summary as write_summary
 from .verifying import Known as Known
 from .verifying import Options as Options
 from .verifying import Signing as Signing
+from .verifying import counted as counted
 from .verifying import form_of as form_of
 from .verifying import refuse as refuse
 from .verifying import verify as verify

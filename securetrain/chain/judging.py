@@ -152,9 +152,8 @@ class Demand:
     @property
     def walks(self) -> bool:
         """True when more is asked than what it was made from at once."""
-        asked = None if self.policy is None else self.policy.checkpoint
-        steps = (asked and asked.min_clean_steps, asked and asked.max_audit_age_steps)
-        return self.of_all or steps != (None, None)
+        counts = self.policy is not None and self.policy.checkpoint.counts_steps
+        return self.of_all or counts
 
     def links(self, *, first: bool) -> frozenset[ChainLink]:
         """The links that are judged of the checkpoint, or of an ancestor."""
@@ -192,7 +191,7 @@ def judge_chain(source: Source, given: Given, demand: Demand) -> Judgement:
         chain.judged.append(judged)
         if first:
             chain.first = subject
-            _ask_window(chain, subject, given, demand)
+            chain.problems += counted_steps(subject, given, demand.policy)
         if demand.statement or not first:
             _ask_statement(chain, subject, given, demand, unproven)
         _ask_links(chain, judged, demand, source.refused)
@@ -231,11 +230,12 @@ def _proven(subject: Subject, given: Given, demand: Demand) -> tuple[Subject, li
     return replace(subject, logged=logged), []
 
 
-def _ask_window(chain: Judgement, subject: Subject, given: Given, demand: Demand) -> None:
+def counted_steps(subject: Subject, given: Given, policy: Policy | None) -> list[Problem]:
     """Ask for the documents of what a policy counts."""
-    if demand.policy is not None:
-        for lacking in steps.window(subject, given, demand.policy.checkpoint):
-            chain.add(code_of(lacking.link), f"{lacking.link} {lacking.state}: {lacking.what}")
+    lacking = () if policy is None else steps.window(subject, given, policy.checkpoint)
+    return [
+        Problem(code_of(one.link), f"{one.link} {one.state}: {one.what}", "") for one in lacking
+    ]
 
 
 def _ask_statement(

@@ -36,6 +36,9 @@ from securetrain.artifacts import (
     Floors,
     Freshness,
     Kind,
+    LocalStorage,
+    Problem,
+    Storage,
     check_directory,
     given,
     kinds,
@@ -52,7 +55,7 @@ from securetrain.artifacts.statement import (
     expected_by,
 )
 from securetrain.chain.container import Pack
-from securetrain.chain.judging import Demand, judge, judge_chain
+from securetrain.chain.judging import Demand, counted_steps, judge, judge_chain
 from securetrain.chain.links import Given, Subject, code_of
 from securetrain.chain.records import read_replay
 from securetrain.chain.store import Places
@@ -228,6 +231,45 @@ def verify(
         with Pack.open(Path(path)) as pack:
             return verify(pack, expect, trust=trust, policy=rules, now=at, options=options)
     return _Judgement(path, expect, trust, rules, at, form, options, progress).verdict()
+
+
+def counted(
+    policy: given.PolicyName,
+    *,
+    trust: given.Trust,
+    now: given.Moment | None = None,
+    evidence: Sequence[Path] = (),
+    replayed: Sequence[Path] = (),
+) -> given.JudgedPolicy:
+    """Have a policy count the steps before what is loaded, by the evidence of its run.
+
+    Args:
+        policy: Counts steps (``min_clean_steps``, ``max_audit_age_steps``).
+        trust: The trust root or its file, which names who may sign the run and replays of it.
+        now: The time to judge by; None for this moment.
+        evidence: Further run directories with evidence than the one that it lies in.
+        replayed: Signed results of steps that were done again.
+    """
+    at = given.moment(now)
+    root, asked = given.open_trust(trust, at), given.open_policy(policy)
+    assert asked is not None
+
+    def count(opened: Opened, storage: Storage) -> Sequence[Problem]:
+        if not asked.policy.checkpoint.counts_steps:
+            return ()
+        have = Given(
+            trust=root,
+            pieces=Places.around(storage, evidence),
+            now=at,
+            policy=asked.policy,
+            replays=[read_replay(one, root) for one in replayed],
+        )
+        place = storage.path if isinstance(storage, LocalStorage) else storage.name
+        chain = walk.walk_back(place, opened, root, None)
+        subject = next(_Directories(chain=chain, logged=None).subjects())
+        return counted_steps(subject, have, asked.policy)
+
+    return given.JudgedPolicy(policy=asked.policy, digest=asked.digest, counts=count)
 
 
 @dataclass(slots=True)

@@ -477,6 +477,11 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         _meta("trust roots, absolute files, of other runs whose saves a script may load", "run"),
     ] = ()
 
+    @property
+    def counts_steps(self) -> bool:
+        """Tell whether steps before a checkpoint are counted, by documents."""
+        return (self.min_clean_steps, self.max_audit_age_steps) != (None, None)
+
 
 class Debug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Debug and observability endpoints."""

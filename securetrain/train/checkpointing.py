@@ -57,6 +57,7 @@ from securetrain.artifacts.statement import (
     open_statement,
     read_statement,
 )
+from securetrain.chain import counted
 from securetrain.chain.records import Recorder
 from securetrain.core import RunDir
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
@@ -275,14 +276,17 @@ class Checkpoints:
         policy = self.policy.policy
         if choice == AUTO:
             # Which one is the newest is said by the ledger, in which evictions stand, too.
-            asked = msgspec.structs.replace(policy.checkpoint, require_head=False)
+            # Steps are counted by whoever verifies: a replay of them comes after the run.
+            own = {"require_head": False, "min_clean_steps": None, "max_audit_age_steps": None}
+            asked = msgspec.structs.replace(policy.checkpoint, **own)
             policy = msgspec.structs.replace(policy, checkpoint=asked)
+        trust = self.trust if choice in {AUTO, NEVER} else self._trust_of(path)
         predicate = load_into(
             state,
             path,
             shape=trainer.shape,
-            trust=self.trust if choice in {AUTO, NEVER} else self._trust_of(path),
-            policy=policy,
+            trust=trust,
+            policy=counted(policy, trust=trust, now=self.clock()),
             now=self.clock(),
             # One that a person names may be old, unless the policy asks for the head.
             freshness=self.freshness if choice == AUTO or policy.checkpoint.require_head else None,

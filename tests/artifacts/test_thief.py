@@ -7,6 +7,7 @@ role ``node``, the coordinator's with its job CA, and a dataset's. The thief cla
 for nodes that proved nothing, and a million clean steps. No torch.
 """
 
+import shutil
 from copy import copy
 from datetime import timedelta
 from functools import partial
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+import securetrain
 from securetrain.artifacts.lineage import judging, machine, quarantine, waivers
 from securetrain.artifacts.lineage.head import sign_head
 from securetrain.artifacts.statement import (
@@ -31,10 +33,11 @@ from securetrain.artifacts.statement import (
 )
 from securetrain.artifacts.tree.layout import QUARANTINE, STATEMENT, Kind
 from securetrain.artifacts.tree.storage import LocalStorage
-from securetrain.chain import Verdict, verify
+from securetrain.chain import Verdict, counted, verify, verifying
 from securetrain.chain import judging as chain_judging
 from securetrain.chain.packing import Wanted
 from securetrain.chain.verifying import Known, Options
+from securetrain.core.errors import IntegrityError
 from securetrain.core.vocabulary import ChainLink, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
@@ -328,10 +331,39 @@ def test_clean_steps_are_counted_from_records_whatever_the_parent_says(tmp_path,
             found = run.verify(form, policy=asked)
             assert codes(found) - ROWS_DIFFER == expected, found.problems
             assert found.judged[0].shows(ChainLink.GRADIENTS)
-    monkeypatch.setattr(chain_judging, "_ask_window", lambda *_: None)
+    monkeypatch.setattr(chain_judging, "counted_steps", lambda *_: [])
     assert codes(liar.verify(paths[id(liar)], policy=asked)) == ROWS_DIFFER, "the control"
     # Nobody did its steps again.
     monkeypatch.undo()
     asked = policy(depth="checkpoint", max_audit_age_steps=10**6)
     found = honest.verify(paths[id(honest)], policy=asked)
     assert codes(found) - ROWS_DIFFER == {"ST-CHAN-023"}
+
+
+@pytest.mark.forgery
+def test_a_loader_counts_steps_by_the_evidence_beside_it_or_refuses(tmp_path, monkeypatch):
+    """Its key says a million; with the check off, as it was, the loader takes its word."""
+    honest, liar = Counted(tmp_path / "honest"), Counted(tmp_path / "liar")
+    paths = {id(honest): honest.saved_with(10), id(liar): liar.saved_with(10**6)}
+
+    def loads(run: Counted, *, count: bool = True, **asks: Any) -> str:
+        asked, state = policy("gradients", **asks), {"step": 0}
+        rules = counted(asked, trust=run.trust(), now=LATER) if count else asked
+        try:
+            securetrain.load(state, paths[id(run)], trust=run.trust(), policy=rules, now=LATER)
+        except IntegrityError as error:
+            assert state == {"step": 0}, "nothing of it is used"
+            return error.code
+        return "" if state["step"] else "nothing was loaded"
+
+    assert loads(honest, min_clean_steps=20) == ""
+    assert loads(liar, min_clean_steps=10) == ""
+    assert loads(liar, min_clean_steps=11) == "ST-CHAN-017"
+    assert loads(honest, max_audit_age_steps=10**6) == "ST-CHAN-023"
+    for name in ("min_clean_steps", "max_audit_age_steps"):
+        assert loads(honest, count=False, **{name: 1}) == "ST-CHAN-017"
+    assert loads(honest, count=False) == ""
+    shutil.rmtree(honest.root / "evidence")
+    assert loads(honest, min_clean_steps=1) == "ST-CHAN-017"
+    monkeypatch.setattr(verifying, "counted_steps", lambda *_: [])
+    assert loads(liar, min_clean_steps=11) == "", "the control"

@@ -46,6 +46,7 @@ from securetrain.artifacts.given import (
     PolicyName,
     Trust,
     checked,
+    counts_of,
     demands,
     moment,
     open_trust,
@@ -89,7 +90,8 @@ def load(
         path: the checkpoint's directory: a path, or a URL of an object store.
         trust: the keys that may sign checkpoints: a trust root, or the path of its file or folder.
         policy: what is asked of it: a policy, a shipped one's name, or a path; None asks for
-            nothing but integrity and signature.
+            nothing but integrity and signature. One that counts steps refuses, unless it comes with
+            who counts them (`chain.counted`).
         now: the time of the check, with its zone; by default that of this machine's clock.
         process_group: the ranks that take part (default: all; none needed in a single process).
         strict: whether a name in `state_dict` that the checkpoint lacks is an error.
@@ -124,7 +126,15 @@ def load(
         if catalogue is not None:
             path, expect, _ = catalogue.resolve(str(path), expect)
         root, asks = open_trust(trust, at), demands(policy)
-        asked = Asked(trust=root, policy=asks, now=at, known=freshness, nodes=False, expect=expect)
+        asked = Asked(
+            trust=root,
+            policy=asks,
+            now=at,
+            known=freshness,
+            nodes=False,
+            expect=expect,
+            counts=counts_of(policy),
+        )
     except SecureTrainError as error:
         failed = error  # raised where the other ranks hear of it
     reader = Reader(storage_of(path), asked, threads, keys)

@@ -55,6 +55,7 @@ from securetrain.artifacts.given import (
     PolicyName,
     Trust,
     checked,
+    counts_of,
     demands,
     moment,
     open_trust,
@@ -256,6 +257,7 @@ class SignedReader(Reader):
             known=freshness,
             nodes=False,
             expect=expect,
+            counts=counts_of(policy),
         )
         super().__init__(storage_of(path), asked, threads, keys)
         self.local = LoadPlan([])

@@ -34,7 +34,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -326,6 +326,8 @@ class Asked:
     """The artifact that is wanted; None when any will do."""
     shown: rules.Shown = rules.NOTHING_SHOWN
     """What evidence shows of the nodes' tiers."""
+    counts: Callable[[Opened, Any], Sequence[Problem]] | None = None
+    """Counts steps by the evidence of the run, where the policy asks for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,9 +343,13 @@ class Judged:
 
 def judge(opened: Opened, beside: CheckpointFiles, asked: Asked) -> Judged:
     """Ask everything, of what lies in a directory or of what a pack took over of that."""
+    counts = asked.counts
+    if counts is not None:
+        asked = replace(asked, shown=replace(asked.shown, steps=True))
     problems = judge_statement(opened, asked)
     if not isinstance(opened.predicate, CheckpointPredicate):
         return Judged(problems=problems)
+    problems += () if counts is None else counts(opened, beside)
     policy = None if asked.policy is None else asked.policy.checkpoint
     found = quarantine.check(beside, opened, asked.trust)
     records = {opened.digest: found[0]} if found else {}

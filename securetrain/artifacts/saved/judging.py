@@ -295,9 +295,8 @@ def _check_name(opened: OpenedSave, place: Path, form: Form, about: Path) -> Non
 def lacking(policy: Policy, who: str) -> Iterator[Problem]:
     """Say what a policy asks of a checkpoint and statements without a run do not say (rule 4)."""
     asked = policy.checkpoint
-    judged = (asked.min_clean_steps, asked.max_audit_age_steps)
     verdict = asked.require_clean_verdict or policy.gradients.mode is not GuardMode.OFF
-    verdict = verdict or any(one is not None for one in judged)
+    verdict = verdict or asked.counts_steps
     own_word = policy.node.allow_self_asserted is not None
     nodes = policy.node.min_tier > NodeTier.SELF_ASSERTED or not own_word
 

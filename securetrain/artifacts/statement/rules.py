@@ -75,7 +75,7 @@ def check(
         case CheckpointPredicate() as predicate:
             problems = _age(Kind.CHECKPOINT, predicate.created, policy.checkpoint.max_age_days, now)
             problems += _checkpoint(predicate, opened.digest, policy)
-            problems += _window(predicate, policy, shown if nodes else None)
+            problems += _window(policy, shown)
             problems += expectation.check(opened, expected_by(policy))
             return problems + (_nodes(predicate, policy, now, shown) if nodes else [])
         case DatasetPredicate() as dataset:
@@ -139,33 +139,14 @@ def _checkpoint(predicate: CheckpointPredicate, digest: str, policy: Policy) -> 
     return problems
 
 
-def _window(predicate: CheckpointPredicate, policy: Policy, shown: Shown | None) -> list[Problem]:
-    """The steps before the checkpoint: nothing found in so many, and an audit not long ago. Whoever
-    verifies counts documents; the statement's own numbers are for a run that loads.
+def _window(policy: Policy, shown: Shown) -> list[Problem]:
+    """The steps before the checkpoint, where the policy counts them: whoever verifies or loads
+    counts documents. The statement's own numbers count for nothing: its key writes any.
     """
-    problems, asked, said = [], policy.checkpoint, predicate.gradients
-    if shown is not None and (asked.min_clean_steps, asked.max_audit_age_steps) != (None, None):
-        what = "the policy counts steps, and no records of them were judged"
-        return [] if shown.steps else [Problem(code="ST-CHAN-017", what=what, file=STATEMENT)]
-    window = asked.min_clean_steps
-    if window is not None and said.clean_steps < min(window, max(1, predicate.step)):
-        problems.append(
-            _policy(
-                f"the guard found nothing in the last {said.clean_steps} steps, the policy asks for"
-                f" {window}"
-            )
-        )
-    age = asked.max_audit_age_steps
-    if age is not None and said.audited is None:
-        problems.append(_policy("no step was audited, the policy asks for it"))
-    elif age is not None and said.audited is not None and predicate.step - said.audited > age:
-        problems.append(
-            _policy(
-                f"the last audit was {predicate.step - said.audited} steps ago, the policy allows"
-                f" {age}"
-            )
-        )
-    return problems
+    if shown.steps or not policy.checkpoint.counts_steps:
+        return []
+    what = "the policy counts steps, and no records of them were judged: securetrain verify does"
+    return [Problem("ST-CHAN-017", f"{what}, and load(policy=chain.counted(...))", STATEMENT)]
 
 
 def _encryption(predicate: CheckpointPredicate, keys: Sequence[str]) -> list[Problem]:
