@@ -155,7 +155,7 @@ def _amended_role(
     ids = [key_id for key_id in (old.keys if old else []) if key_id not in gone]
     ids += [key.key_id for key in change.add.get(role, ()) if key.key_id not in ids]
     ids += [one.id for one in change.add_identities.get(role, ()) if one.id not in ids]
-    apart = UNSET if old is None or change.add.get(role) else old.apart
+    apart = UNSET if old is None or {*ids} - {*old.keys} else old.apart
     return RoleKeys(
         ids,
         change.thresholds.get(role, old.threshold if old else 1),

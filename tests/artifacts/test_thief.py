@@ -39,8 +39,10 @@ from securetrain.chain.packing import Wanted
 from securetrain.chain.verifying import Known, Options
 from securetrain.core.errors import IntegrityError
 from securetrain.core.vocabulary import ChainLink, NodeTier
+from securetrain.identity.keyless import Identity
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.identity.rotation import Change, amended, next_root
+from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
 from securetrain.policy import load_policy
 from securetrain.policy.schema import Policy
 from tests.chain.worlds import (
@@ -149,6 +151,46 @@ def test_no_keys_and_claims_make_one(tmp_path_factory, keys, tier, asked):
         found = judged(run, path, rules)
         assert shows(found) == []
         assert asked not in {"hardened", "baseline"} or not found.ok
+
+
+# --- the trust root that places keys apart is rotated ---
+
+
+NEW = PrivateKey.generate()
+BY = Identity(identity="a@b.example", issuer="https://b.example", instance="public")
+ROTATED: dict[str, tuple[bool, dict[str, Any]]] = {
+    "nothing": (True, {}),
+    "another role's key": (True, {"add": {TrustRole.DATASET: [NEW.public]}}),
+    "a key that is said to be apart": (
+        True,
+        {"add": {TrustRole.NODE: [NEW.public]}, "apart": True},
+    ),
+    "a key": (False, {"add": {TrustRole.NODE: [NEW.public]}}),
+    "an identity": (False, {"add_identities": {TrustRole.NODE: [BY]}}),
+}
+
+
+@pytest.mark.forgery
+@items("name", *ROTATED)
+def test_keys_are_apart_until_one_is_added_of_which_nobody_says_so(
+    tmp_path: Path, name: str
+) -> None:
+    """Lost in silence, evidence counts no more; kept in silence, a further key makes tiers."""
+    kept, changes = ROTATED[name]
+    run = Run(tmp_path / "run").saved(2)
+    run.keep()
+    path = max((run.root / "checkpoints").iterdir())
+    first = root(run, apart=True)
+    second = amended(
+        first.document, Change(created=NOW, expires=LATER + timedelta(days=1), **changes)
+    )
+    assert (second.roles[TrustRole.NODE].apart is True) is kept
+    if name == "an identity":
+        return  # it needs an instance of Sigstore before it counts
+    rotated = next_root(first, sign_document(second, [run.roles.root]))
+    for trust, expected in (first, True), (rotated, kept), (root(run, apart=False), False):
+        found = verify(path, trust=trust, policy=policy("nodes", depth="checkpoint"), now=LATER)
+        assert bool(shows(found)) is expected
 
 
 # --- what lies beside a checkpoint ---
