@@ -103,6 +103,80 @@ def _torch() -> Iterator[Maker]:
     yield "arrays.npz", lambda to: numpy.savez(to, a=numpy.ones(3), b=numpy.zeros(2))
 
 
+MODULES: dict[str, tuple[Any, ...]] = {
+    "linear": (3, 4), "bilinear": (2, 3, 4), "conv1d": (2, 4, 3), "conv2d": (2, 4, 3),
+    "conv3d": (1, 2, 3), "conv_transpose2d": (2, 4, 3), "batch_norm2d": (4,), "layer_norm": (4,),
+    "group_norm": (2, 4), "instance_norm2d": (4,), "rms_norm": (4,), "embedding": (9, 4),
+    "embedding_bag": (9, 4), "lstm": (3, 4, 2), "gru": (3, 4), "rnn": (3, 4), "lstm_cell": (3, 4),
+    "multihead_attention": (8, 2), "transformer_decoder_layer": (8, 2), "prelu": (), "gelu": (),
+    "silu": (), "dropout": (0.1,), "upsample": (None, 2.0), "pixel_shuffle": (2,), "flatten": (),
+    "softmax": (1,), "max_pool2d": (2,), "adaptive_avg_pool2d": (1,), "cosine_similarity": (),
+}  # fmt: skip
+"""Of torch.nn, by their functional names, with what they take."""
+OPTIMIZERS = "SGD Adam AdamW Adagrad Adadelta RMSprop NAdam RAdam Adamax Rprop ASGD Adafactor"
+SCHEDULERS: dict[str, tuple[Any, ...]] = {
+    "StepLR": (3,), "MultiStepLR": ([1, 2],), "ExponentialLR": (0.9,), "ConstantLR": (),
+    "LinearLR": (), "CosineAnnealingLR": (5,), "PolynomialLR": (), "ReduceLROnPlateau": (),
+    "CosineAnnealingWarmRestarts": (2,), "OneCycleLR": (0.1, 9), "CyclicLR": (0.1, 0.2),
+}  # fmt: skip
+
+
+def torch_zoo() -> Iterator[Maker]:
+    """Modules, optimizers and schedulers of torch, each saved in the ways that people save them."""
+    torch: Any = importlib.import_module("torch")
+    kinds = {name.lower(): name for name in dir(torch.nn) if name[0].isupper()}
+    for name, takes in MODULES.items():
+        module = getattr(torch.nn, kinds[name.replace("_", "")])(*takes)
+        yield f"{name}.pt", partial(torch.save, module.state_dict())
+        yield f"{name}-whole.pth", partial(torch.save, module)
+        yield f"{name}-old.bin", partial(_saved_old, torch, module.state_dict())
+        yield f"{name}-scripted.pt", partial(_scripted, torch, module)
+    weight = torch.nn.Parameter(torch.ones(3, 4))
+    for name in OPTIMIZERS.split():
+        made = getattr(torch.optim, name)([weight], lr=0.1)
+        weight.sum().backward()
+        made.step()
+        yield f"{name}.ckpt", partial(torch.save, {"optimizer": made.state_dict(), "epoch": 1})
+    for name, takes in SCHEDULERS.items():
+        sgd = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        made = getattr(torch.optim.lr_scheduler, name)(sgd, *takes)
+        yield f"{name}.pt", partial(torch.save, made.state_dict())
+
+
+def _saved_old(torch: Any, value: object, to: Path) -> None:
+    torch.save(value, to, _use_new_zipfile_serialization=False)
+
+
+def _scripted(torch: Any, module: Any, to: Path) -> None:
+    torch.jit.save(torch.jit.script(module), str(to))
+
+
+def tokenizers_zoo() -> Iterator[Maker]:
+    """Tokenizers as their own library saves them."""
+    made: Any = importlib.import_module("tokenizers")
+    before, after = made.pre_tokenizers, made.decoders
+    for name, model, split, decode in (
+        ("bpe", made.models.BPE(), before.ByteLevel(), after.ByteLevel()),
+        ("wordpiece", made.models.WordPiece({"[UNK]": 0, "a": 1}), before.BertPreTokenizer(),
+         after.WordPiece()),
+        ("unigram", made.models.Unigram([("a", 0.0)], 0), before.Metaspace(), after.Metaspace()),
+        ("words", made.models.WordLevel({"a": 0}, "a"), before.Whitespace(), after.Fuse()),
+    ):  # fmt: skip
+        one = made.Tokenizer(model)
+        one.pre_tokenizer, one.decoder = split, decode
+        one.normalizer = made.normalizers.Sequence([made.normalizers.NFKC()])
+        one.add_special_tokens(["<s>", "</s>"])
+        one.post_processor = made.processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", one.token_to_id("<s>"))]
+        )
+        yield f"tokenizer-of-{name}", partial(_tokenizer, one)
+
+
+def _tokenizer(one: Any, to: Path) -> None:
+    to.mkdir()
+    one.save(str(to / "tokenizer.json"))
+
+
 def _sklearn() -> Iterator[Maker]:
     numpy: Any = importlib.import_module("numpy")
     rng = numpy.random.RandomState(0)
@@ -282,7 +356,16 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     shutil.rmtree(folder, ignore_errors=True)
-    for maker in (_torch, _sklearn, _transformers, _graphs, _keras, _configured):
+    for maker in (
+        _torch,
+        torch_zoo,
+        tokenizers_zoo,
+        _sklearn,
+        _transformers,
+        _graphs,
+        _keras,
+        _configured,
+    ):
         for name, write in maker():
             place = folder / name.replace(".", "-")
             place.mkdir(parents=True)

@@ -15,6 +15,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from tests.vocabulary import refused
 from tools.campaigns import readers
 from tools.scan_corpus import pieces
 from tools.scan_corpus.crafted import HEADERS
-from tools.scan_corpus.ordinary import CHATML, TOOLS
+from tools.scan_corpus.ordinary import CHATML, TOOLS, tokenizers_zoo, torch_zoo
 
 
 def codes(result: ScanResult) -> set[str]:
@@ -459,6 +460,7 @@ def _ordinary(rng: random.Random, number: int) -> tuple[str, bytes]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_two_hundred_ordinary_files_raise_two_alarms_at_most(tmp_path: Path) -> None:
     rng = random.Random(0)
     alarms = []
@@ -467,4 +469,13 @@ def test_two_hundred_ordinary_files_raise_two_alarms_at_most(tmp_path: Path) -> 
         result = scanned(tmp_path, name, data)
         if not result.ok:
             alarms.append((name, result.findings[:2]))
+    libraries = [*torch_zoo(), *(tokenizers_zoo() if find_spec("tokenizers") else ())]
+    for number, (name, write) in enumerate(libraries):
+        place = tmp_path / str(number) / name
+        place.parent.mkdir(parents=True)
+        write(place)
+        result = scan_path(place)
+        if not result.ok:
+            alarms.append((name, result.findings[:2]))
+    assert len(libraries) > 140
     assert len(alarms) <= 2, alarms
