@@ -149,7 +149,7 @@ def contents(pack: Pack) -> packing.Contents:
     except UsageError as error:
         raise IntegrityError(MALFORMED, reason(error), str(pack.path)) from error
     first = listed.statements[0].statement
-    if first != pack.subject.hex or pack.subject.media_type != packing.STATEMENT_TYPE:
+    if first != pack.subject.hex:
         raise IntegrityError(MALFORMED, "it is about another statement", str(pack.path))
     return listed
 

@@ -496,8 +496,8 @@ class _Directories:
             opened, first = link.opened, link is self.chain
             if opened is None or not isinstance(opened.predicate, CheckpointPredicate):
                 continue
-            if not first and _is_repeated(link):
-                continue
+            if not first and opened.checkpoint.parents and not link.links:
+                continue  # its own links stand elsewhere: it was judged there
             yield Subject(
                 opened=opened,
                 parents=_opened(link, CheckpointPredicate),
@@ -530,9 +530,3 @@ def _opened(
         for one in link.links
         if one.opened is not None and isinstance(one.opened.predicate, kind)
     }
-
-
-def _is_repeated(link: Link) -> bool:
-    """Tell whether a link's own links stand elsewhere: it was judged there."""
-    said = link.said
-    return isinstance(said, CheckpointPredicate) and bool(said.parents) and not link.links

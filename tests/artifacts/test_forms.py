@@ -28,6 +28,7 @@ from securetrain.chain.packing import pack
 from securetrain.chain.verdict import Verdict
 from securetrain.chain.verifying import Known, Options, Signing
 from securetrain.core import CODES, ExitCode
+from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import ChainLink, LinkState, NodeTier
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
@@ -193,6 +194,8 @@ def test_what_lies_beside_a_checkpoint_speaks_in_a_store_too(whole: Whole) -> No
         ]
         assert [{p.code for p in one.problems} for one in found] == [{"ST-CKPT-152"}] * 2
         assert asked(whole, place).ok, "the control"
+        with pytest.raises(UsageError, match="there is no such directory"):
+            asked(whole, f"{place}1")
     (newest / "quarantine.json").write_bytes(b"{}")
     with stored(whole.root) as url:
         for one in (newest, f"{url}/checkpoints/{newest.name}"):
